@@ -1,0 +1,165 @@
+"""Every error that landonce raises on purpose, in one tree.
+
+    LandonceError
+    ├── ConfigError               the pipeline file is wrong; nothing was started
+    ├── Fenced                    another driver took the pipeline over; this one changed nothing more
+    ├── Transient                 may pass by itself; retried with backoff before anyone sees it
+    │   ├── SourceUnavailable     Kafka did not answer
+    │   ├── TargetUnavailable     the target did not answer
+    │   └── LedgerUnavailable     the ledger did not answer
+    ├── Stalled                   a transient error outlasted its budget; starting again is safe
+    └── Halt                      needs a person; nothing was lost, and `command` goes on
+        ├── ClusterChanged        the brokers are not the ones of the ledger
+        ├── TopicRecreated        same name, other topic
+        ├── TopicMissing          the topic is not there
+        ├── PartitionVanished     a partition that the ledger knows is not there
+        ├── RetentionOverrun      records were deleted before they were read
+        ├── PositionBeyondEnd     the ledger is ahead of the topic
+        ├── PlanChanged           the pending plan was made by another transform, schema or decoder
+        ├── TransformFailed       a `select` or `where` expression failed on a record
+        ├── Unbalanced            read ≠ landed + dead-lettered + filtered
+        ├── TargetAhead           the target holds more than the ledger knows, and not exactly
+        ├── PartialPresence       a block is there in part, where it can only be there whole or not at all
+        ├── DuplicatePresent      the target holds a coordinate more than once
+        ├── TargetRefused         the target refused for a reason that waiting does not mend
+        ├── TableUnfit            the table cannot hold the guarantee
+        ├── GapRefused            an outside source skipped offsets
+        └── NothingToInfer        no schema was declared and there is no record to take one from
+
+A message says what happened, what is safe, and the command that goes on. No message ever holds a secret.
+"""
+
+from __future__ import annotations
+
+
+class LandonceError(Exception):
+    """The root of the tree. `exit_code` is what the command line ends with."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, safe: str = "", command: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.safe = safe
+        self.command = command
+
+    def __str__(self) -> str:
+        parts = [self.what]
+        if self.safe:
+            parts.append(self.safe)
+        if self.command:
+            parts.append(f"To go on: {self.command}")
+        return "\n".join(parts)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.what, self.safe, self.command))
+
+
+def _rebuild(kind: type[LandonceError], what: str, safe: str, command: str) -> LandonceError:
+    return kind(what, safe=safe, command=command)
+
+
+class ConfigError(LandonceError):
+    """The pipeline file is wrong; nothing was started."""
+
+    exit_code = 2
+
+
+class Fenced(LandonceError):
+    """Another driver took the pipeline over; this one changed nothing more."""
+
+    exit_code = 4
+
+
+class Transient(LandonceError):
+    """May pass by itself."""
+
+    exit_code = 5
+
+
+class SourceUnavailable(Transient):
+    """Kafka did not answer."""
+
+
+class TargetUnavailable(Transient):
+    """The target did not answer."""
+
+
+class LedgerUnavailable(Transient):
+    """The ledger did not answer."""
+
+
+class Stalled(LandonceError):
+    """A transient error outlasted its budget."""
+
+    exit_code = 5
+
+
+class Halt(LandonceError):
+    """Needs a person. Nothing was lost; `command` goes on."""
+
+    exit_code = 3
+
+
+class ClusterChanged(Halt):
+    """The brokers are not the ones of the ledger."""
+
+
+class TopicRecreated(Halt):
+    """Same name, other topic."""
+
+
+class TopicMissing(Halt):
+    """The topic is not there."""
+
+
+class PartitionVanished(Halt):
+    """A partition that the ledger knows is not there."""
+
+
+class RetentionOverrun(Halt):
+    """Records were deleted before they were read."""
+
+
+class PositionBeyondEnd(Halt):
+    """The ledger is ahead of the topic."""
+
+
+class PlanChanged(Halt):
+    """The pending plan was made by another transform, schema or decoder."""
+
+
+class TransformFailed(Halt):
+    """A `select` or `where` expression failed on a record."""
+
+
+class Unbalanced(Halt):
+    """read ≠ landed + dead-lettered + filtered."""
+
+
+class TargetAhead(Halt):
+    """The target holds more than the ledger knows, and not exactly."""
+
+
+class PartialPresence(Halt):
+    """A block is there in part, where it can only be there whole or not at all."""
+
+
+class DuplicatePresent(Halt):
+    """The target holds a coordinate more than once."""
+
+
+class TargetRefused(Halt):
+    """The target refused for a reason that waiting does not mend."""
+
+
+class TableUnfit(Halt):
+    """The table cannot hold the guarantee."""
+
+
+class GapRefused(Halt):
+    """An outside source skipped offsets."""
+
+
+class NothingToInfer(Halt):
+    """No schema was declared and there is no record to take one from."""

@@ -1,0 +1,44 @@
+"""Partitions and half-open ranges of offsets.
+
+Offsets have gaps (compaction, aborted transactions): `end - first` is an upper bound of the records in a range and is
+good for sizing only. Records are counted, never computed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, order=True)
+class Partition:
+    """One partition of one topic."""
+
+    topic: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.number}]"
+
+
+@dataclass(frozen=True, order=True)
+class Range:
+    """Offsets `[first, end)` of one partition. Never empty."""
+
+    partition: Partition
+    first: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.first < self.end:
+            raise ValueError(f"not a range: [{self.first}, {self.end})")
+
+    def __str__(self) -> str:
+        return f"{self.partition} [{self.first}, {self.end})"
+
+    @property
+    def span(self) -> int:
+        """At most this many records."""
+        return self.end - self.first
+
+    def holds(self, offset: int) -> bool:
+        return self.first <= offset < self.end

@@ -1,0 +1,357 @@
+"""The life of a micro-batch: every step of the driver, and what follows it. Pure, so that it can be checked whole.
+
+    acquire ─► bind ─► recover ─► look ─► ┌ plan ─► prepare ─► write ─► commit ─► record ┐
+                                          └────────────────────── next ◄─────────────────┘
+
+    step        what is done outside                        what it means
+    ──────────  ──────────────────────────────────────────  ──────────────────────────────────────────────────────
+    acquire     ledger: epoch + 1, owner = me               every earlier driver is fenced
+    survey      broker: ids, starts, stable ends;           the world as it is now
+                target: its clock
+    bind        ledger: cluster id, topic ids, partitions   offsets mean something only here
+    await       target: its clock is past the deadline      no insert of the pending plan can begin any more
+    kill        target: end what runs under our query ids   no insert of the pending plan runs any more
+    rearm       ledger: the pending plan, a new deadline,   the plan may be written again, by me only
+                next generation for burnt tokens
+    look        target: coordinates at or above positions   a stale or lost ledger is found before it does harm
+    prepare     ledger: BEFORE                              the plan is durable; nothing of it is written
+    write       executors: read, decode, write, account     one block each; fates come back
+    commit      dead letters; read = landed + dead + filtered
+    record      ledger: AFTER                               the position moves
+    idle        wait for the interval
+
+`advance(driver, reply)` gives the next driver and the next effect. `run.driver` performs effects for real, and the
+model checker performs them on fakes: both call this, and nothing else decides. A failed effect is an exception in
+`run.driver`; this code is not told, for a driver that failed is a driver that starts again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from landonce import errors
+from landonce.plan.blocks import Kind, Plan
+from landonce.plan.packing import Limits, pack, take
+from landonce.plan.ranges import Partition, Range
+from landonce.read.source import SourceView, Start, available, bind
+from landonce.record import ledger as states
+from landonce.record.ledger import LedgerState, Totals
+from landonce.write.receipt import BlockResult, Fate, Receipt
+from landonce.write.settle import Mode
+from landonce.write.target import TargetView, ahead
+
+
+class Step(str, Enum):
+    """The named steps: the same names in logs, metrics, docs and failpoints."""
+
+    ACQUIRE = "acquire"
+    SURVEY = "survey"
+    BIND = "bind"
+    AWAIT = "await"
+    KILL = "kill"
+    REARM = "rearm"
+    LOOK = "look"
+    PREPARE = "prepare"
+    WRITE = "write"
+    COMMIT = "commit"
+    RECORD = "record"
+    IDLE = "idle"
+    STOP = "stop"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the pipeline file decides and the protocol needs to know."""
+
+    table: str
+    fingerprint: str
+    start: Start = Start.EARLIEST
+    once: bool = False
+
+
+@dataclass(frozen=True)
+class Acquire:
+    """Take the pipeline. Reply: `LedgerState` with my epoch."""
+
+    step = Step.ACQUIRE
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Look at the brokers and at the target's clock. Reply: `Surveyed`."""
+
+    step = Step.SURVEY
+
+
+@dataclass(frozen=True)
+class Surveyed:
+    """The world at one moment, and how the next batch is to be sized."""
+
+    source: SourceView
+    target_now: int
+    """The target's clock, in milliseconds."""
+    limits: Limits
+    patience: int
+    """Milliseconds from a plan to its deadline."""
+    due: bool = True
+    """The interval is over: a batch is made of whatever is there."""
+    stop: bool = False
+    """Somebody asked the driver to finish."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """Swap the ledger's state. Reply: the new `LedgerState`."""
+
+    step: Step
+    old: LedgerState
+    new: LedgerState
+
+
+@dataclass(frozen=True)
+class Await:
+    """Come back once the target's clock is past `deadline`. Reply: None."""
+
+    deadline: int
+    step = Step.AWAIT
+
+
+@dataclass(frozen=True)
+class Kill:
+    """End every insert of the pipeline that still runs, and wait until it is gone. Reply: the target's clock."""
+
+    step = Step.KILL
+
+
+@dataclass(frozen=True)
+class Look:
+    """Ask the target what it holds at or above these offsets. Reply: `TargetView`."""
+
+    floors: tuple[tuple[Partition, int], ...]
+    step = Step.LOOK
+
+
+@dataclass(frozen=True)
+class Write:
+    """Have the workers write these blocks of the plan. Reply: one `BlockResult` each, in any order."""
+
+    plan: Plan
+    indexes: tuple[int, ...]
+    mode: Mode
+    step = Step.WRITE
+
+
+@dataclass(frozen=True)
+class Commit:
+    """Make dead letters durable. Reply: None."""
+
+    plan: Plan
+    receipts: tuple[Receipt, ...]
+    step = Step.COMMIT
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Nothing to do for now. Reply: True to go on, False to stop."""
+
+    step = Step.IDLE
+
+
+@dataclass(frozen=True)
+class Stop:
+    """The driver is done."""
+
+    step = Step.STOP
+
+
+Effect = Acquire | Survey | Change | Await | Kill | Look | Write | Commit | Idle | Stop
+Reply = LedgerState | Surveyed | TargetView | tuple[BlockResult, ...] | int | bool | None
+
+
+@dataclass(frozen=True)
+class Driver:
+    """All that a driver remembers between two steps. Lost in a crash; nothing of it is needed to recover."""
+
+    settings: Settings
+    step: Step = Step.ACQUIRE
+    ledger: LedgerState | None = None
+    surveyed: Surveyed | None = None
+    looked: bool = False
+    receipts: tuple[tuple[int, Receipt], ...] = ()
+    burnt: frozenset[int] = frozenset()
+
+    @property
+    def state(self) -> LedgerState:
+        if self.ledger is None:
+            raise ValueError("the pipeline was not acquired yet")
+        return self.ledger
+
+    @property
+    def pending(self) -> Plan:
+        if self.state.pending is None:
+            raise ValueError("there is no pending plan")
+        return self.state.pending
+
+    @property
+    def world(self) -> Surveyed:
+        if self.surveyed is None:
+            raise ValueError("nothing was surveyed yet")
+        return self.surveyed
+
+
+Next = tuple[Driver, Effect]
+
+
+def begin(settings: Settings) -> Next:
+    """A driver that starts."""
+    return Driver(settings), Acquire()
+
+
+def advance(driver: Driver, reply: Reply) -> Next:
+    """The one place where a reply turns into the next effect."""
+    step = driver.step
+    if isinstance(reply, LedgerState):
+        driver = replace(driver, ledger=reply)
+    if step is Step.ACQUIRE:
+        return _to(driver, Step.SURVEY, Survey())
+    if step is Step.SURVEY and isinstance(reply, Surveyed):
+        return _after_survey(replace(driver, surveyed=reply))
+    if step is Step.BIND:
+        return _recover_or_look(driver)
+    if step is Step.AWAIT:
+        return _to(driver, Step.KILL, Kill())
+    if step is Step.KILL and isinstance(reply, int):
+        return _rearm(driver, reply)
+    if step is Step.REARM:
+        return _write(driver, Mode.RESOLVE)
+    if step is Step.LOOK and isinstance(reply, TargetView):
+        return _after_look(driver, reply)
+    if step is Step.PREPARE:
+        return _write(driver, Mode.FIRST if driver.pending.kind is Kind.DELIVER else Mode.RESOLVE)
+    if step is Step.WRITE and isinstance(reply, tuple):
+        return _after_write(driver, reply)
+    if step is Step.COMMIT:
+        return _record(driver)
+    if step is Step.RECORD:
+        return _to(replace(driver, receipts=(), burnt=frozenset()), Step.SURVEY, Survey())
+    if step is Step.IDLE:
+        return _to(driver, Step.SURVEY, Survey()) if reply else _to(driver, Step.STOP, Stop())
+    raise ValueError(f"step {step.value!r} does not take the reply {reply!r}")
+
+
+def _to(driver: Driver, step: Step, effect: Effect) -> Next:
+    return replace(driver, step=step), effect
+
+
+def _change(driver: Driver, step: Step, new: LedgerState) -> Next:
+    return _to(driver, step, Change(step, driver.state, new))
+
+
+def _after_survey(driver: Driver) -> Next:
+    """The ledger learns the cluster, the topics and new partitions before anything is decided about them."""
+    binding = bind(driver.state, driver.world.source, driver.settings.start)
+    if binding.added or driver.state.fresh or dict(driver.state.topic_ids) != dict(binding.topic_ids):
+        new = states.bound(driver.state, binding.cluster_id, binding.topic_ids, binding.added)
+        return _change(driver, Step.BIND, new)
+    return _recover_or_look(driver)
+
+
+def _recover_or_look(driver: Driver) -> Next:
+    """A pending plan comes before everything, then the start-up look at the target, then new work."""
+    if driver.state.pending is not None:
+        _same_fingerprint(driver)
+        return _to(driver, Step.AWAIT, Await(driver.pending.deadline))
+    if not driver.looked:
+        first_look = driver.state.batch == 0
+        floors = tuple((partition, 0 if first_look else at) for partition, at in driver.state.committed().items())
+        return _to(driver, Step.LOOK, Look(floors))
+    return _plan(driver)
+
+
+def _after_look(driver: Driver, target: TargetView) -> Next:
+    """If the target is ahead, what it holds is reconciled first: read again, compared, and written only if absent."""
+    driver = replace(driver, looked=True)
+    ranges = ahead(driver.state, target, driver.world.source, driver.settings.start)
+    if not ranges:
+        return _plan(driver)
+    return _prepare(driver, ranges, Kind.RECONCILE)
+
+
+def _plan(driver: Driver) -> Next:
+    """New offsets, up to the last stable ones: when the batch is full, or when its interval is over."""
+    if driver.world.stop:
+        return _to(driver, Step.STOP, Stop())
+    full = driver.world.limits.max_rows
+    ranges = take(available(driver.state, driver.world.source), full)
+    if ranges and (driver.world.due or driver.settings.once or sum(each.span for each in ranges) >= full):
+        return _prepare(driver, ranges, Kind.DELIVER)
+    return _to(driver, Step.STOP, Stop()) if driver.settings.once else _to(driver, Step.IDLE, Idle())
+
+
+def _prepare(driver: Driver, ranges: tuple[Range, ...], kind: Kind) -> Next:
+    plan = Plan(
+        batch=driver.state.batch + 1,
+        blocks=pack(ranges, driver.settings.table, driver.world.limits),
+        fingerprint=driver.settings.fingerprint,
+        deadline=driver.world.target_now + driver.world.patience,
+        kind=kind,
+    )
+    return _change(driver, Step.PREPARE, states.prepared(driver.state, plan))
+
+
+def _write(driver: Driver, mode: Mode) -> Next:
+    """All blocks of the pending plan that have no receipt yet."""
+    done = {index for index, _ in driver.receipts}
+    indexes = tuple(index for index in range(len(driver.pending.blocks)) if index not in done)
+    return _to(replace(driver, burnt=frozenset()), Step.WRITE, Write(driver.pending, indexes, mode))
+
+
+def _after_write(driver: Driver, results: tuple[BlockResult, ...]) -> Next:
+    """Everything landed: commit. Anything else: wait out the deadline, kill, and let the workers look."""
+    for result in results:
+        if result.error is not None:
+            raise result.error
+    landed = tuple((result.index, result.receipt) for result in results if result.receipt is not None)
+    burnt = frozenset(result.index for result in results if result.fate is Fate.BURNT)
+    driver = replace(driver, receipts=tuple(sorted(driver.receipts + landed)), burnt=burnt)
+    if len(driver.receipts) == len(driver.pending.blocks):
+        receipts = tuple(receipt for _, receipt in driver.receipts)
+        balance(driver.pending, receipts)
+        return _to(driver, Step.COMMIT, Commit(driver.pending, receipts))
+    return _to(driver, Step.AWAIT, Await(driver.pending.deadline))
+
+
+def _rearm(driver: Driver, target_now: int) -> Next:
+    """The new deadline and generations are durable before anything is sent under them."""
+    plan = driver.pending.regenerated(driver.burnt).rearmed(target_now + driver.world.patience)
+    return _change(driver, Step.REARM, states.amended(driver.state, plan))
+
+
+def _record(driver: Driver) -> Next:
+    totals = Totals()
+    for _, receipt in driver.receipts:
+        totals = totals.plus(receipt.totals)
+    return _change(driver, Step.RECORD, states.recorded(driver.state, totals))
+
+
+def balance(plan: Plan, receipts: tuple[Receipt, ...]) -> None:
+    """read = landed + dead-lettered + filtered, for every block, before the commit."""
+    for block, receipt in zip(plan.blocks, receipts, strict=True):
+        if not receipt.balanced:
+            raise errors.Unbalanced(
+                f"block {block}: {receipt.read} records were read, but {receipt.landed} landed, "
+                f"{receipt.dead_lettered} were dead-lettered and {receipt.filtered} filtered.",
+                safe="The position did not move. This is a defect in landonce: please report it.",
+            )
+
+
+def _same_fingerprint(driver: Driver) -> None:
+    if driver.pending.fingerprint != driver.settings.fingerprint:
+        raise errors.PlanChanged(
+            "the pending plan was made with another transform, schema or decoder than the pipeline file has now; "
+            "what it wrote and what would be written again are not the same rows.",
+            safe="Nothing was written. The plan is still pending in the ledger.",
+            command="put the old pipeline file back, run `landonce run {file} --once`, then make the change",
+        )
+

@@ -1,0 +1,57 @@
+"""What a worker says of a block: its fate, and a receipt for every record of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from landonce.errors import LandonceError
+from landonce.record.ledger import Totals
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """The account of one block: every record that was read is in exactly one of the three counts."""
+
+    read: int
+    landed: int
+    filtered: int = 0
+    dead_lettered: int = 0
+    dead_letters: str = ""
+    """The name of the staged file that holds them; empty if there are none."""
+    bytes_read: int = 0
+    max_timestamp: int | None = None
+
+    @property
+    def balanced(self) -> bool:
+        return self.read == self.landed + self.dead_lettered + self.filtered
+
+    @property
+    def totals(self) -> Totals:
+        return Totals(self.landed, self.dead_lettered, self.filtered)
+
+
+class Fate(str, Enum):
+    """What is known of a block after a worker has tried."""
+
+    LANDED = "landed"
+    """Every row is in the target, once."""
+    DOUBTFUL = "doubtful"
+    """An answer is missing. Nothing may be sent before the deadline has passed and the target was looked at."""
+    LATE = "late"
+    """The target refused an insert that came after the deadline. That one wrote nothing."""
+    BURNT = "burnt"
+    """The target acknowledged the token, and the rows are not there: the token is worth nothing any more."""
+    HALTED = "halted"
+    """An error that trying again does not mend."""
+
+
+@dataclass(frozen=True)
+class BlockResult:
+    """The fate of the block with this index in its plan. `receipt` is there when it landed, `error` when it halted."""
+
+    index: int
+    fate: Fate
+    receipt: Receipt | None = None
+    error: LandonceError | None = None
+    why: str = ""

@@ -1,0 +1,118 @@
+"""The sink port: what a target must be able to do for landonce, on the driver and on the workers.
+
+A sink declares how exactly-once comes about in it (`Guarantee`), and landonce refuses a pipeline that asks for more.
+A `Sink` is a picklable description: `target()` opens it on the driver, `writer()` on a worker. Neither may be kept
+across processes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+import pyarrow as pa
+
+from landonce.plan.ranges import Partition, Range
+from landonce.read.schema import Schema
+from landonce.write.settle import Presence, Reply
+from landonce.write.target import TargetView
+
+COORDINATES = ("_topic", "_partition", "_offset")
+"""Beside every row, through every transform. `_topic` holds the topic's label, which is its name unless it was rebased."""
+
+
+class Guarantee(str, Enum):
+    """How exactly-once comes about."""
+
+    DEDUPLICATING = "deduplicating"
+    """Token against races, deadline against zombies, probe as the proof; the ledger lives outside."""
+    TOKEN_ONLY = "token only"  # noqa: S105
+    """The table has no coordinates: tokens alone, for as long as the target remembers them. Asked for by name."""
+
+
+class Level(str, Enum):
+    """How serious a finding of `check` is."""
+
+    OK = "ok"
+    WARNING = "warning"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of `check`: what was looked at, what was found, and what to change."""
+
+    level: Level
+    what: str
+    change: str = ""
+
+
+@dataclass(frozen=True)
+class Insert:
+    """The name under which rows are sent, and the moment after which the target must refuse them."""
+
+    token: str
+    deadline: int
+    attempt: str
+    """Unique per request, so that a request can be told from its repetition."""
+
+
+class Target(ABC):
+    """The target as the driver sees it."""
+
+    @abstractmethod
+    def now(self) -> int:
+        """The target's own clock in milliseconds: deadlines are made and waited for on this clock only."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """Ends every insert of this pipeline that still runs, anywhere, and returns when they are gone."""
+
+    @abstractmethod
+    def look(self, floors: Iterable[tuple[Partition, int]]) -> TargetView:
+        """One past the highest offset that is there, for each partition that holds any at or above its floor."""
+
+    @abstractmethod
+    def schema(self) -> Schema:
+        """The columns that landonce fills, by name, without the coordinates."""
+
+    @abstractmethod
+    def check(self) -> tuple[Finding, ...]:
+        """Whether the table can hold the guarantee. Reads only."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What is there of some rows, and which of them are missing (a mask in the order of the rows)."""
+
+    presence: Presence
+    missing: pa.BooleanArray
+
+
+class BlockWriter(ABC):
+    """The target as a worker sees it. `rows` always hold the coordinate columns and are in coordinate order."""
+
+    @abstractmethod
+    def send(self, rows: pa.Table, insert: Insert) -> Reply:
+        """One insert, one unit. Raises `Halt` for what waiting does not mend; every other failure is a `Reply`."""
+
+    @abstractmethod
+    def probe(self, rows: pa.Table, ranges: Iterable[Range]) -> Probe:
+        """Which of these rows are there. Retries what may pass; `TargetUnavailable` when it does not."""
+
+
+class Sink(ABC):
+    """A picklable description of a target. Its repr never shows a secret."""
+
+    guarantee: Guarantee
+
+    @abstractmethod
+    def target(self) -> Target: ...
+
+    @abstractmethod
+    def writer(self) -> BlockWriter: ...

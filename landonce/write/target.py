@@ -1,0 +1,58 @@
+"""What the target says when the driver looks at it, and what that means for the ledger. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from landonce import errors
+from landonce.plan.ranges import Partition, Range
+from landonce.read.source import Extent, SourceView, Start
+from landonce.record.ledger import LedgerState
+
+
+@dataclass(frozen=True)
+class TargetView:
+    """Per partition, one past the highest offset that the target holds at or above the place that was asked for."""
+
+    ends: tuple[tuple[Partition, int], ...]
+
+
+def ahead(ledger: LedgerState, target: TargetView, source: SourceView, start: Start) -> tuple[Range, ...]:
+    """The ranges that the target holds though the ledger does not know: a stale, lost or foreign ledger.
+
+    They can be reconciled exactly by reading them again and comparing, which takes that Kafka still has them.
+    """
+    extents = dict(source.extents)
+    committed = ledger.committed()
+    ranges = []
+    for partition, end in target.ends:
+        position = committed.get(partition)
+        if position is None:
+            continue
+        if end <= position:
+            if start is Start.LATEST and ledger.batch == 0 and end < position:
+                raise _lost_ledger(partition, end, position)
+            continue
+        _readable(partition, position, end, extents.get(partition))
+        ranges.append(Range(partition, position, end))
+    return tuple(ranges)
+
+
+def _readable(partition: Partition, position: int, end: int, extent: Extent | None) -> None:
+    if extent is None or extent.start > position or extent.stable_end < end:
+        has = f"has [{extent.start}, {extent.stable_end})" if extent else "does not have that partition"
+        raise errors.TargetAhead(
+            f"{partition}: the ledger is at offset {position}, the target holds offsets up to {end}, and Kafka {has}, "
+            "so the two cannot be compared.",
+            safe="Nothing was written. The ledger is older than the table, or belongs to another topic.",
+            command="landonce state rebase {file}",
+        )
+
+
+def _lost_ledger(partition: Partition, end: int, position: int) -> errors.TargetAhead:
+    return errors.TargetAhead(
+        f"{partition}: the ledger is new and would start at the latest offset {position}, but the target already holds "
+        f"this topic up to {end}: going on would skip [{end}, {position}).",
+        safe="Nothing was written. The ledger was probably lost.",
+        command="set `start: earliest` in {file}: what the target holds is recognised and not written again",
+    )
