@@ -1,0 +1,26 @@
+"""The process of a local ClickHouse server. Run as a script, in a folder that holds `config.xml`.
+
+This is the only place that knows chdb. It uses a private entry point of one pinned version: the engine of the wheel
+is a whole ClickHouse, and starts its listeners when a query asks for them. That query has to stay open, so it ends
+with a sleep that never does; the sleep costs no CPU. It imports nothing of landonce.
+"""
+
+import sys
+
+_SERVE = """\
+SYSTEM START LISTEN HTTP;
+SYSTEM START LISTEN TCP;
+SELECT sleepEachRow(0.5) FROM system.numbers
+SETTINGS max_block_size = 1, function_sleep_max_microseconds_per_block = 3000000
+FORMAT Null"""
+
+
+def main(data: str) -> None:
+    from chdb import _chdb  # reads config.xml of the working directory
+
+    _chdb.query(_SERVE, "TabSeparated", path=data)  # type: ignore[attr-defined]
+
+
+if __name__ == "__main__":
+    del sys.path[0]  # the modules beside this file would hide others of the same name
+    main(sys.argv[1])

@@ -1,0 +1,147 @@
+"""A real single-node Kafka (KRaft) in a folder, for the demo, the tests and the benchmarks.
+
+It never listens beyond loopback and never makes a topic that nobody asked for. It is not for production: one replica,
+small heap.
+"""
+
+import base64
+import os
+import shutil
+import subprocess
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from landonce.local.failure import LocalStackError
+from landonce.local.jars import java, kafka_jars
+from landonce.local.ports import LOOPBACK, is_open
+from landonce.local.server import LocalServer
+
+_LOG4J = """\
+rootLogger.level = WARN
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d %p %m (%c)%n
+logger.network.name = org.apache.kafka.clients.NetworkClient
+logger.network.level = ERROR
+"""
+
+
+class LocalKafka(LocalServer):
+    """One broker that is its own controller. The same folder means the same data, cluster id and port."""
+
+    name = "Kafka"
+    port_names = ("broker", "controller")
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        port: int | None = None,
+        log_retention_ms: int | None = None,
+        extra_config: Mapping[str, str] | None = None,
+        heap: str = "768m",
+        die_with_parent: bool = True,
+    ) -> None:
+        super().__init__(folder, ports={"broker": port}, die_with_parent=die_with_parent)
+        self._log_retention_ms = log_retention_ms
+        self._extra_config = dict(extra_config or {})
+        self._heap = heap
+
+    @property
+    def port(self) -> int:
+        return self._port("broker")
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def cluster_id(self) -> str:
+        return (self.folder / "cluster-id").read_text().strip()
+
+    def __enter__(self) -> "LocalKafka":
+        super().__enter__()
+        return self
+
+    def config(self) -> dict[str, str]:
+        """The broker's configuration, `extra_config` last."""
+        controller = f"{LOOPBACK}:{self._port('controller')}"
+        config = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"PLAINTEXT://{self.bootstrap_servers},CONTROLLER://{controller}",
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap_servers}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": str(self.folder / "data"),
+            "auto.create.topics.enable": "false",
+            "group.initial.rebalance.delay.ms": "0",
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "4",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "transaction.state.log.num.partitions": "4",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+            "log.retention.check.interval.ms": "1000",
+            "log.initial.task.delay.ms": "500",
+            # A killed broker may come back only when its old session is over.
+            "broker.session.timeout.ms": "3000",
+            "broker.heartbeat.interval.ms": "500",
+            "num.network.threads": "2",
+            "num.io.threads": "4",
+        }
+        if self._log_retention_ms is not None:
+            config["log.retention.ms"] = str(self._log_retention_ms)
+        return {**config, **self._extra_config}
+
+    def _prepare(self) -> None:
+        (self.folder / "server.properties").write_text(properties(self.config()))
+        (self.folder / "log4j2.properties").write_text(_LOG4J)
+        if not (self.folder / "data" / "meta.properties").exists():
+            self._format()
+
+    def _format(self) -> None:
+        """Give the folder its cluster id; a format that was cut short starts over."""
+        shutil.rmtree(self.folder / "data", ignore_errors=True)
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # A leading dash would read as an option.
+        cluster_id = cluster_id.replace("-", "A")
+        (self.folder / "cluster-id").write_text(cluster_id + "\n")
+        arguments = ["format", "--cluster-id", cluster_id, "--config", "server.properties"]
+        command = self._java("-XX:TieredStopAtLevel=1", "kafka.tools.StorageTool", *arguments)
+        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise LocalStackError(f"Kafka could not format {self.folder}: {(done.stderr or done.stdout).strip()}")
+
+    def _command(self) -> Sequence[str]:
+        return self._java(f"-Xmx{self._heap}", "kafka.Kafka", "server.properties")
+
+    def _java(self, *arguments: str) -> list[str]:
+        options = ["-XX:-UsePerfData", "-Djava.awt.headless=true", "-Dlog4j2.configurationFile=log4j2.properties"]
+        return [java(), *options, "-cp", os.path.join(kafka_jars(), "*"), *arguments]
+
+    def _environment(self) -> Mapping[str, str]:
+        return {name: value for name, value in os.environ.items() if name not in ("CLASSPATH", "JAVA_TOOL_OPTIONS")}
+
+    def _answers(self) -> bool:
+        # The client library writes to stderr when nobody listens, so knock first.
+        if not is_open(self.port):
+            return False
+        try:
+            metadata = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0}).list_topics(timeout=2)
+        except KafkaException:
+            return False
+        return bool(metadata.brokers) and metadata.cluster_id == self.cluster_id
+
+
+def properties(config: Mapping[str, str]) -> str:
+    """A Java properties file; backslashes are the one thing to escape in our values."""
+    return "".join(f"{name}={value}\n".replace("\\", "\\\\") for name, value in config.items())

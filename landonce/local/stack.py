@@ -1,0 +1,97 @@
+"""Keeps one Kafka and one ClickHouse running in a folder, detached from the command that started them.
+
+`up` is idempotent: what runs is left alone, what died is started again on the same data and ports. Nothing here ends
+a process that `up` did not start.
+"""
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from landonce.local.clickhouse import LocalClickHouse
+from landonce.local.kafka import LocalKafka
+from landonce.local.server import LocalServer
+
+DEFAULT_FOLDER = Path(".landonce")
+
+
+@dataclass(frozen=True)
+class StackInfo:
+    """Where the two servers are reached, and the processes they are. A pid of None means: not running."""
+
+    folder: Path
+    kafka_bootstrap: str
+    clickhouse_url: str
+    clickhouse_http_port: int
+    clickhouse_tcp_port: int
+    kafka_pid: int | None
+    clickhouse_pid: int | None
+
+    @property
+    def running(self) -> bool:
+        return self.kafka_pid is not None and self.clickhouse_pid is not None
+
+
+def up(folder: Path = DEFAULT_FOLDER, *, timeout: float = 60.0) -> StackInfo:
+    """Start what does not run yet, wait until both answer, and say where they are."""
+    with _alone(folder):
+        kafka, clickhouse = _servers(folder)
+        for server in (kafka, clickhouse):
+            if not server.running:
+                server.start()
+        for server in (kafka, clickhouse):
+            server.wait_ready(timeout)
+        return _info(folder, kafka, clickhouse)
+
+
+def down(folder: Path = DEFAULT_FOLDER) -> None:
+    """Stop both; the data stays. Nothing happens when nothing runs."""
+    if not Path(folder).is_dir():
+        return
+    with _alone(folder):
+        for server in _servers(folder):
+            server.stop()
+
+
+def status(folder: Path = DEFAULT_FOLDER) -> StackInfo | None:
+    """What `up` said, with the processes that still run; None when `up` was never called here."""
+    kafka, clickhouse = _servers(folder)
+    if not (kafka.started_before and clickhouse.started_before):
+        return None
+    return _info(folder, kafka, clickhouse)
+
+
+def _servers(folder: Path) -> tuple[LocalKafka, LocalClickHouse]:
+    folder = Path(folder)
+    return (
+        LocalKafka(folder / "kafka", die_with_parent=False),
+        LocalClickHouse(folder / "clickhouse", die_with_parent=False),
+    )
+
+
+def _info(folder: Path, kafka: LocalKafka, clickhouse: LocalClickHouse) -> StackInfo:
+    return StackInfo(
+        folder=Path(folder).absolute(),
+        kafka_bootstrap=kafka.bootstrap_servers,
+        clickhouse_url=clickhouse.url,
+        clickhouse_http_port=clickhouse.http_port,
+        clickhouse_tcp_port=clickhouse.tcp_port,
+        kafka_pid=_pid(kafka),
+        clickhouse_pid=_pid(clickhouse),
+    )
+
+
+def _pid(server: LocalServer) -> int | None:
+    return server.pid if server.running else None
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Two commands on one folder take turns."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
