@@ -1,0 +1,224 @@
+"""Why a record was refused, in a few words that never repeat what was in it.
+
+Arrow's reader decides whether a record is refused; the standard library's reader says why, and which fields hold
+integers. A finding is ``certain`` where Arrow must come to the same end, so that asking it, for each of many bad
+records alone, would only cost time; a test holds the two against each other. Only for a schema with a decimal that
+Arrow might wrap around (see `columns.is_wide`) does this module decide by itself.
+
+Slow, and never called for a record that Arrow read in one go with its neighbours.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from landonce.read.schema import Schema
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """``reason`` is None where nothing is wrong; ``integers`` are the positions of fields that hold an integer, or
+    None where the record could not be read that far.
+    """
+
+    reason: str | None = None
+    integers: frozenset[int] | None = None
+    empty: bool = False
+    certain: bool = False
+
+
+class _Problem(NamedTuple):
+    reason: str
+    certain: bool = True
+
+
+class _Literal:
+    __slots__ = ("text",)
+    kind = ""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+class _Integer(_Literal):
+    kind = "an integer"
+
+
+class _Fraction(_Literal):
+    kind = "a number with a fraction"
+
+
+class _NotFinite(_Literal):
+    kind = "NaN or Infinity"
+
+
+class _BeyondDouble(Exception):
+    """Raised from within the reader, whose hooks cannot return a verdict."""
+
+
+class _Object(list[tuple[str, Any]]):
+    """The members of an object with their repetitions, which a dict would hide."""
+
+
+def explain(text: str, schema: Schema) -> Finding:
+    """Look at one record by itself."""
+    try:
+        value = _READER.decode(text)
+        if not isinstance(value, _Object):
+            return Finding(f"not a JSON object but {_kind(value)}", certain=True)
+        if _SURROGATE.search(text) and _has_lone_surrogate(value):
+            return Finding("holds an escaped surrogate without its other half")
+        scales = {field.name: field.scale for field in schema.fields}
+        problem = _members(value, _nullable(schema), "", scales)
+    except json.JSONDecodeError as error:
+        # Arrow takes NaN, Inf and Infinity in fields that it skips, and some spellings of them are news to Python.
+        return Finding(_syntax(error), certain="NaN" not in text and "Inf" not in text)
+    except _BeyondDouble:
+        return Finding("holds a number beyond the range of a double")
+    except RecursionError:
+        return Finding("nested too deeply")
+    members = dict(value)
+    integers = frozenset(
+        position for position, field in enumerate(schema.fields) if isinstance(members.get(field.name), _Integer)
+    )
+    if problem is None:
+        return Finding(None, integers, empty=not value)
+    return Finding(problem.reason, integers, certain=problem.certain)
+
+
+def _nullable(schema: Schema) -> list[pa.Field]:
+    # A missing field is found later, in the column: Arrow reads such a record, so it should not be held up here.
+    return [pa.field(field.name, field.type) for field in schema.fields]
+
+
+def _fraction(literal: str) -> _Fraction:
+    if math.isinf(float(literal)):
+        raise _BeyondDouble
+    return _Fraction(literal)
+
+
+# Literals stay text: Python limits the digits of an integer, and a float would not show what was written.
+_READER = json.JSONDecoder(
+    object_pairs_hook=_Object, parse_int=_Integer, parse_float=_fraction, parse_constant=_NotFinite
+)
+
+
+def _has_lone_surrogate(value: Any) -> bool:
+    if isinstance(value, str):
+        return any("\ud800" <= character <= "\udfff" for character in value)
+    return isinstance(value, (list, tuple)) and any(map(_has_lone_surrogate, value))
+
+
+def _syntax(error: json.JSONDecodeError) -> str:
+    if error.msg == "Extra data":
+        return f"not one JSON value: more follows at character {error.pos}"
+    what = error.msg.partition(": ")[0].removesuffix(" at")
+    return f"not valid JSON: {what} at character {error.pos}"
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, _Literal):
+        return value.kind
+    for type_, kind in ((bool, "a boolean"), (str, "a string"), (_Object, "an object"), (list, "an array")):
+        if isinstance(value, type_):
+            return kind
+    return "null"
+
+
+def _members(value: _Object, children: list[pa.Field], path: str, scales: dict[str, int | None]) -> _Problem | None:
+    names = [name for name, _ in value]
+    members = dict(value)
+    for child in children:
+        where = f"{path}{child.name}"
+        if names.count(child.name) > 1:
+            return _Problem(f"field {where!r} occurs more than once")
+        found = members.get(child.name)
+        if found is None:
+            if not child.nullable:
+                return _Problem(f"missing required field {where!r}")
+            continue
+        problem = _value(found, child.type, where, scales.get(child.name))
+        if problem is not None:
+            return problem
+    return None
+
+
+def _value(value: Any, type_: pa.DataType, where: str, scale: int | None) -> _Problem | None:
+    """What is wrong with a value that is not null."""
+    if pt.is_list(type_) and type(value) is list:
+        return _elements(value, type_.value_field, f"{where}[]")
+    if pt.is_struct(type_) and isinstance(value, _Object):
+        return _members(value, list(type_), f"{where}.", {})
+    if not _is_kind_for(value, type_, scale):
+        certain = not isinstance(value, _NotFinite)
+        return _Problem(f"field {where!r} should be {type_} but is {_kind(value)}", certain)
+    if pt.is_integer(type_) and not _integer_fits(value.text, type_):
+        return _Problem(f"field {where!r} is out of the range of {type_}")
+    if pt.is_decimal(type_) and not _decimal_fits(value if isinstance(value, str) else value.text, type_):
+        return _Problem(f"field {where!r} does not fit {type_}", certain=False)
+    return None
+
+
+def _elements(values: list[Any], element: pa.Field, where: str) -> _Problem | None:
+    for value in values:
+        if value is None:
+            if not element.nullable:
+                return _Problem(f"field {where!r} is null")
+            continue
+        problem = _value(value, element.type, where, None)
+        if problem is not None:
+            return problem
+    return None
+
+
+def _is_kind_for(value: Any, type_: pa.DataType, scale: int | None) -> bool:
+    if pt.is_integer(type_):
+        return isinstance(value, _Integer)
+    if pt.is_floating(type_):
+        return isinstance(value, (_Integer, _Fraction))
+    if pt.is_decimal(type_):
+        return isinstance(value, (_Integer, _Fraction, str))
+    if pt.is_boolean(type_):
+        return isinstance(value, bool)
+    if pt.is_string(type_):
+        return isinstance(value, str)
+    if pt.is_timestamp(type_) or pt.is_date32(type_):
+        return isinstance(value, str) or (scale is not None and isinstance(value, _Integer))
+    return False
+
+
+def _integer_fits(literal: str, type_: pa.DataType) -> bool:
+    if len(literal) > 20:
+        return False
+    number, bits = int(literal), type_.bit_width
+    if pt.is_signed_integer(type_):
+        return bool(-(2 ** (bits - 1)) <= number < 2 ** (bits - 1))
+    return bool(number < 2**bits and not literal.startswith("-"))
+
+
+def _decimal_fits(literal: str, type_: pa.DataType) -> bool:
+    """Both what the type holds and what Arrow takes, which counts the digits as they are written."""
+    if not _DECIMAL.fullmatch(literal):
+        return False
+    try:
+        _, digits, power = Decimal(literal).as_tuple()
+    except InvalidOperation:
+        return False
+    if digits == (0,):
+        return True
+    exponent, precision, scale = int(power), int(type_.precision), int(type_.scale)
+    whole = len(digits) + exponent
+    trailing_zeros = len(digits) - len("".join(map(str, digits)).rstrip("0"))
+    written = max(len(digits), whole)
+    return written <= precision and whole <= precision - scale and -exponent - trailing_zeros <= scale
