@@ -36,8 +36,9 @@ class Block:
     generation: int = 0
 
     def __post_init__(self) -> None:
-        if not self.ranges or list(self.ranges) != sorted(self.ranges):
-            raise ValueError("a block has at least one range, and its ranges are in order")
+        partitions = [each.partition for each in self.ranges]
+        if not partitions or partitions != sorted(set(partitions)):
+            raise ValueError("a block has at least one range, in order, and at most one of each partition")
 
     @property
     def span(self) -> int:

@@ -354,4 +354,3 @@ def _same_fingerprint(driver: Driver) -> None:
             safe="Nothing was written. The plan is still pending in the ledger.",
             command="put the old pipeline file back, run `landonce run {file} --once`, then make the change",
         )
-

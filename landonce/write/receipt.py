@@ -20,7 +20,6 @@ class Receipt:
     dead_letters: str = ""
     """The name of the staged file that holds them; empty if there are none."""
     bytes_read: int = 0
-    max_timestamp: int | None = None
 
     @property
     def balanced(self) -> bool:

@@ -103,6 +103,11 @@ def begin(mode: Mode, *, fill: bool = False) -> Settling:
     return Settling(mode, Stage.PROBE, fill=fill)
 
 
+def nothing_to_land(settling: Settling) -> Settling:
+    """A block whose records are all dead letters or filtered has no rows, and is done."""
+    return _done(settling, Fate.LANDED)
+
+
 def after_send(settling: Settling, reply: Reply) -> Settling:
     """The next thing to do once an insert was answered, or was not."""
     if reply is Reply.LOST:
@@ -126,9 +131,7 @@ def after_probe(settling: Settling, presence: Presence) -> Settling:
         return _done(settling, Fate.HALTED, Problem.PARTIAL)
     if settling.stage is Stage.PROBE_AGAIN:
         return _done(settling, Fate.BURNT)
-    return Settling(
-        settling.mode, Stage.SEND, sends=settling.sends + 1, missing_only=True, fill=settling.fill
-    )
+    return Settling(settling.mode, Stage.SEND, sends=settling.sends + 1, missing_only=True, fill=settling.fill)
 
 
 def _to(settling: Settling, stage: Stage) -> Settling:

@@ -101,6 +101,20 @@ class BlockWriter(ABC):
     def send(self, rows: pa.Table, insert: Insert) -> Reply:
         """One insert, one unit. Raises `Halt` for what waiting does not mend; every other failure is a `Reply`."""
 
+    @property
+    @abstractmethod
+    def atomic(self) -> bool:
+        """Whether every block lands whole or not at all: true where the table has no partitions of its own."""
+
+    @property
+    @abstractmethod
+    def resend_harmless(self) -> bool:
+        """Whether the table's engine makes a row that was sent twice one row in the end."""
+
+    @abstractmethod
+    def count(self, ranges: Iterable[Range]) -> int:
+        """How many rows the target holds in these ranges."""
+
     @abstractmethod
     def probe(self, rows: pa.Table, ranges: Iterable[Range]) -> Probe:
         """Which of these rows are there. Retries what may pass; `TargetUnavailable` when it does not."""

@@ -1,0 +1,52 @@
+"""Keeping secrets out of everything a person can read.
+
+Whatever came into the pipeline file from the environment, and every password in a URL, is remembered here and blotted
+out of messages, logs and reports. It is the last line of defence, not the first: code must not put secrets there.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from urllib.parse import quote, unquote, urlsplit
+
+_BLOT = "***"
+_SHORTEST = 3
+_known: set[str] = set()
+_URL_PASSWORD = re.compile(r"(?P<before>[a-z][a-z0-9+.-]*://[^\s:/@]*:)(?P<secret>[^\s@]+)(?P<after>@)", re.IGNORECASE)
+
+
+def remember(secret: str) -> None:
+    """From now on `secret` is blotted out, plain or percent-encoded. Too short ones would blot out ordinary words."""
+    for form in {secret, quote(secret, safe=""), unquote(secret)}:
+        if len(form) >= _SHORTEST:
+            _known.add(form)
+
+
+def remember_url(url: str) -> None:
+    """Remembers the password of a URL, if it has one."""
+    try:
+        password = urlsplit(url).password
+    except ValueError:
+        return
+    if password:
+        remember(password)
+
+
+def redact(text: str) -> str:
+    """`text` without any secret that is known, and without passwords in URLs."""
+    text = _URL_PASSWORD.sub(lambda found: found["before"] + _BLOT + found["after"], text)
+    for secret in sorted(_known, key=len, reverse=True):
+        text = text.replace(secret, _BLOT)
+    return text
+
+
+class RedactingFilter(logging.Filter):
+    """Blots secrets out of every log record, its arguments and its traceback."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg = redact(record.getMessage())
+        record.args = None
+        if record.exc_info:
+            record.exc_text = redact(logging.Formatter().formatException(record.exc_info))
+        return True

@@ -1,0 +1,69 @@
+"""Asking the brokers: which cluster, which topics, how far. Reads only, and never joins a consumer group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from landonce.errors import SourceUnavailable, TopicMissing
+from landonce.plan.ranges import Partition
+from landonce.read.source import Extent, SourceView
+
+T = TypeVar("T")
+_PATIENCE = 10.0
+
+
+class Broker:
+    """One Kafka cluster, as the driver sees it."""
+
+    def __init__(self, bootstrap_servers: str, options: Mapping[str, Any], *, timeout: float = _PATIENCE) -> None:
+        self._admin = AdminClient({**options, "bootstrap.servers": bootstrap_servers})
+        self._servers = bootstrap_servers
+        self._timeout = timeout
+
+    def survey(self, topics: Iterable[str]) -> SourceView:
+        """Ids, starts and last stable ends of these topics, all partitions."""
+        cluster = self._answer(self._admin.describe_cluster(request_timeout=self._timeout))
+        described = self._describe(tuple(topics))
+        partitions = [Partition(topic, each.id) for topic, info in described.items() for each in info.partitions]
+        starts = self._offsets(partitions, OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)
+        ends = self._offsets(partitions, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
+        return SourceView(
+            cluster_id=str(cluster.cluster_id),
+            topic_ids=tuple(sorted((topic, str(info.topic_id)) for topic, info in described.items())),
+            extents=tuple(sorted((each, Extent(starts[each], ends[each])) for each in partitions)),
+        )
+
+    def _describe(self, topics: tuple[str, ...]) -> dict[str, Any]:
+        futures = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=self._timeout)
+        return {topic: self._answer(future, topic) for topic, future in futures.items()}
+
+    def _offsets(
+        self, partitions: list[Partition], spec: OffsetSpec, isolation: IsolationLevel
+    ) -> dict[Partition, int]:
+        asked = {TopicPartition(each.topic, each.number): spec for each in partitions}
+        futures = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=self._timeout)
+        return {
+            Partition(each.topic, each.partition): int(self._answer(future).offset) for each, future in futures.items()
+        }
+
+    def _answer(self, future: Future[T], topic: str = "") -> T:
+        try:
+            return future.result(timeout=self._timeout * 2)
+        except KafkaException as error:
+            raise self._named(error.args[0], topic) from None
+        except TimeoutError:
+            raise SourceUnavailable(f"Kafka at {self._servers} did not answer in time.") from None
+
+    def _named(self, error: KafkaError, topic: str) -> Exception:
+        if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART and topic:
+            return TopicMissing(
+                f"topic {topic!r} is not there at {self._servers}.",
+                safe="Nothing was read or written.",
+                command="create the topic, or correct `source.kafka.topics` in {file}",
+            )
+        return SourceUnavailable(f"Kafka at {self._servers}: {error.str()}")

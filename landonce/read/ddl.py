@@ -1,0 +1,165 @@
+"""A declared schema, in the words of Spark SQL: `event STRING NOT NULL, at TIMESTAMP(3), tags ARRAY<STRING>`.
+
+`TIMESTAMP(p)` goes beyond Spark: p digits after the second, and JSON integers are taken as ticks of that size since the
+epoch (3 is milliseconds). A plain `TIMESTAMP` has microseconds and takes no integers, for nobody could tell their unit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from landonce.errors import ConfigError
+from landonce.read.schema import Field, Schema
+
+_WORDS = re.compile(r"\s*(`(?:[^`]|``)+`|[A-Za-z_][A-Za-z0-9_]*|\d+|[<>(),:])")
+_PLAIN = {
+    "tinyint": pa.int8(),
+    "byte": pa.int8(),
+    "smallint": pa.int16(),
+    "short": pa.int16(),
+    "int": pa.int32(),
+    "integer": pa.int32(),
+    "bigint": pa.int64(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "real": pa.float32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+    "date": pa.date32(),
+}
+_UNITS = {0: "s", 3: "ms", 6: "us", 9: "ns"}
+
+
+def parse_schema(declared: str | Mapping[str, str]) -> Schema:
+    """The schema that a pipeline file declares, as one line of DDL or as a mapping of names to types."""
+    text = declared if isinstance(declared, str) else ", ".join(f"{_quoted(n)} {t}" for n, t in declared.items())
+    words = _Words(text)
+    fields = [_field(words)]
+    while words.take_if(","):
+        fields.append(_field(words))
+    words.end()
+    try:
+        return Schema(tuple(fields))
+    except ValueError as error:
+        raise ConfigError(f"source.kafka.schema: {error}") from None
+
+
+class _Words:
+    """The declaration, word by word."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    def peek(self) -> str:
+        found = _WORDS.match(self._text, self._at)
+        return found[1] if found else ""
+
+    def take(self) -> str:
+        found = _WORDS.match(self._text, self._at)
+        if found is None:
+            raise self.error("ends too early" if not self._text[self._at :].strip() else "cannot be read")
+        self._at = found.end()
+        return found[1]
+
+    def take_if(self, word: str) -> bool:
+        if self.peek().lower() == word:
+            self.take()
+            return True
+        return False
+
+    def expect(self, word: str) -> None:
+        if not self.take_if(word):
+            raise self.error(f"wants {word!r}")
+
+    def end(self) -> None:
+        if self._text[self._at :].strip():
+            raise self.error("cannot be read")
+
+    def error(self, what: str) -> ConfigError:
+        rest = self._text[self._at :].strip() or "the end"
+        return ConfigError(f"source.kafka.schema: {what} at {rest!r}; write for example `id BIGINT NOT NULL, at DATE`.")
+
+
+def _field(words: _Words) -> Field:
+    name = _unquoted(words.take())
+    type_, scale = _type(words)
+    required = False
+    if words.take_if("not"):
+        words.expect("null")
+        required = True
+    return Field(name, type_, required=required, scale=scale)
+
+
+def _type(words: _Words) -> tuple[pa.DataType, int | None]:
+    word = words.take().lower()
+    if word in _PLAIN:
+        return _PLAIN[word], None
+    if word in ("timestamp", "timestamp_ntz", "timestamp_ltz"):
+        return _timestamp(words)
+    if word in ("decimal", "numeric", "dec"):
+        return _decimal(words), None
+    if word == "array":
+        words.expect("<")
+        inner, _ = _type(words)
+        words.expect(">")
+        return pa.list_(inner), None
+    if word == "struct":
+        return _struct(words), None
+    known = ", ".join(sorted({*_PLAIN, "timestamp", "timestamp(3)", "decimal(p, s)", "array<…>", "struct<…>"}))
+    raise ConfigError(f"source.kafka.schema: {word!r} is not a type that landonce decodes; it knows {known}.")
+
+
+def _timestamp(words: _Words) -> tuple[pa.DataType, int | None]:
+    if not words.take_if("("):
+        return pa.timestamp("us", tz="UTC"), None
+    digits = words.take()
+    words.expect(")")
+    if not digits.isdigit() or int(digits) not in _UNITS:
+        raise words.error(f"timestamp takes 0, 3, 6 or 9 digits, not {digits}")
+    return pa.timestamp(_UNITS[int(digits)], tz="UTC"), int(digits)
+
+
+def _decimal(words: _Words) -> pa.DataType:
+    precision, scale = 10, 0
+    if words.take_if("("):
+        precision = _number(words)
+        if words.take_if(","):
+            scale = _number(words)
+        words.expect(")")
+    if not 1 <= precision <= 38 or not 0 <= scale <= precision:
+        raise words.error(f"decimal({precision}, {scale}) is not possible")
+    return pa.decimal128(precision, scale)
+
+
+def _struct(words: _Words) -> pa.DataType:
+    words.expect("<")
+    children = []
+    while True:
+        name = _unquoted(words.take())
+        words.take_if(":")
+        inner, _ = _type(words)
+        children.append(pa.field(name, inner))
+        if not words.take_if(","):
+            break
+    words.expect(">")
+    return pa.struct(children)
+
+
+def _number(words: _Words) -> int:
+    word = words.take()
+    if not word.isdigit():
+        raise words.error("wants a number")
+    return int(word)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _unquoted(word: str) -> str:
+    return word[1:-1].replace("``", "`") if word.startswith("`") else word

@@ -1,0 +1,135 @@
+"""Reading exactly the ranges of a block: librdkafka, `read_committed`, straight into Arrow.
+
+A range is read whole when its last offset was seen, or a later one, or the end of the partition at or past its end:
+offsets may be missing at its end too, and their number says nothing. A consumer is kept per process, for the next block
+that the same worker reads. Nothing is ever committed to Kafka, and an offset that is gone is an error, never a jump.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from landonce.errors import RetentionOverrun, SourceUnavailable
+from landonce.plan.ranges import Partition, Range
+
+_AT_ONCE = 20_000
+_SILENCE = 30.0
+_GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+_consumers: dict[tuple[tuple[str, str], ...], Consumer] = {}
+
+
+@dataclass(frozen=True)
+class Records:
+    """Some records of one partition, in offset order. `messages` are kept for what Arrow does not hold: key, headers."""
+
+    partition: Partition
+    offsets: pa.Int64Array
+    values: pa.BinaryArray
+    messages: list[Message]
+
+
+def consumer_options(bootstrap_servers: str, options: Mapping[str, Any], pipeline: str) -> dict[str, Any]:
+    """What every reader of a pipeline uses. The user's options cannot touch what the guarantee rests on."""
+    return {
+        "fetch.max.bytes": 64 * 2**20,
+        "max.partition.fetch.bytes": 16 * 2**20,
+        "fetch.wait.max.ms": 20,
+        "queued.min.messages": 200_000,
+        "queued.max.messages.kbytes": 64 * 2**10,
+        **options,
+        "bootstrap.servers": bootstrap_servers,
+        "group.id": f"landonce-{pipeline}",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "isolation.level": "read_committed",
+        "auto.offset.reset": "error",
+        "enable.partition.eof": True,
+    }
+
+
+def read(ranges: tuple[Range, ...], options: Mapping[str, Any]) -> Iterator[Records]:
+    """Every record of these ranges, once. Between partitions in any order, inside one in offset order."""
+    consumer = _consumer(options)
+    waiting = {each.partition: each for each in ranges}
+    consumer.assign([TopicPartition(each.partition.topic, each.partition.number, each.first) for each in ranges])
+    heard = time.monotonic()
+    try:
+        while waiting:
+            messages = consumer.consume(_AT_ONCE, timeout=0.2)
+            if messages:
+                heard = time.monotonic()
+                yield from _sort_out(consumer, messages, waiting)
+            elif time.monotonic() - heard > _SILENCE:
+                raise SourceUnavailable(f"Kafka sent nothing for {_SILENCE:.0f} s; {len(waiting)} ranges are unread.")
+    except KafkaException as error:
+        raise SourceUnavailable(f"Kafka: {error.args[0].str()}") from None
+    finally:
+        consumer.unassign()
+
+
+def _consumer(options: Mapping[str, Any]) -> Consumer:
+    key = tuple(sorted((name, str(value)) for name, value in options.items()))
+    if key not in _consumers:
+        _consumers[key] = Consumer(dict(options), logger=None)
+    return _consumers[key]
+
+
+def _sort_out(consumer: Consumer, messages: list[Message], waiting: dict[Partition, Range]) -> Iterator[Records]:
+    """Splits what came by partition, leaves out what lies beyond the ranges, and notes which ranges are done."""
+    ended: set[Partition] = set()
+    if any([message.error() for message in messages]):
+        ended = _reached(messages, waiting)
+        messages = [message for message in messages if message.error() is None]
+    for partition, mine in _by_partition(messages).items():
+        if partition not in waiting:
+            continue
+        wanted = waiting[partition]
+        offsets = np.fromiter([message.offset() for message in mine], dtype=np.int64, count=len(mine))
+        if offsets[-1] >= wanted.end - 1:
+            ended.add(partition)
+            keep = int(np.searchsorted(offsets, wanted.end))
+            mine, offsets = mine[:keep], offsets[:keep]
+        if mine:
+            values = pa.array([message.value() for message in mine], type=pa.binary())
+            yield Records(partition, pa.array(offsets), values, mine)
+    for partition in ended & waiting.keys():
+        del waiting[partition]
+        if waiting:
+            consumer.pause([TopicPartition(partition.topic, partition.number)])
+
+
+def _by_partition(messages: list[Message]) -> dict[Partition, list[Message]]:
+    split: dict[tuple[str, int], list[Message]] = {}
+    for message in messages:
+        split.setdefault((message.topic(), message.partition()), []).append(message)
+    return {Partition(topic, number): mine for (topic, number), mine in split.items()}
+
+
+def _reached(messages: list[Message], waiting: Mapping[Partition, Range]) -> set[Partition]:
+    """The partitions whose end came, at or past the end of their range. Raises for what is an error."""
+    reached = set()
+    for message in messages:
+        error = message.error()
+        if error is None:
+            continue
+        partition = Partition(str(message.topic()), int(message.partition()))
+        wanted = waiting.get(partition)
+        if error.code() == KafkaError._PARTITION_EOF:
+            if wanted is not None and message.offset() >= wanted.end:
+                reached.add(partition)
+        elif error.code() in _GONE and wanted is not None:
+            raise RetentionOverrun(
+                f"{wanted}: records of this range were deleted before landonce read them.",
+                safe="Nothing was skipped.",
+                command="landonce state accept-gap {file}",
+            )
+        elif error.fatal() or not error.retriable():
+            raise SourceUnavailable(f"Kafka: {error.str()}")
+    return reached

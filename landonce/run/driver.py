@@ -1,0 +1,233 @@
+"""The driver: performs, one after another, the effects that `protocol` asks for.
+
+Nothing is decided here. An effect that fails because something is away is tried again until the stall budget is used
+up; every other failure ends the run, and whatever was pending is settled by the next start.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from landonce.commit import dead_letters
+from landonce.errors import Fenced, LedgerUnavailable, Stalled, Transient
+from landonce.plan.blocks import Kind, token
+from landonce.plan.ranges import Partition
+from landonce.read.broker import Broker
+from landonce.read.source import Extent, SourceView, available
+from landonce.record import ledger as states
+from landonce.record.ledger import Ledger, LedgerState, Totals
+from landonce.run import protocol
+from landonce.run.failpoints import reach
+from landonce.run.observe import BatchReport, Observer
+from landonce.run.pace import Pace
+from landonce.run.protocol import Change, Commit, Effect, Look, Reply, Settings, Step, Surveyed, Write
+from landonce.run.workers import SparkWorkers
+from landonce.write.receipt import BlockResult, Fate
+from landonce.write.recipe import Recipe, Task
+from landonce.write.sink import Target
+from landonce.write.target import TargetView
+
+T = TypeVar("T")
+_PAST = 50
+"""Milliseconds past a deadline, so that two readings of one clock cannot disagree."""
+
+
+@dataclass
+class Driver:
+    """One run of one pipeline."""
+
+    settings: Settings
+    topics: tuple[str, ...]
+    recipe: Recipe
+    broker: Broker
+    ledger: Ledger
+    target: Target
+    workers: SparkWorkers
+    pace: Pace
+    stall: float
+    observer: Observer
+    stopping: threading.Event = field(default_factory=threading.Event)
+    _ends: dict[Partition, int] | None = None
+    _state: LedgerState | None = None
+    _began: float = 0.0
+    _troubled: float | None = None
+    _lag: int = 0
+
+    def run(self) -> Totals:
+        """Until stopped, or until what was there at the start is done. Gives what this run did."""
+        before: Totals | None = None
+        driver, effect = protocol.begin(self.settings)
+        while not isinstance(effect, protocol.Stop):
+            self.observer.step(effect)
+            reach(f"{effect.step.value}.before")
+            reply = self._patiently(lambda effect=effect: self._perform(effect))  # type: ignore[misc]
+            reach(f"{effect.step.value}.after")
+            if isinstance(reply, LedgerState):
+                self._note(effect, reply)
+                before = before or reply.totals
+            driver, effect = protocol.advance(driver, reply)
+        after = driver.state.totals
+        start = before or Totals()
+        return Totals(
+            after.landed - start.landed, after.dead_lettered - start.dead_lettered, after.filtered - start.filtered
+        )
+
+    def _perform(self, effect: Effect) -> Reply:
+        if isinstance(effect, protocol.Acquire):
+            return self._acquire()
+        if isinstance(effect, protocol.Survey):
+            return self._survey()
+        if isinstance(effect, Change):
+            return self.ledger.change(effect.old, effect.new)
+        if isinstance(effect, protocol.Await):
+            return self._await(effect.deadline)
+        if isinstance(effect, protocol.Kill):
+            self.target.kill()
+            return self.target.now()
+        if isinstance(effect, Look):
+            return self._look(effect)
+        if isinstance(effect, Write):
+            return self._write(effect)
+        if isinstance(effect, Commit):
+            names = [receipt.dead_letters for receipt in effect.receipts]
+            dead_letters.publish(self.recipe.dead_letters, effect.plan.batch, names)
+            return None
+        if isinstance(effect, protocol.Idle):
+            return self._idle()
+        raise TypeError(f"not an effect: {effect!r}")
+
+    def _acquire(self) -> LedgerState:
+        """Takes the pipeline. Of two that start at once the later one has it; the other hears `Fenced` at its next step."""
+        state = self.ledger.load() or self.ledger.create(LedgerState(self.recipe.pipeline, lineage=uuid.uuid4().hex))
+        while True:
+            try:
+                return self.ledger.change(state, states.taken(state, uuid.uuid4().hex))
+            except Fenced:
+                seen = self.ledger.load()
+                if seen is None:
+                    raise LedgerUnavailable("the ledger's entry disappeared while the pipeline was taken.") from None
+                state = seen
+
+    def _survey(self) -> Surveyed:
+        source = self.broker.survey(self.topics)
+        if self.settings.once:
+            source = self._clipped(source)
+        if self._state is not None:
+            self._lag = sum(each.span for each in available(self._state, source))
+            self.observer.lag(self._lag)
+        return Surveyed(
+            source=source,
+            target_now=self.target.now(),
+            limits=self.pace.limits(),
+            patience=self.pace.patience(),
+            due=time.monotonic() - self._began >= self.pace.batch.interval,
+            stop=self.stopping.is_set(),
+        )
+
+    def _clipped(self, source: SourceView) -> SourceView:
+        """`once` means what was there at the start, however fast the topic grows."""
+        if self._ends is None:
+            self._ends = {partition: extent.stable_end for partition, extent in source.extents}
+        ends = self._ends
+        extents = tuple(
+            (partition, Extent(extent.start, min(extent.stable_end, max(ends[partition], extent.start))))
+            for partition, extent in source.extents
+            if partition in ends
+        )
+        return replace(source, extents=extents)
+
+    def _await(self, deadline: int) -> None:
+        while (left := deadline + _PAST - self.target.now()) > 0:
+            time.sleep(min(left / 1000, 1.0))
+
+    def _look(self, effect: Look) -> TargetView:
+        """The target knows topics by their labels, the ledger by their names."""
+        names = {self._label(partition): partition for partition, _ in effect.floors}
+        seen = self.target.look([(self._label(partition), floor) for partition, floor in effect.floors])
+        return TargetView(tuple((names[partition], end) for partition, end in seen.ends))
+
+    def _label(self, partition: Partition) -> Partition:
+        label = self._state.label(partition.topic) if self._state else partition.topic
+        return Partition(label, partition.number)
+
+    def _write(self, effect: Write) -> tuple[BlockResult, ...]:
+        state = self._state
+        if state is None:
+            raise ValueError("nothing is written before the pipeline is acquired")
+        began = time.monotonic()
+        tasks = [
+            Task(
+                index=index,
+                batch=effect.plan.batch,
+                block=effect.plan.blocks[index],
+                token=token(state.identity, effect.plan.blocks[index]),
+                deadline=effect.plan.deadline,
+                mode=effect.mode,
+                fill=effect.plan.kind is Kind.FILL,
+                labels=state.labels,
+            )
+            for index in effect.indexes
+        ]
+        results = self.workers.write(tasks)
+        receipts = [result.receipt for result in results if result.receipt is not None]
+        read, size = sum(each.read for each in receipts), sum(each.bytes_read for each in receipts)
+        self.pace.saw(read, size, time.monotonic() - began)
+        for result in results:
+            if result.fate not in (Fate.LANDED, Fate.HALTED):
+                self._trouble(f"block {effect.plan.blocks[result.index]} is {result.fate.value}. {result.why}".strip())
+        return results
+
+    def _idle(self) -> bool:
+        wait = max(0.05, self._began + self.pace.batch.interval - time.monotonic())
+        self.stopping.wait(min(wait, 1.0))
+        return not self.stopping.is_set()
+
+    def _note(self, effect: Effect, state: LedgerState) -> None:
+        """Keeps the state for labels and tokens, and tells the observer of a recorded batch."""
+        if effect.step is Step.PREPARE:
+            self._began = time.monotonic()
+        if isinstance(effect, Change) and effect.step is Step.RECORD and effect.old.pending is not None:
+            self._troubled = None
+            done, was = state.totals, effect.old.totals
+            plan = effect.old.pending
+            self.observer.batch(
+                BatchReport(
+                    batch=plan.batch,
+                    kind=plan.kind.value,
+                    blocks=len(plan.blocks),
+                    totals=Totals(
+                        done.landed - was.landed, done.dead_lettered - was.dead_lettered, done.filtered - was.filtered
+                    ),
+                    seconds=time.monotonic() - self._began if self._began else 0.0,
+                    lag=max(0, self._lag - sum(block.span for block in plan.blocks)),
+                )
+            )
+        self._state = state
+
+    def _patiently(self, act: Callable[[], T]) -> T:
+        """Tries again while something is away, and no longer than the stall budget."""
+        pause = 0.2
+        while True:
+            try:
+                return act()
+            except Transient as error:
+                self._trouble(error.what)
+                time.sleep(pause)
+                pause = min(pause * 2, 5.0)
+
+    def _trouble(self, what: str) -> None:
+        """Health is committed progress: trouble that lasts longer than the budget without any ends the run."""
+        now = time.monotonic()
+        self._troubled = self._troubled or now
+        self.observer.trouble(what)
+        if now - self._troubled > self.stall:
+            raise Stalled(
+                f"no batch was committed for {self.stall:.0f} s. Last trouble: {what}",
+                safe="Nothing is lost and nothing is duplicated; a pending plan is settled at the next start.",
+                command="mend the cause and start again: landonce run {file}",
+            )

@@ -1,0 +1,45 @@
+"""How large and how patient the next batch is: limits in bytes become records by the average seen so far. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from landonce.config.model import Batch
+from landonce.plan.packing import Limits
+
+_FIRST_GUESS = 512.0
+"""Bytes per record before any was seen: rather too large, so that the first blocks are rather too small."""
+_SLACK = 3.0
+
+
+@dataclass
+class Pace:
+    """Learns from every batch. Forgets in a crash, which costs nothing but a small first batch."""
+
+    batch: Batch
+    deadline: float
+    """Seconds; the least time that a plan is given."""
+    parallelism: int
+    record_bytes: float = _FIRST_GUESS
+    slowest: float = 0.0
+
+    def limits(self) -> Limits:
+        return Limits.of(
+            max_rows=self.batch.max_rows,
+            max_bytes=self.batch.max_bytes,
+            block_rows=self.batch.block_rows,
+            block_bytes=self.batch.block_bytes,
+            parallelism=self.parallelism,
+            record_bytes=self.record_bytes,
+        )
+
+    def patience(self) -> int:
+        """Milliseconds: as configured, or three times the slowest recent write if that is longer."""
+        return int(max(self.deadline, self.slowest * _SLACK) * 1000)
+
+    def saw(self, records: int, bytes_read: int, seconds: float) -> None:
+        """One write is done. Large records count at once, small ones by and by."""
+        if records:
+            average = bytes_read / records
+            self.record_bytes = average if average > self.record_bytes else (self.record_bytes + average) / 2
+        self.slowest = max(seconds, self.slowest * 0.9)

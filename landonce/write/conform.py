@@ -1,0 +1,39 @@
+"""From what an expression yields to what the table takes: by name, losslessly, or a reject for that row alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from landonce.read.columns import Fault, check_values, fit
+from landonce.read.schema import Schema
+
+
+def conform(rows: pa.Table, target: Schema, kept: tuple[str, ...]) -> tuple[pa.Table, list[tuple[int, str]]]:
+    """The rows in the table's types, without those that do not fit, and for each of these its index and the reason.
+
+    `kept` are columns that pass as they are. Columns that the table does not have are left out: what may be named was
+    checked before the start.
+    """
+    reasons: dict[int, str] = {}
+    columns = {name: rows.column(name) for name in kept}
+    for each in target.fields:
+        if each.name not in rows.column_names:
+            continue
+        array = rows.column(each.name).combine_chunks()
+        settled, faults = fit(array, each.type)
+        _note(reasons, faults, each.name)
+        _note(reasons, check_values(settled, each), each.name)
+        columns[each.name] = settled
+    table = pa.table(columns)
+    if reasons:
+        keep = np.ones(rows.num_rows, dtype=np.bool_)
+        keep[list(reasons)] = False
+        table = table.filter(pa.array(keep))
+    return table, sorted(reasons.items())
+
+
+def _note(reasons: dict[int, str], faults: list[Fault], name: str) -> None:
+    for fault in faults:
+        for row in np.flatnonzero(fault.rows):
+            reasons.setdefault(int(row), fault.reason(name))

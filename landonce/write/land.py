@@ -1,0 +1,121 @@
+"""Landing one block: a worker drives `settle` against the sink until the block has a fate.
+
+Nothing here decides: it asks, waits and reports. A task that Spark runs a second time sends nothing, for its first run
+may have sent already; the driver is told that there is doubt, and it knows what to do.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from landonce import errors
+from landonce.config.secrets import redact
+from landonce.plan.ranges import Partition, Range
+from landonce.run.failpoints import reach
+from landonce.write import settle
+from landonce.write.receipt import BlockResult, Fate
+from landonce.write.recipe import Recipe, Task
+from landonce.write.settle import Problem, Reply, Settling, Stage
+from landonce.write.sink import BlockWriter, Insert
+
+_PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6)
+
+
+def rerun() -> bool:
+    """Whether Spark runs this task again, or a second time beside the first."""
+    context = TaskContext.get()
+    return context is not None and context.attemptNumber() > 0
+
+
+def land(recipe: Recipe, task: Task, rows: pa.Table) -> Settling:
+    """Sends and probes until the block's fate is known."""
+    settling = settle.begin(task.mode, fill=task.fill)
+    if rows.num_rows == 0:
+        return settle.nothing_to_land(settling)
+    writer = recipe.sink.writer()
+    ranges = labelled(task)
+    missing = rows
+    refusals = 0
+    while settling.fate is None:
+        if settling.stage is Stage.SEND:
+            reply = _send(writer, missing if settling.missing_only else rows, task)
+            settling = settle.after_send(settling, reply)
+            if reply is Reply.REFUSED:
+                time.sleep(_PAUSES[min(refusals, len(_PAUSES) - 1)])
+                refusals += 1
+        else:
+            reach("probe.before")
+            probe = writer.probe(rows, ranges)
+            reach("probe.after")
+            missing = rows.filter(probe.missing)
+            settling = settle.after_probe(settling, probe.presence)
+    return settling
+
+
+def _send(writer: BlockWriter, rows: pa.Table, task: Task) -> Reply:
+    reach("send.before")
+    reply = writer.send(rows, Insert(task.token, task.deadline, uuid.uuid4().hex[:12]))
+    reach("send.after")
+    return reply
+
+
+def labelled(task: Task) -> tuple[Range, ...]:
+    """The block's ranges under the names that the target knows."""
+    labels = dict(task.labels)
+    return tuple(
+        Range(
+            Partition(labels.get(each.partition.topic, each.partition.topic), each.partition.number),
+            each.first,
+            each.end,
+        )
+        for each in task.block.ranges
+    )
+
+
+def verdict(task: Task, settling: Settling) -> BlockResult:
+    """A fate that is not `LANDED`, as the driver gets it."""
+    if settling.problem is Problem.DUPLICATE:
+        return halted(task, _duplicate(task))
+    if settling.problem is Problem.PARTIAL:
+        return halted(task, _partial(task))
+    return BlockResult(task.index, settling.fate or Fate.DOUBTFUL)
+
+
+def halted(task: Task, error: errors.LandonceError) -> BlockResult:
+    return BlockResult(task.index, Fate.HALTED, error=error)
+
+
+def failed(task: Task, error: Exception) -> BlockResult:
+    """An exception as a fate: what may pass is doubt, what is named halts, and a defect halts too."""
+    if isinstance(error, errors.Transient):
+        return BlockResult(task.index, Fate.DOUBTFUL, why=redact(str(error)))
+    if isinstance(error, errors.LandonceError):
+        return halted(task, error)
+    return halted(
+        task,
+        errors.Halt(
+            redact(f"block {task.block}: {type(error).__name__}: {error}"),
+            safe="The position did not move; the plan is pending and will be settled at the next start.",
+        ),
+    )
+
+
+def _duplicate(task: Task) -> errors.DuplicatePresent:
+    return errors.DuplicatePresent(
+        f"block {task.block}: the target {task.block.table} holds some of its coordinates more than once.",
+        safe="landonce wrote nothing more. Something else wrote these rows, or restored them beside the old ones.",
+        command="landonce verify {file}   (names the coordinates; remove the copies, then run again)",
+    )
+
+
+def _partial(task: Task) -> errors.PartialPresence:
+    return errors.PartialPresence(
+        f"block {task.block}: one partition of the table {task.block.table} holds some of its rows and lacks others. "
+        "A block lands whole there or not at all, so somebody deleted rows, a TTL ran, or rows merged away.",
+        safe="landonce wrote nothing. What is missing was not guessed.",
+        command="landonce state fill {file}   (writes what is missing)",
+    )
