@@ -1,0 +1,239 @@
+"""A real PostgreSQL server in a folder, for the tests and for trying a shared ledger.
+
+It never listens beyond loopback, has no socket file, and lets nobody in without the password, which lies in the folder
+for its owner only. PostgreSQL refuses to run as root: then it runs as the user `postgres`, or else `nobody`, and its
+data belongs to that user. It is not for production.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+import psycopg
+
+from landonce.local.failure import LocalStackError
+from landonce.local.ports import LOOPBACK
+from landonce.local.process import ProcessRef
+from landonce.local.server import LocalServer
+
+_USER = "landonce"
+_DATABASE = "landonce"
+_DEBIAN = Path("/usr/lib/postgresql")
+_UNPRIVILEGED = ("postgres", "nobody")
+
+
+class LocalPostgres(LocalServer):
+    """One server. The same folder means the same data, port and password."""
+
+    name = "PostgreSQL"
+    port_names = ("sql",)
+
+    def __init__(
+        self, folder: Path, *, port: int | None = None, fsync: bool = True, die_with_parent: bool = True
+    ) -> None:
+        """`fsync=False` is faster and loses data when the machine, not only the server, goes down."""
+        super().__init__(folder, ports={"sql": port}, die_with_parent=die_with_parent)
+        self._fsync = fsync
+        self._account = _account()
+
+    @property
+    def port(self) -> int:
+        return self._port("sql")
+
+    @property
+    def url(self) -> str:
+        """For SQLAlchemy, with user and password: for clients, not for logs."""
+        return f"postgresql+psycopg://{_USER}:{self.password}@{LOOPBACK}:{self.port}/{_DATABASE}"
+
+    @property
+    def password(self) -> str:
+        return self._password_file.read_text().strip()
+
+    def __enter__(self) -> LocalPostgres:
+        super().__enter__()
+        return self
+
+    def wait_ready(self, timeout: float = 60.0) -> None:
+        super().wait_ready(timeout)
+        with self._connect("postgres") as connection:
+            found = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (_DATABASE,)).fetchone()
+            if found is None:
+                connection.execute(f"CREATE DATABASE {_DATABASE}")
+
+    def stop(self) -> None:
+        """End the server and its sessions in an orderly way: PostgreSQL's SIGTERM would wait for open connections."""
+        if self._state.process is not None and self.running:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGINT)
+            self._state.process.wait_gone(self.stop_timeout)
+        super().stop()
+
+    def kill(self) -> None:
+        """Sessions have process groups of their own, and a new server does not start while one of them lives."""
+        sessions = [ProcessRef.of(each) for each in self._sessions()]
+        super().kill()
+        for session in sessions:
+            session.signal_group(signal.SIGKILL)
+            session.wait_gone(10)
+
+    def freeze(self) -> None:
+        """Stop answering without closing anything, as a hanging machine does. `thaw` ends it."""
+        self._signal_all(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal_all(signal.SIGCONT)
+
+    # What LocalServer asks.
+
+    def _prepare(self) -> None:
+        if (self._data / "PG_VERSION").exists():
+            return
+        self._check_enterable()
+        self._password_file.touch(mode=0o600)
+        self._password_file.write_text(secrets.token_urlsafe(24))
+        shutil.rmtree(self._data, ignore_errors=True)  # what an interrupted initdb left
+        self._data.mkdir(mode=0o700)
+        if self._account is not None:
+            os.chown(self._data, self._account.pw_uid, self._account.pw_gid)
+        self._init_data()
+
+    def _command(self) -> Sequence[str]:
+        """The death signal must be set after the change of user, which clears it: so not by `exec_with_parent`."""
+        settings = {
+            "listen_addresses": LOOPBACK,
+            "port": str(self.port),
+            "unix_socket_directories": "",
+            "fsync": "on" if self._fsync else "off",
+            "max_connections": "50",
+            "shared_buffers": "32MB",
+            "dynamic_shared_memory_type": "mmap",
+            "lc_messages": "C",
+        }
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        server = [str(_binary("postgres")), "-D", str(self._data), *options]
+        if self._account is None:
+            return server
+        died = ["--pdeathsig=KILL"] if self.die_with_parent else []
+        account = self._account
+        return [_setpriv(), f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups", *died, *server]
+
+    def _environment(self) -> Mapping[str, str]:
+        return {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+
+    def _answers(self) -> bool:
+        """A server on this port with another folder is another server."""
+        try:
+            with self._connect("postgres") as connection:
+                row = connection.execute("SHOW data_directory").fetchone()
+        except psycopg.OperationalError:
+            return False
+        return row is not None and Path(row[0]) == self._data
+
+    # Folders, users, processes.
+
+    @property
+    def _data(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def _password_file(self) -> Path:
+        return self.folder / "password"
+
+    @contextlib.contextmanager
+    def _connect(self, database: str) -> Iterator[psycopg.Connection[tuple[str, ...]]]:
+        with psycopg.connect(
+            host=LOOPBACK,
+            port=self.port,
+            user=_USER,
+            password=self.password,
+            dbname=database,
+            connect_timeout=5,
+            autocommit=True,
+        ) as connection:
+            yield connection
+
+    def _init_data(self) -> None:
+        with NamedTemporaryFile("w") as file:  # readable for its owner only, so it has to become the server's user's
+            file.write(self.password)
+            file.flush()
+            if self._account is not None:
+                os.chown(file.name, self._account.pw_uid, self._account.pw_gid)
+            command = [str(_binary("initdb")), "-D", str(self._data), "-U", _USER, "--auth=scram-sha-256"]
+            command += [f"--pwfile={file.name}", "--encoding=UTF8", "--locale=C"]
+            command += [] if self._fsync else ["--no-sync"]
+            account = self._account
+            done = subprocess.run(
+                command,
+                cwd="/",
+                env=dict(self._environment()),
+                user=account.pw_uid if account else None,
+                group=account.pw_gid if account else None,
+                extra_groups=[] if account else None,
+                capture_output=True,
+                text=True,
+            )
+        if done.returncode != 0:
+            raise LocalStackError(f"initdb failed in {self._data}: {(done.stderr or done.stdout).strip()[-600:]}")
+
+    def _check_enterable(self) -> None:
+        """Every folder on the way has to let the server's user through."""
+        if self._account is None:
+            return
+        for folder in (self.folder, *self.folder.parents):
+            status = folder.stat()
+            mine = status.st_uid == self._account.pw_uid
+            if not status.st_mode & (0o100 if mine else 0o001):
+                raise LocalStackError(
+                    f"PostgreSQL does not run as root, and the user {self._account.pw_name} may not enter {folder}: "
+                    f"choose another folder, or: chmod o+x {folder}"
+                )
+
+    def _sessions(self) -> list[int]:
+        if not self.running:
+            return []
+        listed = Path(f"/proc/{self.pid}/task/{self.pid}/children")
+        return [int(each) for each in listed.read_text().split()]
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        for pid in (self.pid, *self._sessions()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
+def _account() -> pwd.struct_passwd | None:
+    """The user to become; None when this process may be the server itself."""
+    if os.geteuid() != 0:
+        return None
+    for name in _UNPRIVILEGED:
+        with contextlib.suppress(KeyError):
+            return pwd.getpwnam(name)
+    raise LocalStackError(f"PostgreSQL does not run as root, and there is no user {' or '.join(_UNPRIVILEGED)} here")
+
+
+def _binary(name: str) -> Path:
+    """From PATH, else the newest that Debian's packages brought."""
+    found = shutil.which(name)
+    if found is not None:
+        return Path(found)
+    installed = [each / "bin" / name for each in _DEBIAN.glob("*") if (each / "bin" / name).exists()]
+    if not installed:
+        raise LocalStackError(f"a local PostgreSQL needs `{name}`; install it with: apt-get install postgresql")
+    return max(installed, key=lambda each: [int(part) for part in each.parts[-3].split(".") if part.isdigit()])
+
+
+def _setpriv() -> str:
+    found = shutil.which("setpriv")
+    if found is None:
+        raise LocalStackError(
+            "a local PostgreSQL, started by root, needs `setpriv`; install it with: apt-get install util-linux"
+        )
+    return found
