@@ -143,6 +143,21 @@ def recorded(state: LedgerState, totals: Totals) -> LedgerState:
     )
 
 
+def swap(current: LedgerState | None, old: LedgerState, new: LedgerState) -> LedgerState:
+    """What the store holds once `change(old, new)` was carried out on `current`, or `Fenced`.
+
+    The comparison that every ledger makes, in whatever language its store speaks: pipeline, epoch, owner and version.
+    Epoch and version alone are not enough, for a restored ledger hands them out a second time.
+    """
+    if current is None or _stamp(current) != _stamp(old):
+        raise fenced(old, current)
+    return new
+
+
+def _stamp(state: LedgerState) -> tuple[str, int, str, int]:
+    return state.pipeline, state.epoch, state.owner, state.version
+
+
 def settled_change(old: LedgerState, new: LedgerState, seen: LedgerState | None) -> bool:
     """After a change without an answer: True if it was applied, False if it was not and may be sent again.
 

@@ -1,0 +1,1 @@
+"""A model checker for the protocol: the production code decides, everything around it is a fake that may fail."""
