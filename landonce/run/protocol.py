@@ -10,7 +10,8 @@
                 target: its clock
     bind        ledger: cluster id, topic ids, partitions   offsets mean something only here
     await       target: its clock is past the deadline      no insert of the pending plan can begin any more
-    kill        target: end what runs under our query ids   no insert of the pending plan runs any more
+    kill        target: end what runs under our query ids   no insert of the pending plan runs any more; without a
+                                                            pending plan, none of a plan that a restored ledger forgot
     rearm       ledger: the pending plan, a new deadline,   the plan may be written again, by me only
                 next generation for burnt tokens
     look        target: coordinates at or above positions   a stale or lost ledger is found before it does harm
@@ -222,7 +223,7 @@ def advance(driver: Driver, reply: Reply) -> Next:
     if step is Step.AWAIT:
         return _to(driver, Step.KILL, Kill())
     if step is Step.KILL and isinstance(reply, int):
-        return _rearm(driver, reply)
+        return _look(driver) if driver.state.pending is None else _rearm(driver, reply)
     if step is Step.REARM:
         return _write(driver, Mode.RESOLVE)
     if step is Step.LOOK and isinstance(reply, TargetView):
@@ -258,15 +259,22 @@ def _after_survey(driver: Driver) -> Next:
 
 
 def _recover_or_look(driver: Driver) -> Next:
-    """A pending plan comes before everything, then the start-up look at the target, then new work."""
+    """A pending plan comes before everything, then the start-up look at the target, then new work.
+
+    What still runs is ended before the look: a restored ledger may have forgotten the plan that it belongs to.
+    """
     if driver.state.pending is not None:
         _same_fingerprint(driver)
         return _to(driver, Step.AWAIT, Await(driver.pending.deadline))
     if not driver.looked:
-        first_look = driver.state.batch == 0
-        floors = tuple((partition, 0 if first_look else at) for partition, at in driver.state.committed().items())
-        return _to(driver, Step.LOOK, Look(floors))
+        return _to(driver, Step.KILL, Kill())
     return _plan(driver)
+
+
+def _look(driver: Driver) -> Next:
+    first_look = driver.state.batch == 0
+    floors = tuple((partition, 0 if first_look else at) for partition, at in driver.state.committed().items())
+    return _to(driver, Step.LOOK, Look(floors))
 
 
 def _after_look(driver: Driver, target: TargetView) -> Next:
