@@ -84,5 +84,6 @@ def _birth(pid: int) -> str | None:
         return None
     # The command name in parentheses may hold anything, so count the fields from its end.
     fields = stat.rpartition(")")[2].split()
-    state, start_ticks = fields[0], fields[19]
-    return None if state in "ZX" else f"{boot}:{start_ticks}"
+    state, threads, start_ticks = fields[0], int(fields[17]), fields[19]
+    # A killed process is a zombie at once, but holds its ports until its last thread is gone.
+    return None if state in "ZX" and threads <= 1 else f"{boot}:{start_ticks}"

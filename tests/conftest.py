@@ -1,0 +1,59 @@
+"""Servers and names that any test may ask for.
+
+One Kafka and one ClickHouse serve the whole session; a test never stops or kills them (make your own `LocalKafka` in
+`tmp_path` for that) and keeps to topics and tables of its own, which `new_topic` and `new_table` hand out. Both
+servers die with the test process, whatever kills it. Spark is not here: tests that need it say so in their own folder.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from landonce.local import LocalClickHouse, LocalKafka
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
+    with LocalKafka(tmp_path_factory.mktemp("kafka")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalClickHouse]:
+    with LocalClickHouse(tmp_path_factory.mktemp("clickhouse")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def new_topic(kafka: LocalKafka) -> Callable[..., str]:
+    """`new_topic(partitions=1, **config)` makes a topic and returns its name."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+
+    def make(partitions: int = 1, **config: str) -> str:
+        name = f"topic{next(_numbers)}"
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
+        admin.create_topics([topic])[name].result(timeout=30)
+        return name
+
+    return make
+
+
+@pytest.fixture
+def new_table() -> Callable[[], str]:
+    """`new_table()` returns the name of a table that no other test uses; making it is up to the test."""
+    return lambda: f"table{next(_numbers)}"
+
+
+@pytest.fixture
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The test runs in an empty folder whose name holds a space."""
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
