@@ -1,8 +1,8 @@
 """Blocks, their tokens, and the plan of one micro-batch.
 
 A block's token is a pure function of what is written, never of who writes it: pipeline, lineage, cluster id, topic ids,
-ranges, table, shard and generation. The lineage changes when a ledger begins anew, so that a token of an earlier life
-(a truncated table, a deleted ledger) can never make the target drop rows that are not there.
+ranges, table, shard and generation. The lineage changes with every driver that makes plans, so that a token of an
+earlier life (a truncated table, a deleted or restored ledger) can never make the target drop rows that are not there.
 """
 
 from __future__ import annotations

@@ -50,7 +50,11 @@ class LedgerState:
 
     pipeline: str
     lineage: str
-    """Random, made when the ledger began; part of every token."""
+    """Random, part of every token: made when the ledger began, and from then on the owner that prepared the last plan.
+
+    So a plan that is made anew after the ledger was restored never meets the tokens of the plan that it forgot, one of
+    which the target may hold without its rows. A pending plan keeps its lineage, whoever writes it again.
+    """
     epoch: int = 0
     owner: str = ""
     """Random per driver, so that a restored ledger that hands out an epoch twice still fences."""
@@ -117,7 +121,7 @@ def prepared(state: LedgerState, plan: Plan) -> LedgerState:
     """BEFORE: the plan is durable, and nothing of it is written yet."""
     if state.pending is not None:
         raise ValueError("a pending plan is never overwritten")
-    return replace(state, version=state.version + 1, pending=plan, batch=plan.batch)
+    return replace(state, version=state.version + 1, lineage=state.owner, pending=plan, batch=plan.batch)
 
 
 def amended(state: LedgerState, plan: Plan) -> LedgerState:
@@ -141,21 +145,6 @@ def recorded(state: LedgerState, totals: Totals) -> LedgerState:
         pending=None,
         totals=state.totals.plus(totals),
     )
-
-
-def swap(current: LedgerState | None, old: LedgerState, new: LedgerState) -> LedgerState:
-    """What the store holds once `change(old, new)` was carried out on `current`, or `Fenced`.
-
-    The comparison that every ledger makes, in whatever language its store speaks: pipeline, epoch, owner and version.
-    Epoch and version alone are not enough, for a restored ledger hands them out a second time.
-    """
-    if current is None or _stamp(current) != _stamp(old):
-        raise fenced(old, current)
-    return new
-
-
-def _stamp(state: LedgerState) -> tuple[str, int, str, int]:
-    return state.pipeline, state.epoch, state.owner, state.version
 
 
 def settled_change(old: LedgerState, new: LedgerState, seen: LedgerState | None) -> bool:

@@ -20,6 +20,7 @@ MODULES = (
     "landonce.plan.blocks",
     "landonce.plan.packing",
     "landonce.record.ledger",
+    "landonce.record.swap",
     "landonce.read.source",
     "landonce.write.receipt",
     "landonce.write.target",
@@ -51,6 +52,7 @@ class Core:
     blocks: ModuleType
     packing: ModuleType
     ledger: ModuleType
+    swap: ModuleType
     source: ModuleType
     receipt: ModuleType
     target: ModuleType

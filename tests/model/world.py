@@ -369,11 +369,10 @@ class Model:
         if agent.unsure:
             yield f"{who}: reads back", self._read_back(world, agent, effect, current)
             return
-        try:
-            new = self.core.ledger.swap(current, effect.old, effect.new)
-        except errors.Fenced as error:
-            yield f"{who} is fenced", self._raised(world, agent, error)
+        if self.core.swap.key(current) != self.core.swap.key(effect.old):
+            yield f"{who} is fenced", self._raised(world, agent, self.core.ledger.fenced(effect.old, current))
             return
+        new = effect.new
         backwards = [at for at, position in effect.old.committed().items() if new.committed().get(at, -1) < position]
         if backwards:
             yield who, Violation(f"the committed position of {backwards[0]} moved backwards")
