@@ -102,7 +102,7 @@ class Driver:
         raise TypeError(f"not an effect: {effect!r}")
 
     def _acquire(self) -> LedgerState:
-        """Takes the pipeline. Of two that start at once the later one has it; the other hears `Fenced` at its next step."""
+        """Takes the pipeline. Of two that start at once the later one has it, and the other hears `Fenced` next."""
         state = self.ledger.load() or self.ledger.create(LedgerState(self.recipe.pipeline, lineage=uuid.uuid4().hex))
         while True:
             try:

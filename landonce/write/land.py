@@ -33,10 +33,10 @@ def rerun() -> bool:
 
 def land(recipe: Recipe, task: Task, rows: pa.Table) -> Settling:
     """Sends and probes until the block's fate is known."""
-    settling = settle.begin(task.mode, fill=task.fill)
+    writer = recipe.sink.writer()
+    settling = settle.begin(task.mode, fill=task.fill or writer.resend_harmless)
     if rows.num_rows == 0:
         return settle.nothing_to_land(settling)
-    writer = recipe.sink.writer()
     ranges = labelled(task)
     missing = rows
     refusals = 0

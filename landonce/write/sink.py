@@ -20,7 +20,7 @@ from landonce.write.settle import Presence, Reply
 from landonce.write.target import TargetView
 
 COORDINATES = ("_topic", "_partition", "_offset")
-"""Beside every row, through every transform. `_topic` holds the topic's label, which is its name unless it was rebased."""
+"""Beside every row, through every transform. `_topic` is the topic's label: its name, unless it was rebased."""
 
 
 class Guarantee(str, Enum):
@@ -73,6 +73,14 @@ class Target(ABC):
     @abstractmethod
     def look(self, floors: Iterable[tuple[Partition, int]]) -> TargetView:
         """One past the highest offset that is there, for each partition that holds any at or above its floor."""
+
+    @abstractmethod
+    def exists(self) -> bool:
+        """Whether the table is there."""
+
+    @abstractmethod
+    def create(self, declared: Schema, *, order_by: str | None = None, partition_by: str | None = None) -> None:
+        """Makes the table, with coordinate columns and all that the guarantee needs. Harmless if it is there."""
 
     @abstractmethod
     def schema(self) -> Schema:

@@ -1,8 +1,7 @@
 """What a Spark task does with one block: read, decode, write, account.
 
-One function per half. Without a transform both halves run in one Python worker (`work`). With one, `reap` reads and
-decodes, Spark evaluates the user's expressions on every row, and `sow` conforms, writes and accounts; the account of the
-first half travels to the second in one row more.
+Without a transform all of it runs in one Python worker (`work`). With one, `run.transform` puts Spark's expressions
+between the reading half (`gather`) and the writing half (`deliver`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,38 @@
+"""How the command line speaks: errors in three parts, secrets blotted out."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from landonce.config.secrets import RedactingFilter, redact
+from landonce.errors import LandonceError
+
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+out = Console(highlight=False, soft_wrap=True)
+
+
+def say_error(error: LandonceError, arguments: Sequence[str]) -> None:
+    """What happened, what is safe, and the command that goes on, with the user's own file in it."""
+    file = next((each for each in arguments if each.endswith((".yaml", ".yml"))), "FILE")
+    err.print(f"[bold red]{type(error).__name__}:[/] ", end="")
+    err.print(redact(error.what), markup=False)
+    if error.safe:
+        err.print(redact(error.safe), markup=False)
+    if error.command:
+        err.print("[bold]To go on:[/] ", end="")
+        err.print(redact(error.command.replace("{file}", file)), markup=False)
+
+
+def log_to_stderr(verbose: bool) -> None:
+    """Log lines go to standard error as they are, so that they stay one JSON object each."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    handler.addFilter(RedactingFilter())
+    logger = logging.getLogger("landonce")
+    logger.handlers = [handler]
+    logger.setLevel(logging.DEBUG if verbose else logging.INFO)
+    logger.propagate = False

@@ -1,0 +1,177 @@
+"""From a pipeline file to the parts that run it. Refuses to start where a guarantee would be downgraded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from landonce.config.model import Pipeline
+from landonce.errors import ConfigError, TableUnfit
+from landonce.read.broker import Broker
+from landonce.read.ddl import parse_schema
+from landonce.read.infer import infer
+from landonce.read.records import consumer_options
+from landonce.read.schema import Field, Schema
+from landonce.read.source import Start
+from landonce.record.ledger import Ledger
+from landonce.record.open import postgres_ledger, sqlite_ledger
+from landonce.run import transform
+from landonce.run.driver import Driver
+from landonce.run.observe import Observer
+from landonce.run.pace import Pace
+from landonce.run.protocol import Settings
+from landonce.run.session import is_remote
+from landonce.run.workers import SparkWorkers
+from landonce.write.clickhouse import ClickHouseSink
+from landonce.write.recipe import Recipe
+from landonce.write.sink import Level, Target
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A pipeline's ends, opened from its file. Opening connects to nothing yet."""
+
+    config: Pipeline
+    broker: Broker
+    ledger: Ledger
+    sink: ClickHouseSink
+
+    @property
+    def consumer(self) -> dict[str, Any]:
+        kafka = self.config.source.kafka
+        return consumer_options(kafka.bootstrap_servers, kafka.options, self.config.pipeline)
+
+
+def open_parts(config: Pipeline) -> Parts:
+    """The parts that every command needs."""
+    kafka = config.source.kafka
+    told = config.sink.clickhouse
+    sink = ClickHouseSink(
+        url=told.url.get_secret_value(),
+        table=told.table,
+        pipeline=config.pipeline,
+        coordinates=told.coordinates,
+        settings=tuple(sorted((name, str(value)) for name, value in told.settings.items())),
+    )
+    return Parts(config, Broker(kafka.bootstrap_servers, kafka.options), _ledger(config), sink)
+
+
+def _ledger(config: Pipeline) -> Ledger:
+    if config.ledger.sqlite is not None:
+        return sqlite_ledger(config.ledger.sqlite, config.pipeline)
+    if config.ledger.postgres is None:
+        raise ConfigError("ledger: name sqlite or postgres.")
+    return postgres_ledger(config.ledger.postgres.get_secret_value(), config.pipeline)
+
+
+def create_if_asked(parts: Parts, target: Target) -> bool:
+    """Creates the table from the declared schema, or from a sample, if the file asks for it and there is none."""
+    told = parts.config.sink.clickhouse
+    if not told.create or target.exists():
+        return False
+    target.create(
+        declared_schema(parts.config) or _sampled(parts), order_by=told.order_by, partition_by=told.partition_by
+    )
+    return True
+
+
+def _sampled(parts: Parts) -> Schema:
+    if parts.config.transform.select:
+        raise ConfigError("transform.select: declare `source.kafka.schema`, and create the table yourself.")
+    return infer(parts.broker.survey(parts.config.source.kafka.topics), parts.consumer)
+
+
+def declared_schema(config: Pipeline) -> Schema | None:
+    declared = config.source.kafka.schema_
+    return parse_schema(declared) if declared is not None else None
+
+
+def make_recipe(parts: Parts, target: Target) -> Recipe:
+    """What a record is decoded to and what the table takes, and that the one can become the other."""
+    config = parts.config
+    table = target.schema()
+    declared = declared_schema(config)
+    if config.transform.select and declared is None:
+        raise ConfigError(
+            "transform.select: the table's columns say nothing about the records; declare `source.kafka.schema`."
+        )
+    source = declared if config.transform.select and declared else source_schema(declared, table)
+    return Recipe(
+        pipeline=config.pipeline,
+        consumer=tuple(sorted(parts.consumer.items())),
+        source=source,
+        target=table,
+        sink=parts.sink,
+        dead_letters=config.dead_letters.path,
+        max_record_bytes=config.source.kafka.max_record_bytes,
+        select=config.transform.select,
+        where=config.transform.where,
+    )
+
+
+def source_schema(declared: Schema | None, table: Schema) -> Schema:
+    """Where nothing is selected, the table decides the types, and a declaration which fields there are and must be."""
+    if declared is None:
+        return table
+    columns = table.by_name()
+    unknown = [each.name for each in declared.fields if each.name not in columns]
+    if unknown:
+        raise ConfigError(f"source.kafka.schema: the table has no column {', '.join(map(repr, unknown))}.")
+    missing = [name for name, each in columns.items() if each.required and name not in declared.by_name()]
+    if missing:
+        raise ConfigError(f"source.kafka.schema: lacks {', '.join(map(repr, missing))}, which the table requires.")
+    return Schema(tuple(_declared_field(each, columns[each.name]) for each in declared.fields))
+
+
+def _declared_field(declared: Field, column: Field) -> Field:
+    scale = declared.scale if column.scale is not None else None
+    return replace(column, required=declared.required or column.required, scale=scale)
+
+
+def make_driver(parts: Parts, target: Target, session: SparkSession, observer: Observer, *, once: bool) -> Driver:
+    """A driver that is ready to run: the table is fit, the expressions are sound, the dead letters have a place."""
+    config = parts.config
+    refuse_unfit(target)
+    _dead_letters_reachable(config)
+    recipe = make_recipe(parts, target)
+    if recipe.transforms:
+        transform.examine(session, recipe)
+    workers = SparkWorkers(session, recipe)
+    return Driver(
+        settings=Settings(
+            table=config.sink.clickhouse.table,
+            fingerprint=recipe.fingerprint(),
+            start=Start(config.source.kafka.start),
+            once=once,
+        ),
+        topics=config.source.kafka.topics,
+        recipe=recipe,
+        broker=parts.broker,
+        ledger=parts.ledger,
+        target=target,
+        workers=workers,
+        pace=Pace(config.batch, config.sink.clickhouse.deadline, workers.parallelism),
+        stall=config.stall,
+        observer=observer,
+    )
+
+
+def refuse_unfit(target: Target) -> None:
+    """The table holds the guarantee, or nothing starts."""
+    refused = [finding for finding in target.check() if finding.level is Level.REFUSED]
+    if refused:
+        raise TableUnfit(
+            "\n".join(finding.what for finding in refused),
+            safe="Nothing was read or written.",
+            command="\n  ".join(finding.change for finding in refused if finding.change),
+        )
+
+
+def _dead_letters_reachable(config: Pipeline) -> None:
+    if is_remote(config.spark) and not config.dead_letters.shared:
+        raise ConfigError(
+            f"dead_letters.path: {config.dead_letters.path} is a folder of this machine, and the workers run on others.",
+            command="name a folder that every machine shares, and say `shared: true`",
+        )

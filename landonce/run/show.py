@@ -1,0 +1,129 @@
+"""Progress for people: one live line on a terminal, one structured line per event in a log."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from datetime import datetime, timezone
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from landonce.config.secrets import redact
+from landonce.run.observe import BatchReport
+from landonce.run.protocol import Effect, Step
+from landonce.record.ledger import Totals
+
+_QUIET = {Step.SURVEY, Step.IDLE}
+
+
+class TerminalProgress:
+    """A small table that is kept up to date in place."""
+
+    def __init__(self, console: Console, pipeline: str) -> None:
+        self._console = console
+        self._pipeline = pipeline
+        self._totals = Totals()
+        self._began = time.monotonic()
+        self._last: BatchReport | None = None
+        self._at = ""
+        self._lag: int | None = None
+        self._step = "starting"
+        self._live = Live(console=console, refresh_per_second=4, get_renderable=self._render, transient=False)
+
+    def __enter__(self) -> TerminalProgress:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def step(self, effect: Effect) -> None:
+        self._step = _words(effect)
+
+    def batch(self, report: BatchReport) -> None:
+        self._totals = self._totals.plus(report.totals)
+        self._last = report
+        self._lag = report.lag
+        self._at = datetime.now().strftime("%H:%M:%S")
+
+    def trouble(self, what: str) -> None:
+        self._console.print(f"[yellow]{redact(what)}[/yellow]", highlight=False)
+
+    def lag(self, records: int) -> None:
+        self._lag = records
+
+    def _render(self) -> Table:
+        last = self._last
+        table = Table(box=None, pad_edge=False, show_header=True, header_style="dim")
+        for name in ("pipeline", "step", "landed", "dead letters", "filtered", "rows/s", "lag", "last commit"):
+            table.add_column(name)
+        table.add_row(
+            self._pipeline,
+            self._step,
+            f"{self._totals.landed:,}",
+            f"{self._totals.dead_lettered:,}",
+            f"{self._totals.filtered:,}",
+            f"{last.rows_per_second:,.0f}" if last else "-",
+            f"{self._lag:,}" if self._lag is not None else "-",
+            f"batch {last.batch} at {self._at}" if last else "-",
+        )
+        return table
+
+
+class LogProgress:
+    """One JSON object per line, for machines."""
+
+    def __init__(self, pipeline: str, logger: logging.Logger | None = None) -> None:
+        self._pipeline = pipeline
+        self._log = logger or logging.getLogger("landonce")
+        self._lag = -1
+
+    def __enter__(self) -> LogProgress:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def step(self, effect: Effect) -> None:
+        if effect.step not in _QUIET:
+            self._say("step", logging.DEBUG, step=effect.step.value)
+
+    def batch(self, report: BatchReport) -> None:
+        self._say(
+            "batch",
+            batch=report.batch,
+            kind=report.kind,
+            blocks=report.blocks,
+            read=report.totals.read,
+            landed=report.totals.landed,
+            dead_lettered=report.totals.dead_lettered,
+            filtered=report.totals.filtered,
+            seconds=round(report.seconds, 3),
+            rows_per_second=round(report.rows_per_second),
+            lag=report.lag,
+        )
+
+    def trouble(self, what: str) -> None:
+        self._say("trouble", logging.WARNING, what=redact(what))
+
+    def lag(self, records: int) -> None:
+        self._lag = records
+
+    def _say(self, event: str, level: int = logging.INFO, **facts: object) -> None:
+        at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        self._log.log(level, json.dumps({"at": at, "event": event, "pipeline": self._pipeline, **facts}))
+
+
+def _words(effect: Effect) -> str:
+    words = {
+        Step.ACQUIRE: "taking the pipeline",
+        Step.SURVEY: "looking at Kafka",
+        Step.AWAIT: "waiting out a deadline",
+        Step.KILL: "ending old inserts",
+        Step.REARM: "arming the pending plan",
+        Step.LOOK: "looking at the target",
+        Step.IDLE: "waiting for records",
+    }
+    return words.get(effect.step, effect.step.value)
