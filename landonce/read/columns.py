@@ -7,6 +7,7 @@ The reader is not asked for the final type where it cannot be trusted with it:
 - decimals it rescales without looking for overflow: 1234 read as ``decimal128(38, 37)`` gives 8.98…. A literal is
   held to ``precision`` digits and rescaling adds at most ``scale``, so nothing can wrap in 256 bits as long as
   ``precision + scale <= 76``, and that is what `is_wide` tells apart;
+- a struct it refuses for being null if a field inside may not be, so everything inside is read as nullable;
 - floats it lets overflow to infinity, and it takes the literals ``NaN`` and ``Infinity``, which are not JSON.
 
 Nothing here looks at more than one value at a time: what becomes of a value never depends on its neighbours.
@@ -93,9 +94,9 @@ def is_wide(type_: pa.DataType) -> bool:
 def wire_type(type_: pa.DataType, *, integers: bool = False) -> pa.DataType:
     """What the reader is asked for, so that `settle` can make ``type_`` of it."""
     if pt.is_list(type_):
-        return pa.list_(type_.value_field.with_type(wire_type(type_.value_type)))
+        return pa.list_(wire_type(type_.value_type))
     if pt.is_struct(type_):
-        return pa.struct([child.with_type(wire_type(child.type)) for child in type_])
+        return pa.struct([pa.field(child.name, wire_type(child.type)) for child in type_])
     if pt.is_timestamp(type_) or pt.is_date32(type_):
         return pa.int64() if integers else pa.string()
     if pt.is_decimal(type_):
@@ -131,6 +132,8 @@ def _settle(array: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.Array
 
 def _settle_list(array: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.Array, list[Fault]]:
     values, faults = _settle(array.values, type_.value_type, field)
+    if not type_.value_field.nullable:
+        faults += _unless(array.values.is_valid(), "holds a null")
     parents = pc.list_parent_indices(array).to_numpy() if faults else np.empty(0, np.int64)
     lifted = []
     for fault in faults:
@@ -145,6 +148,9 @@ def _settle_list(array: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.
 
 def _settle_struct(array: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.Array, list[Fault]]:
     settled = [_settle(array.field(i), child.type, field) for i, child in enumerate(type_)]
+    for i, child in enumerate(type_):
+        if not child.nullable:
+            settled[i][1].extend(_unless(pc.or_(array.field(i).is_valid(), array.is_null()), "holds a null"))
     if array.type != type_:
         mask = array.is_null() if array.null_count else None
         array = pa.StructArray.from_arrays([child for child, _ in settled], fields=list(type_), mask=mask)

@@ -251,8 +251,8 @@ class JsonDecoder:
             settled, faults = settle(column.combine_chunks(), each)
             columns.append(settled)
             for fault in faults:
-                for at in np.flatnonzero(fault.rows):
-                    reasons.setdefault(int(at), fault.reason(each.name))
+                for bad in np.flatnonzero(fault.rows):
+                    reasons.setdefault(int(bad), fault.reason(each.name))
         keep = np.ones(len(rows), dtype=np.bool_)
         for at, reason in reasons.items():
             progress.reject(rows[at], reason)

@@ -80,7 +80,7 @@ def explain(text: str, schema: Schema) -> Finding:
         if _SURROGATE.search(text) and _has_lone_surrogate(value):
             return Finding("holds an escaped surrogate without its other half")
         scales = {field.name: field.scale for field in schema.fields}
-        problem = _members(value, _nullable(schema), "", scales)
+        problem = _members(value, list(schema.arrow), "", scales)
     except json.JSONDecodeError as error:
         # Arrow takes NaN, Inf and Infinity in fields that it skips, and some spellings of them are news to Python.
         return Finding(_syntax(error), certain="NaN" not in text and "Inf" not in text)
@@ -95,11 +95,6 @@ def explain(text: str, schema: Schema) -> Finding:
     if problem is None:
         return Finding(None, integers, empty=not value)
     return Finding(problem.reason, integers, certain=problem.certain)
-
-
-def _nullable(schema: Schema) -> list[pa.Field]:
-    # A missing field is found later, in the column: Arrow reads such a record, so it should not be held up here.
-    return [pa.field(field.name, field.type) for field in schema.fields]
 
 
 def _fraction(literal: str) -> _Fraction:
@@ -143,21 +138,17 @@ def _members(value: _Object, children: list[pa.Field], path: str, scales: dict[s
         where = f"{path}{child.name}"
         if names.count(child.name) > 1:
             return _Problem(f"field {where!r} occurs more than once")
-        found = members.get(child.name)
-        if found is None:
-            if not child.nullable:
-                return _Problem(f"missing required field {where!r}")
-            continue
-        problem = _value(found, child.type, where, scales.get(child.name))
+        problem = _value(members.get(child.name), child.type, where, scales.get(child.name))
         if problem is not None:
             return problem
     return None
 
 
 def _value(value: Any, type_: pa.DataType, where: str, scale: int | None) -> _Problem | None:
-    """What is wrong with a value that is not null."""
+    if value is None:
+        return None  # Arrow reads it; whether it may be missing is found in the column
     if pt.is_list(type_) and type(value) is list:
-        return _elements(value, type_.value_field, f"{where}[]")
+        return _elements(value, type_.value_type, f"{where}[]")
     if pt.is_struct(type_) and isinstance(value, _Object):
         return _members(value, list(type_), f"{where}.", {})
     if not _is_kind_for(value, type_, scale):
@@ -170,13 +161,9 @@ def _value(value: Any, type_: pa.DataType, where: str, scale: int | None) -> _Pr
     return None
 
 
-def _elements(values: list[Any], element: pa.Field, where: str) -> _Problem | None:
+def _elements(values: list[Any], element: pa.DataType, where: str) -> _Problem | None:
     for value in values:
-        if value is None:
-            if not element.nullable:
-                return _Problem(f"field {where!r} is null")
-            continue
-        problem = _value(value, element.type, where, None)
+        problem = _value(value, element, where, None)
         if problem is not None:
             return problem
     return None
