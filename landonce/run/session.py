@@ -73,7 +73,7 @@ def _java_version() -> int | None:
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not Path(java).exists():
         return None
-    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603
+    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
     version = told.split('"')[1] if '"' in told else ""
     major = version.split(".")[0]
     return int(major) if major.isdigit() else None
