@@ -112,6 +112,17 @@ def settle(array: pa.Array, field: Field) -> tuple[pa.Array, list[Fault]]:
     return settled, faults
 
 
+def fit(array: pa.Array, field: Field) -> tuple[pa.Array, list[Fault]]:
+    """A column of any type as the field's type, losslessly, and the rows where that cannot be: for what SQL yields."""
+    fitted = array if array.type == field.type else _cast_or_null(array, field.type)
+    faults = _unless(pc.or_(fitted.is_valid(), array.is_null()), f"does not fit {field.type}")
+    if pt.is_string(field.type):
+        faults += _string_faults(fitted, field)
+    if field.required and array.null_count:
+        faults.append(Fault(_rows(array.is_null()), MISSING))
+    return fitted, faults
+
+
 def _settle(array: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.Array, list[Fault]]:
     if pt.is_list(type_):
         return _settle_list(array, type_, field)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from landonce.read.columns import Fault, check_values, fit
+from landonce.read.columns import Fault, fit
 from landonce.read.schema import Schema
 
 
@@ -21,10 +21,9 @@ def conform(rows: pa.Table, target: Schema, kept: tuple[str, ...]) -> tuple[pa.T
         if each.name not in rows.column_names:
             continue
         array = rows.column(each.name).combine_chunks()
-        settled, faults = fit(array, each.type)
+        fitted, faults = fit(array, each)
         _note(reasons, faults, each.name)
-        _note(reasons, check_values(settled, each), each.name)
-        columns[each.name] = settled
+        columns[each.name] = fitted
     table = pa.table(columns)
     if reasons:
         keep = np.ones(rows.num_rows, dtype=np.bool_)
