@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.error import URLError
+from urllib.error import HTTPError
 from urllib.parse import quote
 from xml.sax.saxutils import escape
 
@@ -95,8 +95,11 @@ class LocalClickHouse(LocalServer):
         request = urllib.request.Request(
             f"http://{LOOPBACK}:{self.http_port}/", data=query.encode(), headers={"Authorization": f"Basic {login}"}
         )
-        with _NO_PROXY.open(request, timeout=timeout) as answer:
-            return bytes(answer.read()).decode()
+        try:
+            with _NO_PROXY.open(request, timeout=timeout) as answer:
+                return bytes(answer.read()).decode()
+        except HTTPError as error:
+            raise LocalStackError(error.read().decode().strip()) from None
 
     def _prepare(self) -> None:
         if find_spec("chdb") is None:
@@ -145,7 +148,7 @@ class LocalClickHouse(LocalServer):
         """A server on this port with another folder is another server."""
         try:
             data = self.ask("SELECT path FROM system.disks WHERE name = 'default'", timeout=2).strip()
-        except (URLError, OSError):
+        except (LocalStackError, OSError):
             return False
         return Path(data) == self.folder / "data"
 

@@ -6,6 +6,10 @@ with a sleep that never does; the sleep costs no CPU. It imports nothing of land
 """
 
 import sys
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
 
 _SERVE = """\
 SYSTEM START LISTEN HTTP;
@@ -16,9 +20,18 @@ FORMAT Null"""
 
 
 def main(data: str) -> None:
-    from chdb import _chdb  # reads config.xml of the working directory
+    _engine().query(_SERVE, "TabSeparated", path=data)
 
-    _chdb.query(_SERVE, "TabSeparated", path=data)  # type: ignore[attr-defined]
+
+def _engine() -> Any:
+    """chdb's extension module alone: the package opens and closes an engine when it is imported, and in a process
+    where that happened the Kafka table engine says "Shutdown was called"."""
+    found = find_spec("chdb")
+    assert found is not None
+    package = ModuleType("chdb")
+    package.__path__ = list(found.submodule_search_locations or ())
+    sys.modules["chdb"] = package
+    return import_module("chdb._chdb")
 
 
 if __name__ == "__main__":

@@ -217,3 +217,21 @@ def _lives_in(process: psutil.Process, folder: Path) -> bool:
         return Path(process.cwd()).is_relative_to(folder)
     except psutil.Error:
         return False
+
+
+def test_clickhouse_reads_kafka_with_its_own_engine(
+    kafka: LocalKafka, clickhouse: LocalClickHouse, new_topic: Callable[..., str], new_table: Callable[[], str]
+) -> None:
+    topic, table = new_topic(), new_table()
+    produce(kafka.bootstrap_servers, topic, [b'{"n": 1}', b'{"n": 2}'])
+    clickhouse.ask(f"CREATE TABLE {table} (n Int64) ENGINE = MergeTree ORDER BY n")
+    clickhouse.ask(
+        f"CREATE TABLE {table}_queue (n Int64) ENGINE = Kafka SETTINGS kafka_format = 'JSONEachRow', "
+        f"kafka_broker_list = '{kafka.bootstrap_servers}', kafka_topic_list = '{topic}', kafka_group_name = '{topic}'"
+    )
+    clickhouse.ask(f"CREATE MATERIALIZED VIEW {table}_view TO {table} AS SELECT n FROM {table}_queue")
+    try:
+        assert wait_until(lambda: clickhouse.ask(f"SELECT sum(n) FROM {table}") == "3\n", seconds=30)
+    finally:
+        clickhouse.ask(f"DROP VIEW {table}_view SYNC")
+        clickhouse.ask(f"DROP TABLE {table}_queue SYNC", timeout=30)
