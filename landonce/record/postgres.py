@@ -35,10 +35,11 @@ _DURABLE = text(
            set_config('idle_in_transaction_session_timeout', :idle, true)
     """
 )
-_NO_ENTRY = {"28P01", "28000"}
+_NO_ENTRY = {"28P01", "28000", "3D000"}
+# The driver has no SQLSTATE for what goes wrong while connecting. A server that speaks another language than English
+# is not understood here: then it is tried to the end, and its words are in the `LedgerUnavailable`.
 _NO_ENTRY_WORDS = ("password authentication failed", "no password supplied", "no pg_hba.conf entry", "does not exist")
-_NO_DATABASE = "3D000"
-_NO_RIGHT = "42501"
+_NO_RIGHT = {"42501", "3F000"}
 _NO_TABLE = "42P01"
 _READ_ONLY = "25006"
 
@@ -86,11 +87,9 @@ class PostgresDatabase(Database):
 
     def fault(self, failure: DBAPIError) -> LandonceError | None:
         state, said = _sqlstate(failure), self.reason(failure)
-        if state == _NO_DATABASE or (state is None and any(words in said for words in _NO_ENTRY_WORDS)):
+        if state in _NO_ENTRY or (state is None and any(words in said for words in _NO_ENTRY_WORDS)):
             return self._no_entry(said)
-        if state in _NO_ENTRY:
-            return self._no_entry(said)
-        if state == _NO_RIGHT:
+        if state in _NO_RIGHT:
             return misplaced(
                 f"the ledger {self.place} refused: {said}.",
                 "grant the user CREATE on the schema, or SELECT, INSERT, UPDATE and DELETE on the tables landonce_*",
