@@ -1,0 +1,122 @@
+"""The settings that the guarantee rests on, sent with every request so that no profile can take them away.
+
+A user's own settings are welcome, except where one of these says otherwise: that is a `ConfigError`, never a silent
+win for either side. A setting that the server does not know (an older or newer version) is not sent; one that the
+user's profile has fixed to another value is `TargetRefused`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from landonce.errors import ConfigError, TargetRefused
+
+_NEVER_ROWS = 1 << 40
+_NEVER_BYTES = 1 << 50
+
+_WHOLE: dict[str, str] = {
+    # What a profile could use to cut a result short without an error, or to show another one.
+    "limit": "0",
+    "offset": "0",
+    "max_rows_to_read": "0",
+    "max_bytes_to_read": "0",
+    "max_result_rows": "0",
+    "max_result_bytes": "0",
+    "max_rows_to_group_by": "0",
+    "max_rows_in_distinct": "0",
+    "read_overflow_mode": "throw",
+    "result_overflow_mode": "throw",
+    "timeout_overflow_mode": "throw",
+    "group_by_overflow_mode": "throw",
+    "distinct_overflow_mode": "throw",
+    "additional_table_filters": "{}",
+    "additional_result_filter": "",
+    "session_timezone": "",
+    "enable_parallel_replicas": "0",
+}
+
+INSERT: dict[str, str] = {
+    **_WHOLE,
+    # One INSERT is one block, so that a token means the same rows every time.
+    "max_insert_block_size": str(_NEVER_ROWS),
+    "max_insert_block_size_rows": str(_NEVER_ROWS),
+    "max_insert_block_size_bytes": "0",
+    "min_insert_block_size_rows": str(_NEVER_ROWS),
+    "min_insert_block_size_bytes": str(_NEVER_BYTES),
+    "input_format_max_block_size_bytes": "0",
+    "use_strict_insert_block_limits": "0",
+    "max_insert_threads": "1",
+    "max_partitions_per_insert_block": "0",
+    "optimize_on_insert": "0",
+    # The answer comes when the rows are there, not before.
+    "async_insert": "0",
+    "wait_for_async_insert": "1",
+    "http_write_exception_in_output_format": "0",
+    "insert_shard_id": "0",
+    "distributed_foreground_insert": "1",
+    # The token counts, in the table and in the views behind it.
+    "insert_deduplicate": "1",
+    "deduplicate_insert": "enable",
+    "deduplicate_insert_select": "force_enable",
+    "deduplicate_blocks_in_dependent_materialized_views": "1",
+    # A value lands as it is, or not at all.
+    "insert_null_as_default": "1",
+    "input_format_null_as_default": "0",
+    "input_format_arrow_allow_missing_columns": "0",
+    "input_format_arrow_case_insensitive_column_matching": "0",
+    "input_format_arrow_import_nested": "0",
+    "date_time_overflow_behavior": "throw",
+    "decimal_check_overflow": "1",
+    "cast_ipv4_ipv6_default_on_conversion_error": "0",
+    "input_format_ipv4_default_on_conversion_error": "0",
+    "input_format_ipv6_default_on_conversion_error": "0",
+}
+
+READ: dict[str, str] = {
+    **_WHOLE,
+    "final": "0",
+    "apply_deleted_mask": "1",
+    "use_query_cache": "0",
+    "select_sequential_consistency": "1",
+    "skip_unavailable_shards": "0",
+    "force_primary_key": "0",
+    "force_index_by_date": "0",
+    "output_format_arrow_low_cardinality_as_dictionary": "0",
+    "output_format_arrow_string_as_string": "1",
+    "output_format_arrow_compression_method": "none",
+}
+
+NEEDED = frozenset({"async_insert", "insert_deduplicate", "max_insert_block_size", "min_insert_block_size_rows"})
+"""A server that does not know these is too old to give the guarantee."""
+
+_OURS = {"insert_deduplication_token", "query_id", "session_id", "query", "wait_end_of_query", "readonly"}
+
+
+def refuse_conflicts(asked: Mapping[str, object]) -> None:
+    """A user's settings may add to the guarantee's, and may repeat them, but not contradict them."""
+    fixed = {**READ, **INSERT}
+    for name, value in asked.items():
+        if name in _OURS or (name in fixed and as_text(value) != fixed[name]):
+            raise ConfigError(f"the ClickHouse setting {name} belongs to the guarantee and cannot be set to {value!r}")
+
+
+def to_send(wanted: Mapping[str, str], known: Mapping[str, tuple[str, bool]], user: str) -> dict[str, str]:
+    """Those of the settings that this server knows. `known` holds for each its value there and whether it is fixed."""
+    sent = {}
+    for name, value in wanted.items():
+        if name not in known:
+            continue
+        there, fixed = known[name]
+        if not fixed:
+            sent[name] = value
+        elif there != value:
+            raise TargetRefused(
+                f"the profile of the ClickHouse user {user} fixes {name} to {there!r}; landonce needs {value!r}.",
+                safe="Nothing was written.",
+                command=f"give {user} a profile that does not constrain {name}",
+            )
+    return sent
+
+
+def as_text(value: object) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value)

@@ -1,0 +1,81 @@
+"""ClickHouse as a sink: the picklable description that travels to the workers. Its repr hides the password."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from landonce.errors import ConfigError
+from landonce.write.clickhouse.address import TableName, parse_table, parse_url
+from landonce.write.clickhouse.connection import Access
+from landonce.write.clickhouse.settings import as_text, refuse_conflicts
+from landonce.write.clickhouse.target import ClickHouseTarget
+from landonce.write.clickhouse.wire import Timeouts, Tls
+from landonce.write.clickhouse.writer import ClickHouseWriter
+from landonce.write.sink import Guarantee, Sink
+
+_COMPRESSIONS = (None, "lz4", "zstd")
+
+
+@dataclass(frozen=True)
+class ClickHouseSink(Sink):
+    """A table in ClickHouse.
+
+    `url` is `http(s)://user:password@host:port/database`, `table` is `table` or `database.table`. Without `coordinates`
+    the table keeps none, and exactly-once holds only as long as ClickHouse remembers tokens. `cluster` names the
+    cluster on which running inserts are looked for and killed; a replicated table behind one URL needs it.
+    """
+
+    url: str = field(repr=False)
+    table: str
+    pipeline: str
+    coordinates: bool = True
+    cluster: str = ""
+    settings: Mapping[str, object] = field(default_factory=dict, repr=False, hash=False)
+    compression: str | None = None
+    connect_timeout: float = 5.0
+    timeout: float = 300.0
+    verify: bool = True
+    ca_cert: str = ""
+    guarantee: Guarantee = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.pipeline:
+            raise ConfigError("a pipeline needs a name")
+        if self.compression not in _COMPRESSIONS:
+            raise ConfigError(f"compression is lz4, zstd or nothing, not {self.compression!r}")
+        if min(self.connect_timeout, self.timeout) <= 0:
+            raise ConfigError("timeouts are more than zero seconds")
+        refuse_conflicts(self.settings)
+        parse_table(self.table, parse_url(self.url).database)
+        object.__setattr__(self, "guarantee", Guarantee.DEDUPLICATING if self.coordinates else Guarantee.TOKEN_ONLY)
+
+    def __str__(self) -> str:
+        return f"{self.table_name} at {parse_url(self.url)}"
+
+    @property
+    def table_name(self) -> TableName:
+        return parse_table(self.table, parse_url(self.url).database)
+
+    @property
+    def access(self) -> Access:
+        return Access(
+            address=parse_url(self.url),
+            tls=Tls(self.verify, self.ca_cert),
+            timeouts=Timeouts(self.connect_timeout, self.timeout),
+            extra=tuple(sorted((name, as_text(value)) for name, value in self.settings.items())),
+        )
+
+    def target(self) -> ClickHouseTarget:
+        return ClickHouseTarget(
+            self.access, self.table_name, self.pipeline, coordinates=self.coordinates, cluster=self.cluster
+        )
+
+    def writer(self) -> ClickHouseWriter:
+        return ClickHouseWriter(
+            self.access,
+            self.table_name,
+            self.pipeline,
+            coordinates=self.coordinates,
+            compression=self.compression,
+        )

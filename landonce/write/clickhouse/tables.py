@@ -1,0 +1,102 @@
+"""What a table is, as the server tells it: engine, keys, columns. Reads only."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from landonce.errors import TargetRefused
+from landonce.write.clickhouse.address import TableName
+from landonce.write.clickhouse.columns import Column
+from landonce.write.clickhouse.connection import Connection
+from landonce.write.clickhouse.typenames import split_list, unquote
+
+_TABLE = """
+SELECT engine, engine_full, partition_key, sorting_key,
+       arrayMap((d, t) -> concat(d, '.', t), dependencies_database, dependencies_table) AS views
+FROM system.tables WHERE database = {database:String} AND name = {name:String}
+"""
+_COLUMNS = """
+SELECT name, type, default_kind, default_expression, is_in_partition_key
+FROM system.columns WHERE database = {database:String} AND table = {name:String} ORDER BY position
+"""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table, its keys as ClickHouse spells them, and what hangs on it."""
+
+    name: TableName
+    engine: str
+    engine_full: str
+    partition_key: str
+    sorting_key: str
+    views: tuple[str, ...]
+    columns: tuple[Column, ...]
+
+    @property
+    def replicated(self) -> bool:
+        return self.engine.startswith(("Replicated", "Shared"))
+
+    @property
+    def family(self) -> str:
+        """The engine without what says how it is replicated."""
+        return re.sub(r"^(Replicated|Shared)", "", self.engine)
+
+    @property
+    def version_column(self) -> str:
+        """What a Replacing table keeps the highest of; empty if it has none."""
+        if self.family != "ReplacingMergeTree":
+            return ""
+        named = [each for each in self._engine_arguments() if not each.startswith("'")]
+        return unquote(named[0]) if named else ""
+
+    @property
+    def resend_harmless(self) -> bool:
+        """Whether a row that is there twice becomes one again: a Replacing table by a version that landonce writes."""
+        version = self.version_column
+        return any(each.name == version and not each.default_kind for each in self.columns)
+
+    def setting(self, name: str) -> str | None:
+        """A setting of the table itself."""
+        found = re.search(rf"\b{re.escape(name)}\s*=\s*([^,\s]+)", self.engine_full)
+        return unquote(found[1]) if found else None
+
+    def _engine_arguments(self) -> list[str]:
+        rest = self.engine_full[len(self.engine) :]
+        if not rest.startswith("("):
+            return []
+        depth = 0
+        for at, character in enumerate(rest):
+            depth += (character == "(") - (character == ")")
+            if depth == 0:
+                return split_list(rest[1:at])
+        return []
+
+
+def describe(connection: Connection, name: TableName) -> Table:
+    """The table as it is now. Raises `TargetRefused` if it is not there."""
+    asked = {"database": name.database, "name": name.name}
+    found = connection.ask(_TABLE, asked).to_pylist()
+    if not found:
+        raise TargetRefused(
+            f"ClickHouse has no table {name}, or the user may not see it.",
+            safe="Nothing was written.",
+            command="create the table, or grant SELECT and INSERT on it, then `landonce check {file}`",
+        )
+    columns = [
+        Column(
+            row["name"], row["type"], row["default_kind"], row["default_expression"], bool(row["is_in_partition_key"])
+        )
+        for row in connection.ask(_COLUMNS, asked).to_pylist()
+    ]
+    told = found[0]
+    return Table(
+        name=name,
+        engine=told["engine"],
+        engine_full=told["engine_full"],
+        partition_key=told["partition_key"],
+        sorting_key=told["sorting_key"],
+        views=tuple(sorted(told["views"])),
+        columns=tuple(columns),
+    )

@@ -1,0 +1,118 @@
+"""The table as the driver sees it: its clock, its running inserts, what it holds, whether it is fit.
+
+Nothing here writes a row. `kill` is the only thing that changes anything, and it ends only inserts of this pipeline
+into this table, which it knows by their query ids.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+
+from landonce.errors import TargetRefused, TargetUnavailable
+from landonce.plan.ranges import Partition
+from landonce.read.schema import Schema
+from landonce.write.clickhouse.address import TableName, literal, query_prefix, quoted
+from landonce.write.clickhouse.check import check
+from landonce.write.clickhouse.columns import schema_of
+from landonce.write.clickhouse.connection import Access, connect
+from landonce.write.clickhouse.coordinates import where
+from landonce.write.clickhouse.create import Creation, create_table
+from landonce.write.clickhouse.probe import bring_up_to_date
+from landonce.write.clickhouse.tables import describe
+from landonce.write.sink import Finding, Target
+from landonce.write.target import TargetView
+
+_FLOORS_PER_QUESTION = 500
+_KILL_SECONDS = 120.0
+_POLL_SECONDS = 0.1
+
+
+class ClickHouseTarget(Target):
+    """One table. Opened on the driver."""
+
+    def __init__(self, access: Access, table: TableName, pipeline: str, *, coordinates: bool, cluster: str) -> None:
+        self._connection = connect(access)
+        self._name = table
+        self._prefix = query_prefix(pipeline, table)
+        self._coordinates = coordinates
+        self._cluster = cluster
+
+    def now(self) -> int:
+        return int(self._connection.one("SELECT toUnixTimestamp64Milli(now64(3))"))
+
+    def kill(self) -> None:
+        """Ends this pipeline's inserts and waits until they are gone.
+
+        An insert whose body stopped coming sees that it was killed only when the server gives up reading: after
+        `http_receive_timeout`, 30 seconds unless the server says otherwise. It cannot land in between.
+        """
+        everywhere = f"ON CLUSTER {quoted(self._cluster)} " if self._cluster else ""
+        until = time.monotonic() + _KILL_SECONDS
+        while running := self._running():
+            if time.monotonic() > until:
+                raise self._cannot_kill(running)
+            self._connection.do(f"KILL QUERY {everywhere}WHERE startsWith(query_id, {literal(self._prefix)}) SYNC")
+            time.sleep(_POLL_SECONDS)
+
+    def look(self, floors: Iterable[tuple[Partition, int]]) -> TargetView:
+        if not self._coordinates:
+            return TargetView(())
+        bring_up_to_date(self._connection, describe(self._connection, self._name))
+        asked = sorted(floors)
+        return TargetView(
+            tuple(
+                end
+                for start in range(0, len(asked), _FLOORS_PER_QUESTION)
+                for end in self._ends(asked[start : start + _FLOORS_PER_QUESTION])
+            )
+        )
+
+    def schema(self) -> Schema:
+        return schema_of(describe(self._connection, self._name).columns)
+
+    def check(self) -> tuple[Finding, ...]:
+        return check(self._connection, self._name, coordinates=self._coordinates, cluster=self._cluster)
+
+    def exists(self) -> bool:
+        """Whether the table is there."""
+        asked = {"database": self._name.database, "name": self._name.name}
+        sql = "SELECT count() FROM system.tables WHERE database = {database:String} AND name = {name:String}"
+        return bool(self._connection.one(sql, asked))
+
+    def create(self, declared: Schema, *, order_by: str | None = None, partition_by: str | None = None) -> None:
+        """Creates the table if it is not there. Asked for by name; nothing else here changes a schema."""
+        creation = Creation(order_by=order_by or "", partition_by=partition_by or "", coordinates=self._coordinates)
+        create_table(self._connection, self._name, declared, creation)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _ends(self, floors: Sequence[tuple[Partition, int]]) -> Iterator[tuple[Partition, int]]:
+        wanted, parameters = where((partition, floor, None) for partition, floor in floors)
+        sql = (
+            "SELECT toString(_topic) AS topic, toInt64(_partition) AS number, max(_offset) + 1 AS end "  # noqa: S608
+            f"FROM {self._name.sql} WHERE {wanted} GROUP BY topic, number ORDER BY topic, number"
+        )
+        for row in self._connection.ask(sql, parameters).to_pylist():
+            yield Partition(row["topic"], row["number"]), row["end"]
+
+    def _running(self) -> tuple[str, ...]:
+        processes = (
+            f"clusterAllReplicas({literal(self._cluster)}, system.processes)" if self._cluster else "system.processes"
+        )
+        sql = f"SELECT query_id FROM {processes} WHERE startsWith(query_id, {{prefix:String}})"  # noqa: S608
+        return tuple(self._connection.ask(sql, {"prefix": self._prefix}).column(0).to_pylist())
+
+    def _cannot_kill(self, running: Sequence[str]) -> TargetRefused | TargetUnavailable:
+        if not self._connection.granted("KILL QUERY ON *.*"):
+            return TargetRefused(
+                f"{len(running)} inserts of another user still run and may not be ended: {running[0]}.",
+                safe="Nothing was written since.",
+                command="GRANT KILL QUERY ON *.* TO the user of {file}, then start again",
+            )
+        return TargetUnavailable(
+            f"{len(running)} killed inserts still run after {_KILL_SECONDS:.0f} seconds: {running[0]}.",
+            safe="Nothing was written since.",
+            command="landonce run {file}",
+        )

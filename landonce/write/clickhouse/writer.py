@@ -1,0 +1,127 @@
+"""The table as a worker sees it: one block is one insert, and one insert is one part per table partition.
+
+The insert carries its token (a resend is harmless or useless), its deadline (ClickHouse refuses it when late) and its
+name (so that it can be found and killed). The deadline is tried when the server begins with the statement, which is
+after the statement can be seen in `system.processes`: what began in time can be killed, what was not yet to be seen
+will be refused. Nothing here decides what an answer means for the block; `settle` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+from landonce.errors import TargetRefused
+from landonce.plan.ranges import Range
+from landonce.write.clickhouse.address import TableName, literal, query_prefix
+from landonce.write.clickhouse.columns import Column, names, structure
+from landonce.write.clickhouse.connection import Access, connect
+from landonce.write.clickhouse.probe import count, probe
+from landonce.write.clickhouse.replies import LATE, judge
+from landonce.write.clickhouse.rows import encode, fitted
+from landonce.write.clickhouse.tables import Table, describe
+from landonce.write.clickhouse.wire import NoAnswer, NotSent, post
+from landonce.write.settle import Presence, Reply
+from landonce.write.sink import COORDINATES, BlockWriter, Insert, Probe
+
+_TOKEN_IN_QUERY_ID = 16
+
+
+class ClickHouseWriter(BlockWriter):
+    """Writes blocks into one table. Opened on a worker, for one task."""
+
+    def __init__(
+        self, access: Access, table: TableName, pipeline: str, *, coordinates: bool, compression: str | None
+    ) -> None:
+        self._access = access
+        self._prefix = query_prefix(pipeline, table)
+        self._coordinates = coordinates
+        self._compression = compression
+        self._connection = connect(access)
+        self._table = describe(self._connection, table)
+        self._acknowledged: pa.Table | None = None
+
+    @property
+    def resend_harmless(self) -> bool:
+        """Whether the table's engine makes one row of two copies, so that what a probe misses may simply be sent."""
+        return self._table.resend_harmless
+
+    @property
+    def atomic(self) -> bool:
+        """A block that touches several table partitions is one part in each, and may land in some of them only."""
+        return not self._table.partition_key
+
+    def send(self, rows: pa.Table, insert: Insert) -> Reply:
+        """One insert over a connection of its own, never repeated."""
+        if rows.num_rows == 0:
+            return Reply.ACKNOWLEDGED
+        columns = insert_columns(self._table, rows.column_names, coordinates=self._coordinates)
+        query_id = f"{self._prefix}{insert.token[:_TOKEN_IN_QUERY_ID]}:{insert.attempt}"
+        parameters = {
+            **self._connection.insert_settings(),
+            "database": self._table.name.database,
+            "query": insert_statement(self._table.name, columns, insert.deadline),
+            "query_id": query_id,
+            "insert_deduplication_token": insert.token,
+            "wait_end_of_query": "1",
+        }
+        body = encode(fitted(rows, columns), self._compression)
+        reply = self._post(parameters, body, query_id)
+        if reply is Reply.ACKNOWLEDGED:
+            self._acknowledged = rows.select(COORDINATES)
+        return reply
+
+    def count(self, ranges: Iterable[Range]) -> int:
+        """How many rows are there. Without coordinates nobody can tell, and none count."""
+        return count(self._connection, self._table, tuple(ranges)) if self._coordinates else 0
+
+    def probe(self, rows: pa.Table, ranges: Iterable[Range]) -> Probe:
+        """Which of these rows are there."""
+        if self._coordinates:
+            return probe(self._connection, self._table, rows, tuple(ranges))
+        return self._probe_by_token(rows)
+
+    def _post(self, parameters: dict[str, str], body: pa.Buffer, query_id: str) -> Reply:
+        try:
+            answer = post(self._access.address, parameters, body, self._access.tls, self._access.timeouts)
+        except NotSent:
+            return Reply.REFUSED
+        except NoAnswer:
+            return Reply.LOST
+        return judge(answer, query_id, str(self._table.name))
+
+    def _probe_by_token(self, rows: pa.Table) -> Probe:
+        """Without coordinates there is nothing to look at: only what was acknowledged a moment ago counts as there."""
+        there = self._acknowledged is not None and rows.select(COORDINATES).equals(self._acknowledged)
+        missing = 0 if there else rows.num_rows
+        return Probe(Presence(rows.num_rows, missing), pa.array([not there] * rows.num_rows, pa.bool_()))
+
+
+def insert_columns(table: Table, given: Iterable[str], *, coordinates: bool) -> tuple[Column, ...]:
+    """The columns of an insert, in the table's order. Every column of the rows must be one of the table's."""
+    names_given = {name for name in given if coordinates or name not in COORDINATES}
+    there = {each.name: each for each in table.columns if not each.computed}
+    unknown = sorted(names_given - there.keys())
+    absent = sorted(
+        name for name, each in there.items() if name not in names_given and not each.default_kind and not each.optional
+    )
+    if unknown or absent:
+        wrong = [f"has no column {name}" for name in unknown] + [f"needs column {name}" for name in absent]
+        raise TargetRefused(
+            f"{table.name} {', '.join(wrong)}.",
+            safe="Nothing was sent.",
+            command="landonce check {file}",
+        )
+    return tuple(each for name, each in there.items() if name in names_given)
+
+
+def insert_statement(table: TableName, columns: Iterable[Column], deadline: int) -> str:
+    """The insert that refuses itself when it begins after its deadline (milliseconds on the server's clock)."""
+    columns = tuple(columns)
+    listed = names(columns)
+    late = f"throwIf(toUnixTimestamp64Milli(now64(3)) > {int(deadline)}, {literal(LATE)})"
+    return (
+        f"INSERT INTO {table.sql} ({listed}) SELECT {listed} FROM input({structure(columns)}) "  # noqa: S608
+        f"WHERE {late} = 0 FORMAT ArrowStream"
+    )
