@@ -250,11 +250,14 @@ def _change(driver: Driver, step: Step, new: LedgerState) -> Next:
 
 
 def _after_survey(driver: Driver) -> Next:
-    """The ledger learns the cluster, the topics and new partitions before anything is decided about them."""
+    """The ledger learns the cluster, the topics and new partitions before anything is decided about them.
+
+    A partition that is new to the ledger need not be new to the target, so the target is looked at again.
+    """
     binding = bind(driver.state, driver.world.source, driver.settings.start)
     if binding.added or driver.state.fresh or dict(driver.state.topic_ids) != dict(binding.topic_ids):
         new = states.bound(driver.state, binding.cluster_id, binding.topic_ids, binding.added)
-        return _change(driver, Step.BIND, new)
+        return _change(replace(driver, looked=driver.looked and not binding.added), Step.BIND, new)
     return _recover_or_look(driver)
 
 

@@ -1,0 +1,275 @@
+"""Bugs that were planted on purpose: each is a change of the production source, and each must be found.
+
+A checker that finds nothing proves nothing. These are the mistakes that the protocol exists to avoid, made one at a
+time; `scenario` names the world in which each one shows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .core import Patch
+
+PROTOCOL = "landonce.run.protocol"
+SETTLE = "landonce.write.settle"
+LEDGER = "landonce.record.ledger"
+SWAP = "landonce.record.swap"
+BLOCKS = "landonce.plan.blocks"
+TARGET = "landonce.write.target"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One mistake, and where it does harm."""
+
+    name: str
+    scenario: str
+    patches: tuple[Patch, ...]
+
+
+def _mutant(name: str, scenario: str, module: str, snippet: str, replacement: str, *more: Patch) -> Mutant:
+    return Mutant(name, scenario, (Patch(module, snippet, replacement), *more))
+
+
+MUTANTS = (
+    # ── the plan is durable before the first byte ──
+    _mutant(
+        "prepare is skipped",
+        "a driver dies, an answer is lost",
+        PROTOCOL,
+        "return _change(driver, Step.PREPARE, states.prepared(driver.state, plan))",
+        "return _write(replace(driver, ledger=replace(driver.state, pending=plan, batch=plan.batch)), Mode.FIRST)",
+    ),
+    _mutant(
+        "a pending plan is made anew, not replayed literally",
+        "records arrive, one block",
+        PROTOCOL,
+        "plan = driver.pending.regenerated(driver.burnt).rearmed(target_now + driver.world.patience)",
+        "anew = pack(available(driver.state, driver.world.source), driver.settings.table, driver.world.limits)\n"
+        "    plan = replace(driver.pending, blocks=anew, deadline=target_now + driver.world.patience)",
+    ),
+    _mutant(
+        "a pending plan is dropped",
+        "a driver dies, an answer is lost",
+        PROTOCOL,
+        "    if driver.state.pending is not None:\n        _same_fingerprint(driver)\n",
+        "    driver = replace(driver, ledger=replace(driver.state, pending=None))\n"
+        "    if driver.state.pending is not None:\n        _same_fingerprint(driver)\n",
+    ),
+    _mutant(
+        "a plan of another transform is replayed",
+        "the transform changes",
+        PROTOCOL,
+        "        _same_fingerprint(driver)\n        return",
+        "        return",
+    ),
+    # ── fencing ──
+    _mutant(
+        "the ledger compares nothing",
+        "nothing fails, two drivers",
+        SWAP,
+        "return (state.pipeline, state.epoch, state.owner, state.version, state.lineage)",
+        'return (state.pipeline, 0, "", 0, "")',
+    ),
+    _mutant(
+        "the ledger compares epoch and version, not the owner",
+        "an epoch is handed out twice",
+        SWAP,
+        "return (state.pipeline, state.epoch, state.owner, state.version, state.lineage)",
+        'return (state.pipeline, state.epoch, "", state.version, "")',
+    ),
+    _mutant(
+        "an unanswered change that was not applied counts as applied",
+        "the ledger does not answer",
+        LEDGER,
+        "    if seen == old:\n        return False",
+        "    if seen == old:\n        return True",
+    ),
+    # ── the deadline ──
+    _mutant(
+        "recovery does not wait for the deadline",
+        "workers outlive their driver",
+        PROTOCOL,
+        "        _same_fingerprint(driver)\n        return _to(driver, Step.AWAIT, Await(driver.pending.deadline))",
+        "        _same_fingerprint(driver)\n        return _to(driver, Step.KILL, Kill())",
+    ),
+    _mutant(
+        "doubt does not wait for the deadline",
+        "a zombie, and the target forgets",
+        PROTOCOL,
+        "        return _to(driver, Step.COMMIT, Commit(driver.pending, receipts))\n"
+        "    return _to(driver, Step.AWAIT, Await(driver.pending.deadline))",
+        "        return _to(driver, Step.COMMIT, Commit(driver.pending, receipts))\n"
+        "    return _to(driver, Step.KILL, Kill())",
+    ),
+    _mutant(
+        "the deadline never comes",
+        "nothing fails, two drivers",
+        PROTOCOL,
+        "deadline=driver.world.target_now + driver.world.patience,",
+        "deadline=driver.world.target_now + 1_000_000,",
+    ),
+    _mutant(
+        "the new deadline is not durable before the resend",
+        "a new deadline, a late insert",
+        PROTOCOL,
+        "return _change(driver, Step.REARM, states.amended(driver.state, plan))",
+        "return _write(replace(driver, ledger=replace(driver.state, pending=plan)), Mode.RESOLVE)",
+    ),
+    _mutant(
+        "the old deadline is used again",
+        "a driver dies, an answer is lost",
+        PROTOCOL,
+        ".rearmed(target_now + driver.world.patience)",
+        "",
+    ),
+    _mutant(
+        "late counts as landed",
+        "a driver dies, an answer is lost",
+        SETTLE,
+        "return _done(settling, Fate.LATE)",
+        "return _done(settling, Fate.LANDED)",
+    ),
+    # ── the kill ──
+    _mutant(
+        "recovery does not kill what runs",
+        "workers outlive their driver",
+        PROTOCOL,
+        "    if step is Step.AWAIT:\n        return _to(driver, Step.KILL, Kill())",
+        "    if step is Step.AWAIT:\n        return _rearm(driver, driver.pending.deadline + 1)",
+    ),
+    _mutant(
+        "nothing is killed before the look",
+        "the ledger is restored",
+        PROTOCOL,
+        "    if not driver.looked:\n        return _to(driver, Step.KILL, Kill())",
+        "    if not driver.looked:\n        return _look(driver)",
+    ),
+    # ── the probe ──
+    _mutant(
+        "the token is trusted: an acknowledged resend has landed",
+        "a token is burnt, twice",
+        SETTLE,
+        "if settling.mode is Mode.FIRST and settling.sends == 1:",
+        "if settling.sends >= 1:",
+    ),
+    _mutant(
+        "what the second probe sees is ignored",
+        "a token is burnt, twice",
+        SETTLE,
+        "return _done(settling, Fate.BURNT)",
+        "return _done(settling, Fate.LANDED)",
+    ),
+    _mutant(
+        "recovery writes as if for the first time",
+        "a token is burnt, twice",
+        PROTOCOL,
+        "    if step is Step.REARM:\n        return _write(driver, Mode.RESOLVE)",
+        "    if step is Step.REARM:\n        return _write(driver, Mode.FIRST)",
+    ),
+    _mutant(
+        "doubtful counts as landed",
+        "a driver dies, an answer is lost",
+        SETTLE,
+        "return _done(settling, Fate.DOUBTFUL)",
+        "return _done(settling, Fate.LANDED)",
+    ),
+    _mutant(
+        "an error of the target counts as landed",
+        "the server dies, inserts end in errors",
+        SETTLE,
+        "return _to(settling, Stage.PROBE)",
+        "return _done(settling, Fate.LANDED)",
+    ),
+    _mutant(
+        "a resend holds all rows, not the missing ones",
+        "a zombie, and the target forgets",
+        SETTLE,
+        "missing_only=True",
+        "missing_only=False",
+    ),
+    # ── tokens ──
+    _mutant(
+        "the token leaves out the ranges",
+        "records arrive, one block",
+        BLOCKS,
+        "[[each.partition.topic, each.partition.number, each.first, each.end] for each in block.ranges],\n        block.table",
+        "block.table",
+    ),
+    _mutant(
+        "the token leaves out the generation",
+        "a token is burnt, twice",
+        BLOCKS,
+        "        block.generation,\n    ]",
+        "    ]",
+    ),
+    _mutant(
+        "the token leaves out the lineage",
+        "restored, with a burnt token",
+        BLOCKS,
+        "        identity.lineage,\n",
+        "",
+    ),
+    _mutant(
+        "the lineage is the ledger's, not the plan's",
+        "restored, with a burnt token",
+        LEDGER,
+        "version=state.version + 1, lineage=state.owner, pending=plan",
+        "version=state.version + 1, pending=plan",
+    ),
+    _mutant(
+        "the remainder goes under another token",
+        "a kill misses, the token holds",
+        PROTOCOL,
+        "driver.pending.regenerated(driver.burnt)",
+        "driver.pending.regenerated(frozenset(range(len(driver.pending.blocks))))",
+    ),
+    _mutant(
+        "the next generation is not recorded",
+        "a token is burnt, twice",
+        PROTOCOL,
+        "driver.pending.regenerated(driver.burnt).rearmed",
+        "driver.pending.rearmed",
+        Patch(
+            PROTOCOL,
+            "Write(driver.pending, indexes, mode))",
+            "Write(driver.pending.regenerated(driver.burnt), indexes, mode))",
+        ),
+    ),
+    # ── the position ──
+    _mutant(
+        "the position moves before anything is written",
+        "nothing fails, two drivers",
+        PROTOCOL,
+        "    if step is Step.PREPARE:\n        return _write(",
+        "    if step is Step.PREPARE:\n        return _record(driver)\n        return _write(",
+    ),
+    _mutant(
+        "the position moves before the commit",
+        "gaps, filtered records and dead letters",
+        PROTOCOL,
+        "return _to(driver, Step.COMMIT, Commit(driver.pending, receipts))",
+        "return _record(driver)",
+    ),
+    _mutant(
+        "the position moves backwards",
+        "records arrive, one block",
+        LEDGER,
+        "committed=max(position.committed, ends.get(partition, 0))",
+        "committed=ends.get(partition, 0)",
+    ),
+    _mutant(
+        "there is no look at the target at the start",
+        "the ledger is restored",
+        PROTOCOL,
+        "    if not driver.looked:",
+        "    if driver.state.batch < 0:",
+    ),
+    _mutant(
+        "what the target holds is delivered as if it were new",
+        "the ledger is restored",
+        PROTOCOL,
+        "_write(driver, Mode.FIRST if driver.pending.kind is Kind.DELIVER else Mode.RESOLVE)",
+        "_write(driver, Mode.FIRST)",
+    ),
+)
