@@ -15,7 +15,6 @@ SETTLE = "landonce.write.settle"
 LEDGER = "landonce.record.ledger"
 SWAP = "landonce.record.swap"
 BLOCKS = "landonce.plan.blocks"
-TARGET = "landonce.write.target"
 
 
 @dataclass(frozen=True)
@@ -264,6 +263,13 @@ MUTANTS = (
         PROTOCOL,
         "    if not driver.looked:",
         "    if driver.state.batch < 0:",
+    ),
+    _mutant(
+        "a partition that appears later is not looked for",
+        "restored, and a partition is seen late",
+        PROTOCOL,
+        "replace(driver, looked=driver.looked and not binding.added)",
+        "driver",
     ),
     _mutant(
         "what the target holds is delivered as if it were new",

@@ -152,7 +152,9 @@ def _unfinished(model: Model, world: World) -> str:
     if world.dead != due & model.rejected:
         return f"in the end {model.name(due & model.rejected & ~world.dead)} is not dead-lettered"
     ends = {at.number: end for at, end in model.ledgers.values[world.ledger].committed().items()}
-    if tuple(ends[number] for number in sorted(ends)) != tuple(end for end in model.scenario.levels[world.level] if end >= 0):
+    if tuple(ends[number] for number in sorted(ends)) != tuple(
+        end for end in model.scenario.levels[world.level] if end >= 0
+    ):
         return "in the end the committed position is not at the end of the topic"
     return ""
 

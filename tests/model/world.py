@@ -281,7 +281,9 @@ class Model:
         clock = world.clock + 1
         inserts = tuple(each for each in world.inserts if each.running or self._in_time(each.block, clock))
         workers = tuple(
-            each for each in world.workers if each.heard or (each.insert and each.insert[0]) or self._in_time(each.block, clock)
+            each
+            for each in world.workers
+            if each.heard or (each.insert and each.insert[0]) or self._in_time(each.block, clock)
         )
         return world._replace(clock=clock, inserts=inserts, workers=workers)
 
@@ -364,6 +366,8 @@ class Model:
         driver = self.drivers.values[agent.driver]
         if isinstance(error, errors.LandonceError) and driver.ledger.owner != self.ledgers.values[world.ledger].owner:
             right = True
+        elif isinstance(error, errors.Fenced):
+            right = bool(world.restored)
         elif isinstance(error, errors.PlanChanged):
             right = driver.pending.fingerprint != driver.settings.fingerprint
         elif isinstance(error, errors.PartialPresence):
@@ -416,7 +420,11 @@ class Model:
         return self._with(world, agent, agent._replace(unsure=0))
 
     def _commit(self, world: World, agent: Agent, effect: Any) -> World | Violation:
-        bits = sum(self._within(each.partition.number, each.first, each.end) for block in effect.plan.blocks for each in block.ranges)
+        bits = sum(
+            self._within(each.partition.number, each.first, each.end)
+            for block in effect.plan.blocks
+            for each in block.ranges
+        )
         return self._go_on(world._replace(dead=world.dead | bits & self.rejected), agent, None)
 
     def _write(self, world: World, agent: Agent, effect: Any, who: str) -> Iterator[Step]:
@@ -430,7 +438,10 @@ class Model:
             workers = tuple(Worker(agent.number, job, begun, 0, ()) for job in jobs)
             launched = world._replace(workers=tuple(sorted(world.workers + workers)))
             mode = effect.mode.value
-            yield f"{who} {mode}: {len(jobs)} worker(s) start", self._with(launched, agent, agent._replace(results=(0,) * len(jobs)))
+            yield (
+                f"{who} {mode}: {len(jobs)} worker(s) start",
+                self._with(launched, agent, agent._replace(results=(0,) * len(jobs))),
+            )
         elif all(agent.results):
             results = tuple(self.results.values[each] for each in agent.results)
             fates = ", ".join(each.fate.value for each in results)
@@ -493,7 +504,10 @@ class Model:
             yield f"{who}: sends", self._employ(world, worker, worker._replace(insert=insert))
         else:
             after, missing = self._probe(worker, world.landed & job.rows)
-            yield f"{who}: probes, {missing.bit_count()} missing", self._settle(world, worker._replace(missing=missing), self.settlings.values[after], worker)
+            yield (
+                f"{who}: probes, {missing.bit_count()} missing",
+                self._settle(world, worker._replace(missing=missing), self.settlings.values[after], worker),
+            )
         if worker.heard and self._left(world, "rerun"):
             yield f"{who}: Spark runs the task again", self._rerun(world, worker, job)
 
@@ -527,7 +541,10 @@ class Model:
             if not any(parts):
                 yield f"{who}: insert acknowledged", self._answered(world, worker, reply.ACKNOWLEDGED)
             if self._left(world, "refused"):
-                yield f"{who}: insert ends in an error", self._answered(self._spend(world, "refused"), worker, reply.REFUSED)
+                yield (
+                    f"{who}: insert ends in an error",
+                    self._answered(self._spend(world, "refused"), worker, reply.REFUSED),
+                )
             yield from self._burn_steps(world, job, parts, who)
         if self._left(world, "lost"):
             orphaned = self._spend(self._orphan(world, worker), "lost")
@@ -543,7 +560,11 @@ class Model:
             if identity in world.tokens:
                 yield f"table partition {at} is deduplicated", world, rest
             elif world.landed & rows:
-                yield f"table partition {at} lands", Violation(f"{self.name(world.landed & rows)} is in the target twice"), rest
+                yield (
+                    f"table partition {at} lands",
+                    Violation(f"{self.name(world.landed & rows)} is in the target twice"),
+                    rest,
+                )
             else:
                 landed = world._replace(landed=world.landed | rows, tokens=world.tokens | {identity})
                 yield f"table partition {at} lands", landed, rest
@@ -566,7 +587,11 @@ class Model:
             return job.result
         error = None
         if settling.fate is fates.HALTED:
-            kind = errors.DuplicatePresent if settling.problem is self.core.settle.Problem.DUPLICATE else errors.PartialPresence
+            kind = (
+                errors.DuplicatePresent
+                if settling.problem is self.core.settle.Problem.DUPLICATE
+                else errors.PartialPresence
+            )
             error = self._error(kind)
         return self.results.of(self.core.receipt.BlockResult(job.index, settling.fate, error=error))
 
@@ -627,7 +652,9 @@ class Model:
         return world._replace(inserts=tuple(sorted((*world.inserts, Insert(worker.block, running, parts)))))
 
     def _runs(self, world: World) -> bool:
-        return any(each.running for each in world.inserts) or any(each.insert and each.insert[0] for each in world.workers)
+        return any(each.running for each in world.inserts) or any(
+            each.insert and each.insert[0] for each in world.workers
+        )
 
     def _kill(self, world: World, reply: str = "REFUSED") -> World:
         """Ends what runs; what has landed of it stays."""
@@ -700,7 +727,11 @@ class Model:
     def _ledger_faults(self, world: World) -> Iterator[Step]:
         if world.backup == FRESH and self._left(world, "restore"):
             yield "the ledger is backed up", world._replace(backup=world.ledger)
-        if self._left(world, "restore") and world.backup not in (FRESH, world.ledger) and self._at_rest(world, world.backup):
+        if (
+            self._left(world, "restore")
+            and world.backup not in (FRESH, world.ledger)
+            and self._at_rest(world, world.backup)
+        ):
             restored = self._spend(world, "restore")._replace(ledger=world.backup, restored=1)
             yield "the ledger is restored", restored
         if self._left(world, "lose"):
