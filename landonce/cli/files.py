@@ -1,0 +1,34 @@
+"""What every command that takes a pipeline file has in common: the argument, and the parts opened from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from landonce.cli.output import out
+from landonce.config import load
+from landonce.config.secrets import redact
+from landonce.run.assemble import Parts, open_parts
+
+File = Annotated[Path, typer.Argument(help="The pipeline file (YAML).", metavar="FILE", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, for scripts.")]
+
+
+@contextmanager
+def opened(file: Path) -> Iterator[Parts]:
+    """The pipeline's ends, closed again afterwards. Opening connects to nothing yet."""
+    parts = open_parts(load(file))
+    try:
+        yield parts
+    finally:
+        parts.ledger.close()
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """To standard output, whole, with no colours and no secrets."""
+    out.print(redact(json.dumps(document, indent=2, ensure_ascii=False)), markup=False)

@@ -1,0 +1,84 @@
+"""How far an audit goes: what the ledger says was delivered, as far as Kafka still has it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from landonce.errors import ClusterChanged, TopicRecreated
+from landonce.plan.ranges import Partition
+from landonce.read.source import SourceView
+from landonce.record.ledger import LedgerState
+from landonce.record.operate import changed_topics
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """One partition: the first offset that the pipeline covers, and the range `[start, end)` that can be judged."""
+
+    partition: Partition
+    label: Partition
+    """The partition under the name that the target knows."""
+    first: int | None
+    """None where nobody knows: there is no ledger, and the pipeline did not begin at the beginning."""
+    start: int
+    end: int
+
+
+def bounds(state: LedgerState | None, view: SourceView, *, to_end: bool, from_start: bool) -> tuple[Bounds, ...]:
+    """`from_start`: without a ledger, the pipeline is taken to begin where the topic does."""
+    if state is None or state.fresh:
+        return tuple(
+            Bounds(partition, partition, extent.start if from_start else None, extent.start, extent.stable_end)
+            for partition, extent in view.extents
+        )
+    _same_source(state, view)
+    positions = dict(state.positions)
+    found = []
+    for partition, extent in view.extents:
+        position = positions.get(partition)
+        first = position.first if position else extent.start
+        committed = position.committed if position else extent.start
+        end = extent.stable_end if to_end else min(committed, extent.stable_end)
+        start = min(max(first, extent.start), max(end, first))
+        label = Partition(state.label(partition.topic), partition.number)
+        found.append(Bounds(partition, label, first, start, max(end, start)))
+    return tuple(found)
+
+
+def notes(state: LedgerState | None, view: SourceView, *, to_end: bool) -> tuple[str, ...]:
+    """What a reader of the report must know about its bounds."""
+    told = []
+    if state is None or state.fresh:
+        told.append("There is no ledger yet: everything up to the stable end of the topic was judged.")
+        return tuple(told)
+    extents = dict(view.extents)
+    for partition, position in state.positions:
+        extent = extents.get(partition)
+        if extent is None and partition.topic in dict(view.topic_ids):
+            told.append(f"{partition} is in the ledger and not in the topic: what it held cannot be proved.")
+        elif extent is not None and position.committed > extent.stable_end:
+            told.append(
+                f"{partition}: the ledger is at {position.committed} and the topic ends at {extent.stable_end}: "
+                "what lies between cannot be proved."
+            )
+    if state.pending is not None and not to_end:
+        told.append(f"Batch {state.pending.batch} is pending: its rows are counted as in flight and not judged.")
+    for topic, label in state.labels:
+        told.append(f"Topic {topic!r} was rebased: only rows with _topic = {label!r} were judged.")
+    return tuple(told)
+
+
+def _same_source(state: LedgerState, view: SourceView) -> None:
+    safe = "Nothing was compared: offsets of one topic mean nothing in another."
+    if state.cluster_id != view.cluster_id:
+        raise ClusterChanged(
+            f"the ledger belongs to Kafka cluster {state.cluster_id}, and these brokers are cluster {view.cluster_id}.",
+            safe=safe,
+            command="correct bootstrap_servers in {file}, or: landonce state rebase {file}",
+        )
+    for topic in sorted(changed_topics(state, view)):
+        raise TopicRecreated(
+            f"topic {topic!r} was deleted and made anew since the ledger saw it.",
+            safe=safe,
+            command="landonce state rebase {file}",
+        )

@@ -1,0 +1,116 @@
+"""Reading a partition again with a plain consumer: `read_committed`, one partition at a time, nothing ever committed.
+
+Deliberately not the reader of the run. An offset that is gone is an error here too: an audit must not skip anything.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from landonce.errors import RetentionOverrun, SourceUnavailable
+from landonce.plan.ranges import Partition
+from landonce.verify.judge import Offsets
+
+_AT_ONCE = 20_000
+_SILENCE = 30.0
+_WINDOW_RECORDS = 200_000
+_WINDOW_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class Window:
+    """Every record with an offset in `[first, end)`, in order."""
+
+    first: int
+    end: int
+    offsets: Offsets
+    values: pa.BinaryArray
+
+
+class PlainReader:
+    """One consumer for one audit."""
+
+    def __init__(self, bootstrap_servers: str, options: Mapping[str, Any]) -> None:
+        self._consumer = Consumer(
+            {
+                "queued.max.messages.kbytes": 64 * 2**10,
+                "fetch.wait.max.ms": 20,
+                **options,
+                "bootstrap.servers": bootstrap_servers,
+                "group.id": f"landonce-verify-{uuid.uuid4().hex}",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "error",
+                "enable.partition.eof": True,
+            }
+        )
+
+    def windows(self, partition: Partition, first: int, end: int) -> Iterator[Window]:
+        """All records of `[first, end)` in windows that meet without a gap, each of bounded records and bytes."""
+        begins, offsets, values, size = first, [np.empty(0, np.int64)], [pa.array([], pa.binary())], 0
+        for messages in self._messages(partition, first, end) if first < end else ():
+            offsets.append(np.fromiter(map(_offset, messages), np.int64, len(messages)))
+            values.append(pa.array([each.value() for each in messages], pa.binary()))
+            size += values[-1].nbytes
+            if sum(map(len, offsets)) >= _WINDOW_RECORDS or size >= _WINDOW_BYTES:
+                stop = int(offsets[-1][-1]) + 1
+                yield Window(begins, stop, np.concatenate(offsets), pa.concat_arrays(values))
+                begins, offsets, values, size = stop, [np.empty(0, np.int64)], [pa.array([], pa.binary())], 0
+        if begins < end:
+            yield Window(begins, end, np.concatenate(offsets), pa.concat_arrays(values))
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _messages(self, partition: Partition, first: int, end: int) -> Iterator[list[Message]]:
+        """What comes, until an offset at or past the end, or the end of the partition there, proves that it was all."""
+        consumer = self._consumer
+        consumer.assign([TopicPartition(partition.topic, partition.number, first)])
+        heard, done = time.monotonic(), False
+        try:
+            while not done:
+                came = consumer.consume(_AT_ONCE, timeout=0.5)
+                if came:
+                    heard = time.monotonic()
+                elif time.monotonic() - heard > _SILENCE:
+                    raise SourceUnavailable(f"Kafka sent nothing of {partition} for {_SILENCE:.0f} s.")
+                done = any(_proves_end(each, partition, end) for each in came)
+                records = [each for each in came if each.error() is None and _offset(each) < end]
+                if records:
+                    yield records
+        except KafkaException as error:
+            raise SourceUnavailable(f"Kafka: {error.args[0].str()}") from None
+        finally:
+            consumer.unassign()
+
+
+def _offset(message: Message) -> int:
+    offset = message.offset()
+    assert offset is not None
+    return int(offset)
+
+
+def _proves_end(message: Message, partition: Partition, end: int) -> bool:
+    error = message.error()
+    if error is None:
+        return _offset(message) >= end - 1
+    if error.code() == KafkaError._PARTITION_EOF:
+        return _offset(message) >= end
+    if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+        raise RetentionOverrun(
+            f"{partition}: records were deleted while they were being audited.",
+            safe="An audit changes nothing.",
+            command="landonce verify {file}   (again: it begins where the topic begins now)",
+        )
+    if error.fatal() or not error.retriable():
+        raise SourceUnavailable(f"Kafka: {error.str()}")
+    return False
