@@ -107,7 +107,7 @@ class PostgresDatabase(Database):
     def _transaction(self, **options: Any) -> Iterator[Connection]:
         self._leave_parents_connections()
         with (
-            self.engine.connect() as connection,
+            _alive(self.engine.connect()) as connection,
             _cut_after(self._answer_seconds, connection),
             connection.execution_options(**options).begin(),
         ):
@@ -175,6 +175,13 @@ def _secrets(url: URL) -> tuple[str, ...]:
 def _sqlstate(failure: DBAPIError) -> str | None:
     state = getattr(failure.orig, "sqlstate", None)
     return state if isinstance(state, str) else None
+
+
+def _alive(connection: Connection) -> Connection:
+    """A connection that was closed behind the pool's back is replaced before it fails in a way of its own."""
+    if getattr(connection.connection.driver_connection, "closed", False):
+        connection.invalidate()
+    return connection
 
 
 @contextmanager

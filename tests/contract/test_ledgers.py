@@ -432,6 +432,26 @@ class TestServerAway:
         check_whole(reached[-1])
 
 
+class TestConnections:
+    """One connection is kept, and nothing that happens to it between two calls reaches the caller."""
+
+    @pytest.fixture
+    def ledger(self, new_database: Callable[[], str]) -> SqlLedger:
+        ledger = postgres_ledger(new_database(), PIPELINE, attempts=1)
+        ledger.create(first_state())
+        return ledger
+
+    def test_a_child_does_not_talk_on_its_parents_connection(self, ledger: SqlLedger) -> None:
+        assert in_processes(2, lambda _: ledger.load()) == [first_state()] * 2
+        assert ledger.change(first_state(), taken(first_state(), "me")) == taken(first_state(), "me")
+
+    def test_a_connection_that_was_closed_meanwhile(self, ledger: SqlLedger) -> None:
+        with ledger.database.engine.connect() as connection:
+            kept = connection.connection.driver_connection
+        kept.close()
+        assert ledger.load() == first_state()
+
+
 class TestWrongPlaces:
     """Each is one clear error, soon, and nothing is made."""
 
