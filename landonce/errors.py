@@ -24,6 +24,8 @@
         ├── TargetRefused         the target refused for a reason that waiting does not mend
         ├── TableUnfit            the table cannot hold the guarantee
         ├── GapRefused            an outside source skipped offsets
+        ├── RewindRefused         an outside source went back to where it must not
+        ├── OutcomeUnknown        whether a write landed is not known, and the sink cannot be asked
         └── NothingToInfer        no schema was declared and there is no record to take one from
 
 A message says what happened, what is safe, and the command that goes on. No message ever holds a secret.
@@ -159,6 +161,14 @@ class TableUnfit(Halt):
 
 class GapRefused(Halt):
     """An outside source skipped offsets."""
+
+
+class RewindRefused(Halt):
+    """An outside source went back to where it must not."""
+
+
+class OutcomeUnknown(Halt):
+    """Whether a write landed is not known, and the sink cannot be asked."""
 
 
 class NothingToInfer(Halt):
