@@ -1,0 +1,80 @@
+"""`landonce up` and `landonce down`: a real Kafka and a real ClickHouse on this machine, for trying a pipeline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from landonce.cli.files import Json, print_json
+from landonce.cli.output import err, out
+from landonce.local import LocalStackError, StackInfo
+from landonce.local import down as stop
+from landonce.local import up as start
+from landonce.local.stack import DEFAULT_FOLDER
+
+Folder = Annotated[Path, typer.Option("--folder", help="Where the servers keep their data.", file_okay=False)]
+
+_SNIPPET = """\
+pipeline: clicks
+source:
+  kafka: {{bootstrap_servers: "{kafka}", topics: [clicks], format: json}}
+sink:
+  clickhouse: {{url: "{clickhouse}", table: clicks, create: true}}
+ledger: {{sqlite: clicks.ledger}}
+dead_letters: {{path: dead/}}
+"""
+
+
+def up(folder: Folder = DEFAULT_FOLDER, as_json: Json = False) -> None:
+    """Start a real Kafka and a real ClickHouse, and leave them running.
+
+    What runs already is left alone; what died is started again on the same data and ports. Both listen on this machine
+    only. [bold]landonce down[/] ends them, and the data stays.
+
+    Example:  [bold]landonce up --json[/]
+    """
+    try:
+        info = start(folder)
+    except LocalStackError as error:
+        raise _failed(error) from None
+    if as_json:
+        print_json(_document(info))
+        return
+    out.print(f"Kafka       {info.kafka_bootstrap}", markup=False)
+    out.print(f"ClickHouse  {info.clickhouse_url}   (native protocol: port {info.clickhouse_tcp_port})", markup=False)
+    out.print(f"data in     {info.folder}\n", markup=False)
+    out.print("A pipeline for them; save it as clicks.yaml once there is a topic `clicks`:\n", markup=False)
+    out.print(_SNIPPET.format(kafka=info.kafka_bootstrap, clickhouse=info.clickhouse_url), markup=False)
+    out.print("Next:  landonce check clicks.yaml", markup=False)
+
+
+def down(folder: Folder = DEFAULT_FOLDER) -> None:
+    """Stop the servers that `landonce up` started. Their data stays.
+
+    Example:  [bold]landonce down[/]
+    """
+    try:
+        stop(folder)
+    except LocalStackError as error:
+        raise _failed(error) from None
+    out.print(f"stopped; the data is still in {Path(folder).absolute()}", markup=False)
+
+
+def _document(info: StackInfo) -> dict[str, Any]:
+    return {
+        "folder": str(info.folder),
+        "kafka": {"bootstrap_servers": info.kafka_bootstrap, "pid": info.kafka_pid},
+        "clickhouse": {
+            "url": info.clickhouse_url,
+            "http_port": info.clickhouse_http_port,
+            "tcp_port": info.clickhouse_tcp_port,
+            "pid": info.clickhouse_pid,
+        },
+    }
+
+
+def _failed(error: LocalStackError) -> typer.Exit:
+    err.print(f"LocalStackError: {error}", style="red", markup=False)
+    return typer.Exit(1)
