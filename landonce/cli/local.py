@@ -31,9 +31,9 @@ def up(folder: Folder = DEFAULT_FOLDER, as_json: Json = False) -> None:
     """Start a real Kafka and a real ClickHouse, and leave them running.
 
     What runs already is left alone; what died is started again on the same data and ports. Both listen on this machine
-    only. [bold]landonce down[/] ends them, and the data stays.
+    only. `landonce down` ends them, and the data stays.
 
-    Example:  [bold]landonce up --json[/]
+    Example: `landonce up --json`
     """
     try:
         info = start(folder)
@@ -53,7 +53,7 @@ def up(folder: Folder = DEFAULT_FOLDER, as_json: Json = False) -> None:
 def down(folder: Folder = DEFAULT_FOLDER) -> None:
     """Stop the servers that `landonce up` started. Their data stays.
 
-    Example:  [bold]landonce down[/]
+    Example: `landonce down`
     """
     try:
         stop(folder)

@@ -32,7 +32,7 @@ _LISTED = 5
 state = typer.Typer(
     help="Look at a pipeline's ledger, and decide what only a person can decide.",
     no_args_is_help=True,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
 )
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
@@ -48,7 +48,7 @@ class To(str, Enum):
 def show(file: File, as_json: Json = False) -> None:
     """Say where a pipeline stands: position, lag, pending plan, epoch, journal.
 
-    Example:  [bold]landonce state show clicks.yaml[/]
+    Example: `landonce state show clicks.yaml`
     """
     with opened(file) as parts:
         ledger = parts.ledger.load()
@@ -67,7 +67,7 @@ def accept_gap(file: File, yes: Yes = False) -> None:
     Moves the position of each overrun partition to where its topic begins now. Of a pending plan, the ranges that are
     gone are given up and the rest is kept. What is given up is recorded for ever.
 
-    Example:  [bold]landonce state accept-gap clicks.yaml[/]
+    Example: `landonce state accept-gap clicks.yaml`
     """
     with opened(file) as parts:
         ledger = _load(parts)
@@ -88,10 +88,10 @@ def rebase(
     """Bind a pipeline to a topic that was made anew, or to another cluster.
 
     Offsets of the old topic mean nothing in the new one, so the changed topics begin at their earliest offset, and their
-    rows get a [italic]_topic[/] of their own, `topic@id`, beside which the old rows stay. Topics that did not change stay
+    rows get a `_topic` of their own, `topic@id`, beside which the old rows stay. Topics that did not change stay
     where they are.
 
-    Example:  [bold]landonce state rebase clicks.yaml --to latest[/]
+    Example: `landonce state rebase clicks.yaml --to latest`
     """
     with opened(file) as parts:
         ledger = _load(parts)
@@ -115,7 +115,7 @@ def fill(file: File, yes: Yes = False) -> None:
     A block lands whole or not at all, so landonce halts with PartialPresence when some rows of it are gone: somebody
     deleted them, or a TTL did. This command says that they shall be written again.
 
-    Example:  [bold]landonce state fill clicks.yaml[/]
+    Example: `landonce state fill clicks.yaml`
     """
     with opened(file) as parts:
         ledger = _load(parts)
@@ -131,7 +131,7 @@ def accept_change(file: File, yes: Yes = False) -> None:
     The safe way is to put the old file back, run it once, and then make the change. Take this one if you know that the
     change does not decide which records of the pending plan land.
 
-    Example:  [bold]landonce state accept-change clicks.yaml[/]
+    Example: `landonce state accept-change clicks.yaml`
     """
     with opened(file) as parts:
         ledger = _load(parts)

@@ -42,7 +42,7 @@ def verify(
 
     Exit code 0 if it is exact, 1 if anything is missing, duplicated or unexpected.
 
-    Example:  [bold]landonce verify clicks.yaml --json[/]
+    Example: `landonce verify clicks.yaml --json`
     """
     with opened(file) as parts:
         report = run_audit(parts, to_end=to_end, quiet=as_json)

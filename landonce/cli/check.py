@@ -1,0 +1,92 @@
+"""`landonce check`: what would happen, before anything does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from landonce.check import Check, check_pipeline
+from landonce.cli.files import File, Json, opened, print_json
+from landonce.cli.output import out
+from landonce.config.secrets import redact
+from landonce.write.sink import Finding, Level
+
+_MARKS = {Level.OK: "[green]ok     [/]", Level.WARNING: "[yellow]warning[/]", Level.REFUSED: "[bold red]refused[/]"}
+
+
+def check(
+    file: File,
+    as_json: Json = False,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="Start a Spark session to examine `select` and `where` too.")
+    ] = False,
+) -> None:
+    """Look at everything a pipeline needs, and say what is guaranteed, and why.
+
+    The pipeline file, Kafka, the ledger, the table with its window and grants, retention and position, Spark, the dead
+    letters. Every finding says what to change. Nothing is created, changed or written.
+
+    Exit code 0 if nothing is refused, 1 otherwise.
+
+    Example: `landonce check clicks.yaml`
+    """
+    with opened(file) as parts:
+        found = check_pipeline(parts, spark=spark)
+    if as_json:
+        print_json(_document(found, file))
+    else:
+        _show(found, file)
+    raise typer.Exit(1 if found.refused else 0)
+
+
+def _show(found: Check, file: Path) -> None:
+    for section in found.sections:
+        out.print(f"[bold]{section.name}[/]")
+        for finding in section.findings:
+            _show_finding(finding, file)
+    if found.refused:
+        out.print("\n[bold red]refused:[/] the pipeline does not start until that is changed.")
+        return
+    out.print("\n[bold green]guaranteed:[/] ", end="")
+    out.print(found.promise.what, markup=False)
+    for heading, lines in (("because", found.promise.why), ("as long as", found.promise.conditions)):
+        out.print(f"[bold]{heading}[/]")
+        for line in lines:
+            out.print(f"  - {redact(line)}", markup=False)
+
+
+def _show_finding(finding: Finding, file: Path) -> None:
+    out.print(f"  {_MARKS[finding.level]} ", end="")
+    out.print(redact(finding.what).replace("\n", "\n          "), markup=False)
+    if finding.change:
+        out.print(f"          → {_with_file(finding.change, file)}", markup=False)
+
+
+def _with_file(change: str, file: Path) -> str:
+    return redact(change.replace("{file}", str(file)))
+
+
+def _document(found: Check, file: Path) -> dict[str, Any]:
+    return {
+        "pipeline": found.pipeline,
+        "refused": found.refused,
+        "sections": [
+            {
+                "name": section.name,
+                "findings": [
+                    {"level": each.level.value, "what": each.what, "change": _with_file(each.change, file)}
+                    for each in section.findings
+                ],
+            }
+            for section in found.sections
+        ],
+        "guarantee": None
+        if found.refused
+        else {
+            "what": found.promise.what,
+            "because": list(found.promise.why),
+            "as_long_as": list(found.promise.conditions),
+        },
+    }
