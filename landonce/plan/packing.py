@@ -38,17 +38,17 @@ class Limits:
 def take(available: Iterable[Range], max_rows: int) -> tuple[Range, ...]:
     """The beginning of each range, `max_rows` in all, shared evenly so that no partition starves.
 
-    Partitions that need less than an even share leave the rest to the others.
+    Partitions that need less than an even share leave the rest to the others. Where there are more partitions than
+    `max_rows`, each still moves by one record: a share of nothing, batch after batch, would be starvation.
     """
     waiting = sorted(available, key=lambda each: each.span)
     taken: list[Range] = []
     left = max_rows
     for index, each in enumerate(waiting):
-        share = math.ceil(left / (len(waiting) - index))
-        span = min(each.span, share, left)
-        if span > 0:
-            taken.append(Range(each.partition, each.first, each.first + span))
-            left -= span
+        share = max(1, math.ceil(left / (len(waiting) - index)))
+        span = min(each.span, share)
+        taken.append(Range(each.partition, each.first, each.first + span))
+        left -= span
     return tuple(sorted(taken))
 
 
