@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
-    ConfigResource,  # type: ignore[attr-defined]
-    OffsetSpec,  # type: ignore[attr-defined]
-    ResourceType,  # type: ignore[attr-defined]
+    ConfigResource,
+    OffsetSpec,
+    ResourceType,
 )
 
 from landonce.errors import SourceUnavailable
