@@ -252,13 +252,20 @@ def _change(driver: Driver, step: Step, new: LedgerState) -> Next:
 def _after_survey(driver: Driver) -> Next:
     """The ledger learns the cluster, the topics and new partitions before anything is decided about them.
 
-    A partition that is new to the ledger need not be new to the target, so the target is looked at again.
+    A partition that is new to the ledger need not be new to the target, so the target is looked at again. A ledger that
+    is new altogether may be one that was lost, so there the look comes first: what it refuses is not bound either.
     """
+    if driver.state.fresh:
+        return _to(driver, Step.KILL, Kill())
     binding = bind(driver.state, driver.world.source, driver.settings.start)
-    if binding.added or driver.state.fresh or dict(driver.state.topic_ids) != dict(binding.topic_ids):
-        new = states.bound(driver.state, binding.cluster_id, binding.topic_ids, binding.added)
-        return _change(replace(driver, looked=driver.looked and not binding.added), Step.BIND, new)
+    if binding.added or dict(driver.state.topic_ids) != dict(binding.topic_ids):
+        return _change(replace(driver, looked=driver.looked and not binding.added), Step.BIND, _bound(driver))
     return _recover_or_look(driver)
+
+
+def _bound(driver: Driver) -> LedgerState:
+    binding = bind(driver.state, driver.world.source, driver.settings.start)
+    return states.bound(driver.state, binding.cluster_id, binding.topic_ids, binding.added)
 
 
 def _recover_or_look(driver: Driver) -> Next:
@@ -275,13 +282,17 @@ def _recover_or_look(driver: Driver) -> Next:
 
 
 def _look(driver: Driver) -> Next:
-    first_look = driver.state.batch == 0
-    floors = tuple((partition, 0 if first_look else at) for partition, at in driver.state.committed().items())
+    state = _bound(driver) if driver.state.fresh else driver.state
+    floors = tuple((partition, 0 if state.batch == 0 else at) for partition, at in state.committed().items())
     return _to(driver, Step.LOOK, Look(floors))
 
 
 def _after_look(driver: Driver, target: TargetView) -> Next:
     """If the target is ahead, what it holds is reconciled first: read again, compared, and written only if absent."""
+    if driver.state.fresh:
+        new = _bound(driver)
+        ahead(new, target, driver.world.source, driver.settings.start)
+        return _change(driver, Step.BIND, new)
     driver = replace(driver, looked=True)
     ranges = ahead(driver.state, target, driver.world.source, driver.settings.start)
     if not ranges:

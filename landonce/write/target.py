@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from landonce import errors
@@ -20,22 +21,28 @@ class TargetView:
 def ahead(ledger: LedgerState, target: TargetView, source: SourceView, start: Start) -> tuple[Range, ...]:
     """The ranges that the target holds though the ledger does not know: a stale, lost or foreign ledger.
 
-    They can be reconciled exactly by reading them again and comparing, which takes that Kafka still has them.
+    They can be reconciled exactly by reading them again and comparing, which takes that Kafka still has them. A new
+    ledger that would begin at the latest offsets is refused where the target holds anything of the topics: nobody knows
+    where the old one stood, not even in a partition of which the target holds nothing.
     """
     extents = dict(source.extents)
     committed = ledger.committed()
+    if target.ends and start is Start.LATEST and ledger.batch == 0:
+        _nothing_skipped(committed, dict(target.ends))
     ranges = []
     for partition, end in target.ends:
         position = committed.get(partition)
-        if position is None:
-            continue
-        if end <= position:
-            if start is Start.LATEST and ledger.batch == 0 and end < position:
-                raise _lost_ledger(partition, end, position)
+        if position is None or end <= position:
             continue
         _readable(partition, position, end, extents.get(partition))
         ranges.append(Range(partition, position, end))
     return tuple(ranges)
+
+
+def _nothing_skipped(committed: Mapping[Partition, int], ends: Mapping[Partition, int]) -> None:
+    for partition, position in committed.items():
+        if ends.get(partition, 0) < position:
+            raise _lost_ledger(partition, ends.get(partition, 0), position)
 
 
 def _readable(partition: Partition, position: int, end: int, extent: Extent | None) -> None:
@@ -52,7 +59,8 @@ def _readable(partition: Partition, position: int, end: int, extent: Extent | No
 def _lost_ledger(partition: Partition, end: int, position: int) -> errors.TargetAhead:
     return errors.TargetAhead(
         f"{partition}: the ledger is new and would start at the latest offset {position}, but the target already holds "
-        f"this topic up to {end}: going on would skip [{end}, {position}).",
+        f"records of this pipeline's topics, and of this partition only up to {end}: going on would skip "
+        f"[{end}, {position}).",
         safe="Nothing was written. The ledger was probably lost.",
         command="set `start: earliest` in {file}: what the target holds is recognised and not written again",
     )

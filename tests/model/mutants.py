@@ -15,6 +15,7 @@ SETTLE = "landonce.write.settle"
 LEDGER = "landonce.record.ledger"
 SWAP = "landonce.record.swap"
 BLOCKS = "landonce.plan.blocks"
+TARGET = "landonce.write.target"
 
 
 @dataclass(frozen=True)
@@ -270,6 +271,20 @@ MUTANTS = (
         PROTOCOL,
         "replace(driver, looked=driver.looked and not binding.added)",
         "driver",
+    ),
+    _mutant(
+        "a lost ledger is bound before the target is asked",
+        "the ledger is lost, and the pipeline begins at the end",
+        PROTOCOL,
+        "    if driver.state.fresh:\n        return _to(driver, Step.KILL, Kill())\n",
+        "",
+    ),
+    _mutant(
+        "a partition without rows in the target says nothing of a lost ledger",
+        "the ledger is lost, and the pipeline begins at the end",
+        TARGET,
+        "if ends.get(partition, 0) < position:",
+        "if 0 < ends.get(partition, 0) < position:",
     ),
     _mutant(
         "what the target holds is delivered as if it were new",

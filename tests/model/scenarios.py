@@ -65,6 +65,17 @@ SCENARIOS = (
         limit=120_000,
     ),
     Scenario("the ledger is lost", GROWS, Faults(crash=1, lose=1, forget=1)),
+    Scenario(
+        "the ledger is lost, and the pipeline begins at the end",
+        ((1, 1), (2, 2), (3, 2)),
+        Faults(crash=1, lose=1),
+        table_partitions=1,
+        max_rows=2,
+        block_rows=1,
+        starts=3,
+        alive=1,
+        latest=True,
+    ),
     Scenario("a kill misses, the token holds", TWO, Faults(leak=1, lost=1, crash=1), clock=5),
     Scenario("the transform changes", TWO, Faults(crash=1, lost=1), fingerprints=("f", "g", "f"), starts=3),
     Scenario(

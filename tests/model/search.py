@@ -11,6 +11,8 @@ from .world import Model, Violation, World
 
 PATIENCE = 400
 """Steps that a run without faults may take before it counts as never ending."""
+ROUNDS = 40
+"""Steps of such a run that are worth reading."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +86,11 @@ def search(model: Model, limit: int | None = None, *, shortest: bool = False) ->
 def finish(model: Model, world: World) -> Found | None:
     """One driver, no faults: everything lands exactly once. An operator stands by for what is asked of one."""
     schedule: list[str] = []
-    fingerprint = None
+    fingerprint, earliest = None, False
     for _ in range(PATIENCE):
         if not world.drivers:
             fingerprint = _pending_fingerprint(model, world) or fingerprint
-            label, started = model.start(world, fingerprint)
+            label, started = model.start(world, fingerprint, earliest=earliest)
         else:
             label, started = _fair(model, world)
         schedule.append(label)
@@ -98,16 +100,20 @@ def finish(model: Model, world: World) -> Found | None:
         if isinstance(started, Violation):
             return Found(started.what, tuple(schedule))
         if world.drivers and not started.drivers:
-            halted = _operator(model, world, started)
-            if halted is None:
+            filled = _operator(model, world, started)
+            if filled is not None:
+                schedule.append("an operator fills what is missing")
+                started = filled
+            elif model.scenario.latest and not earliest:
+                schedule.append("an operator sets `start: earliest`, as the error says")
+                earliest = True
+            else:
                 return Found("the driver left, and nobody can go on", tuple(schedule))
-            schedule.append("an operator fills what is missing")
-            started = halted
         wrong = model.wrong(started)
         if wrong:
             return Found(wrong, tuple(schedule))
         world = started
-    return Found("a run without faults does not come to an end", tuple(schedule))
+    return Found("a run without faults does not come to an end", (*schedule[:ROUNDS], "… and so on"))
 
 
 _DONE = "idle"
@@ -145,11 +151,11 @@ def _operator(model: Model, before: World, after: World) -> World | None:
 
 
 def _unfinished(model: Model, world: World) -> str:
-    due = model.due(world.level)
+    due = model.due(world)
     rows = due & ~model.silent & ~model.rejected
-    if world.landed != rows:
+    if rows & ~world.landed:
         return f"in the end {model.name(rows & ~world.landed)} is not in the target"
-    if world.dead != due & model.rejected:
+    if due & model.rejected & ~world.dead:
         return f"in the end {model.name(due & model.rejected & ~world.dead)} is not dead-lettered"
     ends = {at.number: end for at, end in model.ledgers.values[world.ledger].committed().items()}
     if tuple(ends[number] for number in sorted(ends)) != tuple(

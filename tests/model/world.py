@@ -84,6 +84,8 @@ class Scenario:
     """Offsets that do not exist (compaction)."""
     filtered: frozenset[tuple[int, int]] = frozenset()
     dead: frozenset[tuple[int, int]] = frozenset()
+    latest: bool = False
+    """The pipeline begins at the end of the topic: what is there before its first start is not asked for."""
     fingerprints: tuple[str, ...] = ("f",)
     """Of the first driver, the second, …"""
     zombie_restore: bool = False
@@ -110,6 +112,8 @@ class World(NamedTuple):
     left: tuple[int, ...]
     starts: int
     restored: int
+    promised: tuple[int, ...]
+    """Where each Kafka partition began when the pipeline was bound for the first time; from there on all is owed."""
 
 
 class Agent(NamedTuple):
@@ -194,6 +198,7 @@ class Model:
         self._launched: dict[tuple[int, int], tuple[int, ...]] = {}
         self._probed: dict[tuple[int, int, int], tuple[int, int]] = {}
         self._covered: dict[int, int] = {}
+        self._promises: dict[tuple[int, ...], int] = {}
         self._surveys: dict[tuple[int, int], Any] = {}
         self.partitions = [core.ranges.Partition(TOPIC, number) for number in range(len(scenario.levels[-1]))]
         self._bits()
@@ -216,9 +221,17 @@ class Model:
     def _within(self, number: int, first: int, end: int) -> int:
         return sum(bit for (at, offset), bit in self.bit.items() if at == number and first <= offset < end)
 
-    def due(self, level: int) -> int:
+    def due(self, world: World) -> int:
         """The coordinates that have to be somewhere in the end."""
-        return sum(self._within(number, 0, end) for number, end in enumerate(self.scenario.levels[level]))
+        ends = self.scenario.levels[world.level]
+        return sum(self._within(number, 0, end) for number, end in enumerate(ends)) & self._owed(world.promised)
+
+    def _owed(self, promised: tuple[int, ...]) -> int:
+        known = self._promises.get(promised)
+        if known is None:
+            known = sum(self.bit.values()) & ~sum(self._within(at, 0, first) for at, first in enumerate(promised))
+            self._promises[promised] = known
+        return known
 
     def _surveyed(self, level: int, clock: int) -> Any:
         known = self._surveys.get((level, clock))
@@ -241,7 +254,7 @@ class Model:
 
     def first(self) -> World:
         left = tuple(getattr(self.scenario.faults, kind) for kind in KINDS)
-        return World(0, 0, self._fresh(0), FRESH, (), (), (), 0, frozenset(), 0, left, 0, 0)
+        return World(0, 0, self._fresh(0), FRESH, (), (), (), 0, frozenset(), 0, left, 0, 0, ())
 
     def _fresh(self, life: int) -> int:
         return self.ledgers.of(self.core.ledger.LedgerState("p", f"lineage {life}"))
@@ -269,10 +282,13 @@ class Model:
             yield "the clock ticks", self.tick(world)
         yield from self._fault_steps(world)
 
-    def start(self, world: World, fingerprint: str | None = None) -> Step:
+    def start(self, world: World, fingerprint: str | None = None, *, earliest: bool = False) -> Step:
         number = world.starts + 1
         prints = self.scenario.fingerprints
-        settings = self.core.protocol.Settings("table", fingerprint or prints[min(number, len(prints)) - 1])
+        start = (
+            self.core.source.Start.LATEST if self.scenario.latest and not earliest else self.core.source.Start.EARLIEST
+        )
+        settings = self.core.protocol.Settings("table", fingerprint or prints[min(number, len(prints)) - 1], start)
         driver, effect = self.core.protocol.begin(settings)
         agent = Agent(number, self.drivers.of(driver), self.effects.of(effect), None, 0)
         return f"driver {number} starts", world._replace(drivers=(*world.drivers, agent), starts=number)
@@ -373,7 +389,8 @@ class Model:
         elif isinstance(error, errors.PartialPresence):
             right = bool(world.restored)
         elif isinstance(error, errors.PositionBeyondEnd | errors.PartitionVanished | errors.TargetAhead):
-            right = self._left(world, "stale") < self.scenario.faults.stale
+            lost = self.scenario.latest and world.restored and isinstance(error, errors.TargetAhead)
+            right = lost or self._left(world, "stale") < self.scenario.faults.stale
         else:
             right = False
         if not right:
@@ -403,12 +420,16 @@ class Model:
         if backwards:
             yield who, Violation(f"the committed position of {backwards[0]} moved backwards")
             return
-        applied = world._replace(ledger=self.ledgers.of(new))
+        applied = world._replace(ledger=self.ledgers.of(new), promised=world.promised or self._promise(new))
         yield who, self._go_on(applied, agent, new)
         if self._left(world, "unsure"):
             unsure = agent._replace(unsure=1)
             yield f"{who} is applied, unanswered", self._with(self._spend(applied, "unsure"), agent, unsure)
             yield f"{who} is not applied, unanswered", self._with(self._spend(world, "unsure"), agent, unsure)
+
+    def _promise(self, state: Any) -> tuple[int, ...]:
+        first = {at.number: position.first for at, position in state.positions}
+        return tuple(first.get(at.number, 0) for at in self.partitions) if first else ()
 
     def _read_back(self, world: World, agent: Agent, effect: Any, current: Any) -> World | Violation:
         try:
@@ -734,7 +755,7 @@ class Model:
         ):
             restored = self._spend(world, "restore")._replace(ledger=world.backup, restored=1)
             yield "the ledger is restored", restored
-        if self._left(world, "lose"):
+        if self._left(world, "lose") and (world.landed or not self.scenario.latest):  # else it is a first start
             fresh = self._fresh(1)
             if fresh != world.ledger and self._at_rest(world, fresh):
                 yield "the ledger is lost", self._spend(world, "lose")._replace(ledger=fresh, restored=1)
@@ -759,7 +780,7 @@ class Model:
             committed = self.ledgers.values[world.ledger].committed()
             covered = sum(self._within(at.number, 0, end) for at, end in committed.items()) & ~self.silent
             self._covered[world.ledger] = covered
-        lost = covered & ~world.landed & ~world.dead
+        lost = covered & self._owed(world.promised) & ~world.landed & ~world.dead
         return f"the committed position covers {self.name(lost)}, which is nowhere" if lost else ""
 
     def fill(self, world: World) -> World:
