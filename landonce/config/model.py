@@ -92,6 +92,7 @@ class ClickHouse(Part):
     partition_by: str | None = None
     deadline: Duration = Field(default=15.0, ge=1, le=3600)
     coordinates: bool = True
+    cluster: str = ""
     settings: dict[str, str | int | float | bool] = Field(default_factory=dict)
 
 

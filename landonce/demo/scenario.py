@@ -170,7 +170,7 @@ class Demo:
         driver.finish(_PATIENCE * 2)
 
     def _moment(self, watch: Watch, after: int, driver: DriverProcess) -> InFlight:
-        found = watch.wait(after_batch=after, timeout=_PATIENCE)
+        found = watch.wait(after_batch=after, timeout=_PATIENCE, alive=lambda: driver.process.poll() is None)
         if found is None:
             driver.kill()
             raise DemoFailed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import clickhouse_connect
@@ -30,10 +31,10 @@ class Watch:
         self._ledger = ledger
         self._client = clickhouse_connect.get_client(dsn=clickhouse_url, autogenerate_session_id=False)
 
-    def wait(self, *, after_batch: int, timeout: float) -> InFlight | None:
-        """The first block in flight of a batch after this one, or None when the time is over."""
+    def wait(self, *, after_batch: int, timeout: float, alive: Callable[[], bool]) -> InFlight | None:
+        """The first block in flight of a batch after this one; None when the time is over or the driver has ended."""
         end = time.monotonic() + timeout
-        while time.monotonic() < end:
+        while time.monotonic() < end and alive():
             found = self._now(after_batch)
             if found is not None:
                 return found

@@ -58,7 +58,9 @@ def read(ranges: tuple[Range, ...], options: Mapping[str, Any]) -> Iterator[Reco
     """Every record of these ranges, once. Between partitions in any order, inside one in offset order."""
     consumer = _consumer(options)
     waiting = {each.partition: each for each in ranges}
-    consumer.assign([TopicPartition(each.partition.topic, each.partition.number, each.first) for each in ranges])
+    places = [TopicPartition(each.partition.topic, each.partition.number, each.first) for each in ranges]
+    consumer.assign(places)
+    consumer.resume(places)  # librdkafka remembers a pause across assignments
     heard = time.monotonic()
     try:
         while waiting:

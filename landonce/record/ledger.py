@@ -43,6 +43,13 @@ class Totals:
             self.filtered + other.filtered,
         )
 
+    def minus(self, other: Totals) -> Totals:
+        return Totals(
+            self.landed - other.landed,
+            self.dead_lettered - other.dead_lettered,
+            self.filtered - other.filtered,
+        )
+
 
 @dataclass(frozen=True)
 class LedgerState:

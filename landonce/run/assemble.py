@@ -53,7 +53,8 @@ def open_parts(config: Pipeline) -> Parts:
         table=told.table,
         pipeline=config.pipeline,
         coordinates=told.coordinates,
-        settings=tuple(sorted((name, str(value)) for name, value in told.settings.items())),
+        cluster=told.cluster,
+        settings=told.settings,
     )
     return Parts(config, Broker(kafka.bootstrap_servers, kafka.options), _ledger(config), sink)
 

@@ -71,11 +71,7 @@ class Driver:
                 self._note(effect, reply)
                 before = before or reply.totals
             driver, effect = protocol.advance(driver, reply)
-        after = driver.state.totals
-        start = before or Totals()
-        return Totals(
-            after.landed - start.landed, after.dead_lettered - start.dead_lettered, after.filtered - start.filtered
-        )
+        return driver.state.totals.minus(before or Totals())
 
     def _perform(self, effect: Effect) -> Reply:
         if isinstance(effect, protocol.Acquire):
@@ -189,21 +185,18 @@ class Driver:
 
     def _note(self, effect: Effect, state: LedgerState) -> None:
         """Keeps the state for labels and tokens, and tells the observer of a recorded batch."""
-        if effect.step is Step.PREPARE:
+        if effect.step in (Step.ACQUIRE, Step.PREPARE):
             self._began = time.monotonic()
         if isinstance(effect, Change) and effect.step is Step.RECORD and effect.old.pending is not None:
             self._troubled = None
-            done, was = state.totals, effect.old.totals
             plan = effect.old.pending
             self.observer.batch(
                 BatchReport(
                     batch=plan.batch,
                     kind=plan.kind.value,
                     blocks=len(plan.blocks),
-                    totals=Totals(
-                        done.landed - was.landed, done.dead_lettered - was.dead_lettered, done.filtered - was.filtered
-                    ),
-                    seconds=time.monotonic() - self._began if self._began else 0.0,
+                    totals=state.totals.minus(effect.old.totals),
+                    seconds=time.monotonic() - self._began,
                     lag=max(0, self._lag - sum(block.span for block in plan.blocks)),
                 )
             )
