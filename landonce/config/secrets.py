@@ -13,7 +13,9 @@ from urllib.parse import quote, unquote, urlsplit
 _BLOT = "***"
 _SHORTEST = 3
 _known: set[str] = set()
-_URL_PASSWORD = re.compile(r"(?P<before>[a-z][a-z0-9+.-]*://[^\s:/@]*:)(?P<secret>[^\s@]+)(?P<after>@)", re.IGNORECASE)
+_URL_PASSWORD = re.compile(
+    r"(?P<before>[a-z][a-z0-9+.-]*://[^\s:/@]*:)(?P<secret>[^\s\"'<>]+)(?P<after>@)", re.IGNORECASE
+)
 
 
 def remember(secret: str) -> None:

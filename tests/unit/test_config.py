@@ -1,0 +1,265 @@
+"""The pipeline file: what it may say, and what a person reads when it says something else."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import yaml
+
+from landonce.config import load
+from landonce.config.load import parse
+from landonce.config.values import seconds, size
+from landonce.errors import ConfigError
+
+ISSUE = """
+pipeline: clicks
+source:
+  kafka: {bootstrap_servers: "localhost:9092", topics: [clicks], format: json, start: earliest}
+transform: {where: "event <> 'ping'"}        # optional
+sink:
+  clickhouse: {url: "http://default:${CH_PASSWORD}@localhost:8123/default", table: clicks, create: true}
+ledger: {sqlite: clicks.ledger}
+batch: {interval: 1s, max_rows: 1000000, block_rows: 200000}
+dead_letters: {path: dead/}
+"""
+FILE = {
+    "pipeline": "clicks",
+    "source": {"kafka": {"bootstrap_servers": "localhost:9092", "topics": ["clicks"]}},
+    "sink": {"clickhouse": {"url": "http://default:@localhost:8123/default", "table": "clicks"}},
+}
+FOLDER = Path("/somewhere/pipelines")
+
+
+def read(document=FILE, **changes):
+    """The file with values put at dotted places."""
+    document = copy.deepcopy(document)
+    for place, value in changes.items():
+        *parents, last = place.split("__")
+        at = document
+        for each in parents:
+            at = at.setdefault(each, {})
+        at[last] = value
+    return parse(yaml.safe_dump(document), FOLDER / "clicks.yaml")
+
+
+def refusal(**changes):
+    with pytest.raises(ConfigError) as refused:
+        read(**changes)
+    assert refused.value.exit_code == 2
+    return str(refused.value)
+
+
+def test_the_ten_lines_of_the_readme(monkeypatch):
+    monkeypatch.setenv("CH_PASSWORD", "a secret")
+    config = parse(ISSUE, FOLDER / "clicks.yaml")
+    assert config.pipeline == "clicks"
+    assert config.source.kafka.topics == ("clicks",)
+    assert config.transform.where == "event <> 'ping'"
+    assert config.batch.interval == 1.0
+    assert config.sink.clickhouse.create
+
+
+def test_defaults():
+    config = read()
+    assert config.ledger.sqlite == FOLDER / "landonce.ledger"
+    assert config.dead_letters.path == FOLDER / "dead"
+    assert config.source.kafka.start == "earliest"
+    assert config.sink.clickhouse.coordinates
+    assert not config.sink.clickhouse.create
+    assert config.transform.empty
+
+
+class TestYaml:
+    def test_is_loaded_safely(self, tmp_path):
+        """A tag that would run code is not understood, and nothing runs."""
+        trap = tmp_path / "trap"
+        text = f"pipeline: !!python/object/apply:os.system ['touch {trap}']"
+        with pytest.raises(ConfigError, match="is not YAML"):
+            parse(text, FOLDER / "clicks.yaml")
+        assert not trap.exists()
+
+    def test_is_broken(self):
+        with pytest.raises(ConfigError, match="is not YAML"):
+            parse("pipeline: [", FOLDER / "clicks.yaml")
+
+    @pytest.mark.parametrize("text", ["", "clicks", "[1, 2]", "7"])
+    def test_is_not_a_mapping(self, text):
+        with pytest.raises(ConfigError, match="begins with `pipeline: NAME`"):
+            parse(text, FOLDER / "clicks.yaml")
+
+    @pytest.mark.parametrize(
+        "text",
+        ["pipeline: a\npipeline: b\n", "pipeline: a\nsource: {kafka: {topics: [a], topics: [b]}}\n"],
+    )
+    def test_a_key_stands_twice(self, text):
+        with pytest.raises(ConfigError, match="stands twice"):
+            parse(text, FOLDER / "clicks.yaml")
+
+    def test_there_is_no_such_file(self, tmp_path):
+        with pytest.raises(ConfigError, match="there is no such file"):
+            load(tmp_path / "none.yaml")
+
+    def test_is_a_folder(self, tmp_path):
+        with pytest.raises(ConfigError, match="cannot be read"):
+            load(tmp_path)
+
+
+class TestKeys:
+    @pytest.mark.parametrize(
+        ("place", "suggestion"),
+        [
+            ("pipline", "pipeline"),
+            ("source__kafak", "kafka"),
+            ("source__kafka__topcis", "topics"),
+            ("source__kafka__shema", "schema"),
+            ("transform__wher", "where"),
+            ("sink__clickhous", "clickhouse"),
+            ("sink__clickhouse__tabel", "table"),
+            ("ledger__sqllite", "sqlite"),
+            ("batch__max_row", "max_rows"),
+            ("dead_letters__pth", "path"),
+            ("spark__mastr", "master"),
+        ],
+    )
+    def test_an_unknown_key_has_a_suggestion_at_each_level(self, place, suggestion):
+        said = refusal(**{place: "x"})
+        assert f"{place.replace('__', '.')}: unknown key; did you mean {suggestion!r}?" in said
+
+    def test_a_key_that_resembles_nothing_gets_the_list(self):
+        assert "known here:" in refusal(sink__clickhouse__zzzzzz=1)
+
+    def test_a_missing_key_is_named_with_its_place(self):
+        document = copy.deepcopy(FILE)
+        del document["source"]["kafka"]["topics"]
+        with pytest.raises(ConfigError, match=r"source\.kafka\.topics: is missing"):
+            read(document)
+
+    def test_every_mistake_is_named_at_once(self):
+        said = refusal(pipline="x", batch__max_rows=0, source__kafka__start="yesterday")
+        assert all(place in said for place in ("pipline", "batch.max_rows", "source.kafka.start"))
+
+    @pytest.mark.parametrize("name", ["", "a b", "-x", "a/b", "x" * 101])
+    def test_a_pipeline_name(self, name):
+        assert "pipeline:" in refusal(pipeline=name)
+
+    def test_a_topic_named_twice(self):
+        assert "named twice" in refusal(source__kafka__topics=["a", "a"])
+
+    def test_two_ledgers_or_none(self):
+        assert "name one ledger" in refusal(ledger={"sqlite": "a", "postgres": "postgresql://h/d"})
+        assert "name one ledger" in refusal(ledger={})
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "bootstrap.servers",
+        "group.id",
+        "enable.auto.commit",
+        "enable.auto.offset.store",
+        "isolation.level",
+        "auto.offset.reset",
+        "enable.partition.eof",
+        "group.instance.id",
+    ],
+)
+def test_what_the_guarantee_rests_on_cannot_be_set(option):
+    assert f"{option} is set by landonce itself" in refusal(source__kafka__options={option: "x"})
+
+
+def test_other_librdkafka_options_pass():
+    config = read(source__kafka__options={"security.protocol": "SASL_SSL", "socket.keepalive.enable": True})
+    assert config.source.kafka.options["security.protocol"] == "SASL_SSL"
+
+
+class TestEnvironment:
+    @pytest.mark.parametrize("password", ["p@ss/w:rd", "a%2Fb", "x y#z?", "ümlaut", "plain"])
+    def test_any_password_will_do_in_a_url(self, monkeypatch, password):
+        from landonce.write.clickhouse.address import parse_url
+
+        monkeypatch.setenv("CH_PASSWORD", password)
+        config = read(sink__clickhouse__url="http://me:${CH_PASSWORD}@host:8123/db")
+        address = parse_url(config.sink.clickhouse.url.get_secret_value())
+        assert (address.user, address.password, address.host, address.database) == ("me", password, "host", "db")
+
+    def test_outside_of_a_password_it_stands_as_it_is(self, monkeypatch):
+        monkeypatch.setenv("BROKERS", "a:9092,b:9092")
+        assert read(source__kafka__bootstrap_servers="${BROKERS}").source.kafka.bootstrap_servers == "a:9092,b:9092"
+
+    def test_in_lists_and_options(self, monkeypatch):
+        monkeypatch.setenv("TOPIC", "clicks")
+        monkeypatch.setenv("SASL_PASSWORD", "s/e@c")
+        config = read(source__kafka__topics=["${TOPIC}"], source__kafka__options={"sasl.password": "${SASL_PASSWORD}"})
+        assert config.source.kafka.topics == ("clicks",)
+        assert config.source.kafka.options["sasl.password"] == "s/e@c"
+
+    def test_what_is_missing_is_named(self, monkeypatch):
+        monkeypatch.delenv("NOT_THERE", raising=False)
+        monkeypatch.delenv("NOR_THIS", raising=False)
+        said = refusal(sink__clickhouse__table="${NOT_THERE}", pipeline="${NOR_THIS}")
+        assert "the environment does not have NOR_THIS, NOT_THERE" in said
+        assert "export NOR_THIS=" in said
+
+    def test_a_value_is_not_filled_again(self, monkeypatch):
+        monkeypatch.setenv("ONE", "${TWO}")
+        monkeypatch.setenv("TWO", "never")
+        assert read(sink__clickhouse__table="${ONE}").sink.clickhouse.table == "${TWO}"
+
+
+class TestValues:
+    @pytest.mark.parametrize(
+        ("said", "meant"), [("500ms", 0.5), ("15s", 15), ("2m", 120), ("1h", 3600), (3, 3), ("1.5", 1.5), ("0s", 0)]
+    )
+    def test_durations(self, said, meant):
+        assert seconds(said) == meant
+
+    @pytest.mark.parametrize("said", ["soon", "-1s", "1 day", True, None, "", "1s2m"])
+    def test_what_is_no_duration(self, said):
+        with pytest.raises(ValueError, match="not a duration"):
+            seconds(said)
+
+    @pytest.mark.parametrize(
+        ("said", "meant"), [("64MB", 64_000_000), ("256MiB", 2**28), ("1kb", 1000), (17, 17), ("1.5KiB", 1536)]
+    )
+    def test_sizes(self, said, meant):
+        assert size(said) == meant
+
+    @pytest.mark.parametrize("said", ["big", "-1", "1TBs", False, None])
+    def test_what_is_no_size(self, said):
+        with pytest.raises(ValueError, match="not a size"):
+            size(said)
+
+    def test_are_named_with_their_place(self):
+        assert "batch.interval: is not a duration" in refusal(batch__interval="soon")
+        assert "batch.block_bytes: is not a size" in refusal(batch__block_bytes="big")
+
+    @pytest.mark.parametrize(
+        ("place", "value"),
+        [
+            ("batch__max_rows", 0),
+            ("batch__block_rows", 1_000_001),
+            ("sink__clickhouse__deadline", "0s"),
+            ("sink__clickhouse__deadline", "2h"),
+            ("stall", 0),
+            ("source__kafka__topics", []),
+        ],
+    )
+    def test_limits(self, place, value):
+        assert place.replace("__", ".") in refusal(**{place: value})
+
+
+def test_relative_paths_are_taken_from_the_file(tmp_path, monkeypatch):
+    """The command may be run from anywhere; the ledger must always be the same one."""
+    (tmp_path / "conf").mkdir()
+    file = tmp_path / "conf" / "clicks.yaml"
+    file.write_text(yaml.safe_dump({**FILE, "ledger": {"sqlite": "l/clicks.ledger"}, "dead_letters": {"path": "dead"}}))
+    monkeypatch.chdir(tmp_path)
+    for named in (Path("conf/clicks.yaml"), file):
+        config = load(named)
+        assert config.ledger.sqlite == tmp_path / "conf" / "l" / "clicks.ledger"
+        assert config.dead_letters.path == tmp_path / "conf" / "dead"
+
+
+def test_absolute_paths_stay():
+    config = read(ledger={"sqlite": "/var/l"}, dead_letters={"path": "/var/dead"})
+    assert (config.ledger.sqlite, config.dead_letters.path) == (Path("/var/l"), Path("/var/dead"))
