@@ -118,6 +118,8 @@ def fit(array: pa.Array, field: Field) -> tuple[pa.Array, list[Fault]]:
     faults = _unless(pc.or_(fitted.is_valid(), array.is_null()), f"does not fit {field.type}")
     if pt.is_string(field.type):
         faults += _string_faults(fitted, field)
+    if pt.is_temporal(field.type):
+        faults += _out_of_bounds(fitted, field)
     if field.required and array.null_count:
         faults.append(Fault(_rows(array.is_null()), MISSING))
     return fitted, faults
@@ -129,9 +131,9 @@ def _settle(array: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.Array
     if pt.is_struct(type_):
         return _settle_struct(array, type_, field)
     if pt.is_timestamp(type_) or pt.is_date32(type_):
-        if pt.is_integer(array.type):
-            return _from_ticks(array, type_, field.scale or 0)
-        return _from_text(array, type_)
+        ticks = pt.is_integer(array.type)
+        settled, faults = _from_ticks(array, type_, field.scale or 0) if ticks else _from_text(array, type_)
+        return settled, faults + _out_of_bounds(settled, field)
     if pt.is_decimal(type_):
         return _settle_decimal(array, type_)
     if pt.is_floating(type_):
@@ -187,6 +189,15 @@ def _string_faults(array: pa.Array, field: Field) -> list[Fault]:
         whole = pc.match_substring_regex(array, pattern=rf"\A(?:{field.pattern})\z")
         faults += _unless(whole, "does not match its pattern")
     return faults
+
+
+def _out_of_bounds(array: pa.Array, field: Field) -> list[Fault]:
+    if field.bounds is None:
+        return []
+    whole = array.cast(pa.int32() if pt.is_date32(array.type) else pa.int64())
+    least, most = field.bounds
+    fits = pc.and_(pc.greater_equal(whole, least), pc.less_equal(whole, most))
+    return _unless(fits, "lies outside of what the target can hold")
 
 
 def _from_ticks(array: pa.Array, type_: pa.DataType, scale: int) -> tuple[pa.Array, list[Fault]]:

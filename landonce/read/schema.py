@@ -20,6 +20,7 @@ class Field:
     ``type`` is what the decoder produces. ``allowed`` and ``pattern`` apply to every string in the field, so they
     also work for a list of strings; ``pattern`` is RE2 and must match the whole string. ``scale`` lets a temporal
     field take JSON integers as ticks of ``10**-scale`` seconds since the epoch; without it integers are rejected.
+    ``bounds`` are the least and the greatest value that the target can hold of a temporal field, in units of ``type``.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Field:
     allowed: frozenset[str] | None = None
     pattern: str | None = None
     scale: int | None = None
+    bounds: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if self.scale is not None:
@@ -35,6 +37,8 @@ class Field:
                 raise ValueError(f"field {self.name!r}: scale needs a timestamp or date32, not {self.type}")
             if not 0 <= self.scale <= 9:
                 raise ValueError(f"field {self.name!r}: scale must be between 0 and 9, not {self.scale}")
+        if self.bounds is not None and not pt.is_temporal(_innermost(self.type)):
+            raise ValueError(f"field {self.name!r}: bounds need a temporal type, not {self.type}")
         if (self.allowed is not None or self.pattern is not None) and not pt.is_string(_innermost(self.type)):
             raise ValueError(f"field {self.name!r}: allowed and pattern need strings, not {self.type}")
 
@@ -63,7 +67,15 @@ class Schema:
     def fingerprint(self) -> str:
         """A SHA-256 over every property of every field: equal schemas agree in any process, unequal ones differ."""
         canonical = [
-            [field.name, _spell(field.type), field.required, _sorted(field.allowed), field.pattern, field.scale]
+            [
+                field.name,
+                _spell(field.type),
+                field.required,
+                _sorted(field.allowed),
+                field.pattern,
+                field.scale,
+                field.bounds,
+            ]
             for field in self.fields
         ]
         return hashlib.sha256(json.dumps(canonical, ensure_ascii=True).encode()).hexdigest()
