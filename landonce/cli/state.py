@@ -94,11 +94,11 @@ def rebase(
     Example: `landonce state rebase clicks.yaml --to latest`
     """
     with opened(file) as parts:
-        ledger = _load(parts)
+        ledger = _load(parts, bound=False)
         view = parts.broker.survey(parts.config.source.kafka.topics)
         target = parts.sink.target()
         decision = operate.rebase(
-            ledger, view, _held(target, ledger), _owner(), to=Start(to.value), drop_pending=drop_pending
+            ledger, view, _held(target, ledger, view), _owner(), to=Start(to.value), drop_pending=drop_pending
         )
 
         def settle() -> None:
@@ -162,9 +162,10 @@ def _decide(
     out.print(f"[green]done[/], and recorded in the journal: epoch {decision.new.epoch}. Next: landonce run FILE")
 
 
-def _load(parts: Parts) -> LedgerState:
+def _load(parts: Parts, *, bound: bool = True) -> LedgerState:
+    """The ledger's entry. `bound`: one that was never bound to a topic will not do."""
     found = parts.ledger.load()
-    if found is None or found.fresh:
+    if found is None or (bound and found.fresh):
         raise NothingToDo(
             f"pipeline {parts.config.pipeline!r} has no position yet: it never ran, or its ledger is somewhere else.",
             safe="Nothing was changed.",
@@ -177,11 +178,12 @@ def _owner() -> str:
     return uuid.uuid4().hex
 
 
-def _held(target: Target, ledger: LedgerState) -> TargetView:
+def _held(target: Target, ledger: LedgerState, view: SourceView) -> TargetView:
     """How far the target holds each partition, by the topics' own names."""
     if not target.exists():
         return TargetView(())
-    names = {Partition(ledger.label(each.topic), each.number): each for each in ledger.committed()}
+    known = {*ledger.committed(), *(partition for partition, _ in view.extents)}
+    names = {Partition(ledger.label(each.topic), each.number): each for each in known}
     seen = target.look([(each, 0) for each in names])
     return TargetView(tuple((names[partition], end) for partition, end in seen.ends))
 

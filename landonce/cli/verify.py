@@ -24,6 +24,7 @@ from landonce.verify.letters import Letters
 from landonce.verify.topic import PlainReader
 from landonce.write.recipe import Recipe
 
+_PIPED_WIDTH = 200
 _COLUMNS = ("read", "expected", "landed", "dead_lettered", "filtered")
 
 
@@ -128,7 +129,7 @@ def _show(report: Report) -> None:
     for each in report.partitions:
         counts = [*(getattr(each, name) for name in _COLUMNS), *(each.count(fault) for fault in Fault)]
         table.add_row(str(each.partition), f"[{each.first}, {each.end})", *map(str, counts), style=_style(each.exact))
-    out.print(table)
+    out.print(table, width=None if out.is_terminal else _PIPED_WIDTH)
     for line in (*_faults(report), *_asides(report), *report.notes):
         out.print(line, markup=False)
     _verdict(report)

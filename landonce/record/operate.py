@@ -20,7 +20,7 @@ from landonce.errors import ClusterChanged, Halt, LandonceError, TopicRecreated
 from landonce.plan.blocks import Block, Kind, Plan
 from landonce.plan.ranges import Partition, Range
 from landonce.read.source import Extent, SourceView, Start
-from landonce.record.ledger import LedgerState, Note, Position, taken
+from landonce.record.ledger import LedgerState, Note, Position, bound, taken
 from landonce.write.target import TargetView
 
 _ID_LETTERS = 8
@@ -127,8 +127,11 @@ def rebase(
 
     A topic that is another one begins at `to`. Where only a partition moved (it vanished, or ended before its position),
     only that one does. Either way its new rows get a label of their own in `_topic` if old ones may be in the target.
-    Topics that did not change keep their positions.
+    Topics that did not change keep their positions. A ledger that was never bound, because the target holds rows that
+    the topic cannot have, is bound here.
     """
+    if state.fresh:
+        state = _bound_afresh(state, view, to)
     remade = changed_topics(state, view)
     moved = _moved(state, view, target, remade)
     if not (remade or moved or state.cluster_id != view.cluster_id):
@@ -151,6 +154,12 @@ def rebase(
     )
     does = _say_rebase(state, view, remade, moved, relabelled, to)
     return Decision("rebase", new, does, _rebase_costs(state, new, view, to))
+
+
+def _bound_afresh(state: LedgerState, view: SourceView, to: Start) -> LedgerState:
+    """As a first start would bind it; the version is still the one that is compared."""
+    firsts = {partition: _edge(extent, to) for partition, extent in view.extents}
+    return replace(bound(state, view.cluster_id, dict(view.topic_ids), firsts), version=state.version)
 
 
 def changed_topics(state: LedgerState, view: SourceView) -> frozenset[str]:

@@ -63,5 +63,5 @@ class HeldRows:
         return Counted(*(np.asarray(column.to_numpy(), np.int64) for column in answer.columns))
 
 
-def _asked(partition: Partition, first: int, end: int) -> dict[str, object]:
-    return {"label": partition.topic, "number": partition.number, "first": first, "end": end}
+def _asked(partition: Partition, first: int, end: int) -> dict[str, str]:
+    return {"label": partition.topic, "number": str(partition.number), "first": str(first), "end": str(end)}

@@ -190,6 +190,16 @@ class TestRebase:
         decision = rebase(fresh, view({P0: (0, 30)}), held, "operator")
         assert decision.new.label("t") != "t"
 
+    def test_a_lost_ledger_before_a_table_of_another_topic(self):
+        """A start refuses to bind it (the target is ahead of what the topic can have); this command binds it."""
+        lost = LedgerState("p", lineage="lineage", epoch=1, owner="driver", version=1)
+        decision = rebase(lost, view({P0: (3, 30), P1: (0, 9)}), TargetView(((P0, 500),)), "operator")
+        assert decision.new.label("t") == "t@id-of-t-"
+        assert committed(decision) == {P0: 3, P1: 0}
+        is_one_change(lost, decision)
+        with pytest.raises(NothingToDo):
+            rebase(lost, view({P0: (3, 30)}), TargetView(((P0, 30),)), "operator")
+
     def test_no_label_where_nothing_was_ever_written(self):
         decision = rebase(ledger(batch=0), view({P0: (0, 4)}, t="new"), NOTHING_HELD, "operator")
         assert decision.new.labels == ()
