@@ -87,7 +87,7 @@ def quoted(identifier: str) -> str:
 
 
 def literal(text: str) -> str:
-    """A string as it may stand where ClickHouse takes no parameter: in the structure of `input()`, in a DDL."""
+    """A string as it may stand where ClickHouse takes no parameter, such as a DDL."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 
 from landonce.errors import TableUnfit
-from landonce.write.clickhouse import settings
 from landonce.write.clickhouse.address import TableName
 from landonce.write.clickhouse.columns import coordinate_faults, filled
 from landonce.write.clickhouse.connection import Connection
@@ -62,9 +61,8 @@ def _server(connection: Connection) -> Iterator[Finding]:
     now = connection.one("SELECT toUnixTimestamp64Milli(now64(3))")
     skew = now - round((before + time.time()) * 500)
     version = str(connection.one("SELECT version()"))
-    missing = settings.NEEDED - connection.known_settings()
     numbers = tuple(int(part) for part in version.split(".")[:2])
-    if missing or numbers < _OLDEST:
+    if numbers < _OLDEST:
         yield Finding(Level.REFUSED, f"ClickHouse {version} is too old", f"use {_OLDEST[0]}.{_OLDEST[1]} or later")
     else:
         yield Finding(Level.OK, f"ClickHouse {version}")
@@ -167,7 +165,8 @@ def _reading(connection: Connection, table: Table) -> Iterator[Finding]:
     if table.sorting_key.replace("`", "").startswith("_topic"):
         return
     sql = "SELECT count() FROM system.data_skipping_indices WHERE database = {d:String} AND table = {t:String} AND expr = '_offset'"
-    if connection.one(sql, {"d": table.name.database, "t": table.name.name}):
+    indexed = connection.ask_if_allowed(sql, {"d": table.name.database, "t": table.name.name})
+    if indexed is None or indexed.column(0)[0].as_py():
         return
     yield Finding(
         Level.WARNING,
@@ -223,5 +222,6 @@ def _table_setting(connection: Connection, table: Table, name: str) -> str:
     if own is not None:
         return own
     source = "replicated_merge_tree_settings" if table.replicated else "merge_tree_settings"
-    rows = connection.ask(f"SELECT value FROM system.{source} WHERE name = {{name:String}}", {"name": name})  # noqa: S608
-    return str(rows.column(0)[0].as_py()) if rows.num_rows else ""
+    sql = f"SELECT value FROM system.{source} WHERE name = {{name:String}}"  # noqa: S608
+    rows = connection.ask_if_allowed(sql, {"name": name})
+    return str(rows.column(0)[0].as_py()) if rows is not None and rows.num_rows else ""

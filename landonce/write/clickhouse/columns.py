@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from landonce.errors import TableUnfit
 from landonce.read.schema import Field, Schema
-from landonce.write.clickhouse.address import literal, quoted
+from landonce.write.clickhouse.address import quoted
 from landonce.write.clickhouse.types import Mapped, Unsupported, map_type
 from landonce.write.sink import COORDINATES
 
@@ -60,7 +60,7 @@ class Column:
 
     @property
     def wire(self) -> str:
-        """The type in the structure of `input()`."""
+        """The type that ClickHouse is told it reads."""
         mapped = self.mapped
         if self.optional and not mapped.nullable and not pa.types.is_nested(mapped.arrow):
             return f"Nullable({mapped.wire})"
@@ -120,8 +120,8 @@ def sent_type(column: Column) -> pa.DataType:
 
 
 def structure(columns: Iterable[Column]) -> str:
-    """The structure of `input()` as a literal."""
-    return literal(", ".join(f"{quoted(each.name)} {each.wire}" for each in columns))
+    """What ClickHouse is told that it reads."""
+    return ", ".join(f"{quoted(each.name)} {each.wire}" for each in columns)
 
 
 def names(columns: Iterable[Column]) -> str:

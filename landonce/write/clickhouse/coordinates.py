@@ -25,7 +25,7 @@ def condition(topic: str, partition: int, first: int, end: int | None = None) ->
     return f"(_topic = {{{topic}:String}} AND _partition = {int(partition)} AND _offset >= {int(first)}{upper})"
 
 
-def where(wanted: Iterable[tuple[Partition, int, int | None]]) -> tuple[str, dict[str, object]]:
+def where(wanted: Iterable[tuple[Partition, int, int | None]]) -> tuple[str, dict[str, str]]:
     """Ranges as a condition and its parameters."""
     topics: dict[str, str] = {}
     parts = []

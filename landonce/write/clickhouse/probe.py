@@ -10,16 +10,15 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
-from clickhouse_connect.driver.external import ExternalData
 
 from landonce.plan.ranges import Range
 from landonce.write.clickhouse.address import literal, quoted
 from landonce.write.clickhouse.columns import Column, structure
 from landonce.write.clickhouse.connection import Connection
 from landonce.write.clickhouse.coordinates import Line, compare, where
-from landonce.write.clickhouse.rows import encode, fitted
+from landonce.write.clickhouse.rows import ROWS, encode, fitted
 from landonce.write.clickhouse.tables import Table
-from landonce.write.clickhouse.typenames import unquote
+from landonce.write.clickhouse.wire import Rows
 from landonce.write.settle import Presence
 from landonce.write.sink import COORDINATES, Probe
 
@@ -70,7 +69,7 @@ def _found(connection: Connection, table: Table, ranges: Sequence[Range]) -> pa.
     return pa.concat_tables(each.rename_columns(list(COORDINATES)).cast(_FOUND) for each in tables)
 
 
-def _questions(ranges: Sequence[Range]) -> Iterator[tuple[str, dict[str, object]]]:
+def _questions(ranges: Sequence[Range]) -> Iterator[tuple[str, dict[str, str]]]:
     for start in range(0, len(ranges), _RANGES_PER_QUESTION):
         some = ranges[start : start + _RANGES_PER_QUESTION]
         yield where((each.partition, each.first, each.end) for each in some)
@@ -95,14 +94,9 @@ def _partitions_lacking(connection: Connection, table: Table, missing: pa.Table)
     """The table partitions that rows would go to, computed by the server itself from the rows, as an insert would."""
     sent = [each for each in table.columns if each.name in missing.column_names]
     converted = ", ".join(_as_inserted(each, each in sent) for each in table.columns if _computable(each, sent))
-    sql = f"SELECT DISTINCT toString(tuple({table.partition_key})) FROM (SELECT {converted} FROM landonce_rows)"  # noqa: S608
-    external = ExternalData(
-        file_name="landonce_rows",
-        data=encode(fitted(missing, sent)).to_pybytes(),
-        fmt="ArrowStream",
-        structure=unquote(structure(sent)),
-    )
-    return set(connection.ask(sql, external=external).column(0).to_pylist())
+    sql = f"SELECT DISTINCT toString(tuple({table.partition_key})) FROM (SELECT {converted} FROM {ROWS})"  # noqa: S608
+    rows = Rows(ROWS, structure(sent), encode(fitted(missing, sent)))
+    return set(connection.ask(sql, rows=rows).column(0).to_pylist())
 
 
 def _computable(column: Column, sent: Sequence[Column]) -> bool:
@@ -114,5 +108,5 @@ def _as_inserted(column: Column, sent: bool) -> str:
     if not sent:
         return f"CAST({column.default}, {type_}) AS {name}"
     if column.wire.startswith("Nullable(") and not column.type.startswith(("Nullable(", "LowCardinality(Nullable(")):
-        return f"CAST(ifNull(landonce_rows.{name}, {column.default}), {type_}) AS {name}"
-    return f"CAST(landonce_rows.{name}, {type_}) AS {name}"
+        return f"CAST(ifNull({ROWS}.{name}, {column.default}), {type_}) AS {name}"
+    return f"CAST({ROWS}.{name}, {type_}) AS {name}"

@@ -48,7 +48,12 @@ class Answer:
     status: int
     code: int | None = None
     query_id: str = ""
-    text: str = ""
+    data: bytes = b""
+
+    @property
+    def text(self) -> str:
+        """What it says, as far as anyone wants to read."""
+        return self.data[:10_000].decode(errors="replace")
 
 
 def judge(answer: Answer, query_id: str, table: str) -> Reply:
@@ -65,12 +70,12 @@ def judge(answer: Answer, query_id: str, table: str) -> Reply:
     return Reply.REFUSED
 
 
-def refusal(code: int, text: str, table: str) -> TargetRefused:
+def refusal(code: int, text: str, asked: str) -> TargetRefused:
     """The error for a permanent code, with what to do about it."""
     return TargetRefused(
-        f"ClickHouse refused {table} ({PERMANENT[code]}, code {code}): {first_line(text)}",
+        f"ClickHouse refused {asked} ({PERMANENT[code]}, code {code}): {first_line(text)}",
         safe="Nothing of this request was acknowledged; starting again is safe.",
-        command=_what_to_do(code, table),
+        command=_what_to_do(code),
     )
 
 
@@ -81,11 +86,11 @@ def first_line(text: str) -> str:
     return line if len(line) <= 300 else line[:297] + "..."
 
 
-def _what_to_do(code: int, table: str) -> str:
+def _what_to_do(code: int) -> str:
     if code in _LOGIN:
         return "correct user and password in the url of {file}, then start again"
     if code in _GRANT:
-        return f"GRANT INSERT, SELECT ON {table} TO the user of {{file}}, then `landonce check {{file}}`"
+        return "give the user of {file} the right that ClickHouse names, then `landonce check {file}`"
     if code in _VALUE:
-        return f"make {table} accept the value, or filter it out with `where` in {{file}}, then start again"
+        return "make the table accept the value, or filter it out with `where` in {file}, then start again"
     return "landonce check {file}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from landonce.errors import TargetRefused
 from landonce.write.clickhouse.connection import Connection
 from landonce.write.clickhouse.tables import Table
 from landonce.write.sink import Finding, Level
@@ -20,36 +19,30 @@ WHERE database = {database:String} AND table IN ({name:String}, '')
 def check_rights(connection: Connection, table: Table) -> Iterator[Finding]:
     """Grants and row policies of the user who asks."""
     user = connection.one("SELECT currentUser()")
-    needed = ["INSERT", "SELECT"]
-    missing = [right for right in needed if not connection.granted(f"{right} ON {table.name.sql}")]
-    if table.replicated and not connection.granted(f"SYSTEM SYNC REPLICA ON {table.name.sql}"):
-        missing.append("SYSTEM SYNC REPLICA")
-    if missing:
-        rights = ", ".join(missing)
-        yield Finding(
-            Level.REFUSED,
-            f"user {user} lacks {rights} on {table.name}",
-            f"GRANT {rights} ON {table.name.sql} TO {user}",
-        )
-    else:
-        yield Finding(Level.OK, f"user {user} may insert and select")
-    if not (connection.granted("KILL QUERY ON *.*") and connection.granted("SHOW PROCESSLIST ON *.*")):
+    needed = [f"INSERT ON {table.name.sql}", f"SELECT ON {table.name.sql}", "SELECT ON system.processes"]
+    if table.replicated:
+        needed.append(f"SYSTEM SYNC REPLICA ON {table.name.sql}")
+    missing = [right for right in needed if not connection.granted(right)]
+    for right in missing:
+        yield Finding(Level.REFUSED, f"user {user} lacks {right.replace('`', '')}", f"GRANT {right} TO {user}")
+    if not missing:
+        yield Finding(Level.OK, f"user {user} may insert, select, and see running inserts")
+    if not connection.granted("KILL QUERY ON *.*"):
         yield Finding(
             Level.WARNING,
-            f"user {user} lacks KILL QUERY or SHOW PROCESSLIST: it sees and ends only inserts that it sent itself",
-            f"GRANT KILL QUERY, SHOW PROCESSLIST ON *.* TO {user}, before the pipeline ever changes its user",
+            f"user {user} lacks KILL QUERY: it can end only inserts that it sent itself",
+            f"GRANT KILL QUERY ON *.* TO {user}, before the pipeline ever changes its user",
         )
     yield from _policies(connection, table, user)
 
 
 def _policies(connection: Connection, table: Table, user: str) -> Iterator[Finding]:
-    try:
-        found = connection.ask(_POLICIES, {"database": table.name.database, "name": table.name.name})
-    except TargetRefused:
+    found = connection.ask_if_allowed(_POLICIES, {"database": table.name.database, "name": table.name.name})
+    if found is None:
         yield Finding(
             Level.WARNING,
             f"user {user} may not see row policies: rows could be hidden from it, and would be written again",
-            f"GRANT SHOW ROW POLICIES ON {table.name.sql} TO {user}",
+            f"GRANT SELECT ON system.row_policies TO {user}; GRANT SHOW ROW POLICIES ON {table.name.sql} TO {user}",
         )
         return
     for name in found.column(0).to_pylist():

@@ -13,6 +13,9 @@ import pyarrow.compute as pc
 from landonce.errors import TargetRefused
 from landonce.write.clickhouse.columns import Column, sent_type
 
+ROWS = "landonce_rows"
+"""What rows on their way are called in a statement."""
+
 
 def fitted(rows: pa.Table, columns: Sequence[Column]) -> pa.Table:
     """The columns in the types in which they are sent, as one chunk each."""

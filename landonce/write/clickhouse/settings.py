@@ -1,7 +1,7 @@
 """The settings that the guarantee rests on, sent with every request so that no profile can take them away.
 
 A user's own settings are welcome, except where one of these says otherwise: that is a `ConfigError`, never a silent
-win for either side. A setting that the server does not know (an older or newer version) is not sent; one that the
+win for either side. A setting that came late and that the server does not know is not sent; one that the
 user's profile has fixed to another value is `TargetRefused`.
 """
 
@@ -86,8 +86,30 @@ READ: dict[str, str] = {
     "output_format_arrow_compression_method": "none",
 }
 
-NEEDED = frozenset({"async_insert", "insert_deduplicate", "max_insert_block_size", "min_insert_block_size_rows"})
-"""A server that does not know these is too old to give the guarantee."""
+MAY_BE_UNKNOWN = frozenset(
+    {
+        "cast_ipv4_ipv6_default_on_conversion_error",
+        "deduplicate_insert",
+        "deduplicate_insert_select",
+        "distributed_foreground_insert",
+        "enable_parallel_replicas",
+        "http_write_exception_in_output_format",
+        "input_format_arrow_case_insensitive_column_matching",
+        "input_format_arrow_import_nested",
+        "input_format_ipv4_default_on_conversion_error",
+        "input_format_ipv6_default_on_conversion_error",
+        "input_format_max_block_size_bytes",
+        "max_insert_block_size_bytes",
+        "max_insert_block_size_rows",
+        "output_format_arrow_compression_method",
+        "session_timezone",
+        "use_strict_insert_block_limits",
+    }
+)
+"""Newer than the oldest server that is fit, or due to go. Every other setting must be known, or it was hidden."""
+
+ASKING = {name: READ[name] for name in READ if name not in MAY_BE_UNKNOWN}
+"""What the question for the server's settings itself is asked with."""
 
 _OURS = {"insert_deduplication_token", "query_id", "session_id", "query", "wait_end_of_query", "readonly"}
 
@@ -104,8 +126,14 @@ def to_send(wanted: Mapping[str, str], known: Mapping[str, tuple[str, bool]], us
     """Those of the settings that this server knows. `known` holds for each its value there and whether it is fixed."""
     sent = {}
     for name, value in wanted.items():
-        if name not in known:
+        if name not in known and name in MAY_BE_UNKNOWN:
             continue
+        if name not in known:
+            raise TargetRefused(
+                f"this ClickHouse does not know the setting {name}, or hides it from the user {user}.",
+                safe="Nothing was written.",
+                command="use ClickHouse 24.10 or later, and a profile without filters",
+            )
         there, fixed = known[name]
         if not fixed:
             sent[name] = value

@@ -42,17 +42,13 @@ class ClickHouseTarget(Target):
         return int(self._connection.one("SELECT toUnixTimestamp64Milli(now64(3))"))
 
     def kill(self) -> None:
-        """Ends this pipeline's inserts and waits until they are gone.
-
-        An insert whose body stopped coming sees that it was killed only when the server gives up reading: after
-        `http_receive_timeout`, 30 seconds unless the server says otherwise. It cannot land in between.
-        """
-        everywhere = f"ON CLUSTER {quoted(self._cluster)} " if self._cluster else ""
+        """Ends this pipeline's inserts and waits until they are gone."""
         until = time.monotonic() + _KILL_SECONDS
-        while running := self._running():
-            if time.monotonic() > until:
-                raise self._cannot_kill(running)
-            self._connection.do(f"KILL QUERY {everywhere}WHERE startsWith(query_id, {literal(self._prefix)}) SYNC")
+        while self._running():
+            self._kill_once()
+            left = self._running()
+            if left and time.monotonic() > until:
+                raise _will_not_die(left)
             time.sleep(_POLL_SECONDS)
 
     def look(self, floors: Iterable[tuple[Partition, int]]) -> TargetView:
@@ -86,7 +82,7 @@ class ClickHouseTarget(Target):
         create_table(self._connection, self._name, declared, creation)
 
     def close(self) -> None:
-        self._connection.close()
+        """There is nothing open: every request has a connection of its own."""
 
     def _ends(self, floors: Sequence[tuple[Partition, int]]) -> Iterator[tuple[Partition, int]]:
         wanted, parameters = where((partition, floor, None) for partition, floor in floors)
@@ -104,15 +100,27 @@ class ClickHouseTarget(Target):
         sql = f"SELECT query_id FROM {processes} WHERE startsWith(query_id, {{prefix:String}})"  # noqa: S608
         return tuple(self._connection.ask(sql, {"prefix": self._prefix}).column(0).to_pylist())
 
-    def _cannot_kill(self, running: Sequence[str]) -> TargetRefused | TargetUnavailable:
-        if not self._connection.granted("KILL QUERY ON *.*"):
-            return TargetRefused(
-                f"{len(running)} inserts of another user still run and may not be ended: {running[0]}.",
-                safe="Nothing was written since.",
-                command="GRANT KILL QUERY ON *.* TO the user of {file}, then start again",
-            )
-        return TargetUnavailable(
-            f"{len(running)} killed inserts still run after {_KILL_SECONDS:.0f} seconds: {running[0]}.",
-            safe="Nothing was written since.",
-            command="landonce run {file}",
-        )
+    def _kill_once(self) -> None:
+        everywhere = f"ON CLUSTER {quoted(self._cluster)} " if self._cluster else ""
+        try:
+            self._connection.do(f"KILL QUERY {everywhere}WHERE startsWith(query_id, {literal(self._prefix)}) SYNC")
+        except TargetRefused:
+            left = self._running()
+            if left:
+                raise _may_not_kill(left) from None
+
+
+def _may_not_kill(running: Sequence[str]) -> TargetRefused:
+    return TargetRefused(
+        f"{len(running)} inserts that another user sent still run, and may not be ended: {running[0]}.",
+        safe="Nothing was written since.",
+        command="GRANT KILL QUERY ON *.* to the user of {file}, then start again",
+    )
+
+
+def _will_not_die(running: Sequence[str]) -> TargetUnavailable:
+    return TargetUnavailable(
+        f"{len(running)} killed inserts still run after {_KILL_SECONDS:.0f} seconds: {running[0]}.",
+        safe="Nothing was written since.",
+        command="landonce run {file}",
+    )

@@ -1,7 +1,7 @@
 """ClickHouse's types and Arrow's: which stand for which, exactly. Pure.
 
-A ClickHouse type has three faces here: what a decoder must produce for it (`arrow`), what `input()` is told that it
-reads (`wire`), and the type itself, which ClickHouse converts the wire type to. What Arrow cannot hold exactly is
+A ClickHouse type has three faces here: what a decoder must produce for it (`arrow`), what ClickHouse is told that
+it reads (`wire`), and the type itself, which ClickHouse converts the wire type to. What Arrow cannot hold exactly is
 refused by name, never approximated.
 
     ClickHouse                      Arrow                                    wire

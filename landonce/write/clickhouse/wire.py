@@ -1,12 +1,19 @@
-"""One insert, one connection, one request: nothing here ever sends a request again.
+"""One request over one connection: nothing here ever sends a request again.
 
 A pool could hand out a connection that the server has just closed, and a client library could then resend by itself;
-both turn a known outcome into an unknown one, or worse. A fresh connection per insert costs less than a millisecond.
-It also tells "never connected" (nothing was sent) from "no answer" (anything may have happened).
+both turn a known outcome into an unknown one, or worse. A fresh connection costs less than a millisecond. It also tells
+"never connected" (nothing was sent) from "no answer" (anything may have happened). A client library would moreover ask
+its own questions first, under whatever the user's profile says.
+
+Rows go as external data (a multipart form), not as the body of an INSERT. So ClickHouse has all of them before it begins
+with the statement: an upload that stalls never becomes a running insert, and the deadline is tried after the upload.
+The user needs no right but INSERT and SELECT, where `input()` asks for READ ON FILE and, before 26.5, CREATE TEMPORARY
+TABLE. It costs a tenth of a microsecond per row.
 """
 
 from __future__ import annotations
 
+import secrets
 import ssl
 from base64 import b64encode
 from collections.abc import Mapping
@@ -54,7 +61,20 @@ class Timeouts:
     answer: float = 300.0
 
 
-def post(address: Address, parameters: Mapping[str, str], body: pa.Buffer, tls: Tls, timeouts: Timeouts) -> Answer:
+@dataclass(frozen=True)
+class Rows:
+    """Rows as external data: the name that the statement knows them by, their structure, and Arrow's stream of them."""
+
+    name: str
+    structure: str
+    stream: pa.Buffer
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        return {f"{self.name}_format": "ArrowStream", f"{self.name}_structure": self.structure}
+
+
+def post(address: Address, parameters: Mapping[str, str], body: Rows | bytes, tls: Tls, timeouts: Timeouts) -> Answer:
     """Sends one request and reads its answer. Raises `NotSent` or `NoAnswer`."""
     connection = _connect(address, tls, timeouts)
     try:
@@ -91,28 +111,45 @@ def _connection(address: Address, tls: Tls, timeout: float) -> HTTPConnection:
     return HTTPConnection(address.host, address.port, timeout=timeout)
 
 
-def _send(connection: HTTPConnection, address: Address, parameters: Mapping[str, str], body: pa.Buffer) -> None:
+def _send(connection: HTTPConnection, address: Address, parameters: Mapping[str, str], body: Rows | bytes) -> None:
+    if isinstance(body, Rows):
+        parameters = {**parameters, **body.parameters}
+        content_type, pieces = _form(body)
+    else:
+        content_type, pieces = "text/plain; charset=UTF-8", (memoryview(body),)
     login = b64encode(f"{address.user}:{address.password}".encode()).decode()
     connection.putrequest("POST", f"/?{urlencode(parameters)}", skip_accept_encoding=True)
     connection.putheader("Authorization", f"Basic {login}")
-    connection.putheader("Content-Type", "application/octet-stream")
-    connection.putheader("Content-Length", str(body.size))
+    connection.putheader("Content-Type", content_type)
+    connection.putheader("Content-Length", str(sum(piece.nbytes for piece in pieces)))
+    connection.putheader("User-Agent", "landonce")
     connection.putheader("Connection", "close")
     connection.endheaders()
     try:
-        connection.send(memoryview(body))
+        for piece in pieces:
+            connection.send(piece)
     except (BrokenPipeError, ConnectionResetError):
         # The server may have refused early and closed: its answer can still be there to be read.
         assert connection.sock is not None
         connection.sock.settimeout(_EARLY_ANSWER_SECONDS)
 
 
+def _form(rows: Rows) -> tuple[str, tuple[memoryview, ...]]:
+    """A multipart form around the rows, which are not copied for it."""
+    boundary = secrets.token_hex(24)
+    named = f'name="{rows.name}"; filename="{rows.name}"'
+    opening = f"--{boundary}\r\nContent-Disposition: form-data; {named}\r\n\r\n".encode()
+    closing = f"\r\n--{boundary}--\r\n".encode()
+    pieces = (memoryview(opening), memoryview(rows.stream), memoryview(closing))
+    return f"multipart/form-data; boundary={boundary}", pieces
+
+
 def _read(response: HTTPResponse) -> Answer:
-    text = response.read()
+    data = response.read()
     code = response.headers.get("X-ClickHouse-Exception-Code", "")
     return Answer(
         status=response.status,
         code=int(code) if code.isdigit() else None,
         query_id=response.headers.get("X-ClickHouse-Query-Id", ""),
-        text=text[:10_000].decode(errors="replace"),
+        data=data,
     )

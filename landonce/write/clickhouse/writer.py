@@ -1,9 +1,9 @@
 """The table as a worker sees it: one block is one insert, and one insert is one part per table partition.
 
 The insert carries its token (a resend is harmless or useless), its deadline (ClickHouse refuses it when late) and its
-name (so that it can be found and killed). The deadline is tried when the server begins with the statement, which is
-after the statement can be seen in `system.processes`: what began in time can be killed, what was not yet to be seen
-will be refused. Nothing here decides what an answer means for the block; `settle` does.
+name (so that it can be found and killed). The deadline is tried when the server begins with the statement: after all
+rows have arrived, and after the statement can be seen in `system.processes`. So what began in time can be killed, and
+what could not be seen yet will be refused. Nothing here decides what an answer means for the block; `settle` does.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from landonce.write.clickhouse.columns import Column, names, structure
 from landonce.write.clickhouse.connection import Access, connect
 from landonce.write.clickhouse.probe import count, probe
 from landonce.write.clickhouse.replies import LATE, judge
-from landonce.write.clickhouse.rows import encode, fitted
+from landonce.write.clickhouse.rows import ROWS, encode, fitted
 from landonce.write.clickhouse.tables import Table, describe
-from landonce.write.clickhouse.wire import NoAnswer, NotSent, post
+from landonce.write.clickhouse.wire import NoAnswer, NotSent, Rows, post
 from landonce.write.settle import Presence, Reply
 from landonce.write.sink import COORDINATES, BlockWriter, Insert, Probe
 
@@ -66,8 +66,8 @@ class ClickHouseWriter(BlockWriter):
             "insert_deduplication_token": insert.token,
             "wait_end_of_query": "1",
         }
-        body = encode(fitted(rows, columns), self._compression)
-        reply = self._post(parameters, body, query_id)
+        sent = Rows(ROWS, structure(columns), encode(fitted(rows, columns), self._compression))
+        reply = self._post(parameters, sent, query_id)
         if reply is Reply.ACKNOWLEDGED:
             self._acknowledged = rows.select(COORDINATES)
         return reply
@@ -82,9 +82,9 @@ class ClickHouseWriter(BlockWriter):
             return probe(self._connection, self._table, rows, tuple(ranges))
         return self._probe_by_token(rows)
 
-    def _post(self, parameters: dict[str, str], body: pa.Buffer, query_id: str) -> Reply:
+    def _post(self, parameters: dict[str, str], sent: Rows, query_id: str) -> Reply:
         try:
-            answer = post(self._access.address, parameters, body, self._access.tls, self._access.timeouts)
+            answer = post(self._access.address, parameters, sent, self._access.tls, self._access.timeouts)
         except NotSent:
             return Reply.REFUSED
         except NoAnswer:
@@ -118,10 +118,6 @@ def insert_columns(table: Table, given: Iterable[str], *, coordinates: bool) -> 
 
 def insert_statement(table: TableName, columns: Iterable[Column], deadline: int) -> str:
     """The insert that refuses itself when it begins after its deadline (milliseconds on the server's clock)."""
-    columns = tuple(columns)
     listed = names(columns)
     late = f"throwIf(toUnixTimestamp64Milli(now64(3)) > {int(deadline)}, {literal(LATE)})"
-    return (
-        f"INSERT INTO {table.sql} ({listed}) SELECT {listed} FROM input({structure(columns)}) "  # noqa: S608
-        f"WHERE {late} = 0 FORMAT ArrowStream"
-    )
+    return f"INSERT INTO {table.sql} ({listed}) SELECT {listed} FROM {ROWS} WHERE {late} = 0"  # noqa: S608

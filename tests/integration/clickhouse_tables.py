@@ -1,0 +1,156 @@
+"""Tables and rows for the tests of the ClickHouse sink, and a proxy that loses what it is told to lose."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from http.client import HTTPConnection
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+
+from landonce.local import LocalClickHouse
+from landonce.plan.ranges import Partition, Range
+from landonce.write.clickhouse import ClickHouseSink, ClickHouseTarget, wire
+from landonce.write.clickhouse.columns import structure
+from landonce.write.clickhouse.replies import Answer
+from landonce.write.clickhouse.rows import ROWS, encode, fitted
+from landonce.write.clickhouse.wire import Rows
+from landonce.write.clickhouse.writer import insert_columns, insert_statement
+from landonce.write.sink import Insert
+
+COORDINATES = "_topic LowCardinality(String), _partition Int32, _offset Int64"
+WINDOW = "non_replicated_deduplication_window = 1000"
+_attempts = itertools.count()
+
+
+def make(
+    server: LocalClickHouse, table: str, columns: str, *, rest: str = "ORDER BY _offset", window: str = WINDOW
+) -> None:
+    server.ask(f"CREATE TABLE {table} ({columns}, {COORDINATES}) ENGINE = MergeTree {rest} SETTINGS {window}")
+
+
+def sink_for(server: LocalClickHouse, table: str, **options: object) -> ClickHouseSink:
+    return ClickHouseSink(server.url, table, "orders", **options)  # type: ignore[arg-type]
+
+
+def block(columns: dict[str, object], *, first: int = 0, topic: str = "t", partition: int = 0) -> pa.Table:
+    """Rows with coordinates, one offset after the other."""
+    table = pa.table(columns)
+    count = table.num_rows
+    return (
+        table.append_column("_topic", pa.array([topic] * count, pa.string()))
+        .append_column("_partition", pa.array([partition] * count, pa.int32()))
+        .append_column("_offset", pa.array(np.arange(first, first + count), pa.int64()))
+    )
+
+
+def covering(rows: pa.Table) -> tuple[Range, ...]:
+    offsets = rows.column("_offset").to_pylist()
+    partition = Partition(rows.column("_topic")[0].as_py(), rows.column("_partition")[0].as_py())
+    return (Range(partition, min(offsets), max(offsets) + 1),)
+
+
+def insert(target: ClickHouseTarget, token: str, *, seconds: float = 60) -> Insert:
+    return Insert(token, target.now() + round(seconds * 1000), f"attempt{next(_attempts)}")
+
+
+def parts(server: LocalClickHouse, table: str) -> list[int]:
+    """The rows of each active part."""
+    answer = server.ask(f"SELECT rows FROM system.parts WHERE table = '{table}' AND active ORDER BY rows")
+    return [int(line) for line in answer.split()]
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 10) -> None:
+    until = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < until, "it did not come about in time"
+        time.sleep(0.05)
+
+
+class Stalled:
+    """An insert of which half has been sent, as a stopped worker leaves it."""
+
+    def __init__(self, sink: ClickHouseSink, parameters: dict[str, str], rows: Rows) -> None:
+        self._answer: Answer | None = None
+        self._go = threading.Event()
+        self._thread = threading.Thread(target=self._post, args=(sink, parameters, rows), daemon=True)
+        self._thread.start()
+        time.sleep(0.2)
+
+    def finish(self) -> Answer:
+        self._go.set()
+        self._thread.join(30)
+        assert self._answer is not None
+        return self._answer
+
+    def _post(self, sink: ClickHouseSink, parameters: dict[str, str], rows: Rows) -> None:
+        go = self._go
+
+        class Halting(HTTPConnection):
+            def send(self, data: object) -> None:
+                if isinstance(data, memoryview) and data.nbytes > 100_000:
+                    super().send(data[: len(data) // 2])
+                    go.wait(30)
+                    data = data[len(data) // 2 :]
+                super().send(data)  # type: ignore[arg-type]
+
+        with mock.patch.object(wire, "HTTPConnection", Halting):
+            self._answer = wire.post(sink.access.address, parameters, rows, sink.access.tls, sink.access.timeouts)
+
+
+def stall(sink: ClickHouseSink, rows: pa.Table, deadline: int) -> Stalled:
+    writer = sink.writer()
+    columns = insert_columns(writer._table, rows.column_names, coordinates=True)
+    parameters = {
+        "query": insert_statement(sink.table_name, columns, deadline),
+        "query_id": f"{writer._prefix}token:stalled",
+        "wait_end_of_query": "1",
+    }
+    return Stalled(sink, parameters, Rows(ROWS, structure(columns), encode(fitted(rows, columns))))
+
+
+class Proxy:
+    """Passes HTTP on to a server; `answer` may change or swallow what comes back to a request with rows in it."""
+
+    def __init__(self, port: int, answer: Callable[[bytes], bytes | None]) -> None:
+        self._upstream = port
+        self._answer = answer
+        self.inserts = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with suppress(OSError), client, socket.create_connection(("127.0.0.1", self._upstream)) as server:
+            head = client.recv(65536)
+            is_insert = b"insert_deduplication_token" in head.partition(b"\r\n")[0]
+            self.inserts += is_insert
+            server.sendall(head)
+            threading.Thread(target=_copy, args=(client, server), daemon=True).start()
+            while data := server.recv(65536):
+                changed = self._answer(data) if is_insert else data
+                if changed is None:
+                    client.shutdown(socket.SHUT_RDWR)
+                    return
+                client.sendall(changed)
+
+
+def _copy(source: socket.socket, to: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(65536):
+            to.sendall(data)
