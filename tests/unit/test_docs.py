@@ -1,0 +1,74 @@
+"""What the documents say is true: the file in the README loads, every key is explained, every error is in the tree."""
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+from typer.main import get_command
+
+from landonce import errors
+from landonce.cli import app
+from landonce.config.load import parse
+from landonce.config.model import Pipeline
+from landonce.run.protocol import Step
+
+ROOT = Path(__file__).parents[2]
+
+
+def keys(model: type[BaseModel], before: str = "") -> list[str]:
+    found = []
+    for name, field in model.model_fields.items():
+        path = before + (field.alias or name)
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            found += keys(kind, path + ".")
+        else:
+            found.append(path)
+    return found
+
+
+def test_the_pipeline_file_in_the_readme_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CH_PASSWORD", "a/b@c")
+    (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    pipeline = parse(text, ROOT / "clicks.yaml")
+    assert pipeline.pipeline == "clicks"
+    assert len([line for line in text.splitlines() if line and not line.startswith("#")]) <= 10
+
+
+@pytest.mark.parametrize("key", keys(Pipeline))
+def test_every_key_is_explained(key: str) -> None:
+    assert f"`{key}`" in (ROOT / "docs" / "pipeline-file.md").read_text()
+
+
+def test_every_explained_key_exists() -> None:
+    told = re.findall(r"^\| ((?:`[a-z_.]+`(?:, )?)+) \|", (ROOT / "docs" / "pipeline-file.md").read_text(), re.MULTILINE)
+    named = {key for cell in told for key in re.findall(r"`([a-z_.]+)`", cell)}
+    assert named == set(keys(Pipeline))
+
+
+def test_every_command_in_the_readme_exists() -> None:
+    known = get_command(app).commands  # type: ignore[attr-defined]
+    told = set(re.findall(r"^\$ landonce (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE))
+    assert told
+    assert told <= set(known)
+
+
+def test_every_error_is_in_the_tree() -> None:
+    named = set(re.findall(r"[├└]── (\w+)", errors.__doc__ or "")) | {"LandonceError"}
+    real = {name for name, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__}
+    assert named == real
+
+
+def test_every_step_is_in_the_story() -> None:
+    story = inspect.getmodule(Step).__doc__ or ""
+    for step in Step:
+        assert re.search(rf"^    {step.value}\b", story, re.MULTILINE) or step is Step.STOP
+
+
+@pytest.mark.parametrize("page", sorted(p.name for p in (ROOT / "docs").glob("*.md")) + ["../README.md"])
+def test_links_between_pages_lead_somewhere(page: str) -> None:
+    source = ROOT / "docs" / page
+    for link in re.findall(r"\]\(([^)#:]+)\)", source.read_text()):
+        assert (source.parent / link).exists(), link
