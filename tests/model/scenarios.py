@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .world import Faults, Scenario
+from .values import Faults, Scenario
 
 TWO = ((2,),)
 """One Kafka partition with two records: one block over two table partitions."""
@@ -13,8 +13,8 @@ TINY = ((1,),)
 
 SCENARIOS = (
     Scenario("nothing fails, two drivers", PAIR, Faults()),
-    Scenario("a driver dies, an answer is lost", PAIR, Faults(crash=1, lost=1)),
-    Scenario("a zombie, and the target forgets", TWO, Faults(lost=1, forget=1), limit=120_000),
+    Scenario("a driver dies, an answer is lost", PAIR, Faults(crash=1, lost=1), limit=100_000),
+    Scenario("a zombie, and the target forgets", TWO, Faults(lost=1, forget=1), limit=160_000),
     Scenario("workers outlive their driver", TWO, Faults(abandon=1, lost=1, forget=1), clock=5),
     Scenario("Spark runs a task again", TWO, Faults(rerun=1, crash=1, forget=1)),
     Scenario("a token is burnt, twice", TWO, Faults(burn=2, crash=1), clock=6),
@@ -22,7 +22,7 @@ SCENARIOS = (
     Scenario("the server dies, inserts end in errors", TWO, Faults(server=1, refused=1, crash=1), clock=5),
     Scenario("the ledger does not answer", TWO, Faults(unsure=2, crash=1), starts=3),
     Scenario("records arrive, two blocks", GROWS, Faults(crash=1, lost=1), block_rows=1, table_partitions=1),
-    Scenario("records arrive, one block", GROWS, Faults(crash=1), table_partitions=1),
+    Scenario("records arrive, one block", GROWS, Faults(crash=1), table_partitions=1, limit=120_000),
     Scenario("the batch is smaller than the topic", ((3, 1),), Faults(crash=1), max_rows=2, table_partitions=1),
     Scenario(
         "a new deadline, a late insert",
@@ -33,7 +33,7 @@ SCENARIOS = (
         alive=1,
         clock=6,
     ),
-    Scenario("the ledger is restored", TWO, Faults(crash=1, restore=1), limit=200_000),
+    Scenario("the ledger is restored", TWO, Faults(crash=1, restore=1), limit=300_000),
     Scenario("restored, with a burnt token", TWO, Faults(crash=1, burn=1, restore=1)),
     Scenario("restored, with another cut", ((1,), (3,)), Faults(crash=1, restore=1), block_rows=2),
     Scenario(

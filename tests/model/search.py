@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from landonce import errors
 
-from .world import Model, Violation, World
+from .values import Violation, World
+from .world import Model
 
 PATIENCE = 400
 """Steps that a run without faults may take before it counts as never ending."""
@@ -122,10 +123,10 @@ _DONE = "idle"
 def _fair(model: Model, world: World) -> tuple[str, World | Violation]:
     """The next step of whoever can take one; time passes only when nobody can."""
     for agent in world.drivers:
-        for step in model._driver_steps(world, agent):
+        for step in model.driver_steps(world, agent):
             return step
     for worker in world.workers:
-        for step in model._worker_steps(world, worker):
+        for step in model.worker_steps(world, worker):
             return step
     effect = model.effects.values[world.drivers[0].effect]
     if isinstance(effect, model.core.protocol.Idle):

@@ -7,7 +7,8 @@ import pytest
 from .core import Core, load
 from .scenarios import BEYOND, SCENARIOS
 from .search import search
-from .world import Model, Scenario
+from .values import Scenario
+from .world import Model
 
 ENOUGH = 200_000
 _seen: dict[str, int] = {}
