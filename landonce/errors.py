@@ -7,6 +7,8 @@
     │   ├── SourceUnavailable     Kafka did not answer
     │   ├── TargetUnavailable     the target did not answer
     │   └── LedgerUnavailable     the ledger did not answer
+    ├── LocalStackError           a server that landonce starts for trying and testing did not start or answer
+    ├── DemoFailed                the demo could not be played to its end
     ├── Stalled                   a transient error outlasted its budget; starting again is safe
     └── Halt                      needs a person; nothing was lost, and `command` goes on
         ├── ClusterChanged        the brokers are not the ones of the ledger
@@ -173,3 +175,19 @@ class OutcomeUnknown(Halt):
 
 class NothingToInfer(Halt):
     """No schema was declared and there is no record to take one from."""
+
+
+class LedgerTooNew(Halt):
+    """The ledger was written by a newer landonce."""
+
+
+class LedgerUnreadable(Halt):
+    """The ledger is not one, or is damaged."""
+
+
+class LocalStackError(LandonceError):
+    """A local server or one of its parts is missing, did not start or did not answer; the message says what to do."""
+
+
+class DemoFailed(LandonceError):
+    """The demo could not be played to its end."""

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from landonce.cli.files import Json, print_json
-from landonce.cli.output import err, out
-from landonce.local import LocalStackError, StackInfo
+from landonce.cli.output import out
+from landonce.local import StackInfo
 from landonce.local import down as stop
 from landonce.local import up as start
 from landonce.local.stack import DEFAULT_FOLDER
@@ -35,10 +35,7 @@ def up(folder: Folder = DEFAULT_FOLDER, as_json: Json = False) -> None:
 
     Example: `landonce up --json`
     """
-    try:
-        info = start(folder)
-    except LocalStackError as error:
-        raise _failed(error) from None
+    info = start(folder)
     if as_json:
         print_json(_document(info))
         return
@@ -55,10 +52,7 @@ def down(folder: Folder = DEFAULT_FOLDER) -> None:
 
     Example: `landonce down`
     """
-    try:
-        stop(folder)
-    except LocalStackError as error:
-        raise _failed(error) from None
+    stop(folder)
     out.print(f"stopped; the data is still in {Path(folder).absolute()}", markup=False)
 
 
@@ -73,8 +67,3 @@ def _document(info: StackInfo) -> dict[str, Any]:
             "pid": info.clickhouse_pid,
         },
     }
-
-
-def _failed(error: LocalStackError) -> typer.Exit:
-    err.print(f"LocalStackError: {error}", style="red", markup=False)
-    return typer.Exit(1)

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from landonce.demo.produce import SCHEMA, make_topic, produce
 from landonce.demo.proof import Proof, prove
 from landonce.demo.watch import InFlight, Watch
-from landonce.errors import LandonceError
+from landonce.errors import DemoFailed
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.local.tree import kill_tree
 from landonce.record.open import sqlite_ledger
@@ -39,10 +39,6 @@ ledger: {sqlite: demo.ledger}
 batch: {interval: 0s, max_rows: $max_rows, block_rows: $block_rows}
 dead_letters: {path: dead}
 """)
-
-
-class DemoFailed(LandonceError):
-    """The demo could not be played to its end."""
 
 
 @dataclass

@@ -3,8 +3,8 @@
 Nothing in here is needed to run a pipeline, and nothing that runs a pipeline imports it.
 """
 
+from landonce.errors import LocalStackError
 from landonce.local.clickhouse import LocalClickHouse, LocalUser
-from landonce.local.failure import LocalStackError
 from landonce.local.kafka import LocalKafka
 from landonce.local.stack import StackInfo, down, status, up
 

@@ -17,7 +17,7 @@ from urllib.error import HTTPError
 from urllib.parse import quote
 from xml.sax.saxutils import escape
 
-from landonce.local.failure import LocalStackError
+from landonce.errors import LocalStackError
 from landonce.local.ports import LOOPBACK
 from landonce.local.server import LocalServer
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from landonce.local.failure import LocalStackError
+from landonce.errors import LocalStackError
 
 KAFKA_VERSION = "4.1.1"
 MAVEN_CENTRAL = "https://repo1.maven.org/maven2"

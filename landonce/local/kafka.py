@@ -15,7 +15,7 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from landonce.local.failure import LocalStackError
+from landonce.errors import LocalStackError
 from landonce.local.jars import java, kafka_jars
 from landonce.local.ports import LOOPBACK, is_open
 from landonce.local.server import LocalServer

@@ -20,7 +20,7 @@ from tempfile import NamedTemporaryFile
 
 import psycopg
 
-from landonce.local.failure import LocalStackError
+from landonce.errors import LocalStackError
 from landonce.local.ports import LOOPBACK
 from landonce.local.process import ProcessRef
 from landonce.local.server import LocalServer

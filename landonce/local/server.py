@@ -16,8 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar
 
+from landonce.errors import LocalStackError
 from landonce.local import process
-from landonce.local.failure import LocalStackError
 from landonce.local.ports import free_ports, is_free
 from landonce.local.process import ProcessRef
 

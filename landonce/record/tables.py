@@ -18,7 +18,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Column, ColumnElement, Integer, MetaData, Row, Table, Text, and_, exists
 
-from landonce.errors import Halt
+from landonce.errors import LedgerTooNew, LedgerUnreadable
 from landonce.plan.blocks import Plan
 from landonce.plan.ranges import Partition
 from landonce.record.ledger import LedgerState, Position, Totals
@@ -71,14 +71,6 @@ journal_table = Table(
     Column("action", Text, nullable=False),
     Column("detail", Text, nullable=False),
 )
-
-
-class LedgerTooNew(Halt):
-    """The ledger's tables were made by a newer landonce."""
-
-
-class LedgerUnreadable(Halt):
-    """An entry is there that landonce did not write like this."""
 
 
 def _plain(value: Any) -> Any:

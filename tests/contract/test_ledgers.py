@@ -65,13 +65,13 @@ from ledger_states import (  # noqa: E402
     wide_state,
 )
 
-from landonce.errors import ConfigError, Fenced, Halt, LandonceError, LedgerUnavailable  # noqa: E402
+from landonce.errors import ConfigError, Fenced, Halt, LandonceError, LedgerTooNew, LedgerUnavailable, LedgerUnreadable  # noqa: E402
 from landonce.local.postgres import LocalPostgres  # noqa: E402
 from landonce.record.ledger import LedgerState, taken  # noqa: E402
 from landonce.record.open import open_ledger, postgres_ledger, sqlite_ledger  # noqa: E402
 from landonce.record.postgres import PostgresDatabase  # noqa: E402
 from landonce.record.sql import SqlLedger  # noqa: E402
-from landonce.record.tables import SCHEMA_VERSION, LedgerTooNew, LedgerUnreadable  # noqa: E402
+from landonce.record.tables import SCHEMA_VERSION  # noqa: E402
 
 pytestmark = pytest.mark.timeout(60)
 REFUSED = (AssertionError, pytest.fail.Exception)

@@ -13,8 +13,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from landonce.errors import LocalStackError
 from landonce.local import postgres as module
-from landonce.local.failure import LocalStackError
 from landonce.local.ports import is_open
 from landonce.local.postgres import LocalPostgres
 

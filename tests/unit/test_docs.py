@@ -43,7 +43,9 @@ def test_every_key_is_explained(key: str) -> None:
 
 
 def test_every_explained_key_exists() -> None:
-    told = re.findall(r"^\| ((?:`[a-z_.]+`(?:, )?)+) \|", (ROOT / "docs" / "pipeline-file.md").read_text(), re.MULTILINE)
+    told = re.findall(
+        r"^\| ((?:`[a-z_.]+`(?:, )?)+) \|", (ROOT / "docs" / "pipeline-file.md").read_text(), re.MULTILINE
+    )
     named = {key for cell in told for key in re.findall(r"`([a-z_.]+)`", cell)}
     assert named == set(keys(Pipeline))
 
@@ -67,7 +69,7 @@ def test_every_step_is_in_the_story() -> None:
         assert re.search(rf"^    {step.value}\b", story, re.MULTILINE) or step is Step.STOP
 
 
-@pytest.mark.parametrize("page", sorted(p.name for p in (ROOT / "docs").glob("*.md")) + ["../README.md"])
+@pytest.mark.parametrize("page", [*sorted(p.name for p in (ROOT / "docs").glob("*.md")), "../README.md"])
 def test_links_between_pages_lead_somewhere(page: str) -> None:
     source = ROOT / "docs" / page
     for link in re.findall(r"\]\(([^)#:]+)\)", source.read_text()):
