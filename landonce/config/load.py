@@ -58,7 +58,7 @@ class _NoRepeats(yaml.SafeLoader):
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key, _ in node.value:
-            name = self.construct_object(key, deep=True)  # type: ignore[no-untyped-call]
+            name = self.construct_object(key, deep=True)
             if name in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"key {name!r} stands twice", key.start_mark)
             seen.add(name)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -89,9 +90,7 @@ def _sort_out(consumer: Consumer, messages: list[Message], waiting: dict[Partiti
     if any([message.error() for message in messages]):
         ended = _reached(messages, waiting)
         messages = [message for message in messages if message.error() is None]
-    for partition, mine in _by_partition(messages).items():
-        if partition not in waiting:
-            continue
+    for partition, mine in _by_partition(messages, waiting).items():
         wanted = waiting[partition]
         offsets = np.fromiter([message.offset() for message in mine], dtype=np.int64, count=len(mine))
         if offsets[-1] >= wanted.end - 1:
@@ -107,11 +106,16 @@ def _sort_out(consumer: Consumer, messages: list[Message], waiting: dict[Partiti
             consumer.pause([TopicPartition(partition.topic, partition.number)])
 
 
-def _by_partition(messages: list[Message]) -> dict[Partition, list[Message]]:
-    split: dict[tuple[str, int], list[Message]] = {}
-    for message in messages:
-        split.setdefault((message.topic(), message.partition()), []).append(message)
-    return {Partition(topic, number): mine for (topic, number), mine in split.items()}
+def _by_partition(messages: list[Message], waiting: Mapping[Partition, Range]) -> dict[Partition, list[Message]]:
+    """Messages come in long runs of one partition, so runs are told apart rather than messages."""
+    split: dict[Partition, list[Message]] = {}
+    for (topic, number), run in groupby(messages, key=_place):
+        split.setdefault(Partition(topic, number), []).extend(run)
+    return {partition: mine for partition, mine in split.items() if partition in waiting}
+
+
+def _place(message: Message) -> tuple[str, int]:
+    return message.topic() or "", message.partition() or 0
 
 
 def _reached(messages: list[Message], waiting: Mapping[Partition, Range]) -> set[Partition]:
@@ -121,10 +125,10 @@ def _reached(messages: list[Message], waiting: Mapping[Partition, Range]) -> set
         error = message.error()
         if error is None:
             continue
-        partition = Partition(str(message.topic()), int(message.partition()))
+        partition = Partition(*_place(message))
         wanted = waiting.get(partition)
         if error.code() == KafkaError._PARTITION_EOF:
-            if wanted is not None and message.offset() >= wanted.end:
+            if wanted is not None and (message.offset() or 0) >= wanted.end:
                 reached.add(partition)
         elif error.code() in _GONE and wanted is not None:
             raise RetentionOverrun(

@@ -35,6 +35,8 @@ from landonce.write.target import TargetView
 T = TypeVar("T")
 _PAST = 50
 """Milliseconds past a deadline, so that two readings of one clock cannot disagree."""
+_GLANCE, _BRIEFLY = 0.5, 0.2
+"""Seconds between two looks at an idle topic, at most and at least."""
 
 
 @dataclass
@@ -81,7 +83,8 @@ class Driver:
         if isinstance(effect, Change):
             return self.ledger.change(effect.old, effect.new)
         if isinstance(effect, protocol.Await):
-            return self._await(effect.deadline)
+            self._await(effect.deadline)
+            return None
         if isinstance(effect, protocol.Kill):
             self.target.kill()
             return self.target.now()
@@ -179,8 +182,10 @@ class Driver:
         return results
 
     def _idle(self) -> bool:
-        wait = max(0.05, self._began + self.pace.batch.interval - time.monotonic())
-        self.stopping.wait(min(wait, 1.0))
+        """Until the interval is over; once it is, a few looks per second for whatever comes next."""
+        interval = self.pace.batch.interval
+        left = self._began + interval - time.monotonic()
+        self.stopping.wait(min(max(left, min(interval, _GLANCE), _BRIEFLY), _GLANCE))
         return not self.stopping.is_set()
 
     def _note(self, effect: Effect, state: LedgerState) -> None:

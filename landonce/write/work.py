@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
+from confluent_kafka import Message
 
 from landonce import errors
 from landonce.commit.dead_letters import DeadLetter, stage
@@ -118,7 +119,13 @@ def _stage(recipe: Recipe, task: Task, rejected: tuple[Rejected, ...], crop: Har
                 reason=each.reason,
                 key=message.key(),
                 value=message.value(),
-                headers=tuple(message.headers() or ()),
+                headers=_headers(message),
             )
         )
     return stage(recipe.dead_letters, task.batch, task.index, task.token, letters)
+
+
+def _headers(message: Message) -> tuple[tuple[str, bytes | None], ...]:
+    told = message.headers() or ()
+    pairs = told.items() if isinstance(told, dict) else told
+    return tuple((name, value.encode() if isinstance(value, str) else value) for name, value in pairs)
