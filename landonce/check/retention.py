@@ -31,6 +31,10 @@ class Retention:
     def __init__(self, bootstrap_servers: str, options: Mapping[str, Any]) -> None:
         self._admin = AdminClient({**options, "bootstrap.servers": bootstrap_servers})
 
+    def compacted(self, topic: str) -> bool:
+        """Whether records may disappear because newer ones have the same key."""
+        return "compact" in self._settings(topic).get("cleanup.policy", "")
+
     def findings(self, topic: str, unread: Mapping[Partition, int]) -> Iterator[Finding]:
         """`unread`: the next offset to read of each partition that has unread records."""
         try:

@@ -11,6 +11,7 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from landonce.check.retention import Retention
 from landonce.cli.files import File, Json, opened, print_json
 from landonce.cli.output import err, out
 from landonce.errors import TableUnfit
@@ -80,6 +81,7 @@ def run_audit(parts: Parts, *, to_end: bool = False, quiet: bool = True) -> Repo
                 held=HeldRows(parts.sink),
                 letters=Letters(config.dead_letters.path, labels),
                 to_end=to_end,
+                compacted=_compacted(parts),
                 from_start=config.source.kafka.start == "earliest",
             )
             with _progress(auditor.size(), quiet=quiet) as advance:
@@ -91,6 +93,12 @@ def run_audit(parts: Parts, *, to_end: bool = False, quiet: bool = True) -> Repo
 
 def _label(state: LedgerState | None, topic: str) -> str:
     return state.label(topic) if state is not None else topic
+
+
+def _compacted(parts: Parts) -> frozenset[str]:
+    kafka = parts.config.source.kafka
+    retention = Retention(kafka.bootstrap_servers, kafka.options)
+    return frozenset(topic for topic in kafka.topics if retention.compacted(topic))
 
 
 @contextmanager
@@ -155,6 +163,8 @@ def _asides(report: Report) -> Iterator[str]:
     for each in report.partitions:
         if each.in_flight:
             yield f"{each.partition}: {each.in_flight} rows at or above {each.end} are in flight and were not judged."
+        if each.vanished:
+            yield f"{each.partition}: {each.vanished} rows have no record any more: the topic is compacted. Not judged."
         gone = each.unprovable
         if gone is not None:
             repeated = "" if each.count(Fault.DUPLICATED) else ", none of them twice"

@@ -13,7 +13,8 @@
     does not land  yes             -                     unexpected in the target
     is not dead    -               yes                   unexpected in the dead letters
 
-"Does not land" includes that there is no such record. Offsets that hold no record are never missed.
+"Does not land" includes that there is no such record. Offsets that hold no record are never missed. In a compacted topic
+a row without a record is not unexpected: its record may have been there when it landed. It is counted as vanished.
 """
 
 from __future__ import annotations
@@ -85,10 +86,12 @@ class Judged:
     offsets: Offsets
     landed: int
     dead_lettered: int
+    vanished: int
+    """Offsets of a compacted topic that the target or the dead letters know, and Kafka does not any more."""
     faults: tuple[tuple[Fault, Place, Mask], ...]
 
 
-def judge(expected: Expected, target: Counted, letters: Counted) -> Judged:
+def judge(expected: Expected, target: Counted, letters: Counted, *, compacted: bool = False) -> Judged:
     """The table above, for one window."""
     offsets = np.union1d(np.union1d(expected.offsets, target.offsets), letters.offsets)
     lands = _spread(offsets, expected.offsets, expected.lands)
@@ -96,19 +99,21 @@ def judge(expected: Expected, target: Counted, letters: Counted) -> Judged:
     held = _spread(offsets, target.offsets, target.counts > 0)
     lettered = _spread(offsets, letters.offsets, letters.counts > 0)
     both = held & lettered
+    vanished = np.full(len(offsets), compacted) & ~_spread(offsets, expected.offsets, expected.offsets >= 0)
     faults = (
         (Fault.MISSING, Place.TARGET, lands & ~held),
         (Fault.MISSING, Place.DEAD_LETTERS, dead & ~lettered),
         (Fault.DUPLICATED, Place.TARGET, _spread(offsets, target.offsets, target.counts > 1)),
         (Fault.DUPLICATED, Place.DEAD_LETTERS, _spread(offsets, letters.offsets, letters.counts > 1)),
         (Fault.DUPLICATED, Place.BOTH, both),
-        (Fault.UNEXPECTED, Place.TARGET, held & ~lands & ~both),
-        (Fault.UNEXPECTED, Place.DEAD_LETTERS, lettered & ~dead & ~both),
+        (Fault.UNEXPECTED, Place.TARGET, held & ~lands & ~both & ~vanished),
+        (Fault.UNEXPECTED, Place.DEAD_LETTERS, lettered & ~dead & ~both & ~vanished),
     )
     return Judged(
         offsets=offsets,
         landed=int(np.count_nonzero(lands & held)),
         dead_lettered=int(np.count_nonzero(dead & lettered)),
+        vanished=int(np.count_nonzero(vanished)),
         faults=tuple(each for each in faults if each[2].any()),
     )
 

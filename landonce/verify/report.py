@@ -38,6 +38,8 @@ class PartitionReport:
     """Rows at or above `end`: reported, and not judged."""
     before: int = 0
     """Rows below what the pipeline covered, or what Kafka still holds: only looked at for duplicates."""
+    vanished: int = 0
+    """Rows whose records compaction has taken since."""
     unprovable: Unprovable | None = None
     faults: dict[tuple[Fault, Place], Runs] = field(default_factory=dict)
 
@@ -49,6 +51,7 @@ class PartitionReport:
         self.filtered += len(expected.offsets) - lands - dead
         self.landed += judged.landed
         self.dead_lettered += judged.dead_lettered
+        self.vanished += judged.vanished
         found = {(fault, place): mask for fault, place, mask in judged.faults}
         for key in found.keys() | self.faults.keys():
             runs = self.faults.setdefault(key, Runs())
@@ -83,6 +86,7 @@ class PartitionReport:
             **{fault.value: self.count(fault) for fault in Fault},
             "in_flight": self.in_flight,
             "before": self.before,
+            "vanished": self.vanished,
             "unprovable": None
             if unprovable is None
             else {"first": unprovable.first, "end": unprovable.end, "rows": unprovable.rows},
@@ -123,7 +127,7 @@ class Report:
         return sum(int(getattr(each, name)) for each in self.partitions)
 
     def to_dict(self) -> dict[str, Any]:
-        sums = ("read", "expected", "landed", "dead_lettered", "filtered", "in_flight", "before")
+        sums = ("read", "expected", "landed", "dead_lettered", "filtered", "in_flight", "before", "vanished")
         return {
             "pipeline": self.pipeline,
             "exact": self.exact,
