@@ -58,6 +58,7 @@ class _Seen:
     state: LedgerState | None = None
     ledger: bool = False
     table: bool = False
+    fit: bool = False
     recipe: Recipe | None = None
 
 
@@ -132,7 +133,9 @@ def _ledger(parts: Parts, seen: _Seen) -> Iterator[Finding]:
 def _table(parts: Parts, target: Target, seen: _Seen) -> Iterator[Finding]:
     seen.table = target.exists()
     if seen.table:
-        yield from target.check()
+        findings = target.check()
+        seen.fit = not any(each.level is Level.REFUSED for each in findings)
+        yield from findings
     elif parts.config.sink.clickhouse.create:
         yield from _to_be_created(parts, seen)
     else:
@@ -145,6 +148,13 @@ def _table(parts: Parts, target: Target, seen: _Seen) -> Iterator[Finding]:
 
 def _to_be_created(parts: Parts, seen: _Seen) -> Iterator[Finding]:
     """What a start would create; nothing is."""
+    if not connect(parts.sink.access).granted(f"CREATE TABLE ON {parts.sink.table_name.sql}"):
+        user = parts.sink.access.address.user
+        yield Finding(
+            Level.REFUSED,
+            f"user {user} may not create {parts.sink.table_name}",
+            f"GRANT CREATE TABLE ON {parts.sink.table_name.sql} TO {user}, or create the table yourself",
+        )
     told = parts.config.sink.clickhouse
     schema = declared_schema(parts.config)
     if schema is None and seen.view is not None:
@@ -155,13 +165,6 @@ def _to_be_created(parts: Parts, seen: _Seen) -> Iterator[Finding]:
     creation = Creation(order_by=told.order_by or "", partition_by=told.partition_by or "")
     statement = create_statement(parts.sink.table_name, schema, creation)
     yield Finding(Level.OK, f"the table is not there yet; the first start creates it:\n{statement}")
-    if not connect(parts.sink.access).granted(f"CREATE TABLE ON {parts.sink.table_name.sql}"):
-        user = parts.sink.access.address.user
-        yield Finding(
-            Level.REFUSED,
-            f"user {user} may not create {parts.sink.table_name}",
-            f"GRANT CREATE TABLE ON {parts.sink.table_name.sql} TO {user}, or create the table yourself",
-        )
 
 
 def _records(parts: Parts, target: Target, seen: _Seen) -> Iterator[Finding]:
@@ -196,7 +199,7 @@ def _position(parts: Parts, target: Target, seen: _Seen) -> Iterator[Finding]:
     for topic in parts.config.source.kafka.topics:
         mine = {partition: at for partition, at in unread.items() if partition.topic == topic}
         yield from retention.findings(topic, mine)
-    if seen.table and state.pending is None and parts.config.sink.clickhouse.coordinates:
+    if seen.fit and state.pending is None and parts.config.sink.clickhouse.coordinates:
         yield from _target_ahead(target, state, seen.view, start)
 
 
