@@ -39,11 +39,13 @@ class Records:
 def consumer_options(bootstrap_servers: str, options: Mapping[str, Any], pipeline: str) -> dict[str, Any]:
     """What every reader of a pipeline uses. The user's options cannot touch what the guarantee rests on."""
     return {
-        "fetch.max.bytes": 64 * 2**20,
-        "max.partition.fetch.bytes": 16 * 2**20,
+        # A block ends somewhere in its partition, and what was fetched beyond is thrown away: fetch little ahead, and
+        # look for room again at once.
+        "max.partition.fetch.bytes": 2 * 2**20,
+        "queued.min.messages": 20_000,
+        "queued.max.messages.kbytes": 8 * 2**10,
+        "fetch.queue.backoff.ms": 2,
         "fetch.wait.max.ms": 20,
-        "queued.min.messages": 200_000,
-        "queued.max.messages.kbytes": 64 * 2**10,
         **options,
         "bootstrap.servers": bootstrap_servers,
         "group.id": f"landonce-{pipeline}",
@@ -59,6 +61,7 @@ def read(ranges: tuple[Range, ...], options: Mapping[str, Any]) -> Iterator[Reco
     """Every record of these ranges, once. Between partitions in any order, inside one in offset order."""
     consumer = _consumer(options)
     waiting = {each.partition: each for each in ranges}
+    one_topic = len({each.partition.topic for each in ranges}) == 1
     places = [TopicPartition(each.partition.topic, each.partition.number, each.first) for each in ranges]
     consumer.assign(places)
     consumer.resume(places)  # librdkafka remembers a pause across assignments
@@ -68,7 +71,7 @@ def read(ranges: tuple[Range, ...], options: Mapping[str, Any]) -> Iterator[Reco
             messages = consumer.consume(_AT_ONCE, timeout=0.2)
             if messages:
                 heard = time.monotonic()
-                yield from _sort_out(consumer, messages, waiting)
+                yield from _sort_out(consumer, messages, waiting, one_topic)
             elif time.monotonic() - heard > _SILENCE:
                 raise SourceUnavailable(f"Kafka sent nothing for {_SILENCE:.0f} s; {len(waiting)} ranges are unread.")
     except KafkaException as error:
@@ -84,21 +87,23 @@ def _consumer(options: Mapping[str, Any]) -> Consumer:
     return _consumers[key]
 
 
-def _sort_out(consumer: Consumer, messages: list[Message], waiting: dict[Partition, Range]) -> Iterator[Records]:
+def _sort_out(
+    consumer: Consumer, messages: list[Message], waiting: dict[Partition, Range], one_topic: bool
+) -> Iterator[Records]:
     """Splits what came by partition, leaves out what lies beyond the ranges, and notes which ranges are done."""
     ended: set[Partition] = set()
-    if any([message.error() for message in messages]):
+    if any(map(Message.error, messages)):
         ended = _reached(messages, waiting)
         messages = [message for message in messages if message.error() is None]
-    for partition, mine in _by_partition(messages, waiting).items():
+    for partition, mine in _by_partition(messages, waiting, one_topic).items():
         wanted = waiting[partition]
-        offsets = np.fromiter([message.offset() for message in mine], dtype=np.int64, count=len(mine))
+        offsets = np.fromiter(map(Message.offset, mine), dtype=np.int64, count=len(mine))
         if offsets[-1] >= wanted.end - 1:
             ended.add(partition)
             keep = int(np.searchsorted(offsets, wanted.end))
             mine, offsets = mine[:keep], offsets[:keep]
         if mine:
-            values = pa.array([message.value() for message in mine], type=pa.binary())
+            values = pa.array(list(map(Message.value, mine)), type=pa.binary())
             yield Records(partition, pa.array(offsets), values, mine)
     for partition in ended & waiting.keys():
         del waiting[partition]
@@ -106,11 +111,14 @@ def _sort_out(consumer: Consumer, messages: list[Message], waiting: dict[Partiti
             consumer.pause([TopicPartition(partition.topic, partition.number)])
 
 
-def _by_partition(messages: list[Message], waiting: Mapping[Partition, Range]) -> dict[Partition, list[Message]]:
+def _by_partition(
+    messages: list[Message], waiting: Mapping[Partition, Range], one_topic: bool
+) -> dict[Partition, list[Message]]:
     """Messages come in long runs of one partition, so runs are told apart rather than messages."""
     split: dict[Partition, list[Message]] = {}
-    for (topic, number), run in groupby(messages, key=_place):
-        split.setdefault(Partition(topic, number), []).extend(run)
+    for _, run in groupby(messages, key=Message.partition if one_topic else _place):
+        mine = list(run)
+        split.setdefault(Partition(*_place(mine[0])), []).extend(mine)
     return {partition: mine for partition, mine in split.items() if partition in waiting}
 
 
