@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from landonce.config.model import Batch
 from landonce.plan.packing import Limits
 
-_FIRST_GUESS = 512.0
-"""Bytes per record before any was seen: rather too large, so that the first blocks are rather too small."""
+_FIRST_GUESS = 64.0 * 1024
+"""Bytes per record before any was seen: far too large, so that the first blocks are far too small.
+
+The first plan is replayed literally whatever happens, so one that does not fit into memory could never be got rid of.
+"""
 _SLACK = 3.0
 
 
@@ -22,6 +25,7 @@ class Pace:
     parallelism: int
     record_bytes: float = _FIRST_GUESS
     slowest: float = 0.0
+    guessing: bool = True
 
     def limits(self) -> Limits:
         return Limits.of(
@@ -41,5 +45,7 @@ class Pace:
         """One write is done. Large records count at once, small ones by and by."""
         if records:
             average = bytes_read / records
-            self.record_bytes = average if average > self.record_bytes else (self.record_bytes + average) / 2
+            at_once = self.guessing or average > self.record_bytes
+            self.record_bytes = average if at_once else (self.record_bytes + average) / 2
+            self.guessing = False
         self.slowest = max(seconds, self.slowest * 0.9)
