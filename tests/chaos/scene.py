@@ -24,7 +24,7 @@ LIMIT = 60.0
 
 @dataclass(frozen=True)
 class Traces:
-    """Everything that a driver can change."""
+    """Everything that a driver can change and that counts: staged files, which nobody reads, do not."""
 
     rows: tuple[oracle.Row, ...]
     ledger: LedgerState | None
@@ -70,7 +70,7 @@ class Scene:
         return oracle.rows(self.clickhouse, self.site.table)
 
     def traces(self) -> Traces:
-        dead = sorted((each.name, each.read_bytes()) for each in self.site.dead.glob("*") if each.is_file())
+        dead = sorted((each.name, each.read_bytes()) for each in self.site.dead.glob("[!.]*.jsonl"))
         return Traces(tuple(sorted(self.rows(), key=repr)), self.state(), tuple(dead))
 
     def exact(self) -> None:
@@ -94,9 +94,7 @@ def scene(
     batch: str = "interval: 0s, max_rows: 600, block_rows: 300",
     master: str = "local[1]",
 ) -> Iterator[Scene]:
-    site = Site(
-        folder, kafka.bootstrap_servers, url or clickhouse.url, topic, table, batch=batch, master=master
-    )
+    site = Site(folder, kafka.bootstrap_servers, url or clickhouse.url, topic, table, batch=batch, master=master)
     site.write()
     with Drivers(site) as drivers:
         yield Scene(site, drivers, Feed(kafka.bootstrap_servers, topic, partitions), clickhouse.url)

@@ -1,0 +1,85 @@
+"""A driver's whole tree is paused with SIGSTOP, a second one takes over, and the first is woken: it must change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from harness import DriverRun
+from scene import Scene, freeze, scene, thaw
+
+from landonce.errors import Fenced
+from landonce.local import LocalClickHouse, LocalKafka
+
+pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+def pause_at(pipeline: Scene, place: str) -> DriverRun:
+    """A driver that is stopped whole at this place, and that would go on from there if it were woken."""
+    go = pipeline.site.folder / f"go-{place}"
+    run = pipeline.start(place, go=go)
+    run.wait_reached()
+    freeze(run)
+    go.touch()
+    return run
+
+
+def wake(run: DriverRun) -> None:
+    """It goes on where it was, hears that it is fenced, and leaves."""
+    thaw(run)
+    assert run.finish() == Fenced.exit_code, run.tail()
+    assert "was taken over" in run.log.read_text()
+
+
+@pytest.mark.parametrize(
+    "places",
+    [("send.before", "prepare.before", "commit.before"), ("write.before", "record.before", "commit.after")],
+    ids="-".join,
+)
+def test_zombies_are_fenced_and_change_nothing(
+    places: tuple[str, ...],
+    tmp_path: Path,
+    kafka: LocalKafka,
+    clickhouse: LocalClickHouse,
+    new_topic: Callable[..., str],
+    new_table: Callable[[], str],
+) -> None:
+    """Each is paused in the middle of what its predecessor left; the last driver finishes; then they wake, one by one."""
+    with scene(tmp_path, kafka, clickhouse, new_topic(partitions=2), new_table()) as pipeline:
+        zombies = []
+        for place in places:
+            pipeline.feed.more(600, bad_every=50)
+            zombies.append(pause_at(pipeline, place))
+        pipeline.drivers.drain()
+        pipeline.exact()
+        before = pipeline.traces()
+        assert before.ledger is not None
+        assert before.ledger.pending is None
+        for zombie in zombies:
+            wake(zombie)
+            assert pipeline.traces() == before, f"{zombie.place}:\n{zombie.tail()}"
+
+
+def test_a_zombie_that_sends_between_the_successors_probe_and_its_send(
+    tmp_path: Path,
+    kafka: LocalKafka,
+    clickhouse: LocalClickHouse,
+    new_topic: Callable[..., str],
+    new_table: Callable[[], str],
+) -> None:
+    """The worst moment: the successor has seen that nothing is there, and the zombie holds the very rows in its hands."""
+    with scene(tmp_path, kafka, clickhouse, new_topic(partitions=2), new_table()) as pipeline:
+        pipeline.feed.more(1200, bad_every=50)
+        zombie = pause_at(pipeline, "send.before")
+        go = tmp_path / "go"
+        successor = pipeline.start("probe.after", go=go)
+        successor.wait_reached()
+        before = pipeline.traces()
+        assert before.rows == ()
+        wake(zombie)
+        assert "is late" in zombie.log.read_text(), "the zombie never sent its rows"
+        assert pipeline.traces() == before, zombie.tail()
+        go.touch()
+        assert successor.finish() == 0, successor.tail()
+        pipeline.exact()
