@@ -20,7 +20,6 @@ from landonce.write.settle import Reply
 pytestmark = pytest.mark.integration
 
 NewTable = Callable[[], str]
-MICRO = dt.timedelta(microseconds=1)
 
 
 def utc(*moment: int) -> dt.datetime:
@@ -38,13 +37,13 @@ CASES: list[tuple[str, list[object], list[str]]] = [
     ("LowCardinality(String)", ["a", "b", "a"], ["a", "b", "a"]),
     ("Nullable(String)", ["", None], ["", "NULL"]),
     ("LowCardinality(Nullable(String))", ["x", None], ["x", "NULL"]),
-    ("FixedString(3)", ["abc", "é"], ["abc", "é\0"]),
+    ("FixedString(3)", ["abc", "é"], ["abc", "é"]),
     ("Enum8('new' = 1, 'it\\'s' = -2)", ["new", "it's"], ["new", "it's"]),
     ("Nullable(Enum16('a' = 1000))", ["a", None], ["a", "NULL"]),
     ("UUID", ["61f0c404-5cb3-11e7-907b-a6006ad3dba0"], ["61f0c404-5cb3-11e7-907b-a6006ad3dba0"]),
     ("Nullable(UUID)", [None], ["NULL"]),
     ("IPv4", ["192.168.0.1"], ["192.168.0.1"]),
-    ("IPv6", ["2001:db8::1", "::"], ["2001:db8::1", "::"]),
+    ("IPv6", ["2001:db8::1", "::", "::ffff:1.2.3.4"], ["2001:db8::1", "::", "::ffff:1.2.3.4"]),
     ("Date", [dt.date(1970, 1, 1), dt.date(2149, 6, 6)], ["1970-01-01", "2149-06-06"]),
     ("Date32", [dt.date(1900, 1, 1), dt.date(1969, 12, 31), dt.date(2299, 12, 31)], ["1900-01-01", "1969-12-31", "2299-12-31"]),
     ("DateTime('UTC')", [utc(1970, 1, 1), utc(2106, 2, 7, 6, 28, 15)], ["1970-01-01 00:00:00", "2106-02-07 06:28:15"]),
@@ -93,7 +92,7 @@ def test_every_type_comes_back_as_it_was(
     (field,) = sink.target().schema().fields
     assert field.required == (None not in values)
     rows = block({"v": pa.array(values, field.type)})
-    assert round_trip(clickhouse, sink, rows) == [text.replace("\0", "\0") for text in expected]
+    assert round_trip(clickhouse, sink, rows) == expected
 
 
 @pytest.mark.parametrize("scale", range(10))
@@ -161,7 +160,7 @@ def test_a_value_that_does_not_fit_is_refused_and_never_bent(
 
 
 @pytest.mark.parametrize("type_", ["Map(String, String)", "Int128", "UInt256", "Tuple(Int8, Int8)", "Variant(Int8, String)",
-                                   "JSON", "Tuple(e UUID)", "FixedString(2000)", "Time64(3)"])  # fmt: skip
+                                   "JSON", "Tuple(e UUID)", "Time64(3)"])  # fmt: skip
 def test_what_cannot_be_decoded_exactly_is_refused_by_name(
     clickhouse: LocalClickHouse, new_table: NewTable, type_: str
 ) -> None:

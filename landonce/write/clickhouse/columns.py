@@ -75,6 +75,7 @@ class Column:
             required=not self.optional,
             allowed=mapped.allowed,
             pattern=mapped.pattern,
+            bounds=mapped.bounds,
             scale=mapped.scale,
         )
 

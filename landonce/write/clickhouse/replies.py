@@ -82,7 +82,7 @@ def refusal(code: int, text: str, asked: str) -> TargetRefused:
 def first_line(text: str) -> str:
     """The part of a server's message that helps, without version and stack."""
     line = re.sub(r"^Code: \d+\. ", "", text.strip().partition("\n")[0])
-    line = re.sub(r"\s*\(version [^)]*\)\s*$", "", line).removeprefix("DB::Exception: ")
+    line = re.sub(r"\s*\(version .*\)\s*$", "", line).removeprefix("DB::Exception: ")
     return line if len(line) <= 300 else line[:297] + "..."
 
 

@@ -54,6 +54,8 @@ INSERT: dict[str, str] = {
     "http_write_exception_in_output_format": "0",
     "insert_shard_id": "0",
     "distributed_foreground_insert": "1",
+    # Rows come as a form, however large.
+    "http_max_multipart_form_data_size": str(_NEVER_BYTES),
     # The token counts, in the table and in the views behind it.
     "insert_deduplicate": "1",
     "deduplicate_insert": "enable",
@@ -74,6 +76,7 @@ INSERT: dict[str, str] = {
 
 READ: dict[str, str] = {
     **_WHOLE,
+    "http_max_multipart_form_data_size": str(_NEVER_BYTES),
     "final": "0",
     "apply_deleted_mask": "1",
     "use_query_cache": "0",

@@ -8,7 +8,7 @@ its own questions first, under whatever the user's profile says.
 Rows go as external data (a multipart form), not as the body of an INSERT. So ClickHouse has all of them before it begins
 with the statement: an upload that stalls never becomes a running insert, and the deadline is tried after the upload.
 The user needs no right but INSERT and SELECT, where `input()` asks for READ ON FILE and, before 26.5, CREATE TEMPORARY
-TABLE. It costs a tenth of a microsecond per row.
+TABLE. That costs the server some 0.15 µs per row of 64 bytes.
 """
 
 from __future__ import annotations

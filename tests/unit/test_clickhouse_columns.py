@@ -1,0 +1,259 @@
+"""ClickHouse's types, columns, names, settings and answers, as far as they need no server."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from landonce.errors import ConfigError, TableUnfit, TargetRefused
+from landonce.plan.ranges import Partition, Range
+from landonce.read.decode import JsonDecoder
+from landonce.read.schema import Field, Schema
+from landonce.write.clickhouse import ClickHouseSink, Creation, create_statement, settings
+from landonce.write.clickhouse.address import TableName, parse_table, parse_url, query_prefix, quoted
+from landonce.write.clickhouse.columns import Column, coordinate_faults, schema_of, structure
+from landonce.write.clickhouse.coordinates import Line, compare, where
+from landonce.write.clickhouse.keys import words
+from landonce.write.clickhouse.replies import LATE, PERMANENT, UNDECIDED, Answer, first_line, judge
+from landonce.write.clickhouse.tables import Table
+from landonce.write.clickhouse.typenames import TypeName, parse_type
+from landonce.write.clickhouse.types import Unsupported, column_type, map_type
+from landonce.write.settle import Reply
+from landonce.write.sink import Guarantee
+
+URL = "http://me:open%40sesame@host:8124/sales"
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "arguments"),
+    [
+        ("Int8", "Int8", ()),
+        ("DateTime64(3, 'Europe/Berlin')", "DateTime64", ("3", "'Europe/Berlin'")),
+        ("Enum8('a,b' = 1, 'it\\'s)' = 2)", "Enum8", ("'a,b' = 1", "'it\\'s)' = 2")),
+        ("Tuple(a Array(Int8), `b,)` Nullable(String))", "Tuple", ("a Array(Int8)", "`b,)` Nullable(String)")),
+    ],
+)
+def test_type_names_are_read(text: str, name: str, arguments: tuple[str, ...]) -> None:
+    assert parse_type(text) == TypeName(name, arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "arrow", "wire"),
+    [
+        ("LowCardinality(Nullable(String))", pa.string(), "Nullable(String)"),
+        ("DateTime64(4)", pa.timestamp("us", tz="UTC"), "DateTime64(4)"),
+        ("Decimal(39, 2)", pa.decimal256(39, 2), "Decimal(39, 2)"),
+        ("Array(Nullable(UUID))", pa.list_(pa.string()), "Array(Nullable(String))"),
+        (
+            "Tuple(a Int8, `b c` Nullable(Float32))",
+            pa.struct([pa.field("a", pa.int8(), nullable=False), pa.field("b c", pa.float32())]),
+            "Tuple(`a` Int8, `b c` Nullable(Float32))",
+        ),
+    ],
+)
+def test_types_have_an_arrow_and_a_wire_type(text: str, arrow: pa.DataType, wire: str) -> None:
+    mapped = map_type(text)
+    assert (mapped.arrow, mapped.wire) == (arrow, wire)
+
+
+@pytest.mark.parametrize(
+    "text", ["Map(String, Int8)", "AggregateFunction(sum, Int8)", "Tuple(Int8)", "Nullable(Nothing)"]
+)
+def test_types_that_are_not_exact_are_refused(text: str) -> None:
+    with pytest.raises(Unsupported):
+        map_type(text)
+
+
+@pytest.mark.parametrize(
+    ("type_", "good", "bad"),
+    [
+        ("FixedString(4)", ["", "abcd", "éé", "a\nb"], ["abcde", "ééa"]),
+        ("UUID", ["61F0c404-5cb3-11e7-907b-a6006ad3dba0"], ["61f0c404", "61f0c404-5cb3-11e7-907b-a6006ad3dba0 "]),
+        ("IPv4", ["0.0.0.0", "255.1.20.99"], ["256.0.0.1", "1.2.3", "1.2.3.4.", "01.2.3.4"]),
+        (
+            "IPv6",
+            ["::", "::1", "1::", "2001:db8::8a2e:370:7334", "::ffff:1.2.3.4"],
+            [":", "1:2", ":::", "1::2::3", "g::"],
+        ),
+        ("Enum8('a' = 1, 'b' = 2)", ["a", "b"], ["c", ""]),
+    ],
+)
+def test_what_a_column_takes_is_known_before_it_is_sent(type_: str, good: list[str], bad: list[str]) -> None:
+    decoder = JsonDecoder(schema_of([Column("v", type_)]))
+    decoded = decoder.decode(pa.array([json.dumps({"v": text}).encode() for text in good + bad], pa.binary()))
+    assert decoded.table.column("v").to_pylist() == good
+    assert [reject.index for reject in decoded.rejects] == list(range(len(good), len(good) + len(bad)))
+
+
+def test_which_columns_are_filled_and_which_are_required() -> None:
+    columns = [
+        Column("a", "Int64"),
+        Column("b", "Nullable(Int64)"),
+        Column("c", "String", "DEFAULT", "'x'"),
+        Column("d", "Array(Int8)", "DEFAULT", "[]"),
+        Column("e", "Array(Int8)", "DEFAULT", "[1]"),
+        Column("f", "Map(String, String)", "DEFAULT", "map()"),
+        Column("g", "Int8", "MATERIALIZED", "1"),
+        Column("h", "Int8", "ALIAS", "a"),
+        Column("_offset", "Int64"),
+    ]
+    assert {each.name: each.required for each in schema_of(columns).fields} == {
+        "a": True,
+        "b": False,
+        "c": False,
+        "d": False,
+        "e": True,
+    }
+    assert structure(columns[:4]) == "`a` Int64, `b` Nullable(Int64), `c` Nullable(String), `d` Array(Int8)"
+    with pytest.raises(TableUnfit, match="m: Map"):
+        schema_of([Column("m", "Map(String, String)")])
+
+
+def test_coordinates_need_a_place() -> None:
+    good = [Column("_topic", "LowCardinality(String)"), Column("_partition", "Int32"), Column("_offset", "Int64")]
+    assert coordinate_faults(good) == ()
+    assert coordinate_faults([good[0], Column("_offset", "UInt32")]) == ("_partition is missing", "_offset is UInt32")
+
+
+def test_a_created_table_has_what_the_guarantee_needs() -> None:
+    declared = Schema((Field("we`ird", pa.int64(), required=True), Field("tags", pa.list_(pa.string()))))
+    ddl = create_statement(TableName("d", "t"), declared, Creation(settings={"index_granularity": 1024}))
+    for part in ("`d`.`t`", "`we\\`ird` Int64,", "`tags` Array(Nullable(String)) DEFAULT []", "minmax", "index_granularity = 1024",
+                 "non_replicated_deduplication_window = 10000", "ORDER BY (_topic, _partition, _offset)"):  # fmt: skip
+        assert part in ddl
+    with pytest.raises(ConfigError, match="coordinates"):
+        create_statement(TableName("d", "t"), Schema((Field("_offset", pa.int64()),)), Creation())
+    with pytest.raises(ConfigError, match="table setting"):
+        create_statement(TableName("d", "t"), declared, Creation(settings={"x = 1, y": 1}))
+    with pytest.raises(Unsupported):
+        column_type(pa.struct([("a", pa.int8())]), required=False)
+
+
+def test_a_url_is_read_and_its_password_never_shown() -> None:
+    address = parse_url(URL)
+    assert (address.user, address.password, address.host, address.port) == ("me", "open@sesame", "host", 8124)
+    sink = ClickHouseSink(URL, "t", "orders", settings={"max_memory_usage": 5, "async_insert": False})
+    shown = f"{address!r} {address} {sink!r} {sink} {sink.access!r}"
+    assert "sesame" not in shown
+    assert pickle.loads(pickle.dumps(sink)) == sink
+    assert sink.guarantee is Guarantee.DEDUPLICATING
+    assert ClickHouseSink(URL, "t", "orders", coordinates=False).guarantee is Guarantee.TOKEN_ONLY
+    assert hash(sink.access) == hash(pickle.loads(pickle.dumps(sink)).access)
+
+
+@pytest.mark.parametrize(
+    "url", ["tcp://me:sesame@h/d", "http:///d", "http://me:sesame@h/d?x=1", "http://me:sesame@h:port/d", "http://h/a/b"]
+)
+def test_a_bad_url_is_refused_without_being_shown(url: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        ClickHouseSink(url, "t", "orders")
+    assert "sesame" not in str(refused.value)
+
+
+def test_tables_and_identifiers() -> None:
+    assert parse_table("t", "d") == TableName("d", "t")
+    assert parse_table("x.t", "d") == TableName("x", "t")
+    assert parse_table("`a.b`.`c\\`d`", "d") == TableName("a.b", "c`d")
+    for bad in ("", "a.b.c", "a.", "`a", "a b`"):
+        with pytest.raises(ConfigError):
+            parse_table(bad, "d")
+    assert quoted("a`; DROP TABLE t; --\\") == "`a\\`; DROP TABLE t; --\\\\`"
+    assert not query_prefix("a", TableName("d", "t:x")).startswith(query_prefix("a", TableName("d", "t")))
+
+
+@pytest.mark.parametrize(
+    "asked", [{"async_insert": 1}, {"insert_deduplicate": False}, {"query_id": "x"}, {"final": "1"}]
+)
+def test_a_setting_against_the_guarantee_is_refused(asked: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="belongs to the guarantee"):
+        ClickHouseSink(URL, "t", "orders", settings=asked)
+
+
+def test_a_setting_is_sent_only_where_it_is_known_and_free() -> None:
+    wanted = {"async_insert": "0", "deduplicate_insert": "enable", "final": "0"}
+    known = {"async_insert": ("1", False), "final": ("0", True)}
+    assert settings.to_send(wanted, known, "me") == {"async_insert": "0"}
+    with pytest.raises(TargetRefused, match="fixes final"):
+        settings.to_send(wanted, {**known, "final": ("1", True)}, "me")
+    with pytest.raises(TargetRefused, match="does not know"):
+        settings.to_send({"async_insert": "0"}, {}, "me")
+
+
+@pytest.mark.parametrize(
+    ("answer", "reply"),
+    [
+        (Answer(200, None, "q"), Reply.ACKNOWLEDGED),
+        (Answer(200, None, "other"), Reply.LOST),
+        (Answer(200, None, ""), Reply.LOST),
+        (Answer(503), Reply.LOST),
+        (Answer(500, 395, "q", f"Code: 395. DB::Exception: {LATE}: while".encode()), Reply.LATE),
+        (Answer(500, 252, "q", b"too many parts"), Reply.REFUSED),
+        (Answer(500, 241, "q", b"memory limit"), Reply.REFUSED),
+        (Answer(500, 394, "q", b"cancelled"), Reply.REFUSED),
+        *[(Answer(500, code, "q"), Reply.LOST) for code in sorted(UNDECIDED)],
+    ],
+)
+def test_what_an_answer_means(answer: Answer, reply: Reply) -> None:
+    assert judge(answer, "q", "d.t") is reply
+
+
+@pytest.mark.parametrize("code", sorted(PERMANENT))
+def test_permanent_codes_halt_with_a_command(code: int) -> None:
+    with pytest.raises(TargetRefused, match=f"code {code}") as refused:
+        judge(Answer(500, code, "q", b"Code: 1. DB::Exception: why. (NAME) (version 26.9)\nstack"), "q", "d.t")
+    assert "why. (NAME)" in refused.value.what
+    assert "{file}" in refused.value.command
+
+
+def test_a_message_is_cut_to_what_helps() -> None:
+    assert first_line("Code: 60. DB::Exception: no table. (UNKNOWN_TABLE) (version 26.9.2.1 (official))\n0. stack") == (
+        "no table. (UNKNOWN_TABLE)"
+    )
+
+
+def test_ranges_become_a_condition_with_parameters() -> None:
+    sql, parameters = where([(Partition("a'b", 3), 5, 9), (Partition("a'b", 4), 0, None)])
+    assert sql == (
+        "(_topic = {topic_0:String} AND _partition = 3 AND _offset >= 5 AND _offset < 9) OR "
+        "(_topic = {topic_0:String} AND _partition = 4 AND _offset >= 0)"
+    )
+    assert parameters == {"topic_0": "a'b"}
+
+
+def test_coordinates_are_numbers_in_one_line() -> None:
+    ranges = [
+        Range(Partition("b", 0), 2**62, 2**62 + 5),
+        Range(Partition("a", 7), 10, 20),
+        Range(Partition("a", 7), 30, 40),
+    ]
+    rows = pa.table({"_topic": ["a", "a", "b"], "_partition": [7, 7, 0], "_offset": [10, 39, 2**62 + 4]})
+    assert Line.of(ranges).numbers(rows).tolist() == [0, 29, 34]
+    with pytest.raises(ValueError, match="outside"):
+        Line.of(ranges).numbers(pa.table({"_topic": ["c"], "_partition": [7], "_offset": [10]}))
+
+
+def test_comparing_tells_missing_from_duplicated() -> None:
+    seen = compare(np.array([1, 2, 3, 5]), np.array([5, 9, 2, 5, 9, 9]))
+    assert seen.missing.tolist() == [True, False, True, False]
+    assert (seen.found_any, seen.duplicated) == (True, 2)
+
+
+def test_a_replacing_table_needs_a_version_from_the_record() -> None:
+    def table(full: str, *columns: Column) -> Table:
+        return Table(TableName("d", "t"), full.partition("(")[0], full, "", "", (), columns)
+
+    path = "'/clickhouse/{uuid}', '{replica}'"
+    assert table("ReplacingMergeTree(v) ORDER BY a", Column("v", "Int64")).resend_harmless
+    assert table(f"ReplicatedReplacingMergeTree({path}, v, gone) ORDER BY a", Column("v", "Int64")).resend_harmless
+    assert not table("ReplacingMergeTree ORDER BY (v)", Column("v", "Int64")).resend_harmless
+    assert not table("ReplacingMergeTree(v) ORDER BY a", Column("v", "DateTime", "DEFAULT", "now()")).resend_harmless
+    assert not table("MergeTree(v) ORDER BY a", Column("v", "Int64")).resend_harmless
+    assert table("MergeTree ORDER BY a SETTINGS x_window = 5, window = 7").setting("window") == "7"
+
+
+def test_names_in_an_expression_are_found_outside_of_strings() -> None:
+    assert words("concat(`a b`, 'now()', toString(x))") == {"concat", "a b", "toString", "x"}
