@@ -10,9 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import oracle
 import pytest
-from harness import Feed
 from proxy import Fate, Insert, Proxy
 from scene import LIMIT, Scene, scene
 
@@ -211,16 +209,3 @@ def test_postgres_is_killed_and_restarted_during_a_run(
         assert run.finish() == 0, run.tail()
         pipeline.exact()
         assert not pipeline.ledger_file.exists()
-
-
-def test_the_judge_sees_what_is_missing_and_what_is_there_twice(
-    kafka: LocalKafka, new_topic: Callable[..., str]
-) -> None:
-    """The oracle itself bites, or nothing above proves anything."""
-    feed = Feed(kafka.bootstrap_servers, new_topic(partitions=1), 1)
-    feed.more(10)
-    rows = oracle.expected_rows(feed.produced)
-    assert len(rows) == 10
-    assert oracle.compare(rows, rows).exact
-    assert oracle.compare(rows, rows[1:]).missing.total() == 1
-    assert oracle.compare(rows, [*rows, rows[0]]).surplus.total() == 1
