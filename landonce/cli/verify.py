@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Annotated
 
 import typer
+from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -25,8 +26,9 @@ from landonce.verify.letters import Letters
 from landonce.verify.topic import PlainReader
 from landonce.write.recipe import Recipe
 
-_PIPED_WIDTH = 200
-_COLUMNS = ("read", "expected", "landed", "dead_lettered", "filtered")
+_NARROWEST = 120
+_HEADS = {"read": "read", "landed": "landed", "dead_lettered": "dead", "filtered": "filtered"}
+_COLUMNS = tuple(_HEADS)
 
 
 def verify(
@@ -130,14 +132,14 @@ def _progress(size: int, *, quiet: bool) -> Iterator[Callable[[int], None]]:
 
 def _show(report: Report) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("partition")
-    table.add_column("judged")
-    for name in (*_COLUMNS, *Fault):
-        table.add_column(str(getattr(name, "value", name)).replace("_", "-"), justify="right")
+    for name in ("partition", "judged"):
+        table.add_column(name, no_wrap=True)
+    for name in (*(_HEADS[each] for each in _COLUMNS), *(fault.value for fault in Fault)):
+        table.add_column(name, justify="right", no_wrap=True)
     for each in report.partitions:
         counts = [*(getattr(each, name) for name in _COLUMNS), *(each.count(fault) for fault in Fault)]
-        table.add_row(str(each.partition), f"[{each.first}, {each.end})", *map(str, counts), style=_style(each.exact))
-    out.print(table, width=None if out.is_terminal else _PIPED_WIDTH)
+        table.add_row(str(each.partition), f"{each.first}..{each.end}", *map(str, counts), style=_style(each.exact))
+    Console(highlight=False, width=max(out.width, _NARROWEST)).print(table)
     for line in (*_faults(report), *_asides(report), *report.notes):
         out.print(line, markup=False)
     _verdict(report)

@@ -93,7 +93,7 @@ class Judged:
 
 def judge(expected: Expected, target: Counted, letters: Counted, *, compacted: bool = False) -> Judged:
     """The table above, for one window."""
-    offsets = np.union1d(np.union1d(expected.offsets, target.offsets), letters.offsets)
+    offsets = _union(_union(expected.offsets, target.offsets), letters.offsets)
     lands = _spread(offsets, expected.offsets, expected.lands)
     dead = _spread(offsets, expected.offsets, expected.dead)
     held = _spread(offsets, target.offsets, target.counts > 0)
@@ -116,6 +116,14 @@ def judge(expected: Expected, target: Counted, letters: Counted, *, compacted: b
         vanished=int(np.count_nonzero(vanished)),
         faults=tuple(each for each in faults if each[2].any()),
     )
+
+
+def _union(one: Offsets, other: Offsets) -> Offsets:
+    """Both, in order, each offset once. Both are in order themselves, and mostly the same."""
+    if len(other) == 0 or np.array_equal(one, other):
+        return one
+    both = np.sort(np.concatenate((one, other)), kind="stable")
+    return both[np.concatenate(([True], both[1:] != both[:-1]))]
 
 
 def _spread(offsets: Offsets, of: Offsets, mask: Mask) -> Mask:

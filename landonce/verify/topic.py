@@ -56,22 +56,22 @@ class PlainReader:
 
     def windows(self, partition: Partition, first: int, end: int) -> Iterator[Window]:
         """All records of `[first, end)` in windows that meet without a gap, each of bounded records and bytes."""
-        begins, offsets, values, size = first, [np.empty(0, np.int64)], [pa.array([], pa.binary())], 0
-        for messages in self._messages(partition, first, end) if first < end else ():
-            offsets.append(np.fromiter(map(_offset, messages), np.int64, len(messages)))
-            values.append(pa.array([each.value() for each in messages], pa.binary()))
-            size += values[-1].nbytes
-            if sum(map(len, offsets)) >= _WINDOW_RECORDS or size >= _WINDOW_BYTES:
-                stop = int(offsets[-1][-1]) + 1
-                yield Window(begins, stop, np.concatenate(offsets), pa.concat_arrays(values))
-                begins, offsets, values, size = stop, [np.empty(0, np.int64)], [pa.array([], pa.binary())], 0
+        begins = first
+        chunks: list[tuple[Offsets, pa.BinaryArray]] = []
+        for chunk in self._chunks(partition, first, end) if first < end else ():
+            chunks.append(chunk)
+            records, size = sum(len(offsets) for offsets, _ in chunks), sum(values.nbytes for _, values in chunks)
+            if records >= _WINDOW_RECORDS or size >= _WINDOW_BYTES:
+                stop = int(chunk[0][-1]) + 1
+                yield _window(begins, stop, chunks)
+                begins, chunks = stop, []
         if begins < end:
-            yield Window(begins, end, np.concatenate(offsets), pa.concat_arrays(values))
+            yield _window(begins, end, chunks)
 
     def close(self) -> None:
         self._consumer.close()
 
-    def _messages(self, partition: Partition, first: int, end: int) -> Iterator[list[Message]]:
+    def _chunks(self, partition: Partition, first: int, end: int) -> Iterator[tuple[Offsets, pa.BinaryArray]]:
         """What comes, until an offset at or past the end, or the end of the partition there, proves that it was all."""
         consumer = self._consumer
         consumer.assign([TopicPartition(partition.topic, partition.number, first)])
@@ -83,28 +83,31 @@ class PlainReader:
                     heard = time.monotonic()
                 elif time.monotonic() - heard > _SILENCE:
                     raise SourceUnavailable(f"Kafka sent nothing of {partition} for {_SILENCE:.0f} s.")
-                done = any(_proves_end(each, partition, end) for each in came)
-                records = [each for each in came if each.error() is None and _offset(each) < end]
-                if records:
-                    yield records
+                records = [each for each in came if each.error() is None]
+                if len(records) < len(came):
+                    done = any(_is_end(each, partition, end) for each in came if each.error() is not None)
+                offsets = np.fromiter([each.offset() for each in records], np.int64, len(records))
+                wanted = int(np.searchsorted(offsets, end))
+                done = done or (len(offsets) > 0 and int(offsets[-1]) >= end - 1)
+                if wanted:
+                    yield offsets[:wanted], pa.array([each.value() for each in records[:wanted]], pa.binary())
         except KafkaException as error:
             raise SourceUnavailable(f"Kafka: {error.args[0].str()}") from None
         finally:
             consumer.unassign()
 
 
-def _offset(message: Message) -> int:
-    offset = message.offset()
-    assert offset is not None
-    return int(offset)
+def _window(first: int, end: int, chunks: list[tuple[Offsets, pa.BinaryArray]]) -> Window:
+    offsets = np.concatenate([np.empty(0, np.int64), *(each for each, _ in chunks)])
+    return Window(first, end, offsets, pa.concat_arrays([pa.array([], pa.binary()), *(each for _, each in chunks)]))
 
 
-def _proves_end(message: Message, partition: Partition, end: int) -> bool:
+def _is_end(message: Message, partition: Partition, end: int) -> bool:
+    """Whether this message, which is no record, says that there is none before `end` any more."""
     error = message.error()
-    if error is None:
-        return _offset(message) >= end - 1
+    assert error is not None
     if error.code() == KafkaError._PARTITION_EOF:
-        return _offset(message) >= end
+        return (message.offset() or 0) >= end
     if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
         raise RetentionOverrun(
             f"{partition}: records were deleted while they were being audited.",
