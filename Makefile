@@ -28,7 +28,7 @@ pytest: test-setup
 	$(BIN)/python -m pytest
 
 bench: setup  ## measure on this machine
-	@$(BIN)/python -m bench
+	@$(BIN)/python -m bench $(DOCS)
 
 lock: setup  ## pin the newest versions that pyproject.toml allows
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --all-extras --generate-hashes \
