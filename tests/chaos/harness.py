@@ -159,6 +159,8 @@ class Drivers:
     """All drivers of one test."""
 
     site: Site
+    command: tuple[str, ...] = ()
+    """What to start instead of `landonce run`."""
     runs: list[DriverRun] = field(default_factory=list)
 
     def __enter__(self) -> Drivers:
@@ -173,10 +175,10 @@ class Drivers:
         """Starts `landonce run`, to stop for ever at `place` if one is named."""
         number = len(self.runs) + 1
         log, reached = (self.site.folder / f"run-{number:03d}.{kind}" for kind in ("log", "reached"))
-        command = [sys.executable, "-m", "landonce", "run", str(self.site.file), "--verbose"]
+        landonce = (sys.executable, "-m", "landonce", "run", str(self.site.file), "--verbose")
         with log.open("wb") as out:
             process = subprocess.Popen(
-                command + (["--once"] if once else []),
+                self.command or landonce + (("--once",) if once else ()),
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,

@@ -21,7 +21,7 @@ import landonce
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.run.protocol import Step
 
-pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 @dataclass(frozen=True)
