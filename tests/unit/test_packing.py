@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
-from hypothesis import given
+from hypothesis import HealthCheck, settings
+from hypothesis import given as given_any
 from hypothesis import strategies as st
 
 from landonce.plan.packing import Limits, pack, take
 from landonce.plan.ranges import Partition, Range
+
+
+def given(*arguments: st.SearchStrategy[Any], **named: st.SearchStrategy[Any]) -> Callable[..., Any]:
+    """Without Hypothesis's deadline per example: on a busy machine it would measure the neighbours."""
+    return lambda test: settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])(
+        given_any(*arguments, **named)(test)
+    )
+
 
 names = st.sampled_from(["a", "b", "orders"])
 partitions = st.builds(Partition, names, st.integers(0, 20))

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, settings
+from hypothesis import given as given_any
 from hypothesis import strategies as st
 
 from landonce.plan.blocks import Block, Identity, Kind, Plan, token
 from landonce.plan.ranges import Partition, Range
+
+
+def given(*arguments: st.SearchStrategy[Any], **named: st.SearchStrategy[Any]) -> Callable[..., Any]:
+    """Without Hypothesis's deadline per example: on a busy machine it would measure the neighbours."""
+    return lambda test: settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])(
+        given_any(*arguments, **named)(test)
+    )
+
 
 # Short texts of characters that a careless encoding would use between fields.
 texts = st.text(st.sampled_from('ab01",:[]{}\\/|-_ \n\x00é'), max_size=4)
