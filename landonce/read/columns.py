@@ -133,7 +133,7 @@ def _settle(array: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.Array
     if pt.is_timestamp(type_) or pt.is_date32(type_):
         ticks = pt.is_integer(array.type)
         settled, faults = _from_ticks(array, type_, field.scale or 0) if ticks else _from_text(array, type_)
-        return settled, faults + _out_of_bounds(settled, field)
+        return settled, faults + _out_of_bounds(settled, field) + _too_fine(settled, field)
     if pt.is_decimal(type_):
         return _settle_decimal(array, type_)
     if pt.is_floating(type_):
@@ -198,6 +198,16 @@ def _out_of_bounds(array: pa.Array, field: Field) -> list[Fault]:
     least, most = field.bounds
     fits = pc.and_(pc.greater_equal(whole, least), pc.less_equal(whole, most))
     return _unless(fits, "lies outside of what the target can hold")
+
+
+def _too_fine(array: pa.Array, field: Field) -> list[Fault]:
+    """A target with, say, two digits after the second is decoded in milliseconds, and must not cut the third."""
+    if field.scale is None or not pt.is_timestamp(array.type) or field.scale >= _UNIT_DIGITS[array.type.unit]:
+        return []
+    step = 10 ** (_UNIT_DIGITS[array.type.unit] - field.scale)
+    whole = array.cast(pa.int64())
+    even = pc.equal(pc.multiply(pc.divide(whole, step), step), whole)
+    return _unless(even, "is finer than the target can hold")
 
 
 def _from_ticks(array: pa.Array, type_: pa.DataType, scale: int) -> tuple[pa.Array, list[Fault]]:

@@ -715,3 +715,11 @@ def test_a_time_that_the_target_cannot_hold_is_rejected_alone() -> None:
     assert decoded.kept.to_pylist() == [0, 4, 5, 7]
     assert [reject.index for reject in decoded.rejects] == [1, 2, 3, 6]
     assert all("outside of what the target can hold" in reject.reason for reject in decoded.rejects)
+
+
+def test_a_fraction_that_the_target_would_cut_is_rejected() -> None:
+    schema = Schema((Field("at", pa.timestamp("ms", tz="UTC"), scale=2),))
+    values = [b'{"at": "2026-01-01T00:00:00.12Z"}', b'{"at": "2026-01-01T00:00:00.123Z"}', b'{"at": -7}', b"{}"]
+    decoded = JsonDecoder(schema).decode(pa.array(values, pa.binary()))
+    assert decoded.kept.to_pylist() == [0, 2, 3]
+    assert decoded.table.column("at").cast(pa.int64()).to_pylist() == [1_767_225_600_120, -70, None]
