@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
 from enum import Enum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -73,7 +75,7 @@ def accept_gap(file: File, yes: Yes = False) -> None:
         ledger = _load(parts)
         view = parts.broker.survey(parts.config.source.kafka.topics)
         decision = operate.accept_gap(ledger, view, _owner())
-        _decide(parts, ledger, decision, yes=yes, also=_landed_of(parts, ledger, decision.lost))
+        _decide(parts, file, ledger, decision, yes=yes, also=_landed_of(parts, ledger, decision.lost))
 
 
 @state.command()
@@ -105,7 +107,7 @@ def rebase(
             if ledger.pending is not None:
                 _wait_out(target, ledger.pending)
 
-        _decide(parts, ledger, decision, yes=yes, before=settle)
+        _decide(parts, file, ledger, decision, yes=yes, before=settle)
 
 
 @state.command()
@@ -121,7 +123,7 @@ def fill(file: File, yes: Yes = False) -> None:
         ledger = _load(parts)
         decision = operate.fill(ledger, _owner())
         ranges = tuple(each for block in ledger.pending.blocks for each in block.ranges) if ledger.pending else ()
-        _decide(parts, ledger, decision, yes=yes, also=_landed_of(parts, ledger, ranges))
+        _decide(parts, file, ledger, decision, yes=yes, also=_landed_of(parts, ledger, ranges))
 
 
 @state.command("accept-change")
@@ -136,17 +138,18 @@ def accept_change(file: File, yes: Yes = False) -> None:
     with opened(file) as parts:
         ledger = _load(parts)
         fingerprint = make_recipe(parts, parts.sink.target()).fingerprint() if ledger.pending else ""
-        _decide(parts, ledger, operate.accept_change(ledger, fingerprint, _owner()), yes=yes)
+        _decide(parts, file, ledger, operate.accept_change(ledger, fingerprint, _owner()), yes=yes)
 
 
 def _decide(
     parts: Parts,
+    file: Path,
     ledger: LedgerState,
     decision: Decision,
     *,
     yes: bool,
     also: str = "",
-    before: Any = None,
+    before: Callable[[], None] | None = None,
 ) -> None:
     """Explains, asks, swaps. A driver that changed the ledger in the meantime makes this `Fenced`, and nothing is done."""
     for line in decision.does:
@@ -159,7 +162,8 @@ def _decide(
     if before is not None:
         before()
     parts.ledger.change(ledger, decision.new, decision.note())
-    out.print(f"[green]done[/], and recorded in the journal: epoch {decision.new.epoch}. Next: landonce run FILE")
+    out.print(f"[green]done[/], and recorded in the journal: epoch {decision.new.epoch}. Next:", end=" ")
+    out.print(f"landonce run {file}", markup=False)
 
 
 def _load(parts: Parts, *, bound: bool = True) -> LedgerState:

@@ -197,7 +197,8 @@ def _needing_labels(
 
 def _new_label(state: LedgerState, view: SourceView, topic: str) -> str:
     """`topic@` and the beginning of the topic's id; where that was used before, with the epoch behind it."""
-    label = f"{topic}@{dict(view.topic_ids)[topic][:_ID_LETTERS]}"
+    topic_id = dict(view.topic_ids)[topic].replace("/", "_").replace("+", "-")
+    label = f"{topic}@{topic_id[:_ID_LETTERS]}"
     return f"{label}.{state.epoch + 1}" if state.label(topic).startswith(label) else label
 
 
