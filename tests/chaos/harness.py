@@ -34,7 +34,7 @@ source:
   kafka: {bootstrap_servers: "$bootstrap", topics: [$topic], schema: "$schema"}
 $transform
 sink:
-  clickhouse: {url: "$url", table: $table, create: true, deadline: 1s$sink}
+  clickhouse: {url: "$url", table: $table, create: true, deadline: $deadline$sink}
 ledger: {sqlite: ledger}
 batch: {$batch}
 dead_letters: {path: dead}
@@ -55,6 +55,8 @@ class Site:
     partition_by: str = ""
     batch: str = "interval: 0s, max_rows: 1000, block_rows: 8"
     master: str = "local[2]"
+    deadline: str = "1s"
+    """Shorter than a worker takes to start: a first insert may be late, and is then made again. Longer: never late."""
 
     @property
     def file(self) -> Path:
@@ -74,6 +76,7 @@ class Site:
             url=self.url,
             batch=self.batch,
             master=self.master,
+            deadline=self.deadline,
             transform=f'transform: {{where: "{where}"}}' if where else "",
             sink=f', partition_by: "{self.partition_by}"' if self.partition_by else "",
         )
@@ -145,10 +148,9 @@ class DriverRun:
         return [event["step"] for event in self.events() if event["event"] == "step"]
 
     def replaying(self) -> bool:
-        """Whether the step that was begun last belongs to a plan that an earlier driver left."""
+        """Whether a plan that an earlier driver left was being settled: this one had not prepared its own yet."""
         steps = self.steps()
-        after = max((at for at, step in enumerate(steps) if step in ("await", "rearm")), default=-1)
-        return after >= 0 and "record" not in steps[after:-1]
+        return "await" in steps and "prepare" not in steps
 
     def tail(self, lines: int = 25) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])

@@ -23,6 +23,9 @@ from landonce.run.protocol import Step
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(1200)]
 
+DEADLINE = "6s"
+"""About what a start takes: no insert is late, and no successor has to wait long."""
+
 
 @dataclass(frozen=True)
 class Kill:
@@ -166,7 +169,7 @@ def test_killed_in_every_replay(
 ) -> None:
     """One pending plan survives kills at every step of its replay; blocks span two table partitions; rows are filtered."""
     topic = new_topic(partitions=2)
-    site = Site(tmp_path, kafka.bootstrap_servers, clickhouse.url, topic, new_table(), partition_by="id % 2")
+    site = Site(tmp_path, kafka.bootstrap_servers, clickhouse.url, topic, new_table(), "id % 2", deadline=DEADLINE)
     site.write(where="word <> 'ping'")
     with Drivers(site) as drivers:
         chain = Chain(drivers, Feed(kafka.bootstrap_servers, topic), keeps=lambda told: told["word"] != "ping")
@@ -184,7 +187,9 @@ def test_killed_in_every_first_attempt(
 ) -> None:
     """Every start makes a plan and is killed with it; one worker, so that passing a place N times is exact."""
     topic = new_topic(partitions=2)
-    site = Site(tmp_path, kafka.bootstrap_servers, clickhouse.url, topic, new_table(), master="local[1]")
+    site = Site(
+        tmp_path, kafka.bootstrap_servers, clickhouse.url, topic, new_table(), master="local[1]", deadline=DEADLINE
+    )
     site.write()
     with Drivers(site) as drivers:
         chain = Chain(drivers, Feed(kafka.bootstrap_servers, topic))

@@ -221,7 +221,7 @@ def test_a_topic_compacted_between_crash_and_restart(
     """What had landed stays, what had not and is still there lands, and nothing lands twice."""
     table = new_table()
     topic = make_topic(own_kafka, f"compacted-{table}", **_COMPACTED)
-    site = Site(tmp_path, own_kafka.bootstrap_servers, clickhouse.url, topic, table, master="local[1]")
+    site = Site(tmp_path, own_kafka.bootstrap_servers, clickhouse.url, topic, table, master="local[1]", deadline="6s")
     site.write()
     records = send_keyed(own_kafka, topic, [f"key-{at}" for at in range(16)])
     with Drivers(site) as drivers:
@@ -302,7 +302,7 @@ def test_an_edited_transform_is_refused_while_a_plan_is_pending(
     new_table: Callable[[], str],
 ) -> None:
     topic = new_topic(partitions=2)
-    site = Site(tmp_path, kafka.bootstrap_servers, clickhouse.url, topic, new_table())
+    site = Site(tmp_path, kafka.bootstrap_servers, clickhouse.url, topic, new_table(), deadline="6s")
     feed = Feed(site.bootstrap, topic)
     feed.more(32, bad_every=7)
     site.write(where="word <> 'ping'")
