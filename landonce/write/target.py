@@ -28,7 +28,7 @@ def ahead(ledger: LedgerState, target: TargetView, source: SourceView, start: St
     extents = dict(source.extents)
     committed = ledger.committed()
     if target.ends and start is Start.LATEST and ledger.batch == 0:
-        _nothing_skipped(committed, dict(target.ends))
+        _nothing_skipped(committed, target)
     ranges = []
     for partition, end in target.ends:
         position = committed.get(partition)
@@ -39,10 +39,11 @@ def ahead(ledger: LedgerState, target: TargetView, source: SourceView, start: St
     return tuple(ranges)
 
 
-def _nothing_skipped(committed: Mapping[Partition, int], ends: Mapping[Partition, int]) -> None:
+def _nothing_skipped(committed: Mapping[Partition, int], target: TargetView) -> None:
+    """Not even where the target reaches up to the latest offset: a plan that was lost with the ledger may have left holes."""
     for partition, position in committed.items():
-        if ends.get(partition, 0) < position:
-            raise _lost_ledger(partition, ends.get(partition, 0), position)
+        if position > 0:
+            raise _lost_ledger(partition, dict(target.ends).get(partition, 0), position)
 
 
 def _readable(partition: Partition, position: int, end: int, extent: Extent | None) -> None:
@@ -57,10 +58,10 @@ def _readable(partition: Partition, position: int, end: int, extent: Extent | No
 
 
 def _lost_ledger(partition: Partition, end: int, position: int) -> errors.TargetAhead:
+    skipped = f"[{end}, {position})" if end < position else f"whatever is missing below {position}"
     return errors.TargetAhead(
         f"{partition}: the ledger is new and would start at the latest offset {position}, but the target already holds "
-        f"records of this pipeline's topics, and of this partition only up to {end}: going on would skip "
-        f"[{end}, {position}).",
+        f"records of this pipeline's topics, of this partition up to {end}: going on would skip {skipped}.",
         safe="Nothing was written. The ledger was probably lost.",
         command="set `start: earliest` in {file}: what the target holds is recognised and not written again",
     )
