@@ -207,7 +207,7 @@ def test_a_compacted_topic(
         there = {each.offset for each in survivors}
         assert [(min(each), max(each)) for each in ranges] == [(0, 7), (8, 15), (16, 23), (24, 31)]
         assert {min(each) in there for each in ranges} == {max(each) in there for each in ranges} == {False}
-        assert [len(each & there) for each in ranges] == [4, 6, 0, 5]
+        assert [len(each & there) for each in ranges] == [4, 5, 0, 5]
         drivers.drain()
         exact(site, survivors)
         state = site.state()
@@ -263,7 +263,7 @@ def test_a_broker_restarted_in_the_middle_of_a_run(
         feed.more(9_000, bad_every=500)
         run = drivers.start(once=False)
         for go_away in (own_kafka.stop, own_kafka.kill):
-            in_the_middle(run)
+            in_the_middle(run, len(feed.produced))
             go_away()
             time.sleep(2)
             assert run.process.poll() is None, run.tail()
@@ -283,12 +283,11 @@ def read_by(run: DriverRun) -> int:
     return sum(event["read"] for event in run.events() if event["event"] == "batch")
 
 
-def in_the_middle(run: DriverRun) -> None:
+def in_the_middle(run: DriverRun, produced: int) -> None:
     """Returns when another batch was recorded and there is more to come."""
     before = read_by(run)
     wait_until(lambda: run.process.poll() is not None or read_by(run) > before, 120, "a batch")
-    last = [event for event in run.events() if event["event"] == "batch"][-1]
-    assert last["lag"] > 0, "the broker is to go away while there is work"
+    assert read_by(run) < produced, "the broker is to go away while there is work"
 
 
 # A user who edits
