@@ -59,6 +59,7 @@ class Driver:
     _began: float = 0.0
     _troubled: float | None = None
     _lag: int = 0
+    _late: bool = False
 
     def run(self) -> Totals:
         """Until stopped, or until what was there at the start is done. Gives what this run did."""
@@ -72,7 +73,7 @@ class Driver:
             if isinstance(reply, LedgerState):
                 self._note(effect, reply)
                 before = before or reply.totals
-            driver, effect = protocol.advance(driver, reply)
+            driver, effect = protocol.advance(self._patient(driver), reply)
         return driver.state.totals.minus(before or Totals())
 
     def _perform(self, effect: Effect) -> Reply:
@@ -176,10 +177,18 @@ class Driver:
         receipts = [result.receipt for result in results if result.receipt is not None]
         read, size = sum(each.read for each in receipts), sum(each.bytes_read for each in receipts)
         self.pace.saw(read, size, time.monotonic() - began)
+        self._late = any(result.fate is Fate.LATE for result in results)
         for result in results:
             if result.fate not in (Fate.LANDED, Fate.HALTED):
                 self._trouble(f"block {effect.plan.blocks[result.index]} is {result.fate.value}. {result.why}".strip())
         return results
+
+    def _patient(self, driver: protocol.Driver) -> protocol.Driver:
+        """What came too late gets twice the time: with the same deadline again it might be late for ever."""
+        if not self._late or driver.surveyed is None:
+            return driver
+        self._late = False
+        return replace(driver, surveyed=replace(driver.surveyed, patience=2 * driver.surveyed.patience))
 
     def _idle(self) -> bool:
         """Until the interval is over; once it is, a few looks per second for whatever comes next."""

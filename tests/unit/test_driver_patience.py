@@ -1,0 +1,70 @@
+"""A write that always takes longer than its deadline gets a later one each time, and lands before the run stalls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+from landonce.config.model import Batch
+from landonce.plan.ranges import Partition
+from landonce.read.source import Extent, SourceView
+from landonce.record.memory import MemoryLedger
+from landonce.run.driver import Driver
+from landonce.run.observe import Silent
+from landonce.run.pace import Pace
+from landonce.run.protocol import Settings
+from landonce.write.receipt import BlockResult, Fate, Receipt
+from landonce.write.recipe import Task
+from landonce.write.target import TargetView
+
+NEEDED = 9_000
+"""Milliseconds that a block takes from the plan to the table."""
+
+
+@dataclass
+class Clock:
+    """A target whose time passes only while somebody writes."""
+
+    at: int = 1_000_000
+
+    def now(self) -> int:
+        return self.at
+
+    def kill(self) -> None: ...
+
+    def look(self, _: object) -> TargetView:
+        return TargetView(())
+
+
+@dataclass
+class SlowWorkers:
+    clock: Clock
+    given: list[int] = field(default_factory=list)
+
+    def write(self, tasks: list[Task]) -> tuple[BlockResult, ...]:
+        self.given.append(tasks[0].deadline - self.clock.at)
+        self.clock.at += NEEDED
+        if self.clock.at > tasks[0].deadline:
+            return tuple(BlockResult(task.index, Fate.LATE) for task in tasks)
+        return tuple(BlockResult(task.index, Fate.LANDED, Receipt(10, 10)) for task in tasks)
+
+
+def test_what_came_too_late_gets_more_time(tmp_path: Path) -> None:
+    clock = Clock()
+    workers = SlowWorkers(clock)
+    view = SourceView("cluster", (("t", "id"),), ((Partition("t", 0), Extent(0, 10)),))
+    driver = Driver(
+        settings=Settings("table", "fingerprint", once=True),
+        topics=("t",),
+        recipe=SimpleNamespace(pipeline="p", dead_letters=tmp_path / "dead"),  # type: ignore[arg-type]
+        broker=SimpleNamespace(survey=lambda _: view),  # type: ignore[arg-type]
+        ledger=MemoryLedger("p"),
+        target=clock,  # type: ignore[arg-type]
+        workers=workers,  # type: ignore[arg-type]
+        pace=Pace(Batch(), 2.0, 1),
+        stall=60.0,
+        observer=Silent(),
+    )
+    assert driver.run().landed == 10
+    assert workers.given == [2_000, 4_000, 8_000, 16_000]
