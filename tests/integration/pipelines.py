@@ -83,7 +83,9 @@ class SmallPipeline:
 
     def land(self, offsets: Iterable[int], partition: int = 0, topic: str = "") -> None:
         rows = ", ".join(f"({at}, '{topic or self.topic}', {partition}, {at})" for at in offsets)
-        self.clickhouse.ask(f"INSERT INTO {self.table} (id, _topic, _partition, _offset) VALUES {rows}")
+        self.clickhouse.ask(
+            f"INSERT INTO {self.table} (id, _topic, _partition, _offset) SETTINGS insert_deduplicate = 0 VALUES {rows}"
+        )
 
     def bury(self, offsets: Iterable[int], name: str = "batch-000000001-0000-a.jsonl", partition: int = 0) -> None:
         self.dead.mkdir(exist_ok=True)
