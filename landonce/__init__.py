@@ -1,0 +1,37 @@
+"""landonce: Kafka records land exactly once.
+
+    from pathlib import Path
+    import landonce
+
+    totals = landonce.run_pipeline(landonce.load(Path("clicks.yaml")), once=True)
+
+Names are loaded when they are used, so that a worker or `landonce --help` does not pay for Spark.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from landonce import errors
+    from landonce.config import Pipeline, load
+    from landonce.record.ledger import Totals
+    from landonce.run.pipeline import run_pipeline
+
+__all__ = ["Pipeline", "Totals", "errors", "load", "run_pipeline"]
+
+_HOMES = {
+    "Pipeline": "landonce.config",
+    "Totals": "landonce.record.ledger",
+    "load": "landonce.config",
+    "run_pipeline": "landonce.run.pipeline",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    if name == "errors":
+        return import_module("landonce.errors")
+    raise AttributeError(f"module 'landonce' has no attribute {name!r}")

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
@@ -15,7 +16,7 @@ import typer
 from landonce.cli.check import check
 from landonce.cli.demo import demo
 from landonce.cli.local import down, up
-from landonce.cli.output import out, say_error
+from landonce.cli.output import out, say_defect, say_error
 from landonce.cli.run import run
 from landonce.cli.state import state
 from landonce.cli.verify import verify
@@ -68,3 +69,6 @@ def main() -> None:
     except LandonceError as error:
         say_error(error, sys.argv[1:])
         raise SystemExit(error.exit_code) from None
+    except Exception:
+        say_defect(traceback.format_exc())
+        raise SystemExit(1) from None

@@ -27,6 +27,16 @@ def say_error(error: LandonceError, arguments: Sequence[str]) -> None:
         err.print(redact(error.command.replace("{file}", file)), markup=False)
 
 
+def say_defect(trace: str) -> None:
+    """What nobody foresaw: the whole trace for a report, without secrets."""
+    err.print(redact(trace), markup=False)
+    err.print(
+        "This is a defect in landonce. Nothing is lost: whatever was pending is settled at the next start. "
+        "Please report the lines above.",
+        markup=False,
+    )
+
+
 def log_to_stderr(verbose: bool) -> None:
     """Log lines go to standard error as they are, so that they stay one JSON object each."""
     handler = logging.StreamHandler(sys.stderr)

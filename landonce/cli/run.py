@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import signal
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from landonce.cli.files import File
 from landonce.cli.output import err, log_to_stderr, out
 from landonce.config import load
-from landonce.run.assemble import create_if_asked, make_driver, open_parts
 from landonce.run.driver import Driver
-from landonce.run.session import open_session
+from landonce.run.pipeline import run_pipeline
 from landonce.run.show import LogProgress, TerminalProgress
-
-File = Annotated[Path, typer.Argument(help="The pipeline file (YAML).", metavar="FILE")]
 
 
 def run(
@@ -28,28 +25,18 @@ def run(
 
     SIGTERM or Ctrl-C finishes the batch in hand. Whatever a crash leaves pending is settled at the next start.
     Of two runs of the same pipeline the later one goes on, and the earlier one ends with exit code 4.
+
+    Example: `landonce run clicks.yaml --once`
     """
     log_to_stderr(verbose)
     config = load(file)
-    parts = open_parts(config)
-    target = parts.sink.target()
-    try:
-        if create_if_asked(parts, target):
-            err.print(f"created table {config.sink.clickhouse.table}")
-        session = open_session(config.pipeline, config.spark)
-        progress = TerminalProgress(err, config.pipeline) if sys.stderr.isatty() else LogProgress(config.pipeline)
-        with progress:
-            driver = make_driver(parts, target, session, progress, once=once)
-            _stop_on_signals(driver)
-            totals = driver.run()
-        out.print(
-            f"{config.pipeline}: {totals.read} read = {totals.landed} landed + {totals.dead_lettered} dead-lettered "
-            f"+ {totals.filtered} filtered"
-        )
-        session.stop()
-    finally:
-        target.close()
-        parts.ledger.close()
+    progress = TerminalProgress(err, config.pipeline) if sys.stderr.isatty() else LogProgress(config.pipeline)
+    with progress:
+        totals = run_pipeline(config, once=once, observer=progress, ready=_stop_on_signals)
+    out.print(
+        f"{config.pipeline}: {totals.read} read = {totals.landed} landed + {totals.dead_lettered} dead-lettered "
+        f"+ {totals.filtered} filtered"
+    )
 
 
 def _stop_on_signals(driver: Driver) -> None:
