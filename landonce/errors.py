@@ -9,6 +9,7 @@
     │   └── LedgerUnavailable     the ledger did not answer
     ├── LocalStackError           a server that landonce starts for trying and testing did not start or answer
     ├── DemoFailed                the demo could not be played to its end
+    ├── NothingToDo               an operator asked for a change that the pipeline does not need
     ├── Stalled                   a transient error outlasted its budget; starting again is safe
     └── Halt                      needs a person; nothing was lost, and `command` goes on
         ├── ClusterChanged        the brokers are not the ones of the ledger
@@ -28,7 +29,10 @@
         ├── GapRefused            an outside source skipped offsets
         ├── RewindRefused         an outside source went back to where it must not
         ├── OutcomeUnknown        whether a write landed is not known, and the sink cannot be asked
-        └── NothingToInfer        no schema was declared and there is no record to take one from
+        ├── NothingToInfer        no schema was declared and there is no record to take one from
+        ├── PlanPending           a plan is pending, and what was asked for would forget it
+        ├── LedgerTooNew          the ledger was written by a newer landonce
+        └── LedgerUnreadable      the ledger is not one, or is damaged
 
 A message says what happened, what is safe, and the command that goes on. No message ever holds a secret.
 """
@@ -191,3 +195,11 @@ class LocalStackError(LandonceError):
 
 class DemoFailed(LandonceError):
     """The demo could not be played to its end."""
+
+
+class NothingToDo(LandonceError):
+    """An operator asked for a change that the pipeline does not need. Nothing was changed."""
+
+
+class PlanPending(Halt):
+    """A plan is pending, and what was asked for would forget it."""

@@ -17,13 +17,13 @@ import typer
 
 from landonce.cli.files import File, Json, opened, print_json
 from landonce.cli.output import out
-from landonce.errors import Halt, LandonceError, Transient
+from landonce.errors import Halt, LandonceError, NothingToDo, Transient
 from landonce.plan.blocks import Plan
 from landonce.plan.ranges import Partition, Range
 from landonce.read.source import SourceView, Start
 from landonce.record import operate
 from landonce.record.ledger import LedgerState, Note
-from landonce.record.operate import Decision, NothingToDo
+from landonce.record.operate import Decision
 from landonce.run.assemble import Parts, make_recipe
 from landonce.write.sink import Target
 from landonce.write.target import TargetView
@@ -72,7 +72,7 @@ def accept_gap(file: File, yes: Yes = False) -> None:
     Example: `landonce state accept-gap clicks.yaml`
     """
     with opened(file) as parts:
-        ledger = _load(parts)
+        ledger = _load(parts, bound=False)
         view = parts.broker.survey(parts.config.source.kafka.topics)
         decision = operate.accept_gap(ledger, view, _owner())
         _decide(parts, file, ledger, decision, yes=yes, also=_landed_of(parts, ledger, decision.lost))

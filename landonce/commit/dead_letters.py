@@ -1,8 +1,9 @@
 """Dead letters: records that cannot land, one file per block, with all that is needed to mend and resend them.
 
 A worker stages a block's file (written whole, then renamed to `….jsonl.staged`), and the driver's commit publishes it
-under its final name. The name comes from the batch and the block, so a replay overwrites and never repeats. Only files
-without `.staged` count. An unknown outcome never comes here.
+under its final name. The name comes from the plan and the block, so a replay overwrites and never repeats; a plan that
+reads again what an earlier, lost ledger had delivered leaves out what is there already. Only files without `.staged` count.
+An unknown outcome never comes here.
 """
 
 from __future__ import annotations
@@ -32,49 +33,78 @@ class DeadLetter:
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
-def stage(folder: Path, batch: int, index: int, token: str, letters: Iterable[DeadLetter]) -> str:
+def stem(batch: int, lineage: str) -> str:
+    """What the files of one plan have in common. The lineage keeps ledgers apart, which count their batches from one."""
+    return f"batch-{batch:09d}-{lineage[:8]}"
+
+
+def stage(folder: Path, plan: str, index: int, letters: Iterable[DeadLetter]) -> str:
     """Writes a block's letters and gives back the name that `publish` needs; empty if there are none."""
     ordered = sorted(letters, key=lambda each: (each.topic, each.partition, each.offset))
     if not ordered:
         return ""
-    name = f"{_batch(batch)}-{index:04d}-{token[:16]}.jsonl"
+    name = f"{plan}-{index:04d}.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f".{name}.{os.getpid()}"
-    with temporary.open("w", encoding="utf-8") as file:
-        for letter in ordered:
-            file.write(json.dumps(_to_dict(letter), ensure_ascii=False) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(folder / (name + _STAGED))
+    _write(folder, name + _STAGED, (json.dumps(_to_dict(letter), ensure_ascii=False) + "\n" for letter in ordered))
     return name
 
 
-def publish(folder: Path, batch: int, names: Iterable[str]) -> None:
-    """Makes the staged files of a batch count, and takes away what an earlier attempt of the same batch left."""
+def publish(folder: Path, plan: str, names: Iterable[str], *, read_again: bool = False) -> None:
+    """Makes the staged files of a plan count, and takes away what an earlier attempt of the same plan left.
+
+    `read_again`: the plan covers offsets that may have been delivered before, so letters that count already are left out.
+    """
     wanted = {name for name in names if name}
     if not folder.is_dir():
         return
+    if read_again:
+        _leave_out_known(folder, plan, wanted)
     for name in wanted:
         staged = folder / (name + _STAGED)
         if staged.exists():
             staged.replace(folder / name)
-    for left in folder.glob(f"*{_batch(batch)}-*"):
+    for left in folder.glob(f"*{plan}-*"):
         if left.name not in wanted:
             left.unlink(missing_ok=True)
     _sync(folder)
+
+
+def _leave_out_known(folder: Path, plan: str, names: Iterable[str]) -> None:
+    """Rewrites the staged files without the letters that another plan's files hold."""
+    known = {
+        (told["topic"], told["partition"], told["offset"])
+        for path in folder.glob("batch-*.jsonl")
+        if not path.name.startswith(plan)
+        for told in _letters(path)
+    }
+    for name in names:
+        staged = folder / (name + _STAGED)
+        if known and staged.exists():
+            new = [told for told in _letters(staged) if (told["topic"], told["partition"], told["offset"]) not in known]
+            _write(folder, staged.name, (json.dumps(told, ensure_ascii=False) + "\n" for told in new))
+
+
+def _write(folder: Path, name: str, lines: Iterable[str]) -> None:
+    """Whole or not at all."""
+    temporary = folder / f".{name}.{os.getpid()}"
+    with temporary.open("w", encoding="utf-8") as file:
+        file.writelines(lines)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(folder / name)
 
 
 def committed(folder: Path) -> Iterator[dict[str, Any]]:
     """Every dead letter that counts, as it stands in the files."""
     for path in sorted(folder.glob("*.jsonl")):
         if not path.name.startswith("."):
-            with path.open(encoding="utf-8") as file:
-                for line in file:
-                    yield json.loads(line)
+            yield from _letters(path)
 
 
-def _batch(batch: int) -> str:
-    return f"batch-{batch:09d}"
+def _letters(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            yield json.loads(line)
 
 
 def _to_dict(letter: DeadLetter) -> dict[str, Any]:

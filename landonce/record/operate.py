@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
-from landonce.errors import ClusterChanged, Halt, LandonceError, TopicRecreated
+from landonce.errors import ClusterChanged, NothingToDo, PlanPending, TopicRecreated
 from landonce.plan.blocks import Block, Kind, Plan
 from landonce.plan.ranges import Partition, Range
 from landonce.read.source import Extent, SourceView, Start
@@ -24,14 +24,6 @@ from landonce.record.ledger import LedgerState, Note, Position, bound, taken
 from landonce.write.target import TargetView
 
 _ID_LETTERS = 8
-
-
-class NothingToDo(LandonceError):
-    """An operator asked for a change that the pipeline does not need. Nothing was changed."""
-
-
-class PlanPending(Halt):
-    """A plan is pending, and what was asked for would forget it."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +45,12 @@ class Decision:
 
 
 def accept_gap(state: LedgerState, view: SourceView, owner: str) -> Decision:
-    """Positions move to the start of the topic where it is behind them; a pending plan keeps what is left of it."""
+    """Positions move to the start of the topic where it is behind them; a pending plan keeps what is left of it.
+
+    A ledger that was never bound, because nobody knows what a lost one had delivered, is bound at the topics' starts.
+    """
+    if state.fresh:
+        return _accept_unbound(state, view, owner)
     _same_source(state, view)
     starts = {partition: extent.start for partition, extent in view.extents}
     gaps = tuple(
@@ -79,6 +76,15 @@ def accept_gap(state: LedgerState, view: SourceView, owner: str) -> Decision:
         f"At most {total} records in {len(gaps)} partition(s) will never be delivered, unless they landed before.",
     )
     return Decision("accept-gap", new, tuple(does), costs, gaps)
+
+
+def _accept_unbound(state: LedgerState, view: SourceView, owner: str) -> Decision:
+    new = replace(_bound_afresh(taken(state, owner), view, Start.EARLIEST), version=state.version + 1)
+    does = tuple(
+        f"{partition}: the position is {extent.start}, where the topic begins." for partition, extent in view.extents
+    )
+    costs = ("What was deleted before these offsets and is not in the target will never be delivered.",)
+    return Decision("accept-gap", new, does, costs)
 
 
 def _cropped(plan: Plan, starts: dict[Partition, int]) -> Plan | None:

@@ -14,13 +14,14 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from landonce.commit import dead_letters
-from landonce.errors import Fenced, LedgerUnavailable, Stalled, Transient
-from landonce.plan.blocks import Kind, token
+from landonce.errors import Fenced, Halt, LandonceError, LedgerUnavailable, Stalled, Transient
+from landonce.plan.blocks import Kind, Plan, token
 from landonce.plan.ranges import Partition
 from landonce.read.broker import Broker
 from landonce.read.source import Extent, SourceView, available
 from landonce.record import ledger as states
 from landonce.record.ledger import Ledger, LedgerState, Totals
+from landonce.record.swap import key
 from landonce.run import protocol
 from landonce.run.failpoints import reach
 from landonce.run.observe import BatchReport, Observer
@@ -62,7 +63,17 @@ class Driver:
     _late: bool = False
 
     def run(self) -> Totals:
-        """Until stopped, or until what was there at the start is done. Gives what this run did."""
+        """Until stopped, or until what was there at the start is done. Gives what this run did.
+
+        What looks like a reason to halt may be the work of a newer driver: then it is `Fenced`, and nobody is called.
+        """
+        try:
+            return self._run()
+        except Halt:
+            self._raise_if_fenced()
+            raise
+
+    def _run(self) -> Totals:
         before: Totals | None = None
         driver, effect = protocol.begin(self.settings)
         while not isinstance(effect, protocol.Stop):
@@ -75,6 +86,14 @@ class Driver:
                 before = before or reply.totals
             driver, effect = protocol.advance(self._patient(driver), reply)
         return driver.state.totals.minus(before or Totals())
+
+    def _raise_if_fenced(self) -> None:
+        try:
+            seen = self.ledger.load()
+        except LandonceError:
+            return
+        if self._state is not None and (seen is None or key(seen) != key(self._state)):
+            raise states.fenced(self._state, seen) from None
 
     def _perform(self, effect: Effect) -> Reply:
         if isinstance(effect, protocol.Acquire):
@@ -95,7 +114,8 @@ class Driver:
             return self._write(effect)
         if isinstance(effect, Commit):
             names = [receipt.dead_letters for receipt in effect.receipts]
-            dead_letters.publish(self.recipe.dead_letters, effect.plan.batch, names)
+            again = effect.plan.kind is not Kind.DELIVER
+            dead_letters.publish(self.recipe.dead_letters, self._stem(effect.plan), names, read_again=again)
             return None
         if isinstance(effect, protocol.Idle):
             return self._idle()
@@ -155,6 +175,9 @@ class Driver:
         label = self._state.label(partition.topic) if self._state else partition.topic
         return Partition(label, partition.number)
 
+    def _stem(self, plan: Plan) -> str:
+        return dead_letters.stem(plan.batch, self._state.lineage if self._state else "")
+
     def _write(self, effect: Write) -> tuple[BlockResult, ...]:
         state = self._state
         if state is None:
@@ -164,6 +187,7 @@ class Driver:
             Task(
                 index=index,
                 batch=effect.plan.batch,
+                plan=self._stem(effect.plan),
                 block=effect.plan.blocks[index],
                 token=token(state.identity, effect.plan.blocks[index]),
                 deadline=effect.plan.deadline,

@@ -291,7 +291,7 @@ def _after_look(driver: Driver, target: TargetView) -> Next:
     """If the target is ahead, what it holds is reconciled first: read again, compared, and written only if absent."""
     if driver.state.fresh:
         new = _bound(driver)
-        ahead(new, target, driver.world.source, driver.settings.start)
+        ahead(new, target, driver.world.source, driver.settings.start, unbound=True)
         return _change(driver, Step.BIND, new)
     driver = replace(driver, looked=True)
     ranges = ahead(driver.state, target, driver.world.source, driver.settings.start)

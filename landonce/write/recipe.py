@@ -59,6 +59,8 @@ class Task:
 
     index: int
     batch: int
+    plan: str
+    """What the plan's dead letters are called."""
     block: Block
     token: str
     deadline: int

@@ -18,12 +18,15 @@ class TargetView:
     ends: tuple[tuple[Partition, int], ...]
 
 
-def ahead(ledger: LedgerState, target: TargetView, source: SourceView, start: Start) -> tuple[Range, ...]:
+def ahead(
+    ledger: LedgerState, target: TargetView, source: SourceView, start: Start, *, unbound: bool = False
+) -> tuple[Range, ...]:
     """The ranges that the target holds though the ledger does not know: a stale, lost or foreign ledger.
 
     They can be reconciled exactly by reading them again and comparing, which takes that Kafka still has them. A new
     ledger that would begin at the latest offsets is refused where the target holds anything of the topics: nobody knows
-    where the old one stood, not even in a partition of which the target holds nothing.
+    where the old one stood, not even in a partition of which the target holds nothing. One that was never bound is
+    refused where the topic begins behind what the target holds: what was deleted in between may never have landed.
     """
     extents = dict(source.extents)
     committed = ledger.committed()
@@ -32,6 +35,8 @@ def ahead(ledger: LedgerState, target: TargetView, source: SourceView, start: St
     ranges = []
     for partition, end in target.ends:
         position = committed.get(partition)
+        if unbound and position is not None and end < position:
+            raise _gap_behind(partition, end, position)
         if position is None or end <= position:
             continue
         _readable(partition, position, end, extents.get(partition))
@@ -64,4 +69,13 @@ def _lost_ledger(partition: Partition, end: int, position: int) -> errors.Target
         f"records of this pipeline's topics, of this partition up to {end}: going on would skip {skipped}.",
         safe="Nothing was written. The ledger was probably lost.",
         command="set `start: earliest` in {file}: what the target holds is recognised and not written again",
+    )
+
+
+def _gap_behind(partition: Partition, end: int, start: int) -> errors.TargetAhead:
+    return errors.TargetAhead(
+        f"{partition}: the ledger is new, the target holds this topic up to {end}, and the topic now begins at {start}: "
+        f"whatever was in [{end}, {start}) is deleted, and may never have landed.",
+        safe="Nothing was written. The ledger was probably lost.",
+        command="landonce state accept-gap {file}",
     )

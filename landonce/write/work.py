@@ -122,7 +122,7 @@ def _stage(recipe: Recipe, task: Task, rejected: tuple[Rejected, ...], crop: Har
                 headers=_headers(message),
             )
         )
-    return stage(recipe.dead_letters, task.batch, task.index, task.token, letters)
+    return stage(recipe.dead_letters, task.plan, task.index, letters)
 
 
 def _headers(message: Message) -> tuple[tuple[str, bytes | None], ...]:
