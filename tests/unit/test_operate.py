@@ -1,1 +1,262 @@
-x
+"""Operator decisions: what changes, what must not, and what is said. Every one takes the next epoch."""
+
+from dataclasses import replace
+
+import pytest
+
+from landonce import errors
+from landonce.errors import NothingToDo, PlanPending
+from landonce.plan.blocks import Block, Kind, Plan, token
+from landonce.plan.ranges import Partition, Range
+from landonce.read.source import Extent, SourceView, Start, bind
+from landonce.record.ledger import LedgerState, Position
+from landonce.record.memory import MemoryLedger
+from landonce.record.operate import Decision, accept_change, accept_gap, fill, rebase
+from landonce.write.target import TargetView
+
+P0, P1, Q0 = Partition("t", 0), Partition("t", 1), Partition("u", 0)
+NOTHING_HELD = TargetView(())
+
+
+def range_(partition, first, end):
+    return Range(partition, first, end)
+
+
+def plan(*blocks, **changes):
+    made = Plan(
+        batch=7, blocks=tuple(Block(tuple(ranges), "table") for ranges in blocks), fingerprint="old", deadline=99
+    )
+    return replace(made, **changes)
+
+
+def ledger(positions=None, pending=None, **changes):
+    positions = positions or {P0: (0, 10), P1: (0, 20)}
+    state = LedgerState(
+        "p",
+        lineage="lineage",
+        epoch=3,
+        owner="driver",
+        version=12,
+        cluster_id="cluster",
+        topic_ids=(("t", "id-of-t-1"), ("u", "id-of-u-1")),
+        positions=tuple(sorted((each, Position(*at)) for each, at in positions.items())),
+        pending=pending,
+        batch=7,
+    )
+    return replace(state, **changes)
+
+
+def view(extents, cluster="cluster", t="id-of-t-1", u="id-of-u-1"):
+    topics = {each.topic for each in extents}
+    ids = tuple((name, id_) for name, id_ in (("t", t), ("u", u)) if name in topics)
+    return SourceView(cluster, ids, tuple(sorted((each, Extent(*at)) for each, at in extents.items())))
+
+
+def committed(decision: Decision):
+    return decision.new.committed()
+
+
+def is_one_change(old: LedgerState, decision: Decision):
+    """It takes the pipeline in one compare-and-set, leaves its note, and fences the driver that had it."""
+    store = MemoryLedger("p")
+    store.create(old)
+    store.change(old, decision.new, decision.note())
+    assert decision.new.epoch == old.epoch + 1
+    assert decision.new.owner == "operator"
+    assert [note.action for note in store.journal()] == [decision.action]
+    with pytest.raises(errors.Fenced):
+        store.change(old, replace(old, version=old.version + 1))
+
+
+class TestAcceptGap:
+    def test_moves_only_what_is_overrun(self):
+        old = ledger()
+        decision = accept_gap(old, view({P0: (15, 30), P1: (5, 30)}), "operator")
+        assert committed(decision) == {P0: 15, P1: 20}
+        assert dict(decision.new.positions)[P0].first == 0
+        assert decision.lost == (range_(P0, 10, 15),)
+        assert "At most 5 records" in decision.costs[0]
+        is_one_change(old, decision)
+
+    def test_the_pipeline_can_go_on_afterwards(self):
+        source = view({P0: (15, 30), P1: (5, 30)})
+        with pytest.raises(errors.RetentionOverrun):
+            bind(ledger(), source, Start.EARLIEST)
+        bind(accept_gap(ledger(), source, "operator").new, source, Start.EARLIEST)
+
+    def test_nothing_to_do(self):
+        with pytest.raises(NothingToDo, match="no gap"):
+            accept_gap(ledger(), view({P0: (10, 30), P1: (20, 30)}), "operator")
+
+    def test_another_topic_is_not_a_gap(self):
+        with pytest.raises(errors.TopicRecreated):
+            accept_gap(ledger(), view({P0: (15, 30)}, t="another"), "operator")
+        with pytest.raises(errors.ClusterChanged):
+            accept_gap(ledger(), view({P0: (15, 30)}, cluster="another"), "operator")
+
+    def test_crops_a_pending_plan(self):
+        pending = plan([range_(P0, 10, 14), range_(P1, 20, 25)], [range_(P0, 14, 30)], [range_(P1, 25, 40)])
+        old = ledger(pending=pending)
+        decision = accept_gap(old, view({P0: (16, 30), P1: (5, 40)}), "operator")
+        left = decision.new.pending
+        assert [block.ranges for block in left.blocks] == [
+            (range_(P1, 20, 25),),
+            (range_(P0, 16, 30),),
+            (range_(P1, 25, 40),),
+        ]
+        assert left.deadline == pending.deadline, "the old inserts are still to be waited out"
+        assert committed(decision) == {P0: 16, P1: 20}
+        assert decision.new.lineage == old.lineage
+        is_one_change(old, decision)
+
+    def test_cropped_blocks_have_other_tokens_and_whole_ones_the_same(self):
+        pending = plan([range_(P0, 10, 14), range_(P1, 20, 25)], [range_(P1, 25, 40)])
+        old = ledger(pending=pending)
+        new = accept_gap(old, view({P0: (12, 30), P1: (5, 40)}), "operator").new
+        tokens = [token(old.identity, block) for block in pending.blocks]
+        left = [token(new.identity, block) for block in new.pending.blocks]
+        assert left[0] != tokens[0]
+        assert left[1] == tokens[1]
+
+    @pytest.mark.parametrize("start", range(31))
+    def test_nothing_is_skipped_beyond_what_is_said(self, start):
+        """Every offset is given up, or still planned, or still ahead: for every place where the topic may begin."""
+        pending = plan([range_(P0, 10, 14)], [range_(P0, 14, 20)])
+        old = ledger({P0: (0, 10)}, pending)
+        source = view({P0: (start, 30)})
+        if start <= 10:
+            with pytest.raises(NothingToDo):
+                accept_gap(old, source, "operator")
+            return
+        decision = accept_gap(old, source, "operator")
+        lost = {at for gap in decision.lost for at in range(gap.first, gap.end)}
+        blocks = decision.new.pending.blocks if decision.new.pending else ()
+        planned = {at for block in blocks for each in block.ranges for at in range(each.first, each.end)}
+        end = max([committed(decision)[P0], *(each.end for block in blocks for each in block.ranges)])
+        assert lost | planned | set(range(end, 30)) == set(range(10, 30))
+        assert not lost & planned
+        assert (decision.new.pending is None) == (start >= 20)
+
+
+class TestRebase:
+    def test_a_recreated_topic_begins_anew_under_a_label(self):
+        old = ledger({P0: (0, 10), P1: (0, 20), Q0: (0, 5)})
+        decision = rebase(old, view({P0: (2, 4), Q0: (0, 9)}, t="NEWID-of-t"), NOTHING_HELD, "operator")
+        assert decision.new.positions == ((P0, Position(2, 2)), (Q0, Position(0, 5)))
+        assert decision.new.labels == (("t", "t@NEWID-of"),)
+        assert dict(decision.new.topic_ids) == {"t": "NEWID-of-t", "u": "id-of-u-1"}
+        assert decision.new.lineage not in (old.lineage, old.owner)
+        assert any("Unchanged: u" in line for line in decision.does)
+        is_one_change(old, decision)
+
+    def test_the_pipeline_can_go_on_afterwards(self):
+        source = view({P0: (2, 4)}, cluster="other", t="new")
+        old = ledger({P0: (0, 10)})
+        with pytest.raises(errors.ClusterChanged):
+            bind(old, source, Start.EARLIEST)
+        bind(rebase(old, source, NOTHING_HELD, "operator").new, source, Start.EARLIEST)
+
+    def test_to_latest_says_what_is_never_delivered(self):
+        decision = rebase(ledger(), view({P0: (2, 40)}, t="new"), NOTHING_HELD, "operator", to=Start.LATEST)
+        assert committed(decision) == {P0: 40}
+        assert any("At most 38 records" in line and "never be delivered" in line for line in decision.costs)
+
+    def test_a_migrated_cluster_with_new_topic_ids(self):
+        decision = rebase(ledger(), view({P0: (0, 4), P1: (0, 4)}, cluster="other", t="new"), NOTHING_HELD, "operator")
+        assert decision.new.cluster_id == "other"
+        assert committed(decision) == {P0: 0, P1: 0}
+
+    def test_a_cluster_with_the_same_topics_keeps_positions_and_labels(self):
+        decision = rebase(ledger(), view({P0: (0, 30), P1: (0, 30)}, cluster="other"), NOTHING_HELD, "operator")
+        assert committed(decision) == {P0: 10, P1: 20}
+        assert decision.new.labels == ()
+
+    def test_a_vanished_partition_goes_and_the_others_stay(self):
+        decision = rebase(ledger(), view({P0: (0, 30)}), NOTHING_HELD, "operator")
+        assert decision.new.positions == ((P0, Position(10, 10)),), "verify begins where the label does"
+
+    def test_a_position_beyond_the_end(self):
+        decision = rebase(ledger(), view({P0: (0, 4), P1: (0, 30)}), NOTHING_HELD, "operator", to=Start.LATEST)
+        assert committed(decision) == {P0: 4, P1: 20}
+        assert decision.new.labels == (("t", "t@id-of-t-"),)
+
+    def test_a_second_rebase_of_the_same_topic_has_yet_another_label(self):
+        old = ledger(labels=(("t", "t@id-of-t-"),))
+        decision = rebase(old, view({P0: (0, 4), P1: (0, 30)}), NOTHING_HELD, "operator")
+        assert decision.new.labels == (("t", "t@id-of-t-.4"),)
+
+    def test_a_target_that_holds_what_the_topic_cannot_have(self):
+        fresh = ledger({P0: (0, 0)}, batch=0)
+        held = TargetView(((P0, 500),))
+        decision = rebase(fresh, view({P0: (0, 30)}), held, "operator")
+        assert decision.new.label("t") != "t"
+
+    def test_a_lost_ledger_before_a_table_of_another_topic(self):
+        """A start refuses to bind it (the target is ahead of what the topic can have); this command binds it."""
+        lost = LedgerState("p", lineage="lineage", epoch=1, owner="driver", version=1)
+        decision = rebase(lost, view({P0: (3, 30), P1: (0, 9)}), TargetView(((P0, 500),)), "operator")
+        assert decision.new.label("t") == "t@id-of-t-"
+        assert committed(decision) == {P0: 3, P1: 0}
+        is_one_change(lost, decision)
+        with pytest.raises(NothingToDo):
+            rebase(lost, view({P0: (3, 30)}), TargetView(((P0, 30),)), "operator")
+
+    def test_no_label_where_nothing_was_ever_written(self):
+        decision = rebase(ledger(batch=0), view({P0: (0, 4)}, t="new"), NOTHING_HELD, "operator")
+        assert decision.new.labels == ()
+
+    def test_nothing_to_do(self):
+        with pytest.raises(NothingToDo):
+            rebase(ledger(), view({P0: (0, 30), P1: (0, 30)}), NOTHING_HELD, "operator")
+
+    def test_a_pending_plan_is_not_forgotten_unasked(self):
+        old = ledger(pending=plan([range_(P0, 10, 14)]))
+        source = view({P0: (0, 4)}, t="new")
+        with pytest.raises(PlanPending, match="batch 7") as refused:
+            rebase(old, source, NOTHING_HELD, "operator")
+        assert "--drop-pending" in refused.value.command
+        decision = rebase(old, source, NOTHING_HELD, "operator", drop_pending=True)
+        assert decision.new.pending is None
+        assert any("forgotten" in line for line in decision.does)
+        is_one_change(old, decision)
+
+
+class TestFill:
+    def test_the_pending_plan_becomes_one_to_fill(self):
+        old = ledger(pending=plan([range_(P0, 10, 14)]))
+        decision = fill(old, "operator")
+        assert decision.new.pending == replace(old.pending, kind=Kind.FILL)
+        assert decision.new.positions == old.positions
+        is_one_change(old, decision)
+
+    def test_nothing_to_do(self):
+        with pytest.raises(NothingToDo):
+            fill(ledger(), "operator")
+        with pytest.raises(NothingToDo):
+            fill(ledger(pending=plan([range_(P0, 10, 14)], kind=Kind.FILL)), "operator")
+
+
+class TestAcceptChange:
+    def test_the_fingerprint_is_replaced_and_nothing_else(self):
+        old = ledger(pending=plan([range_(P0, 10, 14)]))
+        decision = accept_change(old, "new", "operator")
+        assert decision.new.pending == replace(old.pending, fingerprint="new")
+        assert token(decision.new.identity, decision.new.pending.blocks[0]) == token(
+            old.identity, old.pending.blocks[0]
+        )
+        is_one_change(old, decision)
+
+    def test_nothing_to_do(self):
+        with pytest.raises(NothingToDo, match="no plan is pending"):
+            accept_change(ledger(), "new", "operator")
+        with pytest.raises(NothingToDo, match="this very pipeline file"):
+            accept_change(ledger(pending=plan([range_(P0, 10, 14)])), "old", "operator")
+
+
+def test_a_gap_behind_a_lost_ledger_is_accepted_by_binding_the_ledger_where_the_topics_begin() -> None:
+    lost = LedgerState("clicks", lineage="first")
+    view = SourceView("cluster", (("t", "id"),), ((Partition("t", 0), Extent(70, 90)),))
+    decision = accept_gap(lost, view, "operator")
+    assert decision.new.committed() == {Partition("t", 0): 70}
+    assert not decision.new.fresh
+    assert (decision.new.epoch, decision.new.owner, decision.new.version) == (1, "operator", lost.version + 1)
