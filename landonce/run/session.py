@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from landonce.config.model import Spark
@@ -26,15 +28,19 @@ _DEFAULTS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
     "spark.sql.shuffle.partitions": "1",
     "spark.driver.memory": "1g",
-    "spark.log.level": "ERROR",
 }
+_LOUD = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""PySpark logs every error that it raises, with its Java stack; landonce reports errors itself."""
 
 
 def open_session(pipeline: str, spark: Spark) -> SparkSession:
     """A session for this pipeline. Secrets never go into its configuration, which Spark shows to everybody."""
     need_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1") if _local(spark) else None
+    if _local(spark):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    for name in _LOUD:
+        logging.getLogger(name).disabled = True
     builder = SparkSession.builder.appName(f"landonce {pipeline}")
     if not _submitted():
         builder = builder.master(spark.master or "local[*]")
@@ -43,12 +49,24 @@ def open_session(pipeline: str, spark: Spark) -> SparkSession:
         builder = builder.config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_quiet_log()}")
     for name, told in spark.conf.items():
         builder = builder.config(name, str(told))
+    for name, value in _PINNED.items():
+        builder = builder.config(name, value)
     session = builder.getOrCreate()
+    _refuse_speculation(session)
     for name, value in _PINNED.items():
         if name.startswith("spark.sql."):
             session.conf.set(name, value)
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def _refuse_speculation(session: SparkSession) -> None:
+    """Where the session was there before, its context keeps its settings."""
+    if session.sparkContext.getConf().get("spark.speculation", "false") == "true":
+        raise ConfigError(
+            "spark.speculation is on: Spark would run blocks twice and take the word of the one that may not write.",
+            command="start Spark with spark.speculation=false",
+        )
 
 
 def is_remote(spark: Spark) -> bool:
@@ -84,7 +102,15 @@ def _submitted() -> bool:
 
 
 def _local(spark: Spark) -> bool:
-    return not _submitted() and (spark.master or "local[*]").startswith("local")
+    return _master(spark).startswith("local")
+
+
+def _master(spark: Spark) -> str:
+    """Under spark-submit its own word counts, and not the file's."""
+    if not _submitted():
+        return spark.master or "local[*]"
+    SparkContext._ensure_initialized()
+    return SparkConf().get("spark.master") or "local[*]"
 
 
 def _quiet_log() -> Path:

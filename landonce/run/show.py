@@ -12,9 +12,9 @@ from rich.live import Live
 from rich.table import Table
 
 from landonce.config.secrets import redact
+from landonce.record.ledger import Totals
 from landonce.run.observe import BatchReport
 from landonce.run.protocol import Effect, Step
-from landonce.record.ledger import Totals
 
 _QUIET = {Step.SURVEY, Step.IDLE}
 

@@ -9,26 +9,30 @@ row-wise, deterministic expressions are taken: a replay must make the same rows 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sql
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from landonce.errors import ConfigError, LandonceError, Transient
+from landonce.errors import ConfigError, LandonceError
 from landonce.plan.ranges import Partition
 from landonce.read.harvest import Rejected
 from landonce.read.schema import Schema
 from landonce.write.conform import conform
+from landonce.write.land import named
 from landonce.write.receipt import BlockResult, Fate
 from landonce.write.recipe import Recipe, Task
 from landonce.write.sink import COORDINATES
 from landonce.write.work import Reaped, deliver, gather, guarded
+
+_Half = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 _ACCOUNT = "__landonce_account"
 _KEEP = "__landonce_keep"
@@ -49,6 +53,11 @@ _OTHER_EACH_TIME = {
     "SparkVersion",
     "CurrentTimestampLike",
 }
+_SUBQUERIES = {"Exists", "ListQuery", "ScalarSubquery", "InSubquery", "LateralSubquery", "DynamicPruningSubquery"}
+_MOVING_WORDS = ("now", "today", "tomorrow", "yesterday")
+_MOVING_LITERAL = re.compile(
+    rf"(?i)\b(?:date|timestamp(?:_ntz|_ltz)?)\s*r?(['\"])\s*(?:{'|'.join(_MOVING_WORDS)})\b[^'\"]*\1"
+)
 
 
 def widened(type_: pa.DataType, name: str) -> pa.DataType:
@@ -81,24 +90,55 @@ def reaped_schema(source: Schema) -> pa.Schema:
 
 
 def shaped(frame: DataFrame, recipe: Recipe) -> DataFrame:
-    """The user's expressions beside the coordinates."""
-    keep = F.expr(recipe.where) if recipe.where is not None else F.lit(True)
-    chosen = [F.expr(each) for each in recipe.select] or [F.col(_quoted(each.name)) for each in recipe.source.fields]
-    return frame.select(*(F.col(name) for name in _PRIVATE), keep.alias(_KEEP), *chosen)
+    """The user's expressions beside the coordinates. They are not asked about the row that holds the account."""
+    is_record = sql.col(_ACCOUNT).isNull()
+    chosen = _chosen(recipe)
+    names = frame.select(*chosen).columns
+    values = [sql.when(is_record, each).alias(name) for name, each in zip(names, chosen, strict=True)]
+    return frame.select(*_carried(), sql.when(is_record, _keep(recipe)).alias(_KEEP), *values)
+
+
+def _carried() -> list[Column]:
+    return [sql.col(name) for name in _PRIVATE]
+
+
+def _keep(recipe: Recipe) -> Column:
+    return sql.expr(recipe.where) if recipe.where is not None else sql.lit(True)
+
+
+def _chosen(recipe: Recipe) -> list[Column]:
+    """One column for each that lands. `*` stands for the fields of the record."""
+    fields = [sql.col(_quoted(each.name)) for each in recipe.source.fields]
+    chosen = []
+    for each in recipe.select or ("*",):
+        chosen += fields if each.strip() == "*" else [sql.expr(each)]
+    return chosen
 
 
 def examine(session: SparkSession, recipe: Recipe) -> None:
     """Refuses expressions that cannot be replayed, and columns that the table does not take, before anything starts."""
-    spark_schema = from_arrow_schema(reaped_schema(recipe.source))
+    for each in (*recipe.select, recipe.where or ""):
+        _no_moving_literal(each)
+    source = session.createDataFrame([], from_arrow_schema(reaped_schema(recipe.source)))
     try:
-        frame = shaped(session.createDataFrame([], spark_schema), recipe)
+        chosen = _chosen(recipe)
+        frame = source.select(_keep(recipe).alias(_KEEP), *chosen)
         _deterministic(frame)
+        if len(frame.columns) != len(chosen) + 1:
+            raise ConfigError("transform.select: each expression makes one column; write out what `.*` stands for.")
+        _columns_fit(frame.columns[1:], recipe)
+        _is_condition(frame)
+        _types_fit(shaped(source, recipe), recipe)
     except PySparkException as error:
+        if error.getCondition() == "MISSING_GROUP_BY":
+            raise _not_row_wise("an aggregate function") from None
         raise ConfigError(f"transform: {_first_line(error)}") from None
-    kind = dict(frame.dtypes)[_KEEP]
+
+
+def _is_condition(frame: DataFrame) -> None:
+    kind = frame.select(_KEEP).dtypes[0][1]
     if kind not in ("boolean", "void"):
         raise ConfigError(f"transform.where: is of type {kind}, and must be true or false.")
-    _columns_fit(frame, recipe)
 
 
 def write(session: SparkSession, recipe: Recipe, tasks: Sequence[Task]) -> tuple[BlockResult, ...]:
@@ -111,10 +151,10 @@ def write(session: SparkSession, recipe: Recipe, tasks: Sequence[Task]) -> tuple
     return tuple(pickle.loads(row.result) for row in rows)  # noqa: S301  made by our own workers in this job
 
 
-def _reaping(recipe: Recipe, tasks: tuple[Task, ...]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _reaping(recipe: Recipe, tasks: tuple[Task, ...]) -> _Half:
     """The reading half. Its last row holds nothing but the account, or what went wrong."""
 
-    def reap(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def reap(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         schema = reaped_schema(recipe.source)
         for index in (value for batch in batches for value in batch.column(0).to_pylist()):
             told: Any
@@ -123,8 +163,8 @@ def _reaping(recipe: Recipe, tasks: tuple[Task, ...]) -> Callable[[Iterator[pa.R
                 told = Reaped(crop.read, crop.bytes_read, tuple(crop.rejected))
                 rows = crop.rows.append_column(_ACCOUNT, pa.nulls(crop.rows.num_rows, pa.binary()))
                 yield from rows.select(schema.names).cast(schema).to_batches(max_chunksize=50_000)
-            except LandonceError as error:
-                told = error
+            except Exception as error:
+                told = named(tasks[index], error)
             account = {name: pa.nulls(1, schema.field(name).type) for name in schema.names}
             account[_ACCOUNT] = pa.array([pickle.dumps((index, told))], pa.binary())
             yield pa.RecordBatch.from_pydict(account, schema=schema)
@@ -132,10 +172,10 @@ def _reaping(recipe: Recipe, tasks: tuple[Task, ...]) -> Callable[[Iterator[pa.R
     return reap
 
 
-def _sowing(recipe: Recipe, tasks: tuple[Task, ...]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _sowing(recipe: Recipe, tasks: tuple[Task, ...]) -> _Half:
     """The writing half."""
 
-    def sow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def sow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         table = pa.Table.from_batches(list(batches))
         is_account = table.column(_ACCOUNT).is_valid()
         account = table.column(_ACCOUNT).filter(is_account).to_pylist()
@@ -173,36 +213,67 @@ def doubtful(tasks: Sequence[Task], why: str) -> tuple[BlockResult, ...]:
 
 
 def _deterministic(frame: DataFrame) -> None:
-    plan = frame._jdf.queryExecution().analyzed()  # type: ignore[operator]
+    plan = frame._jdf.queryExecution().analyzed()
     for node in _walk(plan):
         if node.nodeName() not in _PLAIN_NODES:
-            raise ConfigError(
-                f"transform: {node.nodeName()} is not row-wise; select and where make one row of one record, or none."
-            )
+            raise _not_row_wise(node.nodeName())
         expressions = node.expressions()
         for at in range(expressions.size()):
             _refuse_moving(expressions.apply(at))
 
 
+def _not_row_wise(what: str) -> ConfigError:
+    return ConfigError(f"transform: {what} is not row-wise; select and where make one row of one record, or none.")
+
+
 def _refuse_moving(expression: Any) -> None:
     for each in _walk(expression):
         name = each.getClass().getSimpleName()
-        if name in _OTHER_EACH_TIME or not each.deterministic() or "Subquery" in name or name == "PythonUDF":
-            raise ConfigError(
-                f"transform: {each.sql()} may give another value when a batch is replayed after a crash; "
-                "only deterministic expressions are taken."
-            )
+        if name in _SUBQUERIES:
+            raise ConfigError(f"transform: {each.sql()} is a subquery; select and where see nothing but their record.")
+        if name in _OTHER_EACH_TIME or not each.deterministic() or name == "PythonUDF" or _casts_moving_word(each):
+            raise _moving(each.sql())
+
+
+def _casts_moving_word(expression: Any) -> bool:
+    """`CAST('now' AS TIMESTAMP)` is the moment at which Spark plans the query."""
+    if expression.getClass().getSimpleName() != "Cast" or not expression.child().foldable():
+        return False
+    if not expression.dataType().typeName().startswith(("date", "timestamp")):
+        return False
+    if expression.child().dataType().typeName() != "string":
+        return False
+    return str(expression.child().eval(None)).strip().lower().startswith(_MOVING_WORDS)
+
+
+def _no_moving_literal(expression: str) -> None:
+    """`TIMESTAMP 'now'` is a constant by the time that Spark shows its plan."""
+    if found := _MOVING_LITERAL.search(expression):
+        raise _moving(found[0])
+
+
+def _moving(expression: str) -> ConfigError:
+    return ConfigError(
+        f"transform: {expression} may give another value when a batch is replayed after a crash; "
+        "only deterministic expressions are taken."
+    )
 
 
 def _walk(node: Any) -> Iterator[Any]:
-    yield node
+    """Leaves first, so that what is refused is named as narrowly as can be."""
     children = node.children()
     for at in range(children.size()):
         yield from _walk(children.apply(at))
+    yield node
 
 
-def _columns_fit(frame: DataFrame, recipe: Recipe) -> None:
-    names = [name for name in frame.columns if name not in (*_PRIVATE, _KEEP)]
+def _columns_fit(names: Sequence[str], recipe: Recipe) -> None:
+    taken = sorted(set(names) & set(COORDINATES))
+    if taken:
+        raise ConfigError(
+            f"transform.select: {', '.join(taken)} cannot be selected: a record keeps its coordinates, "
+            "and they are carried along by themselves."
+        )
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigError(f"transform.select: {', '.join(twice)} stands twice.")
@@ -218,6 +289,21 @@ def _columns_fit(frame: DataFrame, recipe: Recipe) -> None:
         raise ConfigError(f"transform.select: lacks {', '.join(missing)}, which the table requires.")
 
 
+def _types_fit(frame: DataFrame, recipe: Recipe) -> None:
+    """A value may turn out not to fit, which costs that record; a type that never fits is a mistake in the file."""
+    yields = to_arrow_schema(frame.schema)
+    for each in recipe.target.fields:
+        if each.name in yields.names:
+            try:
+                pa.array([], yields.field(each.name).type).cast(each.type)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                told = frame.schema[each.name].dataType.simpleString()
+                raise ConfigError(
+                    f"transform.select: {each.name} is of type {told}, which the table's column ({each.type}) "
+                    "cannot take."
+                ) from None
+
+
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
@@ -227,6 +313,5 @@ def _first_line(error: Exception) -> str:
 
 
 def is_expression_error(error: PySparkException) -> bool:
-    """Whether a job failed because of a value in a record, and not because of a machine."""
-    condition = error.getCondition()
-    return bool(condition) and not isinstance(error, Transient)
+    """Whether a job failed because of a value in a record, and not because of a machine: only then Spark names it."""
+    return bool(error.getCondition())

@@ -93,14 +93,16 @@ def failed(task: Task, error: Exception) -> BlockResult:
     """An exception as a fate: what may pass is doubt, what is named halts, and a defect halts too."""
     if isinstance(error, errors.Transient):
         return BlockResult(task.index, Fate.DOUBTFUL, why=redact(str(error)))
+    return halted(task, named(task, error))
+
+
+def named(task: Task, error: Exception) -> errors.LandonceError:
+    """The error itself, or a defect as a `Halt`."""
     if isinstance(error, errors.LandonceError):
-        return halted(task, error)
-    return halted(
-        task,
-        errors.Halt(
-            redact(f"block {task.block}: {type(error).__name__}: {error}"),
-            safe="The position did not move; the plan is pending and will be settled at the next start.",
-        ),
+        return error
+    return errors.Halt(
+        redact(f"block {task.block}: {type(error).__name__}: {error}"),
+        safe="The position did not move; the plan is pending and will be settled at the next start.",
     )
 
 
