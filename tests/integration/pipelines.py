@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import yaml
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from landonce.cli import main
+from landonce.errors import LandonceError
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.plan.blocks import Block, Plan
 from landonce.plan.ranges import Partition, Range
@@ -128,16 +131,23 @@ class SmallPipeline:
         next(iter(admin.delete_records([where]).values())).result(30)
 
     def recreate_topic(self, partitions: int = 1) -> None:
+        """Comes back when the brokers agree that it is another topic, which takes a while on a busy machine."""
         admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap_servers})
+        broker = Broker(self.kafka.bootstrap_servers, {})
+        old = broker.survey([self.topic]).topic_ids
         admin.delete_topics([self.topic])[self.topic].result(30)
-        for _ in range(100):
+        until = time.monotonic() + 30
+        while True:
             try:
                 new = NewTopic(self.topic, num_partitions=partitions, replication_factor=1)
-                admin.create_topics([new])[self.topic].result(30)
+                with suppress(KafkaException):  # the deletion is not over yet, or the topic is there already
+                    admin.create_topics([new])[self.topic].result(30)
+                assert broker.survey([self.topic]).topic_ids != old
                 return
-            except Exception as error:  # the deletion is not over yet
-                last = error
-        raise last
+            except (AssertionError, LandonceError):
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
 
 
 def landonce(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: object) -> Said:
