@@ -31,6 +31,7 @@
         ├── OutcomeUnknown        whether a write landed is not known, and the sink cannot be asked
         ├── NothingToInfer        no schema was declared and there is no record to take one from
         ├── PlanPending           a plan is pending, and what was asked for would forget it
+        ├── LettersUnreadable     a dead-letter file is damaged
         ├── LedgerTooNew          the ledger was written by a newer landonce
         └── LedgerUnreadable      the ledger is not one, or is damaged
 
@@ -203,3 +204,7 @@ class NothingToDo(LandonceError):
 
 class PlanPending(Halt):
     """A plan is pending, and what was asked for would forget it."""
+
+
+class LettersUnreadable(Halt):
+    """A dead-letter file is damaged."""

@@ -10,13 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from landonce.errors import Halt
+from landonce.errors import LettersUnreadable
 from landonce.plan.ranges import Partition
 from landonce.verify.judge import Counted
-
-
-class LettersUnreadable(Halt):
-    """A file of dead letters is not what landonce writes."""
 
 
 class Letters:

@@ -283,8 +283,8 @@ MUTANTS = (
         "a partition without rows in the target says nothing of a lost ledger",
         "the ledger is lost, and the pipeline begins at the end",
         TARGET,
-        "if ends.get(partition, 0) < position:",
-        "if 0 < ends.get(partition, 0) < position:",
+        "if position > 0:",
+        "if 0 < dict(target.ends).get(partition, 0) < position:",
     ),
     _mutant(
         "what the target holds is delivered as if it were new",
