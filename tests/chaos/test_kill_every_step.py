@@ -57,39 +57,39 @@ REPLAY = [
     Kill("probe.before", replay=True),
     Kill("probe.after", replay=True),
     Kill("send.before", replay=True),
-    # A block has landed, and nobody knows.
+    # A block has landed (or was refused, on a machine so busy that it came late), and nobody knows.
     Kill("send.after", replay=True),
     Kill("probe.after", replay=True),
     Kill("write.after", replay=True),
-    Kill("commit.before", replay=True),
-    Kill("commit.after", replay=True),
-    Kill("record.before", replay=True),
-    Kill("record.after", replay=True),
 ]
 """One plan is left pending by every kill in turn, and the successors replay it."""
 
 FIRST = [
-    # Each start plans the sixteen records that are new as two blocks of eight, and its successor replays them first.
+    # A worker is killed in a plan's first attempt when nothing needs to be sent again before: nothing is pending, or
+    # all of it landed, since the successor in between was killed between its write and the end of its record.
     Kill("read.after", replay=False),
-    Kill("stage.after", skip=2, replay=False),
-    Kill("send.before", skip=2, replay=False),
-    Kill("send.after", skip=2, replay=False),
-    # Of the plan before, one block had landed, so its successor sends once, and this is the last block of its own plan.
-    Kill("send.after", skip=2, replay=False),
+    Kill("record.before", replay=True),
+    Kill("send.before", replay=False),
+    Kill("record.after", replay=True),
+    Kill("stage.after", replay=False),
+    Kill("commit.before", replay=True),
+    Kill("send.after", replay=False),
+    Kill("commit.after", replay=True),
+    # The plan before passes the place once, this one is killed there.
     Kill("write.before", skip=1, replay=False),
-    Kill("write.after", skip=1, replay=False),
     Kill("commit.before", skip=1, replay=False),
+    Kill("write.after", skip=1, replay=False),
     Kill("commit.after", skip=1, replay=False),
     Kill("record.before", skip=1, replay=False),
-    Kill("prepare.after", replay=False),
+    Kill("record.after", skip=1, replay=False),
     # The topic grows while a plan is pending.
+    Kill("prepare.after", replay=False),
     Kill("bind.before", grow=3),
     Kill("bind.after"),
-    Kill("record.after", skip=1, replay=False),
     Kill("idle.before", once=False),
     Kill("idle.after", once=False),
 ]
-"""Every plan is killed in its first attempt, and replayed by the next start on its way to the next kill."""
+"""Every other plan is killed in its first attempt; the rest of its way it goes with the kills in between."""
 
 
 @dataclass
@@ -185,7 +185,7 @@ def test_killed_in_every_first_attempt(
     new_topic: Callable[..., str],
     new_table: Callable[[], str],
 ) -> None:
-    """Every start makes a plan and is killed with it; one worker, so that passing a place N times is exact."""
+    """Plans are killed in their first attempt, at every place that it has, and the topic grows meanwhile."""
     topic = new_topic(partitions=2)
     site = Site(
         tmp_path, kafka.bootstrap_servers, clickhouse.url, topic, new_table(), master="local[1]", deadline=DEADLINE
