@@ -42,7 +42,7 @@ def measure(folder: Path, records: int, repetitions: int, console: Console) -> F
     with LocalKafka(folder / "kafka") as kafka, LocalClickHouse(folder / "clickhouse") as clickhouse:
         console.print(f"producing {records:,} records")
         fill(kafka.bootstrap_servers, records)
-        session = open_session("bench", Spark())
+        session = open_session("bench", Spark(), expressions=False)
         seconds: dict[str, list[float]] = {"landonce": [], "plain": [], "kafka_engine": []}
         memory = 0.0
         for repetition in range(repetitions + 1):

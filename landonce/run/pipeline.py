@@ -28,7 +28,7 @@ def run_pipeline(
     target = parts.sink.target()
     try:
         create_if_asked(parts, target)
-        session = open_session(config.pipeline, config.spark)
+        session = open_session(config.pipeline, config.spark, expressions=not config.transform.empty)
         driver = make_driver(parts, target, session, observer or Silent(), once=once)
         if ready is not None:
             ready(driver)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
@@ -29,35 +33,71 @@ _DEFAULTS = {
     "spark.sql.shuffle.partitions": "1",
     "spark.driver.memory": "1g",
 }
+_QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _LOUD = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """PySpark logs every error that it raises, with its Java stack; landonce reports errors itself."""
 
 
-def open_session(pipeline: str, spark: Spark) -> SparkSession:
-    """A session for this pipeline. Secrets never go into its configuration, which Spark shows to everybody."""
+def open_session(pipeline: str, spark: Spark, *, expressions: bool = True) -> SparkSession:
+    """A session for this pipeline. Where no `expressions` are evaluated, the JVM only passes tasks on, and starts faster.
+
+    landonce puts no secret into Spark's configuration; what a user puts there is kept out of the list of processes.
+    """
     need_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if _local(spark):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     for name in _LOUD:
         logging.getLogger(name).disabled = True
-    builder = SparkSession.builder.appName(f"landonce {pipeline}")
-    if not _submitted():
-        builder = builder.master(spark.master or "local[*]")
-        for name, value in _DEFAULTS.items():
-            builder = builder.config(name, value)
-        builder = builder.config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_quiet_log()}")
-    for name, told in spark.conf.items():
-        builder = builder.config(name, str(told))
-    for name, value in _PINNED.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    with _settings_for_java(_settings(pipeline, spark, expressions)) as builder:
+        session = builder.getOrCreate()
     _refuse_speculation(session)
     for name, value in _PINNED.items():
         if name.startswith("spark.sql."):
             session.conf.set(name, value)
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def _settings(pipeline: str, spark: Spark, expressions: bool) -> dict[str, str]:
+    own: dict[str, str] = {}
+    if not _submitted():
+        java = f"-Dlog4j2.configurationFile={_quiet_log()}" + ("" if expressions else f" {_QUICK_START}")
+        own = {**_DEFAULTS, "spark.master": spark.master or "local[*]", "spark.driver.extraJavaOptions": java}
+    told = {name: str(value) for name, value in spark.conf.items()}
+    return {"spark.app.name": f"landonce {pipeline}", **own, **told, **_PINNED}
+
+
+@contextmanager
+def _settings_for_java(settings: Mapping[str, str]) -> Iterator[SparkSession.Builder]:
+    """Settings for a JVM that is to be started go through a file that only this user may read, and that is gone after.
+
+    PySpark would put them on the command line, where everybody on the machine can read them.
+    """
+    builder = SparkSession.builder
+    if SparkContext._gateway is not None or _submitted():
+        for name, value in settings.items():
+            builder = builder.config(name, value)
+        yield builder
+        return
+    handle, path = tempfile.mkstemp(prefix="landonce-spark-", suffix=".conf")
+    before = os.environ.get("PYSPARK_SUBMIT_ARGS")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.writelines(f"{name}={_escaped(value)}\n" for name, value in settings.items())
+        os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {shlex.quote(path)} pyspark-shell"
+        yield builder
+    finally:
+        Path(path).unlink(missing_ok=True)
+        if before is None:
+            os.environ.pop("PYSPARK_SUBMIT_ARGS", None)
+        else:
+            os.environ["PYSPARK_SUBMIT_ARGS"] = before
+
+
+def _escaped(value: str) -> str:
+    """As Java's properties files want it."""
+    return value.replace("\\", "\\\\").replace("\n", "\\n")
 
 
 def _refuse_speculation(session: SparkSession) -> None:
