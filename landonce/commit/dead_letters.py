@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from landonce.plan.ranges import Partition
+
 _STAGED = ".staged"
 
 
@@ -67,6 +69,15 @@ def publish(folder: Path, plan: str, names: Iterable[str], *, read_again: bool =
         if left.name not in wanted:
             left.unlink(missing_ok=True)
     _sync(folder)
+
+
+def ends(folder: Path) -> dict[Partition, int]:
+    """One past the highest offset that has a letter, by what `_topic` would hold. Reads all files: ask once."""
+    found: dict[Partition, int] = {}
+    for told in committed(folder):
+        partition = Partition(told["topic"], told["partition"])
+        found[partition] = max(told["offset"] + 1, found.get(partition, 0))
+    return found
 
 
 def _leave_out_known(folder: Path, plan: str, names: Iterable[str]) -> None:

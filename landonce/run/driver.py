@@ -61,6 +61,7 @@ class Driver:
     _troubled: float | None = None
     _lag: int = 0
     _late: bool = False
+    _letter_ends: dict[Partition, int] | None = None
 
     def run(self) -> Totals:
         """Until stopped, or until what was there at the start is done. Gives what this run did.
@@ -114,7 +115,7 @@ class Driver:
             return self._write(effect)
         if isinstance(effect, Commit):
             names = [receipt.dead_letters for receipt in effect.receipts]
-            again = effect.plan.kind is not Kind.DELIVER
+            again = any(names) and self._lettered_before(effect.plan)
             dead_letters.publish(self.recipe.dead_letters, self._stem(effect.plan), names, read_again=again)
             return None
         if isinstance(effect, protocol.Idle):
@@ -174,6 +175,18 @@ class Driver:
     def _label(self, partition: Partition) -> Partition:
         label = self._state.label(partition.topic) if self._state else partition.topic
         return Partition(label, partition.number)
+
+    def _lettered_before(self, plan: Plan) -> bool:
+        """Whether a ledger that was lost or restored may have dead-lettered some of this. Looked up once per run.
+
+        The kind of the plan does not tell: records that cannot land may stand above all that the target holds.
+        """
+        if self._letter_ends is None:
+            self._letter_ends = dead_letters.ends(self.recipe.dead_letters)
+        ends = self._letter_ends
+        return any(
+            each.first < ends.get(self._label(each.partition), 0) for block in plan.blocks for each in block.ranges
+        )
 
     def _stem(self, plan: Plan) -> str:
         return dead_letters.stem(plan.batch, self._state.lineage if self._state else "")
