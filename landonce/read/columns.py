@@ -116,13 +116,32 @@ def fit(array: pa.Array, field: Field) -> tuple[pa.Array, list[Fault]]:
     """A column of any type as the field's type, losslessly, and the rows where that cannot be: for what SQL yields."""
     fitted = array if array.type == field.type else _cast_or_null(array, field.type)
     faults = _unless(pc.or_(fitted.is_valid(), array.is_null()), f"does not fit {field.type}")
-    if pt.is_string(field.type):
-        faults += _string_faults(fitted, field)
-    if pt.is_temporal(field.type):
-        faults += _out_of_bounds(fitted, field)
+    if pt.is_float32(field.type) and pt.is_float64(array.type):
+        faults += _unless(pc.equal(pc.is_finite(fitted), pc.is_finite(array)), f"does not fit {field.type}")
+    faults += _unfit(fitted, field.type, field)
     if field.required and array.null_count:
         faults.append(Fault(_rows(array.is_null()), MISSING))
     return fitted, faults
+
+
+def _unfit(array: pa.Array, type_: pa.DataType, field: Field) -> list[Fault]:
+    """What a cast lets pass: it looks at types, and not at what may stand in a place."""
+    if pt.is_list(type_):
+        inside = array.flatten()
+        faults = _unfit(inside, type_.value_type, field)
+        if not type_.value_field.nullable:
+            faults += _unless(inside.is_valid(), "holds a null")
+        return _lifted(faults, array)
+    if pt.is_struct(type_):
+        faults = []
+        for at, child in enumerate(type_):
+            faults += _unfit(array.field(at), child.type, field)
+            if not child.nullable:
+                faults += _unless(pc.or_(array.field(at).is_valid(), array.is_null()), "holds a null")
+        return faults
+    if pt.is_string(type_):
+        return _string_faults(array, field)
+    return _out_of_bounds(array, field) + _too_fine(array, field) if pt.is_temporal(type_) else []
 
 
 def _settle(array: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.Array, list[Fault]]:
@@ -147,16 +166,22 @@ def _settle_list(array: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.
     values, faults = _settle(array.values, type_.value_type, field)
     if not type_.value_field.nullable:
         faults += _unless(array.values.is_valid(), "holds a null")
-    parents = pc.list_parent_indices(array).to_numpy() if faults else np.empty(0, np.int64)
-    lifted = []
-    for fault in faults:
-        rows = np.zeros(len(array), dtype=np.bool_)
-        rows[parents[fault.rows]] = True
-        lifted.append(Fault(rows, fault.problem))
+    faults = _lifted(faults, array)
     if array.type != type_:
         mask = array.is_null() if array.null_count else None
         array = pa.ListArray.from_arrays(array.offsets, values, type=type_, mask=mask)
-    return array, lifted
+    return array, faults
+
+
+def _lifted(faults: list[Fault], lists: pa.Array) -> list[Fault]:
+    """Faults of the items as faults of the rows whose lists hold them."""
+    parents = pc.list_parent_indices(lists).to_numpy() if faults else np.empty(0, np.int64)
+    lifted = []
+    for fault in faults:
+        rows = np.zeros(len(lists), dtype=np.bool_)
+        rows[parents[fault.rows]] = True
+        lifted.append(Fault(rows, fault.problem))
+    return lifted
 
 
 def _settle_struct(array: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.Array, list[Fault]]:
