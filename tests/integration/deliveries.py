@@ -173,6 +173,7 @@ class Watch:
 
     def trouble(self, what: str) -> None:
         self.troubles.append(what)
+        print(f"trouble: {what}")
 
     def lag(self, records: int) -> None: ...
 

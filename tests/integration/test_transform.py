@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from deliveries import Site, Watch, driver_of, letters, numbered, run, send, spark_session
@@ -14,6 +15,7 @@ from pyspark.sql import SparkSession
 from landonce.errors import ConfigError, PlanChanged, TransformFailed
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.record.ledger import Totals
+from landonce.run.session import _refuse_speculation
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -40,7 +42,7 @@ def refusing(
     site.make(COLUMNS)
 
     def refuse(spark: SparkSession, **transform: Any) -> str:
-        config = site.config(transform=transform, kafka={"schema": SCHEMA})
+        config = site.config(transform={"select": ["id"], **transform}, kafka={"schema": SCHEMA})
         with pytest.raises(ConfigError) as caught, driver_of(config, spark, Watch(), once=True):
             pass
         assert "__landonce" not in str(caught.value)
@@ -117,7 +119,7 @@ def test_select_needs_a_declared_schema(site: Site, spark: SparkSession) -> None
     site.topics = ("no-such-topic",)
     site.make(COLUMNS)
     with (
-        pytest.raises(ConfigError, match="declare `source.kafka.schema`"),
+        pytest.raises(ConfigError, match=r"declare `source\.kafka\.schema`"),
         driver_of(site.config(transform={"select": ["id"]}), spark, Watch(), once=True),
     ):
         pass
@@ -134,17 +136,10 @@ def test_nanoseconds_are_not_given_to_expressions(site: Site, spark: SparkSessio
 
 
 def test_speculation_is_refused_by_name() -> None:
-    from landonce.run.session import _refuse_speculation
-
-    class Context:
-        def getConf(self) -> dict[str, str]:
-            return {"spark.speculation": "true"}
-
-    class Session:
-        sparkContext = Context()
-
+    session = mock.Mock()
+    session.sparkContext.getConf.return_value = {"spark.speculation": "true"}
     with pytest.raises(ConfigError, match=r"spark\.speculation"):
-        _refuse_speculation(Session())  # type: ignore[arg-type]
+        _refuse_speculation(session)
 
 
 def test_rows_are_filtered_shaped_and_counted(site: Site, spark: SparkSession, new_topic: Callable[..., str]) -> None:
