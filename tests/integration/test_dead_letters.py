@@ -1,0 +1,170 @@
+"""Dead letters: bad records are isolated one by one, with all that is needed to mend and resend them."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deliveries import Site, Watch, expected, in_table, letters, numbered, run, send, spark_session
+from pyspark.sql import SparkSession
+
+from landonce.errors import Unbalanced
+from landonce.local import LocalClickHouse, LocalKafka
+from landonce.record.ledger import Totals
+from landonce.run import transform, workers
+from landonce.run.protocol import Effect, Step
+from landonce.write.receipt import BlockResult
+from landonce.write.recipe import Recipe, Task
+from landonce.write.work import Reaped, deliver, gather, guarded
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+
+LARGEST = 2000
+BAD: list[tuple[bytes | None, str]] = [
+    (b'{"id": 1, "name": "x"', "JSON"),
+    (b"[1]", "object"),
+    (b"", "empty"),
+    (None, "tombstone"),
+    (b'{"id": "one", "name": "x"}', "'id'"),
+    (b'{"id": 1.5, "name": "x"}', "'id'"),
+    (b'{"id": 1, "name": 7}', "'name'"),
+    (b'{"name": "x"}', "missing required field 'id'"),
+    (b'{"id": null, "name": "x"}', "missing required field 'id'"),
+    (b'{"id": 9223372036854775808, "name": "x"}', "'id'"),
+    (b'{"id": 1, "name": "' + b"x" * LARGEST + b'"}', "2000"),
+    (b'{"id": 1, "name": "\xff"}', "UTF-8"),
+    (b'{"id": 1, "name": "x", "at": "1960-01-01T00:00:00Z"}', "'at'"),
+    (b'{"id": 1, "name": "x"} {"id": 2, "name": "y"}', "JSON"),
+]
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    yield from spark_session("test-dead-letters")
+
+
+@pytest.fixture
+def site(
+    kafka: LocalKafka,
+    clickhouse: LocalClickHouse,
+    new_table: Callable[[], str],
+    new_topic: Callable[..., str],
+    tmp_path: Path,
+) -> Site:
+    site = Site(kafka, clickhouse, tmp_path, new_table(), [new_topic()])
+    site.make("id Int64, name String, at Nullable(DateTime)")
+    return site
+
+
+@pytest.mark.parametrize("where", [None, "id >= 100"], ids=["plain", "with a transform"])
+def test_each_bad_record_is_isolated_and_its_neighbours_land(
+    site: Site, spark: SparkSession, where: str | None
+) -> None:
+    good, bad = [], []
+    for number, (value, _) in enumerate(BAD):
+        good += send(site.kafka, site.topics[0], numbered(20, first=90 + number))
+        bad += send(
+            site.kafka,
+            site.topics[0],
+            [value],
+            key=b"\xfe" if number % 2 else b"key",
+            headers=[("h", b"1"), ("n", None)],
+        )
+    good += send(site.kafka, site.topics[0], numbered(1))
+    landing = [each for each in good if where is None or each.fields["id"] >= 100]
+    sections = {"transform": {"where": where}} if where else {}
+    totals = run(site.config(kafka={"max_record_bytes": LARGEST}, batch={"block_rows": 100}, **sections), spark)
+
+    assert in_table(site) == expected(landing)
+    assert totals == Totals(landed=len(landing), dead_lettered=len(BAD), filtered=len(good) - len(landing))
+    assert totals.read == len(good) + len(bad)
+    found = {each["offset"]: each for each in letters(site.dead)}
+    assert sorted(found) == [each.offset for each in bad]
+    assert len(letters(site.dead)) == len(bad)
+    for number, (each, (value, says)) in enumerate(zip(bad, BAD, strict=True)):
+        letter = found[each.offset]
+        assert (letter["topic"], letter["partition"]) == (each.topic, 0)
+        assert says.lower() in letter["reason"].lower(), (value, letter["reason"])
+        assert payload(letter, "value") == value
+        assert payload(letter, "key") == (b"\xfe" if number % 2 else b"key")
+        assert letter["headers"] == [{"name": "h", "value": "1"}, {"name": "n", "value": None}]
+        assert letter["timestamp"] > 1_500_000_000_000
+
+
+def payload(letter: dict[str, str | None], name: str) -> bytes | None:
+    if f"{name}_base64" in letter:
+        return base64.b64decode(letter[f"{name}_base64"] or "")
+    text = letter[name]
+    return None if text is None else text.encode()
+
+
+class Crash(Exception):
+    pass
+
+
+@pytest.mark.parametrize("place", [Step.COMMIT, Step.RECORD])
+@pytest.mark.parametrize("where", [None, "id >= 0"], ids=["plain", "with a transform"])
+def test_a_replay_overwrites_and_never_repeats(site: Site, spark: SparkSession, place: Step, where: str | None) -> None:
+    sent = send(site.kafka, site.topics[0], [*numbered(30), b"bad", *numbered(30), b"worse"])
+    sections = {"transform": {"where": where}} if where else {}
+    config = site.config(batch={"max_rows": 40, "block_rows": 10}, clickhouse={"deadline": "3s"}, **sections)
+
+    def crash(effect: Effect) -> None:
+        if effect.step is place:
+            raise Crash
+
+    for _ in range(2):
+        with pytest.raises(Crash):
+            run(config, spark, Watch(at=crash))
+        counted = letters(site.dead)
+        assert len(counted) == (0 if place is Step.COMMIT else 1), "before the commit none counts"
+    assert run(config, spark) == Totals(landed=60, dead_lettered=2)
+    assert in_table(site) == expected(each for each in sent if each.value not in (b"bad", b"worse"))
+    assert [each["value"] for each in letters(site.dead)] == ["bad", "worse"]
+    names = sorted(each.name for each in site.dead.iterdir())
+    assert len(names) == 2, f"nothing half-done is left: {names}"
+    assert all(name.startswith("batch-00000000") for name in names)
+
+
+def test_a_block_of_nothing_but_bad_records(site: Site, spark: SparkSession) -> None:
+    send(site.kafka, site.topics[0], [b"a", b"b", None])
+    assert run(site.config(), spark) == Totals(dead_lettered=3)
+    assert site.position() == {(site.topics[0], 0): 3}
+    assert [each["value"] for each in letters(site.dead)] == ["a", "b", None]
+
+
+def test_a_lost_row_is_noticed_before_the_position_moves(
+    site: Site, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(site.kafka, site.topics[0], numbered(10))
+
+    def careless(recipe: Recipe, task: Task) -> BlockResult:
+        def attempt() -> BlockResult:
+            crop = gather(recipe, task)
+            return deliver(recipe, task, crop.rows.slice(1), Reaped(crop.read, crop.bytes_read, ()), 0, crop)
+
+        return guarded(recipe, task, attempt)
+
+    monkeypatch.setattr(workers, "work", careless)
+    with pytest.raises(Unbalanced, match="10 records were read, but 9 landed"):
+        run(site.config(), spark)
+    assert site.position() == {(site.topics[0], 0): 0}
+    monkeypatch.undo()
+
+
+def test_a_lost_row_is_noticed_with_a_transform_too(
+    site: Site, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(site.kafka, site.topics[0], numbered(10))
+    right = transform._sow_rows
+
+    def careless(recipe: Recipe, task: Task, rows: pa.Table, reaped: Reaped) -> BlockResult:
+        return right(recipe, task, rows.slice(1), reaped)
+
+    monkeypatch.setattr(transform, "_sow_rows", careless)
+    with pytest.raises(Unbalanced, match="10 records were read, but 9 landed"):
+        run(site.config(transform={"where": "id >= 0"}), spark)
+    assert site.position() == {(site.topics[0], 0): 0}
