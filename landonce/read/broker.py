@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from landonce.errors import SourceUnavailable, TopicMissing
 from landonce.plan.ranges import Partition
+from landonce.read.records import QUIET
 from landonce.read.source import Extent, SourceView
 
 T = TypeVar("T")
@@ -21,7 +22,7 @@ class Broker:
     """One Kafka cluster, as the driver sees it."""
 
     def __init__(self, bootstrap_servers: str, options: Mapping[str, Any], *, timeout: float = _PATIENCE) -> None:
-        self._admin = AdminClient({**options, "bootstrap.servers": bootstrap_servers})
+        self._admin = AdminClient({**QUIET, **options, "bootstrap.servers": bootstrap_servers})
         self._servers = bootstrap_servers
         self._timeout = timeout
 

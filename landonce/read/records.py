@@ -23,6 +23,8 @@ from landonce.plan.ranges import Partition, Range
 _AT_ONCE = 20_000
 _SILENCE = 30.0
 _GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+QUIET = {"log_level": 2}
+"""librdkafka writes a line of its own to stderr at every reconnection. What matters comes back as an error anyway."""
 _consumers: dict[tuple[tuple[str, str], ...], Consumer] = {}
 
 
@@ -46,6 +48,7 @@ def consumer_options(bootstrap_servers: str, options: Mapping[str, Any], pipelin
         "queued.max.messages.kbytes": 8 * 2**10,
         "fetch.queue.backoff.ms": 2,
         "fetch.wait.max.ms": 20,
+        **QUIET,
         **options,
         "bootstrap.servers": bootstrap_servers,
         "group.id": f"landonce-{pipeline}",
