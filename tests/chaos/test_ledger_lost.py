@@ -18,7 +18,7 @@ from landonce.errors import Fenced, Halt
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.local.postgres import LocalPostgres
 
-pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 class Hole:

@@ -13,7 +13,7 @@ from scene import scene, wait_for
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.write.clickhouse.replies import LATE
 
-pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(300)]
 
 _ENOUGH = 1500
 """Milliseconds that an insert needs at least, on a busy machine, to be in time by way of a proxy that dawdles."""

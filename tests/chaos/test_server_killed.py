@@ -17,7 +17,7 @@ from scene import freeze, scene, thaw, wait_for
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.plan.blocks import token
 
-pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def test_killed_in_the_middle_of_an_insert(

@@ -12,7 +12,7 @@ from scene import Scene, freeze, scene, thaw
 from landonce.errors import Fenced
 from landonce.local import LocalClickHouse, LocalKafka
 
-pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def pause_at(pipeline: Scene, place: str) -> DriverRun:
