@@ -32,6 +32,9 @@
         ├── NothingToInfer        no schema was declared and there is no record to take one from
         ├── PlanPending           a plan is pending, and what was asked for would forget it
         ├── LettersUnreadable     a dead-letter file is damaged
+        ├── DeadLettersMissing    a worker's dead letters did not reach the driver's folder
+        ├── BlockTooLarge         a block holds more bytes than a worker should ever hold
+        ├── SourceRefused         Kafka refused for a reason that waiting does not mend
         ├── LedgerTooNew          the ledger was written by a newer landonce
         └── LedgerUnreadable      the ledger is not one, or is damaged
 
@@ -208,3 +211,15 @@ class PlanPending(Halt):
 
 class LettersUnreadable(Halt):
     """A dead-letter file is damaged."""
+
+
+class DeadLettersMissing(Halt):
+    """A worker's dead letters did not reach the driver's folder."""
+
+
+class BlockTooLarge(Halt):
+    """A block holds more bytes than a worker should ever hold."""
+
+
+class SourceRefused(Halt):
+    """Kafka refused for a reason that waiting does not mend."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from concurrent import futures
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -94,5 +95,5 @@ def _answer(future: Future[T]) -> T:
         return future.result(timeout=_PATIENCE * 2)
     except KafkaException as error:
         raise SourceUnavailable(error.args[0].str()) from None
-    except TimeoutError:
+    except (TimeoutError, futures.TimeoutError):
         raise SourceUnavailable("Kafka did not answer in time.") from None

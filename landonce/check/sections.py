@@ -162,7 +162,9 @@ def _to_be_created(parts: Parts, seen: _Seen) -> Iterator[Finding]:
     if schema is None:
         yield Finding(Level.WARNING, "the table is not there yet; it is created at the first start, from a sample")
         return
-    creation = Creation(order_by=told.order_by or "", partition_by=told.partition_by or "")
+    creation = Creation(
+        order_by=told.order_by or "", partition_by=told.partition_by or "", coordinates=told.coordinates
+    )
     statement = create_statement(parts.sink.table_name, schema, creation)
     yield Finding(Level.OK, f"the table is not there yet; the first start creates it:\n{statement}")
 
@@ -200,7 +202,8 @@ def _position(parts: Parts, target: Target, seen: _Seen) -> Iterator[Finding]:
         mine = {partition: at for partition, at in unread.items() if partition.topic == topic}
         yield from retention.findings(topic, mine)
     if seen.fit and state.pending is None and parts.config.sink.clickhouse.coordinates:
-        yield from _target_ahead(target, state, seen.view, start)
+        unbound = seen.state is None or seen.state.fresh
+        yield from _target_ahead(target, state, seen.view, start, unbound=unbound)
 
 
 def _distances(state: LedgerState, view: SourceView) -> Iterator[Finding]:
@@ -219,12 +222,14 @@ def _distances(state: LedgerState, view: SourceView) -> Iterator[Finding]:
     )
 
 
-def _target_ahead(target: Target, state: LedgerState, view: SourceView, start: Start) -> Iterator[Finding]:
+def _target_ahead(
+    target: Target, state: LedgerState, view: SourceView, start: Start, *, unbound: bool
+) -> Iterator[Finding]:
     """What the first step of a start would see in the table."""
     names = {Partition(state.label(each.topic), each.number): each for each in state.committed()}
     floors = [(label, 0 if state.batch == 0 else state.committed()[name]) for label, name in names.items()]
     ends = tuple((names[label], end) for label, end in target.look(floors).ends)
-    ranges = ahead(state, TargetView(ends), view, start)
+    ranges = ahead(state, TargetView(ends), view, start, unbound=unbound)
     if ranges:
         span = sum(each.span for each in ranges)
         yield Finding(

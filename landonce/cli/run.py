@@ -40,8 +40,11 @@ def run(
 
 
 def _stop_on_signals(driver: Driver) -> None:
-    def stop(_number: int, _frame: object) -> None:
+    """The first signal finishes the batch in hand; the second one ends the process, which is safe too."""
+
+    def stop(number: int, _frame: object) -> None:
         driver.stopping.set()
+        signal.signal(number, signal.SIG_DFL)
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)

@@ -81,7 +81,7 @@ def run_audit(parts: Parts, *, to_end: bool = False, quiet: bool = True) -> Repo
                 reader=reader,
                 expectation=expectation,
                 held=HeldRows(parts.sink),
-                letters=Letters(config.dead_letters.path, labels),
+                letters=Letters(config.dead_letters.path, config.pipeline, labels),
                 to_end=to_end,
                 compacted=_compacted(parts),
                 from_start=config.source.kafka.start == "earliest",

@@ -3,6 +3,7 @@
 A worker stages a block's file (written whole, then renamed to `….jsonl.staged`), and the driver's commit publishes it
 under its final name. The name comes from the plan and the block, so a replay overwrites and never repeats; a plan that
 reads again what an earlier, lost ledger had delivered leaves out what is there already. Only files without `.staged` count.
+A file may be the only copy left of its records, so nothing is taken away but by a replay that read the block again whole.
 An unknown outcome never comes here.
 """
 
@@ -11,11 +12,13 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from landonce.errors import DeadLettersMissing, LettersUnreadable
 from landonce.plan.ranges import Partition
 
 _STAGED = ".staged"
@@ -35,46 +38,75 @@ class DeadLetter:
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
-def stem(batch: int, lineage: str) -> str:
+def stem(pipeline: str, batch: int, lineage: str) -> str:
     """What the files of one plan have in common. The lineage keeps ledgers apart, which count their batches from one."""
-    return f"batch-{batch:09d}-{lineage[:8]}"
+    return f"{pipeline}.batch-{batch:09d}-{lineage[:8]}"
 
 
-def stage(folder: Path, plan: str, index: int, letters: Iterable[DeadLetter]) -> str:
-    """Writes a block's letters and gives back the name that `publish` needs; empty if there are none."""
+def files(folder: Path, pipeline: str) -> tuple[Path, ...]:
+    """The files of one pipeline that count, oldest batch first. Others in the folder are not landonce's business."""
+    name = re.compile(re.escape(pipeline) + r"\.batch-\d{9}-\w+-\d{4}\.jsonl")
+    return tuple(sorted(path for path in folder.glob("*.jsonl") if name.fullmatch(path.name)))
+
+
+def stage(folder: Path, plan: str, block: int, letters: Iterable[DeadLetter]) -> str:
+    """Writes a block's letters and gives back the name that `publish` needs; empty if there are none, and were none."""
     ordered = sorted(letters, key=lambda each: (each.topic, each.partition, each.offset))
-    if not ordered:
+    name = _name(plan, block)
+    if not ordered and _kept(folder, name) is None:
         return ""
-    name = f"{plan}-{index:04d}.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder, name + _STAGED, (json.dumps(_to_dict(letter), ensure_ascii=False) + "\n" for letter in ordered))
     return name
 
 
+def kept(folder: Path, plan: str, block: int) -> tuple[str, int]:
+    """What an earlier attempt left for this block: the name for `publish`, and how many letters. For blocks whose records
+    are gone and cannot be staged again."""
+    name = _name(plan, block)
+    path = _kept(folder, name)
+    return (name, sum(1 for _ in _letters(path))) if path is not None else ("", 0)
+
+
 def publish(folder: Path, plan: str, names: Iterable[str], *, read_again: bool = False) -> None:
-    """Makes the staged files of a plan count, and takes away what an earlier attempt of the same plan left.
+    """Makes the staged files of a plan count. An empty one takes away what an earlier attempt had published.
 
     `read_again`: the plan covers offsets that may have been delivered before, so letters that count already are left out.
     """
     wanted = {name for name in names if name}
-    if not folder.is_dir():
-        return
+    for name in wanted:
+        if _kept(folder, name) is None:
+            raise DeadLettersMissing(
+                f"the worker's file {name} is not in {folder} on the driver.",
+                safe="The position did not move.",
+                command="make `dead_letters.path` in {file} one folder that all machines share, then start again",
+            )
     if read_again:
         _leave_out_known(folder, plan, wanted)
-    for name in wanted:
-        staged = folder / (name + _STAGED)
-        if staged.exists():
-            staged.replace(folder / name)
-    for left in folder.glob(f"*{plan}-*"):
-        if left.name not in wanted:
-            left.unlink(missing_ok=True)
-    _sync(folder)
+    for staged in folder.glob(f"{plan}-*{_STAGED}"):
+        final = folder / staged.name.removesuffix(_STAGED)
+        if staged.stat().st_size:
+            staged.replace(final)
+        else:
+            final.unlink(missing_ok=True)
+            staged.unlink()
+    if wanted:
+        _sync(folder)
 
 
-def ends(folder: Path) -> dict[Partition, int]:
+def _name(plan: str, block: int) -> str:
+    return f"{plan}-{block:04d}.jsonl"
+
+
+def _kept(folder: Path, name: str) -> Path | None:
+    """The staged file if there is one, for it is the newer; else the published one."""
+    return next((path for path in (folder / (name + _STAGED), folder / name) if path.exists()), None)
+
+
+def ends(folder: Path, pipeline: str) -> dict[Partition, int]:
     """One past the highest offset that has a letter, by what `_topic` would hold. Reads all files: ask once."""
     found: dict[Partition, int] = {}
-    for told in committed(folder):
+    for told in committed(folder, pipeline):
         partition = Partition(told["topic"], told["partition"])
         found[partition] = max(told["offset"] + 1, found.get(partition, 0))
     return found
@@ -84,7 +116,7 @@ def _leave_out_known(folder: Path, plan: str, names: Iterable[str]) -> None:
     """Rewrites the staged files without the letters that another plan's files hold."""
     known = {
         (told["topic"], told["partition"], told["offset"])
-        for path in folder.glob("batch-*.jsonl")
+        for path in files(folder, plan.rpartition(".batch-")[0])
         if not path.name.startswith(plan)
         for told in _letters(path)
     }
@@ -105,17 +137,25 @@ def _write(folder: Path, name: str, lines: Iterable[str]) -> None:
     temporary.replace(folder / name)
 
 
-def committed(folder: Path) -> Iterator[dict[str, Any]]:
+def committed(folder: Path, pipeline: str) -> Iterator[dict[str, Any]]:
     """Every dead letter that counts, as it stands in the files."""
-    for path in sorted(folder.glob("*.jsonl")):
-        if not path.name.startswith("."):
-            yield from _letters(path)
+    for path in files(folder, pipeline):
+        yield from _letters(path)
 
 
 def _letters(path: Path) -> Iterator[dict[str, Any]]:
     with path.open(encoding="utf-8") as file:
-        for line in file:
-            yield json.loads(line)
+        for number, line in enumerate(file, 1):
+            try:
+                told = json.loads(line)
+                int(told["partition"]), int(told["offset"]), str(told["topic"])
+            except (ValueError, KeyError, TypeError):
+                raise LettersUnreadable(
+                    f"{path}, line {number}: is not a dead letter; the file was cut or changed.",
+                    safe="Nothing was changed.",
+                    command="restore the file, or move it away and run `landonce verify {file}`, which names what is missing",
+                ) from None
+            yield told
 
 
 def _to_dict(letter: DeadLetter) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def parse(text: str, path: Path) -> Pipeline:
     try:
         told = yaml.load(text, Loader=_NoRepeats)  # noqa: S506  a SafeLoader
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: is not YAML: {secrets.redact(str(error))}") from None
+        raise ConfigError(f"{path}: is not YAML: {_where_and_what(error)}") from None
     if not isinstance(told, dict):
         raise ConfigError(f"{path}: a pipeline file is a mapping that begins with `pipeline: NAME`.")
     missing: set[str] = set()
@@ -50,6 +50,13 @@ def parse(text: str, path: Path) -> Pipeline:
     except ValidationError as error:
         lines = "\n".join(f"  {_say(each)}" for each in error.errors(include_input=False, include_url=False))
         raise ConfigError(secrets.redact(f"{path}:\n{lines}")) from None
+
+
+def _where_and_what(error: yaml.YAMLError) -> str:
+    """Without the line itself, which may hold a secret."""
+    mark = getattr(error, "problem_mark", None)
+    where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
+    return f"{where}{getattr(error, 'problem', None) or 'cannot be read'}"
 
 
 class _NoRepeats(yaml.SafeLoader):
@@ -66,7 +73,7 @@ class _NoRepeats(yaml.SafeLoader):
 
 
 def _fill(value: Any, missing: set[str]) -> Any:
-    """`${NAME}` in any string, from the environment. What came from there is taken for a secret."""
+    """`${NAME}` in any string, from the environment."""
     if isinstance(value, dict):
         return {key: _fill(each, missing) for key, each in value.items()}
     if isinstance(value, list):

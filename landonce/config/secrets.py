@@ -1,7 +1,7 @@
 """Keeping secrets out of everything a person can read.
 
-Whatever came into the pipeline file from the environment, and every password in a URL, is remembered here and blotted
-out of messages, logs and reports. It is the last line of defence, not the first: code must not put secrets there.
+What came into the pipeline file from the environment under a name like a secret's, and every password in a URL, is
+remembered here and blotted out of messages, logs and reports. It is the last line of defence, not the first: code must not put secrets there.
 """
 
 from __future__ import annotations

@@ -34,6 +34,8 @@ class Block:
     table: str
     shard: str = ""
     generation: int = 0
+    number: int = 0
+    """Its place in the plan that was prepared. It names the block's dead letters, and stays when others are dropped."""
 
     def __post_init__(self) -> None:
         partitions = [each.partition for each in self.ranges]
@@ -136,10 +138,11 @@ def _block_to_dict(block: Block) -> dict[str, Any]:
         "table": block.table,
         "shard": block.shard,
         "generation": block.generation,
+        "number": block.number,
         "ranges": [[each.partition.topic, each.partition.number, each.first, each.end] for each in block.ranges],
     }
 
 
 def _block_from_dict(told: dict[str, Any]) -> Block:
     ranges = tuple(Range(Partition(topic, number), first, end) for topic, number, first, end in told["ranges"])
-    return Block(ranges, told["table"], told["shard"], told["generation"])
+    return Block(ranges, told["table"], told["shard"], told["generation"], told["number"])

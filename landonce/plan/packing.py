@@ -70,10 +70,10 @@ def pack(ranges: Iterable[Range], table: str, limits: Limits) -> tuple[Block, ..
             room -= end - first
             first = end
             if room == 0:
-                blocks.append(Block(tuple(current), table))
+                blocks.append(Block(tuple(current), table, number=len(blocks)))
                 current, room = [], size
     if current:
-        blocks.append(Block(tuple(current), table))
+        blocks.append(Block(tuple(current), table, number=len(blocks)))
     return tuple(blocks)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from concurrent import futures
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -11,7 +12,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from landonce.errors import SourceUnavailable, TopicMissing
 from landonce.plan.ranges import Partition
-from landonce.read.records import QUIET
+from landonce.read.records import QUIET, source_error
 from landonce.read.source import Extent, SourceView
 
 T = TypeVar("T")
@@ -57,7 +58,7 @@ class Broker:
             return future.result(timeout=self._timeout * 2)
         except KafkaException as error:
             raise self._named(error.args[0], topic) from None
-        except TimeoutError:
+        except (TimeoutError, futures.TimeoutError):
             raise SourceUnavailable(f"Kafka at {self._servers} did not answer in time.") from None
 
     def _named(self, error: KafkaError, topic: str) -> Exception:
@@ -67,4 +68,4 @@ class Broker:
                 safe="Nothing was read or written.",
                 command="create the topic, or correct `source.kafka.topics` in {file}",
             )
-        return SourceUnavailable(f"Kafka at {self._servers}: {error.str()}")
+        return source_error(error, f"Kafka at {self._servers}")

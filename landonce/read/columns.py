@@ -115,13 +115,25 @@ def settle(array: pa.Array, field: Field) -> tuple[pa.Array, list[Fault]]:
 def fit(array: pa.Array, field: Field) -> tuple[pa.Array, list[Fault]]:
     """A column of any type as the field's type, losslessly, and the rows where that cannot be: for what SQL yields."""
     fitted = array if array.type == field.type else _cast_or_null(array, field.type)
-    faults = _unless(pc.or_(fitted.is_valid(), array.is_null()), f"does not fit {field.type}")
-    if pt.is_float32(field.type) and pt.is_float64(array.type):
-        faults += _unless(pc.equal(pc.is_finite(fitted), pc.is_finite(array)), f"does not fit {field.type}")
+    fits = pc.or_(fitted.is_valid(), array.is_null())
+    faults = _unless(pc.and_(fits, _unchanged(array, fitted)), f"does not fit {field.type}")
     faults += _unfit(fitted, field.type, field)
     if field.required and array.null_count:
         faults.append(Fault(_rows(array.is_null()), MISSING))
     return fitted, faults
+
+
+def _unchanged(array: pa.Array, fitted: pa.Array) -> pa.Array:
+    """Where a value can be had back. A double loses digits as a float, which is what a float is: only overflow counts."""
+    everywhere = pa.array(np.ones(len(array), dtype=np.bool_))
+    if fitted.type == array.type or pt.is_nested(array.type):
+        return everywhere
+    if pt.is_float64(array.type) and pt.is_float32(fitted.type):
+        return pc.fill_null(pc.equal(pc.is_finite(fitted), pc.is_finite(array)), True)
+    try:
+        return pc.fill_null(pc.equal(fitted.cast(array.type, safe=False), array), True)
+    except pa.ArrowNotImplementedError:
+        return everywhere
 
 
 def _unfit(array: pa.Array, type_: pa.DataType, field: Field) -> list[Fault]:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Message
 
+from landonce.errors import BlockTooLarge
 from landonce.plan.ranges import Partition, Range
 from landonce.read.decode import JsonDecoder
 from landonce.read.records import Records, read
@@ -22,6 +23,9 @@ from landonce.read.schema import Schema
 _COORDINATES = pa.schema(
     [("_topic", pa.dictionary(pa.int32(), pa.string())), ("_partition", pa.int32()), ("_offset", pa.int64())]
 )
+
+
+_SPARE = 8
 
 
 @dataclass(frozen=True)
@@ -49,19 +53,33 @@ def harvest(
     ranges: tuple[Range, ...],
     options: Mapping[str, Any],
     schema: Schema,
-    max_record_bytes: int,
     labels: Mapping[str, str],
+    *,
+    max_record_bytes: int,
+    most_bytes: int,
 ) -> Harvest:
     """Reads and decodes a block, chunk by chunk."""
     decoder = JsonDecoder(schema, max_record_bytes=max_record_bytes)
     result = Harvest(pa.table([]))
     tables = []
     for records in read(ranges, options):
+        if result.bytes_read > most_bytes:
+            raise _too_large(ranges, result, most_bytes)
         tables.append(_decode(decoder, records, labels, result))
     empty = with_coordinates(schema.arrow.empty_table(), Partition("", 0), pa.array([], pa.int64()), "")
     rows = pa.concat_tables([empty, *tables]) if tables else empty
     result.rows = in_order(rows) if len(ranges) > 1 else rows
     return result
+
+
+def _too_large(ranges: tuple[Range, ...], result: Harvest, most_bytes: int) -> BlockTooLarge:
+    fitting = max(1, int(most_bytes / _SPARE / (result.bytes_read / max(result.read, 1))))
+    return BlockTooLarge(
+        f"the block that begins with {ranges[0]} holds more than {most_bytes // 10**6} MB: its records are much larger "
+        "than those before.",
+        safe="Nothing of it was sent.",
+        command=f"set `batch.block_rows: {fitting}` in {{file}}, then `landonce state rebase {{file}} --drop-pending`",
+    )
 
 
 def _decode(decoder: JsonDecoder, records: Records, labels: Mapping[str, str], result: Harvest) -> pa.Table:

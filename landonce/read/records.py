@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from landonce.errors import RetentionOverrun, SourceUnavailable
+from landonce.errors import RetentionOverrun, SourceRefused, SourceUnavailable
 from landonce.plan.ranges import Partition, Range
 
 _AT_ONCE = 20_000
@@ -25,6 +25,13 @@ _SILENCE = 30.0
 _GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 QUIET = {"log_level": 2}
 """librdkafka writes a line of its own to stderr at every reconnection. What matters comes back as an error anyway."""
+_REFUSALS = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError._AUTHENTICATION,
+)
 _consumers: dict[tuple[tuple[str, str], ...], Consumer] = {}
 
 
@@ -78,8 +85,12 @@ def read(ranges: tuple[Range, ...], options: Mapping[str, Any]) -> Iterator[Reco
             elif time.monotonic() - heard > _SILENCE:
                 raise SourceUnavailable(f"Kafka sent nothing for {_SILENCE:.0f} s; {len(waiting)} ranges are unread.")
     except KafkaException as error:
-        raise SourceUnavailable(f"Kafka: {error.args[0].str()}") from None
-    finally:
+        _forget(consumer)
+        raise source_error(error.args[0], "Kafka") from None
+    except (SourceUnavailable, SourceRefused):
+        _forget(consumer)
+        raise
+    else:
         consumer.unassign()
 
 
@@ -88,6 +99,24 @@ def _consumer(options: Mapping[str, Any]) -> Consumer:
     if key not in _consumers:
         _consumers[key] = Consumer(dict(options), logger=None)
     return _consumers[key]
+
+
+def _forget(consumer: Consumer) -> None:
+    """One that failed may never work again; the next block gets a new one."""
+    for key in [key for key, each in _consumers.items() if each is consumer]:
+        del _consumers[key]
+    consumer.close()
+
+
+def source_error(error: KafkaError, who: str) -> SourceUnavailable | SourceRefused:
+    """What may pass, and what does not."""
+    if error.code() in _REFUSALS:
+        return SourceRefused(
+            f"{who} refused: {error.str()}",
+            safe="Nothing was skipped.",
+            command="give the user of {file} the rights READ and DESCRIBE on the topics, or correct `source.kafka.options`",
+        )
+    return SourceUnavailable(f"{who}: {error.str()}")
 
 
 def _sort_out(
@@ -148,5 +177,5 @@ def _reached(messages: list[Message], waiting: Mapping[Partition, Range]) -> set
                 command="landonce state accept-gap {file}",
             )
         elif error.fatal() or not error.retriable():
-            raise SourceUnavailable(f"Kafka: {error.str()}")
+            raise source_error(error, "Kafka")
     return reached

@@ -140,7 +140,8 @@ def rebase(
         state = _bound_afresh(state, view, to)
     remade = changed_topics(state, view)
     moved = _moved(state, view, target, remade)
-    if not (remade or moved or state.cluster_id != view.cluster_id):
+    forgets = drop_pending and state.pending is not None
+    if not (remade or moved or forgets or state.cluster_id != view.cluster_id):
         raise NothingToDo(
             "the ledger and the brokers agree on the cluster, the topics and the positions.",
             safe="Nothing was changed.",

@@ -107,6 +107,7 @@ def make_recipe(parts: Parts, target: Target) -> Recipe:
         sink=parts.sink,
         dead_letters=config.dead_letters.path,
         max_record_bytes=config.source.kafka.max_record_bytes,
+        block_bytes=config.batch.block_bytes,
         select=config.transform.select,
         where=config.transform.where,
     )

@@ -15,7 +15,8 @@ from typing import TypeVar
 
 from landonce.commit import dead_letters
 from landonce.errors import Fenced, Halt, LandonceError, LedgerUnavailable, Stalled, Transient
-from landonce.plan.blocks import Kind, Plan, token
+from landonce.failpoints import reach
+from landonce.plan.blocks import Plan, token
 from landonce.plan.ranges import Partition
 from landonce.read.broker import Broker
 from landonce.read.source import Extent, SourceView, available
@@ -23,7 +24,6 @@ from landonce.record import ledger as states
 from landonce.record.ledger import Ledger, LedgerState, Totals
 from landonce.record.swap import key
 from landonce.run import protocol
-from landonce.run.failpoints import reach
 from landonce.run.observe import BatchReport, Observer
 from landonce.run.pace import Pace
 from landonce.run.protocol import Change, Commit, Effect, Look, Reply, Settings, Step, Surveyed, Write
@@ -182,14 +182,14 @@ class Driver:
         The kind of the plan does not tell: records that cannot land may stand above all that the target holds.
         """
         if self._letter_ends is None:
-            self._letter_ends = dead_letters.ends(self.recipe.dead_letters)
+            self._letter_ends = dead_letters.ends(self.recipe.dead_letters, self.recipe.pipeline)
         ends = self._letter_ends
         return any(
             each.first < ends.get(self._label(each.partition), 0) for block in plan.blocks for each in block.ranges
         )
 
     def _stem(self, plan: Plan) -> str:
-        return dead_letters.stem(plan.batch, self._state.lineage if self._state else "")
+        return dead_letters.stem(self.recipe.pipeline, plan.batch, self._state.lineage if self._state else "")
 
     def _write(self, effect: Write) -> tuple[BlockResult, ...]:
         state = self._state
@@ -205,7 +205,7 @@ class Driver:
                 token=token(state.identity, effect.plan.blocks[index]),
                 deadline=effect.plan.deadline,
                 mode=effect.mode,
-                fill=effect.plan.kind is Kind.FILL,
+                kind=effect.plan.kind,
                 labels=state.labels,
             )
             for index in effect.indexes
@@ -213,7 +213,8 @@ class Driver:
         results = self.workers.write(tasks)
         receipts = [result.receipt for result in results if result.receipt is not None]
         read, size = sum(each.read for each in receipts), sum(each.bytes_read for each in receipts)
-        self.pace.saw(read, size, time.monotonic() - began)
+        answered = all(result.fate is not Fate.DOUBTFUL for result in results)
+        self.pace.saw(read, size, time.monotonic() - began if answered else 0.0)
         self._late = any(result.fate is Fate.LATE for result in results)
         for result in results:
             if result.fate not in (Fate.LANDED, Fate.HALTED):
@@ -229,6 +230,7 @@ class Driver:
 
     def _idle(self) -> bool:
         """Until the interval is over; once it is, a few looks per second for whatever comes next."""
+        self._troubled = None
         interval = self.pace.batch.interval
         left = self._began + interval - time.monotonic()
         self.stopping.wait(min(max(left, min(interval, _GLANCE), _BRIEFLY), _GLANCE))
@@ -261,7 +263,8 @@ class Driver:
                 return act()
             except Transient as error:
                 self._trouble(error.what)
-                time.sleep(pause)
+                if self.stopping.wait(pause):
+                    raise _stopped(error) from None
                 pause = min(pause * 2, 5.0)
 
     def _trouble(self, what: str) -> None:
@@ -275,3 +278,11 @@ class Driver:
                 safe="Nothing is lost and nothing is duplicated; a pending plan is settled at the next start.",
                 command="mend the cause and start again: landonce run {file}",
             )
+
+
+def _stopped(error: Transient) -> Stalled:
+    return Stalled(
+        f"stopped while something was away: {error.what}",
+        safe="Nothing is lost and nothing is duplicated; a pending plan is settled at the next start.",
+        command="landonce run {file}",
+    )

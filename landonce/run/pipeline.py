@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pyspark.sql import SparkSession
+
 from landonce.config.model import Pipeline
 from landonce.record.ledger import Totals
 from landonce.run.assemble import create_if_asked, make_driver, open_parts
@@ -26,6 +28,7 @@ def run_pipeline(
     """
     parts = open_parts(config)
     target = parts.sink.target()
+    borrowed = SparkSession.getActiveSession()
     try:
         create_if_asked(parts, target)
         session = open_session(config.pipeline, config.spark, expressions=not config.transform.empty)
@@ -33,7 +36,8 @@ def run_pipeline(
         if ready is not None:
             ready(driver)
         totals = driver.run()
-        session.stop()
+        if borrowed is None:
+            session.stop()
         return totals
     finally:
         target.close()

@@ -283,7 +283,12 @@ def _recover_or_look(driver: Driver) -> Next:
 
 def _look(driver: Driver) -> Next:
     state = _bound(driver) if driver.state.fresh else driver.state
-    floors = tuple((partition, 0 if state.batch == 0 else at) for partition, at in state.committed().items())
+    topics = dict(driver.world.source.topic_ids)
+    floors = tuple(
+        (partition, 0 if state.batch == 0 else at)
+        for partition, at in state.committed().items()
+        if partition.topic in topics
+    )
     return _to(driver, Step.LOOK, Look(floors))
 
 

@@ -50,7 +50,7 @@ class TerminalProgress:
         self._at = datetime.now().strftime("%H:%M:%S")
 
     def trouble(self, what: str) -> None:
-        self._console.print(f"[yellow]{redact(what)}[/yellow]", highlight=False)
+        self._console.print(redact(what), style="yellow", markup=False, highlight=False)
 
     def lag(self, records: int) -> None:
         self._lag = records

@@ -92,21 +92,21 @@ def reaped_schema(source: Schema) -> pa.Schema:
 def shaped(frame: DataFrame, recipe: Recipe) -> DataFrame:
     """The user's expressions beside the coordinates. They are not asked about the row that holds the account."""
     is_record = sql.col(_ACCOUNT).isNull()
-    chosen = _chosen(recipe)
+    chosen = chosen_columns(recipe)
     names = frame.select(*chosen).columns
     values = [sql.when(is_record, each).alias(name) for name, each in zip(names, chosen, strict=True)]
-    return frame.select(*_carried(), sql.when(is_record, _keep(recipe)).alias(_KEEP), *values)
+    return frame.select(*_carried(), sql.when(is_record, keep_column(recipe)).alias(_KEEP), *values)
 
 
 def _carried() -> list[Column]:
     return [sql.col(name) for name in _PRIVATE]
 
 
-def _keep(recipe: Recipe) -> Column:
+def keep_column(recipe: Recipe) -> Column:
     return sql.expr(recipe.where) if recipe.where is not None else sql.lit(True)
 
 
-def _chosen(recipe: Recipe) -> list[Column]:
+def chosen_columns(recipe: Recipe) -> list[Column]:
     """One column for each that lands. `*` stands for the fields of the record."""
     fields = [sql.col(_quoted(each.name)) for each in recipe.source.fields]
     chosen = []
@@ -121,8 +121,8 @@ def examine(session: SparkSession, recipe: Recipe) -> None:
         _no_moving_literal(each)
     source = session.createDataFrame([], from_arrow_schema(reaped_schema(recipe.source)))
     try:
-        chosen = _chosen(recipe)
-        frame = source.select(_keep(recipe).alias(_KEEP), *chosen)
+        chosen = chosen_columns(recipe)
+        frame = source.select(keep_column(recipe).alias(_KEEP), *chosen)
         _deterministic(frame)
         if len(frame.columns) != len(chosen) + 1:
             raise ConfigError("transform.select: each expression makes one column; write out what `.*` stands for.")

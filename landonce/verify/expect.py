@@ -87,10 +87,9 @@ class Transformed:
             ) from None
 
     def _select(self, frame: DataFrame) -> DataFrame:
-        from pyspark.sql.functions import col, expr, lit
+        from pyspark.sql.functions import col
 
-        recipe = self._recipe
-        keep = expr(recipe.where) if recipe.where is not None else lit(True)
-        names = ["`" + each.name.replace("`", "``") + "`" for each in recipe.source.fields]
-        columns = [expr(each) for each in recipe.select] or [col(each) for each in names]
-        return frame.select(col(_AT), keep.cast("boolean").alias(_KEEP), *columns)
+        from landonce.run.transform import chosen_columns, keep_column
+
+        keep = keep_column(self._recipe).cast("boolean").alias(_KEEP)
+        return frame.select(col(_AT), keep, *chosen_columns(self._recipe))

@@ -14,15 +14,17 @@ from pyspark import TaskContext
 
 from landonce import errors
 from landonce.config.secrets import redact
+from landonce.failpoints import reach
+from landonce.plan.blocks import Kind
 from landonce.plan.ranges import Partition, Range
-from landonce.run.failpoints import reach
 from landonce.write import settle
 from landonce.write.receipt import BlockResult, Fate
 from landonce.write.recipe import Recipe, Task
 from landonce.write.settle import Problem, Reply, Settling, Stage
 from landonce.write.sink import BlockWriter, Insert
 
-_PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6)
+_PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
+"""Between sends that the target refuses. After the last one the driver takes over, which knows when to give up."""
 
 
 def rerun() -> bool:
@@ -31,12 +33,12 @@ def rerun() -> bool:
     return context is not None and context.attemptNumber() > 0
 
 
-def land(recipe: Recipe, task: Task, rows: pa.Table) -> Settling:
-    """Sends and probes until the block's fate is known."""
+def land(recipe: Recipe, task: Task, rows: pa.Table) -> tuple[Settling, str]:
+    """Sends and probes until the block's fate is known; gives it with what the target said last, where it refused."""
     writer = recipe.sink.writer()
-    settling = settle.begin(task.mode, fill=task.fill or writer.resend_harmless)
+    settling = settle.begin(task.mode, fill=task.kind is Kind.FILL or writer.resend_harmless)
     if rows.num_rows == 0:
-        return settle.nothing_to_land(settling)
+        return settle.nothing_to_land(settling), ""
     ranges = labelled(task)
     missing = rows
     refusals = 0
@@ -45,7 +47,9 @@ def land(recipe: Recipe, task: Task, rows: pa.Table) -> Settling:
             reply = _send(writer, missing if settling.missing_only else rows, task)
             settling = settle.after_send(settling, reply)
             if reply is Reply.REFUSED:
-                time.sleep(_PAUSES[min(refusals, len(_PAUSES) - 1)])
+                if refusals == len(_PAUSES):
+                    raise errors.TargetUnavailable(f"the target refuses the insert again and again: {writer.said}")
+                time.sleep(_PAUSES[refusals])
                 refusals += 1
         else:
             reach("probe.before")
@@ -53,7 +57,7 @@ def land(recipe: Recipe, task: Task, rows: pa.Table) -> Settling:
             reach("probe.after")
             missing = rows.filter(probe.missing)
             settling = settle.after_probe(settling, probe.presence)
-    return settling
+    return settling, writer.said
 
 
 def _send(writer: BlockWriter, rows: pa.Table, task: Task) -> Reply:
@@ -76,13 +80,13 @@ def labelled(task: Task) -> tuple[Range, ...]:
     )
 
 
-def verdict(task: Task, settling: Settling) -> BlockResult:
+def verdict(task: Task, settling: Settling, said: str) -> BlockResult:
     """A fate that is not `LANDED`, as the driver gets it."""
     if settling.problem is Problem.DUPLICATE:
         return halted(task, _duplicate(task))
     if settling.problem is Problem.PARTIAL:
         return halted(task, _partial(task))
-    return BlockResult(task.index, settling.fate or Fate.DOUBTFUL)
+    return BlockResult(task.index, settling.fate or Fate.DOUBTFUL, why=redact(said))
 
 
 def halted(task: Task, error: errors.LandonceError) -> BlockResult:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyspark
 
-from landonce.plan.blocks import Block
+from landonce.plan.blocks import Block, Kind
 from landonce.read.schema import Schema
 from landonce.write.settle import Mode
 from landonce.write.sink import Sink
@@ -31,8 +31,15 @@ class Recipe:
     sink: Sink
     dead_letters: Path
     max_record_bytes: int
+    block_bytes: int
+    """What a block should hold. One that holds many times more is refused before it fills a worker's memory."""
     select: tuple[str, ...] = ()
     where: str | None = None
+
+    @property
+    def most_bytes(self) -> int:
+        """Eight times what a block should hold, and never less than one large record needs."""
+        return max(8 * self.block_bytes, 2 * self.max_record_bytes)
 
     @property
     def transforms(self) -> bool:
@@ -43,6 +50,7 @@ class Recipe:
         told = [
             "json",
             _DECODER,
+            self.sink.identity,
             self.source.fingerprint(),
             self.target.fingerprint(),
             list(self.select),
@@ -65,5 +73,5 @@ class Task:
     token: str
     deadline: int
     mode: Mode
-    fill: bool
+    kind: Kind
     labels: tuple[tuple[str, str], ...] = ()

@@ -105,6 +105,9 @@ class Probe:
 class BlockWriter(ABC):
     """The target as a worker sees it. `rows` always hold the coordinate columns and are in coordinate order."""
 
+    said: str = ""
+    """What the target answered to the last insert that it did not acknowledge, for people."""
+
     @abstractmethod
     def send(self, rows: pa.Table, insert: Insert) -> Reply:
         """One insert, one unit. Raises `Halt` for what waiting does not mend; every other failure is a `Reply`."""
@@ -132,6 +135,11 @@ class Sink(ABC):
     """A picklable description of a target. Its repr never shows a secret."""
 
     guarantee: Guarantee
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """Which table it is. A pending plan is not written to another one."""
 
     @abstractmethod
     def target(self) -> Target: ...

@@ -13,9 +13,10 @@ import pyarrow as pa
 from confluent_kafka import Message
 
 from landonce import errors
-from landonce.commit.dead_letters import DeadLetter, stage
+from landonce.commit.dead_letters import DeadLetter, kept, stage
+from landonce.failpoints import reach
+from landonce.plan.blocks import Kind
 from landonce.read.harvest import Harvest, Rejected, find, harvest
-from landonce.run.failpoints import reach
 from landonce.write.land import failed, halted, labelled, land, rerun, verdict
 from landonce.write.receipt import BlockResult, Fate, Receipt
 from landonce.write.recipe import Recipe, Task
@@ -44,7 +45,14 @@ def work(recipe: Recipe, task: Task) -> BlockResult:
 
 def gather(recipe: Recipe, task: Task) -> Harvest:
     """Reads and decodes the block."""
-    crop = harvest(task.block.ranges, dict(recipe.consumer), recipe.source, recipe.max_record_bytes, dict(task.labels))
+    crop = harvest(
+        task.block.ranges,
+        dict(recipe.consumer),
+        recipe.source,
+        dict(task.labels),
+        max_record_bytes=recipe.max_record_bytes,
+        most_bytes=recipe.most_bytes,
+    )
     reach("read.after")
     return crop
 
@@ -55,9 +63,9 @@ def deliver(
     """Stages dead letters, lands the rows, and writes the receipt."""
     name = _stage(recipe, task, reaped.rejected, crop)
     reach("stage.after")
-    settling = land(recipe, task, rows)
+    settling, said = land(recipe, task, rows)
     if settling.fate is not Fate.LANDED:
-        return verdict(task, settling)
+        return verdict(task, settling, said)
     receipt = Receipt(
         read=reaped.read,
         landed=rows.num_rows,
@@ -82,8 +90,11 @@ def guarded(recipe: Recipe, task: Task, attempt: Callable[[], BlockResult]) -> B
 
 
 def _overrun(recipe: Recipe, task: Task, error: errors.RetentionOverrun) -> BlockResult:
-    """Records of a pending block are gone. Rows that are there prove that all of it landed, if it lands as one."""
-    if task.mode is Mode.FIRST:
+    """Records of a pending block are gone. Rows that are there prove that all of it landed, if it lands as one.
+
+    That is true of a block that was sent in this very cut, and of no other kind of plan.
+    """
+    if task.mode is Mode.FIRST or task.kind is not Kind.DELIVER:
         return halted(task, error)
     try:
         writer = recipe.sink.writer()
@@ -91,13 +102,15 @@ def _overrun(recipe: Recipe, task: Task, error: errors.RetentionOverrun) -> Bloc
     except Exception as problem:
         return failed(task, problem)
     if found and writer.atomic:
-        return BlockResult(task.index, Fate.LANDED, Receipt(read=found, landed=found))
+        name, letters = kept(recipe.dead_letters, task.plan, task.block.number)
+        receipt = Receipt(read=found + letters, landed=found, dead_lettered=letters, dead_letters=name)
+        return BlockResult(task.index, Fate.LANDED, receipt)
     return halted(task, error)
 
 
 def _stage(recipe: Recipe, task: Task, rejected: tuple[Rejected, ...], crop: Harvest | None) -> str:
     if not rejected:
-        return ""
+        return stage(recipe.dead_letters, task.plan, task.block.number, ())
     messages = crop.messages if crop else find(rejected, task.block.ranges, dict(recipe.consumer))
     labels = dict(task.labels)
     letters = []
@@ -122,7 +135,7 @@ def _stage(recipe: Recipe, task: Task, rejected: tuple[Rejected, ...], crop: Har
                 headers=_headers(message),
             )
         )
-    return stage(recipe.dead_letters, task.plan, task.index, letters)
+    return stage(recipe.dead_letters, task.plan, task.block.number, letters)
 
 
 def _headers(message: Message) -> tuple[tuple[str, bytes | None], ...]:

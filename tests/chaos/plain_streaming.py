@@ -12,7 +12,7 @@ import sys
 import oracle
 from pyspark.sql import DataFrame, SparkSession
 
-from landonce.run.failpoints import reach
+from landonce.failpoints import reach
 
 PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
 

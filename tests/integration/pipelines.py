@@ -92,10 +92,13 @@ class SmallPipeline:
         rows = ", ".join(f"({next(_ids)}, '{topic or self.topic}', {partition}, {at})" for at in offsets)
         self.clickhouse.ask(f"INSERT INTO {self.table} (id, _topic, _partition, _offset) VALUES {rows}")
 
-    def bury(self, offsets: Iterable[int], name: str = "batch-000000001-0000-a.jsonl", partition: int = 0) -> None:
+    def letters(self, batch: int) -> str:
+        return f"{self.table}.batch-{batch:09d}-aaaaaaaa-0000.jsonl"
+
+    def bury(self, offsets: Iterable[int], batch: int = 1, partition: int = 0, ending: str = "") -> None:
         self.dead.mkdir(exist_ok=True)
         letters = [{"topic": self.topic, "partition": partition, "offset": at, "reason": "broken"} for at in offsets]
-        (self.dead / name).write_text("".join(json.dumps(each) + "\n" for each in letters))
+        (self.dead / (self.letters(batch) + ending)).write_text("".join(json.dumps(each) + "\n" for each in letters))
 
     def forget(self, condition: str) -> None:
         self.clickhouse.ask(f"DELETE FROM {self.table} WHERE {condition} SETTINGS lightweight_deletes_sync = 2")

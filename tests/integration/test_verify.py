@@ -119,23 +119,23 @@ def test_a_missing_dead_letter(exact, verify):
 
 def test_a_dead_letter_that_is_only_staged_does_not_count(exact, verify):
     exact.bury([10, 21])
-    exact.bury([20], name="batch-000000002-0000-b.jsonl.staged")
+    exact.bury([20], batch=2, ending=".staged")
     only(verify(exact, "--json"), "missing", "dead letters", [(20, 21)])
 
 
 def test_a_duplicated_dead_letter(exact, verify):
-    exact.bury([20], name="batch-000000002-0000-b.jsonl")
+    exact.bury([20], batch=2)
     only(verify(exact, "--json"), "duplicated", "dead letters", [(20, 21)])
 
 
 def test_a_dead_letter_of_a_record_that_landed(exact, verify):
-    exact.bury([50], name="batch-000000002-0000-b.jsonl")
+    exact.bury([50], batch=2)
     only(verify(exact, "--json"), "duplicated", "both", [(50, 51)])
 
 
 def test_a_row_that_became_a_dead_letter(exact, verify):
     exact.forget("_offset = 50")
-    exact.bury([50], name="batch-000000002-0000-b.jsonl")
+    exact.bury([50], batch=2)
     said = verify(exact, "--json")
     assert said.code == 1
     assert {(each["fault"], each["where"]) for each in said.json["partitions"][0]["ranges"]} == {
@@ -145,7 +145,7 @@ def test_a_row_that_became_a_dead_letter(exact, verify):
 
 
 def test_a_damaged_file_of_dead_letters_is_named(exact, verify):
-    (exact.dead / "batch-000000003-0000-c.jsonl").write_text('{"topic": ')
+    (exact.dead / exact.letters(3)).write_text('{"topic": ')
     said = verify(exact)
     assert said.code == 3
     assert "LettersUnreadable" in said.err

@@ -58,6 +58,10 @@ class ClickHouseSink(Sink):
         return parse_table(self.table, parse_url(self.url).database)
 
     @property
+    def identity(self) -> str:
+        return str(self.table_name)
+
+    @property
     def access(self) -> Access:
         return Access(
             address=parse_url(self.url),

@@ -18,7 +18,7 @@ from landonce.write.clickhouse.address import TableName, literal, query_prefix
 from landonce.write.clickhouse.columns import Column, names, structure
 from landonce.write.clickhouse.connection import Access, connect
 from landonce.write.clickhouse.probe import count, probe
-from landonce.write.clickhouse.replies import LATE, judge
+from landonce.write.clickhouse.replies import LATE, first_line, judge
 from landonce.write.clickhouse.rows import ROWS, encode, fitted
 from landonce.write.clickhouse.tables import Table, describe
 from landonce.write.clickhouse.wire import NoAnswer, NotSent, Rows, post
@@ -85,10 +85,13 @@ class ClickHouseWriter(BlockWriter):
     def _post(self, parameters: dict[str, str], sent: Rows, query_id: str) -> Reply:
         try:
             answer = post(self._access.address, parameters, sent, self._access.tls, self._access.timeouts)
-        except NotSent:
+        except NotSent as error:
+            self.said = f"no connection: {error}"
             return Reply.REFUSED
-        except NoAnswer:
+        except NoAnswer as error:
+            self.said = f"no answer: {error}"
             return Reply.LOST
+        self.said = first_line(answer.text) or f"HTTP status {answer.status}"
         return judge(answer, query_id, str(self._table.name))
 
     def _probe_by_token(self, rows: pa.Table) -> Probe:
