@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -24,7 +24,9 @@ Value = str | Sequence[str]
 
 T = TypeVar("T")
 
-_PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0)
+_PAUSES = (0.2, 1.0, 3.0)
+_QUESTION_SECONDS = 60.0
+"""A question is answered sooner than an insert, and a server that hangs must not outlast the run's patience."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Connection:
 
     def __init__(self, access: Access) -> None:
         self.access = access
+        self._timeouts = replace(access.timeouts, answer=min(access.timeouts.answer, _QUESTION_SECONDS))
         self._known: dict[str, tuple[str, bool]] | None = None
 
     def ask(self, sql: str, parameters: Mapping[str, Value] | None = None, *, rows: Rows | None = None) -> pa.Table:
@@ -100,7 +103,7 @@ class Connection:
         if rows is not None:
             parameters["query"] = sql
         try:
-            answer = post(access.address, parameters, rows or sql.encode(), access.tls, access.timeouts)
+            answer = post(access.address, parameters, rows or sql.encode(), access.tls, self._timeouts)
         except (NotSent, NoAnswer) as error:
             raise self._unavailable(str(error)) from error
         if answer.code in PERMANENT:
