@@ -22,7 +22,7 @@ from oracle import Produced
 from landonce.local.tree import kill_tree, members
 
 SCHEMA = "id BIGINT NOT NULL, word STRING NOT NULL, amount DOUBLE"
-PATIENCE = 120.0
+PATIENCE = 240.0
 """Seconds that a start may take to get anywhere, on a busy machine."""
 _WORDS = ("plain", "ping", "tab\there", "line\nbreak", "quote'\"\\", "grüße", "", "日本")
 _BAD = ('{"id": 1, "word": ', '{"id": "one", "word": "x"}', '{"id": 2}', "[]", "no json")

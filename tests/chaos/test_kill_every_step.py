@@ -21,7 +21,7 @@ import landonce
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.run.protocol import Step
 
-pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 DEADLINE = "6s"
 """About what a start takes: no insert is late, and no successor has to wait long."""
