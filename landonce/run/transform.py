@@ -236,14 +236,14 @@ def _refuse_moving(expression: Any) -> None:
 
 
 def _casts_moving_word(expression: Any) -> bool:
-    """`CAST('now' AS TIMESTAMP)` is the moment at which Spark plans the query."""
-    if expression.getClass().getSimpleName() != "Cast" or not expression.child().foldable():
-        return False
+    """`CAST('now' AS TIMESTAMP)` and `to_date('today')` are the moment at which Spark plans the query."""
     if not expression.dataType().typeName().startswith(("date", "timestamp")):
         return False
-    if expression.child().dataType().typeName() != "string":
-        return False
-    return str(expression.child().eval(None)).strip().lower().startswith(_MOVING_WORDS)
+    return any(
+        str(child.eval(None)).strip().lower().startswith(_MOVING_WORDS)
+        for child in _children(expression)
+        if child.foldable() and child.dataType().typeName() == "string"
+    )
 
 
 def _no_moving_literal(expression: str) -> None:
@@ -261,10 +261,15 @@ def _moving(expression: str) -> ConfigError:
 
 def _walk(node: Any) -> Iterator[Any]:
     """Leaves first, so that what is refused is named as narrowly as can be."""
+    for child in _children(node):
+        yield from _walk(child)
+    yield node
+
+
+def _children(node: Any) -> Iterator[Any]:
     children = node.children()
     for at in range(children.size()):
-        yield from _walk(children.apply(at))
-    yield node
+        yield children.apply(at)
 
 
 def _columns_fit(names: Sequence[str], recipe: Recipe) -> None:

@@ -71,7 +71,7 @@ class Cluster:
                     "--work-dir",
                     str(self.folder / "work"),
                     self.url,
-                )  # fmt: skip
+                )
             )
         wait_until(lambda: page(f"http://{LOOPBACK}:{web}/json/").count('"ALIVE"') >= 3, 60)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -126,7 +127,8 @@ def test_a_replay_overwrites_and_never_repeats(site: Site, spark: SparkSession, 
     assert [each["value"] for each in letters(site.dead)] == ["bad", "worse"]
     names = sorted(each.name for each in site.dead.iterdir())
     assert len(names) == 2, f"nothing half-done is left: {names}"
-    assert all(name.startswith("batch-00000000") for name in names)
+    pipeline = site.told()["pipeline"]
+    assert all(re.fullmatch(rf"{pipeline}\.batch-00000000\d-\w+-000\d\.jsonl", name) for name in names), names
 
 
 def test_a_block_of_nothing_but_bad_records(site: Site, spark: SparkSession) -> None:

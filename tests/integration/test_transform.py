@@ -56,6 +56,7 @@ MOVING = [
     "at < localtimestamp()", "cast(at as date) < current_date()", "unix_timestamp() > id", "spark_partition_id() = 0",
     "monotonically_increasing_id() = id", "input_file_name() = ''", "current_user() = name", "at < timestamp 'now'",
     "cast(at as date) = DATE 'today'", "at < cast(' Tomorrow' as timestamp)", "at < to_timestamp('now')",
+    "cast(at as date) < to_date('yesterday')",
     "reflect('java.util.UUID', 'randomUUID') = name", "if(name = 'x', rand() > 0.5, true)",
 ]  # fmt: skip
 
