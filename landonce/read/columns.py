@@ -239,9 +239,9 @@ def _out_of_bounds(array: pa.Array, field: Field) -> list[Fault]:
 
 def _too_fine(array: pa.Array, field: Field) -> list[Fault]:
     """A target with, say, two digits after the second is decoded in milliseconds, and must not cut the third."""
-    if field.scale is None or not pt.is_timestamp(array.type) or field.scale >= _UNIT_DIGITS[array.type.unit]:
+    if field.digits is None or not pt.is_timestamp(array.type) or field.digits >= _UNIT_DIGITS[array.type.unit]:
         return []
-    step = 10 ** (_UNIT_DIGITS[array.type.unit] - field.scale)
+    step = 10 ** (_UNIT_DIGITS[array.type.unit] - field.digits)
     whole = array.cast(pa.int64())
     even = pc.equal(pc.multiply(pc.divide(whole, step), step), whole)
     return _unless(even, "is finer than the target can hold")

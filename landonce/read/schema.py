@@ -20,7 +20,8 @@ class Field:
     ``type`` is what the decoder produces. ``allowed`` and ``pattern`` apply to every string in the field, so they
     also work for a list of strings; ``pattern`` is RE2 and must match the whole string. ``scale`` lets a temporal
     field take JSON integers as ticks of ``10**-scale`` seconds since the epoch; without it integers are rejected.
-    ``bounds`` are the least and the greatest value that the target can hold of a temporal field, in units of ``type``.
+    ``bounds`` are the least and the greatest value that the target can hold of a temporal field, in units of ``type``, and
+    ``digits`` how many digits after the second it keeps, where these are fewer than ``type`` has.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Field:
     pattern: str | None = None
     scale: int | None = None
     bounds: tuple[int, int] | None = None
+    digits: int | None = None
 
     def __post_init__(self) -> None:
         if self.scale is not None:
@@ -75,6 +77,7 @@ class Schema:
                 field.pattern,
                 field.scale,
                 field.bounds,
+                field.digits,
             ]
             for field in self.fields
         ]

@@ -76,6 +76,7 @@ class Column:
             allowed=mapped.allowed,
             pattern=mapped.pattern,
             bounds=mapped.bounds,
+            digits=mapped.scale,
             scale=mapped.scale,
         )
 
