@@ -1,9 +1,8 @@
 """Brings the jars of a Kafka broker into a cache folder that all checkouts on the machine share.
 
-`kafka-jars.txt` beside this file names every jar and its SHA-256. The jars come straight from Maven Central, several
-at a time; where that fails (a proxy or mirror that only the JVM knows about), the Apache Ivy inside PySpark's jars
-fetches them. A jar whose hash differs is never used, and a half-filled folder is never seen: it is filled beside its
-place and renamed into it.
+`kafka-jars.txt` beside this file names every jar and its SHA-256. The Apache Ivy inside PySpark's jars fetches them, as it
+does for `spark.jars.packages`. A jar whose hash differs is never used, and a half-filled folder is never seen: it is
+filled beside its place and renamed into it.
 """
 
 import hashlib
@@ -12,9 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import urllib.request
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,7 +19,6 @@ from pathlib import Path
 from landonce.errors import LocalStackError
 
 KAFKA_VERSION = "4.1.1"
-MAVEN_CENTRAL = "https://repo1.maven.org/maven2"
 _LIST = Path(__file__).with_name("kafka-jars.txt")
 
 Say = Callable[[str], None]
@@ -62,38 +58,21 @@ def kafka_jars(say: Say = lambda _: None) -> Path:
     if all((folder / jar.file_name).is_file() for jar in jars):
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    say(f"fetching the {len(jars)} jars of Kafka {KAFKA_VERSION} into {folder}")
+    say(f"fetching the {len(jars)} jars of Kafka {KAFKA_VERSION} into {folder} (once; about a minute)")
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
         filled = Path(temporary) / "jars"
         filled.mkdir()
-        _fetch(jars, filled, say)
+        _fetch(jars, filled)
         _move_into_place(filled, folder)
     say(f"Kafka {KAFKA_VERSION} is ready")
     return folder
 
 
-def _fetch(jars: list[Jar], folder: Path, say: Say) -> None:
-    try:
-        _download(jars, folder)
-    except OSError as error:
-        say(f"direct download failed ({error}); trying with Apache Ivy, which takes about a minute")
-        _resolve_with_ivy(jars, folder)
+def _fetch(jars: list[Jar], folder: Path) -> None:
+    _resolve_with_ivy(jars, folder)
     for jar in jars:
         if hashlib.sha256((folder / jar.file_name).read_bytes()).hexdigest() != jar.sha256:
             raise LocalStackError(f"{jar.file_name} differs from the one landonce was tested with; it was not used")
-
-
-def _download(jars: list[Jar], folder: Path) -> None:
-    def one(jar: Jar) -> None:
-        with urllib.request.urlopen(f"{MAVEN_CENTRAL}/{jar.path}", timeout=30) as answer:  # noqa: S310  (https)
-            (folder / jar.file_name).write_bytes(answer.read())
-
-    with ThreadPoolExecutor(8) as pool:
-        try:
-            list(pool.map(one, jars))
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
 
 
 def _resolve_with_ivy(jars: list[Jar], folder: Path) -> None:
@@ -107,7 +86,7 @@ def _resolve_with_ivy(jars: list[Jar], folder: Path) -> None:
     if missing:
         reason = done.stderr.strip() or "\n".join(done.stdout.splitlines()[-5:])
         raise LocalStackError(
-            f"cannot fetch Kafka {KAFKA_VERSION} from {MAVEN_CENTRAL} ({len(missing)} of {len(jars)} jars missing): "
+            f"cannot fetch Kafka {KAFKA_VERSION} with Apache Ivy ({len(missing)} of {len(jars)} jars missing): "
             f"check the network, or copy a filled folder to {cache_root() / f'kafka-{KAFKA_VERSION}'}. {reason}"
         )
 

@@ -92,7 +92,7 @@ def test_filling_the_cache_twice_fetches_once(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setenv("LANDONCE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(jars, "listed_jars", lambda: [jar])
-    monkeypatch.setattr(jars, "_download", download)
+    monkeypatch.setattr(jars, "_resolve_with_ivy", download)
     assert jars.kafka_jars() == jars.kafka_jars()
     assert fetched == [jar.path]
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [f"kafka-{jars.KAFKA_VERSION}"]
@@ -101,7 +101,7 @@ def test_filling_the_cache_twice_fetches_once(tmp_path: Path, monkeypatch: pytes
 def test_a_jar_that_differs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LANDONCE_CACHE", str(tmp_path))
     monkeypatch.setattr(jars, "listed_jars", lambda: [jars.Jar("org/x/a/1/a-1.jar", "0" * 64)])
-    monkeypatch.setattr(jars, "_download", lambda _, folder: (folder / "a-1.jar").write_bytes(b"bad"))
+    monkeypatch.setattr(jars, "_resolve_with_ivy", lambda _, folder: (folder / "a-1.jar").write_bytes(b"bad"))
     with pytest.raises(LocalStackError, match=r"a-1\.jar differs"):
         jars.kafka_jars()
     assert list(tmp_path.iterdir()) == []
