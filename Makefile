@@ -25,7 +25,7 @@ types: setup  ## mypy --strict
 	$(BIN)/mypy --strict -p landonce
 
 pytest: test-setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 bench: setup  ## measure on this machine
 	@$(BIN)/python -m bench $(DOCS)
