@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -209,7 +210,7 @@ def test_the_interval_gathers_records(site: Site, spark: SparkSession, new_topic
         wait_until(lambda: sum(each.totals.read for each in watch.batches) == 35)
         prepared = [at for step, at in zip(watch.steps, watch.times, strict=False) if step is Step.PREPARE]
         assert len(prepared) <= 4
-        assert all(later - earlier >= 1.4 for earlier, later in zip(prepared, prepared[1:], strict=False))
+        assert all(later - earlier >= 1.4 for earlier, later in pairwise(prepared))
         sent += send(site.kafka, site.topics[0], numbered(100, first=100))
         full = time.monotonic()
         wait_until(lambda: sum(each.totals.read for each in watch.batches) == 135)
