@@ -25,7 +25,7 @@ types: setup  ## mypy --strict
 	$(BIN)/mypy --strict -p landonce
 
 pytest: test-setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 bench: setup  ## measure on this machine
 	@$(BIN)/python -m bench $(DOCS)
