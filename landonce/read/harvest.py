@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ def harvest(
     most_bytes: int,
 ) -> Harvest:
     """Reads and decodes a block, chunk by chunk."""
-    decoder = JsonDecoder(schema, max_record_bytes=max_record_bytes)
+    decoder = _decoder(schema, max_record_bytes)
     result = Harvest(pa.table([]))
     tables = []
     for records in read(ranges, options):
@@ -70,6 +71,12 @@ def harvest(
     rows = pa.concat_tables([empty, *tables]) if tables else empty
     result.rows = in_order(rows) if len(ranges) > 1 else rows
     return result
+
+
+@lru_cache(maxsize=4)
+def _decoder(schema: Schema, max_record_bytes: int) -> JsonDecoder:
+    """One per worker: it learns how a topic writes its times."""
+    return JsonDecoder(schema, max_record_bytes=max_record_bytes)
 
 
 def _too_large(ranges: tuple[Range, ...], result: Harvest, most_bytes: int) -> BlockTooLarge:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -21,6 +21,8 @@ from landonce.errors import RetentionOverrun, SourceRefused, SourceUnavailable
 from landonce.plan.ranges import Partition, Range
 
 _AT_ONCE = 20_000
+_GLANCE = 0.1
+"""How long to wait for a full hand of records: offsets may be missing, and then it is never full."""
 _SILENCE = 30.0
 _GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 QUIET = {"log_level": 2}
@@ -78,7 +80,7 @@ def read(ranges: tuple[Range, ...], options: Mapping[str, Any]) -> Iterator[Reco
     heard = time.monotonic()
     try:
         while waiting:
-            messages = consumer.consume(_AT_ONCE, timeout=0.2)
+            messages = consumer.consume(min(_AT_ONCE, _left(waiting)), timeout=_GLANCE)
             if messages:
                 heard = time.monotonic()
                 yield from _sort_out(consumer, messages, waiting, one_topic)
@@ -99,6 +101,11 @@ def _consumer(options: Mapping[str, Any]) -> Consumer:
     if key not in _consumers:
         _consumers[key] = Consumer(dict(options), logger=None)
     return _consumers[key]
+
+
+def _left(waiting: Mapping[Partition, Range]) -> int:
+    """At most this many records are still to come: librdkafka waits for as many as it is asked for."""
+    return sum(each.span for each in waiting.values())
 
 
 def _forget(consumer: Consumer) -> None:
@@ -134,6 +141,8 @@ def _sort_out(
             ended.add(partition)
             keep = int(np.searchsorted(offsets, wanted.end))
             mine, offsets = mine[:keep], offsets[:keep]
+        else:
+            waiting[partition] = replace(wanted, first=int(offsets[-1]) + 1)
         if mine:
             values = pa.array(list(map(Message.value, mine)), type=pa.binary())
             yield Records(partition, pa.array(offsets), values, mine)
