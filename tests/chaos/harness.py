@@ -19,6 +19,7 @@ from typing import Any
 from confluent_kafka import KafkaError, Message, Producer
 from oracle import Produced
 
+from landonce.local import exec_with_parent
 from landonce.local.tree import kill_tree, members
 
 SCHEMA = "id BIGINT NOT NULL, word STRING NOT NULL, amount DOUBLE"
@@ -26,6 +27,8 @@ PATIENCE = 240.0
 """Seconds that a start may take to get anywhere, on a busy machine."""
 _WORDS = ("plain", "ping", "tab\there", "line\nbreak", "quote'\"\\", "grüße", "", "日本")
 _BAD = ('{"id": 1, "word": ', '{"id": "one", "word": "x"}', '{"id": 2}', "[]", "no json")
+_DIES_WITH_US = (sys.executable, exec_with_parent.__file__)
+"""A test process that is killed itself leaves no driver behind: the kernel ends it, and its JVM and workers follow."""
 _PIPELINE = Template("""\
 pipeline: $table
 source:
@@ -178,7 +181,7 @@ class Drivers:
         landonce = (sys.executable, "-m", "landonce", "run", str(self.site.file), "--verbose")
         with log.open("wb") as out:
             process = subprocess.Popen(
-                self.command or landonce + (("--once",) if once else ()),
+                (*_DIES_WITH_US, str(os.getpid()), *(self.command or landonce + (("--once",) if once else ()))),
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
