@@ -60,6 +60,7 @@ class Driver:
     _began: float = 0.0
     _troubled: float | None = None
     _lag: int = 0
+    _source: SourceView | None = None
     _late: bool = False
     _letter_ends: dict[Partition, int] | None = None
 
@@ -138,9 +139,8 @@ class Driver:
         source = self.broker.survey(self.topics)
         if self.settings.once:
             source = self._clipped(source)
-        if self._state is not None:
-            self._lag = sum(each.span for each in available(self._state, source))
-            self.observer.lag(self._lag)
+        self._source = source
+        self._measure_lag()
         return Surveyed(
             source=source,
             target_now=self.target.now(),
@@ -149,6 +149,11 @@ class Driver:
             due=time.monotonic() - self._began >= self.pace.batch.interval,
             stop=self.stopping.is_set(),
         )
+
+    def _measure_lag(self) -> None:
+        if self._state is not None and self._source is not None:
+            self._lag = sum(each.span for each in available(self._state, self._source))
+            self.observer.lag(self._lag)
 
     def _clipped(self, source: SourceView) -> SourceView:
         """`once` means what was there at the start, however fast the topic grows."""
@@ -254,6 +259,8 @@ class Driver:
                 )
             )
         self._state = state
+        if effect.step is Step.BIND:
+            self._measure_lag()
 
     def _patiently(self, act: Callable[[], T]) -> T:
         """Tries again while something is away, and no longer than the stall budget."""

@@ -42,10 +42,12 @@ class Pace:
         return int(max(self.deadline, self.slowest * _SLACK) * 1000)
 
     def saw(self, records: int, bytes_read: int, seconds: float) -> None:
-        """One write is done. Large records count at once, small ones by and by."""
+        """One write is done. Large records count at once, small ones by and by; how long the first one took, with workers
+        that had to start, says nothing about the next."""
+        if not self.guessing:
+            self.slowest = max(seconds, self.slowest * 0.9)
         if records:
             average = bytes_read / records
             at_once = self.guessing or average > self.record_bytes
             self.record_bytes = average if at_once else (self.record_bytes + average) / 2
             self.guessing = False
-        self.slowest = max(seconds, self.slowest * 0.9)

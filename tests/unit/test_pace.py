@@ -1,0 +1,33 @@
+"""How the size and the patience of the next batch follow from what was seen."""
+
+from landonce.config.model import Batch
+from landonce.run.pace import Pace
+
+
+def pace() -> Pace:
+    return Pace(Batch(max_rows=1_000_000, block_rows=200_000), deadline=15.0, parallelism=2)
+
+
+def test_the_first_blocks_are_small_whatever_the_records_are() -> None:
+    limits = pace().limits()
+    assert limits.block_rows * 64 * 1024 <= Batch().block_bytes
+    assert limits.max_rows * 64 * 1024 <= Batch().max_bytes
+
+
+def test_bytes_become_records_by_the_average_seen() -> None:
+    seen = pace()
+    seen.saw(1_000, 125_000, 1.0)
+    assert (seen.limits().max_rows, seen.limits().block_rows) == (1_000_000, 200_000)
+    seen.saw(1_000, 100_000_000, 1.0)
+    assert seen.limits().block_rows * 100_000 <= Batch().block_bytes
+
+
+def test_slow_writes_get_more_time_by_and_by_and_a_cold_start_does_not_count() -> None:
+    seen = pace()
+    seen.saw(10, 1_000, 40.0)
+    assert seen.patience() == 15_000
+    seen.saw(10, 1_000, 10.0)
+    assert seen.patience() == 30_000
+    for _ in range(20):
+        seen.saw(10, 1_000, 1.0)
+    assert seen.patience() == 15_000
