@@ -32,6 +32,7 @@ def produce(
             "compression.type": "lz4",
             "queue.buffering.max.messages": 1_000_000,
             "enable.idempotence": True,
+            "log_level": 2,
         }
     )
     counts = [0] * partitions
