@@ -15,7 +15,6 @@ import pyspark
 from landonce.check.promise import Promise, promise
 from landonce.check.retention import Retention
 from landonce.errors import LandonceError, PlanChanged
-from landonce.plan.ranges import Partition
 from landonce.read.decode import JsonDecoder
 from landonce.read.infer import infer
 from landonce.read.source import SourceView, Start, available, bind
@@ -25,8 +24,8 @@ from landonce.run.session import is_remote, need_java
 from landonce.write.clickhouse import Creation, create_statement
 from landonce.write.clickhouse.connection import connect
 from landonce.write.recipe import Recipe
-from landonce.write.sink import Finding, Level, Target
-from landonce.write.target import TargetView, ahead
+from landonce.write.sink import Finding, Level, Target, look_by_name
+from landonce.write.target import ahead
 
 
 @dataclass(frozen=True)
@@ -226,10 +225,8 @@ def _target_ahead(
     target: Target, state: LedgerState, view: SourceView, start: Start, *, unbound: bool
 ) -> Iterator[Finding]:
     """What the first step of a start would see in the table."""
-    names = {Partition(state.label(each.topic), each.number): each for each in state.committed()}
-    floors = [(label, 0 if state.batch == 0 else state.committed()[name]) for label, name in names.items()]
-    ends = tuple((names[label], end) for label, end in target.look(floors).ends)
-    ranges = ahead(state, TargetView(ends), view, start, unbound=unbound)
+    floors = [(each, 0 if state.batch == 0 else at) for each, at in state.committed().items()]
+    ranges = ahead(state, look_by_name(target, state, floors), view, start, unbound=unbound)
     if ranges:
         span = sum(each.span for each in ranges)
         yield Finding(

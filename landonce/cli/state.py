@@ -6,7 +6,6 @@ leaves a line in the ledger's journal.
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable
 from enum import Enum
@@ -19,16 +18,15 @@ from landonce.cli.files import File, Json, opened, print_json
 from landonce.cli.output import out
 from landonce.errors import Halt, LandonceError, NothingToDo, Transient
 from landonce.plan.blocks import Plan
-from landonce.plan.ranges import Partition, Range
+from landonce.plan.ranges import Range
 from landonce.read.source import SourceView, Start
 from landonce.record import operate
 from landonce.record.ledger import LedgerState, Note
 from landonce.record.operate import Decision
 from landonce.run.assemble import Parts, make_recipe
-from landonce.write.sink import Target
+from landonce.write.sink import Target, look_by_name, wait_out
 from landonce.write.target import TargetView
 
-_PAST = 50
 _LISTED = 5
 
 state = typer.Typer(
@@ -187,24 +185,18 @@ def _held(target: Target, ledger: LedgerState, view: SourceView) -> TargetView:
     if not target.exists():
         return TargetView(())
     known = {*ledger.committed(), *(partition for partition, _ in view.extents)}
-    names = {Partition(ledger.label(each.topic), each.number): each for each in known}
-    seen = target.look([(each, 0) for each in names])
-    return TargetView(tuple((names[partition], end) for partition, end in seen.ends))
+    return look_by_name(target, ledger, [(each, 0) for each in known])
 
 
 def _wait_out(target: Target, plan: Plan) -> None:
     """No insert of a plan that is forgotten may begin or run on: nobody would ever look for its rows again."""
-    while (left := plan.deadline + _PAST - target.now()) > 0:
-        time.sleep(min(left / 1000, 1.0))
+    wait_out(target, plan.deadline)
     target.kill()
 
 
 def _landed_of(parts: Parts, ledger: LedgerState, ranges: tuple[Range, ...]) -> str:
     """How much of these ranges the target holds; silent where it cannot be asked."""
-    labelled = [
-        Range(Partition(ledger.label(each.partition.topic), each.partition.number), each.first, each.end)
-        for each in ranges
-    ]
+    labelled = [Range(ledger.labelled(each.partition), each.first, each.end) for each in ranges]
     try:
         return f"The target holds {parts.sink.writer().count(labelled)} rows of these offsets now."
     except (Transient, Halt):

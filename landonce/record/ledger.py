@@ -88,6 +88,10 @@ class LedgerState:
         """What the target's `_topic` column holds for this topic."""
         return dict(self.labels).get(topic, topic)
 
+    def labelled(self, partition: Partition) -> Partition:
+        """The partition as the target knows it."""
+        return Partition(self.label(partition.topic), partition.number)
+
     def committed(self) -> dict[Partition, int]:
         return {partition: position.committed for partition, position in self.positions}
 

@@ -30,12 +30,9 @@ from landonce.run.protocol import Change, Commit, Effect, Look, Reply, Settings,
 from landonce.run.workers import SparkWorkers
 from landonce.write.receipt import BlockResult, Fate
 from landonce.write.recipe import Recipe, Task
-from landonce.write.sink import Target
-from landonce.write.target import TargetView
+from landonce.write.sink import Target, look_by_name, wait_out
 
 T = TypeVar("T")
-_PAST = 50
-"""Milliseconds past a deadline, so that two readings of one clock cannot disagree."""
 _GLANCE, _BRIEFLY = 0.5, 0.2
 """Seconds between two looks at an idle topic, at most and at least."""
 
@@ -105,13 +102,13 @@ class Driver:
         if isinstance(effect, Change):
             return self.ledger.change(effect.old, effect.new)
         if isinstance(effect, protocol.Await):
-            self._await(effect.deadline)
+            wait_out(self.target, effect.deadline)
             return None
         if isinstance(effect, protocol.Kill):
             self.target.kill()
             return self.target.now()
         if isinstance(effect, Look):
-            return self._look(effect)
+            return look_by_name(self.target, self._held, effect.floors)
         if isinstance(effect, Write):
             return self._write(effect)
         if isinstance(effect, Commit):
@@ -167,19 +164,12 @@ class Driver:
         )
         return replace(source, extents=extents)
 
-    def _await(self, deadline: int) -> None:
-        while (left := deadline + _PAST - self.target.now()) > 0:
-            time.sleep(min(left / 1000, 1.0))
-
-    def _look(self, effect: Look) -> TargetView:
-        """The target knows topics by their labels, the ledger by their names."""
-        names = {self._label(partition): partition for partition, _ in effect.floors}
-        seen = self.target.look([(self._label(partition), floor) for partition, floor in effect.floors])
-        return TargetView(tuple((names[partition], end) for partition, end in seen.ends))
-
-    def _label(self, partition: Partition) -> Partition:
-        label = self._state.label(partition.topic) if self._state else partition.topic
-        return Partition(label, partition.number)
+    @property
+    def _held(self) -> LedgerState:
+        """The ledger's state as this driver holds it."""
+        if self._state is None:
+            raise ValueError("nothing is asked or written before the pipeline is acquired")
+        return self._state
 
     def _lettered_before(self, plan: Plan) -> bool:
         """Whether a ledger that was lost or restored may have dead-lettered some of this. Looked up once per run.
@@ -190,16 +180,16 @@ class Driver:
             self._letter_ends = dead_letters.ends(self.recipe.dead_letters, self.recipe.pipeline)
         ends = self._letter_ends
         return any(
-            each.first < ends.get(self._label(each.partition), 0) for block in plan.blocks for each in block.ranges
+            each.first < ends.get(self._held.labelled(each.partition), 0)
+            for block in plan.blocks
+            for each in block.ranges
         )
 
     def _stem(self, plan: Plan) -> str:
-        return dead_letters.stem(self.recipe.pipeline, plan.batch, self._state.lineage if self._state else "")
+        return dead_letters.stem(self.recipe.pipeline, plan.batch, self._held.lineage)
 
     def _write(self, effect: Write) -> tuple[BlockResult, ...]:
-        state = self._state
-        if state is None:
-            raise ValueError("nothing is written before the pipeline is acquired")
+        state = self._held
         began = time.monotonic()
         tasks = [
             Task(

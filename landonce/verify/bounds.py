@@ -40,7 +40,7 @@ def bounds(state: LedgerState | None, view: SourceView, *, to_end: bool, from_st
         committed = position.committed if position else extent.start
         end = extent.stable_end if to_end else min(committed, extent.stable_end)
         start = min(max(first, extent.start), max(end, first))
-        label = Partition(state.label(partition.topic), partition.number)
+        label = state.labelled(partition)
         found.append(Bounds(partition, label, first, start, max(end, start)))
     return tuple(found)
 

@@ -7,6 +7,7 @@ across processes.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,9 +17,12 @@ import pyarrow as pa
 
 from landonce.plan.ranges import Partition, Range
 from landonce.read.schema import Schema
+from landonce.record.ledger import LedgerState
 from landonce.write.settle import Presence, Reply
 from landonce.write.target import TargetView
 
+_PAST = 50
+"""Milliseconds past a deadline, so that two readings of one clock cannot disagree."""
 COORDINATES = ("_topic", "_partition", "_offset")
 """Beside every row, through every transform. `_topic` is the topic's label: its name, unless it was rebased."""
 
@@ -92,6 +96,20 @@ class Target(ABC):
 
     @abstractmethod
     def close(self) -> None: ...
+
+
+def wait_out(target: Target, deadline: int) -> None:
+    """Returns once the target's clock is past `deadline`: no insert that carries it can begin any more."""
+    while (left := deadline + _PAST - target.now()) > 0:
+        time.sleep(min(left / 1000, 1.0))
+
+
+def look_by_name(target: Target, ledger: LedgerState, floors: Iterable[tuple[Partition, int]]) -> TargetView:
+    """As `Target.look`, asked and answered by the topics' own names: the target knows them by their labels."""
+    asked = tuple(floors)
+    names = {ledger.labelled(partition): partition for partition, _ in asked}
+    seen = target.look([(ledger.labelled(partition), floor) for partition, floor in asked])
+    return TargetView(tuple((names[partition], end) for partition, end in seen.ends))
 
 
 @dataclass(frozen=True)
