@@ -3,6 +3,7 @@
     LandonceError
     ├── ConfigError               the pipeline file is wrong; nothing was started
     ├── Fenced                    another driver took the pipeline over; this one changed nothing more
+    ├── RolledBack                a table that is its own ledger was rolled back; the driver starts anew from there
     ├── Transient                 may pass by itself; retried with backoff before anyone sees it
     │   ├── SourceUnavailable     Kafka did not answer
     │   ├── TargetUnavailable     the target did not answer
@@ -26,6 +27,9 @@
         ├── DuplicatePresent      the target holds a coordinate more than once
         ├── TargetRefused         the target refused for a reason that waiting does not mend
         ├── TableUnfit            the table cannot hold the guarantee
+        ├── TableReplaced         same name, other table, or none
+        ├── RollbackRefused       a table was rolled back, and the pipeline may not follow
+        ├── PositionUncertain     a table's history is gone, and with it how far it had come
         ├── GapRefused            an outside source skipped offsets
         ├── RewindRefused         an outside source went back to where it must not
         ├── OutcomeUnknown        whether a write landed is not known, and the sink cannot be asked
@@ -81,6 +85,10 @@ class Fenced(LandonceError):
     """Another driver took the pipeline over; this one changed nothing more."""
 
     exit_code = 4
+
+
+class RolledBack(LandonceError):
+    """A table that is its own ledger was rolled back. The driver starts anew from what the table says now."""
 
 
 class Transient(LandonceError):
@@ -167,6 +175,18 @@ class TargetRefused(Halt):
 
 class TableUnfit(Halt):
     """The table cannot hold the guarantee."""
+
+
+class TableReplaced(Halt):
+    """Same name, other table, or none."""
+
+
+class RollbackRefused(Halt):
+    """A table was rolled back, and the pipeline may not follow."""
+
+
+class PositionUncertain(Halt):
+    """A table's history is gone, and with it how far it had come."""
 
 
 class GapRefused(Halt):

@@ -77,6 +77,8 @@ class Kind(str, Enum):
     """Offsets that the target holds already, though the ledger does not know: look before writing."""
     FILL = "fill"
     """As reconcile, and an operator said that what is missing in between shall be written."""
+    REPLAY = "replay"
+    """Offsets below the position, for tables of a fan-out that were rolled back."""
 
 
 @dataclass(frozen=True)

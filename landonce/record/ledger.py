@@ -52,6 +52,14 @@ class Totals:
 
 
 @dataclass(frozen=True)
+class TableMark:
+    """Where one table of a fan-out stands: which table it is, and the last batch that was committed to it."""
+
+    uuid: str
+    batch: int
+
+
+@dataclass(frozen=True)
 class LedgerState:
     """All that the ledger knows of one pipeline."""
 
@@ -74,6 +82,8 @@ class LedgerState:
     totals: Totals = field(default_factory=Totals)
     labels: tuple[tuple[str, str], ...] = ()
     """What `_topic` holds for a topic that was rebased, so that coordinates stay unique. Otherwise the topic's name."""
+    tables: tuple[tuple[str, TableMark], ...] = ()
+    """The tables of a fan-out that were ever committed to. A table that is its own ledger is not listed."""
 
     @property
     def identity(self) -> Identity:
@@ -140,7 +150,7 @@ def amended(state: LedgerState, plan: Plan) -> LedgerState:
     return replace(state, version=state.version + 1, pending=plan)
 
 
-def recorded(state: LedgerState, totals: Totals) -> LedgerState:
+def recorded(state: LedgerState, totals: Totals, tables: Mapping[str, TableMark] | None = None) -> LedgerState:
     """AFTER: the pending plan has landed; positions move to its ends and never backwards."""
     if state.pending is None:
         raise ValueError("there is no pending plan to record")
@@ -155,6 +165,7 @@ def recorded(state: LedgerState, totals: Totals) -> LedgerState:
         positions=positions,
         pending=None,
         totals=state.totals.plus(totals),
+        tables=tuple(sorted({**dict(state.tables), **(tables or {})}.items())),
     )
 
 

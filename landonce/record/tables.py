@@ -21,9 +21,9 @@ from sqlalchemy import BigInteger, Column, ColumnElement, Integer, MetaData, Row
 from landonce.errors import LedgerTooNew, LedgerUnreadable
 from landonce.plan.blocks import Plan
 from landonce.plan.ranges import Partition
-from landonce.record.ledger import LedgerState, Position, Totals
+from landonce.record.ledger import LedgerState, Position, TableMark, Totals
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 metadata = MetaData()
 
@@ -45,6 +45,7 @@ pipeline_table = Table(
     Column("cluster_id", Text, nullable=False),
     Column("topic_ids", Text, nullable=False),
     Column("labels", Text, nullable=False),
+    Column("tables", Text, nullable=False),
     Column("pending", Text),
     Column("batch", BigInteger, nullable=False),
     Column("landed", BigInteger, nullable=False),
@@ -81,6 +82,10 @@ def _pairs(value: tuple[tuple[str, str], ...]) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
+def _marks(value: tuple[tuple[str, TableMark], ...]) -> str:
+    return json.dumps([[table, mark.uuid, mark.batch] for table, mark in value], separators=(",", ":"))
+
+
 def _plan(value: Plan | None) -> str | None:
     return None if value is None else value.to_json()
 
@@ -94,6 +99,7 @@ _COLUMNS: Mapping[str, tuple[Callable[[LedgerState], Any], Callable[[Any], Any]]
     "cluster_id": (attrgetter("cluster_id"), _plain),
     "topic_ids": (attrgetter("topic_ids"), _pairs),
     "labels": (attrgetter("labels"), _pairs),
+    "tables": (attrgetter("tables"), _marks),
     "pending": (attrgetter("pending"), _plan),
     "batch": (attrgetter("batch"), _plain),
     "landed": (attrgetter("totals.landed"), _plain),
@@ -168,6 +174,7 @@ def state_of(row: Row[Any], positions: Iterable[Row[Any]]) -> LedgerState:
             batch=row.batch,
             totals=Totals(row.landed, row.dead_lettered, row.filtered),
             labels=_pairs_of(row.labels),
+            tables=tuple((table, TableMark(uuid, batch)) for table, uuid, batch in json.loads(row.tables)),
         )
     except (ValueError, KeyError, TypeError) as failure:
         raise LedgerUnreadable(

@@ -55,6 +55,7 @@ class Step(str, Enum):
     LOOK = "look"
     PREPARE = "prepare"
     WRITE = "write"
+    OPEN = "open"
     COMMIT = "commit"
     RECORD = "record"
     IDLE = "idle"
@@ -99,6 +100,8 @@ class Surveyed:
     """The interval is over: a batch is made of whatever is there."""
     stop: bool = False
     """Somebody asked the driver to finish."""
+    look: bool = False
+    """It is time to look at the tables again, though nothing was committed to them."""
 
 
 @dataclass(frozen=True)

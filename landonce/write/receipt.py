@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from landonce.errors import LandonceError
+from landonce.plan.ranges import Partition
 from landonce.record.ledger import Totals
 
 
@@ -20,6 +22,10 @@ class Receipt:
     dead_letters: str = ""
     """The name of the staged file that holds them; empty if there are none."""
     bytes_read: int = 0
+    files: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    """The files that were written, by table. They count once the driver has committed them."""
+    latest: tuple[tuple[Partition, int], ...] = ()
+    """The latest timestamp of a record in each partition, in milliseconds."""
 
     @property
     def balanced(self) -> bool:
@@ -41,6 +47,8 @@ class Fate(str, Enum):
     """The target refused an insert that came after the deadline. That one wrote nothing."""
     BURNT = "burnt"
     """The target acknowledged the token, and the rows are not there: the token is worth nothing any more."""
+    WAITING = "waiting"
+    """A table must be made, or its schema must evolve, before the block can be written."""
     HALTED = "halted"
     """An error that trying again does not mend."""
 
@@ -54,3 +62,5 @@ class BlockResult:
     receipt: Receipt | None = None
     error: LandonceError | None = None
     why: str = ""
+    wants: Any = None
+    """What must be done before a block that waits can be written."""

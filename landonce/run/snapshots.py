@@ -1,0 +1,370 @@
+"""The life of a micro-batch where tables commit atomically: every step of the driver, and what follows it. Pure.
+
+    acquire ─► bind ─► look ─► ┌ plan ─► prepare ─► write ─► (open) ─► commit ─► record ┐
+                               └───────────────────────── next ◄────────────────────────┘
+
+    step        what is done outside                        what it means
+    ──────────  ──────────────────────────────────────────  ──────────────────────────────────────────────────────
+    acquire     ledger: epoch + 1, owner = me               every earlier driver is fenced
+    survey      broker: ids, starts, stable ends            the world as it is now
+    bind        ledger: cluster id, topic ids, partitions   offsets mean something only here
+    look        tables: their marks                         what is committed where; what was rolled back
+    prepare     ledger: the plan                            where the ledger lives outside of the table, durable before
+                                                            the first commit; where the table is the ledger, not
+    write       executors: read, decode, write files        nothing is visible: files only count once they are committed
+    open        tables: made, or their schema evolved       once, by the driver, never by a worker; then look again
+    commit      each table: files, position and epoch in    inside every attempt: the table's mark is the one that was
+                one atomic commit                           looked at. If it is not, look again, and write again
+    record      ledger: the position moves                  where the table is the ledger, the commit did that
+
+There is no deadline, no token and no probe: a commit that comes late finds another mark, and is refused. A table that was
+rolled back carries an older mark, and the ranges that are gone are planned again, for that table alone (`marks`).
+
+Where the table is its own ledger, a plan need not be durable: nothing of it can land but as a whole, and with its position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from landonce import errors
+from landonce.plan.blocks import Kind, Plan
+from landonce.plan.packing import pack, take
+from landonce.plan.ranges import Partition, Range
+from landonce.read.source import Start, available, bind
+from landonce.record import ledger as states
+from landonce.record.ledger import LedgerState, TableMark, Totals
+from landonce.run.protocol import Acquire, Change, Idle, Step, Stop, Survey, Surveyed, balance
+from landonce.write.marks import Stand, TableView, adopted, behind_ranges, stand
+from landonce.write.receipt import BlockResult, Fate, Receipt
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the pipeline file decides and the protocol needs to know."""
+
+    target: str
+    """What the blocks are for, in messages: a table, or a fan-out."""
+    fingerprint: str
+    start: Start = Start.EARLIEST
+    once: bool = False
+    own_ledger: bool = False
+    """The one table is the ledger."""
+    follow: bool = True
+    """A table that was rolled back gets the removed ranges again. Otherwise the run halts."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """Look at the tables. Reply: `Looked`."""
+
+    step = Step.LOOK
+
+
+@dataclass(frozen=True)
+class Looked:
+    """The tables as they are. `held`: a table without a mark holds rows of these topics."""
+
+    views: tuple[TableView, ...]
+    held: str = ""
+
+
+@dataclass(frozen=True)
+class WriteFiles:
+    """Have the workers write files for these blocks. Reply: one `BlockResult` each, in any order."""
+
+    plan: Plan
+    indexes: tuple[int, ...]
+    stands: tuple[Stand, ...]
+    final: bool
+    """Tables were made and evolved already: what does not fit now is a dead letter."""
+    step = Step.WRITE
+
+
+@dataclass(frozen=True)
+class Open:
+    """Make and evolve the tables that the workers asked for. Reply: None."""
+
+    wants: tuple[object, ...]
+    step = Step.OPEN
+
+
+@dataclass(frozen=True)
+class CommitTables:
+    """Commit what the receipts name, to each table that takes it, and then the dead letters. Reply: `Committed` or `Moved`."""
+
+    plan: Plan
+    receipts: tuple[Receipt, ...]
+    stands: tuple[Stand, ...]
+    after: LedgerState
+    """What the ledger says once the plan is recorded; the marks say it too."""
+    step = Step.COMMIT
+
+
+@dataclass(frozen=True)
+class Committed:
+    """Every table holds its rows. The marks of the tables that the plan was committed to."""
+
+    tables: tuple[tuple[str, TableMark], ...] = ()
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A table's mark is not the one that was looked at."""
+
+
+Effect = Acquire | Survey | Change | Look | WriteFiles | Open | CommitTables | Idle | Stop
+Reply = LedgerState | Surveyed | Looked | tuple[BlockResult, ...] | Committed | Moved | bool | None
+
+
+@dataclass(frozen=True)
+class Driver:
+    """All that a driver remembers between two steps. Lost in a crash; nothing of it is needed to recover."""
+
+    settings: Settings
+    step: Step = Step.ACQUIRE
+    ledger: LedgerState | None = None
+    surveyed: Surveyed | None = None
+    stands: tuple[Stand, ...] | None = None
+    receipts: tuple[tuple[int, Receipt], ...] = ()
+    opened: bool = False
+
+    @property
+    def state(self) -> LedgerState:
+        if self.ledger is None:
+            raise ValueError("the pipeline was not acquired yet")
+        return self.ledger
+
+    @property
+    def pending(self) -> Plan:
+        if self.state.pending is None:
+            raise ValueError("there is no pending plan")
+        return self.state.pending
+
+    @property
+    def world(self) -> Surveyed:
+        if self.surveyed is None:
+            raise ValueError("nothing was surveyed yet")
+        return self.surveyed
+
+
+Next = tuple[Driver, Effect]
+
+
+def begin(settings: Settings) -> Next:
+    """A driver that starts, or that starts anew because its table was rolled back."""
+    return Driver(settings), Acquire()
+
+
+def advance(driver: Driver, reply: Reply) -> Next:
+    """The one place where a reply turns into the next effect."""
+    step = driver.step
+    if isinstance(reply, LedgerState):
+        driver = replace(driver, ledger=reply)
+    if step is Step.ACQUIRE:
+        return _to(driver, Step.SURVEY, Survey())
+    if step is Step.SURVEY and isinstance(reply, Surveyed):
+        return _after_survey(replace(driver, surveyed=reply))
+    if step is Step.BIND:
+        return _look_or_go_on(driver)
+    if step is Step.LOOK and isinstance(reply, Looked):
+        return _after_look(driver, reply)
+    if step is Step.PREPARE:
+        return _write(driver)
+    if step is Step.WRITE and isinstance(reply, tuple):
+        return _after_write(driver, reply)
+    if step is Step.OPEN:
+        return _to(replace(driver, opened=True), Step.LOOK, Look())
+    if step is Step.COMMIT and isinstance(reply, Committed):
+        return _change(driver, Step.RECORD, _recorded(driver, reply.tables))
+    if step is Step.COMMIT and isinstance(reply, Moved):
+        return _to(replace(driver, receipts=(), opened=False, stands=None), Step.LOOK, Look())
+    if step is Step.RECORD:
+        return _to(replace(driver, receipts=(), opened=False), Step.SURVEY, Survey())
+    if step is Step.IDLE:
+        return _to(driver, Step.SURVEY, Survey()) if reply else _to(driver, Step.STOP, Stop())
+    raise ValueError(f"step {step.value!r} does not take the reply {reply!r}")
+
+
+def _to(driver: Driver, step: Step, effect: Effect) -> Next:
+    return replace(driver, step=step), effect
+
+
+def _change(driver: Driver, step: Step, new: LedgerState) -> Next:
+    return _to(driver, step, Change(step, driver.state, new))
+
+
+def _after_survey(driver: Driver) -> Next:
+    """A ledger that is new altogether may be one that was lost, so the tables are asked before it is bound."""
+    if driver.state.fresh:
+        return _to(driver, Step.LOOK, Look())
+    binding = bind(driver.state, driver.world.source, driver.settings.start)
+    if binding.added or dict(driver.state.topic_ids) != dict(binding.topic_ids):
+        return _change(driver, Step.BIND, _bound(driver.state, driver))
+    if driver.world.look and driver.state.pending is None:
+        driver = replace(driver, stands=None)
+    return _look_or_go_on(driver)
+
+
+def _bound(state: LedgerState, driver: Driver) -> LedgerState:
+    binding = bind(state, driver.world.source, driver.settings.start)
+    return states.bound(state, binding.cluster_id, binding.topic_ids, binding.added)
+
+
+def _look_or_go_on(driver: Driver) -> Next:
+    if driver.state.pending is not None:
+        _same_fingerprint(driver)
+    if driver.stands is None:
+        return _to(driver, Step.LOOK, Look())
+    return _go_on(driver, driver.stands)
+
+
+def _after_look(driver: Driver, looked: Looked) -> Next:
+    if driver.state.fresh:
+        return _change(driver, Step.BIND, _first_binding(driver, looked))
+    stands = tuple(stand(driver.state, view) for view in looked.views)
+    _may_follow(driver.settings, stands)
+    return _go_on(_with_stands(driver, stands), stands)
+
+
+def _with_stands(driver: Driver, stands: tuple[Stand, ...]) -> Driver:
+    """Files that were written for a table that stands elsewhere now do not count."""
+    before = {each.view.table: each for each in driver.stands or ()}
+    same = all(before.get(each.view.table, each) == each for each in stands)
+    return replace(driver, stands=stands, receipts=driver.receipts if same else ())
+
+
+def _first_binding(driver: Driver, looked: Looked) -> LedgerState:
+    """From the marks of the tables, if there are any: then the ledger was lost. Otherwise from where the topics begin."""
+    found = adopted(driver.state, looked.views)
+    if found is not None:
+        return replace(_bound(found, driver), version=found.version)
+    if looked.held:
+        raise errors.TargetAhead(
+            f"the table {looked.held} holds records of these topics, and nothing in it says how far this pipeline had come.",
+            safe="Nothing was written. Another pipeline wrote them, or the table's properties and history were removed.",
+            command="take a new table, the old pipeline's name, or `landonce state import {file}`",
+        )
+    return _bound(driver.state, driver)
+
+
+def _go_on(driver: Driver, stands: tuple[Stand, ...]) -> Next:
+    """A pending plan comes first, then tables that are behind, then new offsets."""
+    if driver.state.pending is not None:
+        return _write(driver)
+    if driver.world.stop:
+        return _to(driver, Step.STOP, Stop())
+    again = behind_ranges(driver.state, stands)
+    if again:
+        _readable(driver, again)
+        return _prepare(driver, take(again, driver.world.limits.max_rows), Kind.REPLAY)
+    full = driver.world.limits.max_rows
+    ranges = take(available(driver.state, driver.world.source), full)
+    if ranges and (driver.world.due or driver.settings.once or sum(each.span for each in ranges) >= full):
+        return _prepare(driver, ranges, Kind.DELIVER)
+    return _to(driver, Step.STOP, Stop()) if driver.settings.once else _to(driver, Step.IDLE, Idle())
+
+
+def _prepare(driver: Driver, ranges: tuple[Range, ...], kind: Kind) -> Next:
+    """Batches are numbered past everything that any table ever carried, so that a later one is told from an earlier one."""
+    stands = driver.stands or ()
+    seen = [max(each.view.latest, each.view.mark.batch if each.view.mark else 0) for each in stands]
+    plan = Plan(
+        batch=max([driver.state.batch, *seen]) + 1,
+        blocks=pack(ranges, driver.settings.target, driver.world.limits),
+        fingerprint=driver.settings.fingerprint,
+        deadline=0,
+        kind=kind,
+    )
+    return _change(driver, Step.PREPARE, states.prepared(driver.state, plan))
+
+
+def _write(driver: Driver) -> Next:
+    """All blocks of the pending plan that have no receipt yet."""
+    done = {index for index, _ in driver.receipts}
+    indexes = tuple(index for index in range(len(driver.pending.blocks)) if index not in done)
+    taking = taking_part(driver.pending.kind, driver.stands or ())
+    return _to(driver, Step.WRITE, WriteFiles(driver.pending, indexes, taking, driver.opened))
+
+
+def taking_part(kind: Kind, stands: Iterable[Stand]) -> tuple[Stand, ...]:
+    """New offsets go to the tables that are in step, offsets that are delivered again to those that are behind.
+
+    A table that is behind must not get new rows: its mark would then cover ranges that it lacks.
+    """
+    return tuple(each if each.behind is (kind is Kind.REPLAY) else replace(each, floors=_NOTHING) for each in stands)
+
+
+_NOTHING = ((Partition("", -1), 0),)
+"""The floors of a table that takes no part."""
+
+
+def takes_part(each: Stand) -> bool:
+    return each.floors is not _NOTHING and each.floors != _NOTHING
+
+
+def _after_write(driver: Driver, results: tuple[BlockResult, ...]) -> Next:
+    """Everything is written: commit. Files of a task that failed do not count, so it is simply done again."""
+    for result in results:
+        if result.error is not None:
+            raise result.error
+    landed = tuple((result.index, result.receipt) for result in results if result.receipt is not None)
+    driver = replace(driver, receipts=tuple(sorted(driver.receipts + landed, key=lambda each: each[0])))
+    wants = tuple(result.wants for result in results if result.fate is Fate.WAITING)
+    if wants:
+        return _to(driver, Step.OPEN, Open(wants))
+    if len(driver.receipts) < len(driver.pending.blocks):
+        return _write(driver)
+    receipts = tuple(receipt for _, receipt in driver.receipts)
+    balance(driver.pending, receipts)
+    taking = taking_part(driver.pending.kind, driver.stands or ())
+    return _to(driver, Step.COMMIT, CommitTables(driver.pending, receipts, taking, _recorded(driver, ())))
+
+
+def _recorded(driver: Driver, tables: tuple[tuple[str, TableMark], ...]) -> LedgerState:
+    """What was delivered again was counted when it was delivered first."""
+    totals = Totals()
+    if driver.pending.kind is not Kind.REPLAY:
+        for _, receipt in driver.receipts:
+            totals = totals.plus(receipt.totals)
+    return states.recorded(driver.state, totals, dict(tables))
+
+
+def _may_follow(settings: Settings, stands: tuple[Stand, ...]) -> None:
+    behind = [each.view.table for each in stands if each.behind and not (each.view.mark and each.view.mark.behind)]
+    if behind and not settings.follow:
+        raise rollback_refused(behind)
+
+
+def rollback_refused(tables: Iterable[str]) -> errors.RollbackRefused:
+    return errors.RollbackRefused(
+        f"rolled back since the last commit: {', '.join(tables)}.",
+        safe="Nothing was written.",
+        command="say `rollback: follow` in {file} to deliver the removed ranges again, or roll forward",
+    )
+
+
+def _readable(driver: Driver, ranges: tuple[Range, ...]) -> None:
+    extents = dict(driver.world.source.extents)
+    for each in ranges:
+        extent = extents.get(each.partition)
+        if extent is None or extent.start > each.first:
+            begins = extent.start if extent else "nowhere"
+            raise errors.RetentionOverrun(
+                f"a table was rolled back to offset {each.first} of {each.partition}, and the topic now begins at {begins}.",
+                safe="Nothing was skipped.",
+                command="roll the table forward again, or `landonce state accept-gap {file}`",
+            )
+
+
+def _same_fingerprint(driver: Driver) -> None:
+    """Tables that have the pending batch keep it as it was written; for the others it must mean the same."""
+    if driver.pending.fingerprint != driver.settings.fingerprint and not driver.settings.own_ledger:
+        raise errors.PlanChanged(
+            "the pending plan was made with another transform, routing or decoder than the pipeline file has now, "
+            "and may be in some of its tables already.",
+            safe="Nothing was written. The plan is still pending in the ledger.",
+            command="put the old pipeline file back, run `landonce run {file} --once`, then make the change; "
+            "or `landonce state accept-change {file}`",
+        )

@@ -1,0 +1,175 @@
+"""Marks: what a table says of the pipeline, and what that means for the next commit to it. Pure.
+
+A mark is written in the same atomic commit as the rows, so it is the truth about its table: everything below its position
+that is meant for the table is in it, once. The ledger of a fan-out only says how far the pipeline is as a whole.
+
+    mark of the table            ledger says             then
+    ───────────────────────────  ──────────────────────  ────────────────────────────────────────────────────────────
+    of the batch it knows        that batch              in step: takes what is new (an idle table's mark is old, and
+                                                         right: nothing was meant for it since)
+    of a later batch             an earlier one, or      committed and not recorded (a crash), or the ledger is stale:
+                                 nothing                 what lies below the mark's position is there already
+    of an earlier batch, none    a later one             rolled back: it takes nothing new until the removed ranges
+                                                         were delivered again
+    another table by that name   a table                 dropped and made anew: nobody but a person knows what to do
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from landonce import errors
+from landonce.plan.ranges import Partition, Range
+from landonce.record.ledger import LedgerState, Position, TableMark
+
+Floors = tuple[tuple[Partition, int], ...]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The pipeline's state as one commit wrote it into one table."""
+
+    state: LedgerState
+    started: Floors = ()
+    """Where the pipeline as a whole stood before the batch of this commit."""
+    behind: bool = False
+    """The table was rolled back and is being filled up again: its position is its own, below the ledger's."""
+    snapshot: int = 0
+    letters: tuple[str, ...] = ()
+    """The dead-letter files of the batch. They count from this commit on."""
+
+    @property
+    def batch(self) -> int:
+        return self.state.batch
+
+
+@dataclass(frozen=True)
+class TableView:
+    """One table as it is now. `latest` is the last batch that it ever carried a mark of, in whatever snapshot."""
+
+    table: str
+    uuid: str = ""
+    """Empty if the table is not there."""
+    mark: Mark | None = None
+    latest: int = 0
+
+
+@dataclass(frozen=True)
+class Stand:
+    """What the next commit to a table may hold: rows at or above `floors`, or nothing while it is `behind`."""
+
+    view: TableView
+    floors: Floors = ()
+    behind: bool = False
+
+
+def stand(ledger: LedgerState, view: TableView) -> Stand:
+    """Where a table stands against the ledger."""
+    known = dict(ledger.tables).get(view.table)
+    if known is not None:
+        _same_table(view, known)
+    mark, last = view.mark, max(known.batch if known else 0, view.latest)
+    if mark is None:
+        return Stand(view) if last == 0 else Stand(view, _firsts(ledger), behind=True)
+    if mark.batch < last or mark.behind:
+        return Stand(view, _floors(ledger, mark), behind=True)
+    if known is not None and mark.batch == known.batch:
+        return Stand(view)
+    return Stand(view, _floors(ledger, mark))
+
+
+def behind_ranges(ledger: LedgerState, stands: Iterable[Stand]) -> tuple[Range, ...]:
+    """What is to be read again: from the lowest position of a table that is behind, up to the ledger's."""
+    lowest: dict[Partition, int] = {}
+    for each in stands:
+        for partition, floor in each.floors if each.behind else ():
+            lowest[partition] = min(floor, lowest.get(partition, floor))
+    return tuple(
+        Range(partition, lowest[partition], committed)
+        for partition, committed in ledger.committed().items()
+        if lowest.get(partition, committed) < committed
+    )
+
+
+def filled(after: LedgerState, each: Stand, ends: Mapping[Partition, int]) -> LedgerState:
+    """The state for the mark of a table that is behind: its own position, once this replay is committed to it."""
+    floors = dict(each.floors)
+    positions = []
+    for partition, position in after.positions:
+        floor = floors.get(partition, position.committed)
+        own = min(position.committed, max(floor, ends.get(partition, 0)))
+        positions.append((partition, Position(position.first, own)))
+    return replace(after, positions=tuple(positions))
+
+
+def is_behind(own: LedgerState, whole: LedgerState) -> bool:
+    return own.positions != whole.positions
+
+
+def adopted(fresh: LedgerState, views: Iterable[TableView]) -> LedgerState | None:
+    """What a new ledger can know from its tables' marks; None if there is none.
+
+    A batch begins only once the one before it is recorded, so where the newest batch began, everything is done in all
+    tables. That batch itself is delivered again, and every table leaves out what it has.
+    """
+    marks = [view for view in views if view.mark is not None]
+    if not marks:
+        return None
+    newest = max(marks, key=lambda view: view.mark.batch if view.mark else 0)
+    assert newest.mark is not None
+    told, started = newest.mark.state, dict(newest.mark.started)
+    positions = tuple(
+        (partition, Position(position.first, started.get(partition, position.first)))
+        for partition, position in told.positions
+    )
+    known = {
+        view.table: TableMark(view.uuid, min(view.mark.batch, told.batch - 1))
+        for view in marks
+        if view.mark is not None
+    }
+    return replace(
+        fresh,
+        version=fresh.version + 1,
+        cluster_id=told.cluster_id,
+        topic_ids=told.topic_ids,
+        labels=told.labels,
+        positions=positions,
+        batch=told.batch,
+        totals=told.totals,
+        tables=tuple(sorted(known.items())),
+    )
+
+
+def _same_table(view: TableView, known: TableMark) -> None:
+    if not view.uuid:
+        raise errors.TableReplaced(
+            f"the table {view.table} is not there any more.",
+            safe="Nothing was written. What it held is not delivered anywhere else.",
+            command="bring the table back, or `landonce state forget-table {file} " + view.table + "`",
+        )
+    if view.uuid != known.uuid:
+        raise errors.TableReplaced(
+            f"the table {view.table} was dropped and made anew: the ledger knows the one with UUID {known.uuid}, and "
+            f"there is one with UUID {view.uuid}.",
+            safe="Nothing was written. What the old table held is not in the new one.",
+            command="bring the old table back, or `landonce state forget-table {file} " + view.table + "`",
+        )
+
+
+def _floors(ledger: LedgerState, mark: Mark) -> Floors:
+    """The mark's position, where it speaks of the topics that the ledger means."""
+    ids, told = dict(ledger.topic_ids), dict(mark.state.topic_ids)
+    known = mark.state.committed()
+    return tuple(
+        (partition, known.get(partition, position.first) if _same(ids, told, partition) else position.first)
+        for partition, position in ledger.positions
+    )
+
+
+def _same(ids: Mapping[str, str], told: Mapping[str, str], partition: Partition) -> bool:
+    return ids.get(partition.topic) == told.get(partition.topic)
+
+
+def _firsts(ledger: LedgerState) -> Floors:
+    return tuple((partition, position.first) for partition, position in ledger.positions)
