@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 
 from landonce import errors
 from landonce.plan.ranges import Partition, Range
@@ -55,6 +56,18 @@ class TableView:
     latest: int = 0
 
 
+class Verdict(str, Enum):
+    """What an attempt to commit may do, judged on the very metadata that the attempt is made against."""
+
+    GO = "go"
+    DONE = "done"
+    """This commit is there already: its answer was lost."""
+    MOVED = "moved"
+    """The table's mark is not the one that the rows were written for."""
+    FENCED = "fenced"
+    """A newer driver committed to the table."""
+
+
 @dataclass(frozen=True)
 class Stand:
     """What the next commit to a table may hold: rows at or above `floors`, or nothing while it is `behind`."""
@@ -77,6 +90,24 @@ def stand(ledger: LedgerState, view: TableView) -> Stand:
     if known is not None and mark.batch == known.batch:
         return Stand(view)
     return Stand(view, _floors(ledger, mark))
+
+
+def verdict(expected: TableView, seen: TableView, after: LedgerState) -> Verdict:
+    """May a commit that ends in `after` be made to a table that is `seen` so, where it was planned for one as `expected`?"""
+    if seen.uuid != expected.uuid:
+        return Verdict.MOVED
+    if seen.mark is not None:
+        told = seen.mark.state
+        if (told.owner, told.batch) == (after.owner, after.batch):
+            return Verdict.DONE
+        if told.epoch > after.epoch:
+            return Verdict.FENCED
+    same = _snapshot(seen) == _snapshot(expected) and seen.latest == expected.latest
+    return Verdict.GO if same else Verdict.MOVED
+
+
+def _snapshot(view: TableView) -> int | None:
+    return view.mark.snapshot if view.mark is not None else None
 
 
 def behind_ranges(ledger: LedgerState, stands: Iterable[Stand]) -> tuple[Range, ...]:
