@@ -37,6 +37,7 @@ from landonce.record import ledger as states
 from landonce.record.ledger import LedgerState, TableMark, Totals
 from landonce.run.protocol import Acquire, Change, Idle, Step, Stop, Survey, Surveyed, balance
 from landonce.write.marks import Stand, TableView, adopted, behind_ranges, stand
+from landonce.write.own import rollback_refused
 from landonce.write.receipt import BlockResult, Fate, Receipt
 
 
@@ -335,14 +336,6 @@ def _may_follow(settings: Settings, stands: tuple[Stand, ...]) -> None:
     behind = [each.view.table for each in stands if each.behind and not (each.view.mark and each.view.mark.behind)]
     if behind and not settings.follow:
         raise rollback_refused(behind)
-
-
-def rollback_refused(tables: Iterable[str]) -> errors.RollbackRefused:
-    return errors.RollbackRefused(
-        f"rolled back since the last commit: {', '.join(tables)}.",
-        safe="Nothing was written.",
-        command="say `rollback: follow` in {file} to deliver the removed ranges again, or roll forward",
-    )
 
 
 def _readable(driver: Driver, ranges: tuple[Range, ...]) -> None:

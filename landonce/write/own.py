@@ -18,6 +18,7 @@ same commits. Properties do not roll back with the table, so the copy tells what
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from landonce import errors
@@ -127,4 +128,13 @@ def rollback_told(view: OwnView) -> str:
     return (
         f"the table was rolled back from batch {last.batch} to batch {standing.batch}; "
         f"the removed ranges ({removed} offsets) are delivered again."
+    )
+
+
+def rollback_refused(tables: Iterable[str]) -> errors.RollbackRefused:
+    """Where the file says that a rollback is not followed."""
+    return errors.RollbackRefused(
+        f"rolled back since the last commit: {', '.join(tables)}.",
+        safe="Nothing was written.",
+        command="say `rollback: follow` in {file} to deliver the removed ranges again, or roll forward",
     )

@@ -1,0 +1,205 @@
+"""The atomic commit: load, judge, build, send; and again, from the beginning, when somebody else was faster.
+
+The judgement is made on the same metadata that the attempt is built on, and the catalog accepts the attempt only while the
+branch's head is still the one of that metadata. PyIceberg's own commit would rebuild a stale append on the new head and send
+it without asking anyone, so it is not used. A commit without an answer is not settled here: whoever asks again finds the
+commit's mark in the table (`Verdict.DONE`), or does not.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.manifest import DataFile, ManifestEntry, ManifestEntryStatus, ManifestFile
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import (
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    RemoveSnapshotRefUpdate,
+    SetPropertiesUpdate,
+    SetSnapshotRefUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+from pyiceberg.table.update.snapshot import _MergeAppendFiles
+
+from landonce.errors import TableReplaced, TargetUnavailable
+from landonce.failpoints import reach
+from landonce.write.iceberg.catalog import CatalogSpec, telling
+from landonce.write.iceberg.marker import copy_name, copy_of
+from landonce.write.marks import Verdict
+
+_CONFLICTS = 50
+"""Attempts in a row that other writers may win before the driver is told; it then waits, and tries again."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One request to the catalog, and what to clear away if it is refused."""
+
+    updates: tuple[TableUpdate, ...]
+    requirements: tuple[TableRequirement, ...]
+    snapshot: int
+    discard: Callable[[], None] = field(default=lambda: None)
+
+
+@dataclass(frozen=True)
+class Place:
+    """One branch of one table, for one pipeline."""
+
+    spec: CatalogSpec
+    catalog: Catalog
+    identifier: str
+    branch: str
+    pipeline: str
+
+    def load(self) -> Table:
+        """The table as it is now."""
+        with telling(self.spec):
+            try:
+                return self.catalog.load_table(self.identifier)
+            except NoSuchTableError:
+                raise TableReplaced(
+                    f"the table {self.identifier} is not there.",
+                    safe="Nothing was written.",
+                    command="bring the table back, or say `create: true` in {file}",
+                ) from None
+
+    def exists(self) -> bool:
+        with telling(self.spec):
+            return bool(self.catalog.table_exists(self.identifier))
+
+    def commit(
+        self, judge: Callable[[Table], Verdict], build: Callable[[Table], Attempt]
+    ) -> tuple[Verdict, int, Table]:
+        """Until the judgement is anything but `GO`, or an attempt is accepted. Gives the new snapshot's id with it."""
+        for conflict in range(_CONFLICTS):
+            table = self.load()
+            verdict = judge(table)
+            if verdict is not Verdict.GO:
+                return verdict, 0, table
+            attempt = build(table)
+            reach("attempt.before")
+            try:
+                self.send(table, attempt)
+            except CommitFailedException:
+                attempt.discard()
+                time.sleep(random.uniform(0.01, 0.05) * min(conflict + 1, 20))  # noqa: S311  not a secret
+                continue
+            reach("attempt.after")
+            return Verdict.GO, attempt.snapshot, table
+        raise TargetUnavailable(f"other writers of {self.identifier} were faster {_CONFLICTS} times in a row.")
+
+    def send(self, table: Table, attempt: Attempt) -> None:
+        """One request. `CommitFailedException`: refused, and nothing changed."""
+        with telling(self.spec):
+            table._do_commit(attempt.updates, attempt.requirements)
+
+    def head(self, table: Table) -> int | None:
+        ref = table.metadata.refs.get(self.branch)
+        return ref.snapshot_id if ref is not None else None
+
+    def ensure_branch(self) -> None:
+        """A branch that is not there begins where the main one is, so that its readers see the whole table."""
+        table = self.load()
+        main = table.metadata.refs.get(MAIN_BRANCH)
+        if self.branch == MAIN_BRANCH or self.branch in table.metadata.refs or main is None:
+            return
+        attempt = Attempt(
+            (_points(self.branch, main.snapshot_id),), (_still(table), _head_is(self.branch, None)), main.snapshot_id
+        )
+        try:
+            self.send(table, attempt)
+        except CommitFailedException:
+            self.ensure_branch()
+
+    def appending(
+        self, table: Table, files: Sequence[DataFile], summary: Mapping[str, str], properties: Mapping[str, str]
+    ) -> Attempt:
+        """New files, the mark in the summary, its copy in the properties: one commit. No files: an empty snapshot."""
+        transaction = Transaction(table)
+        producer = _Append(Operation.APPEND, transaction, table.io, self.branch, None, dict(summary))
+        for each in files:
+            producer.append_data_file(each)
+        with telling(self.spec):
+            updates, _ = producer._commit()
+        copied = {**properties, copy_name(self.pipeline, self.branch): copy_of(summary, producer.snapshot_id)}
+        return Attempt(
+            (*updates, SetPropertiesUpdate(updates=copied)),
+            (_still(table), _head_is(self.branch, self.head(table))),
+            producer.snapshot_id,
+            producer.discard,
+        )
+
+    def publishing(
+        self, table: Table, staged: int, stage: str, summary: Mapping[str, str], properties: Mapping[str, str]
+    ) -> Attempt:
+        """The branch moves forward to a snapshot that was staged on its present head, and on no other."""
+        copied = {**properties, copy_name(self.pipeline, self.branch): copy_of(summary, staged)}
+        return Attempt(
+            (
+                _points(self.branch, staged),
+                SetPropertiesUpdate(updates=copied),
+                RemoveSnapshotRefUpdate(ref_name=stage),  # type: ignore[call-arg]
+            ),
+            (_still(table), _head_is(self.branch, self.head(table))),
+            staged,
+        )
+
+
+class _Append(_MergeAppendFiles):
+    """As PyIceberg's, with files of more than one partition spec, and small manifests merged unless the table forbids it:
+    otherwise every commit would take a little longer than the one before."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)  # type: ignore[arg-type]
+        told = self._transaction.table_metadata.properties.get("commit.manifest-merge.enabled", "true")
+        self._merge_enabled = str(told).lower() == "true"
+
+    def _manifests(self) -> list[ManifestFile]:
+        by_spec: dict[int, list[DataFile]] = {}
+        for each in self._added_data_files:
+            by_spec.setdefault(each.spec_id, []).append(each)
+        added = [self._manifest(spec_id, files) for spec_id, files in sorted(by_spec.items())]
+        return self._process_manifests(added + self._existing_manifests())
+
+    def _manifest(self, spec_id: int, files: Sequence[DataFile]) -> ManifestFile:
+        with self.new_manifest_writer(self.spec(spec_id)) as writer:
+            for each in files:
+                writer.add(
+                    ManifestEntry.from_args(
+                        status=ManifestEntryStatus.ADDED,
+                        snapshot_id=self._snapshot_id,
+                        sequence_number=None,
+                        file_sequence_number=None,
+                        data_file=each,
+                    )
+                )
+        return writer.to_manifest_file()
+
+    def discard(self) -> None:
+        """The metadata files of an attempt that was refused."""
+        for path in (*self._written_manifests, *self._written_manifest_lists):
+            try:
+                self._io.delete(path)
+            except OSError:
+                continue
+
+
+def _still(table: Table) -> AssertTableUUID:
+    return AssertTableUUID(uuid=table.metadata.table_uuid)
+
+
+def _head_is(branch: str, snapshot: int | None) -> AssertRefSnapshotId:
+    return AssertRefSnapshotId(ref=branch, snapshot_id=snapshot)  # type: ignore[call-arg]
+
+
+def _points(branch: str, snapshot: int) -> SetSnapshotRefUpdate:
+    return SetSnapshotRefUpdate(ref_name=branch, type=SnapshotRefType.BRANCH, snapshot_id=snapshot)  # type: ignore[call-arg]

@@ -1,0 +1,154 @@
+"""The table as its own ledger: position and epoch are in its snapshots, and change with the rows or not at all.
+
+A change is an empty snapshot, or the one that adds a batch's files. A pending plan is never kept: nothing of it can land
+but in the commit that also moves the position, so a driver that starts anew may plan anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
+from pyiceberg.table import Table
+
+from landonce.errors import TableReplaced
+from landonce.record.ledger import Ledger, LedgerState, Note
+from landonce.record.swap import check_change
+from landonce.write.iceberg.commit import Attempt, Place
+from landonce.write.iceberg.marker import journal_name, own_view, summary
+from landonce.write.marks import Floors, Mark, Verdict
+from landonce.write.own import OwnView, own_state, own_verdict, refuse, rollback_refused, rollback_told
+from landonce.write.sink import COORDINATES
+
+_KEPT_NOTES = 100
+
+Build = Callable[[Table, Mapping[str, str], Mapping[str, str]], Attempt]
+"""Makes an attempt of the table, a mark's summary and table properties."""
+
+
+class TableLedger(Ledger):
+    """Keeps one pipeline's state in one branch of the table that it writes."""
+
+    def __init__(self, place: Place, *, follow: bool = True, build: Build | None = None) -> None:
+        self.pipeline = place.pipeline
+        self._place = place
+        self._follow = follow
+        self._empty: Build = build or (lambda table, told, properties: place.appending(table, (), told, properties))
+        self._view: OwnView | None = None
+        self.vouching = False
+        """An operator says that the last commit counts, though the history that would show it is cut off."""
+        self.noticed = ""
+        """What the last look found that people should hear of."""
+
+    @property
+    def letters(self) -> tuple[str, ...]:
+        """The dead-letter files of the last batch. A driver that was killed after its commit did not get to publish them."""
+        standing = self._view.standing if self._view else None
+        return standing.letters if standing else ()
+
+    def load(self) -> LedgerState | None:
+        self.noticed = ""
+        if not self._place.exists():
+            self._view = None
+            return None
+        view = self._look(self._place.load())
+        self._view = view
+        if view.rolled_back and (view.standing is not None or view.whole):
+            if not self._follow:
+                raise rollback_refused([self._place.identifier])
+            self.noticed = rollback_told(view)
+        return own_state(view)
+
+    def create(self, state: LedgerState) -> LedgerState:
+        """The first change makes the first snapshot; before that there is nothing to create."""
+        return self.load() or state
+
+    def change(self, old: LedgerState, new: LedgerState, note: Note | None = None) -> LedgerState:
+        check_change(self.pipeline, old, new)
+        if new.pending is None:
+            self.commit(old, new, self._empty, note=note)
+        return new
+
+    def glance(self, held: LedgerState) -> None:
+        """Raises `Fenced` or `RolledBack` if somebody touched the table since this driver did."""
+        seen = self._look(self._place.load())
+        refuse(own_verdict(self._known(), seen, held, held), held, seen)
+
+    def commit(
+        self,
+        old: LedgerState,
+        new: LedgerState,
+        build: Build,
+        *,
+        started: Floors = (),
+        letters: tuple[str, ...] | None = None,
+        valid_through: int | None = None,
+        note: Note | None = None,
+    ) -> None:
+        """Swaps the state, with whatever else `build` puts into the same commit."""
+        mark = Mark(replace(new, tables=()), started, letters=self.letters if letters is None else letters)
+        told = summary(mark, valid_through)
+
+        def judge(table: Table) -> Verdict:
+            seen = self._look(table)
+            verdict = own_verdict(self._known(), seen, old, new)
+            refuse(verdict, old, seen)
+            return verdict
+
+        def attempt(table: Table) -> Attempt:
+            return build(table, told, self._noted(table, note))
+
+        self._place.ensure_branch()
+        _, _, table = self._place.commit(judge, attempt)
+        self._view = self._look(table)
+
+    def journal(self) -> tuple[Note, ...]:
+        if not self._place.exists():
+            return ()
+        told = self._place.load().metadata.properties.get(journal_name(self.pipeline, self._place.branch), "[]")
+        return tuple(Note(*each) for each in json.loads(told))
+
+    def close(self) -> None:
+        """There is nothing to give back."""
+
+    def _known(self) -> OwnView:
+        if self._view is None:
+            raise TableReplaced(
+                f"the table {self._place.identifier} was not there when the pipeline was taken.",
+                safe="Nothing was written.",
+                command="start again: landonce run {file}",
+            )
+        return self._view
+
+    def _look(self, table: Table) -> OwnView:
+        view = own_view(table.metadata, self.pipeline, self._place.branch)
+        if view.mark is None and view.copy is not None and not view.whole and not view.vouched:
+            return replace(view, vouched=self.vouching or _holds(table, view.copy, self._place.branch))
+        return view
+
+    def _noted(self, table: Table, note: Note | None) -> dict[str, str]:
+        if note is None:
+            return {}
+        name = journal_name(self.pipeline, self._place.branch)
+        notes = [*json.loads(table.metadata.properties.get(name, "[]")), [note.at, note.action, note.detail]]
+        return {name: json.dumps(notes[-_KEPT_NOTES:], separators=(",", ":"))}
+
+
+def _holds(table: Table, copy: Mark, branch: str) -> bool:
+    """Whether a row of the copy's batch is in the branch: then its commit is part of what is left of the history."""
+    if any(name not in table.schema().column_names for name in COORDINATES):
+        return False
+    started, labels = dict(copy.started), dict(copy.state.labels)
+    for partition, end in copy.state.committed().items():
+        first = started.get(partition, end)
+        if first < end:
+            label = labels.get(partition.topic, partition.topic)
+            here = And(
+                And(EqualTo("_topic", label), EqualTo("_partition", partition.number)),
+                And(GreaterThanOrEqual("_offset", first), LessThan("_offset", end)),
+            )
+            if table.scan(here, selected_fields=("_offset",), limit=1).use_ref(branch).to_arrow().num_rows:
+                return True
+    return False
