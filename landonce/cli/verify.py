@@ -20,7 +20,7 @@ from landonce.record.ledger import LedgerState
 from landonce.run.assemble import Parts, make_recipe
 from landonce.verify import Auditor, Report
 from landonce.verify.expect import Decoded, Expectation, Transformed
-from landonce.verify.held import HeldRows
+from landonce.verify.held.clickhouse import ClickHouseRows
 from landonce.verify.judge import Fault
 from landonce.verify.letters import Letters
 from landonce.verify.topic import PlainReader
@@ -80,7 +80,7 @@ def run_audit(parts: Parts, *, to_end: bool = False, quiet: bool = True) -> Repo
                 view=view,
                 reader=reader,
                 expectation=expectation,
-                held=HeldRows(parts.sink),
+                held=ClickHouseRows(parts.sink),
                 letters=Letters(config.dead_letters.path, config.pipeline, labels),
                 to_end=to_end,
                 compacted=_compacted(parts),

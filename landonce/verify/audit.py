@@ -12,7 +12,7 @@ from landonce.read.source import SourceView
 from landonce.record.ledger import LedgerState
 from landonce.verify.bounds import Bounds, bounds, notes
 from landonce.verify.expect import Expectation
-from landonce.verify.held import HeldRows
+from landonce.verify.held import Held
 from landonce.verify.judge import Counted, Fault, Place, judge
 from landonce.verify.letters import Letters
 from landonce.verify.report import PartitionReport, Report, Unprovable
@@ -35,7 +35,7 @@ class Auditor:
     view: SourceView
     reader: PlainReader
     expectation: Expectation
-    held: HeldRows
+    held: Held
     letters: Letters
     to_end: bool = False
     from_start: bool = True
@@ -53,8 +53,7 @@ class Auditor:
         """Judges every partition. Changes nothing anywhere."""
         found = self.bounds()
         said = list(notes(self.state, self.view, to_end=self.to_end))
-        if self.held.table.resend_harmless:
-            said.append(f"{self.held.table.name} replaces rows: one that a newer row replaced counts as missing.")
+        said += self.held.notes()
         reports = tuple(self._partition(each, progress) for each in found)
         return Report(self.pipeline, reports, tuple(said), self._strays(found))
 

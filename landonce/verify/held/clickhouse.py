@@ -1,4 +1,4 @@
-"""What the target holds, asked window by window. Reads only, with SQL of its own."""
+"""What a table in ClickHouse holds, asked window by window. Reads only, with SQL of its own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from landonce.plan.ranges import Partition
+from landonce.verify.held.port import LAST, Held
 from landonce.verify.judge import Counted
 from landonce.write.clickhouse import ClickHouseSink
 from landonce.write.clickhouse.connection import connect
@@ -15,38 +16,43 @@ from landonce.write.clickhouse.tables import Table, describe
 
 _HERE = "_topic = {label:String} AND _partition = {number:Int32} AND _offset >= {first:Int64}"
 _BELOW = " AND _offset < {end:Int64}"
-_LAST = 2**63 - 1
 
 
-class HeldRows:
+class ClickHouseRows(Held):
     """The coordinates in one table. `_topic` is the label of a topic."""
 
     def __init__(self, sink: ClickHouseSink) -> None:
         self._connection = connect(sink.access)
-        self.table: Table = describe(self._connection, sink.table_name)
-        bring_up_to_date(self._connection, self.table)
-        self._from = f"FROM {self.table.name.sql}{' FINAL' if self.table.resend_harmless else ''}"
+        self._table: Table = describe(self._connection, sink.table_name)
+        self.name = sink.table
+        bring_up_to_date(self._connection, self._table)
+        self._from = f"FROM {self._table.name.sql}{' FINAL' if self.replaces_rows else ''}"
+
+    @property
+    def replaces_rows(self) -> bool:
+        return self._table.resend_harmless
+
+    def notes(self) -> tuple[str, ...]:
+        if not self.replaces_rows:
+            return ()
+        return (f"{self._table.name} replaces rows: one that a newer row replaced counts as missing.",)
 
     def counted(self, partition: Partition, first: int, end: int) -> Counted:
-        """Every offset in `[first, end)` and how often it is there."""
         return self._counted(partition, first, end, "")
 
     def repeated(self, partition: Partition, first: int, end: int) -> Counted:
-        """Only those that are there more than once."""
         return self._counted(partition, first, end, "HAVING n > 1")
 
-    def count(self, partition: Partition, first: int, end: int = _LAST) -> int:
+    def count(self, partition: Partition, first: int, end: int = LAST) -> int:
         sql = f"SELECT toInt64(count()) {self._from} WHERE {_HERE}{_BELOW}"
         return int(self._connection.one(sql, _asked(partition, first, end)))
 
-    def lowest(self, partition: Partition, first: int, end: int = _LAST) -> int | None:
-        """The lowest offset that is there."""
+    def lowest(self, partition: Partition, first: int, end: int = LAST) -> int | None:
         sql = f"SELECT toInt64(minOrDefault(_offset)), toInt64(count()) {self._from} WHERE {_HERE}{_BELOW}"
         answer = self._connection.ask(sql, _asked(partition, first, end))
         return int(answer.column(0)[0].as_py()) if answer.column(1)[0].as_py() else None
 
     def partitions(self, labels: Iterable[str]) -> tuple[tuple[str, int, int], ...]:
-        """(label, partition, rows) of everything that is there under these labels."""
         sql = (
             f"SELECT toString(_topic) AS label, toInt64(_partition) AS number, toInt64(count()) AS n {self._from} "
             "WHERE _topic IN {labels:Array(String)} GROUP BY label, number ORDER BY label, number"

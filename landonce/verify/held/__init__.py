@@ -1,0 +1,16 @@
+"""What a target holds, as the audit asks for it: one port, and one module for each kind of target.
+
+    port        what can be asked of any table
+    clickhouse  SQL of its own, window by window
+    iceberg     one pinned snapshot: every data file is read once, into an index of offsets
+        snapshot    the snapshot, its live files, and files that are registered twice
+        deletes     which rows of a file are deleted
+        columns     some columns of one data file, by field id
+        offsets     the index: bitmaps of offsets per partition
+
+None of this shares code with what writes; only the description of a catalog is the same.
+"""
+
+from landonce.verify.held.port import Doubled, Held, Reference, Span
+
+__all__ = ["Doubled", "Held", "Reference", "Span"]

@@ -1,0 +1,91 @@
+"""The port: what the audit asks of a table. Topics go by their labels, offsets are half-open. Reads only."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from landonce.plan.ranges import Partition
+from landonce.verify.judge import Counted, Offsets
+
+LAST = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Reference:
+    """One entry of a snapshot's manifests that registers a data file."""
+
+    snapshot: int
+    at: str | None
+    """When that snapshot was committed; None where it has expired since."""
+    manifest: str
+
+
+@dataclass(frozen=True)
+class Span:
+    """Rows of one partition in a file: `rows` of them, with offsets in `[first, end)`."""
+
+    partition: Partition
+    first: int
+    end: int
+    rows: int
+    """As often as they count."""
+
+    @staticmethod
+    def of(partition: Partition, offsets: Offsets) -> Span:
+        return Span(partition, int(offsets.min()), int(offsets.max()) + 1, len(offsets))
+
+    def plus(self, other: Span) -> Span:
+        return Span(self.partition, min(self.first, other.first), max(self.end, other.end), self.rows + other.rows)
+
+
+@dataclass(frozen=True)
+class Doubled:
+    """A data file that is registered more than once, so that each of its rows counts as often."""
+
+    path: str
+    references: tuple[Reference, ...]
+    spans: tuple[Span, ...] = ()
+
+    def touches(self, partition: Partition, first: int, end: int) -> bool:
+        return any(each.partition == partition and each.first < end and first < each.end for each in self.spans)
+
+
+class Held(ABC):
+    """The coordinates in one table."""
+
+    name: str
+
+    @abstractmethod
+    def counted(self, partition: Partition, first: int, end: int) -> Counted:
+        """Every offset in `[first, end)` and how often it is there."""
+
+    @abstractmethod
+    def repeated(self, partition: Partition, first: int, end: int) -> Counted:
+        """Only those that are there more than once."""
+
+    @abstractmethod
+    def count(self, partition: Partition, first: int, end: int = LAST) -> int:
+        """Rows, each as often as it is there."""
+
+    @abstractmethod
+    def lowest(self, partition: Partition, first: int, end: int = LAST) -> int | None:
+        """The lowest offset that is there."""
+
+    @abstractmethod
+    def partitions(self, labels: Iterable[str]) -> tuple[tuple[str, int, int], ...]:
+        """(label, partition, rows) of everything that is there under these labels."""
+
+    @property
+    def replaces_rows(self) -> bool:
+        """Whether a newer row may rightly have taken the place of an expected one."""
+        return False
+
+    def doubled(self) -> tuple[Doubled, ...]:
+        """Data files that are registered more than once."""
+        return ()
+
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the report must know about this table."""
+        return ()
