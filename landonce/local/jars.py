@@ -1,8 +1,8 @@
-"""Brings the jars of a Kafka broker into a cache folder that all checkouts on the machine share.
+"""Brings sets of jars into a cache folder that all checkouts on the machine share.
 
-`kafka-jars.txt` beside this file names every jar and its SHA-256. The Apache Ivy inside PySpark's jars fetches them, as it
-does for `spark.jars.packages`. A jar whose hash differs is never used, and a half-filled folder is never seen: it is
-filled beside its place and renamed into it.
+A list beside this file, `<set>-jars.txt`, names every jar of a set and its SHA-256. The Apache Ivy inside PySpark's
+jars fetches them, as it does for `spark.jars.packages`. A jar whose hash differs is never used, and a half-filled
+folder is never seen: it is filled beside its place and renamed into it.
 """
 
 import hashlib
@@ -14,14 +14,24 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import groupby
 from pathlib import Path
+from xml.sax.saxutils import quoteattr
 
 from landonce.errors import LocalStackError
 
 KAFKA_VERSION = "4.1.1"
-_LIST = Path(__file__).with_name("kafka-jars.txt")
+ICEBERG_VERSION = "1.11.0"
 
 Say = Callable[[str], None]
+
+# The lists are complete, so no module has to say what it depends on: a third of the time.
+_IVY_SETTINGS = """\
+<ivysettings>
+  <settings defaultResolver="public"/>
+  <resolvers><ibiblio name="public" m2compatible="true" usepoms="false"/></resolvers>
+</ivysettings>
+"""
 
 
 @dataclass(frozen=True)
@@ -41,44 +51,85 @@ class Jar:
         *organisation, module, revision, _ = self.path.split("/")
         return ".".join(organisation), module, revision
 
+    @property
+    def classifier(self) -> str:
+        """What tells jars of one module apart; empty for the main one."""
+        _, module, revision = self.coordinates
+        return self.file_name.removeprefix(f"{module}-{revision}").removesuffix(".jar").removeprefix("-")
+
+
+@dataclass(frozen=True)
+class JarSet:
+    """The jars that one purpose needs."""
+
+    name: str
+    version: str
+    shown: str
+
+    @property
+    def folder(self) -> Path:
+        return cache_root() / f"{self.name}-{self.version}"
+
+    def listed(self) -> list[Jar]:
+        text = Path(__file__).with_name(f"{self.name}-jars.txt").read_text()
+        return [Jar(path, sha256) for sha256, path in (line.split() for line in text.splitlines() if line.strip())]
+
+
+KAFKA = JarSet("kafka", KAFKA_VERSION, "Kafka")
+ICEBERG_SPARK = JarSet("iceberg-spark", ICEBERG_VERSION, "Iceberg for Spark")
+ICEBERG_REST = JarSet("iceberg-rest", ICEBERG_VERSION, "Iceberg's REST catalog")
+ICEBERG_CONNECT = JarSet("iceberg-connect", ICEBERG_VERSION, "Iceberg's sink for Kafka Connect")
+SETS = {each.name: each for each in (KAFKA, ICEBERG_SPARK, ICEBERG_REST, ICEBERG_CONNECT)}
+
 
 def cache_root() -> Path:
     return Path(os.environ.get("LANDONCE_CACHE") or Path.home() / ".cache" / "landonce")
 
 
-def listed_jars() -> list[Jar]:
-    lines = (line.split() for line in _LIST.read_text().splitlines() if line.strip())
-    return [Jar(path, sha256) for sha256, path in lines]
+def spark_jars(say: Say = lambda _: None) -> tuple[Path, ...]:
+    """What a Spark session needs to know Iceberg, and catalogs in SQLite and PostgreSQL; fetched on first use."""
+    return jars_of(ICEBERG_SPARK, say)
 
 
-def kafka_jars(say: Say = lambda _: None) -> Path:
-    """The folder that holds the broker's jars; fetched on first use."""
-    folder = cache_root() / f"kafka-{KAFKA_VERSION}"
-    jars = listed_jars()
-    if all((folder / jar.file_name).is_file() for jar in jars):
-        return folder
+def class_path(wanted: JarSet, *, from_pyspark: tuple[str, ...] = (), say: Say = lambda _: None) -> str:
+    """The set for `java -cp`, with jars that PySpark brings, by the beginning of their names, after its own."""
+    own = jars_of(wanted, say)
+    lent = [path for start in from_pyspark for path in _pyspark_jars(start)]
+    return os.pathsep.join(map(str, (*own, *lent)))
+
+
+def jars_of(wanted: JarSet, say: Say = lambda _: None) -> tuple[Path, ...]:
+    """The jars of a set, fetched on first use."""
+    folder, jars = wanted.folder, wanted.listed()
+    if not all((folder / jar.file_name).is_file() for jar in jars):
+        _fill(wanted, jars, say)
+    return tuple(folder / jar.file_name for jar in jars)
+
+
+def _fill(wanted: JarSet, jars: list[Jar], say: Say) -> None:
+    folder = wanted.folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    say(f"fetching the {len(jars)} jars of Kafka {KAFKA_VERSION} into {folder} (once; about a minute)")
+    say(f"fetching the {len(jars)} jars of {wanted.shown} {wanted.version} into {folder} (once; under a minute)")
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
         filled = Path(temporary) / "jars"
         filled.mkdir()
-        _fetch(jars, filled)
+        _resolve_with_ivy(wanted, jars, filled)
+        _check(jars, filled)
         _move_into_place(filled, folder)
-    say(f"Kafka {KAFKA_VERSION} is ready")
-    return folder
+    say(f"{wanted.shown} {wanted.version} is ready")
 
 
-def _fetch(jars: list[Jar], folder: Path) -> None:
-    _resolve_with_ivy(jars, folder)
+def _check(jars: list[Jar], folder: Path) -> None:
     for jar in jars:
         if hashlib.sha256((folder / jar.file_name).read_bytes()).hexdigest() != jar.sha256:
             raise LocalStackError(f"{jar.file_name} differs from the one landonce was tested with; it was not used")
 
 
-def _resolve_with_ivy(jars: list[Jar], folder: Path) -> None:
-    ivy_file = folder.parent / "ivy.xml"
+def _resolve_with_ivy(wanted: JarSet, jars: list[Jar], folder: Path) -> None:
+    ivy_file, settings = folder.parent / "ivy.xml", folder.parent / "ivysettings.xml"
     ivy_file.write_text(ivy_module(jars))
-    command = [java(), "-jar", str(_ivy_jar()), "-ivy", str(ivy_file), "-confs", "default"]
+    settings.write_text(_IVY_SETTINGS)
+    command = [java(), "-jar", str(_ivy_jar()), "-settings", str(settings), "-ivy", str(ivy_file), "-confs", "default"]
     command += ["-cache", str(folder.parent / "ivy-cache")]
     command += ["-retrieve", f"{folder}/[artifact]-[revision](-[classifier]).[ext]"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -86,30 +137,52 @@ def _resolve_with_ivy(jars: list[Jar], folder: Path) -> None:
     if missing:
         reason = done.stderr.strip() or "\n".join(done.stdout.splitlines()[-5:])
         raise LocalStackError(
-            f"cannot fetch Kafka {KAFKA_VERSION} with Apache Ivy ({len(missing)} of {len(jars)} jars missing): "
-            f"check the network, or copy a filled folder to {cache_root() / f'kafka-{KAFKA_VERSION}'}. {reason}"
+            f"cannot fetch {wanted.shown} {wanted.version} with Apache Ivy ({len(missing)} of {len(jars)} jars "
+            f"missing): check the network, or copy a filled folder to {wanted.folder}. {reason}"
         )
 
 
 def ivy_module(jars: list[Jar]) -> str:
     """An Ivy file that asks for exactly these jars and nothing they depend on."""
-    wanted = "\n".join(
-        f'    <dependency org="{org}" name="{name}" rev="{rev}" conf="default->default" transitive="false"/>'
-        for org, name, rev in (jar.coordinates for jar in jars)
+    wanted = "".join(
+        _dependency(coordinates, [jar.classifier for jar in group])
+        for coordinates, group in groupby(sorted(jars, key=_by_module), key=_by_module)
     )
     return (
-        '<ivy-module version="2.0">\n  <info organisation="landonce" module="kafka-broker"/>\n'
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">\n'
+        '  <info organisation="landonce" module="jars"/>\n'
         '  <configurations><conf name="default"/></configurations>\n'
-        f"  <dependencies>\n{wanted}\n  </dependencies>\n</ivy-module>\n"
+        f"  <dependencies>\n{wanted}  </dependencies>\n</ivy-module>\n"
     )
+
+
+def _by_module(jar: Jar) -> tuple[str, str, str]:
+    return jar.coordinates
+
+
+def _dependency(coordinates: tuple[str, str, str], classifiers: list[str]) -> str:
+    organisation, module, revision = map(quoteattr, coordinates)
+    artifacts = "".join(
+        f'      <artifact name={module} type="jar" ext="jar"'
+        f"{f' m:classifier={quoteattr(classifier)}' if classifier else ''}/>\n"
+        for classifier in classifiers
+    )
+    return (
+        f'    <dependency org={organisation} name={module} rev={revision} conf="default->default" '
+        f'transitive="false">\n{artifacts}    </dependency>\n'
+    )
+
+
+def _pyspark_jars(start: str) -> list[Path]:
+    spec = find_spec("pyspark")
+    found = sorted(Path(spec.origin).parent.glob(f"jars/{start}-*.jar")) if spec and spec.origin else []
+    if not found:
+        raise LocalStackError(f"PySpark's jars hold no {start}; install it with: pip install pyspark==4.0.0")
+    return found
 
 
 def _ivy_jar() -> Path:
-    spec = find_spec("pyspark")
-    found = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
-    if not found:
-        raise LocalStackError("PySpark's jars hold no Apache Ivy; install it with: pip install pyspark==4.0.0")
-    return found[-1]
+    return _pyspark_jars("ivy")[-1]
 
 
 def java() -> str:
@@ -130,9 +203,10 @@ def _move_into_place(filled: Path, folder: Path) -> None:
             os.replace(jar, folder / jar.name)
 
 
-def main() -> None:
-    """Fill the cache with progress on stderr; what `make setup` calls."""
+def main(*names: str) -> None:
+    """Fill the cache with these sets, with progress on stderr; what `make setup` calls."""
     try:
-        kafka_jars(lambda line: print(line, file=sys.stderr, flush=True))
+        for name in names:
+            jars_of(SETS[name], lambda line: print(line, file=sys.stderr, flush=True))
     except LocalStackError as error:
         sys.exit(f"landonce: {error}")

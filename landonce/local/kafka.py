@@ -5,7 +5,6 @@ small heap.
 """
 
 import base64
-import os
 import shutil
 import subprocess
 import uuid
@@ -16,20 +15,10 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from landonce.errors import LocalStackError
-from landonce.local.jars import java, kafka_jars
+from landonce.local.jars import KAFKA, class_path
+from landonce.local.jvm import java_command, java_environment, properties, write_log4j
 from landonce.local.ports import LOOPBACK, is_open
 from landonce.local.server import LocalServer
-
-_LOG4J = """\
-rootLogger.level = WARN
-rootLogger.appenderRef.console.ref = console
-appender.console.type = Console
-appender.console.name = console
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d %p %m (%c)%n
-logger.network.name = org.apache.kafka.clients.NetworkClient
-logger.network.level = ERROR
-"""
 
 
 class LocalKafka(LocalServer):
@@ -104,7 +93,7 @@ class LocalKafka(LocalServer):
 
     def _prepare(self) -> None:
         (self.folder / "server.properties").write_text(properties(self.config()))
-        (self.folder / "log4j2.properties").write_text(_LOG4J)
+        write_log4j(self.folder, {"org.apache.kafka.clients.NetworkClient": "ERROR"})
         if not (self.folder / "data" / "meta.properties").exists():
             self._format()
 
@@ -116,20 +105,16 @@ class LocalKafka(LocalServer):
         cluster_id = cluster_id.replace("-", "A")
         (self.folder / "cluster-id").write_text(cluster_id + "\n")
         arguments = ["format", "--cluster-id", cluster_id, "--config", "server.properties"]
-        command = self._java("-XX:TieredStopAtLevel=1", "kafka.tools.StorageTool", *arguments)
+        command = java_command(class_path(KAFKA), "-XX:TieredStopAtLevel=1", "kafka.tools.StorageTool", *arguments)
         done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise LocalStackError(f"Kafka could not format {self.folder}: {(done.stderr or done.stdout).strip()}")
 
     def _command(self) -> Sequence[str]:
-        return self._java(f"-Xmx{self._heap}", "kafka.Kafka", "server.properties")
-
-    def _java(self, *arguments: str) -> list[str]:
-        options = ["-XX:-UsePerfData", "-Djava.awt.headless=true", "-Dlog4j2.configurationFile=log4j2.properties"]
-        return [java(), *options, "-cp", os.path.join(kafka_jars(), "*"), *arguments]
+        return java_command(class_path(KAFKA), f"-Xmx{self._heap}", "kafka.Kafka", "server.properties")
 
     def _environment(self) -> Mapping[str, str]:
-        return {name: value for name, value in os.environ.items() if name not in ("CLASSPATH", "JAVA_TOOL_OPTIONS")}
+        return java_environment()
 
     def _answers(self) -> bool:
         # The client library writes to stderr when nobody listens, so knock first.
@@ -140,8 +125,3 @@ class LocalKafka(LocalServer):
         except KafkaException:
             return False
         return bool(metadata.brokers) and metadata.cluster_id == self.cluster_id
-
-
-def properties(config: Mapping[str, str]) -> str:
-    """A Java properties file; backslashes are the one thing to escape in our values."""
-    return "".join(f"{name}={value}\n".replace("\\", "\\\\") for name, value in config.items())

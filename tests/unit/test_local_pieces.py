@@ -12,7 +12,8 @@ import pytest
 
 from landonce.local import LocalClickHouse, LocalStackError, LocalUser, jars, process
 from landonce.local.clickhouse import user_xml
-from landonce.local.kafka import LocalKafka, properties
+from landonce.local.jvm import properties
+from landonce.local.kafka import LocalKafka
 from landonce.local.ports import END, FIRST, free_ports, is_free
 from landonce.local.process import ProcessRef
 from landonce.local.server import ServerState
@@ -67,17 +68,42 @@ def test_state_survives_a_round_trip(tmp_path: Path) -> None:
     assert ServerState.read(file) == state
 
 
-def test_the_jar_list_names_each_jar_once_with_its_hash() -> None:
-    listed = jars.listed_jars()
-    assert len({jar.file_name for jar in listed}) == len(listed) == 46
+@pytest.mark.parametrize(
+    ("name", "count", "one"),
+    [
+        ("kafka", 46, ("org.apache.kafka", "kafka_2.13", jars.KAFKA_VERSION)),
+        ("iceberg-spark", 3, ("org.apache.iceberg", "iceberg-spark-runtime-4.0_2.13", jars.ICEBERG_VERSION)),
+        ("iceberg-rest", 25, ("org.apache.iceberg", "iceberg-core", jars.ICEBERG_VERSION)),
+        ("iceberg-connect", 83, ("org.apache.iceberg", "iceberg-kafka-connect", jars.ICEBERG_VERSION)),
+    ],
+)
+def test_a_list_names_each_jar_once_with_its_hash(name: str, count: int, one: tuple[str, str, str]) -> None:
+    listed = jars.SETS[name].listed()
+    assert len({jar.file_name for jar in listed}) == len(listed) == count
     assert all(len(jar.sha256) == 64 for jar in listed)
-    assert ("org.apache.kafka", "kafka_2.13", jars.KAFKA_VERSION) in {jar.coordinates for jar in listed}
+    assert one in {jar.coordinates for jar in listed}
 
 
-def test_the_ivy_file_asks_for_the_listed_jars_only() -> None:
-    module = ElementTree.fromstring(jars.ivy_module(jars.listed_jars()))
-    wanted = [element for element in module.iter("dependency") if element.get("transitive") == "false"]
-    assert len(wanted) == len(jars.listed_jars())
+def test_two_jars_of_one_module_are_told_apart_by_their_classifier() -> None:
+    core = [jar for jar in jars.ICEBERG_REST.listed() if jar.coordinates[1] == "iceberg-core"]
+    assert sorted(jar.classifier for jar in core) == ["", "tests"]
+
+
+@pytest.mark.parametrize("wanted", jars.SETS.values(), ids=jars.SETS.keys())
+def test_the_ivy_file_asks_for_the_listed_jars_only(wanted: jars.JarSet) -> None:
+    module = ElementTree.fromstring(jars.ivy_module(wanted.listed()))
+    asked = {
+        (
+            each.get("org"),
+            each.get("name"),
+            each.get("rev"),
+            artifact.get("{http://ant.apache.org/ivy/maven}classifier"),
+        )
+        for each in module.iter("dependency")
+        if each.get("transitive") == "false"
+        for artifact in each.iter("artifact")
+    }
+    assert asked == {(*jar.coordinates, jar.classifier or None) for jar in wanted.listed()}
 
 
 def test_filling_the_cache_twice_fetches_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,26 +111,38 @@ def test_filling_the_cache_twice_fetches_once(tmp_path: Path, monkeypatch: pytes
     jar = jars.Jar("org/x/a/1/a-1.jar", hashlib.sha256(content).hexdigest())
     fetched: list[str] = []
 
-    def download(wanted: list[jars.Jar], folder: Path) -> None:
+    def download(_: jars.JarSet, wanted: list[jars.Jar], folder: Path) -> None:
         for one in wanted:
             fetched.append(one.path)
             (folder / one.file_name).write_bytes(content)
 
-    monkeypatch.setenv("LANDONCE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(jars, "listed_jars", lambda: [jar])
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("LANDONCE_CACHE", str(cache))
+    monkeypatch.setattr(jars.JarSet, "listed", lambda _: [jar])
     monkeypatch.setattr(jars, "_resolve_with_ivy", download)
-    assert jars.kafka_jars() == jars.kafka_jars()
+    assert jars.spark_jars() == jars.spark_jars() == (cache / f"iceberg-spark-{jars.ICEBERG_VERSION}" / "a-1.jar",)
     assert fetched == [jar.path]
-    assert [path.name for path in (tmp_path / "cache").iterdir()] == [f"kafka-{jars.KAFKA_VERSION}"]
+    assert [path.name for path in cache.iterdir()] == [f"iceberg-spark-{jars.ICEBERG_VERSION}"]
 
 
 def test_a_jar_that_differs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LANDONCE_CACHE", str(tmp_path))
-    monkeypatch.setattr(jars, "listed_jars", lambda: [jars.Jar("org/x/a/1/a-1.jar", "0" * 64)])
-    monkeypatch.setattr(jars, "_resolve_with_ivy", lambda _, folder: (folder / "a-1.jar").write_bytes(b"bad"))
+    monkeypatch.setattr(jars.JarSet, "listed", lambda _: [jars.Jar("org/x/a/1/a-1.jar", "0" * 64)])
+    monkeypatch.setattr(jars, "_resolve_with_ivy", lambda _, __, folder: (folder / "a-1.jar").write_bytes(b"bad"))
     with pytest.raises(LocalStackError, match=r"a-1\.jar differs"):
-        jars.kafka_jars()
+        jars.jars_of(jars.KAFKA)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_jar_that_is_in_no_list_is_not_on_the_class_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LANDONCE_CACHE", str(tmp_path))
+    monkeypatch.setattr(jars.JarSet, "listed", lambda _: [jars.Jar("org/x/a/1/a-1.jar", "0" * 64)])
+    jars.KAFKA.folder.mkdir()
+    for name in ("a-1.jar", "stray.jar"):
+        (jars.KAFKA.folder / name).touch()
+    own, lent = jars.class_path(jars.KAFKA, from_pyspark=("hadoop-client-api",)).split(os.pathsep)
+    assert own == str(jars.KAFKA.folder / "a-1.jar")
+    assert Path(lent).is_file()
 
 
 def test_extra_configuration_wins(tmp_path: Path) -> None:

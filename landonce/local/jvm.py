@@ -1,0 +1,50 @@
+"""How the local servers that run on Java are started: one Java, quiet logs, nothing from the caller's class path."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from landonce.local.jars import java
+
+HADOOP_AND_LOGS = (
+    "hadoop-client-api",
+    "hadoop-client-runtime",
+    "slf4j-api",
+    "log4j-api",
+    "log4j-core",
+    "log4j-slf4j2-impl",
+)
+"""Jars that PySpark brings already, for servers whose own sets leave them out."""
+
+_LOG4J = """\
+rootLogger.level = WARN
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d %p %m (%c)%n
+"""
+
+
+def write_log4j(folder: Path, levels: Mapping[str, str]) -> None:
+    """Warnings and worse go to the console, and what `levels` says of single loggers."""
+    loggers = (
+        f"logger.{number}.name = {name}\nlogger.{number}.level = {level}\n"
+        for number, (name, level) in enumerate(levels.items())
+    )
+    (folder / "log4j2.properties").write_text(_LOG4J + "".join(loggers))
+
+
+def java_command(class_path: str, *arguments: str) -> list[str]:
+    """To be run in the folder that `write_log4j` wrote to."""
+    options = ["-XX:-UsePerfData", "-Djava.awt.headless=true", "-Dlog4j2.configurationFile=log4j2.properties"]
+    return [java(), *options, "-cp", class_path, *arguments]
+
+
+def java_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in ("CLASSPATH", "JAVA_TOOL_OPTIONS")}
+
+
+def properties(config: Mapping[str, str]) -> str:
+    """A Java properties file; backslashes are the one thing to escape in our values."""
+    return "".join(f"{name}={value}\n".replace("\\", "\\\\") for name, value in config.items())
