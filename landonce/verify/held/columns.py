@@ -1,13 +1,14 @@
 """Some columns of one data file, found by field id, batch by batch and in the order of the file.
 
-Parquet and ORC are read by Arrow, Avro by PyIceberg's reader of manifests, which is slower. A column that a file does not
-have is null in it.
+Parquet and ORC are read by Arrow, Avro by PyIceberg's reader of manifests, row by row and so more slowly. A column that a
+file does not have is null in it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,8 @@ class Columns:
             keep[deleted[low:high] - at] = False
             at += batch.num_rows
             yield batch.filter(pa.array(keep)) if low < high else batch
+        if at != file.record_count:
+            raise ValueError(f"it holds {at} rows, and the table's metadata say {file.record_count}")
 
     def _arrow(self, io: FileIO, file: DataFile) -> Iterator[pa.RecordBatch]:
         wanted = schema_to_pyarrow(self.schema, include_field_ids=False)
@@ -62,16 +65,15 @@ class Columns:
                 yield _shaped(batch, wanted, found)
 
     def _avro(self, io: FileIO, file: DataFile) -> Iterator[pa.RecordBatch]:
+        """Whole records: PyIceberg's reader loses its place in a file where it is to leave out some kinds of columns."""
         wanted = schema_to_pyarrow(self.schema, include_field_ids=False)
-        optional = Schema(*(each.model_copy(update={"required": False}) for each in self.schema.fields))
-        with AvroFile[Any](io.new_input(file.file_path), optional) as records:
-            rows: list[list[Any]] = []
-            for record in records:
-                rows.append([record[at] for at in range(len(wanted))])
-                if len(rows) == _AVRO_ROWS:
-                    yield _turned(rows, wanted)
-                    rows = []
-            yield _turned(rows, wanted)
+        with AvroFile[Any](io.new_input(file.file_path)) as records:
+            places = {each.field_id: at for at, each in enumerate(records.schema.fields)}
+            at = [places.get(each.field_id) for each in self.schema.fields]
+            once = (each for each in records)  # its own iterator does not bear to be asked again at its end
+            while rows := list(islice(once, _AVRO_ROWS)):
+                columns = [None if place is None else [row[place] for row in rows] for place in at]
+                yield _turned(columns, wanted, len(rows))
 
 
 def _by_id(physical: pa.Schema, names: NameMapping | None) -> dict[int, str]:
@@ -95,6 +97,9 @@ def _shaped(batch: pa.RecordBatch, wanted: pa.Schema, found: Mapping[str, str]) 
     return pa.RecordBatch.from_arrays(columns, names=wanted.names)
 
 
-def _turned(rows: list[list[Any]], wanted: pa.Schema) -> pa.RecordBatch:
-    columns = [pa.array([row[at] for row in rows], each.type) for at, each in enumerate(wanted)]
-    return pa.RecordBatch.from_arrays(columns, names=wanted.names)
+def _turned(columns: list[list[Any] | None], wanted: pa.Schema, rows: int) -> pa.RecordBatch:
+    arrays = [
+        pa.nulls(rows, field.type) if values is None else pa.array(values, field.type)
+        for values, field in zip(columns, wanted, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names=wanted.names)

@@ -18,17 +18,16 @@ from landonce.verify.held.port import LAST, Doubled, Held, Span
 from landonce.verify.held.scan import PinnedTable
 from landonce.verify.judge import Counted, Offsets
 from landonce.write.iceberg.catalog import CatalogSpec
-from landonce.write.sink import COORDINATES
+
+_COORDINATES = ("_topic", "_kafka_partition", "_offset")
+"""`_partition` would be Iceberg's own column of that name."""
 
 
 class IcebergRows(Held):
     """The coordinates in one table. A table or branch that is not there holds nothing, and `notes` say so."""
 
-    def __init__(
-        self, spec: CatalogSpec, identifier: str, branch: str = "main", coordinates: tuple[str, str, str] = COORDINATES
-    ) -> None:
+    def __init__(self, spec: CatalogSpec, identifier: str, branch: str = "main") -> None:
         self.name = identifier
-        self._coordinates = coordinates
         self._table = PinnedTable(spec, identifier, branch)
 
     def counted(self, partition: Partition, first: int, end: int) -> Counted:
@@ -61,7 +60,7 @@ class IcebergRows(Held):
     def _read(self) -> _Read:
         read = _Read()
         doubled = self._table.files.doubled()
-        for live, batch in self._table.rows(self._coordinates):
+        for live, batch in self._table.rows(_COORDINATES):
             path = live.file.file_path
             for partition, offsets in read.add(batch):
                 if path in doubled:
