@@ -2,6 +2,8 @@
 
 `TIMESTAMP(p)` goes beyond Spark: p digits after the second, and JSON integers are taken as ticks of that size since the
 epoch (3 is milliseconds). A plain `TIMESTAMP` has microseconds and takes no integers, for nobody could tell their unit.
+So do `TIME`, `UUID` and `FIXED(n)`, which some targets know; `BINARY` and `FIXED` are base64 in JSON. `NOT NULL` may
+also stand inside: `STRUCT<a: INT NOT NULL>`, `ARRAY<INT NOT NULL>`, `MAP<STRING, INT NOT NULL>`.
 """
 
 from __future__ import annotations
@@ -30,6 +32,9 @@ _PLAIN = {
     "boolean": pa.bool_(),
     "string": pa.string(),
     "date": pa.date32(),
+    "time": pa.time64("us"),
+    "binary": pa.binary(),
+    "uuid": pa.uuid(),
 }
 _UNITS = {0: "s", 3: "ms", 6: "us", 9: "ns"}
 
@@ -88,11 +93,14 @@ class _Words:
 def _field(words: _Words) -> Field:
     name = _unquoted(words.take())
     type_, scale = _type(words)
-    required = False
-    if words.take_if("not"):
-        words.expect("null")
-        required = True
-    return Field(name, type_, required=required, scale=scale)
+    return Field(name, type_, required=_not_null(words), scale=scale)
+
+
+def _not_null(words: _Words) -> bool:
+    if not words.take_if("not"):
+        return False
+    words.expect("null")
+    return True
 
 
 def _type(words: _Words) -> tuple[pa.DataType, int | None]:
@@ -100,28 +108,38 @@ def _type(words: _Words) -> tuple[pa.DataType, int | None]:
     if word in _PLAIN:
         return _PLAIN[word], None
     if word in ("timestamp", "timestamp_ntz", "timestamp_ltz"):
-        return _timestamp(words)
+        return _timestamp(words, None if word == "timestamp_ntz" else "UTC")
     if word in ("decimal", "numeric", "dec"):
         return _decimal(words), None
     if word == "array":
         words.expect("<")
-        inner, _ = _type(words)
+        inner = _inside(words, "item")
         words.expect(">")
         return pa.list_(inner), None
     if word == "struct":
         return _struct(words), None
-    known = ", ".join(sorted({*_PLAIN, "timestamp", "timestamp(3)", "decimal(p, s)", "array<…>", "struct<…>"}))
+    if word == "map":
+        return _map(words), None
+    if word == "fixed":
+        return _fixed(words), None
+    more = ("timestamp", "timestamp(3)", "decimal(p, s)", "fixed(n)", "array<…>", "struct<…>", "map<string, …>")
+    known = ", ".join(sorted({*_PLAIN, *more}))
     raise ConfigError(f"source.kafka.schema: {word!r} is not a type that landonce decodes; it knows {known}.")
 
 
-def _timestamp(words: _Words) -> tuple[pa.DataType, int | None]:
+def _inside(words: _Words, name: str) -> pa.Field:
+    inner, _ = _type(words)
+    return pa.field(name, inner, nullable=not _not_null(words))
+
+
+def _timestamp(words: _Words, zone: str | None) -> tuple[pa.DataType, int | None]:
     if not words.take_if("("):
-        return pa.timestamp("us", tz="UTC"), None
+        return pa.timestamp("us", tz=zone), None
     digits = words.take()
     words.expect(")")
     if not digits.isdigit() or int(digits) not in _UNITS:
         raise words.error(f"timestamp takes 0, 3, 6 or 9 digits, not {digits}")
-    return pa.timestamp(_UNITS[int(digits)], tz="UTC"), int(digits)
+    return pa.timestamp(_UNITS[int(digits)], tz=zone), int(digits)
 
 
 def _decimal(words: _Words) -> pa.DataType:
@@ -142,12 +160,31 @@ def _struct(words: _Words) -> pa.DataType:
     while True:
         name = _unquoted(words.take())
         words.take_if(":")
-        inner, _ = _type(words)
-        children.append(pa.field(name, inner))
+        children.append(_inside(words, name))
         if not words.take_if(","):
             break
     words.expect(">")
     return pa.struct(children)
+
+
+def _map(words: _Words) -> pa.DataType:
+    words.expect("<")
+    key, _ = _type(words)
+    words.expect(",")
+    value = _inside(words, "value")
+    words.expect(">")
+    if not pa.types.is_string(key):
+        raise words.error("a map has STRING keys, as JSON has")
+    return pa.map_(key, value)
+
+
+def _fixed(words: _Words) -> pa.DataType:
+    words.expect("(")
+    length = _number(words)
+    words.expect(")")
+    if not length:
+        raise words.error("fixed(0) holds nothing")
+    return pa.binary(length)
 
 
 def _number(words: _Words) -> int:

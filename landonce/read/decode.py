@@ -22,6 +22,9 @@ What is refused beyond what JSON and the schema say:
   digits are zeros;
 - an escaped surrogate without its other half.
 
+Maps, and names that are not those of the fields, are written into what Arrow reads beforehand, see `rewrite`. A record
+that holds a field under two names is refused.
+
 Fields that are not in the schema are skipped; in them Arrow lets ``NaN`` and ``Infinity`` pass.
 """
 
@@ -42,6 +45,7 @@ import pyarrow.json as pj
 
 from landonce.read.columns import check_supported, is_wide, settle, wire_type
 from landonce.read.explain import Finding, explain
+from landonce.read.rewrite import Rewriter, is_whole
 from landonce.read.schema import Schema
 
 MAX_RECORD_BYTES = 16 * 2**20
@@ -109,6 +113,8 @@ class JsonDecoder:
         self._schema = schema
         self._arrow = schema.arrow
         self._max_record_bytes = max_record_bytes
+        self._rewriter = Rewriter(schema) if Rewriter.needed(schema) else None
+        self._maps = tuple(each for each in schema.fields if each.place().holds_map)
         self._wide = any(is_wide(each.type) for each in schema.fields)
         self._ticked = [at for at, each in enumerate(schema.fields) if each.scale is not None]
         self._likely: Integers = frozenset()
@@ -230,8 +236,11 @@ class JsonDecoder:
         """Tell records apart by which temporal fields look like integers; a wrong guess costs time, nothing else."""
         looks = np.zeros((len(records), len(self._ticked)), dtype=np.bool_)
         for column, at in enumerate(self._ticked):
-            name = re.escape(json.dumps(self._schema.fields[at].name, ensure_ascii=False))
-            match = pc.match_substring_regex(records, pattern=rf"{name}\s*:\s*[-0-9]")
+            names = self._schema.fields[at].place().names
+            either = "|".join(re.escape(json.dumps(name, ensure_ascii=False)) for name in names)
+            match = pc.match_substring_regex(
+                records, pattern=rf"(?:{either})\s*:\s*[-0-9]", ignore_case=self._schema.fold_case
+            )
             looks[:, column] = match.to_numpy(zero_copy_only=False)
         kinds, kind_of = np.unique(looks, axis=0, return_inverse=True)
         for kind, look in enumerate(kinds):
@@ -270,18 +279,26 @@ class JsonDecoder:
         count = len(records)
         rest = pc.binary_slice(records, 1, self._max_record_bytes)  # without a stop, Arrow overflows on long arrays
         stream = pc.binary_join_element_wise(self._opening(count), rest, b"\n", b"")
-        end = int(np.frombuffer(stream.buffers()[1], np.int32, count + 1)[-1])
+        ends = np.frombuffer(stream.buffers()[1], np.int32, count + 1)[1:]
+        text = stream.buffers()[2].slice(0, int(ends[-1]))
+        if self._rewriter is not None:
+            text = self._rewriter.rewrite(text, ends.astype(np.int64))
+        if text is None:
+            return None
         try:
             table = pj.read_json(
-                pa.BufferReader(stream.buffers()[2].slice(0, end)),
-                read_options=pj.ReadOptions(use_threads=False, block_size=end + 1),
+                pa.BufferReader(text),
+                read_options=pj.ReadOptions(use_threads=False, block_size=text.size + 1),
                 parse_options=self._parse_options(integers, only),
             )
         except _REFUSED:
             return None
         if table.num_rows != count or not _is_sequence(table.column(0).combine_chunks()):
             return None
-        return table.remove_column(0)
+        return table.remove_column(0) if only or self._is_whole(table) else None
+
+    def _is_whole(self, table: pa.Table) -> bool:
+        return all(is_whole(table.column(each.name).combine_chunks(), each.type) for each in self._maps)
 
     def _parse_options(self, integers: Integers, only: bool) -> pj.ParseOptions:
         if (integers, only) not in self._options:

@@ -13,14 +13,17 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import defaultdict
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.types as pt
 
-from landonce.read.schema import Schema
+from landonce.read.schema import Place, Schema, by_record_name, folded, spelled
+from landonce.read.texts import is_textual
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
@@ -79,8 +82,8 @@ def explain(text: str, schema: Schema) -> Finding:
             return Finding(f"not a JSON object but {_kind(value)}", certain=True)
         if _SURROGATE.search(text) and _has_lone_surrogate(value):
             return Finding("holds an escaped surrogate without its other half")
-        scales = {field.name: field.scale for field in schema.fields}
-        problem = _members(value, list(schema.arrow), "", scales)
+        level = _level(schema)
+        problem = _members(value, level, "", {field.name: field.scale for field in schema.fields})
     except json.JSONDecodeError as error:
         # Arrow takes NaN, Inf and Infinity in fields that it skips, and some spellings of them are news to Python.
         return Finding(_syntax(error), certain="NaN" not in text and "Inf" not in text)
@@ -88,7 +91,7 @@ def explain(text: str, schema: Schema) -> Finding:
         return Finding("holds a number beyond the range of a double")
     except RecursionError:
         return Finding("nested too deeply")
-    members = dict(value)
+    members = {name: members[-1][1] for name, members in level.sort(value).items()}
     integers = frozenset(
         position for position, field in enumerate(schema.fields) if isinstance(members.get(field.name), _Integer)
     )
@@ -131,29 +134,58 @@ def _kind(value: Any) -> str:
     return "null"
 
 
-def _members(value: _Object, children: list[pa.Field], path: str, scales: dict[str, int | None]) -> _Problem | None:
-    names = [name for name, _ in value]
-    members = dict(value)
-    for child in children:
-        where = f"{path}{child.name}"
-        if names.count(child.name) > 1:
-            return _Problem(f"field {where!r} occurs more than once")
-        problem = _value(members.get(child.name), child.type, where, scales.get(child.name))
+class _Level:
+    """The fields of an object, and which of its members mean which of them."""
+
+    def __init__(self, places: tuple[Place, ...], fold_case: bool) -> None:
+        self.places = places
+        self.fold_case = fold_case
+        self._known = by_record_name(places, fold_case)
+
+    def sort(self, value: _Object) -> dict[str, list[tuple[str, Any]]]:
+        members = defaultdict(list)
+        for name, item in value:
+            place = self._known.get(folded(name, self.fold_case))
+            if place is not None:
+                members[place.name].append((name, item))
+        return members
+
+    def inside(self, place: Place) -> _Level:
+        return _Level(place.inside, self.fold_case)
+
+
+@lru_cache(maxsize=8)
+def _level(schema: Schema) -> _Level:
+    return _Level(schema.places(), schema.fold_case)
+
+
+def _members(value: _Object, level: _Level, path: str, scales: dict[str, int | None]) -> _Problem | None:
+    members = level.sort(value)
+    for place in level.places:
+        where = f"{path}{place.name}"
+        mine = members.get(place.name, [])
+        if len(mine) > 1:
+            more = "more than once" if len({name for name, _ in mine}) == 1 else "under more than one name"
+            return _Problem(f"field {where!r} occurs {more}")
+        problem = _value(mine[0][1], place, level, where, scales.get(place.name)) if mine else None
         if problem is not None:
             return problem
     return None
 
 
-def _value(value: Any, type_: pa.DataType, where: str, scale: int | None) -> _Problem | None:
+def _value(value: Any, place: Place, level: _Level, where: str, scale: int | None) -> _Problem | None:
+    type_ = place.type
     if value is None:
         return None  # Arrow reads it; whether it may be missing is found in the column
     if pt.is_list(type_) and type(value) is list:
-        return _elements(value, type_.value_type, f"{where}[]")
+        return _each(value, place, level, f"{where}[]")
+    if pt.is_map(type_) and isinstance(value, _Object):
+        return _each([item for _, item in value], place, level, f"{where}[]")
     if pt.is_struct(type_) and isinstance(value, _Object):
-        return _members(value, list(type_), f"{where}.", {})
+        return _members(value, level.inside(place), f"{where}.", {})
     if not _is_kind_for(value, type_, scale):
         certain = not isinstance(value, _NotFinite)
-        return _Problem(f"field {where!r} should be {type_} but is {_kind(value)}", certain)
+        return _Problem(f"field {where!r} should be {spelled(type_)} but is {_kind(value)}", certain)
     if pt.is_integer(type_) and not _integer_fits(value.text, type_):
         return _Problem(f"field {where!r} is out of the range of {type_}")
     if pt.is_decimal(type_) and not _decimal_fits(value if isinstance(value, str) else value.text, type_):
@@ -161,9 +193,10 @@ def _value(value: Any, type_: pa.DataType, where: str, scale: int | None) -> _Pr
     return None
 
 
-def _elements(values: list[Any], element: pa.DataType, where: str) -> _Problem | None:
+def _each(values: list[Any], place: Place, level: _Level, where: str) -> _Problem | None:
+    """The elements of a list, or the values of a map."""
     for value in values:
-        problem = _value(value, element, where, None)
+        problem = _value(value, place.inside[0], level, where, None)
         if problem is not None:
             return problem
     return None
@@ -180,7 +213,7 @@ def _is_kind_for(value: Any, type_: pa.DataType, scale: int | None) -> bool:
         return isinstance(value, bool)
     if pt.is_string(type_):
         return isinstance(value, str)
-    if pt.is_timestamp(type_) or pt.is_date32(type_):
+    if is_textual(type_):
         return isinstance(value, str) or (scale is not None and isinstance(value, _Integer))
     return False
 

@@ -7,21 +7,33 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
 
+ELEMENT, KEY, VALUE = "element", "key", "value"
+"""What the inside of a list and of a map is called in a path."""
+
+Path = tuple[str, ...]
+Names = tuple[str, ...]
+
 
 @dataclass(frozen=True)
 class Field:
-    """One field of a record, matched by its exact, case-sensitive name.
+    """One field of a record, matched by its exact, case-sensitive name unless ``aliases`` or the schema say otherwise.
 
     ``type`` is what the decoder produces. ``allowed`` and ``pattern`` apply to every string in the field, so they
     also work for a list of strings; ``pattern`` is RE2 and must match the whole string. ``scale`` lets a temporal
     field take JSON integers as ticks of ``10**-scale`` seconds since the epoch; without it integers are rejected.
     ``bounds`` are the least and the greatest value that the target can hold of a temporal field, in units of ``type``, and
     ``digits`` how many digits after the second it keeps, where these are fewer than ``type`` has.
+
+    ``aliases`` are the names under which records hold the field; where there are none, it is ``name``, and where there
+    are some, ``name`` is only one of them if it stands among them. ``inner_aliases`` says the same of what lies inside,
+    by its path from here: names of struct fields, `element` in a list, `value` in a map.
     """
 
     name: str
@@ -32,6 +44,8 @@ class Field:
     scale: int | None = None
     bounds: tuple[int, int] | None = None
     digits: int | None = None
+    aliases: Names = ()
+    inner_aliases: tuple[tuple[Path, Names], ...] = ()
 
     def __post_init__(self) -> None:
         if self.scale is not None:
@@ -44,20 +58,50 @@ class Field:
         if (self.allowed is not None or self.pattern is not None) and not pt.is_string(_innermost(self.type)):
             raise ValueError(f"field {self.name!r}: allowed and pattern need strings, not {self.type}")
 
+    def place(self) -> Place:
+        """The field and all that lies inside."""
+        return _place(self.name, self.type, not self.required, self.aliases, (), dict(self.inner_aliases))
+
+
+@dataclass(frozen=True)
+class Place:
+    """One place in a record: a field of it or of a struct, the element of a list, the value of a map."""
+
+    name: str
+    type: pa.DataType
+    nullable: bool
+    names: Names
+    """Under which of them records hold it. Without meaning for an element and a value."""
+    inside: tuple[Place, ...] = ()
+
+    @property
+    def renamed(self) -> bool:
+        """Whether records may hold it, or something inside, under another name than its own."""
+        return self.names != (self.name,) or any(each.renamed for each in self.inside)
+
+    @property
+    def holds_map(self) -> bool:
+        return bool(pt.is_map(self.type)) or any(each.holds_map for each in self.inside)
+
 
 @dataclass(frozen=True)
 class Schema:
-    """The fields of a record, in the order of the table they land in."""
+    """The fields of a record, in the order of the table they land in.
+
+    With ``fold_case``, names in records match however they are written in upper and lower case, nested ones too.
+    """
 
     fields: tuple[Field, ...]
+    fold_case: bool = False
 
     def __post_init__(self) -> None:
         if not self.fields:
             raise ValueError("a schema needs at least one field")
-        names = [field.name for field in self.fields]
-        twice = sorted({name for name in names if names.count(name) > 1})
+        twice = _twice(field.name for field in self.fields)
         if twice:
             raise ValueError(f"field names must be unique; these occur twice: {', '.join(map(repr, twice))}")
+        if self.fold_case or any(field.aliases or field.inner_aliases for field in self.fields):
+            _no_name_twice(self.places(), self.fold_case, "")
 
     @property
     def arrow(self) -> pa.Schema:
@@ -66,28 +110,85 @@ class Schema:
     def by_name(self) -> dict[str, Field]:
         return {field.name: field for field in self.fields}
 
+    def places(self) -> tuple[Place, ...]:
+        return tuple(field.place() for field in self.fields)
+
     def fingerprint(self) -> str:
         """A SHA-256 over every property of every field: equal schemas agree in any process, unequal ones differ."""
-        canonical = [
-            [
-                field.name,
-                _spell(field.type),
-                field.required,
-                _sorted(field.allowed),
-                field.pattern,
-                field.scale,
-                field.bounds,
-                field.digits,
-            ]
-            for field in self.fields
-        ]
+        canonical: list[Any] = [_canonical(field) for field in self.fields]
+        if self.fold_case:
+            canonical.append("fold case")
         return hashlib.sha256(json.dumps(canonical, ensure_ascii=True).encode()).hexdigest()
+
+
+def folded(name: str, fold_case: bool) -> str:
+    """A name as names are compared."""
+    return name.lower() if fold_case else name
+
+
+def by_record_name(places: Iterable[Place], fold_case: bool) -> dict[str, Place]:
+    """The places of one level by the names that records use, as `folded` writes them."""
+    return {folded(name, fold_case): place for place in places for name in place.names}
+
+
+def spelled(type_: pa.DataType) -> str:
+    """A type's name in a sentence."""
+    return "uuid" if is_uuid(type_) else str(type_)
+
+
+def is_uuid(type_: pa.DataType) -> bool:
+    return bool(type_ == pa.uuid())
+
+
+def _place(
+    name: str, type_: pa.DataType, nullable: bool, aliases: Names, path: Path, inner: dict[Path, Names]
+) -> Place:
+    if pt.is_struct(type_):
+        children = [(child.name, child.type, child.nullable) for child in type_]
+    elif pt.is_list(type_):
+        children = [(ELEMENT, type_.value_type, type_.value_field.nullable)]
+    elif pt.is_map(type_):
+        children = [(VALUE, type_.item_type, type_.item_field.nullable)]
+    else:
+        children = []
+    inside = tuple(_place(*child, inner.get((*path, child[0]), ()), (*path, child[0]), inner) for child in children)
+    return Place(name, type_, nullable, aliases or (name,), inside)
+
+
+def _no_name_twice(places: tuple[Place, ...], fold_case: bool, path: str) -> None:
+    twice = _twice(name for place in places for name in {folded(each, fold_case) for each in place.names})
+    if twice:
+        raise ValueError(
+            f"a name in a record must mean one field; these mean several: {', '.join(repr(path + each) for each in twice)}"
+        )
+    for place in places:
+        _no_name_twice(place.inside, fold_case, f"{path}{place.name}.")
+
+
+def _twice(names: Iterable[str]) -> list[str]:
+    listed = list(names)
+    return sorted({name for name in listed if listed.count(name) > 1})
 
 
 def _innermost(type_: pa.DataType) -> pa.DataType:
     while pt.is_list(type_):
         type_ = type_.value_type
     return type_
+
+
+def _canonical(field: Field) -> list[Any]:
+    names = [field.aliases, field.inner_aliases] if field.aliases or field.inner_aliases else []
+    return [
+        field.name,
+        _spell(field.type),
+        field.required,
+        _sorted(field.allowed),
+        field.pattern,
+        field.scale,
+        field.bounds,
+        field.digits,
+        *names,
+    ]
 
 
 def _sorted(names: frozenset[str] | None) -> list[str] | None:
@@ -100,4 +201,6 @@ def _spell(type_: pa.DataType) -> object:
         return ["list", _spell(type_.value_type), type_.value_field.nullable]
     if pt.is_struct(type_):
         return ["struct", [[child.name, _spell(child.type), child.nullable] for child in type_]]
+    if pt.is_map(type_):
+        return ["map", _spell(type_.key_type), _spell(type_.item_type), type_.item_field.nullable]
     return str(type_)

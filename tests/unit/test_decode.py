@@ -687,7 +687,13 @@ def test_schemas_that_make_no_sense_are_refused() -> None:
         Schema((ID, Field("a", pa.int8()), Field("a", pa.string())))
     with pytest.raises(ValueError, match="RE2"):
         JsonDecoder(Schema((Field("a", pa.string(), pattern="("),)))
-    for type_ in (pa.binary(), pa.timestamp("s", "Europe/Berlin"), pa.date64(), pa.struct([]), pa.decimal128(5, -2)):
+    for type_ in (
+        pa.large_binary(),
+        pa.timestamp("s", "Europe/Berlin"),
+        pa.date64(),
+        pa.struct([]),
+        pa.decimal128(5, -2),
+    ):
         with pytest.raises(TypeError, match="'a'"):
             JsonDecoder(Schema((Field("a", type_),)))
     with pytest.raises(ValueError, match="max_record_bytes"):

@@ -1,0 +1,168 @@
+"""Where the objects, arrays, keys and values of many JSON records lie, found for all of them at once.
+
+Quotes and the six structural characters are *tokens*; those within strings are left out, so that the two quotes of a
+string are neighbours. Every token but a quote belongs to a *container*, an object or an array, and containers of equal
+depth follow each other without overlap. From that, keys are the strings before colons, and what lies in what is a
+matter of order. Nothing here loops over records.
+
+This does not validate: what it says of a text that is not JSON means nothing, and never reaches into another record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int64]
+
+QUOTE, COLON, COMMA, BRACE, CLOSING_BRACE, BRACKET = (ord(each) for each in '":,{}[')
+_BACKSLASH = ord("\\")
+_TELLING = np.zeros(256, dtype=np.bool_)
+_TELLING[[ord(each) for each in '"{}[]:,']] = True
+_STEP = np.zeros(256, dtype=np.int8)
+_STEP[[ord("{"), ord("[")]] = 1
+_STEP[[ord("}"), ord("]")]] = -1
+_SPACE = np.zeros(256, dtype=np.bool_)
+_SPACE[[ord(each) for each in " \t\r\n"]] = True
+
+
+class Malformed(Exception):
+    """The text is not JSON where it was looked at."""
+
+
+@dataclass(frozen=True)
+class Containers:
+    """Some of the containers of one depth, by their number among all of that depth."""
+
+    depth: int
+    numbers: Ints
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+
+@dataclass(frozen=True)
+class _Level:
+    """The tokens of all containers of one depth, and for each the number of its container."""
+
+    tokens: Ints
+    owner: Ints
+    opens: Ints
+    """The opening token of each container."""
+
+
+class Structure:
+    """The tokens of a text: where they stand, what they are, and how deep. Made by `scan`."""
+
+    def __init__(self, text: Bytes, at: Ints, kind: Bytes, depth: npt.NDArray[np.int32]) -> None:
+        self.text = text
+        self.at = at
+        self.kind = kind
+        self._depth = depth
+        self._levels: dict[int, _Level] = {}
+        self._written: Ints | None = None
+
+    def roots(self) -> Containers:
+        return Containers(1, np.arange(len(self._level(1).opens)))
+
+    def only(self, containers: Containers, opening: int) -> Containers:
+        """Those that are objects, or those that are arrays."""
+        kinds = self.kind[self._level(containers.depth).opens[containers.numbers]]
+        return Containers(containers.depth, containers.numbers[kinds == opening])
+
+    def tokens_of(self, containers: Containers) -> tuple[Ints, Ints]:
+        """The tokens of these containers in order, and for each the number of its container."""
+        level = self._level(containers.depth)
+        chosen = np.zeros(len(level.opens), dtype=np.bool_)
+        chosen[containers.numbers] = True
+        mine = chosen[level.owner]
+        return level.tokens[mine], level.owner[mine]
+
+    def members(self, objects: Containers) -> tuple[Ints, Ints]:
+        """The colon of each member of these objects, and the number of its object."""
+        tokens, owner = self.tokens_of(objects)
+        colons = self.kind[tokens] == COLON
+        return tokens[colons], owner[colons]
+
+    def key_spans(self, colons: Ints) -> tuple[Ints, Ints]:
+        """What stands between the quotes before each colon, as half-open ranges of the text."""
+        if (self.kind[colons - 1] != QUOTE).any() or (self.kind[colons - 2] != QUOTE).any():
+            raise Malformed
+        return self.at[colons - 2] + 1, self.at[colons - 1]
+
+    def opened_by(self, tokens: Ints, opening: int, depth: int) -> Containers:
+        """The objects or arrays of this depth that follow these tokens at once."""
+        after = tokens + 1
+        after = after[self.kind[after] == opening]
+        return Containers(depth, np.searchsorted(self._level(depth).opens, after))
+
+    def elements(self, arrays: Containers, opening: int) -> Containers:
+        """The objects or arrays that are elements of these arrays."""
+        outer, inner = self._level(arrays.depth), self._level(arrays.depth + 1)
+        chosen = np.zeros(len(outer.opens), dtype=np.bool_)
+        chosen[arrays.numbers] = True
+        parents = np.searchsorted(outer.opens, inner.opens) - 1
+        mine = chosen[parents] & (self.kind[inner.opens] == opening)
+        return Containers(arrays.depth + 1, np.flatnonzero(mine))
+
+    def value_starts(self, tokens: Ints) -> Ints:
+        """Where the first byte after each token stands that is not white space."""
+        starts = self.at[tokens] + 1
+        if not _SPACE[self.text[starts]].any():
+            return starts
+        if self._written is None:
+            self._written = np.flatnonzero(~_SPACE[self.text])
+        return self._written[np.searchsorted(self._written, starts)]
+
+    def slices(self, starts: Ints, ends: Ints) -> pa.BinaryArray:
+        """These ranges of the text, which must be in order and must not overlap."""
+        if not len(starts):
+            return pa.array([], pa.binary())
+        bounds = np.column_stack((starts, ends)).reshape(-1).astype(np.int32)
+        every = pa.Array.from_buffers(
+            pa.binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(self.text)]
+        )
+        return every.take(pa.array(np.arange(0, len(bounds) - 1, 2)))
+
+    def _level(self, depth: int) -> _Level:
+        if depth not in self._levels:
+            tokens = np.flatnonzero(self._depth == depth)
+            opens = _STEP[self.kind[tokens]] > 0
+            self._levels[depth] = _Level(tokens, np.cumsum(opens) - 1, tokens[opens])
+        return self._levels[depth]
+
+
+def scan(text: Bytes, ends: Ints) -> Structure | None:
+    """The structure of records that end at ``ends``; None unless each of them closes what it opens."""
+    at = np.flatnonzero(_TELLING[text])
+    kind = text[at]
+    if (text == _BACKSLASH).any():
+        plain = ~_is_escaped(text, at, kind)
+        at, kind = at[plain], kind[plain]
+    quotes = kind == QUOTE
+    outside = quotes | (np.cumsum(quotes) & 1 == 0)
+    at, kind, quotes = at[outside], kind[outside], quotes[outside]
+    step = _STEP[kind]
+    depth = np.cumsum(step, dtype=np.int32)
+    last = np.searchsorted(at, ends) - 1
+    if (last < 0).any() or depth[last].any() or (np.cumsum(quotes)[last] & 1).any():
+        return None
+    depth[step < 0] += 1
+    depth[quotes] = 0
+    return Structure(text, at, kind, depth)
+
+
+def _is_escaped(text: Bytes, at: Ints, kind: Bytes) -> npt.NDArray[np.bool_]:
+    """Which quotes have an odd number of backslashes before them."""
+    slashes = np.flatnonzero(text == _BACKSLASH)
+    order = np.arange(len(slashes))
+    begins = np.concatenate(([True], np.diff(slashes) != 1))
+    length = order - np.maximum.accumulate(np.where(begins, order, 0)) + 1
+    found = np.minimum(np.searchsorted(slashes, at - 1), len(slashes) - 1)
+    follows = (slashes[found] == at - 1) & (kind == QUOTE)
+    escaped: npt.NDArray[np.bool_] = follows & (length[found] & 1 == 1)
+    return escaped
