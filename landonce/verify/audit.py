@@ -1,29 +1,36 @@
-"""The audit itself: partition by partition, window by window."""
+"""The audit itself: partition by partition, window by window, every table at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
-from landonce.plan.ranges import Partition
 from landonce.read.source import SourceView
 from landonce.record.ledger import LedgerState
 from landonce.verify.bounds import Bounds, bounds, notes
 from landonce.verify.expect import Expectation
-from landonce.verify.held import Held
-from landonce.verify.judge import Counted, Fault, Place, judge
+from landonce.verify.judge import Place, judge_letters
 from landonce.verify.letters import Letters
-from landonce.verify.report import PartitionReport, Report, Unprovable
-from landonce.verify.runs import Runs
-from landonce.verify.topic import PlainReader, Window
-
-_SPAN = 2_000_000
-"""Offsets that are asked for at once, however few records there are among them."""
+from landonce.verify.partition import PartitionReport
+from landonce.verify.report import Report
+from landonce.verify.table import Stretch, TableAudit, cut
+from landonce.verify.topic import PlainReader
 
 Progress = Callable[[int], None]
 """Told how many offsets were judged."""
+
+
+class Targets(Protocol):
+    """The tables of a pipeline."""
+
+    def known(self) -> Iterable[str]:
+        """Those that are known before any record is read: they may hold rows that no record explains."""
+
+    def open(self, table: str) -> TableAudit:
+        """A table that is known, or that a record names. It may turn out not to be there."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +42,7 @@ class Auditor:
     view: SourceView
     reader: PlainReader
     expectation: Expectation
-    held: Held
+    targets: Targets
     letters: Letters
     to_end: bool = False
     from_start: bool = True
@@ -51,64 +58,66 @@ class Auditor:
 
     def audit(self, progress: Progress = lambda _: None) -> Report:
         """Judges every partition. Changes nothing anywhere."""
-        found = self.bounds()
-        said = list(notes(self.state, self.view, to_end=self.to_end))
-        said += self.held.notes()
-        reports = tuple(self._partition(each, progress) for each in found)
-        return Report(self.pipeline, reports, tuple(said), self._strays(found))
+        tables = _Tables(self.targets)
+        found = [_begun(each, tables) for each in self.bounds()]
+        topics = tuple(self._partition(each, tables, progress) for each in found)
+        for table in tables:
+            for each in found:
+                table.close(each, compacted=self._is_compacted(each))
+        reports = tuple(table.report(found) for table in tables)
+        return Report(self.pipeline, topics, reports, notes(self.state, self.view, to_end=self.to_end))
 
-    def _partition(self, bound: Bounds, progress: Progress) -> PartitionReport:
-        start = self._start(bound)
-        report = PartitionReport(bound.partition, bound.label.topic, start, bound.end)
+    def _partition(self, bound: Bounds, tables: _Tables, progress: Progress) -> PartitionReport:
+        report = PartitionReport(bound.partition, bound.label.topic, bound.start, bound.end)
         letters = self.letters.of(bound.label)
-        self._before(bound, start, letters, report)
-        for window in self.reader.windows(bound.partition, start, bound.end):
-            self._window(bound, window, letters, report)
+        report.note_repeated(Place.DEAD_LETTERS, letters.between(0, bound.start))
+        for window in self.reader.windows(bound.partition, bound.start, bound.end):
+            fates = self.expectation.of(window)
+            for first, end in cut(window.first, window.end):
+                parts = fates.between(first, end), letters.between(first, end)
+                _judge(Stretch(bound, first, end, *parts, self._is_compacted(bound)), tables, report)
             progress(window.end - window.first)
-        report.in_flight = self.held.count(bound.label, bound.end)
         return report
 
-    def _start(self, bound: Bounds) -> int:
-        """Where nobody knows where the pipeline began, what the target holds first is taken for its beginning."""
-        if bound.first is not None:
-            return bound.start
-        lowest = self.held.lowest(bound.label, bound.start)
-        return bound.end if lowest is None else min(lowest, bound.end)
-
-    def _window(self, bound: Bounds, window: Window, letters: Counted, report: PartitionReport) -> None:
-        expected = self.expectation.of(window)
-        compacted = bound.partition.topic in self.compacted
-        for first, end in _cut(window.first, window.end):
-            part = expected.between(first, end)
-            held = self.held.counted(bound.label, first, end)
-            report.add(part, judge(part, held, letters.between(first, end), compacted=compacted))
-
-    def _before(self, bound: Bounds, start: int, letters: Counted, report: PartitionReport) -> None:
-        """Below `start` there is nothing to compare with, but a coordinate that is there twice is still wrong."""
-        report.before = self.held.count(bound.label, 0, start)
-        first = bound.first if bound.first is not None else start
-        if first < start:
-            report.unprovable = Unprovable(first, start, self.held.count(bound.label, first, start))
-        lowest = self.held.lowest(bound.label, 0, start) if report.before else None
-        if lowest is not None:
-            for low, high in _cut(lowest, start):
-                _note_repeated(report, Place.TARGET, self.held.repeated(bound.label, low, high))
-        _note_repeated(report, Place.DEAD_LETTERS, letters.between(0, start))
-
-    def _strays(self, found: tuple[Bounds, ...]) -> tuple[tuple[str, int, int], ...]:
-        known = {each.label for each in found}
-        there = self.held.partitions({each.topic for each in known})
-        return tuple((label, number, rows) for label, number, rows in there if Partition(label, number) not in known)
+    def _is_compacted(self, bound: Bounds) -> bool:
+        return bound.partition.topic in self.compacted
 
 
-def _note_repeated(report: PartitionReport, place: Place, counted: Counted) -> None:
-    """Runs over neighbouring numbers: which other offsets there were in between is not known."""
-    twice = counted.offsets[counted.counts > 1]
-    if len(twice):
-        around = np.union1d(twice, twice + 1)
-        report.faults.setdefault((Fault.DUPLICATED, place), Runs()).add(around, np.isin(around, twice))
+class _Tables:
+    """The tables of one audit, opened when they are named."""
+
+    def __init__(self, targets: Targets) -> None:
+        self._targets = targets
+        self._opened = {name: targets.open(name) for name in targets.known()}
+
+    def __iter__(self) -> Iterator[TableAudit]:
+        return iter(self._opened.values())
+
+    def concerned(self, stretch: Stretch) -> Iterator[TableAudit]:
+        """Every table that a record names, or that holds anything here."""
+        for name in stretch.fates.lands:
+            if name not in self._opened:
+                self._opened[name] = self._targets.open(name)
+            yield self._opened[name]
+        for name, table in self._opened.items():
+            if name not in stretch.fates.lands and table.concerned(stretch.bound, stretch.first, stretch.end):
+                yield table
 
 
-def _cut(first: int, end: int) -> Iterator[tuple[int, int]]:
-    for low in range(first, end, _SPAN):
-        yield low, min(low + _SPAN, end)
+def _begun(bound: Bounds, tables: Iterable[TableAudit]) -> Bounds:
+    """Where nobody knows where the pipeline began, what the target holds first is taken for its beginning."""
+    if bound.first is not None:
+        return bound
+    lowest = [table.lowest(bound) for table in tables]
+    start = min((each for each in lowest if each is not None), default=bound.end)
+    return replace(bound, start=min(start, bound.end))
+
+
+def _judge(stretch: Stretch, tables: _Tables, report: PartitionReport) -> None:
+    """The tables first: what the dead letters hold is judged against what is in any of them."""
+    held = [table.judge(stretch) for table in tables.concerned(stretch)]
+    anywhere = np.concatenate([np.empty(0, np.int64), *held])
+    judged = judge_letters(stretch.fates, anywhere, stretch.letters, compacted=stretch.compacted)
+    report.note_read(stretch.fates)
+    report.dead_lettered += judged.right
+    report.add(judged)

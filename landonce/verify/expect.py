@@ -1,10 +1,14 @@
-"""What should have become of each record: the pipeline's decoding, `where` and `select`, without its run.
+"""What should have become of each record: the pipeline's decoding, `where`, `select` and routing, without its run.
 
-Without a transform this needs no Spark. With one, Spark evaluates the same expressions over the records of a window.
+Without a transform this needs no Spark. With one, Spark evaluates the same expressions over the records of a window. A
+record lands in all of its tables or, where it does not fit one of them or has none, in the dead letters.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -13,10 +17,10 @@ import pyarrow.compute as pc
 
 from landonce.errors import TransformFailed
 from landonce.read.decode import JsonDecoder
-from landonce.verify.judge import Expected
+from landonce.read.schema import Schema
+from landonce.verify.judge import Fates, Offsets
 from landonce.verify.topic import Window
 from landonce.write.conform import conform
-from landonce.write.recipe import Recipe
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,48 +32,128 @@ _KEEP = "__landonce_keep"
 class Expectation(Protocol):
     """Tells what should have become of the records of a window."""
 
-    def of(self, window: Window) -> Expected: ...
+    def of(self, window: Window) -> Fates: ...
 
 
-class Decoded:
-    """Every record that can be decoded lands, every other one is a dead letter."""
+@dataclass(frozen=True)
+class Sorted:
+    """Which records, or rows, go to which table, by their index and in order; and those that have none."""
 
-    def __init__(self, recipe: Recipe) -> None:
-        self._decoder = JsonDecoder(recipe.source, max_record_bytes=recipe.max_record_bytes)
+    tables: Mapping[str, Offsets]
+    bad: Offsets
 
-    def of(self, window: Window) -> Expected:
-        lands = np.zeros(len(window.offsets), np.bool_)
-        lands[self.decode(window)[0]] = True
-        return Expected(window.offsets, lands, ~lands)
 
-    def decode(self, window: Window) -> tuple[Any, pa.Table]:
-        """The records that can be decoded, by their index in the window, and their rows."""
-        decoded = self._decoder.decode(window.values)
+class Sorting(Protocol):
+    """Tells which tables a record goes to: by its bytes, or by what expressions made of it."""
+
+    def of_values(self, values: pa.BinaryArray) -> Sorted: ...
+
+    def of_rows(self, rows: pa.Table) -> Sorted: ...
+
+
+@dataclass(frozen=True)
+class OneTable:
+    """Every record goes to the same table."""
+
+    table: str
+
+    def of_values(self, values: pa.BinaryArray) -> Sorted:
+        return Sorted({self.table: np.arange(len(values))}, np.empty(0, np.int64))
+
+    def of_rows(self, rows: pa.Table) -> Sorted:
+        return Sorted({self.table: np.arange(rows.num_rows)}, np.empty(0, np.int64))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a decoder makes of some records: which of them are rows, and which are neither rows nor filtered."""
+
+    kept: Offsets
+    rejected: Offsets
+    changes: pa.Table | None = None
+
+
+class Decoder(Protocol):
+    """Decodes records for one table. `keys` are the records' own keys."""
+
+    def decode(self, values: pa.BinaryArray, keys: list[bytes | None]) -> Rows: ...
+
+
+class PlainDecoder:
+    """Every record that can be decoded is a row."""
+
+    def __init__(self, schema: Schema, max_record_bytes: int) -> None:
+        self._decoder = JsonDecoder(schema, max_record_bytes=max_record_bytes)
+
+    def decode(self, values: pa.BinaryArray, keys: list[bytes | None]) -> Rows:
+        del keys
+        kept, _ = self.rows(values)
+        return Rows(kept, np.setdiff1d(np.arange(len(values)), kept, assume_unique=True))
+
+    def rows(self, values: pa.BinaryArray) -> tuple[Offsets, pa.Table]:
+        """The records that can be decoded, by their index, and their rows."""
+        decoded = self._decoder.decode(values)
         return np.asarray(decoded.kept.to_numpy(), np.int64), decoded.table
 
 
+class Decoded:
+    """Every record that can be decoded for all of its tables lands in them."""
+
+    def __init__(self, sorting: Sorting, decoder_of: Callable[[str], Decoder | None]) -> None:
+        self._sorting = sorting
+        self._decoder_of = lru_cache(maxsize=None)(decoder_of)
+
+    def of(self, window: Window) -> Fates:
+        sorted_ = self._sorting.of_values(window.values)
+        dead = np.zeros(len(window.offsets), np.bool_)
+        dead[sorted_.bad] = True
+        found: dict[str, tuple[Offsets, pa.Table | None]] = {}
+        for table, places in sorted_.tables.items():
+            decoder = self._decoder_of(table)
+            if decoder is None:
+                dead[places] = True
+                continue
+            rows = decoder.decode(*_taken(window, places))
+            dead[places[rows.rejected]] = True
+            found[table] = places[rows.kept], rows.changes
+        return _fates(window.offsets, dead, found)
+
+
 class Transformed:
-    """Of the records that can be decoded, `where` filters, and those that do not fit the table are dead letters."""
+    """Of the records that can be decoded, `where` filters, and those that do not fit a table are dead letters."""
 
-    def __init__(self, recipe: Recipe, session: SparkSession) -> None:
+    def __init__(
+        self, recipe: Any, sorting: Sorting, schema_of: Callable[[str], Schema | None], session: SparkSession
+    ) -> None:
         self._recipe = recipe
+        self._sorting = sorting
+        self._schema_of = lru_cache(maxsize=None)(schema_of)
         self._session = session
-        self._decoded = Decoded(recipe)
+        self._decoder = PlainDecoder(recipe.source, recipe.max_record_bytes)
 
-    def of(self, window: Window) -> Expected:
-        kept, rows = self._decoded.decode(window)
-        lands = np.zeros(len(window.offsets), np.bool_)
+    def of(self, window: Window) -> Fates:
+        kept, rows = self._decoder.rows(window.values)
         dead = np.ones(len(window.offsets), np.bool_)
         dead[kept] = False
-        if len(kept):
-            result = self._evaluate(rows.append_column(_AT, pa.array(kept)))
-            chosen = result.filter(pc.fill_null(result.column(_KEEP), False))
-            at = np.asarray(chosen.column(_AT).to_numpy(), np.int64)
-            lands[at] = True
-            _, misfits = conform(chosen, self._recipe.target, (_AT,))
-            refused = at[[index for index, _ in misfits]] if misfits else at[:0]
-            lands[refused], dead[refused] = False, True
-        return Expected(window.offsets, lands, dead)
+        if not len(kept):
+            return Fates(window.offsets, dead, {})
+        result = self._evaluate(rows.append_column(_AT, pa.array(kept)))
+        chosen = result.filter(pc.fill_null(result.column(_KEEP), False))
+        at = np.asarray(chosen.column(_AT).to_numpy(), np.int64)
+        order = np.argsort(at, kind="stable")
+        at, chosen = at[order], chosen.take(pa.array(order))
+        sorted_ = self._sorting.of_rows(chosen)
+        dead[at[sorted_.bad]] = True
+        found: dict[str, tuple[Offsets, pa.Table | None]] = {}
+        for table, places in sorted_.tables.items():
+            schema = self._schema_of(table)
+            if schema is None:
+                dead[at[places]] = True
+                continue
+            _, misfits = conform(chosen.take(pa.array(places)), schema, (_AT,))
+            dead[at[places[[index for index, _ in misfits]]]] = True
+            found[table] = at[places], None
+        return _fates(window.offsets, dead, found)
 
     def _evaluate(self, rows: pa.Table) -> pa.Table:
         from pyspark.errors import PySparkException
@@ -93,3 +177,20 @@ class Transformed:
 
         keep = keep_column(self._recipe).cast("boolean").alias(_KEEP)
         return frame.select(col(_AT), keep, *chosen_columns(self._recipe))
+
+
+def _taken(window: Window, places: Offsets) -> tuple[pa.BinaryArray, list[bytes | None]]:
+    if len(places) == len(window.offsets):
+        return window.values, window.keys
+    return window.values.take(pa.array(places)), [window.keys[at] for at in places.tolist()] if window.keys else []
+
+
+def _fates(offsets: Offsets, dead: Any, found: Mapping[str, tuple[Offsets, pa.Table | None]]) -> Fates:
+    """A record that is dead for one table lands in none."""
+    lands, changes = {}, {}
+    for table, (places, rows) in found.items():
+        alive = ~dead[places]
+        lands[table] = places[alive]
+        if rows is not None:
+            changes[table] = rows if alive.all() else rows.filter(pa.array(alive))
+    return Fates(offsets, dead, lands, changes)

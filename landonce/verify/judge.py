@@ -1,6 +1,6 @@
-"""One window of one partition: what was expected, what is there, and where the two differ. Pure numpy.
+"""One window of one partition: what was expected, what is there, and where the two differ. Pure.
 
-    record         in the target   in the dead letters   verdict
+    record         in a table      in the dead letters   verdict
     ─────────────  ──────────────  ────────────────────  ─────────────────────────────────────────────
     lands          once            -                     fine
     is dead        -               once                  fine
@@ -13,17 +13,21 @@
     does not land  yes             -                     unexpected in the target
     is not dead    -               yes                   unexpected in the dead letters
 
-"Does not land" includes that there is no such record. Offsets that hold no record are never missed. In a compacted topic
-a row without a record is not unexpected: its record may have been there when it landed. It is counted as vanished.
+Where there are several tables, "lands" and "does not land" are asked of each of them, and "-" in the dead letters' verdicts
+means in no table. "Does not land" includes that there is no such record. Offsets that hold no record are never missed. In a
+compacted topic a row without a record is not unexpected: its record may have been there when it landed. It is counted as
+vanished.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 Offsets = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -37,6 +41,9 @@ class Fault(str, Enum):
     UNEXPECTED = "unexpected"
 
 
+FAULTS = (Fault.MISSING, Fault.DUPLICATED, Fault.UNEXPECTED)
+
+
 class Place(str, Enum):
     """Where they differ."""
 
@@ -47,15 +54,59 @@ class Place(str, Enum):
 
 @dataclass(frozen=True)
 class Expected:
-    """The records of a window, in offset order, and what should have become of each. The rest is filtered."""
+    """The records of a window that concern one table, in offset order: each of them lands in it, or is dead."""
 
     offsets: Offsets
     lands: Mask
-    dead: Mask
+    records: Offsets
+    """All records of the window, whether they concern the table or not."""
 
-    def between(self, first: int, end: int) -> Expected:
-        low, high = np.searchsorted(self.offsets, (first, end))
-        return Expected(self.offsets[low:high], self.lands[low:high], self.dead[low:high])
+    @staticmethod
+    def none() -> Expected:
+        return Expected(np.empty(0, np.int64), np.empty(0, np.bool_), np.empty(0, np.int64))
+
+
+@dataclass(frozen=True)
+class Fates:
+    """The records of a window, in offset order, and what should become of each. What neither lands nor is dead is
+    filtered."""
+
+    offsets: Offsets
+    dead: Mask
+    lands: Mapping[str, Offsets]
+    """Which records each table should hold, by their index in the window, in order."""
+    changes: Mapping[str, pa.Table] = field(default_factory=dict)
+    """Where rows change: what these records do to the rows of each table."""
+
+    @property
+    def landing(self) -> Mask:
+        """Which records land in any table."""
+        anywhere = np.zeros(len(self.offsets), np.bool_)
+        for indexes in self.lands.values():
+            anywhere[indexes] = True
+        return anywhere
+
+    def of(self, table: str) -> Expected:
+        lands = np.zeros(len(self.offsets), np.bool_)
+        lands[self.lands.get(table, ())] = True
+        concerned = lands | self.dead
+        return Expected(self.offsets[concerned], lands[concerned], self.offsets)
+
+    def between(self, first: int, end: int) -> Fates:
+        low, high = (int(at) for at in np.searchsorted(self.offsets, (first, end)))
+        if low == 0 and high == len(self.offsets):
+            return self
+        cuts = {table: np.searchsorted(indexes, (low, high)) for table, indexes in self.lands.items()}
+        return Fates(
+            self.offsets[low:high],
+            self.dead[low:high],
+            {table: self.lands[table][a:b] - low for table, (a, b) in cuts.items() if a < b},
+            {
+                table: self.changes[table].slice(a, b - a)
+                for table, (a, b) in cuts.items()
+                if a < b and table in self.changes
+            },
+        )
 
 
 @dataclass(frozen=True)
@@ -84,38 +135,59 @@ class Judged:
     """Every offset that anybody knows of in the window, in order, and which of them are at fault, how and where."""
 
     offsets: Offsets
-    landed: int
-    dead_lettered: int
+    right: int
+    """Records that are where they should be."""
     vanished: int
     """Offsets of a compacted topic that the target or the dead letters know, and Kafka does not any more."""
     faults: tuple[tuple[Fault, Place, Mask], ...]
 
 
-def judge(expected: Expected, target: Counted, letters: Counted, *, compacted: bool = False) -> Judged:
-    """The table above, for one window."""
-    offsets = _union(_union(expected.offsets, target.offsets), letters.offsets)
+def judge_rows(expected: Expected, target: Counted, letters: Counted, *, compacted: bool = False) -> Judged:
+    """One table: the verdicts in the target, and in both."""
+    offsets = _union(expected.offsets, target.offsets)
     lands = _spread(offsets, expected.offsets, expected.lands)
-    dead = _spread(offsets, expected.offsets, expected.dead)
     held = _spread(offsets, target.offsets, target.counts > 0)
-    lettered = _spread(offsets, letters.offsets, letters.counts > 0)
-    both = held & lettered
-    vanished = np.full(len(offsets), compacted) & ~_spread(offsets, expected.offsets, expected.offsets >= 0)
-    faults = (
+    both = held & np.isin(offsets, letters.offsets)
+    vanished = _vanished(offsets, expected.records, compacted) & held
+    return _judged(
+        offsets,
+        lands & held,
+        vanished,
         (Fault.MISSING, Place.TARGET, lands & ~held),
-        (Fault.MISSING, Place.DEAD_LETTERS, dead & ~lettered),
         (Fault.DUPLICATED, Place.TARGET, _spread(offsets, target.offsets, target.counts > 1)),
-        (Fault.DUPLICATED, Place.DEAD_LETTERS, _spread(offsets, letters.offsets, letters.counts > 1)),
         (Fault.DUPLICATED, Place.BOTH, both),
         (Fault.UNEXPECTED, Place.TARGET, held & ~lands & ~both & ~vanished),
-        (Fault.UNEXPECTED, Place.DEAD_LETTERS, lettered & ~dead & ~both & ~vanished),
     )
+
+
+def judge_letters(fates: Fates, held: Offsets, letters: Counted, *, compacted: bool = False) -> Judged:
+    """The verdicts in the dead letters. `held` is what any table holds."""
+    offsets = _union(fates.offsets, letters.offsets)
+    dead = _spread(offsets, fates.offsets, fates.dead)
+    lettered = _spread(offsets, letters.offsets, letters.counts > 0)
+    alone = lettered & ~np.isin(offsets, held)
+    vanished = _vanished(offsets, fates.offsets, compacted) & alone
+    return _judged(
+        offsets,
+        dead & lettered,
+        vanished,
+        (Fault.MISSING, Place.DEAD_LETTERS, dead & ~lettered),
+        (Fault.DUPLICATED, Place.DEAD_LETTERS, _spread(offsets, letters.offsets, letters.counts > 1)),
+        (Fault.UNEXPECTED, Place.DEAD_LETTERS, alone & ~dead & ~vanished),
+    )
+
+
+def _judged(offsets: Offsets, right: Mask, vanished: Mask, *faults: tuple[Fault, Place, Mask]) -> Judged:
     return Judged(
         offsets=offsets,
-        landed=int(np.count_nonzero(lands & held)),
-        dead_lettered=int(np.count_nonzero(dead & lettered)),
+        right=int(np.count_nonzero(right)),
         vanished=int(np.count_nonzero(vanished)),
         faults=tuple(each for each in faults if each[2].any()),
     )
+
+
+def _vanished(offsets: Offsets, records: Offsets, compacted: bool) -> Mask:
+    return ~np.isin(offsets, records) if compacted else np.zeros(len(offsets), np.bool_)
 
 
 def _union(one: Offsets, other: Offsets) -> Offsets:

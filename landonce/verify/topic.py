@@ -8,7 +8,8 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -33,12 +34,15 @@ class Window:
     end: int
     offsets: Offsets
     values: pa.BinaryArray
+    keys: list[bytes | None] = field(default_factory=list)
+    """The records' keys, if the reader was asked for them."""
 
 
 class PlainReader:
     """One consumer for one audit."""
 
-    def __init__(self, bootstrap_servers: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, bootstrap_servers: str, options: Mapping[str, Any], *, keys: bool = False) -> None:
+        self._keys = keys
         self._consumer = Consumer(
             {
                 "queued.max.messages.kbytes": 64 * 2**10,
@@ -57,12 +61,12 @@ class PlainReader:
     def windows(self, partition: Partition, first: int, end: int) -> Iterator[Window]:
         """All records of `[first, end)` in windows that meet without a gap, each of bounded records and bytes."""
         begins = first
-        chunks: list[tuple[Offsets, pa.BinaryArray]] = []
+        chunks: list[_Chunk] = []
         for chunk in self._chunks(partition, first, end) if first < end else ():
             chunks.append(chunk)
-            records, size = sum(len(offsets) for offsets, _ in chunks), sum(values.nbytes for _, values in chunks)
+            records, size = sum(len(each.offsets) for each in chunks), sum(each.values.nbytes for each in chunks)
             if records >= _WINDOW_RECORDS or size >= _WINDOW_BYTES:
-                stop = int(chunk[0][-1]) + 1
+                stop = int(chunk.offsets[-1]) + 1
                 yield _window(begins, stop, chunks)
                 begins, chunks = stop, []
         if begins < end:
@@ -71,7 +75,7 @@ class PlainReader:
     def close(self) -> None:
         self._consumer.close()
 
-    def _chunks(self, partition: Partition, first: int, end: int) -> Iterator[tuple[Offsets, pa.BinaryArray]]:
+    def _chunks(self, partition: Partition, first: int, end: int) -> Iterator[_Chunk]:
         """What comes, until an offset at or past the end, or the end of the partition there, proves that it was all."""
         consumer = self._consumer
         consumer.assign([TopicPartition(partition.topic, partition.number, first)])
@@ -90,16 +94,26 @@ class PlainReader:
                 wanted = int(np.searchsorted(offsets, end))
                 done = done or (len(offsets) > 0 and int(offsets[-1]) >= end - 1)
                 if wanted:
-                    yield offsets[:wanted], pa.array([each.value() for each in records[:wanted]], pa.binary())
+                    values = pa.array([each.value() for each in records[:wanted]], pa.binary())
+                    keys = [each.key() for each in records[:wanted]] if self._keys else []
+                    yield _Chunk(offsets[:wanted], values, keys)
         except KafkaException as error:
             raise SourceUnavailable(f"Kafka: {error.args[0].str()}") from None
         finally:
             consumer.unassign()
 
 
-def _window(first: int, end: int, chunks: list[tuple[Offsets, pa.BinaryArray]]) -> Window:
-    offsets = np.concatenate([np.empty(0, np.int64), *(each for each, _ in chunks)])
-    return Window(first, end, offsets, pa.concat_arrays([pa.array([], pa.binary()), *(each for _, each in chunks)]))
+@dataclass(frozen=True)
+class _Chunk:
+    offsets: Offsets
+    values: pa.BinaryArray
+    keys: list[bytes | None]
+
+
+def _window(first: int, end: int, chunks: list[_Chunk]) -> Window:
+    offsets = np.concatenate([np.empty(0, np.int64), *(each.offsets for each in chunks)])
+    values = pa.concat_arrays([pa.array([], pa.binary()), *(each.values for each in chunks)])
+    return Window(first, end, offsets, values, list(chain.from_iterable(each.keys for each in chunks)))
 
 
 def _is_end(message: Message, partition: Partition, end: int) -> bool:

@@ -1,11 +1,13 @@
 """The audit's comparison, exhaustively over small windows, against an oracle that looks at one offset at a time."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from landonce.verify.judge import Counted, Expected, Fault, Place, judge
+from landonce.verify.judge import Counted, Fates, Fault, Place, judge_letters, judge_rows
 from landonce.verify.runs import LISTED, Run, Runs
 
 FATES = ("none", "lands", "dead", "filtered")
@@ -35,26 +37,82 @@ def counted(numbers):
     return Counted.of(np.repeat(np.arange(len(numbers), dtype=np.int64), numbers))
 
 
+def judged(expected, rows, letters, compacted):
+    """The verdicts on one table and on the dead letters, as (offset -> faults, landed, dead-lettered)."""
+    of_rows = judge_rows(expected.of("a"), rows, letters, compacted=compacted)
+    of_letters = judge_letters(expected, rows.offsets, letters, compacted=compacted)
+    found = [
+        {
+            (fault, place)
+            for each in (of_rows, of_letters)
+            for fault, place, mask in each.faults
+            if at in each.offsets[mask]
+        }
+        for at in (0, 1)
+    ]
+    return found, of_rows.right, of_letters.right
+
+
+def fates_of(fates, tables=("a",)):
+    """`lands` stands for the first table; `lands b` for the table b."""
+    there = [(at, fate) for at, fate in enumerate(fates) if fate != "none"]
+    names = {f"lands {table}" if table != tables[0] else "lands": table for table in tables}
+    return Fates(
+        np.array([at for at, _ in there], np.int64),
+        np.array([fate == "dead" for _, fate in there], np.bool_),
+        {
+            table: np.array([index for index, (_, fate) in enumerate(there) if fate == name], np.int64)
+            for name, table in names.items()
+        },
+    )
+
+
 @pytest.mark.parametrize("compacted", [False, True])
 def test_every_pair_of_neighbours(compacted):
     """All fates × rows × letters of two neighbouring offsets: 1,296 windows."""
     one = list(itertools.product(FATES, range(3), range(3)))
     for pair in itertools.product(one, one):
-        there = [(at, fate) for at, (fate, _, _) in enumerate(pair) if fate != "none"]
-        expected = Expected(
-            np.array([at for at, _ in there], np.int64),
-            np.array([fate == "lands" for _, fate in there], np.bool_),
-            np.array([fate == "dead" for _, fate in there], np.bool_),
-        )
-        judged = judge(
-            expected, counted([n for _, n, _ in pair]), counted([n for _, _, n in pair]), compacted=compacted
-        )
-        found = [
-            {(fault, place) for fault, place, mask in judged.faults if at in judged.offsets[mask]} for at in (0, 1)
-        ]
+        expected = fates_of([fate for fate, _, _ in pair])
+        rows, letters = counted([n for _, n, _ in pair]), counted([n for _, _, n in pair])
+        found, landed, dead_lettered = judged(expected, rows, letters, compacted)
         assert found == [oracle(*each, compacted) for each in pair]
-        assert judged.landed == sum(fate == "lands" and rows > 0 for fate, rows, _ in pair)
-        assert judged.dead_lettered == sum(fate == "dead" and letters > 0 for fate, _, letters in pair)
+        assert landed == sum(fate == "lands" and rows > 0 for fate, rows, _ in pair)
+        assert dead_lettered == sum(fate == "dead" and letters > 0 for fate, _, letters in pair)
+
+
+def test_every_pair_of_tables():
+    """One offset, two tables: each is judged for itself, and the dead letters against both."""
+    fates = (*FATES, "lands b", "both")
+    for fate, in_a, in_b, letters in itertools.product(fates, range(3), range(3), range(3)):
+        expected = fates_of(["lands" if fate == "both" else fate], ("a", "b"))
+        if fate == "both":
+            expected = replace(expected, lands={"a": np.array([0]), "b": np.array([0])})
+        mail = counted([letters])
+        for table, rows in (("a", in_a), ("b", in_b)):
+            told = judge_rows(expected.of(table), counted([rows]), mail)
+            mine = "lands" if fate == "both" or fate == {"a": "lands", "b": "lands b"}[table] else "none"
+            wanted = oracle("dead" if fate == "dead" else mine, rows, letters, False)
+            assert {each[:2] for each in told.faults} == {each for each in wanted if each[1] is not Place.DEAD_LETTERS}
+        held = np.array([0] if in_a or in_b else [], np.int64)
+        told = judge_letters(expected, held, mail)
+        wanted = oracle(fate, in_a or in_b, letters, False)
+        assert {each[:2] for each in told.faults} == {each for each in wanted if each[1] is Place.DEAD_LETTERS}
+
+
+def test_a_window_is_cut_with_all_that_belongs_to_its_records():
+    changes = pa.table({"id": [10, 12, 13]})
+    whole = Fates(
+        np.array([10, 11, 12, 13]),
+        np.array([False, True, False, False]),
+        {"a": np.array([0, 2, 3]), "b": np.array([0])},
+        {"a": changes, "b": changes.slice(0, 1)},
+    )
+    part = whole.between(11, 13)
+    assert part.offsets.tolist() == [11, 12]
+    assert part.dead.tolist() == [True, False]
+    assert {table: indexes.tolist() for table, indexes in part.lands.items()} == {"a": [1]}
+    assert {table: rows.column("id").to_pylist() for table, rows in part.changes.items()} == {"a": [12]}
+    assert whole.between(0, 100) is whole
 
 
 def runs_of(*windows):

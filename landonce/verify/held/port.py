@@ -48,8 +48,8 @@ class Doubled:
     references: tuple[Reference, ...]
     spans: tuple[Span, ...] = ()
 
-    def touches(self, partition: Partition, first: int, end: int) -> bool:
-        return any(each.partition == partition and each.first < end and first < each.end for each in self.spans)
+    def holds(self, partition: Partition) -> bool:
+        return any(each.partition == partition for each in self.spans)
 
 
 class Held(ABC):

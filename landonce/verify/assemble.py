@@ -1,0 +1,106 @@
+"""From a pipeline file to an audit of it: which tables there are, what they hold, and what they should."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from landonce.check.retention import Retention
+from landonce.errors import TableUnfit
+from landonce.record.ledger import LedgerState
+from landonce.run.assemble import Parts, make_recipe
+from landonce.verify.audit import Auditor, Targets
+from landonce.verify.expect import Decoded, Expectation, OneTable, PlainDecoder, Transformed
+from landonce.verify.held.clickhouse import ClickHouseRows
+from landonce.verify.letters import Letters
+from landonce.verify.table import RowsAudit, TableAudit
+from landonce.verify.topic import PlainReader
+from landonce.write.clickhouse import ClickHouseSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class _ClickHouse:
+    """The one table of a pipeline that lands in ClickHouse."""
+
+    sink: ClickHouseSink
+
+    def known(self) -> tuple[str, ...]:
+        return (self.sink.table,)
+
+    def open(self, table: str) -> TableAudit:
+        del table
+        return RowsAudit(ClickHouseRows(self.sink))
+
+
+@contextmanager
+def opened_audit(parts: Parts, *, to_end: bool = False) -> Iterator[Auditor]:
+    """An audit that is ready to run. What it opens is closed afterwards."""
+    with ExitStack() as stack:
+        yield _auditor(parts, stack, to_end)
+
+
+def _auditor(parts: Parts, stack: ExitStack, to_end: bool) -> Auditor:
+    config, kafka = parts.config, parts.config.source.kafka
+    state = parts.ledger.load()
+    view = parts.broker.survey(kafka.topics)
+    targets, expectation = _clickhouse(parts, stack)
+    reader = PlainReader(kafka.bootstrap_servers, kafka.options)
+    stack.callback(reader.close)
+    return Auditor(
+        pipeline=config.pipeline,
+        state=state,
+        view=view,
+        reader=reader,
+        expectation=expectation,
+        targets=targets,
+        letters=Letters(config.dead_letters.path, config.pipeline, {_label(state, each) for each in kafka.topics}),
+        to_end=to_end,
+        compacted=_compacted(parts),
+        from_start=kafka.start == "earliest",
+    )
+
+
+def _clickhouse(parts: Parts, stack: ExitStack) -> tuple[Targets, Expectation]:
+    sink = parts.sink
+    if not sink.coordinates:
+        raise no_coordinates()
+    target = sink.target()
+    stack.callback(target.close)
+    recipe = make_recipe(parts, target)
+    sorting = OneTable(sink.table)
+    if recipe.transforms:
+        return _ClickHouse(sink), Transformed(recipe, sorting, lambda _: recipe.target, _session(parts, stack))
+    decoder = PlainDecoder(recipe.source, recipe.max_record_bytes)
+    return _ClickHouse(sink), Decoded(sorting, lambda _: decoder)
+
+
+def no_coordinates() -> TableUnfit:
+    return TableUnfit(
+        "the table keeps no coordinates (`coordinates: false`), so its rows cannot be told apart.",
+        safe="An audit changes nothing.",
+        command="compare row counts yourself, or land into a table with coordinates",
+    )
+
+
+def _label(state: LedgerState | None, topic: str) -> str:
+    return state.label(topic) if state is not None else topic
+
+
+def _compacted(parts: Parts) -> frozenset[str]:
+    kafka = parts.config.source.kafka
+    retention = Retention(kafka.bootstrap_servers, kafka.options)
+    return frozenset(topic for topic in kafka.topics if retention.compacted(topic))
+
+
+def _session(parts: Parts, stack: ExitStack) -> SparkSession:
+    """Spark is started only if there is something for it to evaluate."""
+    from landonce.run.session import open_session
+
+    session = open_session(parts.config.pipeline, parts.config.spark)
+    stack.callback(session.stop)
+    return session

@@ -1,0 +1,149 @@
+"""What an audit found in one partition: in numbers and ranges, and whether it is exact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from landonce.plan.ranges import Partition
+from landonce.verify.judge import Counted, Fates, Fault, Judged, Place
+from landonce.verify.runs import Runs
+
+
+@dataclass(frozen=True)
+class Unprovable:
+    """Offsets `[first, end)` that Kafka does not hold any more, and what can still be said of them."""
+
+    first: int
+    end: int
+    rows: int
+    """Rows that the target holds there. That none is missing cannot be proved; that none is there twice, can."""
+
+
+@dataclass
+class PartitionReport:
+    """One partition, of the topic or as one table holds it. `[first, end)` is where every record was compared."""
+
+    partition: Partition
+    label: str
+    first: int
+    end: int
+    read: int = 0
+    expected: int = 0
+    landed: int = 0
+    dead_lettered: int = 0
+    filtered: int = 0
+    in_flight: int = 0
+    """Rows at or above `end`: reported, and not judged."""
+    before: int = 0
+    """Rows below what the pipeline covered, or what Kafka still holds: only looked at for duplicates."""
+    vanished: int = 0
+    """Rows whose records compaction has taken since."""
+    unprovable: Unprovable | None = None
+    faults: dict[tuple[Fault, Place], Runs] = field(default_factory=dict)
+    told_elsewhere: dict[Fault, int] = field(default_factory=dict)
+    """Faults that are counted here, and whose ranges are told with the table that has them."""
+    doubled: tuple[str, ...] = ()
+    """Data files that are registered more than once and hold rows of this partition: these rows are the duplicates."""
+
+    def note_read(self, fates: Fates) -> None:
+        """The records of one more window."""
+        self.read += len(fates.offsets)
+        self.filtered += int(np.count_nonzero(~(fates.landing | fates.dead)))
+
+    def add(self, judged: Judged) -> None:
+        """What is at fault in one more window."""
+        self.vanished += judged.vanished
+        found = {(fault, place): mask for fault, place, mask in judged.faults}
+        for key in found.keys() | self.faults.keys():
+            self.faults.setdefault(key, Runs()).add(judged.offsets, found.get(key, judged.offsets < 0))
+
+    def note_repeated(self, place: Place, counted: Counted) -> None:
+        """Runs over neighbouring numbers: which other offsets there were in between is not known."""
+        twice = counted.offsets[counted.counts > 1]
+        if len(twice):
+            around = np.union1d(twice, twice + 1)
+            self.faults.setdefault((Fault.DUPLICATED, place), Runs()).add(around, np.isin(around, twice))
+
+    def count(self, fault: Fault) -> int:
+        own = sum(runs.records for (each, _), runs in self.faults.items() if each is fault)
+        return own + self.told_elsewhere.get(fault, 0)
+
+    @property
+    def exact(self) -> bool:
+        return not any(self.count(fault) for fault in Fault)
+
+    def listed(self) -> Iterator[tuple[Fault, Place, Runs]]:
+        for fault in Fault:
+            for place in Place:
+                runs = self.faults.get((fault, place))
+                if runs is not None and runs.records:
+                    yield fault, place, runs
+
+    def with_tables(self, tables: Sequence[PartitionReport]) -> PartitionReport:
+        """This partition of the topic, and what became of it in the tables."""
+        gone = [each.unprovable for each in tables if each.unprovable is not None]
+        alone = len(tables) == 1
+        return replace(
+            self,
+            expected=sum(each.expected for each in tables),
+            landed=sum(each.landed for each in tables),
+            in_flight=sum(each.in_flight for each in tables),
+            before=sum(each.before for each in tables),
+            vanished=self.vanished + sum(each.vanished for each in tables),
+            unprovable=replace(gone[0], rows=sum(each.rows for each in gone)) if gone else None,
+            faults={**self.faults, **(tables[0].faults if alone else {})},
+            told_elsewhere={} if alone else {fault: sum(each.count(fault) for each in tables) for fault in Fault},
+            doubled=tuple(path for each in tables for path in each.doubled),
+        )
+
+    def to_dict(self, faults: Sequence[Fault]) -> dict[str, Any]:
+        return {
+            "topic": self.partition.topic,
+            "partition": self.partition.number,
+            "label": self.label,
+            "judged": [self.first, self.end],
+            "read": self.read,
+            "expected": self.expected,
+            "landed": self.landed,
+            "dead_lettered": self.dead_lettered,
+            "filtered": self.filtered,
+            **self._judged_dict(faults),
+        }
+
+    def table_dict(self, faults: Sequence[Fault]) -> dict[str, Any]:
+        """As one table holds it: what was read, dead-lettered and filtered is not the table's."""
+        return {
+            "topic": self.partition.topic,
+            "partition": self.partition.number,
+            "label": self.label,
+            "judged": [self.first, self.end],
+            "expected": self.expected,
+            "landed": self.landed,
+            **self._judged_dict(faults),
+        }
+
+    def _judged_dict(self, faults: Sequence[Fault]) -> dict[str, Any]:
+        gone = self.unprovable
+        return {
+            **{fault.value: self.count(fault) for fault in faults},
+            "in_flight": self.in_flight,
+            "before": self.before,
+            "vanished": self.vanished,
+            "unprovable": None if gone is None else {"first": gone.first, "end": gone.end, "rows": gone.rows},
+            "ranges": [
+                {
+                    "fault": fault.value,
+                    "where": place.value,
+                    "records": runs.records,
+                    "listed": [[run.first, run.end, run.records] for run in runs.listed],
+                    "more": runs.more,
+                }
+                for fault, place, runs in self.listed()
+            ],
+            "files_registered_twice": list(self.doubled),
+            "exact": self.exact,
+        }

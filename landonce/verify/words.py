@@ -1,0 +1,113 @@
+"""A report in words, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.table import Table
+
+from landonce.verify.held.port import Doubled
+from landonce.verify.judge import FAULTS, Fault, Place
+from landonce.verify.partition import PartitionReport
+from landonce.verify.report import Report, TableReport
+
+_HEADS = {"read": "read", "landed": "landed", "dead_lettered": "dead", "filtered": "filtered"}
+_MOST = 50
+"""Tables that are listed, those at fault first."""
+
+
+def verdict(report: Report) -> str:
+    return "exactly once" if report.exact else "NOT exactly once"
+
+
+def counts(report: Report) -> str:
+    """All of it in one sentence."""
+    fates = (
+        f"{report.total('read')} read, {report.total('landed')} landed, {report.total('dead_lettered')} dead-lettered, "
+        f"{report.total('filtered')} filtered"
+    )
+    return f"{fates}, {', '.join(f'{report.count(fault)} {fault.value}' for fault in _ORDER)}"
+
+
+_ORDER = (Fault.DUPLICATED, Fault.MISSING, Fault.UNEXPECTED)
+
+
+def tables(report: Report) -> Iterator[Table]:
+    """A line for each partition; and where there are several tables, one for each of them."""
+    table = _empty("partition", "judged", *_HEADS.values(), *(fault.value for fault in FAULTS), words=2)
+    for each in report.partitions:
+        numbers = [*(getattr(each, name) for name in _HEADS), *(each.count(fault) for fault in FAULTS)]
+        table.add_row(str(each.partition), f"{each.first}..{each.end}", *map(str, numbers), style=_style(each.exact))
+    yield table
+    if len(report.tables) > 1:
+        table = _empty("table", "expected", "landed", *(fault.value for fault in FAULTS), words=1)
+        for held in sorted(report.tables, key=lambda each: each.exact)[:_MOST]:
+            numbers = [held.total("expected"), held.total("landed"), *(held.count(fault) for fault in FAULTS)]
+            table.add_row(held.table, *map(str, numbers), style=_style(held.exact))
+        yield table
+
+
+def _empty(*heads: str, words: int) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for at, name in enumerate(heads):
+        table.add_column(name, justify="left" if at < words else "right", no_wrap=True)
+    return table
+
+
+def _style(exact: bool) -> str:
+    return "" if exact else "red"
+
+
+def lines(report: Report) -> Iterator[str]:
+    """What is at fault, what is true and is not at fault, and what a reader must know."""
+    several = len(report.tables) > 1
+    for each in report.topics:
+        yield from _faults(each, "")
+    for table in report.tables:
+        name = f"{table.table}: " if several else ""
+        for each in table.partitions:
+            yield from _faults(each, name)
+        for stray in table.strays:
+            yield f"{name}{stray.partition}: {stray.rows} unexpected in the target: the topic has no such partition"
+        yield from (_doubled(table, file) for file in table.doubled)
+    if len(report.tables) > _MOST:
+        yield f"{len(report.tables) - _MOST} more tables are not listed."
+    for each in report.partitions:
+        yield from _asides(each)
+    yield from (*report.notes, *(note for table in report.tables for note in table.notes))
+
+
+def _faults(report: PartitionReport, table: str) -> Iterator[str]:
+    for fault, place, runs in report.listed():
+        listed = ", ".join(f"[{run.first}, {run.end})" for run in runs.listed)
+        more = f" and {runs.more} more" if runs.more else ""
+        where = "the target and the dead letters" if place is Place.BOTH else f"the {place.value}"
+        files = ""
+        if (fault, place) == (Fault.DUPLICATED, Place.TARGET) and report.doubled:
+            files = f"; {len(report.doubled)} data files that hold such rows are registered more than once: see below"
+        yield f"{table}{report.partition}: {runs.records} {fault.value} in {where}: {listed}{more}{files}"
+
+
+def _doubled(table: TableReport, file: Doubled) -> str:
+    held = ", ".join(f"{each.partition} [{each.first}, {each.end})" for each in file.spans) or "no rows"
+    said = "; ".join(
+        f"by snapshot {each.snapshot} ({each.at or 'expired since'}, manifest {each.manifest})"
+        for each in file.references
+    )
+    return f"{table.table}: {file.path} is registered {len(file.references)} times: {said}. It holds {held}."
+
+
+def _asides(each: PartitionReport) -> Iterator[str]:
+    if each.in_flight:
+        yield f"{each.partition}: {each.in_flight} rows at or above {each.end} are in flight and were not judged."
+    if each.vanished:
+        yield f"{each.partition}: {each.vanished} rows have no record any more: the topic is compacted. Not judged."
+    gone = each.unprovable
+    if gone is not None:
+        repeated = "" if each.count(Fault.DUPLICATED) else ", none of them twice"
+        yield (
+            f"{each.partition}: retention has deleted [{gone.first}, {gone.end}): that nothing is missing there "
+            f"cannot be proved any more. The target holds {gone.rows} rows of it{repeated}."
+        )
+    elif each.before:
+        yield f"{each.partition}: {each.before} rows below {each.first} were only looked at for duplicates."
