@@ -94,6 +94,16 @@ def publish(folder: Path, plan: str, names: Iterable[str], *, read_again: bool =
         _sync(folder)
 
 
+def is_staged(folder: Path, name: str) -> bool:
+    """Whether the file was written and does not count yet."""
+    return (folder / (name + _STAGED)).exists()
+
+
+def plan_of(name: str) -> str:
+    """What the files of the same plan have in common with this one."""
+    return name.rpartition("-")[0]
+
+
 def _name(plan: str, block: int) -> str:
     return f"{plan}-{block:04d}.jsonl"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
@@ -12,6 +12,7 @@ from landonce.config import secrets
 from landonce.config.values import Duration, Size
 
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")
+_SECRET_PROPERTY = re.compile(r"password|secret|token|credential|access-key", re.IGNORECASE)
 _RESERVED = {
     "bootstrap.servers",
     "group.id",
@@ -96,8 +97,137 @@ class ClickHouse(Part):
     settings: dict[str, str | int | float | bool] = Field(default_factory=dict)
 
 
+class Catalog(Part):
+    """Which Iceberg catalog. Other keys are properties that PyIceberg and Spark both get as they are.
+
+    Without a word: a SQLite file and a warehouse in the folder `lake`, which needs no server.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str = Field(default="landonce", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    type: str = "sql"
+    uri: SecretUrl | None = None
+    warehouse: str | None = None
+    spark: dict[str, str | int | float | bool] = Field(default_factory=dict, repr=False)
+
+    @model_validator(mode="after")
+    def _sound(self) -> Catalog:
+        if self.uri is None and self.type == "sql" and self.warehouse is not None:
+            raise ValueError("a SQL catalog with a warehouse needs a `uri` too")
+        if self.uri is None and self.type == "rest":
+            raise ValueError("a REST catalog needs a `uri`")
+        for name, value in (*(self.model_extra or {}).items(), *self.spark.items()):
+            if _SECRET_PROPERTY.search(name):
+                secrets.remember(str(value))
+        return self
+
+    @property
+    def embedded(self) -> bool:
+        return self.uri is None and self.type == "sql"
+
+    def properties(self) -> dict[str, str]:
+        """As PyIceberg takes them."""
+        told = {"type": self.type, **{name: str(value) for name, value in (self.model_extra or {}).items()}}
+        if self.uri is not None:
+            told["uri"] = self.uri.get_secret_value()
+        if self.warehouse is not None:
+            told["warehouse"] = self.warehouse
+        return told
+
+    def beside(self, folder: Path) -> Catalog:
+        if not self.embedded:
+            return self
+        lake = folder / "lake"
+        uri = SecretStr(f"sqlite:///{lake / 'catalog.db'}")
+        return self.model_copy(update={"uri": uri, "warehouse": f"file://{lake}"})
+
+
+class Routed(Part):
+    """One table of a fan-out. A record goes to it if the routing field says so; without a condition, every record does."""
+
+    table: str = Field(min_length=1)
+    equals: tuple[str, ...] = ()
+    match: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_value(cls, told: Any) -> Any:
+        if isinstance(told, dict) and isinstance(told.get("equals"), str):
+            return {**told, "equals": (told["equals"],)}
+        return told
+
+
+class Changes(Part):
+    """Records that change rows: where the operation stands, and what it is called."""
+
+    mode: Literal["upsert", "operation", "debezium", "dms"]
+    field: str = "op"
+    insert: tuple[str, ...] = ("c", "r", "i", "insert")
+    update: tuple[str, ...] = ("u", "update")
+    delete: tuple[str, ...] = ("d", "delete")
+
+
+class Iceberg(Part):
+    """Tables of Apache Iceberg: one, several, or one per value of a field."""
+
+    catalog: Catalog = Catalog()
+    table: str | None = None
+    """`db.events`, or `db.{kind}` for one table per value of the record's field `kind`."""
+    tables: tuple[Routed, ...] = ()
+    route_field: str | None = None
+    branch: str = "main"
+    create: bool = False
+    partition_by: tuple[str, ...] = ()
+    identity: tuple[str, ...] = ()
+    properties: dict[str, str | int | float | bool] = Field(default_factory=dict)
+    """Of tables that landonce creates."""
+    evolve: bool = False
+    case_insensitive: bool = False
+    unpartitioned: bool = False
+    coordinates: bool = True
+    rollback: Literal["follow", "refuse"] = "follow"
+    changes: Changes | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_column(cls, told: Any) -> Any:
+        if not isinstance(told, dict):
+            return told
+        alone = {name: (told[name],) for name in ("partition_by", "identity") if isinstance(told.get(name), str)}
+        return {**told, **alone}
+
+    @model_validator(mode="after")
+    def _sound(self) -> Iceberg:
+        if (self.table is None) == (not self.tables):
+            raise ValueError("name one `table`, or a list of `tables`")
+        if any(each.equals or each.match for each in self.tables) and self.route_field is None:
+            raise ValueError("tables: `equals` and `match` need a `route_field`")
+        if self.route_field is not None and not self.tables:
+            raise ValueError(
+                "route_field: goes with a list of `tables`; for one table per value write `table: db.{field}`"
+            )
+        if self.changes is not None and not self.identity:
+            raise ValueError("changes: rows are found by `identity`, the fields that name one row; it is missing")
+        return self
+
+    @property
+    def one_table(self) -> bool:
+        """Then the table is its own ledger, unless the file names another one."""
+        return self.table is not None and "{" not in self.table
+
+
 class Sink(Part):
-    clickhouse: ClickHouse
+    """Where records land: one of the two."""
+
+    clickhouse: ClickHouse | None = None
+    iceberg: Iceberg | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Sink:
+        if (self.clickhouse is None) == (self.iceberg is None):
+            raise ValueError("name one sink: clickhouse or iceberg")
+        return self
 
 
 class Ledger(Part):
@@ -144,17 +274,38 @@ class Pipeline(Part):
     source: Source
     transform: Transform = Transform()
     sink: Sink
-    ledger: Ledger = Ledger(sqlite=Path("landonce.ledger"))
+    ledger: Ledger | None = None
+    """Without a word: the table itself if it is one Iceberg table, else the SQLite file `landonce.ledger`."""
     batch: Batch = Batch()
     dead_letters: DeadLetters = DeadLetters(path=Path("dead"))
     stall: Duration = Field(default=300.0, gt=0)
     """How long an error that may pass is waited for before the run ends with an exit code."""
     spark: Spark = Spark()
 
+    @model_validator(mode="after")
+    def _sound(self) -> Pipeline:
+        told = self.sink.iceberg
+        if told is not None and not self.transform.empty and (told.changes is not None or told.evolve):
+            raise ValueError("transform: goes with neither `changes` nor `evolve`, which take records as they are")
+        return self
+
+    @property
+    def own_ledger(self) -> bool:
+        """The table is the ledger."""
+        return self.ledger is None and self.sink.iceberg is not None and self.sink.iceberg.one_table
+
+    @property
+    def outside_ledger(self) -> Ledger:
+        return self.ledger or Ledger(sqlite=Path("landonce.ledger"))
+
     def beside(self, folder: Path) -> Pipeline:
         """The same, with relative paths taken from the file's own folder, wherever the command is run."""
-        ledger = self.ledger
-        if ledger.sqlite is not None:
+        ledger = None if self.own_ledger else self.outside_ledger
+        if ledger is not None and ledger.sqlite is not None:
             ledger = ledger.model_copy(update={"sqlite": folder / ledger.sqlite})
         dead = self.dead_letters.model_copy(update={"path": folder / self.dead_letters.path})
-        return self.model_copy(update={"ledger": ledger, "dead_letters": dead})
+        sink = self.sink
+        if sink.iceberg is not None:
+            catalog = sink.iceberg.catalog.beside(folder)
+            sink = sink.model_copy(update={"iceberg": sink.iceberg.model_copy(update={"catalog": catalog})})
+        return self.model_copy(update={"ledger": ledger, "dead_letters": dead, "sink": sink})

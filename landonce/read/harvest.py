@@ -48,6 +48,8 @@ class Harvest:
     rejected: list[Rejected] = field(default_factory=list)
     messages: dict[tuple[Partition, int], Message] = field(default_factory=dict)
     """The rejected records themselves."""
+    latest: dict[Partition, int] = field(default_factory=dict)
+    """The latest timestamp in each partition, in milliseconds, where they were asked for."""
 
 
 def harvest(
@@ -58,6 +60,7 @@ def harvest(
     *,
     max_record_bytes: int,
     most_bytes: int,
+    timestamps: bool = False,
 ) -> Harvest:
     """Reads and decodes a block, chunk by chunk."""
     decoder = _decoder(schema, max_record_bytes)
@@ -65,12 +68,20 @@ def harvest(
     tables = []
     for records in read(ranges, options):
         if result.bytes_read > most_bytes:
-            raise _too_large(ranges, result, most_bytes)
+            raise too_large(ranges, result.read, result.bytes_read, most_bytes)
         tables.append(_decode(decoder, records, labels, result))
+        if timestamps:
+            note_latest(records, result.latest)
     empty = with_coordinates(schema.arrow.empty_table(), Partition("", 0), pa.array([], pa.int64()), "")
     rows = pa.concat_tables([empty, *tables]) if tables else empty
     result.rows = in_order(rows) if len(ranges) > 1 else rows
     return result
+
+
+def note_latest(records: Records, latest: dict[Partition, int]) -> None:
+    """Timestamps need not be in order, so all of them are looked at."""
+    newest = max(map(Message.timestamp, records.messages))[1]
+    latest[records.partition] = max(newest, latest.get(records.partition, newest))
 
 
 @lru_cache(maxsize=4)
@@ -79,8 +90,9 @@ def _decoder(schema: Schema, max_record_bytes: int) -> JsonDecoder:
     return JsonDecoder(schema, max_record_bytes=max_record_bytes)
 
 
-def _too_large(ranges: tuple[Range, ...], result: Harvest, most_bytes: int) -> BlockTooLarge:
-    fitting = max(1, int(most_bytes / _SPARE / (result.bytes_read / max(result.read, 1))))
+def too_large(ranges: tuple[Range, ...], read_so_far: int, bytes_read: int, most_bytes: int) -> BlockTooLarge:
+    """What a worker says before a block fills its memory."""
+    fitting = max(1, int(most_bytes / _SPARE / (bytes_read / max(read_so_far, 1))))
     return BlockTooLarge(
         f"the block that begins with {ranges[0]} holds more than {most_bytes // 10**6} MB: its records are much larger "
         "than those before.",

@@ -7,7 +7,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from landonce.config.model import Pipeline
+from landonce.commit.publish import Letters
+from landonce.config.model import ClickHouse, Pipeline
 from landonce.errors import ConfigError, TableUnfit
 from landonce.read.broker import Broker
 from landonce.read.ddl import parse_schema
@@ -19,14 +20,18 @@ from landonce.record.ledger import Ledger
 from landonce.record.open import postgres_ledger, sqlite_ledger
 from landonce.run import transform
 from landonce.run.driver import Driver
+from landonce.run.inserting import Inserting
 from landonce.run.observe import Observer
 from landonce.run.pace import Pace
 from landonce.run.protocol import Settings
 from landonce.run.session import is_remote
 from landonce.run.workers import SparkWorkers
 from landonce.write.clickhouse import ClickHouseSink
+from landonce.write.iceberg.ledger import TableLedger
+from landonce.write.iceberg.sink import IcebergSink
 from landonce.write.recipe import Recipe
 from landonce.write.sink import Level, Target
+from landonce.write.work import work
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,19 @@ class Parts:
     config: Pipeline
     broker: Broker
     ledger: Ledger
-    sink: ClickHouseSink
+    sink: ClickHouseSink | IcebergSink
+
+    @property
+    def clickhouse(self) -> ClickHouseSink:
+        if not isinstance(self.sink, ClickHouseSink):
+            raise TypeError(f"{self.sink} is not ClickHouse")
+        return self.sink
+
+    @property
+    def iceberg(self) -> IcebergSink:
+        if not isinstance(self.sink, IcebergSink):
+            raise TypeError(f"{self.sink} is not Iceberg")
+        return self.sink
 
     @property
     def consumer(self) -> dict[str, Any]:
@@ -47,8 +64,18 @@ class Parts:
 def open_parts(config: Pipeline) -> Parts:
     """The parts that every command needs."""
     kafka = config.source.kafka
-    told = config.sink.clickhouse
-    sink = ClickHouseSink(
+    broker = Broker(kafka.bootstrap_servers, kafka.options)
+    sink = _sink(config)
+    if config.own_ledger and isinstance(sink, IcebergSink):
+        return Parts(config, broker, own_ledger(sink), sink)
+    return Parts(config, broker, _ledger(config), sink)
+
+
+def _sink(config: Pipeline) -> ClickHouseSink | IcebergSink:
+    if config.sink.iceberg is not None:
+        return IcebergSink.of(config.sink.iceberg, config.pipeline)
+    told = clickhouse_of(config)
+    return ClickHouseSink(
         url=told.url.get_secret_value(),
         table=told.table,
         pipeline=config.pipeline,
@@ -56,29 +83,42 @@ def open_parts(config: Pipeline) -> Parts:
         cluster=told.cluster,
         settings=told.settings,
     )
-    return Parts(config, Broker(kafka.bootstrap_servers, kafka.options), _ledger(config), sink)
+
+
+def clickhouse_of(config: Pipeline) -> ClickHouse:
+    """The file's section on ClickHouse."""
+    if config.sink.clickhouse is None:
+        raise ConfigError("sink: name clickhouse or iceberg.")
+    return config.sink.clickhouse
+
+
+def own_ledger(sink: IcebergSink) -> TableLedger:
+    """The one table as its own ledger."""
+    return TableLedger(sink.place(sink.static[0]), follow=sink.told.rollback == "follow")
 
 
 def _ledger(config: Pipeline) -> Ledger:
-    if config.ledger.sqlite is not None:
-        return sqlite_ledger(config.ledger.sqlite, config.pipeline)
-    if config.ledger.postgres is None:
+    told = config.outside_ledger
+    if told.sqlite is not None:
+        return sqlite_ledger(told.sqlite, config.pipeline)
+    if told.postgres is None:
         raise ConfigError("ledger: name sqlite or postgres.")
-    return postgres_ledger(config.ledger.postgres.get_secret_value(), config.pipeline)
+    return postgres_ledger(told.postgres.get_secret_value(), config.pipeline)
 
 
 def create_if_asked(parts: Parts, target: Target) -> bool:
     """Creates the table from the declared schema, or from a sample, if the file asks for it and there is none."""
-    told = parts.config.sink.clickhouse
+    told = clickhouse_of(parts.config)
     if not told.create or target.exists():
         return False
     target.create(
-        declared_schema(parts.config) or _sampled(parts), order_by=told.order_by, partition_by=told.partition_by
+        declared_schema(parts.config) or sampled_schema(parts), order_by=told.order_by, partition_by=told.partition_by
     )
     return True
 
 
-def _sampled(parts: Parts) -> Schema:
+def sampled_schema(parts: Parts) -> Schema:
+    """What some of the records look like."""
     if parts.config.transform.select:
         raise ConfigError("transform.select: declare `source.kafka.schema`, and create the table yourself.")
     return infer(parts.broker.survey(parts.config.source.kafka.topics), parts.consumer)
@@ -104,7 +144,7 @@ def make_recipe(parts: Parts, target: Target) -> Recipe:
         consumer=tuple(sorted(parts.consumer.items())),
         source=source,
         target=table,
-        sink=parts.sink,
+        sink=parts.clickhouse,
         dead_letters=config.dead_letters.path,
         max_record_bytes=config.source.kafka.max_record_bytes,
         block_bytes=config.batch.block_bytes,
@@ -136,25 +176,22 @@ def make_driver(parts: Parts, target: Target, session: SparkSession, observer: O
     """A driver that is ready to run: the table is fit, the expressions are sound, the dead letters have a place."""
     config = parts.config
     refuse_unfit(target)
-    _dead_letters_reachable(config)
+    dead_letters_reachable(config)
     recipe = make_recipe(parts, target)
     if recipe.transforms:
         transform.examine(session, recipe)
-    workers = SparkWorkers(session, recipe)
+    workers = SparkWorkers(session, work, transform.sow)
+    told = clickhouse_of(config)
+    settings = Settings(
+        table=told.table, fingerprint=recipe.fingerprint(), start=Start(config.source.kafka.start), once=once
+    )
     return Driver(
-        settings=Settings(
-            table=config.sink.clickhouse.table,
-            fingerprint=recipe.fingerprint(),
-            start=Start(config.source.kafka.start),
-            once=once,
-        ),
+        pipeline=config.pipeline,
         topics=config.source.kafka.topics,
-        recipe=recipe,
         broker=parts.broker,
         ledger=parts.ledger,
-        target=target,
-        workers=workers,
-        pace=Pace(config.batch, config.sink.clickhouse.deadline, workers.parallelism),
+        hands=Inserting(settings, recipe, target, workers, Letters(recipe.dead_letters, config.pipeline)),
+        pace=Pace(config.batch, told.deadline, workers.parallelism),
         stall=config.stall,
         observer=observer,
     )
@@ -171,7 +208,8 @@ def refuse_unfit(target: Target) -> None:
         )
 
 
-def _dead_letters_reachable(config: Pipeline) -> None:
+def dead_letters_reachable(config: Pipeline) -> None:
+    """Workers and driver see the same folder, or nothing starts."""
     if is_remote(config.spark) and not config.dead_letters.shared:
         raise ConfigError(
             f"dead_letters.path: {config.dead_letters.path} is a folder of this machine, and the workers run on others.",

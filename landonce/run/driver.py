@@ -1,4 +1,4 @@
-"""The driver: performs, one after another, the effects that `protocol` asks for.
+"""The driver: performs, one after another, the effects that the sink's protocol asks for.
 
 Nothing is decided here. An effect that fails because something is away is tried again until the stall budget is used
 up; every other failure ends the run, and whatever was pending is settled by the next start.
@@ -11,26 +11,21 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from landonce.commit import dead_letters
-from landonce.errors import Fenced, Halt, LandonceError, LedgerUnavailable, Stalled, Transient
+from landonce.errors import Fenced, Halt, LandonceError, LedgerUnavailable, RolledBack, Stalled, Transient
 from landonce.failpoints import reach
-from landonce.plan.blocks import Plan, token
 from landonce.plan.ranges import Partition
 from landonce.read.broker import Broker
 from landonce.read.source import Extent, SourceView, available
 from landonce.record import ledger as states
 from landonce.record.ledger import Ledger, LedgerState, Totals
 from landonce.record.swap import key
-from landonce.run import protocol
+from landonce.run.hands import Hands
 from landonce.run.observe import BatchReport, Observer
 from landonce.run.pace import Pace
-from landonce.run.protocol import Change, Commit, Effect, Look, Reply, Settings, Step, Surveyed, Write
-from landonce.run.workers import SparkWorkers
+from landonce.run.protocol import Acquire, Change, Idle, Step, Stop, Survey, Surveyed
 from landonce.write.receipt import BlockResult, Fate
-from landonce.write.recipe import Recipe, Task
-from landonce.write.sink import Target, look_by_name, wait_out
 
 T = TypeVar("T")
 _GLANCE, _BRIEFLY = 0.5, 0.2
@@ -41,13 +36,11 @@ _GLANCE, _BRIEFLY = 0.5, 0.2
 class Driver:
     """One run of one pipeline."""
 
-    settings: Settings
+    pipeline: str
     topics: tuple[str, ...]
-    recipe: Recipe
     broker: Broker
     ledger: Ledger
-    target: Target
-    workers: SparkWorkers
+    hands: Hands
     pace: Pace
     stall: float
     observer: Observer
@@ -58,8 +51,6 @@ class Driver:
     _troubled: float | None = None
     _lag: int = 0
     _source: SourceView | None = None
-    _late: bool = False
-    _letter_ends: dict[Partition, int] | None = None
 
     def run(self) -> Totals:
         """Until stopped, or until what was there at the start is done. Gives what this run did.
@@ -74,17 +65,22 @@ class Driver:
 
     def _run(self) -> Totals:
         before: Totals | None = None
-        driver, effect = protocol.begin(self.settings)
-        while not isinstance(effect, protocol.Stop):
+        driver, effect = self.hands.begin()
+        while not isinstance(effect, Stop):
             self.observer.step(effect)
             reach(f"{effect.step.value}.before")
-            reply = self._patiently(lambda effect=effect: self._perform(effect))  # type: ignore[misc]
+            try:
+                reply = self._patiently(lambda effect=effect: self._perform(effect))  # type: ignore[misc]
+            except RolledBack as told:
+                self.observer.trouble(told.what)
+                driver, effect = self.hands.begin()
+                continue
             reach(f"{effect.step.value}.after")
             if isinstance(reply, LedgerState):
                 self._note(effect, reply)
                 before = before or reply.totals
-            driver, effect = protocol.advance(self._patient(driver), reply)
-        return driver.state.totals.minus(before or Totals())
+            driver, effect = self.hands.advance(driver, reply)
+        return self._held.totals.minus(before or Totals())
 
     def _raise_if_fenced(self) -> None:
         try:
@@ -94,38 +90,28 @@ class Driver:
         if self._state is not None and (seen is None or key(seen) != key(self._state)):
             raise states.fenced(self._state, seen) from None
 
-    def _perform(self, effect: Effect) -> Reply:
-        if isinstance(effect, protocol.Acquire):
+    def _perform(self, effect: Any) -> Any:
+        if isinstance(effect, Acquire):
             return self._acquire()
-        if isinstance(effect, protocol.Survey):
+        if isinstance(effect, Survey):
             return self._survey()
         if isinstance(effect, Change):
             return self.ledger.change(effect.old, effect.new)
-        if isinstance(effect, protocol.Await):
-            wait_out(self.target, effect.deadline)
-            return None
-        if isinstance(effect, protocol.Kill):
-            self.target.kill()
-            return self.target.now()
-        if isinstance(effect, Look):
-            return look_by_name(self.target, self._held, effect.floors)
-        if isinstance(effect, Write):
-            return self._write(effect)
-        if isinstance(effect, Commit):
-            names = [receipt.dead_letters for receipt in effect.receipts]
-            again = any(names) and self._lettered_before(effect.plan)
-            dead_letters.publish(self.recipe.dead_letters, self._stem(effect.plan), names, read_again=again)
-            return None
-        if isinstance(effect, protocol.Idle):
+        if isinstance(effect, Idle):
             return self._idle()
-        raise TypeError(f"not an effect: {effect!r}")
+        if effect.step is Step.WRITE:
+            return self._write(effect)
+        return self.hands.perform(effect, self._held)
 
     def _acquire(self) -> LedgerState:
         """Takes the pipeline. Of two that start at once the later one has it, and the other hears `Fenced` next."""
-        state = self.ledger.load() or self.ledger.create(LedgerState(self.recipe.pipeline, lineage=uuid.uuid4().hex))
+        state = self.ledger.load() or self.ledger.create(LedgerState(self.pipeline, lineage=uuid.uuid4().hex))
         while True:
             try:
-                return self.ledger.change(state, states.taken(state, uuid.uuid4().hex))
+                taken = self.ledger.change(state, states.taken(state, uuid.uuid4().hex))
+                if told := self.hands.acquired(taken):
+                    self.observer.trouble(told)
+                return taken
             except Fenced:
                 seen = self.ledger.load()
                 if seen is None:
@@ -134,17 +120,18 @@ class Driver:
 
     def _survey(self) -> Surveyed:
         source = self.broker.survey(self.topics)
-        if self.settings.once:
+        if self.hands.once:
             source = self._clipped(source)
         self._source = source
         self._measure_lag()
         return Surveyed(
             source=source,
-            target_now=self.target.now(),
+            target_now=self.hands.now(),
             limits=self.pace.limits(),
             patience=self.pace.patience(),
             due=time.monotonic() - self._began >= self.pace.batch.interval,
             stop=self.stopping.is_set(),
+            look=self.hands.look_due(),
         )
 
     def _measure_lag(self) -> None:
@@ -171,57 +158,17 @@ class Driver:
             raise ValueError("nothing is asked or written before the pipeline is acquired")
         return self._state
 
-    def _lettered_before(self, plan: Plan) -> bool:
-        """Whether a ledger that was lost or restored may have dead-lettered some of this. Looked up once per run.
-
-        The kind of the plan does not tell: records that cannot land may stand above all that the target holds.
-        """
-        if self._letter_ends is None:
-            self._letter_ends = dead_letters.ends(self.recipe.dead_letters, self.recipe.pipeline)
-        ends = self._letter_ends
-        return any(
-            each.first < ends.get(self._held.labelled(each.partition), 0)
-            for block in plan.blocks
-            for each in block.ranges
-        )
-
-    def _stem(self, plan: Plan) -> str:
-        return dead_letters.stem(self.recipe.pipeline, plan.batch, self._held.lineage)
-
-    def _write(self, effect: Write) -> tuple[BlockResult, ...]:
-        state = self._held
+    def _write(self, effect: Any) -> tuple[BlockResult, ...]:
         began = time.monotonic()
-        tasks = [
-            Task(
-                index=index,
-                batch=effect.plan.batch,
-                plan=self._stem(effect.plan),
-                block=effect.plan.blocks[index],
-                token=token(state.identity, effect.plan.blocks[index]),
-                deadline=effect.plan.deadline,
-                mode=effect.mode,
-                kind=effect.plan.kind,
-                labels=state.labels,
-            )
-            for index in effect.indexes
-        ]
-        results = self.workers.write(tasks)
+        results: tuple[BlockResult, ...] = self.hands.perform(effect, self._held)
         receipts = [result.receipt for result in results if result.receipt is not None]
         read, size = sum(each.read for each in receipts), sum(each.bytes_read for each in receipts)
         answered = all(result.fate is not Fate.DOUBTFUL for result in results)
         self.pace.saw(read, size, time.monotonic() - began if answered else 0.0)
-        self._late = any(result.fate is Fate.LATE for result in results)
         for result in results:
-            if result.fate not in (Fate.LANDED, Fate.HALTED):
+            if result.fate not in (Fate.LANDED, Fate.WAITING, Fate.HALTED):
                 self._trouble(f"block {effect.plan.blocks[result.index]} is {result.fate.value}. {result.why}".strip())
         return results
-
-    def _patient(self, driver: protocol.Driver) -> protocol.Driver:
-        """What came too late gets twice the time: with the same deadline again it might be late for ever."""
-        if not self._late or driver.surveyed is None:
-            return driver
-        self._late = False
-        return replace(driver, surveyed=replace(driver.surveyed, patience=2 * driver.surveyed.patience))
 
     def _idle(self) -> bool:
         """Until the interval is over; once it is, a few looks per second for whatever comes next."""
@@ -231,7 +178,7 @@ class Driver:
         self.stopping.wait(min(max(left, min(interval, _GLANCE), _BRIEFLY), _GLANCE))
         return not self.stopping.is_set()
 
-    def _note(self, effect: Effect, state: LedgerState) -> None:
+    def _note(self, effect: Any, state: LedgerState) -> None:
         """Keeps the state for labels and tokens, and tells the observer of a recorded batch."""
         if effect.step in (Step.ACQUIRE, Step.PREPARE):
             self._began = time.monotonic()

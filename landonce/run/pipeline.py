@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 
 from pyspark.sql import SparkSession
 
 from landonce.config.model import Pipeline
 from landonce.record.ledger import Totals
-from landonce.run.assemble import create_if_asked, make_driver, open_parts
+from landonce.run.assemble import Parts, create_if_asked, make_driver, open_parts
+from landonce.run.assemble_iceberg import lake_conf, make_iceberg_driver, open_lake
 from landonce.run.driver import Driver
 from landonce.run.observe import Observer, Silent
 from landonce.run.session import open_session
+from landonce.write.iceberg.lake import Lake
+from landonce.write.iceberg.sink import IcebergSink
 
 
 def run_pipeline(
@@ -27,18 +31,31 @@ def run_pipeline(
     batch in hand. Every way out but a return is an error of `landonce.errors`, and after each of them starting again is safe.
     """
     parts = open_parts(config)
-    target = parts.sink.target()
     borrowed = SparkSession.getActiveSession()
-    try:
-        create_if_asked(parts, target)
-        session = open_session(config.pipeline, config.spark, expressions=not config.transform.empty)
-        driver = make_driver(parts, target, session, observer or Silent(), once=once)
+    with closing(parts.ledger), _ready(parts, observer or Silent(), once=once) as (driver, session):
         if ready is not None:
             ready(driver)
         totals = driver.run()
         if borrowed is None:
             session.stop()
         return totals
-    finally:
-        target.close()
-        parts.ledger.close()
+
+
+@contextmanager
+def _ready(parts: Parts, observer: Observer, *, once: bool) -> Iterator[tuple[Driver, SparkSession]]:
+    """The driver for the file's sink, and the session that its workers run in."""
+    config = parts.config
+    if isinstance(parts.sink, IcebergSink):
+        opened: list[SparkSession] = []
+        lake = open_lake(parts, lambda: opened[0])
+        opened.append(open_session(config.pipeline, config.spark, expressions=_evaluates(lake), extra=lake_conf(lake)))
+        yield make_iceberg_driver(parts, lake, opened[0], observer, once=once), opened[0]
+        return
+    with closing(parts.sink.target()) as target:
+        create_if_asked(parts, target)
+        session = open_session(config.pipeline, config.spark, expressions=not config.transform.empty)
+        yield make_driver(parts, target, session, observer, once=once), session
+
+
+def _evaluates(lake: Lake) -> bool:
+    return lake.recipe.transforms or lake.by_spark

@@ -38,10 +38,12 @@ _LOUD = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """PySpark logs every error that it raises, with its Java stack; landonce reports errors itself."""
 
 
-def open_session(pipeline: str, spark: Spark, *, expressions: bool = True) -> SparkSession:
+def open_session(
+    pipeline: str, spark: Spark, *, expressions: bool = True, extra: Mapping[str, str] | None = None
+) -> SparkSession:
     """A session for this pipeline. Where no `expressions` are evaluated, the JVM only passes tasks on, and starts faster.
 
-    landonce puts no secret into Spark's configuration; what a user puts there is kept out of the list of processes.
+    `extra`: a catalog's settings, which may hold secrets. They are kept out of the list of processes, as are a user's own.
     """
     need_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -49,7 +51,7 @@ def open_session(pipeline: str, spark: Spark, *, expressions: bool = True) -> Sp
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     for name in _LOUD:
         logging.getLogger(name).disabled = True
-    with _settings_for_java(_settings(pipeline, spark, expressions)) as builder:
+    with _settings_for_java(_settings(pipeline, spark, expressions, extra or {})) as builder:
         session = builder.getOrCreate()
     _refuse_speculation(session)
     for name, value in _PINNED.items():
@@ -59,13 +61,13 @@ def open_session(pipeline: str, spark: Spark, *, expressions: bool = True) -> Sp
     return session
 
 
-def _settings(pipeline: str, spark: Spark, expressions: bool) -> dict[str, str]:
+def _settings(pipeline: str, spark: Spark, expressions: bool, extra: Mapping[str, str]) -> dict[str, str]:
     own: dict[str, str] = {}
     if not _submitted():
         java = f"-Dlog4j2.configurationFile={_quiet_log()}" + ("" if expressions else f" {_QUICK_START}")
         own = {**_DEFAULTS, "spark.master": spark.master or "local[*]", "spark.driver.extraJavaOptions": java}
     told = {name: str(value) for name, value in spark.conf.items()}
-    return {"spark.app.name": f"landonce {pipeline}", **own, **told, **_PINNED}
+    return {"spark.app.name": f"landonce {pipeline}", **own, **extra, **told, **_PINNED}
 
 
 @contextmanager

@@ -31,12 +31,12 @@ from dataclasses import dataclass, replace
 from landonce import errors
 from landonce.plan.blocks import Kind, Plan
 from landonce.plan.packing import pack, take
-from landonce.plan.ranges import Partition, Range
+from landonce.plan.ranges import Range
 from landonce.read.source import Start, available, bind
 from landonce.record import ledger as states
-from landonce.record.ledger import LedgerState, TableMark, Totals
+from landonce.record.ledger import LedgerState, Totals
 from landonce.run.protocol import Acquire, Change, Idle, Step, Stop, Survey, Surveyed, balance
-from landonce.write.marks import Stand, TableView, adopted, behind_ranges, stand
+from landonce.write.marks import Stand, TableView, adopted, behind_ranges, caught_up, past_epochs, stand, takes_part
 from landonce.write.own import rollback_refused
 from landonce.write.receipt import BlockResult, Fate, Receipt
 
@@ -78,6 +78,7 @@ class WriteFiles:
     plan: Plan
     indexes: tuple[int, ...]
     stands: tuple[Stand, ...]
+    """The tables that take part. Others get no rows."""
     final: bool
     """Tables were made and evolved already: what does not fit now is a dead letter."""
     step = Step.WRITE
@@ -105,9 +106,9 @@ class CommitTables:
 
 @dataclass(frozen=True)
 class Committed:
-    """Every table holds its rows. The marks of the tables that the plan was committed to."""
+    """Every table holds its rows. The tables that the plan was committed to, as they are now."""
 
-    tables: tuple[tuple[str, TableMark], ...] = ()
+    views: tuple[TableView, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -178,11 +179,13 @@ def advance(driver: Driver, reply: Reply) -> Next:
     if step is Step.OPEN:
         return _to(replace(driver, opened=True), Step.LOOK, Look())
     if step is Step.COMMIT and isinstance(reply, Committed):
-        return _change(driver, Step.RECORD, _recorded(driver, reply.tables))
+        driver = replace(driver, stands=_refreshed(driver.stands or (), reply.views))
+        return _change(driver, Step.RECORD, _recorded(driver))
     if step is Step.COMMIT and isinstance(reply, Moved):
         return _to(replace(driver, receipts=(), opened=False, stands=None), Step.LOOK, Look())
     if step is Step.RECORD:
-        return _to(replace(driver, receipts=(), opened=False), Step.SURVEY, Survey())
+        stands = tuple(stand(driver.state, each.view) for each in driver.stands or ())
+        return _to(replace(driver, receipts=(), opened=False, stands=stands), Step.SURVEY, Survey())
     if step is Step.IDLE:
         return _to(driver, Step.SURVEY, Survey()) if reply else _to(driver, Step.STOP, Stop())
     raise ValueError(f"step {step.value!r} does not take the reply {reply!r}")
@@ -222,8 +225,13 @@ def _look_or_go_on(driver: Driver) -> Next:
 
 
 def _after_look(driver: Driver, looked: Looked) -> Next:
+    """A ledger that was restored may have handed out an epoch that a table knows already: the next one is past all of them."""
     if driver.state.fresh:
         return _change(driver, Step.BIND, _first_binding(driver, looked))
+    past = past_epochs(view for view in looked.views if view.mark and view.mark.state.owner != driver.state.owner)
+    if past > driver.state.epoch:
+        raised = replace(driver.state, epoch=past, version=driver.state.version + 1)
+        return _change(replace(driver, stands=None, receipts=()), Step.BIND, raised)
     stands = tuple(stand(driver.state, view) for view in looked.views)
     _may_follow(driver.settings, stands)
     return _go_on(_with_stands(driver, stands), stands)
@@ -269,8 +277,7 @@ def _go_on(driver: Driver, stands: tuple[Stand, ...]) -> Next:
 
 def _prepare(driver: Driver, ranges: tuple[Range, ...], kind: Kind) -> Next:
     """Batches are numbered past everything that any table ever carried, so that a later one is told from an earlier one."""
-    stands = driver.stands or ()
-    seen = [max(each.view.latest, each.view.mark.batch if each.view.mark else 0) for each in stands]
+    seen = [each.view.batch for each in driver.stands or ()]
     plan = Plan(
         batch=max([driver.state.batch, *seen]) + 1,
         blocks=pack(ranges, driver.settings.target, driver.world.limits),
@@ -285,24 +292,18 @@ def _write(driver: Driver) -> Next:
     """All blocks of the pending plan that have no receipt yet."""
     done = {index for index, _ in driver.receipts}
     indexes = tuple(index for index in range(len(driver.pending.blocks)) if index not in done)
-    taking = taking_part(driver.pending.kind, driver.stands or ())
-    return _to(driver, Step.WRITE, WriteFiles(driver.pending, indexes, taking, driver.opened))
+    return _to(driver, Step.WRITE, WriteFiles(driver.pending, indexes, _taking(driver), driver.opened))
 
 
-def taking_part(kind: Kind, stands: Iterable[Stand]) -> tuple[Stand, ...]:
-    """New offsets go to the tables that are in step, offsets that are delivered again to those that are behind.
-
-    A table that is behind must not get new rows: its mark would then cover ranges that it lacks.
-    """
-    return tuple(each if each.behind is (kind is Kind.REPLAY) else replace(each, floors=_NOTHING) for each in stands)
+def _taking(driver: Driver) -> tuple[Stand, ...]:
+    """Where the tables begin that take part in the pending plan."""
+    ranges = tuple(each for block in driver.pending.blocks for each in block.ranges)
+    return tuple(each for each in driver.stands or () if takes_part(driver.pending.kind, ranges, each))
 
 
-_NOTHING = ((Partition("", -1), 0),)
-"""The floors of a table that takes no part."""
-
-
-def takes_part(each: Stand) -> bool:
-    return each.floors is not _NOTHING and each.floors != _NOTHING
+def _refreshed(stands: tuple[Stand, ...], views: Iterable[TableView]) -> tuple[Stand, ...]:
+    now = {view.table: view for view in views}
+    return tuple(replace(each, view=now.get(each.view.table, each.view)) for each in stands)
 
 
 def _after_write(driver: Driver, results: tuple[BlockResult, ...]) -> Next:
@@ -319,17 +320,16 @@ def _after_write(driver: Driver, results: tuple[BlockResult, ...]) -> Next:
         return _write(driver)
     receipts = tuple(receipt for _, receipt in driver.receipts)
     balance(driver.pending, receipts)
-    taking = taking_part(driver.pending.kind, driver.stands or ())
-    return _to(driver, Step.COMMIT, CommitTables(driver.pending, receipts, taking, _recorded(driver, ())))
+    return _to(driver, Step.COMMIT, CommitTables(driver.pending, receipts, _taking(driver), _recorded(driver)))
 
 
-def _recorded(driver: Driver, tables: tuple[tuple[str, TableMark], ...]) -> LedgerState:
+def _recorded(driver: Driver) -> LedgerState:
     """What was delivered again was counted when it was delivered first."""
     totals = Totals()
     if driver.pending.kind is not Kind.REPLAY:
         for _, receipt in driver.receipts:
             totals = totals.plus(receipt.totals)
-    return states.recorded(driver.state, totals, dict(tables))
+    return states.recorded(driver.state, totals, caught_up(driver.state, (each.view for each in driver.stands or ())))
 
 
 def _may_follow(settings: Settings, stands: tuple[Stand, ...]) -> None:

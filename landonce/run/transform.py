@@ -11,6 +11,7 @@ from __future__ import annotations
 import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -22,10 +23,8 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from landonce.errors import ConfigError, LandonceError
-from landonce.plan.ranges import Partition
-from landonce.read.harvest import Rejected
 from landonce.read.schema import Schema
-from landonce.write.conform import conform
+from landonce.write.conform import KEEP, chosen, conform, misfit
 from landonce.write.land import named
 from landonce.write.receipt import BlockResult, Fate
 from landonce.write.recipe import Recipe, Task
@@ -33,9 +32,10 @@ from landonce.write.sink import COORDINATES
 from landonce.write.work import Reaped, deliver, gather, guarded
 
 _Half = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+Sow = Callable[[Any, Any, pa.Table, Reaped | LandonceError], BlockResult]
+"""Lands the rows of one block; or says what became of it, where the reading half failed."""
 
 _ACCOUNT = "__landonce_account"
-_KEEP = "__landonce_keep"
 _PRIVATE = (*COORDINATES, _ACCOUNT)
 _CARRIED = {"_topic": pa.string(), "_partition": pa.int32(), "_offset": pa.int64(), _ACCOUNT: pa.binary()}
 _PLAIN_NODES = {"Project", "LogicalRDD", "LocalRelation", "OneRowRelation", "MapInArrow", "Range", "SubqueryAlias"}
@@ -89,24 +89,24 @@ def reaped_schema(source: Schema) -> pa.Schema:
     return pa.schema([*(pa.field(name, type_) for name, type_ in _CARRIED.items()), *fields])
 
 
-def shaped(frame: DataFrame, recipe: Recipe) -> DataFrame:
+def shaped(frame: DataFrame, recipe: Any) -> DataFrame:
     """The user's expressions beside the coordinates. They are not asked about the row that holds the account."""
     is_record = sql.col(_ACCOUNT).isNull()
     chosen = chosen_columns(recipe)
     names = frame.select(*chosen).columns
     values = [sql.when(is_record, each).alias(name) for name, each in zip(names, chosen, strict=True)]
-    return frame.select(*_carried(), sql.when(is_record, keep_column(recipe)).alias(_KEEP), *values)
+    return frame.select(*_carried(), sql.when(is_record, keep_column(recipe)).alias(KEEP), *values)
 
 
 def _carried() -> list[Column]:
     return [sql.col(name) for name in _PRIVATE]
 
 
-def keep_column(recipe: Recipe) -> Column:
+def keep_column(recipe: Any) -> Column:
     return sql.expr(recipe.where) if recipe.where is not None else sql.lit(True)
 
 
-def chosen_columns(recipe: Recipe) -> list[Column]:
+def chosen_columns(recipe: Any) -> list[Column]:
     """One column for each that lands. `*` stands for the fields of the record."""
     fields = [sql.col(_quoted(each.name)) for each in recipe.source.fields]
     chosen = []
@@ -115,14 +115,14 @@ def chosen_columns(recipe: Recipe) -> list[Column]:
     return chosen
 
 
-def examine(session: SparkSession, recipe: Recipe) -> None:
+def examine(session: SparkSession, recipe: Any) -> None:
     """Refuses expressions that cannot be replayed, and columns that the table does not take, before anything starts."""
     for each in (*recipe.select, recipe.where or ""):
         _no_moving_literal(each)
     source = session.createDataFrame([], from_arrow_schema(reaped_schema(recipe.source)))
     try:
         chosen = chosen_columns(recipe)
-        frame = source.select(keep_column(recipe).alias(_KEEP), *chosen)
+        frame = source.select(keep_column(recipe).alias(KEEP), *chosen)
         _deterministic(frame)
         if len(frame.columns) != len(chosen) + 1:
             raise ConfigError("transform.select: each expression makes one column; write out what `.*` stands for.")
@@ -136,22 +136,22 @@ def examine(session: SparkSession, recipe: Recipe) -> None:
 
 
 def _is_condition(frame: DataFrame) -> None:
-    kind = frame.select(_KEEP).dtypes[0][1]
+    kind = frame.select(KEEP).dtypes[0][1]
     if kind not in ("boolean", "void"):
         raise ConfigError(f"transform.where: is of type {kind}, and must be true or false.")
 
 
-def write(session: SparkSession, recipe: Recipe, tasks: Sequence[Task]) -> tuple[BlockResult, ...]:
+def write(session: SparkSession, recipe: Any, tasks: Sequence[Any], sow: Sow) -> tuple[BlockResult, ...]:
     """One Spark job: each task reads, shapes, writes and accounts for one block."""
     schema = from_arrow_schema(reaped_schema(recipe.source))
     listed = tuple(tasks)
     indexes = session.range(0, len(listed), 1, len(listed))
     frame = shaped(indexes.mapInArrow(_reaping(recipe, listed), schema), recipe)
-    rows = frame.mapInArrow(_sowing(recipe, listed), StructType().add("result", "binary")).collect()
+    rows = frame.mapInArrow(_sowing(recipe, listed, sow), StructType().add("result", "binary")).collect()
     return tuple(pickle.loads(row.result) for row in rows)  # noqa: S301  made by our own workers in this job
 
 
-def _reaping(recipe: Recipe, tasks: tuple[Task, ...]) -> _Half:
+def _reaping(recipe: Any, tasks: tuple[Any, ...]) -> _Half:
     """The reading half. Its last row holds nothing but the account, or what went wrong."""
 
     def reap(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -160,7 +160,7 @@ def _reaping(recipe: Recipe, tasks: tuple[Task, ...]) -> _Half:
             told: Any
             try:
                 crop = gather(recipe, tasks[index])
-                told = Reaped(crop.read, crop.bytes_read, tuple(crop.rejected))
+                told = Reaped.of(crop)
                 rows = crop.rows.append_column(_ACCOUNT, pa.nulls(crop.rows.num_rows, pa.binary()))
                 yield from rows.select(schema.names).cast(schema).to_batches(max_chunksize=50_000)
             except Exception as error:
@@ -172,7 +172,7 @@ def _reaping(recipe: Recipe, tasks: tuple[Task, ...]) -> _Half:
     return reap
 
 
-def _sowing(recipe: Recipe, tasks: tuple[Task, ...]) -> _Half:
+def _sowing(recipe: Any, tasks: tuple[Any, ...], sow_rows: Sow) -> _Half:
     """The writing half."""
 
     def sow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -183,31 +183,28 @@ def _sowing(recipe: Recipe, tasks: tuple[Task, ...]) -> _Half:
         rows = table.filter(pc.invert(is_account)).drop_columns([_ACCOUNT])
         task = tasks[index]
 
-        def attempt() -> BlockResult:
-            if isinstance(told, LandonceError):
-                raise told
-            return _sow_rows(recipe, task, rows, told)
-
-        result = guarded(recipe, task, attempt)
+        result = sow_rows(recipe, task, rows, told)
         yield pa.RecordBatch.from_pydict({"result": pa.array([pickle.dumps(result)], pa.binary())})
 
     return sow
 
 
-def _sow_rows(recipe: Recipe, task: Task, rows: pa.Table, reaped: Reaped) -> BlockResult:
-    keep = pc.fill_null(rows.column(_KEEP).combine_chunks().cast(pa.bool_()), False)
-    chosen = rows.filter(keep)
-    fitting, misfits = conform(chosen, recipe.target, COORDINATES)
-    names = {label: topic for topic, label in task.labels}
-    rejected = list(reaped.rejected)
-    for at, reason in misfits:
-        label, number, offset = (chosen.column(name)[at].as_py() for name in COORDINATES)
-        rejected.append(Rejected(Partition(names.get(label, label), number), offset, reason))
-    account = Reaped(reaped.read, reaped.bytes_read, tuple(rejected))
-    return deliver(recipe, task, fitting, account, filtered=rows.num_rows - chosen.num_rows)
+def sow(recipe: Recipe, task: Task, rows: pa.Table, told: Reaped | LandonceError) -> BlockResult:
+    """Lands the rows of one block in a target that deduplicates."""
+
+    def attempt() -> BlockResult:
+        if isinstance(told, LandonceError):
+            raise told
+        kept = chosen(rows)
+        fitting, misfits = conform(kept, recipe.target, COORDINATES)
+        rejected = (*told.rejected, *(misfit(dict(task.labels), kept, at, reason) for at, reason in misfits))
+        account = replace(told, rejected=rejected)
+        return deliver(recipe, task, fitting, account, filtered=rows.num_rows - kept.num_rows)
+
+    return guarded(recipe, task, attempt)
 
 
-def doubtful(tasks: Sequence[Task], why: str) -> tuple[BlockResult, ...]:
+def doubtful(tasks: Sequence[Any], why: str) -> tuple[BlockResult, ...]:
     """What is known of a job that Spark could not finish: nothing."""
     return tuple(BlockResult(task.index, Fate.DOUBTFUL, why=why) for task in tasks)
 
@@ -272,7 +269,7 @@ def _children(node: Any) -> Iterator[Any]:
         yield children.apply(at)
 
 
-def _columns_fit(names: Sequence[str], recipe: Recipe) -> None:
+def _columns_fit(names: Sequence[str], recipe: Any) -> None:
     taken = sorted(set(names) & set(COORDINATES))
     if taken:
         raise ConfigError(
@@ -294,7 +291,7 @@ def _columns_fit(names: Sequence[str], recipe: Recipe) -> None:
         raise ConfigError(f"transform.select: lacks {', '.join(missing)}, which the table requires.")
 
 
-def _types_fit(frame: DataFrame, recipe: Recipe) -> None:
+def _types_fit(frame: DataFrame, recipe: Any) -> None:
     """A value may turn out not to fit, which costs that record; a type that never fits is a mistake in the file."""
     yields = to_arrow_schema(frame.schema)
     for each in recipe.target.fields:

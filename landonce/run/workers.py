@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -12,32 +14,35 @@ from pyspark.sql import SparkSession
 from landonce.config.secrets import redact
 from landonce.errors import TransformFailed
 from landonce.run import transform
+from landonce.run.transform import Sow
 from landonce.write.receipt import BlockResult
-from landonce.write.recipe import Recipe, Task
-from landonce.write.work import work
 
 
+@dataclass(frozen=True)
 class SparkWorkers:
-    """Runs tasks on a Spark session. A job that Spark cannot finish leaves doubt, and doubt is settled by looking."""
+    """Runs tasks on a Spark session. A job that Spark cannot finish leaves doubt, and what follows from that the protocol
+    of the sink decides."""
 
-    def __init__(self, session: SparkSession, recipe: Recipe) -> None:
-        self._session = session
-        self._recipe = recipe
+    session: SparkSession
+    work: Callable[[Any, Any], BlockResult]
+    """What a task does with one block where no expression stands between reading and writing."""
+    sow: Sow
+    """What it does with the rows of one block where one does."""
 
     @property
     def parallelism(self) -> int:
-        return int(self._session.sparkContext.defaultParallelism)
+        return int(self.session.sparkContext.defaultParallelism)
 
-    def write(self, tasks: Sequence[Task]) -> tuple[BlockResult, ...]:
+    def write(self, recipe: Any, tasks: Sequence[Any]) -> tuple[BlockResult, ...]:
         """One result per task, whatever happens."""
-        context = self._session.sparkContext
-        context.setJobDescription(f"landonce {self._recipe.pipeline}: batch {tasks[0].batch}, {len(tasks)} blocks")
+        context = self.session.sparkContext
+        context.setJobDescription(f"landonce {recipe.pipeline}: batch {tasks[0].batch}, {len(tasks)} blocks")
         try:
-            if self._recipe.transforms:
-                return transform.write(self._session, self._recipe, tasks)
-            return tuple(context.parallelize(tasks, len(tasks)).map(partial(work, self._recipe)).collect())
+            if recipe.transforms:
+                return transform.write(self.session, recipe, tasks, self.sow)
+            return tuple(context.parallelize(tasks, len(tasks)).map(partial(self.work, recipe)).collect())
         except PySparkException as error:
-            if self._recipe.transforms and transform.is_expression_error(error):
+            if recipe.transforms and transform.is_expression_error(error):
                 raise _expression_failed(error) from None
             return transform.doubtful(tasks, redact(str(error)[:2000]))
         except Py4JError as error:

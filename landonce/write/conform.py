@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from landonce.plan.ranges import Partition
 from landonce.read.columns import Fault, fit
+from landonce.read.harvest import Rejected
 from landonce.read.schema import Schema
+from landonce.write.sink import COORDINATES
+
+KEEP = "__landonce_keep"
+"""The column that says whether `where` keeps a row."""
+
+
+def chosen(rows: pa.Table) -> pa.Table:
+    """The rows that `where` keeps."""
+    return rows.filter(pc.fill_null(rows.column(KEEP).combine_chunks().cast(pa.bool_()), False))
+
+
+def misfit(labels: Mapping[str, str], rows: pa.Table, at: int, reason: str) -> Rejected:
+    """A row that the table does not take, as the record that it came from."""
+    names = {label: topic for topic, label in labels.items()}
+    label, number, offset = (rows.column(name)[at].as_py() for name in COORDINATES)
+    return Rejected(Partition(names.get(label, label), number), offset, reason)
 
 
 def conform(rows: pa.Table, target: Schema, kept: tuple[str, ...]) -> tuple[pa.Table, list[tuple[int, str]]]:

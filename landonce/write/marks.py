@@ -11,6 +11,7 @@ that is meant for the table is in it, once. The ledger of a fan-out only says ho
                                  nothing                 what lies below the mark's position is there already
     of an earlier batch, none    a later one             rolled back: it takes nothing new until the removed ranges
                                                          were delivered again
+    none that counts             a table                 its history expired with the mark: nobody can tell how far it is
     another table by that name   a table                 dropped and made anew: nobody but a person knows what to do
 """
 
@@ -21,6 +22,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from landonce import errors
+from landonce.plan.blocks import Kind, Plan
 from landonce.plan.ranges import Partition, Range
 from landonce.record.ledger import LedgerState, Position, TableMark
 
@@ -54,6 +56,12 @@ class TableView:
     """Empty if the table is not there."""
     mark: Mark | None = None
     latest: int = 0
+    uncertain: bool = False
+    """The history that held the mark is gone, and nothing shows whether its commit is part of what is left."""
+
+    @property
+    def batch(self) -> int:
+        return max(self.latest, self.mark.batch if self.mark is not None else 0)
 
 
 class Verdict(str, Enum):
@@ -65,7 +73,7 @@ class Verdict(str, Enum):
     MOVED = "moved"
     """The table's mark is not the one that the rows were written for."""
     FENCED = "fenced"
-    """A newer driver committed to the table."""
+    """Somebody else took the table that is the ledger."""
 
 
 @dataclass(frozen=True)
@@ -82,26 +90,29 @@ def stand(ledger: LedgerState, view: TableView) -> Stand:
     known = dict(ledger.tables).get(view.table)
     if known is not None:
         _same_table(view, known)
+    if view.uncertain:
+        raise _uncertain(view)
     mark, last = view.mark, max(known.batch if known else 0, view.latest)
     if mark is None:
         return Stand(view) if last == 0 else Stand(view, _firsts(ledger), behind=True)
+    floors = _floors(ledger, mark)
     if mark.batch < last or mark.behind:
-        return Stand(view, _floors(ledger, mark), behind=True)
-    if known is not None and mark.batch == known.batch:
-        return Stand(view)
-    return Stand(view, _floors(ledger, mark))
+        return Stand(view, floors, behind=True)
+    committed = ledger.committed()
+    in_step = known is not None and mark.batch == known.batch
+    return Stand(view) if in_step and all(at <= committed[each] for each, at in floors) else Stand(view, floors)
 
 
 def verdict(expected: TableView, seen: TableView, after: LedgerState) -> Verdict:
-    """May a commit that ends in `after` be made to a table that is `seen` so, where it was planned for one as `expected`?"""
+    """May a commit that ends in `after` be made to a table that is `seen` so, where it was planned for one as `expected`?
+
+    Epochs are not compared: a newer driver that committed left another mark, and one that did not has lost nothing by it.
+    """
     if seen.uuid != expected.uuid:
         return Verdict.MOVED
-    if seen.mark is not None:
-        told = seen.mark.state
-        if (told.owner, told.batch) == (after.owner, after.batch):
-            return Verdict.DONE
-        if told.epoch > after.epoch:
-            return Verdict.FENCED
+    told = seen.mark.state if seen.mark is not None else None
+    if told is not None and (told.owner, told.batch) == (after.owner, after.batch):
+        return Verdict.DONE
     same = _snapshot(seen) == _snapshot(expected) and seen.latest == expected.latest
     return Verdict.GO if same else Verdict.MOVED
 
@@ -123,19 +134,41 @@ def behind_ranges(ledger: LedgerState, stands: Iterable[Stand]) -> tuple[Range, 
     )
 
 
-def filled(after: LedgerState, each: Stand, ends: Mapping[Partition, int]) -> LedgerState:
-    """The state for the mark of a table that is behind: its own position, once this replay is committed to it."""
+def takes_part(kind: Kind, ranges: Iterable[Range], each: Stand) -> bool:
+    """New offsets go to the tables that are in step, offsets that are delivered again to those that are behind.
+
+    A table that is behind must not get new rows, nor rows beyond its own position: its mark would then cover ranges that it
+    lacks.
+    """
+    if kind is not Kind.REPLAY:
+        return not each.behind
     floors = dict(each.floors)
+    return each.behind and all(piece.first <= floors.get(piece.partition, piece.first) for piece in ranges)
+
+
+def mark_for(plan: Plan, after: LedgerState, each: Stand, started: Floors) -> Mark:
+    """What a commit says of its table. One that is behind or ahead has a position of its own."""
+    ends, floors, replay = plan.ends(), dict(each.floors), plan.kind is Kind.REPLAY
     positions = []
     for partition, position in after.positions:
         floor = floors.get(partition, position.committed)
-        own = min(position.committed, max(floor, ends.get(partition, 0)))
-        positions.append((partition, Position(position.first, own)))
-    return replace(after, positions=tuple(positions))
+        reached = min(position.committed, ends.get(partition, 0)) if replay else position.committed
+        positions.append((partition, Position(position.first, max(floor, reached))))
+    own = replace(after, positions=tuple(positions), tables=())
+    whole = after.committed()
+    return Mark(own, started, behind=replay and any(at < whole[each] for each, at in own.committed().items()))
 
 
-def is_behind(own: LedgerState, whole: LedgerState) -> bool:
-    return own.positions != whole.positions
+def caught_up(ledger: LedgerState, views: Iterable[TableView]) -> dict[str, TableMark]:
+    """What the ledger learns of tables that carry a later batch than it knows."""
+    known = dict(ledger.tables)
+    return {
+        view.table: TableMark(view.uuid, view.mark.batch)
+        for view in views
+        if view.mark is not None
+        and view.mark.batch >= view.latest
+        and (view.table not in known or known[view.table].batch < view.mark.batch)
+    }
 
 
 def adopted(fresh: LedgerState, views: Iterable[TableView]) -> LedgerState | None:
@@ -161,6 +194,7 @@ def adopted(fresh: LedgerState, views: Iterable[TableView]) -> LedgerState | Non
     }
     return replace(
         fresh,
+        epoch=max(fresh.epoch, past_epochs(marks)),
         version=fresh.version + 1,
         cluster_id=told.cluster_id,
         topic_ids=told.topic_ids,
@@ -169,6 +203,20 @@ def adopted(fresh: LedgerState, views: Iterable[TableView]) -> LedgerState | Non
         batch=told.batch,
         totals=told.totals,
         tables=tuple(sorted(known.items())),
+    )
+
+
+def past_epochs(views: Iterable[TableView]) -> int:
+    """An epoch past those of all marks, so that the files of two drivers can always be told apart by it."""
+    return max((view.mark.state.epoch + 1 for view in views if view.mark is not None), default=0)
+
+
+def _uncertain(view: TableView) -> errors.PositionUncertain:
+    return errors.PositionUncertain(
+        f"the history of {view.table} is cut off, and with it the mark of batch {view.latest}, the last one committed to it. "
+        "Snapshots expired, or the table was rolled back before they did; that cannot be told apart.",
+        safe="Nothing was written.",
+        command=f"roll the table to a snapshot of that batch, or `landonce state accept-position {{file}} {view.table}`",
     )
 
 

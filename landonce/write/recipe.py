@@ -42,6 +42,11 @@ class Recipe:
         return max(8 * self.block_bytes, 2 * self.max_record_bytes)
 
     @property
+    def timestamps(self) -> bool:
+        """Whether records' timestamps are looked at; nobody asks for them here."""
+        return False
+
+    @property
     def transforms(self) -> bool:
         return bool(self.select) or self.where is not None
 

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import pyarrow as pa
-from confluent_kafka import Message
 
 from landonce import errors
-from landonce.commit.dead_letters import DeadLetter, kept, stage
+from landonce.commit.dead_letters import kept
 from landonce.failpoints import reach
-from landonce.plan.blocks import Kind
-from landonce.read.harvest import Harvest, Rejected, find, harvest
+from landonce.plan.blocks import Block, Kind
+from landonce.plan.ranges import Partition
+from landonce.read.harvest import Harvest, Rejected, harvest
+from landonce.read.schema import Schema
 from landonce.write.land import failed, halted, labelled, land, rerun, verdict
+from landonce.write.letters import stage_letters
 from landonce.write.receipt import BlockResult, Fate, Receipt
 from landonce.write.recipe import Recipe, Task
 from landonce.write.settle import Mode
@@ -30,6 +33,40 @@ class Reaped:
     read: int
     bytes_read: int
     rejected: tuple[Rejected, ...]
+    latest: tuple[tuple[Partition, int], ...] = ()
+
+    @staticmethod
+    def of(crop: Harvest) -> Reaped:
+        return Reaped(crop.read, crop.bytes_read, tuple(crop.rejected), tuple(sorted(crop.latest.items())))
+
+
+class Reading(Protocol):
+    """What the reading half needs to know."""
+
+    @property
+    def consumer(self) -> tuple[tuple[str, object], ...]: ...
+
+    @property
+    def source(self) -> Schema: ...
+
+    @property
+    def max_record_bytes(self) -> int: ...
+
+    @property
+    def most_bytes(self) -> int: ...
+
+    @property
+    def timestamps(self) -> bool: ...
+
+
+class Reaping(Protocol):
+    """Which block."""
+
+    @property
+    def block(self) -> Block: ...
+
+    @property
+    def labels(self) -> tuple[tuple[str, str], ...]: ...
 
 
 def work(recipe: Recipe, task: Task) -> BlockResult:
@@ -37,13 +74,12 @@ def work(recipe: Recipe, task: Task) -> BlockResult:
 
     def attempt() -> BlockResult:
         crop = gather(recipe, task)
-        reaped = Reaped(crop.read, crop.bytes_read, tuple(crop.rejected))
-        return deliver(recipe, task, crop.rows, reaped, 0, crop)
+        return deliver(recipe, task, crop.rows, Reaped.of(crop), 0, crop)
 
     return guarded(recipe, task, attempt)
 
 
-def gather(recipe: Recipe, task: Task) -> Harvest:
+def gather(recipe: Reading, task: Reaping) -> Harvest:
     """Reads and decodes the block."""
     crop = harvest(
         task.block.ranges,
@@ -52,6 +88,7 @@ def gather(recipe: Recipe, task: Task) -> Harvest:
         dict(task.labels),
         max_record_bytes=recipe.max_record_bytes,
         most_bytes=recipe.most_bytes,
+        timestamps=recipe.timestamps,
     )
     reach("read.after")
     return crop
@@ -61,7 +98,7 @@ def deliver(
     recipe: Recipe, task: Task, rows: pa.Table, reaped: Reaped, filtered: int, crop: Harvest | None = None
 ) -> BlockResult:
     """Stages dead letters, lands the rows, and writes the receipt."""
-    name = _stage(recipe, task, reaped.rejected, crop)
+    name = stage_letters(recipe, task, reaped.rejected, crop.messages if crop else None)
     reach("stage.after")
     settling, said = land(recipe, task, rows)
     if settling.fate is not Fate.LANDED:
@@ -106,39 +143,3 @@ def _overrun(recipe: Recipe, task: Task, error: errors.RetentionOverrun) -> Bloc
         receipt = Receipt(read=found + letters, landed=found, dead_lettered=letters, dead_letters=name)
         return BlockResult(task.index, Fate.LANDED, receipt)
     return halted(task, error)
-
-
-def _stage(recipe: Recipe, task: Task, rejected: tuple[Rejected, ...], crop: Harvest | None) -> str:
-    if not rejected:
-        return stage(recipe.dead_letters, task.plan, task.block.number, ())
-    messages = crop.messages if crop else find(rejected, task.block.ranges, dict(recipe.consumer))
-    labels = dict(task.labels)
-    letters = []
-    for each in rejected:
-        message = messages.get((each.partition, each.offset))
-        if message is None:
-            raise errors.RetentionOverrun(
-                f"{each.partition}: the record at offset {each.offset} is gone before it could be dead-lettered.",
-                safe="Nothing was skipped.",
-                command="landonce state accept-gap {file}",
-            )
-        topic = each.partition.topic
-        letters.append(
-            DeadLetter(
-                topic=labels.get(topic, topic),
-                partition=each.partition.number,
-                offset=each.offset,
-                timestamp=message.timestamp()[1],
-                reason=each.reason,
-                key=message.key(),
-                value=message.value(),
-                headers=_headers(message),
-            )
-        )
-    return stage(recipe.dead_letters, task.plan, task.block.number, letters)
-
-
-def _headers(message: Message) -> tuple[tuple[str, bytes | None], ...]:
-    told = message.headers() or ()
-    pairs = told.items() if isinstance(told, dict) else told
-    return tuple((name, value.encode() if isinstance(value, str) else value) for name, value in pairs)

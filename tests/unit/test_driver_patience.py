@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
+from landonce.commit.publish import Letters
 from landonce.config.model import Batch
 from landonce.plan.ranges import Partition
 from landonce.read.source import Extent, SourceView
 from landonce.record.memory import MemoryLedger
 from landonce.run.driver import Driver
+from landonce.run.inserting import Inserting
 from landonce.run.observe import Silent
 from landonce.run.pace import Pace
 from landonce.run.protocol import Settings
@@ -42,7 +44,7 @@ class SlowWorkers:
     clock: Clock
     given: list[int] = field(default_factory=list)
 
-    def write(self, tasks: list[Task]) -> tuple[BlockResult, ...]:
+    def write(self, recipe: object, tasks: list[Task]) -> tuple[BlockResult, ...]:
         self.given.append(tasks[0].deadline - self.clock.at)
         self.clock.at += NEEDED
         if self.clock.at > tasks[0].deadline:
@@ -55,13 +57,17 @@ def test_what_came_too_late_gets_more_time(tmp_path: Path) -> None:
     workers = SlowWorkers(clock)
     view = SourceView("cluster", (("t", "id"),), ((Partition("t", 0), Extent(0, 10)),))
     driver = Driver(
-        settings=Settings("table", "fingerprint", once=True),
+        pipeline="p",
         topics=("t",),
-        recipe=SimpleNamespace(pipeline="p", dead_letters=tmp_path / "dead"),  # type: ignore[arg-type]
         broker=SimpleNamespace(survey=lambda _: view),  # type: ignore[arg-type]
         ledger=MemoryLedger("p"),
-        target=clock,  # type: ignore[arg-type]
-        workers=workers,  # type: ignore[arg-type]
+        hands=Inserting(
+            settings=Settings("table", "fingerprint", once=True),
+            recipe=SimpleNamespace(),  # type: ignore[arg-type]
+            target=clock,  # type: ignore[arg-type]
+            workers=workers,  # type: ignore[arg-type]
+            letters=Letters(tmp_path / "dead", "p"),
+        ),
         pace=Pace(Batch(), 2.0, 1),
         stall=60.0,
         observer=Silent(),

@@ -29,9 +29,11 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 from pyiceberg.table.update.snapshot import _MergeAppendFiles
+from pyspark.sql import SparkSession
 
-from landonce.errors import TableReplaced, TargetUnavailable
+from landonce.errors import TableReplaced, TableUnfit, TargetUnavailable
 from landonce.failpoints import reach
+from landonce.write.iceberg import jvm
 from landonce.write.iceberg.catalog import CatalogSpec, telling
 from landonce.write.iceberg.marker import copy_name, copy_of
 from landonce.write.marks import Verdict
@@ -59,6 +61,8 @@ class Place:
     identifier: str
     branch: str
     pipeline: str
+    session: Callable[[], SparkSession] | None = None
+    """Spark with Iceberg's runtime: PyIceberg alone does not commit to a table of format version 3."""
 
     def load(self) -> Table:
         """The table as it is now."""
@@ -100,7 +104,17 @@ class Place:
     def send(self, table: Table, attempt: Attempt) -> None:
         """One request. `CommitFailedException`: refused, and nothing changed."""
         with telling(self.spec):
-            table._do_commit(attempt.updates, attempt.requirements)
+            if table.metadata.format_version < 3 or self.spec.kind == "rest":
+                table._do_commit(attempt.updates, attempt.requirements)
+            elif self.session is None:
+                raise TableUnfit(
+                    f"{self.identifier} is of format version 3, which this command cannot commit to.",
+                    safe="Nothing was changed.",
+                    command="landonce run {file}",
+                )
+            else:
+                jvm.commit(self.session(), self.spec, self.identifier, attempt.requirements, attempt.updates)
+                table.refresh()
 
     def head(self, table: Table) -> int | None:
         ref = table.metadata.refs.get(self.branch)

@@ -10,17 +10,16 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
 from pyiceberg.table import Table
 
 from landonce.errors import TableReplaced
 from landonce.record.ledger import Ledger, LedgerState, Note
 from landonce.record.swap import check_change
 from landonce.write.iceberg.commit import Attempt, Place
-from landonce.write.iceberg.marker import journal_name, own_view, summary
+from landonce.write.iceberg.look import look_at
+from landonce.write.iceberg.marker import journal_name, summary
 from landonce.write.marks import Floors, Mark, Verdict
 from landonce.write.own import OwnView, own_state, own_verdict, refuse, rollback_refused, rollback_told
-from landonce.write.sink import COORDINATES
 
 _KEPT_NOTES = 100
 
@@ -31,16 +30,21 @@ Build = Callable[[Table, Mapping[str, str], Mapping[str, str]], Attempt]
 class TableLedger(Ledger):
     """Keeps one pipeline's state in one branch of the table that it writes."""
 
-    def __init__(self, place: Place, *, follow: bool = True, build: Build | None = None) -> None:
+    def __init__(self, place: Place, *, follow: bool = True) -> None:
         self.pipeline = place.pipeline
         self._place = place
         self._follow = follow
-        self._empty: Build = build or (lambda table, told, properties: place.appending(table, (), told, properties))
+        self._empty: Build = lambda table, told, properties: self._place.appending(table, (), told, properties)
         self._view: OwnView | None = None
         self.vouching = False
         """An operator says that the last commit counts, though the history that would show it is cut off."""
         self.noticed = ""
         """What the last look found that people should hear of."""
+
+    def build_with(self, empty: Build, place: Place) -> None:
+        """How an empty snapshot is made where PyIceberg cannot make one."""
+        self._empty = empty
+        self._place = place
 
     @property
     def letters(self) -> tuple[str, ...]:
@@ -123,10 +127,7 @@ class TableLedger(Ledger):
         return self._view
 
     def _look(self, table: Table) -> OwnView:
-        view = own_view(table.metadata, self.pipeline, self._place.branch)
-        if view.mark is None and view.copy is not None and not view.whole and not view.vouched:
-            return replace(view, vouched=self.vouching or _holds(table, view.copy, self._place.branch))
-        return view
+        return look_at(table, self.pipeline, self._place.branch, vouching=self.vouching)
 
     def _noted(self, table: Table, note: Note | None) -> dict[str, str]:
         if note is None:
@@ -134,21 +135,3 @@ class TableLedger(Ledger):
         name = journal_name(self.pipeline, self._place.branch)
         notes = [*json.loads(table.metadata.properties.get(name, "[]")), [note.at, note.action, note.detail]]
         return {name: json.dumps(notes[-_KEPT_NOTES:], separators=(",", ":"))}
-
-
-def _holds(table: Table, copy: Mark, branch: str) -> bool:
-    """Whether a row of the copy's batch is in the branch: then its commit is part of what is left of the history."""
-    if any(name not in table.schema().column_names for name in COORDINATES):
-        return False
-    started, labels = dict(copy.started), dict(copy.state.labels)
-    for partition, end in copy.state.committed().items():
-        first = started.get(partition, end)
-        if first < end:
-            label = labels.get(partition.topic, partition.topic)
-            here = And(
-                And(EqualTo("_topic", label), EqualTo("_partition", partition.number)),
-                And(GreaterThanOrEqual("_offset", first), LessThan("_offset", end)),
-            )
-            if table.scan(here, selected_fields=("_offset",), limit=1).use_ref(branch).to_arrow().num_rows:
-                return True
-    return False

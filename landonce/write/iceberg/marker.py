@@ -75,15 +75,15 @@ def copy_of(summary_told: Mapping[str, str], snapshot: int) -> str:
     return _json({"snapshot": snapshot, **summary_told})
 
 
-def table_view(table: str, metadata: TableMetadata, pipeline: str, branch: str) -> TableView:
-    """One table of a fan-out, as its metadata has it."""
-    mark, _ = _newest(metadata, pipeline, branch)
-    copy = _copy(metadata, pipeline, branch)
-    return TableView(table, str(metadata.table_uuid), mark, copy.batch if copy else 0)
+def table_view(table: str, own: OwnView) -> TableView:
+    """The same of one table of a fan-out."""
+    last = own.last
+    uncertain = last is not None and own.standing is None and not own.whole
+    return TableView(table, own.uuid, own.standing, last.batch if last else 0, uncertain)
 
 
 def own_view(metadata: TableMetadata, pipeline: str, branch: str) -> OwnView:
-    """A table that is its own ledger, as its metadata has it."""
+    """What a table's metadata says of a pipeline, on one branch."""
     mark, oldest = _newest(metadata, pipeline, branch)
     copy = _copy(metadata, pipeline, branch)
     whole = oldest is None or oldest.parent_snapshot_id is None

@@ -1,0 +1,54 @@
+"""Publishing a plan's dead letters: which of its files count, and whether some of them may count already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from landonce.commit import dead_letters
+from landonce.plan.blocks import Plan
+from landonce.plan.ranges import Partition
+from landonce.record.ledger import LedgerState
+
+
+@dataclass
+class Letters:
+    """The dead letters of one pipeline, as its driver sees them."""
+
+    folder: Path
+    pipeline: str
+    _ends: dict[Partition, int] | None = None
+
+    def stem(self, plan: Plan, held: LedgerState) -> str:
+        """What the plan's files are called."""
+        return dead_letters.stem(self.pipeline, plan.batch, held.lineage)
+
+    def publish(self, plan: Plan, held: LedgerState, names: Iterable[str]) -> None:
+        """Makes them count."""
+        named = list(names)
+        again = any(named) and self._lettered_before(plan, held)
+        dead_letters.publish(self.folder, self.stem(plan, held), named, read_again=again)
+
+    def publish_left(self, names: Iterable[str]) -> None:
+        """Files of a batch that an earlier driver committed and did not get to publish. What it did publish is left alone,
+        for people may have dealt with it by now."""
+        for name in names:
+            if dead_letters.is_staged(self.folder, name):
+                dead_letters.publish(self.folder, dead_letters.plan_of(name), (name,), read_again=True)
+
+    def forget(self) -> None:
+        """What was read so far may be read again: look the files up anew."""
+        self._ends = None
+
+    def _lettered_before(self, plan: Plan, held: LedgerState) -> bool:
+        """Whether a ledger that was lost, restored or rolled back may have dead-lettered some of this. Looked up once.
+
+        The kind of the plan does not tell: records that cannot land may stand above all that the target holds.
+        """
+        if self._ends is None:
+            self._ends = dead_letters.ends(self.folder, self.pipeline)
+        ends = self._ends
+        return any(
+            each.first < ends.get(held.labelled(each.partition), 0) for block in plan.blocks for each in block.ranges
+        )

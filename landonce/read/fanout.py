@@ -1,0 +1,191 @@
+"""One block, read once and decoded for all of its tables: rows per table with their coordinates, and what was rejected.
+
+    records ─► route (which tables) ─► decode (by each table's own schema) ─► rows per table
+
+A record lands in all of its tables, or in the dead letters. Memory is bounded by the block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from confluent_kafka import Message
+
+from landonce.plan.ranges import Partition, Range
+from landonce.read.harvest import Rejected, in_order, note_latest, too_large, with_coordinates
+from landonce.read.records import Records, read
+from landonce.read.route import Routing, route_values, routes
+
+Indexes = npt.NDArray[np.int64]
+NOWHERE = -1
+"""The floor of a table that takes no rows at all."""
+_SAMPLE = 1_000
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a decoder made of some records: rows, which records they are, and what became of the others."""
+
+    table: pa.Table
+    kept: Indexes
+    rejects: tuple[tuple[int, str], ...] = ()
+    filtered: Indexes = field(default_factory=lambda: np.zeros(0, np.int64))
+
+
+class Decode(Protocol):
+    """Decodes records for one table."""
+
+    def __call__(self, values: pa.BinaryArray, messages: list[Message]) -> Rows: ...
+
+
+@dataclass
+class Sheaf:
+    """What a block held."""
+
+    tables: dict[str, list[pa.Table]] = field(default_factory=dict)
+    read: int = 0
+    filtered: int = 0
+    bytes_read: int = 0
+    rejected: list[Rejected] = field(default_factory=list)
+    messages: dict[tuple[Partition, int], Message] = field(default_factory=dict)
+    latest: dict[Partition, int] = field(default_factory=dict)
+    missing: dict[str, list[bytes]] = field(default_factory=dict)
+    """Tables that records name and nobody knows, with some of those records."""
+    payloads: dict[str, list[pa.BinaryArray]] = field(default_factory=dict)
+    """What went to each table, where the schema may have to evolve."""
+
+    def rows(self, table: str, several: bool) -> pa.Table | None:
+        """A table's rows in (topic, partition, offset) order."""
+        parts = self.tables.get(table)
+        if not parts:
+            return None
+        rows = pa.concat_tables(parts)
+        return in_order(rows) if several else rows
+
+
+@dataclass(frozen=True)
+class Sorting:
+    """How records are sorted to tables."""
+
+    routing: Routing
+    decoders: Mapping[str, Decode]
+    floors: Mapping[str, Mapping[Partition, int]]
+    """Rows below a table's floor are in it already; `NOWHERE` for a table that takes no part."""
+    create: bool = False
+    """Tables that are not there may be made; otherwise records for them are rejected."""
+    evolve: bool = False
+
+    def gather(
+        self, ranges: tuple[Range, ...], options: Mapping[str, Any], labels: Mapping[str, str], most_bytes: int
+    ) -> Sheaf:
+        """Reads and sorts a block, chunk by chunk."""
+        sheaf = Sheaf()
+        for records in read(ranges, options):
+            if sheaf.bytes_read > most_bytes:
+                raise too_large(ranges, sheaf.read, sheaf.bytes_read, most_bytes)
+            self._add(records, labels, sheaf)
+        return sheaf
+
+    def _add(self, records: Records, labels: Mapping[str, str], sheaf: Sheaf) -> None:
+        count = len(records.values)
+        sheaf.read += count
+        sheaf.bytes_read += records.values.nbytes
+        note_latest(records, sheaf.latest)
+        routed, bad = self._route(records, sheaf)
+        decoded = {}
+        for table, indexes in routed.items():
+            values = records.values if indexes is None else records.values.take(pa.array(indexes))
+            messages = records.messages if indexes is None else [records.messages[at] for at in indexes]
+            if self.evolve:
+                sheaf.payloads.setdefault(table, []).append(values)
+            rows = self.decoders[table](values, messages)
+            places = np.arange(count) if indexes is None else indexes
+            bad.update({int(places[at]): reason for at, reason in rows.rejects})
+            decoded[table] = (rows, places)
+        self._reject(records, bad, sheaf)
+        sheaf.filtered += _left_out(decoded.values(), bad)
+        label = labels.get(records.partition.topic, records.partition.topic)
+        for table, (rows, places) in decoded.items():
+            self._keep(table, rows, places, bad, records, label, sheaf)
+
+    def _route(self, records: Records, sheaf: Sheaf) -> tuple[dict[str, Indexes | None], dict[int, str]]:
+        """Records by table, by their index; None for all of them. And those that have no table, with the reason."""
+        if self.routing.field is None:
+            return {rule.table: None for rule in self.routing.rules}, {}
+        told = routes(self.routing, route_values(records.values, self.routing.field))
+        bad = {each.index: each.reason for each in told.rejects}
+        routed: dict[str, Indexes | None] = {}
+        for table, found in told.tables.items():
+            indexes = np.asarray(found.to_numpy(), np.int64)
+            if table in self.decoders:
+                routed[table] = indexes
+            elif self.create:
+                sample = sheaf.missing.setdefault(table, [])
+                sample += [records.values[at].as_py() or b"" for at in indexes[: _SAMPLE - len(sample)]]
+            else:
+                bad.update({int(at): f"there is no table {table}" for at in indexes})
+        return routed, bad
+
+    def _reject(self, records: Records, bad: Mapping[int, str], sheaf: Sheaf) -> None:
+        for at, reason in sorted(bad.items()):
+            offset = records.offsets[at].as_py()
+            sheaf.rejected.append(Rejected(records.partition, offset, reason))
+            sheaf.messages[records.partition, offset] = records.messages[at]
+
+    def _keep(
+        self,
+        table: str,
+        rows: Rows,
+        places: Indexes,
+        bad: Mapping[int, str],
+        records: Records,
+        label: str,
+        sheaf: Sheaf,
+    ) -> None:
+        floor = self.floors.get(table, {}).get(records.partition, 0)
+        if floor == NOWHERE or not len(rows.kept):
+            return
+        offsets = np.asarray(records.offsets.to_numpy())[places[rows.kept]]
+        keep = offsets >= floor
+        if bad:
+            keep &= ~np.isin(places[rows.kept], list(bad))
+        if not keep.any():
+            return
+        kept = rows.table
+        if not keep.all():
+            kept, offsets = kept.filter(pa.array(keep)), offsets[keep]
+        sheaf.tables.setdefault(table, []).append(with_coordinates(kept, records.partition, pa.array(offsets), label))
+
+
+def _left_out(decoded: Iterable[tuple[Rows, Indexes]], bad: Mapping[int, str]) -> int:
+    """Records that a decoder filters, once each, unless they are rejected for another table."""
+    parts = [places[rows.filtered] for rows, places in decoded if len(rows.filtered)]
+    if not parts:
+        return 0
+    return int(np.count_nonzero(~np.isin(np.unique(np.concatenate(parts)), list(bad))))
+
+
+def landed(sheaf: Sheaf) -> int:
+    """Records that are, or are already, in all of their tables."""
+    return sheaf.read - len(sheaf.rejected) - sheaf.filtered
+
+
+def cropped(rows: pa.Table, floors: Mapping[Partition, int], labels: Mapping[str, str]) -> pa.Table:
+    """Rows (with coordinates) at or above the floors; for rows that come from an expression, sorted by then."""
+    keep = None
+    for partition, floor in floors.items():
+        label = labels.get(partition.topic, partition.topic)
+        here = pc.and_(
+            pc.equal(rows.column("_topic").cast(pa.string()), label),
+            pc.and_(
+                pc.equal(rows.column("_partition"), partition.number), pc.greater_equal(rows.column("_offset"), floor)
+            ),
+        )
+        keep = here if keep is None else pc.or_(keep, here)
+    return rows if keep is None else rows.filter(keep)

@@ -1,0 +1,94 @@
+"""From a pipeline file to a driver that writes Iceberg tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.sql import SparkSession
+
+from landonce.commit.publish import Letters
+from landonce.errors import ConfigError
+from landonce.local.jars import spark_jars
+from landonce.read.changes import Changes
+from landonce.read.source import Start
+from landonce.run import transform
+from landonce.run.assemble import Parts, dead_letters_reachable, declared_schema, sampled_schema
+from landonce.run.committing import Committing
+from landonce.run.driver import Driver
+from landonce.run.observe import Observer
+from landonce.run.pace import Pace
+from landonce.run.snapshots import Settings
+from landonce.run.workers import SparkWorkers
+from landonce.write.iceberg.lake import Lake
+from landonce.write.iceberg.ledger import TableLedger
+from landonce.write.iceberg.recipe import FileRecipe
+from landonce.write.iceberg.work import sow, work
+
+
+def open_lake(parts: Parts, session: Callable[[], SparkSession]) -> Lake:
+    """The tables of the file, opened, and made if it says so."""
+    config, sink = parts.config, parts.iceberg
+    declared = declared_schema(config)
+    if config.transform.select and declared is None:
+        raise ConfigError(
+            "transform.select: the tables' columns say nothing about the records; declare `source.kafka.schema`."
+        )
+    told = sink.told.changes
+    recipe = FileRecipe(
+        pipeline=config.pipeline,
+        consumer=tuple(sorted(parts.consumer.items())),
+        routing=sink.routing,
+        tables=(),
+        dead_letters=config.dead_letters.path,
+        max_record_bytes=config.source.kafka.max_record_bytes,
+        block_bytes=config.batch.block_bytes,
+        declared=declared if not config.transform.empty else None,
+        select=config.transform.select,
+        where=config.transform.where,
+        changes=Changes(told.mode, told.field, told.insert, told.update, told.delete) if told is not None else None,
+        create=sink.told.create,
+        evolve=sink.told.evolve,
+        coordinates=sink.told.coordinates,
+    )
+    lake = Lake(sink, recipe, config.source.kafka.topics, declared, session)
+    lake.start(lambda: sampled_schema(parts))
+    return lake
+
+
+def make_iceberg_driver(parts: Parts, lake: Lake, session: SparkSession, observer: Observer, *, once: bool) -> Driver:
+    """A driver that is ready to run: the tables are fit, the expressions are sound, the dead letters have a place."""
+    config = parts.config
+    dead_letters_reachable(config)
+    if lake.recipe.transforms:
+        transform.examine(session, lake.recipe)
+    workers = SparkWorkers(session, work, sow)
+    own = parts.ledger if isinstance(parts.ledger, TableLedger) else None
+    if own is not None:
+        own.build_with(lake.building(lake.tables[0], ()), lake.place(lake.tables[0]))
+    settings = Settings(
+        target=str(parts.iceberg),
+        fingerprint=lake.recipe.fingerprint(),
+        start=Start(config.source.kafka.start),
+        once=once,
+        own_ledger=own is not None,
+        follow=parts.iceberg.told.rollback == "follow",
+    )
+    return Driver(
+        pipeline=config.pipeline,
+        topics=config.source.kafka.topics,
+        broker=parts.broker,
+        ledger=parts.ledger,
+        hands=Committing(
+            settings, lake, workers, Letters(config.dead_letters.path, config.pipeline), parts.ledger, own
+        ),
+        pace=Pace(config.batch, 0.0, workers.parallelism),
+        stall=config.stall,
+        observer=observer,
+    )
+
+
+def lake_conf(lake: Lake) -> dict[str, str]:
+    """What Spark needs to know of the catalog, and the jars of Iceberg's runtime, where it writes itself."""
+    if not lake.by_spark:
+        return {}
+    return {**lake.sink.spec.spark_conf(), "spark.jars": ",".join(map(str, spark_jars()))}

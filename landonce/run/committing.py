@@ -1,0 +1,193 @@
+"""The hands for tables that commit atomically: workers write files, the driver commits them with the position."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from landonce.commit.publish import Letters
+from landonce.plan.ranges import Partition
+from landonce.record.ledger import Ledger, LedgerState, fenced
+from landonce.record.swap import key
+from landonce.run import snapshots
+from landonce.run.hands import Hands
+from landonce.run.snapshots import (
+    CommitTables,
+    Committed,
+    Look,
+    Looked,
+    Moved,
+    Open,
+    Settings,
+    WriteFiles,
+)
+from landonce.write.iceberg.lake import Lake
+from landonce.write.iceberg.ledger import TableLedger
+from landonce.write.iceberg.recipe import FileRecipe, FileTask
+from landonce.write.marks import Floors, Stand, TableView, mark_for
+from landonce.write.receipt import BlockResult, Fate, Receipt
+
+_LOOK_EVERY = 5.0
+"""Seconds after which the tables are looked at again, though there is nothing to write."""
+_RARELY = 50
+"""Looking at the tables takes at most one part in so many of the time."""
+_AT_ONCE = 8
+"""Tables that are committed to at the same time."""
+_PAUSE = 1.0
+
+
+class Workers(Protocol):
+    """Whoever writes files."""
+
+    def write(self, recipe: FileRecipe, tasks: Sequence[FileTask]) -> tuple[BlockResult, ...]: ...
+
+
+@dataclass
+class Committing(Hands):
+    """Performs the effects of `snapshots`."""
+
+    settings: Settings
+    lake: Lake
+    workers: Workers
+    letters: Letters
+    ledger: Ledger
+    own: TableLedger | None
+    """The table's own ledger, where it is one."""
+    _look_after: float = 0.0
+
+    @property
+    def once(self) -> bool:  # type: ignore[override]
+        return self.settings.once
+
+    def begin(self) -> snapshots.Next:
+        self.letters.forget()
+        return snapshots.begin(self.settings)
+
+    def advance(self, driver: snapshots.Driver, reply: snapshots.Reply) -> snapshots.Next:
+        return snapshots.advance(driver, reply)
+
+    def look_due(self) -> bool:
+        return time.monotonic() > self._look_after
+
+    def acquired(self, state: LedgerState) -> str:
+        """Dead letters of a batch that was committed by a driver that was killed right then are published now."""
+        del state
+        if self.own is None:
+            return ""
+        self.letters.publish_left(self.own.letters)
+        return self.own.noticed
+
+    def perform(self, effect: Any, held: LedgerState) -> Any:
+        if isinstance(effect, Look):
+            return self._look(held)
+        if isinstance(effect, WriteFiles):
+            return self._write(effect, held)
+        if isinstance(effect, Open):
+            self.lake.open(each for wants in effect.wants for each in wants)  # type: ignore[attr-defined]
+            return None
+        if isinstance(effect, CommitTables):
+            return self._commit(effect, held)
+        raise TypeError(f"not an effect: {effect!r}")
+
+    def _look(self, held: LedgerState) -> Looked:
+        """Nobody looks, and then writes what is looked at, who is not the owner any more."""
+        began = time.monotonic()
+        topics = tuple(held.label(topic) for topic in self.lake.topics)
+        if self.own is not None:
+            if not held.fresh:
+                self.own.glance(held)
+            views: tuple[TableView, ...] = ()
+        else:
+            seen = self.ledger.load()
+            if seen is None or key(seen) != key(held):
+                raise fenced(held, seen)
+            found = self.lake.dynamic() if held.fresh else ()
+            views = self.lake.look({*(table for table, _ in held.tables), *self.lake.tables, *found})
+        marked = any(view.mark is not None for view in views)
+        self._look_after = time.monotonic() + max(_LOOK_EVERY, _RARELY * (time.monotonic() - began))
+        return Looked(views, self.lake.holds(topics) if held.fresh and not marked else "")
+
+    def _write(self, effect: WriteFiles, held: LedgerState) -> tuple[BlockResult, ...]:
+        floors = self._floors(effect.stands)
+        tasks = [
+            FileTask(
+                index=index,
+                batch=effect.plan.batch,
+                epoch=held.epoch,
+                plan=self.letters.stem(effect.plan, held),
+                block=effect.plan.blocks[index],
+                kind=effect.plan.kind,
+                floors=floors,
+                final=effect.final,
+                labels=held.labels,
+            )
+            for index in effect.indexes
+        ]
+        results = self.workers.write(self.lake.recipe, tasks)
+        if any(result.fate is Fate.DOUBTFUL for result in results):
+            time.sleep(_PAUSE)
+        return results
+
+    def _floors(self, stands: Iterable[Stand]) -> tuple[tuple[str, Floors | None], ...]:
+        """Where each table begins to take rows. One that is its own ledger takes all that is planned."""
+        if self.own is not None:
+            return tuple((table, ()) for table in self.lake.tables)
+        taking = {each.view.table: each.floors for each in stands}
+        return tuple((table, taking.get(table)) for table in self.lake.tables)
+
+    def _commit(self, effect: CommitTables, held: LedgerState) -> Committed | Moved:
+        started = tuple(sorted(held.committed().items()))
+        files = gathered(effect.receipts)
+        names = tuple(sorted(each.dead_letters for each in effect.receipts if each.dead_letters))
+        through = valid_through(effect.receipts, held)
+        if self.own is not None:
+            table = self.lake.tables[0]
+            build = self.lake.building(table, files.get(table, ()))
+            self.own.commit(held, effect.after, build, started=started, letters=names, valid_through=through)
+            reply: Committed | Moved = Committed()
+        else:
+            reply = self._commit_all(effect, files, started, through)
+        if isinstance(reply, Committed):
+            self.letters.publish(effect.plan, held, names)
+            self.lake.clear(files)
+        return reply
+
+    def _commit_all(
+        self,
+        effect: CommitTables,
+        files: dict[str, tuple[Any, ...]],
+        started: Floors,
+        through: int | None,
+    ) -> Committed | Moved:
+        """Every table that takes part and has rows. They do not depend on each other: each says itself what it holds."""
+        stands = {each.view.table: each for each in effect.stands}
+
+        def commit(table: str) -> tuple[bool, TableView]:
+            mark = mark_for(effect.plan, effect.after, stands[table], started)
+            return self.lake.commit(stands[table].view, mark, files[table], through)
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            done = list(pool.map(commit, sorted(files)))
+        return Committed(tuple(view for _, view in done)) if all(landed for landed, _ in done) else Moved()
+
+
+def gathered(receipts: Iterable[Receipt]) -> dict[str, tuple[Any, ...]]:
+    """All files of a batch, by table."""
+    files: dict[str, tuple[Any, ...]] = {}
+    for receipt in receipts:
+        for table, written in receipt.files:
+            files[table] = files.get(table, ()) + written
+    return {table: written for table, written in files.items() if written}
+
+
+def valid_through(receipts: Iterable[Receipt], held: LedgerState) -> int | None:
+    """The least, over all partitions, of the latest timestamp in the batch; None where a partition had no record in it."""
+    latest: dict[Partition, int] = {}
+    for receipt in receipts:
+        for partition, moment in receipt.latest:
+            latest[partition] = max(moment, latest.get(partition, moment))
+    partitions = [partition for partition, _ in held.positions]
+    return min(latest.values()) if partitions and all(each in latest for each in partitions) else None

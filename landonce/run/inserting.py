@@ -1,0 +1,90 @@
+"""The hands for targets that deduplicate: inserts with a token and a deadline, and a probe after any doubt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from landonce.commit.publish import Letters
+from landonce.plan.blocks import token
+from landonce.record.ledger import LedgerState
+from landonce.run import protocol
+from landonce.run.hands import Hands
+from landonce.run.protocol import Commit, Effect, Look, Reply, Settings, Write
+from landonce.write.receipt import BlockResult, Fate
+from landonce.write.recipe import Recipe, Task
+from landonce.write.sink import Target, look_by_name, wait_out
+
+
+class Workers(Protocol):
+    """Whoever writes blocks."""
+
+    def write(self, recipe: Recipe, tasks: Sequence[Task]) -> tuple[BlockResult, ...]: ...
+
+
+@dataclass
+class Inserting(Hands):
+    """Performs the effects of `protocol`."""
+
+    settings: Settings
+    recipe: Recipe
+    target: Target
+    workers: Workers
+    letters: Letters
+    _late: bool = False
+
+    @property
+    def once(self) -> bool:  # type: ignore[override]
+        return self.settings.once
+
+    def begin(self) -> protocol.Next:
+        return protocol.begin(self.settings)
+
+    def advance(self, driver: protocol.Driver, reply: Reply) -> protocol.Next:
+        return protocol.advance(self._patient(driver), reply)
+
+    def now(self) -> int:
+        return self.target.now()
+
+    def perform(self, effect: Effect, held: LedgerState) -> Reply:
+        if isinstance(effect, protocol.Await):
+            wait_out(self.target, effect.deadline)
+            return None
+        if isinstance(effect, protocol.Kill):
+            self.target.kill()
+            return self.target.now()
+        if isinstance(effect, Look):
+            return look_by_name(self.target, held, effect.floors)
+        if isinstance(effect, Write):
+            return self._write(effect, held)
+        if isinstance(effect, Commit):
+            self.letters.publish(effect.plan, held, [receipt.dead_letters for receipt in effect.receipts])
+            return None
+        raise TypeError(f"not an effect: {effect!r}")
+
+    def _write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
+        tasks = [
+            Task(
+                index=index,
+                batch=effect.plan.batch,
+                plan=self.letters.stem(effect.plan, held),
+                block=effect.plan.blocks[index],
+                token=token(held.identity, effect.plan.blocks[index]),
+                deadline=effect.plan.deadline,
+                mode=effect.mode,
+                kind=effect.plan.kind,
+                labels=held.labels,
+            )
+            for index in effect.indexes
+        ]
+        results = self.workers.write(self.recipe, tasks)
+        self._late = any(result.fate is Fate.LATE for result in results)
+        return results
+
+    def _patient(self, driver: protocol.Driver) -> protocol.Driver:
+        """What came too late gets twice the time: with the same deadline again it might be late for ever."""
+        if not self._late or driver.surveyed is None:
+            return driver
+        self._late = False
+        return replace(driver, surveyed=replace(driver.surveyed, patience=2 * driver.surveyed.patience))

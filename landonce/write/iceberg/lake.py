@@ -1,0 +1,237 @@
+"""The tables of a pipeline as its driver sees them: made, evolved, looked at, committed to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pyiceberg.table import Table
+from pyspark.sql import SparkSession
+
+from landonce.errors import TableUnfit
+from landonce.read.schema import Schema
+from landonce.write.iceberg import evolve
+from landonce.write.iceberg.commit import Attempt, Place
+from landonce.write.iceberg.coordinates import COLUMNS, TOPIC
+from landonce.write.iceberg.create import Creation, create_table
+from landonce.write.iceberg.ledger import Build
+from landonce.write.iceberg.look import look_at, term
+from landonce.write.iceberg.marker import summary, table_view
+from landonce.write.iceberg.merge import Append, Merge
+from landonce.write.iceberg.names import schema_for
+from landonce.write.iceberg.partitioning import parse_spec, spec_differs
+from landonce.write.iceberg.recipe import FileRecipe, TableRecipe, Wants
+from landonce.write.iceberg.scratch import Scratch
+from landonce.write.iceberg.shape import TableShape, ensure_unpartitioned_spec, fast_path
+from landonce.write.iceberg.sink import IcebergSink
+from landonce.write.iceberg.staged import StageOf, stage
+from landonce.write.marks import Mark, TableView, Verdict, verdict
+
+
+@dataclass
+class Lake:
+    """Opened for one run. `recipe` is what workers are told, and changes when tables are made or evolve."""
+
+    sink: IcebergSink
+    recipe: FileRecipe
+    topics: tuple[str, ...]
+    declared: Schema | None
+    session: Callable[[], SparkSession]
+    """Spark with Iceberg's runtime, for what Arrow cannot write."""
+    _places: dict[str, Place] = field(default_factory=dict)
+    _opened: dict[str, Table] = field(default_factory=dict)
+    _staging: threading.Lock = field(default_factory=threading.Lock)
+    """A session's settings change while it stages, so tables take turns."""
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Those that workers write for."""
+        return tuple(each.name for each in self.recipe.tables)
+
+    @property
+    def by_spark(self) -> bool:
+        """Whether Spark's own writer is needed, for the tables that are there or for one that may be made."""
+        told = self.sink.told
+        made = {"format-version": ("1", "2"), "write.format.default": ("parquet",)}
+        other = any(_text(told.properties.get(name, usual[0])) not in usual for name, usual in made.items())
+        return told.changes is not None or other or any(each.scratch is not None for each in self.recipe.tables)
+
+    def place(self, table: str) -> Place:
+        if table not in self._places:
+            self._places[table] = replace(self.sink.place(table), session=self.session)
+        return self._places[table]
+
+    def dynamic(self) -> tuple[str, ...]:
+        return self.sink.dynamic()
+
+    def start(self, sampled: Callable[[], Schema]) -> None:
+        """Opens the tables that the file names, and makes those that are not there if it says so."""
+        for name in self.sink.static:
+            if self.place(name).exists():
+                self.admit(name)
+            elif self.sink.told.create:
+                self._create(name, self.declared or sampled())
+            else:
+                raise _no_table(name)
+
+    def admit(self, name: str) -> None:
+        """A table that is there becomes one that workers write for."""
+        table = self.place(name).load()
+        told = self.sink.told
+        if told.partition_by:
+            wrong = spec_differs(parse_spec(told.partition_by, table.schema()), table.spec(), table.schema())
+            if wrong:
+                raise _wrong_spec(name, wrong)
+        if told.unpartitioned:
+            self._ensure_unpartitioned(name, table)
+            table = self.place(name).load()
+        self._opened[name] = table
+        tables = {each.name: each for each in self.recipe.tables}
+        tables[name] = self._told(name, table)
+        self.recipe = replace(self.recipe, tables=tuple(tables[each] for each in sorted(tables)))
+
+    def _told(self, name: str, table: Table) -> TableRecipe:
+        """What workers are told of a table."""
+        told = self.sink.told
+        schema = schema_for(table, coordinates=told.coordinates, fold_case=told.case_insensitive)
+        staged = told.changes is not None or bool(fast_path(table))
+        return TableRecipe(
+            name=name,
+            schema=schema,
+            shape=None if staged else TableShape.of(table, unpartitioned=told.unpartitioned),
+            scratch=Scratch.of(table) if staged else None,
+            identity=told.identity if told.changes is not None else (),
+        )
+
+    def _create(self, name: str, schema: Schema) -> None:
+        told = self.sink.told
+        properties = {key: _text(value) for key, value in told.properties.items()}
+        if told.changes is not None:
+            properties = {**_MERGE_ON_READ, **properties}
+        creation = Creation(told.partition_by, told.identity, told.coordinates, properties)
+        create_table(self.sink.catalog, name, schema, creation)
+        self.admit(name)
+
+    def _ensure_unpartitioned(self, name: str, table: Table) -> None:
+        updates = ensure_unpartitioned_spec(table)
+        if updates:
+            self.place(name).send(table, Attempt(tuple(updates), (), 0))
+
+    def open(self, wants: Iterable[Wants]) -> None:
+        """Makes the tables that records name, and evolves the ones they do not fit. Once, here, never by a worker."""
+        samples: dict[str, list[bytes]] = {}
+        evolutions: dict[str, list[evolve.Changes]] = {}
+        for each in wants:
+            if each.evolution is not None:
+                evolutions.setdefault(each.table, []).append(each.evolution)
+            else:
+                samples.setdefault(each.table, []).extend(each.sample)
+        for name, sample in sorted(samples.items()):
+            if self.place(name).exists():
+                self.admit(name)
+            else:
+                self._create(name, self.declared or evolve.schema_of_sample(sample))
+        for name, changes in sorted(evolutions.items()):
+            evolve.apply(self.place(name).load(), evolve.merge(changes))
+            self.admit(name)
+
+    def look(self, names: Iterable[str]) -> tuple[TableView, ...]:
+        """The tables as they are now."""
+        return tuple(self._view(name) for name in sorted(names))
+
+    def _view(self, name: str) -> TableView:
+        place = self.place(name)
+        if not place.exists():
+            return TableView(name)
+        if name not in self._opened:
+            self.admit(name)
+        return self._seen(place, place.load())
+
+    def holds(self, topics: tuple[str, ...]) -> str:
+        """The first table that holds a record of these topics."""
+        for name in self.tables:
+            table = self.place(name).load()
+            branch = self.sink.told.branch
+            if branch not in table.metadata.refs or any(each not in table.schema().column_names for each in COLUMNS):
+                continue
+            scan = table.scan(term.In(TOPIC, set(topics)), selected_fields=(TOPIC,), limit=1).use_ref(branch)
+            if scan.to_arrow().num_rows:
+                return name
+        return ""
+
+    def commit(
+        self, expected: TableView, mark: Mark, files: tuple[Any, ...], valid_through: int | None
+    ) -> tuple[bool, TableView]:
+        """A batch's files for one table of a fan-out: True if they are in it now. With it, the table as it is."""
+        place = self.place(expected.table)
+        told = summary(mark, valid_through)
+        build = self.building(expected.table, files)
+        place.ensure_branch()
+        judged, _, table = place.commit(
+            lambda seen: verdict(expected, self._seen(place, seen), mark.state), lambda seen: build(seen, told, {})
+        )
+        return judged is not Verdict.MOVED, self._seen(place, table)
+
+    def _seen(self, place: Place, table: Table) -> TableView:
+        return table_view(place.identifier, look_at(table, place.pipeline, place.branch))
+
+    def building(self, name: str, files: tuple[Any, ...]) -> Build:
+        """How a commit of these files is made: by PyIceberg, or by Spark on a staging branch."""
+        place = self.place(name)
+        if not self._by_spark(name):
+            return lambda table, told, properties: place.appending(table, files, told, properties)
+
+        def staging(table: Table, told: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
+            branch = StageOf(place.pipeline, int(told["landonce.epoch"]), int(told["landonce.batch"])).new_name()
+            with self._staging:
+                staged = stage(
+                    self.session(), self.sink.spec, name, branch, place.head(table), files, self._how(name), told
+                )
+            return place.publishing(table, staged, branch, told, properties)
+
+        return staging
+
+    def _by_spark(self, name: str) -> bool:
+        return any(each.name == name and each.scratch is not None for each in self.recipe.tables)
+
+    def _how(self, name: str) -> Append | Merge:
+        if self.sink.told.changes is None:
+            return Append()
+        columns = tuple(self._opened[name].schema().column_names)
+        return Merge(self.sink.told.identity, columns)
+
+    def clear(self, files: Mapping[str, tuple[Any, ...]]) -> None:
+        """Removes what only waited for Spark."""
+        for each in self.recipe.tables:
+            if each.scratch is not None and each.name in files:
+                each.scratch.remove(files[each.name])
+
+
+_MERGE_ON_READ = {
+    "write.delete.mode": "merge-on-read",
+    "write.update.mode": "merge-on-read",
+    "write.merge.mode": "merge-on-read",
+    "format-version": "2",
+}
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _no_table(name: str) -> TableUnfit:
+    return TableUnfit(
+        f"the catalog has no table {name}, or the user may not see it.",
+        safe="Nothing was read or written.",
+        command="create it, or say `create: true` in {file} and let landonce do it",
+    )
+
+
+def _wrong_spec(name: str, wrong: str) -> TableUnfit:
+    return TableUnfit(
+        f"the table {name} is not partitioned as `partition_by` says: {wrong}.",
+        safe="Nothing was read or written.",
+        command="correct `partition_by` in {file}, or change the table's partition spec",
+    )

@@ -1,0 +1,59 @@
+"""Looking at a table: its marks, and where its history is cut off, what its rows and files show of the last one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pyiceberg import expressions
+from pyiceberg.table import Table
+
+from landonce.write.iceberg.coordinates import COLUMNS, OFFSET, PARTITION, TOPIC
+from landonce.write.iceberg.marker import own_view
+from landonce.write.iceberg.naming import origin_of
+from landonce.write.marks import Mark
+from landonce.write.own import OwnView
+
+term: Any = expressions
+"""PyIceberg's own annotations do not know how its expressions are made."""
+
+
+def look_at(table: Table, pipeline: str, branch: str, *, vouching: bool = False) -> OwnView:
+    """What the table says of the pipeline. `vouching`: an operator says that the last commit counts."""
+    view = own_view(table.metadata, pipeline, branch)
+    if view.mark is None and view.copy is not None and not view.whole and not view.vouched:
+        return replace(view, vouched=vouching or _shows(table, view.copy, branch))
+    return view
+
+
+def _shows(table: Table, copy: Mark, branch: str) -> bool:
+    """Whether the copy's commit is part of what is left: one of its files is there, or the last row of every partition
+    that it moved (a compaction writes other files)."""
+    return _holds_file(table, copy, branch) or _holds_rows(table, copy, branch)
+
+
+def _holds_file(table: Table, copy: Mark, branch: str) -> bool:
+    head = table.metadata.snapshot_by_name(branch)
+    for manifest in head.manifests(table.io) if head is not None else ():
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+            origin = origin_of(entry.data_file.file_path)
+            mine = (copy.state.pipeline, copy.state.epoch, copy.batch)
+            if origin is not None and (origin.pipeline, origin.epoch, origin.batch) == mine:
+                return True
+    return False
+
+
+def _holds_rows(table: Table, copy: Mark, branch: str) -> bool:
+    if any(name not in table.schema().column_names for name in COLUMNS):
+        return False
+    started, labels = dict(copy.started), dict(copy.state.labels)
+    moved = {each: end for each, end in copy.state.committed().items() if started.get(each, end) < end}
+    return bool(moved) and all(
+        _holds_row(table, branch, labels.get(each.topic, each.topic), each.number, end - 1)
+        for each, end in moved.items()
+    )
+
+
+def _holds_row(table: Table, branch: str, label: str, number: int, offset: int) -> bool:
+    here = term.And(term.EqualTo(TOPIC, label), term.EqualTo(PARTITION, number), term.EqualTo(OFFSET, offset))
+    return bool(table.scan(here, selected_fields=(OFFSET,), limit=1).use_ref(branch).to_arrow().num_rows)

@@ -1,0 +1,132 @@
+"""What a worker needs to know to write files: the recipe of a pipeline, and the task for one block. Picklable."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyspark
+
+from landonce.plan.blocks import Block, Kind
+from landonce.read.changes import Changes
+from landonce.read.route import Routing
+from landonce.read.schema import Field, Schema
+from landonce.write.iceberg.scratch import Scratch
+from landonce.write.iceberg.shape import TableShape
+from landonce.write.marks import Floors
+
+_DECODER = 1
+"""Raised whenever the decoder makes other rows of the same bytes."""
+
+
+@dataclass(frozen=True)
+class TableRecipe:
+    """One table, as workers see it."""
+
+    name: str
+    schema: Schema
+    """What a record is decoded to."""
+    shape: TableShape | None
+    scratch: Scratch | None
+    """One of the two: workers write the table's own files, or files from which Spark then writes them."""
+    identity: tuple[str, ...] = ()
+    """The columns that name one row, where records change rows."""
+
+
+@dataclass(frozen=True)
+class FileRecipe:
+    """Everything that decides what the rows are and where they go."""
+
+    pipeline: str
+    consumer: tuple[tuple[str, object], ...] = field(repr=False)
+    routing: Routing
+    tables: tuple[TableRecipe, ...]
+    dead_letters: Path
+    max_record_bytes: int
+    block_bytes: int
+    declared: Schema | None = None
+    """What a record is decoded to where expressions follow."""
+    select: tuple[str, ...] = ()
+    where: str | None = None
+    changes: Changes | None = None
+    create: bool = False
+    evolve: bool = False
+    coordinates: bool = True
+
+    @property
+    def most_bytes(self) -> int:
+        """Eight times what a block should hold, and never less than one large record needs."""
+        return max(8 * self.block_bytes, 2 * self.max_record_bytes)
+
+    @property
+    def timestamps(self) -> bool:
+        """The snapshots say through which moment they are valid."""
+        return True
+
+    @property
+    def transforms(self) -> bool:
+        return bool(self.select) or self.where is not None
+
+    @property
+    def source(self) -> Schema:
+        """What a record is decoded to before expressions."""
+        return self.declared or self.target
+
+    @property
+    def target(self) -> Schema:
+        """What expressions may make: the columns of all tables, and the one that routes."""
+        fields: dict[str, Field] = {}
+        for table in self.tables:
+            for each in table.schema.fields:
+                fields.setdefault(each.name, each)
+        return Schema(tuple(fields.values()))
+
+    def by_name(self) -> Mapping[str, TableRecipe]:
+        return {each.name: each for each in self.tables}
+
+    def fingerprint(self) -> str:
+        """Changes with anything that could send a record elsewhere, or make another row of it. Schemas may evolve."""
+        told = [
+            "json",
+            _DECODER,
+            repr(self.routing),
+            self.declared.fingerprint() if self.declared else "",
+            list(self.select),
+            self.where,
+            repr(self.changes),
+            self.max_record_bytes,
+            pyspark.__version__ if self.transforms else "",
+        ]
+        return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class FileTask:
+    """One block to be written by one Spark task."""
+
+    index: int
+    batch: int
+    epoch: int
+    plan: str
+    """What the plan's dead letters are called."""
+    block: Block
+    kind: Kind
+    floors: tuple[tuple[str, Floors | None], ...]
+    """Where each table begins to take rows; None if it takes none."""
+    final: bool = False
+    """Tables were made and evolved already: what does not fit now is a dead letter."""
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Wants:
+    """What must be done to a table before a block can be written."""
+
+    table: str
+    sample: tuple[bytes, ...] = ()
+    """Some records for a table that is not there."""
+    evolution: Any = None

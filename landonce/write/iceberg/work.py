@@ -1,0 +1,192 @@
+"""What a Spark task does with one block: read, decode, write files, account.
+
+Files count only once the driver has committed them, so a task that Spark runs again simply writes others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import Message
+
+from landonce.errors import LandonceError
+from landonce.failpoints import reach
+from landonce.plan.blocks import Kind
+from landonce.plan.ranges import Partition
+from landonce.read.changes import ChangeDecoder, Changes
+from landonce.read.decode import JsonDecoder
+from landonce.read.fanout import NOWHERE, Decode, Rows, Sheaf, Sorting, cropped, landed
+from landonce.read.route import routes
+from landonce.read.schema import Schema
+from landonce.write.conform import chosen, conform, misfit
+from landonce.write.iceberg.coordinates import COLUMNS, renamed
+from landonce.write.iceberg.evolve import unknown_fields
+from landonce.write.iceberg.files import write_files
+from landonce.write.iceberg.naming import Origin
+from landonce.write.iceberg.recipe import FileRecipe, FileTask, TableRecipe, Wants
+from landonce.write.land import failed
+from landonce.write.letters import stage_letters
+from landonce.write.receipt import BlockResult, Fate, Receipt
+from landonce.write.sink import COORDINATES
+from landonce.write.work import Reaped
+
+
+def work(recipe: FileRecipe, task: FileTask) -> BlockResult:
+    """One block, from Kafka to files."""
+    try:
+        sheaf = sorting(recipe, task).gather(
+            task.block.ranges, dict(recipe.consumer), dict(task.labels), recipe.most_bytes
+        )
+        reach("read.after")
+        wants = _wants(recipe, sheaf) if not task.final else ()
+        if wants:
+            return BlockResult(task.index, Fate.WAITING, wants=wants)
+        several = len(task.block.ranges) > 1
+        rows = {name: sheaf.rows(name, several) for name in sheaf.tables}
+        return deliver(
+            recipe, task, {name: each for name, each in rows.items() if each is not None}, sheaf, sheaf.messages
+        )
+    except Exception as error:
+        return failed(task, error)
+
+
+def deliver(
+    recipe: FileRecipe,
+    task: FileTask,
+    rows: Mapping[str, pa.Table],
+    sheaf: Sheaf,
+    messages: Mapping[tuple[Partition, int], Message] | None,
+) -> BlockResult:
+    """Stages dead letters, writes the files, and writes the receipt. What is delivered again has its letters already."""
+    letters = ""
+    if task.kind is not Kind.REPLAY:
+        letters = stage_letters(recipe, task, tuple(sheaf.rejected), messages)
+    reach("stage.after")
+    tables = recipe.by_name()
+    origin = Origin(recipe.pipeline, task.epoch, task.batch, task.block.number)
+    files = tuple((name, _write(recipe, tables[name], rows[name], origin)) for name in sorted(rows))
+    reach("files.after")
+    receipt = Receipt(
+        read=sheaf.read,
+        landed=landed(sheaf),
+        filtered=sheaf.filtered,
+        dead_lettered=len(sheaf.rejected),
+        dead_letters=letters,
+        bytes_read=sheaf.bytes_read,
+        files=files,
+        latest=tuple(sorted(sheaf.latest.items())),
+    )
+    return BlockResult(task.index, Fate.LANDED, receipt)
+
+
+def _write(recipe: FileRecipe, table: TableRecipe, rows: pa.Table, origin: Origin) -> tuple[object, ...]:
+    """The table's own files, or one that Spark reads. A change needs its coordinates to be put in order."""
+    named = renamed(rows)
+    if table.scratch is not None:
+        return (table.scratch.write(named, origin),)
+    assert table.shape is not None
+    return write_files(table.shape, named if recipe.coordinates else named.drop_columns(list(COLUMNS)), origin)
+
+
+def sow(recipe: FileRecipe, task: FileTask, rows: pa.Table, told: Reaped | LandonceError) -> BlockResult:
+    """The rows of one block that expressions were evaluated on: routed by a column, made to fit each table, and written."""
+    try:
+        if isinstance(told, LandonceError):
+            raise told
+        kept = chosen(rows)
+        sheaf = Sheaf(read=told.read, filtered=rows.num_rows - kept.num_rows, bytes_read=told.bytes_read)
+        sheaf.rejected, sheaf.latest = list(told.rejected), dict(told.latest)
+        return deliver(recipe, task, shaped(recipe, task, kept, sheaf), sheaf, messages=None)
+    except Exception as error:
+        return failed(task, error)
+
+
+def shaped(recipe: FileRecipe, task: FileTask, rows: pa.Table, sheaf: Sheaf) -> dict[str, pa.Table]:
+    """Rows per table. One that does not fit a table is in none of its tables, and is rejected."""
+    by = recipe.routing.field
+    values = rows.column(by).cast(pa.string()) if by is not None else pa.nulls(rows.num_rows)
+    found = routes(recipe.routing, values)
+    bad = {each.index: each.reason for each in found.rejects}
+    routed = {name: np.asarray(places.to_numpy(), np.int64) for name, places in found.tables.items()}
+    tables, fitted = recipe.by_name(), {}
+    for name, places in routed.items():
+        if name not in tables:
+            bad.update({int(at): f"there is no table {name}" for at in places})
+            continue
+        fitting, misfits = conform(rows.take(pa.array(places)), tables[name].schema, COORDINATES)
+        lost = [at for at, _ in misfits]
+        bad.update({int(places[at]): reason for at, reason in misfits})
+        fitted[name] = (fitting, np.delete(places, lost))
+    sheaf.rejected += [misfit(dict(task.labels), rows, at, reason) for at, reason in sorted(bad.items())]
+    floors = {name: floors_of(each, task) for name, each in task.floors}
+    labels = dict(task.labels)
+    result = {}
+    for name, (fitting, places) in fitted.items():
+        kept = fitting.filter(pa.array(~np.isin(places, list(bad)))) if bad else fitting
+        kept = cropped(kept, floors.get(name, {}), labels)
+        if kept.num_rows:
+            result[name] = kept
+    return result
+
+
+def sorting(recipe: FileRecipe, task: FileTask) -> Sorting:
+    """How this block's records are sorted to tables."""
+    return Sorting(
+        routing=recipe.routing,
+        decoders={
+            each.name: _decoder(each.schema, each.identity, recipe.changes, recipe.max_record_bytes)
+            for each in recipe.tables
+        },
+        floors={name: floors_of(floors, task) for name, floors in task.floors},
+        create=recipe.create and not task.final,
+        evolve=recipe.evolve and not task.final,
+    )
+
+
+def floors_of(floors: tuple[tuple[Partition, int], ...] | None, task: FileTask) -> dict[Partition, int]:
+    if floors is None:
+        return {each.partition: NOWHERE for each in task.block.ranges}
+    return dict(floors)
+
+
+@lru_cache(maxsize=512)
+def _decoder(schema: Schema, identity: tuple[str, ...], changes: Changes | None, max_record_bytes: int) -> Decode:
+    """One per worker and table: it learns how a topic writes its times."""
+    if changes is not None:
+        decoder = ChangeDecoder(schema, identity, changes, max_record_bytes=max_record_bytes)
+
+        def decode_changes(values: pa.BinaryArray, messages: list[Message]) -> Rows:
+            told = decoder.decode(values, pa.array(list(map(Message.key, messages)), pa.binary()))
+            return Rows(
+                told.table,
+                _plain(told.kept),
+                tuple((each.index, each.reason) for each in told.rejects),
+                _plain(told.filtered),
+            )
+
+        return decode_changes
+    plain = JsonDecoder(schema, max_record_bytes=max_record_bytes)
+
+    def decode(values: pa.BinaryArray, messages: list[Message]) -> Rows:
+        del messages
+        told = plain.decode(values)
+        return Rows(told.table, _plain(told.kept), tuple((each.index, each.reason) for each in told.rejects))
+
+    return decode
+
+
+def _plain(indexes: pa.Int64Array) -> np.ndarray:
+    return np.asarray(indexes.to_numpy(), np.int64)
+
+
+def _wants(recipe: FileRecipe, sheaf: Sheaf) -> tuple[Wants, ...]:
+    wants = [Wants(table, tuple(sample)) for table, sample in sorted(sheaf.missing.items())]
+    tables = recipe.by_name()
+    for name, payloads in sorted(sheaf.payloads.items()):
+        evolution = unknown_fields(pa.concat_arrays(payloads), tables[name].schema)
+        if evolution:
+            wants.append(Wants(name, evolution=evolution))
+    return tuple(wants)

@@ -1,0 +1,76 @@
+"""Staging a block's dead letters: the rejected records themselves, with all that is needed to mend and resend them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from confluent_kafka import Message
+
+from landonce import errors
+from landonce.commit.dead_letters import DeadLetter, stage
+from landonce.plan.blocks import Block
+from landonce.plan.ranges import Partition
+from landonce.read.harvest import Rejected, find
+
+
+class _Recipe(Protocol):
+    @property
+    def dead_letters(self) -> Path: ...
+
+    @property
+    def consumer(self) -> tuple[tuple[str, object], ...]: ...
+
+
+class _Task(Protocol):
+    @property
+    def plan(self) -> str: ...
+
+    @property
+    def block(self) -> Block: ...
+
+    @property
+    def labels(self) -> tuple[tuple[str, str], ...]: ...
+
+
+def stage_letters(
+    recipe: _Recipe,
+    task: _Task,
+    rejected: tuple[Rejected, ...],
+    read: Mapping[tuple[Partition, int], Message] | None,
+) -> str:
+    """Writes the block's file and gives back its name. `read`: the records themselves, if they are still at hand."""
+    if not rejected:
+        return stage(recipe.dead_letters, task.plan, task.block.number, ())
+    messages = read if read is not None else find(rejected, task.block.ranges, dict(recipe.consumer))
+    labels = dict(task.labels)
+    letters = []
+    for each in rejected:
+        message = messages.get((each.partition, each.offset))
+        if message is None:
+            raise errors.RetentionOverrun(
+                f"{each.partition}: the record at offset {each.offset} is gone before it could be dead-lettered.",
+                safe="Nothing was skipped.",
+                command="landonce state accept-gap {file}",
+            )
+        topic = each.partition.topic
+        letters.append(
+            DeadLetter(
+                topic=labels.get(topic, topic),
+                partition=each.partition.number,
+                offset=each.offset,
+                timestamp=message.timestamp()[1],
+                reason=each.reason,
+                key=message.key(),
+                value=message.value(),
+                headers=_headers(message),
+            )
+        )
+    return stage(recipe.dead_letters, task.plan, task.block.number, letters)
+
+
+def _headers(message: Message) -> tuple[tuple[str, bytes | None], ...]:
+    told = message.headers() or ()
+    pairs = told.items() if isinstance(told, dict) else told
+    return tuple((name, value.encode() if isinstance(value, str) else value) for name, value in pairs)
