@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from landonce.commit.publish import Letters
+from landonce.plan.blocks import Kind
 from landonce.plan.ranges import Partition
 from landonce.record.ledger import Ledger, LedgerState, fenced
 from landonce.record.swap import key
@@ -162,15 +163,17 @@ class Committing(Hands):
         started: Floors,
         through: int | None,
     ) -> Committed | Moved:
-        """Every table that takes part and has rows. They do not depend on each other: each says itself what it holds."""
+        """Every table that takes part and has rows; when ranges are delivered again, also those that have none in them, for
+        their position moves too. Tables do not depend on each other: each says itself what it holds."""
         stands = {each.view.table: each for each in effect.stands}
+        tables = sorted({*files, *(stands if effect.plan.kind is Kind.REPLAY else ())})
 
         def commit(table: str) -> tuple[bool, TableView]:
             mark = mark_for(effect.plan, effect.after, stands[table], started)
-            return self.lake.commit(stands[table].view, mark, files[table], through)
+            return self.lake.commit(stands[table].view, mark, files.get(table, ()), through)
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            done = list(pool.map(commit, sorted(files)))
+            done = list(pool.map(commit, tables))
         return Committed(tuple(view for _, view in done)) if all(landed for landed, _ in done) else Moved()
 
 
