@@ -1,8 +1,8 @@
 """Servers and names that any test may ask for.
 
-One Kafka and one ClickHouse serve the whole session; a test never stops or kills them (make your own `LocalKafka` in
-`tmp_path` for that) and keeps to topics and tables of its own, which `new_topic` and `new_table` hand out. Both
-servers die with the test process, whatever kills it. Spark is not here: tests that need it say so in their own folder.
+One Kafka, one ClickHouse and one Iceberg REST catalog serve the whole session; a test never stops or kills them (make
+your own `LocalKafka` in `tmp_path` for that) and keeps to topics and tables of its own, which `new_topic` and
+`new_table` hand out. The servers die with the test process, whatever kills it. Spark is not here: tests that need it say so in their own folder.
 """
 
 import itertools
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from landonce.local import LocalClickHouse, LocalKafka
+from landonce.local import LocalClickHouse, LocalKafka, LocalRestCatalog
 
 _numbers = itertools.count(1)
 
@@ -26,6 +26,12 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
 @pytest.fixture(scope="session")
 def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalClickHouse]:
     with LocalClickHouse(tmp_path_factory.mktemp("clickhouse")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rest_catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRestCatalog]:
+    with LocalRestCatalog(tmp_path_factory.mktemp("rest")) as server:
         yield server
 
 

@@ -1,11 +1,25 @@
 """Real servers on this machine, for the demo, the tests and the benchmarks: no Docker, loopback only.
 
-Nothing in here is needed to run a pipeline, and nothing that runs a pipeline imports it.
+Nothing in here is needed to run a pipeline, and nothing that runs a pipeline imports it, but for `jars`: where Spark
+itself writes to Iceberg, it brings Iceberg's jars.
 """
 
 from landonce.errors import LocalStackError
 from landonce.local.clickhouse import LocalClickHouse, LocalUser
+from landonce.local.connect import LocalConnect
 from landonce.local.kafka import LocalKafka
+from landonce.local.rest_catalog import LocalRestCatalog
 from landonce.local.stack import StackInfo, down, status, up
 
-__all__ = ["LocalClickHouse", "LocalKafka", "LocalStackError", "LocalUser", "StackInfo", "down", "status", "up"]
+__all__ = [
+    "LocalClickHouse",
+    "LocalConnect",
+    "LocalKafka",
+    "LocalRestCatalog",
+    "LocalStackError",
+    "LocalUser",
+    "StackInfo",
+    "down",
+    "status",
+    "up",
+]

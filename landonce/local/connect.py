@@ -37,6 +37,11 @@ class ConnectorStatus:
         return bool(self.tasks) and {self.connector, *self.tasks} == {"RUNNING"}
 
     @property
+    def reason(self) -> str:
+        """The trace without the places in Java's code."""
+        return " ".join(line for line in self.trace.splitlines() if not line.startswith("\t"))
+
+    @property
     def failed(self) -> bool:
         return "FAILED" in (self.connector, *self.tasks)
 
@@ -104,6 +109,8 @@ class LocalConnect(LocalServer):
             "value.converter": "org.apache.kafka.connect.json.JsonConverter",
             "value.converter.schemas.enable": "false",
             "offset.storage.file.filename": str(self.folder / "offsets"),
+            # An idle task looks at the control topic no more often than this.
+            "offset.flush.interval.ms": "500",
             "plugin.discovery": "SERVICE_LOAD",
             **self._extra_worker,
         }
@@ -177,4 +184,4 @@ class LocalConnect(LocalServer):
     def _refuse_failed(self) -> None:
         status = self.status()
         if status is not None and status.failed:
-            raise LocalStackError(f"the connector {self.connector} failed: {status.trace or self._end_of_log()}")
+            raise LocalStackError(f"the connector {self.connector} failed: {status.reason or self._end_of_log()}")

@@ -10,8 +10,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from landonce.local import LocalClickHouse, LocalStackError, LocalUser, jars, process
+from landonce.local import LocalClickHouse, LocalConnect, LocalStackError, LocalUser, jars, process
 from landonce.local.clickhouse import user_xml
+from landonce.local.connect import ConnectorStatus
 from landonce.local.jvm import properties
 from landonce.local.kafka import LocalKafka
 from landonce.local.ports import END, FIRST, free_ports, is_free
@@ -74,7 +75,7 @@ def test_state_survives_a_round_trip(tmp_path: Path) -> None:
         ("kafka", 46, ("org.apache.kafka", "kafka_2.13", jars.KAFKA_VERSION)),
         ("iceberg-spark", 3, ("org.apache.iceberg", "iceberg-spark-runtime-4.0_2.13", jars.ICEBERG_VERSION)),
         ("iceberg-rest", 25, ("org.apache.iceberg", "iceberg-core", jars.ICEBERG_VERSION)),
-        ("iceberg-connect", 83, ("org.apache.iceberg", "iceberg-kafka-connect", jars.ICEBERG_VERSION)),
+        ("iceberg-connect", 87, ("org.apache.iceberg", "iceberg-kafka-connect", jars.ICEBERG_VERSION)),
     ],
 )
 def test_a_list_names_each_jar_once_with_its_hash(name: str, count: int, one: tuple[str, str, str]) -> None:
@@ -152,6 +153,33 @@ def test_extra_configuration_wins(tmp_path: Path) -> None:
     assert config["log.retention.ms"] == "5"
     assert config["log.retention.check.interval.ms"] == "50"
     assert "127.0.0.1:15000" in config["listeners"]
+
+
+def test_a_failed_task_fails_its_connector_and_says_why_without_places_in_code() -> None:
+    trace = (
+        "ConnectException: exiting\n\tat a.B.c(B.java:1)\nCaused by: NoSuchTableException: db.t\n\tat d.E.f(E.java:2)\n"
+    )
+    status = ConnectorStatus("RUNNING", ("RUNNING", "FAILED"), trace)
+    assert status.failed
+    assert not status.running
+    assert status.reason == "ConnectException: exiting Caused by: NoSuchTableException: db.t"
+    assert not ConnectorStatus("RUNNING").running  # its tasks are not there yet
+
+
+def test_the_sink_is_told_its_catalog_and_what_is_extra_wins(tmp_path: Path) -> None:
+    sink = LocalConnect(
+        tmp_path,
+        bootstrap_servers="127.0.0.1:1",
+        topics=["a", "b"],
+        tables=["db.t"],
+        catalog={"type": "rest", "uri": "http://127.0.0.1:2"},
+        extra_sink={"tasks.max": "3"},
+    )
+    config = sink.sink_config()
+    assert config["topics"] == "a,b"
+    assert config["iceberg.catalog.uri"] == "http://127.0.0.1:2"
+    assert config["iceberg.control.topic"] == sink.control_topic
+    assert config["tasks.max"] == "3"
 
 
 def test_properties_escape_backslashes() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlencode
 
 from pyiceberg import exceptions as iceberg
 from pyiceberg.catalog import Catalog, load_catalog
@@ -91,13 +92,16 @@ class CatalogSpec:
 def _jdbc(uri: str) -> dict[str, str]:
     url = make_url(uri)
     if url.get_backend_name() == "sqlite":
+        if not url.database or url.database == ":memory:":
+            raise ConfigError("sink.iceberg.catalog: Spark cannot open a catalog that lives in this process's memory.")
         return {"uri": f"jdbc:sqlite:{url.database}", "jdbc.schema-version": "V1"}
     if url.get_backend_name() != "postgresql":
         raise ConfigError(
             f"sink.iceberg.catalog: a SQL catalog lives in SQLite or PostgreSQL, not in {url.drivername}."
         )
     where = f"jdbc:postgresql://{url.host or 'localhost'}:{url.port or 5432}/{url.database}"
-    told = {"uri": where, "jdbc.schema-version": "V1"}
+    # Both drivers know the settings that matter by the same names: sslmode, sslrootcert, …
+    told = {"uri": f"{where}?{urlencode(url.query, doseq=True)}" if url.query else where, "jdbc.schema-version": "V1"}
     if url.username:
         told["jdbc.user"] = url.username
     if url.password:

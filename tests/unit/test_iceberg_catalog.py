@@ -1,0 +1,48 @@
+"""A catalog as Spark is told of it: the same one, with its secrets where Spark hides them."""
+
+import pytest
+
+from landonce.errors import ConfigError
+from landonce.write.iceberg.catalog import CatalogSpec
+
+
+def told(properties: dict[str, str], **spark: str) -> dict[str, str]:
+    """What the catalog `c` is told beyond what every catalog is."""
+    conf = CatalogSpec("c", properties, spark).spark_conf()
+    assert conf["spark.sql.catalog.c"] == "org.apache.iceberg.spark.SparkCatalog"
+    start = "spark.sql.catalog.c."
+    return {name.removeprefix(start): value for name, value in conf.items() if name.startswith(start)}
+
+
+def test_sqlite_is_the_same_file() -> None:
+    conf = told({"type": "sql", "uri": "sqlite:////a folder/catalog.db", "warehouse": "file:///w"})
+    assert conf["type"] == "jdbc"
+    assert conf["uri"] == "jdbc:sqlite:/a folder/catalog.db"
+    assert conf["jdbc.schema-version"] == "V1"
+    assert conf["warehouse"] == "file:///w"
+
+
+def test_postgresql_keeps_its_settings_and_the_password_stays_out_of_the_address() -> None:
+    conf = told({"uri": "postgresql+psycopg://u:p%40w@host:6000/db?sslmode=verify-full&sslrootcert=/ca.pem"})
+    assert conf["uri"] == "jdbc:postgresql://host:6000/db?sslmode=verify-full&sslrootcert=%2Fca.pem"
+    assert (conf["jdbc.user"], conf["jdbc.password"]) == ("u", "p@w")
+
+
+def test_a_rest_catalog_is_told_what_pyiceberg_is() -> None:
+    conf = told({"type": "rest", "uri": "http://host/api", "credential": "a:b", "py-io-impl": "x.Y"})
+    assert (conf["type"], conf["uri"], conf["credential"]) == ("rest", "http://host/api", "a:b")
+    assert "py-io-impl" not in conf
+
+
+def test_what_only_spark_is_told_wins() -> None:
+    assert told({"type": "rest", "uri": "http://host"}, uri="http://gate")["uri"] == "http://gate"
+
+
+@pytest.mark.parametrize("uri", ["sqlite://", "sqlite:///:memory:", "mysql://host/db"])
+def test_a_database_that_spark_cannot_open_is_refused(uri: str) -> None:
+    with pytest.raises(ConfigError, match="catalog"):
+        told({"type": "sql", "uri": uri})
+
+
+def test_the_identity_of_a_catalog_holds_no_password() -> None:
+    assert "word" not in CatalogSpec("c", {"type": "sql", "uri": "postgresql://u:word@host/db"}).identity
