@@ -1,0 +1,69 @@
+"""What the demo needs of a sink: its servers, the pipeline file, the moment to kill, and the proof."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from landonce.demo.proof import Proof
+
+TOPIC = "clicks"
+
+
+@dataclass(frozen=True)
+class InFlight:
+    """A batch that is not committed, and what of it is on its way."""
+
+    batch: int
+    what: str
+
+
+class Stage(ABC):
+    """One sink, as the demo shows it."""
+
+    place: str
+    """What the table of the proof is about."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @abstractmethod
+    @contextmanager
+    def servers(self) -> Iterator[str]:
+        """Starts what the sink needs, and says so."""
+
+    @abstractmethod
+    def sink(self) -> str:
+        """The part of the pipeline file that names the sink and the ledger."""
+
+    @abstractmethod
+    def in_flight(self, after: int) -> InFlight | None:
+        """A batch above `after` that is on its way at this moment."""
+
+    def third_kill(self) -> str:
+        """Kills something else than the driver, and starts it again; empty if there is nothing else to kill."""
+        return ""
+
+    @abstractmethod
+    def prove(self, produced: list[int], kills: int) -> Proof:
+        """Counts what is in the table, without landonce's own code."""
+
+    def epilogue(self, console: Console) -> None:
+        """What else there is to see at the end."""
+        del console
+
+    def wait(self, after: int, timeout: float, alive: Callable[[], bool]) -> InFlight | None:
+        """Until a batch is in flight; None if the time is over or the driver ended."""
+        end = time.monotonic() + timeout
+        while time.monotonic() < end and alive():
+            found = self.in_flight(after)
+            if found is not None:
+                return found
+            time.sleep(0.003)
+        return None
