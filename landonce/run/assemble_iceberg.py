@@ -22,11 +22,20 @@ from landonce.run.workers import SparkWorkers
 from landonce.write.iceberg.lake import Lake
 from landonce.write.iceberg.ledger import TableLedger
 from landonce.write.iceberg.recipe import FileRecipe
+from landonce.write.iceberg.sink import IcebergSink
 from landonce.write.iceberg.work import sow, work
 
 
 def open_lake(parts: Parts, session: Callable[[], SparkSession]) -> Lake:
     """The tables of the file, opened, and made if it says so."""
+    config = parts.config
+    lake = Lake(parts.iceberg, file_recipe(parts), config.source.kafka.topics, declared_schema(config), session)
+    lake.start(lambda: sampled_schema(parts))
+    return lake
+
+
+def file_recipe(parts: Parts) -> FileRecipe:
+    """What the file says of records, before any table is looked at."""
     config, sink = parts.config, parts.iceberg
     declared = declared_schema(config)
     if config.transform.select and declared is None:
@@ -34,7 +43,7 @@ def open_lake(parts: Parts, session: Callable[[], SparkSession]) -> Lake:
             "transform.select: the tables' columns say nothing about the records; declare `source.kafka.schema`."
         )
     told = sink.told.changes
-    recipe = FileRecipe(
+    return FileRecipe(
         pipeline=config.pipeline,
         consumer=tuple(sorted(parts.consumer.items())),
         routing=sink.routing,
@@ -50,9 +59,6 @@ def open_lake(parts: Parts, session: Callable[[], SparkSession]) -> Lake:
         evolve=sink.told.evolve,
         coordinates=sink.told.coordinates,
     )
-    lake = Lake(sink, recipe, config.source.kafka.topics, declared, session)
-    lake.start(lambda: sampled_schema(parts))
-    return lake
 
 
 def make_iceberg_driver(parts: Parts, lake: Lake, session: SparkSession, observer: Observer, *, once: bool) -> Driver:
@@ -89,6 +95,9 @@ def make_iceberg_driver(parts: Parts, lake: Lake, session: SparkSession, observe
 
 def lake_conf(lake: Lake) -> dict[str, str]:
     """What Spark needs to know of the catalog, and the jars of Iceberg's runtime, where it writes itself."""
-    if not lake.by_spark:
-        return {}
-    return {**lake.sink.spec.spark_conf(), "spark.jars": ",".join(map(str, spark_jars()))}
+    return iceberg_conf(lake.sink) if lake.by_spark else {}
+
+
+def iceberg_conf(sink: IcebergSink) -> dict[str, str]:
+    """A session with these settings reads and writes the sink's catalog."""
+    return {**sink.spec.spark_conf(), "spark.jars": ",".join(map(str, spark_jars()))}

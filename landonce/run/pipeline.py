@@ -49,6 +49,7 @@ def _ready(parts: Parts, observer: Observer, *, once: bool) -> Iterator[tuple[Dr
         opened: list[SparkSession] = []
         lake = open_lake(parts, lambda: opened[0])
         opened.append(open_session(config.pipeline, config.spark, expressions=_evaluates(lake), extra=lake_conf(lake)))
+        lake.upgrade()
         yield make_iceberg_driver(parts, lake, opened[0], observer, once=once), opened[0]
         return
     with closing(parts.sink.target()) as target:

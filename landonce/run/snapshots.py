@@ -36,7 +36,7 @@ from landonce.read.source import Start, available, bind
 from landonce.record import ledger as states
 from landonce.record.ledger import LedgerState, Totals
 from landonce.run.protocol import Acquire, Change, Idle, Step, Stop, Survey, Surveyed, balance
-from landonce.write.marks import Stand, TableView, adopted, behind_ranges, caught_up, past_epochs, stand, takes_part
+from landonce.write.marks import Stand, TableView, adopted, behind_ranges, learnt, past_epochs, stand, takes_part
 from landonce.write.own import rollback_refused
 from landonce.write.receipt import BlockResult, Fate, Receipt
 
@@ -329,7 +329,7 @@ def _recorded(driver: Driver) -> LedgerState:
     if driver.pending.kind is not Kind.REPLAY:
         for _, receipt in driver.receipts:
             totals = totals.plus(receipt.totals)
-    return states.recorded(driver.state, totals, caught_up(driver.state, (each.view for each in driver.stands or ())))
+    return states.recorded(driver.state, totals, learnt(driver.state, driver.pending, driver.stands or ()))
 
 
 def _may_follow(settings: Settings, stands: tuple[Stand, ...]) -> None:

@@ -17,7 +17,7 @@ that is meant for the table is in it, once. The ledger of a fan-out only says ho
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -142,8 +142,15 @@ def takes_part(kind: Kind, ranges: Iterable[Range], each: Stand) -> bool:
     """
     if kind is not Kind.REPLAY:
         return not each.behind
-    floors = dict(each.floors)
-    return each.behind and all(piece.first <= floors.get(piece.partition, piece.first) for piece in ranges)
+    floors, lowest = dict(each.floors), _lowest(ranges)
+    return each.behind and all(first <= floors.get(partition, first) for partition, first in lowest.items())
+
+
+def _lowest(ranges: Iterable[Range]) -> dict[Partition, int]:
+    lowest: dict[Partition, int] = {}
+    for each in ranges:
+        lowest[each.partition] = min(each.first, lowest.get(each.partition, each.first))
+    return lowest
 
 
 def mark_for(plan: Plan, after: LedgerState, each: Stand, started: Floors) -> Mark:
@@ -159,16 +166,21 @@ def mark_for(plan: Plan, after: LedgerState, each: Stand, started: Floors) -> Ma
     return Mark(own, started, behind=replay and any(at < whole[each] for each, at in own.committed().items()))
 
 
-def caught_up(ledger: LedgerState, views: Iterable[TableView]) -> dict[str, TableMark]:
-    """What the ledger learns of tables that carry a later batch than it knows."""
-    known = dict(ledger.tables)
-    return {
-        view.table: TableMark(view.uuid, view.mark.batch)
-        for view in views
-        if view.mark is not None
-        and view.mark.batch >= view.latest
-        and (view.table not in known or known[view.table].batch < view.mark.batch)
-    }
+def learnt(ledger: LedgerState, plan: Plan, stands: Iterable[Stand]) -> dict[str, TableMark]:
+    """What the ledger learns of the tables when the plan is recorded.
+
+    One that carries a later batch than it knows was committed to. One that was left out of new offsets because it was
+    behind is from now on behind this plan too, whatever becomes of its mark.
+    """
+    before = {table: known.batch for table, known in ledger.tables}
+    found = {}
+    for each in stands:
+        view = each.view
+        if each.behind and plan.kind is not Kind.REPLAY:
+            found[view.table] = TableMark(view.uuid, plan.batch)
+        elif view.mark is not None and view.mark.batch >= max(view.latest, before.get(view.table, 0) + 1):
+            found[view.table] = TableMark(view.uuid, view.mark.batch)
+    return found
 
 
 def adopted(fresh: LedgerState, views: Iterable[TableView]) -> LedgerState | None:
@@ -237,17 +249,17 @@ def _same_table(view: TableView, known: TableMark) -> None:
 
 
 def _floors(ledger: LedgerState, mark: Mark) -> Floors:
-    """The mark's position, where it speaks of the topics that the ledger means."""
-    ids, told = dict(ledger.topic_ids), dict(mark.state.topic_ids)
+    """The mark's position, where it speaks of the topics that the ledger means: the same ones, and not rebased since."""
     known = mark.state.committed()
     return tuple(
-        (partition, known.get(partition, position.first) if _same(ids, told, partition) else position.first)
+        (partition, known.get(partition, position.first) if _same(ledger, mark, partition.topic) else position.first)
         for partition, position in ledger.positions
     )
 
 
-def _same(ids: Mapping[str, str], told: Mapping[str, str], partition: Partition) -> bool:
-    return ids.get(partition.topic) == told.get(partition.topic)
+def _same(ledger: LedgerState, mark: Mark, topic: str) -> bool:
+    same_id = dict(ledger.topic_ids).get(topic) == dict(mark.state.topic_ids).get(topic)
+    return same_id and ledger.label(topic) == mark.state.label(topic)
 
 
 def _firsts(ledger: LedgerState) -> Floors:

@@ -57,12 +57,17 @@ class Place:
     """One branch of one table, for one pipeline."""
 
     spec: CatalogSpec
-    catalog: Catalog
+    open: Callable[[], Catalog]
     identifier: str
     branch: str
     pipeline: str
     session: Callable[[], SparkSession] | None = None
     """Spark with Iceberg's runtime: PyIceberg alone does not commit to a table of format version 3."""
+
+    @property
+    def catalog(self) -> Catalog:
+        """Connected to when it is first asked for something."""
+        return self.open()
 
     def load(self) -> Table:
         """The table as it is now."""

@@ -10,14 +10,14 @@ from typing import Any
 from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
+from landonce.config.model import Iceberg
 from landonce.errors import TableUnfit
 from landonce.read.schema import Schema
-from landonce.write.iceberg import evolve
+from landonce.write.iceberg import evolve, jvm
 from landonce.write.iceberg.commit import Attempt, Place
-from landonce.write.iceberg.coordinates import COLUMNS, TOPIC
-from landonce.write.iceberg.create import Creation, create_table
+from landonce.write.iceberg.create import Creation, create_table, upgrade_statement
 from landonce.write.iceberg.ledger import Build
-from landonce.write.iceberg.look import look_at, term
+from landonce.write.iceberg.look import holds, look_at
 from landonce.write.iceberg.marker import summary, table_view
 from landonce.write.iceberg.merge import Append, Merge
 from landonce.write.iceberg.names import schema_for
@@ -89,30 +89,22 @@ class Lake:
             table = self.place(name).load()
         self._opened[name] = table
         tables = {each.name: each for each in self.recipe.tables}
-        tables[name] = self._told(name, table)
+        tables[name] = table_recipe(told, name, table)
         self.recipe = replace(self.recipe, tables=tuple(tables[each] for each in sorted(tables)))
 
-    def _told(self, name: str, table: Table) -> TableRecipe:
-        """What workers are told of a table."""
-        told = self.sink.told
-        schema = schema_for(table, coordinates=told.coordinates, fold_case=told.case_insensitive)
-        staged = told.changes is not None or bool(fast_path(table))
-        return TableRecipe(
-            name=name,
-            schema=schema,
-            shape=None if staged else TableShape.of(table, unpartitioned=told.unpartitioned),
-            scratch=Scratch.of(table) if staged else None,
-            identity=told.identity if told.changes is not None else (),
-        )
-
     def _create(self, name: str, schema: Schema) -> None:
-        told = self.sink.told
-        properties = {key: _text(value) for key, value in told.properties.items()}
-        if told.changes is not None:
-            properties = {**_MERGE_ON_READ, **properties}
-        creation = Creation(told.partition_by, told.identity, told.coordinates, properties)
-        create_table(self.sink.catalog, name, schema, creation)
+        create_table(self.sink.catalog, name, schema, creation(self.sink.told))
         self.admit(name)
+
+    def upgrade(self) -> None:
+        """A table of format version 3 is made in version 2, which is all that PyIceberg makes, and raised by Spark."""
+        asked = creation(self.sink.told)
+        for name, table in list(self._opened.items()):
+            fresh = not table.metadata.snapshots and table.metadata.format_version < asked.version
+            if self.sink.told.create and fresh:
+                with jvm.telling_spark(self.sink.spec, name):
+                    self.session().sql(upgrade_statement(self.sink.spec.name, table, asked))
+                self.admit(name)
 
     def _ensure_unpartitioned(self, name: str, table: Table) -> None:
         updates = ensure_unpartitioned_spec(table)
@@ -133,6 +125,7 @@ class Lake:
                 self.admit(name)
             else:
                 self._create(name, self.declared or evolve.schema_of_sample(sample))
+        self.upgrade()
         for name, changes in sorted(evolutions.items()):
             evolve.apply(self.place(name).load(), evolve.merge(changes))
             self.admit(name)
@@ -151,15 +144,7 @@ class Lake:
 
     def holds(self, topics: tuple[str, ...]) -> str:
         """The first table that holds a record of these topics."""
-        for name in self.tables:
-            table = self.place(name).load()
-            branch = self.sink.told.branch
-            if branch not in table.metadata.refs or any(each not in table.schema().column_names for each in COLUMNS):
-                continue
-            scan = table.scan(term.In(TOPIC, set(topics)), selected_fields=(TOPIC,), limit=1).use_ref(branch)
-            if scan.to_arrow().num_rows:
-                return name
-        return ""
+        return next((each for each in self.tables if holds(self.place(each).load(), self.sink.told.branch, topics)), "")
 
     def commit(
         self, expected: TableView, mark: Mark, files: tuple[Any, ...], valid_through: int | None
@@ -209,12 +194,32 @@ class Lake:
                 each.scratch.remove(files[each.name])
 
 
+def table_recipe(told: Iceberg, name: str, table: Table) -> TableRecipe:
+    """What workers are told of a table."""
+    staged = told.changes is not None or bool(fast_path(table))
+    return TableRecipe(
+        name=name,
+        schema=schema_for(table, coordinates=told.coordinates, fold_case=told.case_insensitive),
+        shape=None if staged else TableShape.of(table, unpartitioned=told.unpartitioned),
+        scratch=Scratch.of(table) if staged else None,
+        identity=told.identity if told.changes is not None else (),
+    )
+
+
 _MERGE_ON_READ = {
     "write.delete.mode": "merge-on-read",
     "write.update.mode": "merge-on-read",
     "write.merge.mode": "merge-on-read",
     "format-version": "2",
 }
+
+
+def creation(told: Iceberg) -> Creation:
+    """How tables are made that are not there."""
+    properties = {name: _text(value) for name, value in told.properties.items()}
+    if told.changes is not None:
+        properties = {**_MERGE_ON_READ, **properties}
+    return Creation(told.partition_by, told.identity, told.coordinates, properties)
 
 
 def _text(value: object) -> str:

@@ -86,13 +86,16 @@ class TableLedger(Ledger):
         new: LedgerState,
         build: Build,
         *,
-        started: Floors = (),
+        started: Floors | None = None,
         letters: tuple[str, ...] | None = None,
         valid_through: int | None = None,
         note: Note | None = None,
     ) -> None:
-        """Swaps the state, with whatever else `build` puts into the same commit."""
-        mark = Mark(replace(new, tables=()), started, letters=self.letters if letters is None else letters)
+        """Swaps the state, with whatever else `build` puts into the same commit. Without a batch of its own, what the last mark
+        says of its batch is said again."""
+        before = self._view.standing if self._view else None
+        begun = started if started is not None else before.started if before else ()
+        mark = Mark(replace(new, tables=()), begun, letters=self.letters if letters is None else letters)
         told = summary(mark, valid_through)
 
         def judge(table: Table) -> Verdict:

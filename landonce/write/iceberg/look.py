@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +27,14 @@ def look_at(table: Table, pipeline: str, branch: str, *, vouching: bool = False)
     return view
 
 
+def holds(table: Table, branch: str, labels: Iterable[str]) -> bool:
+    """Whether the branch holds a record of a topic with one of these labels."""
+    if branch not in table.metadata.refs or any(each not in table.schema().column_names for each in COLUMNS):
+        return False
+    scan = table.scan(term.In(TOPIC, set(labels)), selected_fields=(TOPIC,), limit=1)
+    return bool(scan.use_ref(branch).to_arrow().num_rows)
+
+
 def _shows(table: Table, copy: Mark, branch: str) -> bool:
     """Whether the copy's commit is part of what is left: one of its files is there, or the last row of every partition
     that it moved (a compaction writes other files)."""
@@ -37,8 +46,7 @@ def _holds_file(table: Table, copy: Mark, branch: str) -> bool:
     for manifest in head.manifests(table.io) if head is not None else ():
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
             origin = origin_of(entry.data_file.file_path)
-            mine = (copy.state.pipeline, copy.state.epoch, copy.batch)
-            if origin is not None and (origin.pipeline, origin.epoch, origin.batch) == mine:
+            if origin is not None and (origin.pipeline, origin.batch) == (copy.state.pipeline, copy.batch):
                 return True
     return False
 

@@ -62,7 +62,7 @@ class IcebergSink:
         return tuple(rule.table for rule in self.routing.rules)
 
     def place(self, table: str) -> Place:
-        return Place(self.spec, self.catalog, table, self.told.branch, self.pipeline)
+        return Place(self.spec, lambda: self.catalog, table, self.told.branch, self.pipeline)
 
     def dynamic(self) -> tuple[str, ...]:
         """The tables that are there and could be of the template: for a ledger that does not know them."""
