@@ -126,7 +126,7 @@ class JsonDecoder:
         """Decode every value, or say why not: ``len(kept) + len(rejects) == len(values)``."""
         progress = _Progress()
         rows, records = self._screen(progress, values.cast(pa.binary()))
-        for start, stop in _blocks(records):
+        for start, stop in blocks(records):
             self._decode_block(progress, rows[start:stop], records.slice(start, stop - start))
         return progress.result(self._arrow)
 
@@ -322,7 +322,7 @@ class JsonDecoder:
         return pa.array([f'{{"{self._marker}":{at},'.encode() for at in range(count)], pa.binary())
 
 
-def _blocks(records: pa.BinaryArray) -> Iterator[tuple[int, int]]:
+def blocks(records: pa.BinaryArray) -> Iterator[tuple[int, int]]:
     """Cut into half-open ranges of bounded rows and bytes; a record is never cut, however large."""
     ends = np.cumsum(pc.binary_length(records).to_numpy(zero_copy_only=False), dtype=np.int64)
     start = 0

@@ -94,18 +94,13 @@ class Rewriter:
 
     def _meanings(self, spellings: list[bytes], places: Sequence[Place]) -> tuple[Ints, dict[int, bytes]]:
         """For each spelling the number of its place, or -1; and what to write instead, where that is another text."""
-        known = by_record_name(places, self._fold)
-        own = {place.name: number for number, place in enumerate(places)}
-        meant = np.full(len(spellings), -1, dtype=np.int64)
+        names, meant = resolved(spellings, places, self._fold)
+        own = {place.name for place in places}
         texts = {}
-        for code, spelling in enumerate(spellings):
-            name = unescaped(spelling)
-            place = known.get(folded(name, self._fold))
-            if place is not None:
-                meant[code] = own[place.name]
-                if name != place.name:
-                    texts[code] = json.dumps(place.name)[1:-1].encode()
-            elif name in own:
+        for code, (name, number) in enumerate(zip(names, meant, strict=True)):
+            if number >= 0 and name != places[number].name:
+                texts[code] = json.dumps(places[number].name)[1:-1].encode()
+            elif number < 0 and name in own:
                 texts[code] = _NOBODY
         return meant, texts
 
@@ -194,7 +189,17 @@ class _Edits:
         return data.slice(0, int(np.frombuffer(offsets, np.int32, len(bounds))[-1]))
 
 
-def unescaped(spelling: bytes) -> str:
+def resolved(spellings: list[bytes], places: Sequence[Place], fold_case: bool) -> tuple[list[str], Ints]:
+    """What keys are meant as, and for each the number of the place that it means, or -1."""
+    known = by_record_name(places, fold_case)
+    numbers = {place.name: number for number, place in enumerate(places)}
+    names = [_unescaped(each) for each in spellings]
+    found = [known.get(folded(name, fold_case)) for name in names]
+    meant = np.array([-1 if place is None else numbers[place.name] for place in found], dtype=np.int64)
+    return names, meant
+
+
+def _unescaped(spelling: bytes) -> str:
     """A key as it is meant."""
     try:
         return str(json.loads(b'"' + spelling + b'"'))

@@ -1,0 +1,88 @@
+"""Creating a table from a declared schema, with coordinates beside every row. A table that is there is never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NamespaceAlreadyExistsError, TableAlreadyExistsError
+from pyiceberg.schema import Schema as TableSchema
+from pyiceberg.table import Table, TableProperties
+from sqlalchemy.exc import IntegrityError
+
+from landonce.errors import ConfigError
+from landonce.read.schema import Schema
+from landonce.write.iceberg.partitioning import parse_spec
+from landonce.write.iceberg.types import iceberg_schema
+
+_NEWEST = 2
+"""The newest format version in which PyIceberg makes tables."""
+
+
+@dataclass(frozen=True)
+class Creation:
+    """What a user may say about a table that landonce creates."""
+
+    partition_by: tuple[str, ...] = ()
+    identity: tuple[str, ...] = ()
+    """The fields that name one row. They become required."""
+    coordinates: bool = True
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def version(self) -> int:
+        """The format version that was asked for."""
+        told = str(self.properties.get(TableProperties.FORMAT_VERSION, TableProperties.DEFAULT_FORMAT_VERSION))
+        if told not in ("1", "2", "3"):
+            raise ConfigError(f"sink.iceberg.properties: format-version is 1, 2 or 3, not {told!r}.")
+        return int(told)
+
+
+def create_table(catalog: Catalog, identifier: str, declared: Schema, creation: Creation) -> Table:
+    """Makes the table, and its namespace if there is none. Harmless if another process was faster: then it is that one.
+
+    A table of version 3 is made in version 2, and `upgrade_statement` says what Spark must be told afterwards.
+    """
+    namespace, _, name = identifier.rpartition(".")
+    if not namespace or not name:
+        raise ConfigError(f"sink.iceberg.table: {identifier!r} needs a namespace, for example db.{identifier}.")
+    schema = table_schema(declared, creation)
+    spec = parse_spec(creation.partition_by, schema)
+    properties = dict(creation.properties)
+    properties[TableProperties.FORMAT_VERSION] = str(min(creation.version, _NEWEST))
+    _make_namespace(catalog, tuple(namespace.split(".")))
+    try:
+        return catalog.create_table(identifier, schema, partition_spec=spec, properties=properties)
+    except TableAlreadyExistsError:
+        return catalog.load_table(identifier)
+
+
+def table_schema(declared: Schema, creation: Creation) -> TableSchema:
+    """The columns that the table gets."""
+    schema = iceberg_schema(declared, identity=creation.identity, coordinates=creation.coordinates)
+    try:
+        schema.check_format_version_compatibility(min(creation.version, _NEWEST))
+    except ValueError:
+        raise ConfigError(
+            "a declared field has a type that tables of format version 2 do not know.",
+            command="declare times with TIMESTAMP(6) or coarser in {file}, or create the table yourself",
+        ) from None
+    return schema
+
+
+def upgrade_statement(catalog: str, table: Table, creation: Creation) -> str:
+    """What Spark must be told before the table has the format version that was asked for; empty if it has."""
+    if table.metadata.format_version >= creation.version:
+        return ""
+    name = ".".join(f"`{part}`" for part in (catalog, *table.name()))
+    return f"ALTER TABLE {name} SET TBLPROPERTIES ('{TableProperties.FORMAT_VERSION}' = '{creation.version}')"
+
+
+def _make_namespace(catalog: Catalog, namespace: tuple[str, ...]) -> None:
+    for depth in range(1, len(namespace) + 1):
+        if not catalog.namespace_exists(namespace[:depth]):
+            try:
+                catalog.create_namespace(namespace[:depth])
+            except (NamespaceAlreadyExistsError, IntegrityError):  # the second is how a SQL catalog says the same
+                continue

@@ -1,0 +1,194 @@
+"""Schema evolution: a table is given what its records need, and nothing is ever narrowed or dropped.
+
+A column is added (also inside of structs, list elements and map values), widened (int to long, float to double, a decimal
+to more digits), or made optional. Workers find out what is needed, see `landonce.read.evolution`; the driver merges what
+they found, and changes the schema once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.schema import Schema as TableSchema
+from pyiceberg.table import Table
+from pyiceberg.table.update.schema import UpdateSchema
+from pyiceberg.types import (
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StructType,
+)
+
+from landonce.errors import ConfigError, NothingToInfer, TargetRefused, TargetUnavailable
+from landonce.read import evolution, infer
+from landonce.read.evolution import Evolution
+from landonce.read.schema import ELEMENT, Field, Path, Schema
+from landonce.read.shapes import Shape
+from landonce.write.iceberg.types import iceberg_type
+
+Changes = Evolution
+merge = evolution.merge
+
+_ATTEMPTS = 10
+_PAUSE = 0.2
+
+
+def unknown_fields(values: pa.BinaryArray, schema: Schema, *, identity: tuple[str, ...] = ()) -> Changes | None:
+    """What a table lacks for these records; None if nothing."""
+    return evolution.observed([values], schema, identity=identity)
+
+
+@dataclass(frozen=True)
+class Add:
+    """A new column, or a new field of a struct. Always optional."""
+
+    path: Path
+    type: IcebergType
+
+    def stage(self, update: UpdateSchema) -> None:
+        update.add_column(self.path, self.type)
+
+
+@dataclass(frozen=True)
+class Widen:
+    """A column gets a type that holds more."""
+
+    path: Path
+    type: IcebergType
+
+    def stage(self, update: UpdateSchema) -> None:
+        update.update_column(self.path, field_type=self.type)
+
+
+@dataclass(frozen=True)
+class Loosen:
+    """A column may be null from now on."""
+
+    path: Path
+
+    def stage(self, update: UpdateSchema) -> None:
+        update.make_column_optional(self.path)
+
+
+Step = Add | Widen | Loosen
+
+
+def steps(schema: TableSchema, changes: Changes) -> tuple[Step, ...]:
+    """What is still to be done to a table with this schema. Nothing that it has, and nothing that it cannot become."""
+    found: list[Step] = []
+    for path, shape in changes.added:
+        found += _additions(schema, path, shape)
+    for path, type_ in changes.widened:
+        field = _at(schema, path)
+        wide = iceberg_type(type_, itertools.count(1))
+        if field is not None and _widens(field.field_type, wide):
+            found.append(Widen(path, wide))
+    for path in changes.optional:
+        field = _at(schema, path)
+        if field is not None and field.required and not _names_a_row(schema, field):
+            found.append(Loosen(path))
+    return tuple(found)
+
+
+def apply(table: Table, changes: Changes) -> Table:
+    """Changes the table's schema in one commit. If someone else changes it meanwhile, what is left to do is done on top."""
+    for attempt in range(_ATTEMPTS):
+        todo = steps(table.schema(), changes)
+        if not todo:
+            return table
+        try:
+            with table.update_schema() as update:
+                for step in todo:
+                    step.stage(update)
+            return table
+        except CommitFailedException:
+            time.sleep(_PAUSE * attempt)
+            table = table.refresh()
+        except ValueError as error:
+            raise TargetRefused(
+                f"the schema of {'.'.join(table.name())} cannot be changed: {error}",
+                safe="Nothing was changed.",
+                command="change the table's schema by hand, or say `evolve: false` in {file}",
+            ) from None
+    raise TargetUnavailable(f"others kept changing {'.'.join(table.name())} while its schema was to be changed.")
+
+
+def schema_of_sample(sample: list[bytes]) -> Schema:
+    """The fields of some records, for a table that is to be created; as `infer`, and of records that do not agree too."""
+    try:
+        return infer.of_sample(sample)
+    except ConfigError:
+        shape = evolution.shape_of(pa.array(sample, pa.binary()))
+        found = [(name, each.type()) for name, each in shape.fields]
+        fields = tuple(Field(name, type_) for name, type_ in found if type_ is not None)
+        if not fields:
+            raise NothingToInfer(
+                "the records hold no value to make a column for.", safe="Nothing was created."
+            ) from None
+        return Schema(fields)
+
+
+def _additions(schema: TableSchema, path: Path, shape: Shape) -> Iterator[Step]:
+    """The column, or, where it is there by now, what its inside lacks."""
+    field = _at(schema, path)
+    if field is not None:
+        yield from _inner_additions(schema, path, field.field_type, shape)
+    elif ".".join(path) not in schema.column_names and _is_struct(schema, path[:-1]):
+        type_ = shape.type()
+        if type_ is not None:
+            yield Add(path, iceberg_type(type_, itertools.count(1)))
+
+
+def _inner_additions(schema: TableSchema, path: Path, type_: IcebergType, shape: Shape) -> Iterator[Step]:
+    if isinstance(type_, StructType):
+        for name, inner in shape.fields:
+            yield from _additions(schema, (*path, name), inner)
+    elif isinstance(type_, ListType) and shape.element is not None:
+        yield from _inner_additions(schema, (*path, ELEMENT), type_.element_type, shape.element)
+
+
+def _at(schema: TableSchema, path: Path) -> NestedField | None:
+    """The field at a path, name by name: a name may hold a dot."""
+    here: IcebergType = schema.as_struct()
+    field = None
+    for name in path:
+        field = next((each for each in _fields(here) if each.name == name), None)
+        if field is None:
+            return None
+        here = field.field_type
+    return field
+
+
+def _fields(type_: IcebergType) -> Iterable[NestedField]:
+    if isinstance(type_, StructType):
+        return type_.fields
+    if isinstance(type_, ListType):
+        return (type_.element_field,)
+    return (type_.value_field,) if isinstance(type_, MapType) else ()
+
+
+def _is_struct(schema: TableSchema, path: Path) -> bool:
+    field = _at(schema, path)
+    return not path or (field is not None and isinstance(field.field_type, StructType))
+
+
+def _widens(now: IcebergType, wide: IcebergType) -> bool:
+    if isinstance(now, DecimalType) and isinstance(wide, DecimalType):
+        return now.scale == wide.scale and now.precision < wide.precision
+    return (now, wide) in ((IntegerType(), LongType()), (FloatType(), DoubleType()))
+
+
+def _names_a_row(schema: TableSchema, field: NestedField) -> bool:
+    """Whether it is an identity field, or holds one."""
+    return any(each in TableSchema(field).field_ids for each in schema.identifier_field_ids)

@@ -1,0 +1,302 @@
+"""Every Iceberg type from JSON to a table and back, with values at its edges, read by PyIceberg's own scan."""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from datetime import date, datetime, time, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.schema import Schema as TableSchema
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    GeometryType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampNanoType,
+    TimestampType,
+    TimestamptzNanoType,
+    TimestamptzType,
+    TimeType,
+    UnknownType,
+    UUIDType,
+)
+
+from landonce.errors import ConfigError, TableUnfit
+from landonce.read.ddl import parse_schema
+from landonce.read.decode import JsonDecoder
+from landonce.read.schema import Field, Schema
+from landonce.write.iceberg.coordinates import COLUMNS
+from landonce.write.iceberg.types import coordinate_faults, iceberg_schema, schema_of
+
+UTC = timezone.utc
+EDGES: list[tuple[IcebergType, list[tuple[str, Any]]]] = [
+    (BooleanType(), [("true", True), ("false", False)]),
+    (IntegerType(), [("-2147483648", -(2**31)), ("2147483647", 2**31 - 1), ("0", 0)]),
+    (LongType(), [("-9223372036854775808", -(2**63)), ("9223372036854775807", 2**63 - 1)]),
+    (FloatType(), [("3.4028234e38", float(np.float32(3.4028234e38))), ("-1e-45", float(np.float32(-1e-45))), ("0.5", 0.5)]),
+    (DoubleType(), [("1.7976931348623157e308", 1.7976931348623157e308), ("5e-324", 5e-324), ("-0.0", -0.0)]),
+    (DecimalType(9, 2), [("9999999.99", Decimal("9999999.99")), ('"-0.01"', Decimal("-0.01")), ("7", Decimal("7.00"))]),
+    (DecimalType(38, 10), [('"9999999999999999999999999999.9999999999"', Decimal("9999999999999999999999999999.9999999999"))]),
+    (DecimalType(38, 38), [('"0.99999999999999999999999999999999999999"', Decimal("0.99999999999999999999999999999999999999"))]),
+    (DateType(), [('"0001-01-01"', date(1, 1, 1)), ('"1969-12-31"', date(1969, 12, 31)), ('"9999-12-31"', date(9999, 12, 31))]),
+    (TimeType(), [('"00:00:00"', time()), ('"23:59:59.999999"', time(23, 59, 59, 999999)), ('"12:34"', time(12, 34))]),
+    (TimestampType(), [('"0001-01-01T00:00:00"', datetime(1, 1, 1)), ('"9999-12-31T23:59:59.999999"', datetime(9999, 12, 31, 23, 59, 59, 999999)), ('"2026-01-01T02:00:00+02:00"', datetime(2026, 1, 1))]),
+    (TimestamptzType(), [('"1969-12-31T23:59:59.999999Z"', datetime(1969, 12, 31, 23, 59, 59, 999999, UTC)), ('"2026-01-01 00:00"', datetime(2026, 1, 1, tzinfo=UTC))]),
+    (StringType(), [('""', ""), (r'"\u0000\ud83d\ude00é\n"', "\0😀é\n")]),
+    (UUIDType(), [('"00000000-0000-0000-0000-000000000000"', uuid.UUID(int=0)), ('"FFFFFFFF-ffff-ffff-ffff-ffffffffffff"', uuid.UUID(int=2**128 - 1))]),
+    (FixedType(3), [('"AAAA"', b"\0\0\0"), ('"////"', b"\xff\xff\xff")]),
+    (FixedType(16), [(json.dumps(base64.b64encode(bytes(range(16))).decode()), bytes(range(16)))]),
+    (BinaryType(), [('""', b""), ('"/w=="', b"\xff"), ('"AP8Q"', b"\0\xff\x10")]),
+]  # fmt: skip
+REJECTED: list[tuple[IcebergType, list[str]]] = [
+    (BooleanType(), ["1", '"true"']),
+    (IntegerType(), ["2147483648", "-2147483649", "1.0", '"1"']),
+    (LongType(), ["9223372036854775808", "1e3"]),
+    (FloatType(), ["3.5e38", '"1"']),
+    (DecimalType(9, 2), ["10000000", "0.001", '"x"', "true"]),
+    (DateType(), ['"2026-02-30"', '"2026-01-01T00:00:00"', "1"]),
+    (TimeType(), ['"24:00:00"', '"00:00:00.0000001"', "0"]),
+    (TimestampType(), ['"2026-01-01T00:00:00.0000001"', '"now"', "0"]),
+    (TimestamptzType(), ['"2026-01-01T25:00:00Z"', "1767225600000"]),
+    (StringType(), ["1", "{}"]),
+    (UUIDType(), ['"00000000000000000000000000000000"', "0"]),
+    (FixedType(3), ['"AAA="', '"AAAAAAAA"', "[0,0,0]"]),
+    (BinaryType(), ['"AAA"', '"-_=="', "[0]"]),
+]
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
+    folder = tmp_path_factory.mktemp("lake")
+    made = load_catalog("types", type="sql", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
+    made.create_namespace("db")
+    return made
+
+
+def landed(catalog: Catalog, schema: TableSchema, records: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
+    """What a scan shows of these records, and why the others are not there."""
+    table = catalog.create_table(f"db.t{uuid.uuid4().hex[:8]}", schema)
+    decoded = JsonDecoder(schema_of(table.schema(), coordinates=False)).decode(pa.array([each.encode() for each in records], pa.binary()))  # fmt: skip
+    decoded.table.validate(full=True)
+    table.append(decoded.table)
+    return table.scan().to_arrow().to_pylist(), [each.reason for each in decoded.rejects]
+
+
+def nested(type_: IcebergType, required: bool, number: int = 0) -> list[NestedField]:
+    """The type as a column, and in each of the places where a type can be."""
+    ids = iter(range(1 + 10 * number, 11 + 10 * number))
+    kinds = {
+        "a": type_,
+        "s": StructType(NestedField(next(ids), "x", type_, required=required)),
+        "l": ListType(next(ids), type_, element_required=required),
+        "m": MapType(next(ids), StringType(), next(ids), type_, value_required=required),
+    }
+    return [NestedField(next(ids), f"{name}{number}", kind, required=required) for name, kind in kinds.items()]
+
+
+@pytest.mark.parametrize("required", [True, False], ids=["required", "optional"])
+def test_every_type_comes_back_from_everywhere(catalog: Catalog, required: bool) -> None:
+    schema = TableSchema(*(each for at, (type_, _) in enumerate(EDGES) for each in nested(type_, required, at)))
+    records, wanted = [], []
+    for turn in range(4):
+        texts, row = [], {}
+        for at, (_, edges) in enumerate(EDGES):
+            told = [*edges, *([] if required else [("null", None)])]
+            text, value = told[turn % len(told)]
+            texts.append(f'"a{at}":{text},"s{at}":{{"x":{text}}},"l{at}":[{text},{text}],"m{at}":{{"k":{text}}}')
+            row |= {f"a{at}": value, f"s{at}": {"x": value}, f"l{at}": [value] * 2, f"m{at}": [("k", value)]}
+        records.append(f"{{{','.join(texts)}}}")
+        wanted.append(row)
+    rows, reasons = landed(catalog, schema, records)
+    assert reasons == []
+    for row, want in zip(rows, wanted, strict=True):
+        for name in want:
+            assert row[name] == want[name], name
+
+
+def test_nothing_and_empty_are_told_apart(catalog: Catalog) -> None:
+    records = ["{}", '{"a0":null,"s0":null,"l0":null,"m0":null}', '{"s0":{},"l0":[],"m0":{}}']
+    rows, reasons = landed(catalog, TableSchema(*nested(StringType(), False)), records)
+    nothing = {"a0": None, "s0": None, "l0": None, "m0": None}
+    assert rows == [nothing, nothing, {"a0": None, "s0": {"x": None}, "l0": [], "m0": []}]
+    assert reasons == []
+
+
+def test_what_is_required_is_required_at_every_level(catalog: Catalog) -> None:
+    good = {"a0": 1, "s0": {"x": 1}, "l0": [1], "m0": {"k": 1}}
+    spoilt = ({"a0": None}, {"s0": None}, {"s0": {}}, {"l0": [None]}, {"m0": {"k": None}})
+    records = [json.dumps({**good, **each}) for each in (*spoilt, {})]
+    rows, reasons = landed(catalog, TableSchema(*nested(LongType(), True)), records)
+    assert reasons == [
+        "missing required field 'a0'",
+        "missing required field 's0'",
+        "field 's0' holds a null",
+        "field 'l0' holds a null",
+        "field 'm0' holds a null",
+    ]
+    assert len(rows) == 1
+
+
+@pytest.mark.parametrize(("type_", "texts"), REJECTED, ids=[str(type_) for type_, _ in REJECTED])
+def test_what_does_not_fit_is_rejected_alone(type_: IcebergType, texts: list[str]) -> None:
+    good = f'{{"a0":{dict(EDGES)[type_][0][0]}}}'
+    places = ('{"a0":%s}', '{"s0":{"x":%s}}', '{"l0":[%s]}', '{"m0":{"k":%s}}')
+    records = [good, *(place % text for text in texts for place in places), good]
+    decoder = JsonDecoder(schema_of(TableSchema(*nested(type_, False)), coordinates=False))
+    decoded = decoder.decode(pa.array([each.encode() for each in records], pa.binary()))
+    assert decoded.kept.to_pylist() == [0, len(records) - 1]
+    assert len(decoded.rejects) == len(records) - 2
+
+
+def test_nanoseconds() -> None:
+    schema = schema_of(TableSchema(NestedField(1, "a", TimestampNanoType()), NestedField(2, "b", TimestamptzNanoType())), coordinates=False)  # fmt: skip
+    decoded = JsonDecoder(schema).decode(
+        pa.array([b'{"a":"2262-04-11T23:47:16.854775807","b":"1677-09-21T00:12:44Z"}'], pa.binary())
+    )
+    assert decoded.table.column("a").cast(pa.int64()).to_pylist() == [2**63 - 1]
+    assert decoded.table.schema.types == [pa.timestamp("ns"), pa.timestamp("ns", "UTC")]
+
+
+def test_all_columns_that_cannot_be_filled_are_named_at_once() -> None:
+    schema = TableSchema(
+        NestedField(1, "fine", LongType()),
+        NestedField(2, "shape", GeometryType()),
+        NestedField(3, "later", ListType(10, UnknownType())),
+        NestedField(4, "counts", StructType(NestedField(11, "by_id", MapType(12, IntegerType(), 13, LongType())))),
+    )
+    with pytest.raises(TableUnfit) as refused:
+        schema_of(schema, coordinates=False)
+    told = refused.value.what
+    assert "shape: geometry cannot be decoded exactly; take string or binary" in told
+    assert "later.element: unknown cannot be decoded exactly" in told
+    assert "counts.by_id: keys in JSON are strings, and int is not written as one; take map<string, …>" in told
+    assert "fine" not in told
+    assert refused.value.command
+
+
+# ------------------------------------------------------------------------------------------------- coordinates
+
+
+def with_coordinates(**kinds: IcebergType) -> TableSchema:
+    usual = {"_topic": StringType(), "_kafka_partition": IntegerType(), "_offset": LongType(), **kinds}
+    return TableSchema(
+        NestedField(1, "a", LongType()),
+        *(NestedField(number, name, kind) for number, (name, kind) in enumerate(usual.items(), 2)),
+    )
+
+
+def test_coordinates_are_not_the_decoders() -> None:
+    assert [each.name for each in schema_of(with_coordinates(), coordinates=True).fields] == ["a"]
+    assert [each.name for each in schema_of(with_coordinates(), coordinates=False).fields] == ["a", *COLUMNS]
+
+
+def test_a_table_that_cannot_hold_coordinates_is_refused() -> None:
+    assert coordinate_faults(with_coordinates(_kafka_partition=LongType())) == ()
+    assert coordinate_faults(with_coordinates(_offset=IntegerType())) == ("_offset is int, not long",)
+    with pytest.raises(
+        TableUnfit, match="_topic is missing; _kafka_partition is missing; _offset is missing"
+    ) as refused:
+        schema_of(TableSchema(NestedField(1, "a", LongType())), coordinates=True)
+    assert "coordinates: false" in refused.value.command
+    with pytest.raises(TableUnfit, match="no column that a record could fill"):
+        schema_of(TableSchema(*with_coordinates().fields[1:]), coordinates=True)
+
+
+# ------------------------------------------------------------------------------------------------- creation
+
+DECLARED = """b BOOLEAN, t TINYINT, i INT NOT NULL, l BIGINT, f FLOAT, d DOUBLE, n DECIMAL(10, 3), day DATE, clock TIME,
+    bare TIMESTAMP_NTZ, at TIMESTAMP, ms TIMESTAMP(3), text STRING, u UUID, raw BINARY, four FIXED(4),
+    tags ARRAY<STRING NOT NULL>, m MAP<STRING, DOUBLE>, s STRUCT<x: INT NOT NULL, y: STRUCT<z: DATE>>"""
+
+
+def test_a_declared_schema_becomes_a_tables_and_that_the_declared_one() -> None:
+    made = iceberg_schema(parse_schema(DECLARED), identity=(), coordinates=True)
+    told = {each.name: str(each.field_type) for each in made.fields}
+    assert told["t"] == "int"
+    assert told["ms"] == told["at"] == "timestamptz"
+    assert told["bare"] == "timestamp"
+    assert told["n"] == "decimal(10, 3)"
+    assert told["four"] == "fixed[4]"
+    assert [(each.name, str(each.field_type), each.required) for each in made.fields[-3:]] == [
+        ("_topic", "string", False),
+        ("_kafka_partition", "int", False),
+        ("_offset", "long", False),
+    ]
+    assert len({*made.field_ids}) == len(made.column_names)
+    back = schema_of(made, coordinates=True).by_name()
+    for each in parse_schema(DECLARED).fields:
+        if each.name not in ("t", "ms"):
+            assert back[each.name].type == each.type, each.name
+            assert back[each.name].required == each.required
+
+
+@pytest.mark.parametrize(
+    ("type_", "made"),
+    [
+        (pa.uint8(), "int"),
+        (pa.int16(), "int"),
+        (pa.uint32(), "long"),
+        (pa.uint64(), "decimal(20, 0)"),
+        (pa.timestamp("s"), "timestamp"),
+        (pa.timestamp("ns", "UTC"), "timestamptz_ns"),
+    ],
+)
+def test_what_iceberg_lacks_gets_the_next_wider_type(type_: pa.DataType, made: str) -> None:
+    schema = iceberg_schema(Schema((Field("a", type_),)), identity=(), coordinates=False)
+    assert str(schema.find_field("a").field_type) == made
+
+
+def test_identity_fields_are_required_along_their_path() -> None:
+    declared = parse_schema("id BIGINT, who STRUCT<name: STRING, age: INT>, v STRING")
+    made = iceberg_schema(declared, identity=("id", "who.name"), coordinates=True)
+    assert made.identifier_field_names() == {"id", "who.name"}
+    needed = {name: made.find_field(name).required for name in ("id", "who", "who.name", "who.age", "v")}
+    assert needed == {"id": True, "who": True, "who.name": True, "who.age": False, "v": False}
+
+
+@pytest.mark.parametrize(
+    ("declared", "identity", "said"),
+    [
+        ("id BIGINT", ("key",), "there is no column 'key'; there are id"),
+        ("id DOUBLE", ("id",), "'id' is of type double"),
+        ("id ARRAY<INT>", ("id",), "cannot name a row"),
+        ("id ARRAY<INT>", ("id.element",), "lies inside of a list"),
+        ("_offset BIGINT", (), "one of the coordinates"),
+    ],
+)
+def test_what_cannot_be_created_says_why(declared: str, identity: tuple[str, ...], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        iceberg_schema(parse_schema(declared), identity=identity, coordinates=True)
+    with pytest.raises(ConfigError, match="more digits than the 38"):
+        iceberg_schema(Schema((Field("a", pa.decimal256(40, 2)),)), identity=(), coordinates=False)
+
+
+def test_paths_are_not_confused(tmp_path: Path) -> None:
+    schema = TableSchema(
+        NestedField(1, "a.b", LongType()), NestedField(2, "c", StructType(NestedField(3, "d.e", LongType())))
+    )
+    catalog = load_catalog("dots", type="sql", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}")
+    catalog.create_namespace("db")
+    rows, reasons = landed(catalog, schema, ['{"a.b":1,"a":{"b":2},"c":{"d.e":3}}'])
+    assert rows == [{"a.b": 1, "c": {"d.e": 3}}]
+    assert reasons == []
