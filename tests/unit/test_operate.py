@@ -9,9 +9,20 @@ from landonce.errors import NothingToDo, PlanPending
 from landonce.plan.blocks import Block, Kind, Plan, token
 from landonce.plan.ranges import Partition, Range
 from landonce.read.source import Extent, SourceView, Start, bind
-from landonce.record.ledger import LedgerState, Position
+from landonce.record.ledger import LedgerState, Position, TableMark
 from landonce.record.memory import MemoryLedger
-from landonce.record.operate import Decision, accept_change, accept_gap, fill, rebase
+from landonce.record.operate import (
+    Decision,
+    accept_change,
+    accept_gap,
+    accept_own_position,
+    accept_position,
+    fill,
+    forget_table,
+    rebase,
+    standing,
+)
+from landonce.write.marks import Mark, TableView, Verdict, behind_ranges, stand, verdict
 from landonce.write.target import TargetView
 
 P0, P1, Q0 = Partition("t", 0), Partition("t", 1), Partition("u", 0)
@@ -260,3 +271,237 @@ def test_a_gap_behind_a_lost_ledger_is_accepted_by_binding_the_ledger_where_the_
     assert decision.new.committed() == {Partition("t", 0): 70}
     assert not decision.new.fresh
     assert (decision.new.epoch, decision.new.owner, decision.new.version) == (1, "operator", lost.version + 1)
+
+
+def fan_out(*known, positions=None, **changes):
+    """A ledger at batch 7 that knows tables by (name, batch)."""
+    tables = tuple(sorted((name, TableMark(f"uuid-{name}", batch)) for name, batch in known))
+    return ledger(positions or {P0: (0, 10)}, tables=tables, **changes)
+
+
+def carrying(name, batch, positions=None, latest=None, state=None, **changes):
+    """A table whose newest mark is of `batch`, at these positions; `latest` is the last batch it ever carried."""
+    placed = tuple((each, Position(0, at)) for each, at in (positions or {P0: 10}).items())
+    told = replace(state or ledger({P0: (0, 10)}), batch=batch, positions=placed, tables=(), pending=None)
+    return TableView(f"{name}", f"uuid-{name}", Mark(told, snapshot=batch * 10, **changes), latest or batch)
+
+
+def stands(state, *views):
+    return tuple(stand(state, view) for view in views)
+
+
+def afterwards(decision, *views):
+    """How the tables stand once the decision was carried out."""
+    told = {each.view.table: each.mark for each in decision.marks}
+    return [
+        stand(decision.new, replace(view, mark=told[view.table], latest=told[view.table].batch))
+        if view.table in told
+        else stand(decision.new, view)
+        for view in views
+    ]
+
+
+class TestAcceptGapInAFanOut:
+    SOURCE = view({P0: (6, 30)})
+
+    def test_only_the_table_that_was_rolled_back_goes_on_behind_the_gap(self):
+        old = fan_out(("a", 7), ("b", 5))
+        a, b = carrying("a", 2, {P0: 3}, latest=7), carrying("b", 5, {P0: 8})
+        assert [each.behind for each in stands(old, a, b)] == [True, False]
+        decision = accept_gap(old, self.SOURCE, "operator", stands(old, a, b))
+        assert committed(decision) == {P0: 10}, "the pipeline as a whole had read on"
+        assert decision.lost == ()
+        assert [each.view.table for each in decision.marks] == ["a"]
+        there, beside = afterwards(decision, a, b)
+        assert (there.behind, there.floors) == (True, ((P0, 6),))
+        assert behind_ranges(decision.new, [there]) == (range_(P0, 6, 10),)
+        assert not beside.behind
+        assert any("At most 3 records" in line and "a" in line for line in decision.costs)
+        is_one_change(old, decision)
+
+    def test_a_table_of_which_nothing_can_be_read_again_is_in_step(self):
+        old = fan_out(("a", 7), positions={P0: (0, 10), P1: (0, 4)})
+        a = carrying("a", 2, {P0: 3, P1: 4}, latest=7)
+        source = view({P0: (12, 30), P1: (0, 4)})
+        decision = accept_gap(old, source, "operator", stands(old, a))
+        assert committed(decision) == {P0: 12, P1: 4}
+        assert decision.lost == (range_(P0, 10, 12),)
+        (there,) = afterwards(decision, a)
+        assert (there.behind, there.floors) == (False, ())
+        bind(decision.new, source, Start.EARLIEST)
+
+    def test_a_table_that_lost_its_first_batch_too(self):
+        old = fan_out(("a", 7))
+        a = TableView("a", "uuid-a", None, latest=7)
+        decision = accept_gap(old, self.SOURCE, "operator", stands(old, a))
+        (there,) = afterwards(decision, a)
+        assert (there.behind, there.floors) == (True, ((P0, 6),))
+
+    def test_a_table_that_is_being_filled_up_already(self):
+        old = fan_out(("a", 7))
+        a = carrying("a", 7, {P0: 3}, behind=True)
+        decision = accept_gap(old, self.SOURCE, "operator", stands(old, a))
+        (there,) = afterwards(decision, a)
+        assert (there.behind, there.floors) == (True, ((P0, 6),))
+
+    def test_a_pending_plan_that_fills_up_is_cropped(self):
+        pending = plan([range_(P0, 3, 5)], [range_(P0, 5, 10)], kind=Kind.REPLAY)
+        old = fan_out(("a", 6), pending=pending)
+        a = carrying("a", 2, {P0: 3}, latest=6)
+        new = accept_gap(old, self.SOURCE, "operator", stands(old, a)).new
+        assert [block.ranges for block in new.pending.blocks] == [(range_(P0, 6, 10),)]
+        assert new.pending.kind is Kind.REPLAY
+
+    def test_a_driver_that_looked_before_finds_the_table_moved(self):
+        old = fan_out(("a", 7))
+        a = carrying("a", 2, {P0: 3}, latest=7)
+        (told,) = accept_gap(old, self.SOURCE, "operator", stands(old, a)).marks
+        seen = replace(a, mark=replace(told.mark, snapshot=99), latest=told.mark.batch)
+        assert verdict(a, seen, replace(old, batch=8)) is Verdict.MOVED
+
+    def test_nothing_to_do_where_the_rest_can_be_read(self):
+        old = fan_out(("a", 7))
+        with pytest.raises(NothingToDo):
+            accept_gap(old, self.SOURCE, "operator", stands(old, carrying("a", 2, {P0: 6}, latest=7)))
+
+
+class TestStanding:
+    def test_a_lost_ledger_is_what_the_tables_say(self):
+        lost = LedgerState("p", lineage="lineage", epoch=1, owner="driver", version=1)
+        a = carrying("a", 7, {P0: 10}, started=((P0, 8),))
+        found = standing(lost, [a])
+        assert found.committed() == {P0: 8}, "where the newest batch began"
+        decision = accept_gap(found, view({P0: (9, 30)}), "operator", stands(found, a))
+        assert committed(decision) == {P0: 9}
+        assert decision.new.version > lost.version
+        assert decision.new.epoch > a.mark.state.epoch
+
+    def test_where_no_table_knows_anything_nothing_is_decided(self):
+        with pytest.raises(NothingToDo, match="no position yet"):
+            standing(LedgerState("p", lineage="lineage"), [TableView("a", "uuid-a")])
+
+
+class TestRebaseInAFanOut:
+    def test_says_what_a_table_that_is_behind_never_gets(self):
+        old = fan_out(("a", 7), ("b", 7))
+        seen = stands(old, carrying("a", 2, {P0: 3}, latest=7), carrying("b", 7))
+        decision = rebase(old, view({P0: (0, 4)}, t="new"), NOTHING_HELD, "operator", stands=seen)
+        assert [line for line in decision.costs if "a by a rollback" in line and "t[0] [3, 10)" in line]
+        assert not [line for line in decision.costs if "from b" in line]
+
+    def test_tables_take_the_new_topic_from_its_beginning(self):
+        old = fan_out(("a", 7), ("b", 5))
+        views = carrying("a", 7), carrying("b", 5, {P0: 8})
+        new = rebase(old, view({P0: (2, 4)}, t="new"), NOTHING_HELD, "operator").new
+        assert [(each.behind, each.floors) for each in stands(new, *views)] == [(False, ()), (False, ())]
+
+    def test_tables_take_a_truncated_topic_from_its_beginning(self):
+        """Same id, but the ledger's position was beyond the end: the marks speak of rows under the old label."""
+        old = fan_out(("a", 7))
+        new = rebase(old, view({P0: (0, 4)}), NOTHING_HELD, "operator").new
+        assert new.committed() == {P0: 0}
+        (there,) = stands(new, carrying("a", 7))
+        assert not there.behind
+        assert all(floor <= 0 for _, floor in there.floors)
+
+
+class TestAcceptChangeInAFanOut:
+    def test_says_which_tables_get_what(self):
+        old = fan_out(("a", 7), pending=plan([range_(P0, 10, 14)]))
+        decision = accept_change(old, "new", "operator", fan_out=True)
+        assert any("Tables that carry the batch already" in line for line in decision.costs)
+        assert not any("PartialPresence" in line for line in decision.costs)
+
+
+class TestAcceptPosition:
+    def test_a_table_is_where_the_copy_of_its_last_mark_says(self):
+        old = fan_out(("a", 7), ("b", 7))
+        told = carrying("a", 7, started=((P0, 8),))
+        a, b = replace(told, mark=None, uncertain=True), carrying("b", 7)
+        with pytest.raises(errors.PositionUncertain):
+            stand(old, a)
+        decision = accept_position(old, [(a, told.mark)], "operator")
+        (there,) = decision.marks
+        assert there.mark.state.committed() == {P0: 10}
+        assert (there.mark.state.owner, there.mark.state.epoch) == ("operator", old.epoch + 1)
+        assert there.mark.started == ((P0, 8),)
+        assert [each.behind for each in afterwards(decision, replace(a, uncertain=False), b)] == [False, False]
+        assert any("batch 7" in line and "t[0] at 10" in line for line in decision.does)
+        is_one_change(old, decision)
+
+    def test_a_table_that_missed_a_batch_stays_behind(self):
+        old = fan_out(("a", 7))
+        told = carrying("a", 5, {P0: 8})
+        a = replace(told, mark=None, uncertain=True)
+        (there,) = afterwards(accept_position(old, [(a, told.mark)], "operator"), replace(a, uncertain=False))
+        assert (there.behind, there.floors) == (True, ((P0, 8),))
+
+    def test_another_table_of_that_name_is_another_matter(self):
+        told = carrying("a", 7)
+        a = replace(told, mark=None, uncertain=True, uuid="another")
+        with pytest.raises(NothingToDo, match="made anew") as refused:
+            accept_position(fan_out(("a", 7)), [(a, told.mark)], "operator")
+        assert "forget-table" in refused.value.command
+
+    def test_nothing_is_in_doubt(self):
+        with pytest.raises(NothingToDo, match="not in doubt"):
+            accept_position(fan_out(("a", 7)), [], "operator")
+
+    def test_the_one_table(self):
+        old = ledger({P0: (0, 10)})
+        decision = accept_own_position(old, Mark(old), "operator")
+        assert committed(decision) == {P0: 10}
+        assert any("batch 7" in line for line in decision.does)
+        is_one_change(old, decision)
+
+
+class TestForgetTable:
+    NEW = TableView("a", "another")
+
+    def test_the_new_table_gets_new_records_only(self):
+        old = fan_out(("a", 7), ("b", 5))
+        with pytest.raises(errors.TableReplaced):
+            stand(old, self.NEW)
+        decision = forget_table(old, self.NEW, "operator")
+        assert dict(decision.new.tables) == {"b": TableMark("uuid-b", 5)}
+        (there,) = afterwards(decision, self.NEW)
+        assert (there.behind, there.floors) == (False, ())
+        assert any("uuid-a" in line for line in decision.does)
+        is_one_change(old, decision)
+
+    def test_with_replay_it_is_filled_up_from_the_first_offset(self):
+        old = fan_out(("a", 2), positions={P0: (4, 10)})
+        decision = forget_table(old, self.NEW, "operator", replay=True, source=view({P0: (0, 30)}))
+        (there,) = afterwards(decision, self.NEW)
+        assert (there.behind, there.floors) == (True, ((P0, 4),))
+        assert behind_ranges(decision.new, [there]) == (range_(P0, 4, 10),)
+        assert any("At most 6 records are read again" in line for line in decision.costs)
+        assert not any("accept-gap" in line for line in decision.costs)
+
+    def test_with_replay_says_that_kafka_has_deleted_some(self):
+        decision = forget_table(fan_out(("a", 2)), self.NEW, "operator", replay=True, source=view({P0: (3, 30)}))
+        assert any("accept-gap" in line for line in decision.costs)
+
+    def test_a_table_that_is_gone(self):
+        gone = TableView("a")
+        decision = forget_table(fan_out(("a", 7)), gone, "operator")
+        assert decision.new.tables == ()
+        with pytest.raises(NothingToDo, match="is not there") as refused:
+            forget_table(fan_out(("a", 7)), gone, "operator", replay=True)
+        assert "--replay" in refused.value.command
+
+    def test_a_restored_table_lacks_what_is_above_its_own_mark(self):
+        old = fan_out(("a", 7))
+        restored = replace(carrying("a", 3, {P0: 6}), uuid="another")
+        (new_only,) = afterwards(forget_table(old, restored, "operator"), restored)
+        assert (new_only.behind, new_only.floors) == (False, ())
+        filled = forget_table(old, restored, "operator", replay=True, source=view({P0: (0, 30)}))
+        (there,) = afterwards(filled, restored)
+        assert (there.behind, there.floors) == (True, ((P0, 6),))
+        assert any("At most 4 records" in line for line in filled.costs)
+
+    def test_nothing_to_do(self):
+        with pytest.raises(NothingToDo, match="still the one"):
+            forget_table(fan_out(("a", 7)), carrying("a", 7), "operator")
+        with pytest.raises(NothingToDo, match="it knows a"):
+            forget_table(fan_out(("a", 7)), TableView("c", "uuid-c"), "operator")

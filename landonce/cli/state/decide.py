@@ -1,0 +1,73 @@
+"""What every decision has in common: the ledger's entry, the explanation, the question, the change."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from landonce.cli.output import out
+from landonce.cli.state.lake import committing
+from landonce.errors import NothingToDo
+from landonce.record.ledger import LedgerState
+from landonce.record.operate import Decision
+from landonce.run.assemble import Parts
+from landonce.write.iceberg.restate import restate
+from landonce.write.iceberg.sink import IcebergSink
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def decide(
+    parts: Parts,
+    file: Path,
+    ledger: LedgerState,
+    decision: Decision,
+    *,
+    yes: bool,
+    also: str = "",
+    before: Callable[[], None] | None = None,
+) -> None:
+    """Explains, asks, swaps. A driver that changed the ledger in the meantime makes this `Fenced`, and nothing is done."""
+    for line in decision.does:
+        out.print(line, markup=False)
+    for line in (*decision.costs, also, "A driver of this pipeline that still runs ends with exit code 4."):
+        if line:
+            out.print(line, style="yellow", markup=False)
+    if not yes:
+        typer.confirm("Do it?", abort=True)
+    if before is not None:
+        before()
+    _change(parts, ledger, decision)
+    out.print(f"[green]done[/], and recorded in the journal: epoch {decision.new.epoch}. Next:", end=" ")
+    out.print(f"landonce run {file}", markup=False)
+
+
+def _change(parts: Parts, ledger: LedgerState, decision: Decision) -> None:
+    """The ledger first, which fences; then the tables that are told where they stand."""
+    if not isinstance(parts.sink, IcebergSink):
+        parts.ledger.change(ledger, decision.new, decision.note())
+        return
+    with committing(parts) as place:
+        parts.ledger.change(ledger, decision.new, decision.note())
+        for each in decision.marks:
+            restate(place(each.view.table), each.view, each.mark)
+
+
+def load(parts: Parts, *, bound: bool = True) -> LedgerState:
+    """The ledger's entry. `bound`: one that was never bound to a topic will not do."""
+    found = parts.ledger.load()
+    if found is None or (bound and found.fresh):
+        raise NothingToDo(
+            f"pipeline {parts.config.pipeline!r} has no position yet: it never ran, or its ledger is somewhere else.",
+            safe="Nothing was changed.",
+            command="landonce run {file}, or correct `ledger` in it",
+        )
+    return found
+
+
+def new_owner() -> str:
+    return uuid.uuid4().hex

@@ -1,0 +1,58 @@
+"""The Iceberg tables of a pipeline, as its operator meets them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from pyspark.sql import SparkSession
+
+from landonce.record import operate
+from landonce.record.ledger import LedgerState
+from landonce.run.assemble import Parts
+from landonce.run.assemble_iceberg import iceberg_conf
+from landonce.run.session import open_session
+from landonce.write.iceberg.commit import Place
+from landonce.write.iceberg.ledger import TableLedger
+from landonce.write.iceberg.restate import empty
+from landonce.write.iceberg.survey import Seen, names_of, survey
+from landonce.write.marks import Stand, stand
+
+
+def tables_of(parts: Parts, ledger: LedgerState | None) -> tuple[Seen, ...]:
+    """The tables of a fan-out as they are; none where the one table is the ledger."""
+    if isinstance(parts.ledger, TableLedger):
+        return ()
+    return survey(parts.iceberg, names_of(parts.iceberg, ledger))
+
+
+def stands_of(parts: Parts, ledger: LedgerState) -> tuple[LedgerState, tuple[Stand, ...]]:
+    """What the ledger says, or its tables do where it is new; and how each table stands against that."""
+    views = [each.view for each in tables_of(parts, ledger)]
+    found = operate.standing(ledger, views)
+    return found, tuple(stand(found, view) for view in views)
+
+
+@contextmanager
+def committing(parts: Parts) -> Iterator[Callable[[str], Place]]:
+    """Tables that can be committed to in every format version. Spark is started only for one that needs it."""
+    opened: list[SparkSession] = []
+    borrowed = SparkSession.getActiveSession()
+
+    def session() -> SparkSession:
+        if not opened:
+            opened.append(open_session(parts.config.pipeline, parts.config.spark, extra=iceberg_conf(parts.iceberg)))
+        return opened[0]
+
+    def place(table: str) -> Place:
+        return replace(parts.iceberg.place(table), session=session)
+
+    if isinstance(parts.ledger, TableLedger):
+        mine = place(parts.iceberg.static[0])
+        parts.ledger.build_with(empty(mine), mine)
+    try:
+        yield place
+    finally:
+        if opened and borrowed is None:
+            opened[0].stop()

@@ -1,0 +1,258 @@
+"""`landonce state show`: where a pipeline stands, in words or as a document."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from landonce.cli.files import File, Json, opened, print_json
+from landonce.cli.output import out
+from landonce.cli.state.lake import tables_of
+from landonce.errors import LandonceError
+from landonce.plan.blocks import Plan
+from landonce.read.source import SourceView
+from landonce.record.ledger import LedgerState, Note
+from landonce.run.assemble import Parts
+from landonce.write.iceberg.ledger import TableLedger
+from landonce.write.iceberg.sink import IcebergSink
+from landonce.write.iceberg.survey import survey
+from landonce.write.standing import Standing, Status, standing_of
+
+_LISTED = 5
+_SHOWN_TABLES = 50
+
+
+def show(file: File, as_json: Json = False) -> None:
+    """Say where a pipeline stands: position, lag, pending plan, tables, epoch, journal.
+
+    Also where the ledger is: a file, a database, or the Iceberg table itself. For each table of a fan-out: the last batch
+    that is in it, and whether it is in step, was rolled back, or is another one by the same name.
+
+    Example: `landonce state show clicks.yaml`
+    """
+    with opened(file) as parts:
+        seen = _look(parts)
+    if as_json:
+        print_json(_document(seen))
+    else:
+        _show(seen)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """All that is shown."""
+
+    pipeline: str
+    kept: dict[str, Any]
+    ledger: LedgerState | None
+    journal: tuple[Note, ...]
+    source: SourceView | None
+    no_source: str
+    tables: tuple[Standing, ...]
+    no_tables: str
+    noticed: str
+
+
+def _look(parts: Parts) -> _Seen:
+    ledger = parts.ledger
+    if isinstance(ledger, TableLedger):
+        ledger = TableLedger(parts.iceberg.place(parts.iceberg.static[0]))
+    state, journal = ledger.load(), ledger.journal()
+    source, no_source = _survey(parts)
+    tables, no_tables = _tables(parts, state)
+    return _Seen(
+        pipeline=parts.config.pipeline,
+        kept=_kept(parts),
+        ledger=state,
+        journal=journal,
+        source=source,
+        no_source=no_source,
+        tables=tables,
+        no_tables=no_tables,
+        noticed=ledger.noticed if isinstance(ledger, TableLedger) else "",
+    )
+
+
+def _survey(parts: Parts) -> tuple[SourceView | None, str]:
+    try:
+        return parts.broker.survey(parts.config.source.kafka.topics), ""
+    except LandonceError as error:
+        return None, error.what
+
+
+def _tables(parts: Parts, state: LedgerState | None) -> tuple[tuple[Standing, ...], str]:
+    if not isinstance(parts.sink, IcebergSink) or state is None:
+        return (), ""
+    try:
+        return tuple(standing_of(state, each.view) for each in tables_of(parts, state)), ""
+    except LandonceError as error:
+        return (), error.what
+
+
+def _kept(parts: Parts) -> dict[str, Any]:
+    """Where the ledger is."""
+    if isinstance(parts.ledger, TableLedger):
+        (seen,) = survey(parts.iceberg, parts.iceberg.static)
+        standing = seen.own.standing if seen.own else None
+        return {
+            "table": seen.name,
+            "branch": parts.iceberg.told.branch,
+            "uuid": seen.own.uuid if seen.own else None,
+            "snapshot": standing.snapshot if standing else None,
+        }
+    path = parts.config.outside_ledger.sqlite
+    return {"sqlite": str(path)} if path is not None else {"postgres": True}
+
+
+def _say_kept(kept: dict[str, Any]) -> str:
+    if "table" in kept:
+        snapshot = f", snapshot {kept['snapshot']}" if kept["snapshot"] else ""
+        return f"the table {kept['table']} itself, branch {kept['branch']}{snapshot}"
+    return f"the file {kept['sqlite']}" if "sqlite" in kept else "PostgreSQL"
+
+
+def _show(seen: _Seen) -> None:
+    ledger = seen.ledger
+    if ledger is None:
+        out.print(f"pipeline {seen.pipeline}: no ledger yet. The first `landonce run` makes it.", markup=False)
+        return
+    totals = ledger.totals
+    out.print(
+        f"pipeline {seen.pipeline}: epoch {ledger.epoch}, version {ledger.version}, batch {ledger.batch}", markup=False
+    )
+    out.print(
+        f"{totals.read} read = {totals.landed} landed + {totals.dead_lettered} dead-lettered + {totals.filtered} filtered"
+    )
+    out.print(f"ledger: {_say_kept(seen.kept)}", markup=False)
+    out.print(f"bound to Kafka cluster {ledger.cluster_id or '-'}", markup=False)
+    troubles = (
+        seen.noticed,
+        seen.no_source and f"Kafka was not asked: {seen.no_source}",
+        seen.no_tables and f"the tables were not asked: {seen.no_tables}",
+    )
+    for trouble in filter(None, troubles):
+        out.print(trouble, style="yellow", markup=False)
+    for line in (*_position_lines(ledger, seen.source), *_pending_lines(ledger.pending), *_table_lines(seen.tables)):
+        out.print(line, markup=False)
+    for topic, label in ledger.labels:
+        out.print(f"topic {topic} was rebased: its rows have _topic = {label!r}", markup=False)
+    for note in seen.journal:
+        out.print(f"{note.at}  {note.action}: {note.detail}", style="dim", markup=False)
+
+
+def _position_lines(ledger: LedgerState, view: SourceView | None) -> list[str]:
+    extents = dict(view.extents) if view else {}
+    lines = []
+    for partition, position in ledger.positions:
+        extent = extents.get(partition)
+        line = f"  {partition}: next offset {position.committed}, since {position.first}"
+        if extent is not None:
+            line += f", lag {max(0, extent.stable_end - position.committed)}"
+            kept = position.committed - extent.start
+            line += f", retention is {kept} offsets behind" if kept >= 0 else f", OVERRUN by {-kept} offsets"
+        lines.append(line)
+    return lines
+
+
+def _pending_lines(plan: Plan | None) -> list[str]:
+    if plan is None:
+        return ["no plan is pending: everything below the positions has landed"]
+    blocks = [f"  block {index}, generation {block.generation}: {block}" for index, block in enumerate(plan.blocks)]
+    more = [f"  and {len(blocks) - _LISTED} more blocks"] if len(blocks) > _LISTED else []
+    return [
+        f"batch {plan.batch} is pending ({plan.kind.value}): {len(plan.blocks)} blocks, at most "
+        f"{sum(block.span for block in plan.blocks)} records; the next start settles it first",
+        *blocks[:_LISTED],
+        *more,
+    ]
+
+
+def _table_lines(tables: tuple[Standing, ...]) -> list[str]:
+    """Those first that are not simply in step."""
+    calm = (Status.IN_STEP, Status.UNTOUCHED)
+    ordered = sorted(tables, key=lambda each: each.status in calm)
+    lines = []
+    for each in ordered[:_SHOWN_TABLES]:
+        lines.append(f"  table {each.view.table}: {each.status.value}: {each.words}")
+        if each.command:
+            lines.append(f"    → {each.command}")
+    more = [f"  and {len(tables) - _SHOWN_TABLES} more tables"] if len(tables) > _SHOWN_TABLES else []
+    return lines + more
+
+
+def _document(seen: _Seen) -> dict[str, Any]:
+    ledger = seen.ledger
+    document: dict[str, Any] = {"pipeline": seen.pipeline, "kept_in": seen.kept, "ledger": None, "journal": []}
+    if ledger is None:
+        return document
+    document["ledger"] = {
+        "epoch": ledger.epoch,
+        "version": ledger.version,
+        "batch": ledger.batch,
+        "cluster_id": ledger.cluster_id,
+        "topic_ids": dict(ledger.topic_ids),
+        "labels": dict(ledger.labels),
+        "totals": {
+            "read": ledger.totals.read,
+            "landed": ledger.totals.landed,
+            "dead_lettered": ledger.totals.dead_lettered,
+            "filtered": ledger.totals.filtered,
+        },
+        "positions": _positions_document(ledger, seen.source),
+        "pending": _pending_document(ledger.pending),
+    }
+    document["kafka"] = seen.no_source or "ok"
+    document["noticed"] = seen.noticed
+    document["tables"] = [_table_document(each) for each in seen.tables]
+    document["tables_asked"] = seen.no_tables or "ok"
+    document["journal"] = [{"at": note.at, "action": note.action, "detail": note.detail} for note in seen.journal]
+    return document
+
+
+def _positions_document(ledger: LedgerState, view: SourceView | None) -> list[dict[str, Any]]:
+    extents = dict(view.extents) if view else {}
+    return [
+        {
+            "topic": partition.topic,
+            "partition": partition.number,
+            "first": position.first,
+            "committed": position.committed,
+            "log_start": extents[partition].start if partition in extents else None,
+            "stable_end": extents[partition].stable_end if partition in extents else None,
+            "lag": max(0, extents[partition].stable_end - position.committed) if partition in extents else None,
+        }
+        for partition, position in ledger.positions
+    ]
+
+
+def _table_document(each: Standing) -> dict[str, Any]:
+    mark = each.view.mark
+    return {
+        "table": each.view.table,
+        "uuid": each.view.uuid or None,
+        "status": each.status.value,
+        "words": each.words,
+        "command": each.command,
+        "batch": mark.batch if mark else None,
+        "snapshot": mark.snapshot if mark else None,
+        "lacks": [[one.partition.topic, one.partition.number, one.first, one.end] for one in each.lacks],
+    }
+
+
+def _pending_document(plan: Plan | None) -> dict[str, Any] | None:
+    if plan is None:
+        return None
+    return {
+        "batch": plan.batch,
+        "kind": plan.kind.value,
+        "deadline": plan.deadline,
+        "blocks": [
+            {
+                "generation": block.generation,
+                "ranges": [
+                    [each.partition.topic, each.partition.number, each.first, each.end] for each in block.ranges
+                ],
+            }
+            for block in plan.blocks
+        ],
+    }

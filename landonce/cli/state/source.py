@@ -1,0 +1,110 @@
+"""`landonce state accept-gap` and `rebase`: the source is not what it was."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from landonce.cli.files import File, opened
+from landonce.cli.state.decide import Yes, decide, load, new_owner
+from landonce.cli.state.lake import stands_of
+from landonce.errors import Halt, Transient
+from landonce.plan.blocks import Plan
+from landonce.plan.ranges import Range
+from landonce.read.source import SourceView, Start
+from landonce.record import operate
+from landonce.record.ledger import LedgerState
+from landonce.run.assemble import Parts
+from landonce.write.iceberg.sink import IcebergSink
+from landonce.write.sink import Target, look_by_name, wait_out
+from landonce.write.target import TargetView
+
+
+class To(str, Enum):
+    """Where a rebased topic begins."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+def accept_gap(file: File, yes: Yes = False) -> None:
+    """Go on behind records that Kafka deleted before they were read.
+
+    Moves the position of each overrun partition to where its topic begins now. Of a pending plan, the ranges that are
+    gone are given up and the rest is kept. An Iceberg table that was rolled back further than Kafka reaches is filled up
+    from where the topic begins now. What is given up is recorded for ever.
+
+    Example: `landonce state accept-gap clicks.yaml`
+    """
+    with opened(file) as parts:
+        ledger = load(parts, bound=False)
+        view = parts.broker.survey(parts.config.source.kafka.topics)
+        if isinstance(parts.sink, IcebergSink):
+            known, stands = stands_of(parts, ledger)
+            decide(parts, file, ledger, operate.accept_gap(known, view, new_owner(), stands), yes=yes)
+            return
+        decision = operate.accept_gap(ledger, view, new_owner())
+        decide(parts, file, ledger, decision, yes=yes, also=landed_of(parts, ledger, decision.lost))
+
+
+def rebase(
+    file: File,
+    to: Annotated[To, typer.Option(help="Where topics begin that are other ones now.")] = To.EARLIEST,
+    drop_pending: Annotated[
+        bool, typer.Option("--drop-pending", help="Forget a pending plan. Rows of it that landed stay.")
+    ] = False,
+    yes: Yes = False,
+) -> None:
+    """Bind a pipeline to a topic that was made anew, or to another cluster.
+
+    Offsets of the old topic mean nothing in the new one, so the changed topics begin at their earliest offset, and their
+    rows get a `_topic` of their own, `topic@id`, beside which the old rows stay. Topics that did not change stay
+    where they are.
+
+    Example: `landonce state rebase clicks.yaml --to latest`
+    """
+    start = Start(to.value)
+    with opened(file) as parts:
+        ledger = load(parts, bound=False)
+        view = parts.broker.survey(parts.config.source.kafka.topics)
+        if isinstance(parts.sink, IcebergSink):
+            known, stands = stands_of(parts, ledger)
+            decision = operate.rebase(
+                known, view, TargetView(()), new_owner(), to=start, drop_pending=drop_pending, stands=stands
+            )
+            decide(parts, file, ledger, decision, yes=yes)
+            return
+        target = parts.sink.target()
+        held = _held(target, ledger, view)
+        decision = operate.rebase(ledger, view, held, new_owner(), to=start, drop_pending=drop_pending)
+
+        def settle() -> None:
+            if ledger.pending is not None:
+                _wait_out(target, ledger.pending)
+
+        decide(parts, file, ledger, decision, yes=yes, before=settle)
+
+
+def _held(target: Target, ledger: LedgerState, view: SourceView) -> TargetView:
+    """How far the target holds each partition, by the topics' own names."""
+    if not target.exists():
+        return TargetView(())
+    known = {*ledger.committed(), *(partition for partition, _ in view.extents)}
+    return look_by_name(target, ledger, [(each, 0) for each in known])
+
+
+def _wait_out(target: Target, plan: Plan) -> None:
+    """No insert of a plan that is forgotten may begin or run on: nobody would ever look for its rows again."""
+    wait_out(target, plan.deadline)
+    target.kill()
+
+
+def landed_of(parts: Parts, ledger: LedgerState, ranges: tuple[Range, ...]) -> str:
+    """How much of these ranges ClickHouse holds; silent where it cannot be asked."""
+    labelled = [Range(ledger.labelled(each.partition), each.first, each.end) for each in ranges]
+    try:
+        return f"The target holds {parts.clickhouse.writer().count(labelled)} rows of these offsets now."
+    except (Transient, Halt):
+        return ""

@@ -1,0 +1,100 @@
+"""`landonce state accept-position` and `forget-table`: an Iceberg table is not what it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from landonce.cli.files import File, opened
+from landonce.cli.state.decide import Yes, decide, load, new_owner
+from landonce.cli.state.lake import tables_of
+from landonce.errors import NothingToDo, PositionUncertain
+from landonce.record import operate
+from landonce.run.assemble import Parts
+from landonce.write.iceberg.ledger import TableLedger
+from landonce.write.iceberg.sink import IcebergSink
+from landonce.write.iceberg.survey import survey
+from landonce.write.marks import TableView
+
+
+def accept_position(
+    file: File,
+    table: Annotated[
+        str | None,
+        typer.Argument(help="One table of a fan-out. Without it: each one that is in doubt.", show_default=False),
+    ] = None,
+    yes: Yes = False,
+) -> None:
+    """Say that an Iceberg table holds all that was committed to it, though its history is gone.
+
+    The position stands in the table's snapshots, and a copy of it in the table's properties. Where all snapshots of the
+    pipeline expired, nobody can tell whether the table was rolled back before: then landonce halts with PositionUncertain.
+    This command says that it was not, and the copy counts. If it was, roll it to a snapshot of the pipeline instead.
+
+    Example: `landonce state accept-position clicks.yaml`
+    """
+    with opened(file) as parts:
+        _need_iceberg(parts)
+        if isinstance(parts.ledger, TableLedger):
+            _accept_own(parts, parts.ledger, file, yes=yes)
+            return
+        ledger = load(parts)
+        asked = [each for each in tables_of(parts, ledger) if table in (None, each.name)]
+        if not asked:
+            raise NothingToDo(f"the pipeline has no table {table}.", safe="Nothing was changed.")
+        copies = [(each.view, each.own.last) for each in asked if each.own and each.own.last and each.view.uncertain]
+        decide(parts, file, ledger, operate.accept_position(ledger, copies, new_owner()), yes=yes)
+
+
+def _accept_own(parts: Parts, ledger: TableLedger, file: Path, *, yes: bool) -> None:
+    try:
+        ledger.load()
+    except PositionUncertain:
+        ledger.vouching = True
+    else:
+        raise operate.nothing_uncertain()
+    state = load(parts)
+    (seen,) = survey(parts.iceberg, parts.iceberg.static)
+    if seen.own is None or seen.own.last is None:
+        raise operate.nothing_uncertain()
+    decide(parts, file, state, operate.accept_own_position(state, seen.own.last, new_owner()), yes=yes)
+
+
+def forget_table(
+    file: File,
+    table: Annotated[str, typer.Argument(help="The table, as the pipeline file calls it.", show_default=False)],
+    replay: Annotated[
+        bool, typer.Option("--replay", help="Fill the new table up with what the pipeline delivered before.")
+    ] = False,
+    yes: Yes = False,
+) -> None:
+    """Let another table take the place of one that was dropped, in a fan-out.
+
+    A run halts with TableReplaced when a table is gone, or is another one by the same name. This command forgets the old
+    one. The new one gets new records only; with `--replay` everything is read again for it, and for no other table.
+
+    Example: `landonce state forget-table clicks.yaml db.views --replay`
+    """
+    with opened(file) as parts:
+        _need_iceberg(parts)
+        if isinstance(parts.ledger, TableLedger):
+            raise NothingToDo(
+                "the one table of this pipeline is its own ledger: a new one knows nothing, and gets everything.",
+                safe="Nothing was changed.",
+                command="landonce run {file}",
+            )
+        ledger = load(parts)
+        known = table in dict(ledger.tables)
+        view = survey(parts.iceberg, [table])[0].view if known else TableView(table)
+        source = parts.broker.survey(parts.config.source.kafka.topics) if replay else None
+        decision = operate.forget_table(ledger, view, new_owner(), replay=replay, source=source)
+        decide(parts, file, ledger, decision, yes=yes)
+
+
+def _need_iceberg(parts: Parts) -> None:
+    if not isinstance(parts.sink, IcebergSink):
+        raise NothingToDo(
+            "this pipeline writes to ClickHouse, whose tables carry no marks of it.", safe="Nothing was changed."
+        )

@@ -1,0 +1,52 @@
+"""A table is told where it stands: an empty snapshot that carries nothing but a mark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyiceberg.table import Table
+
+from landonce.errors import Fenced
+from landonce.write.iceberg.commit import Attempt, Place
+from landonce.write.iceberg.ledger import Build
+from landonce.write.iceberg.look import look_at
+from landonce.write.iceberg.marker import summary, table_view
+from landonce.write.iceberg.merge import Append
+from landonce.write.iceberg.staged import StageOf, stage
+from landonce.write.marks import Mark, TableView, Verdict, verdict
+
+_BY_PYICEBERG = 2
+"""The newest format version in which PyIceberg makes snapshots."""
+
+
+def empty(place: Place) -> Build:
+    """How an empty snapshot is made: by PyIceberg, or by Spark where the format version is newer than PyIceberg."""
+
+    def build(table: Table, told: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
+        if table.metadata.format_version <= _BY_PYICEBERG or place.session is None:
+            return place.appending(table, (), told, properties)
+        branch = StageOf(place.pipeline, int(told["landonce.epoch"]), int(told["landonce.batch"])).new_name()
+        staged = stage(
+            place.session(), place.spec, place.identifier, branch, place.head(table), (), Append(), dict(told)
+        )
+        return place.publishing(table, staged, branch, told, properties)
+
+    return build
+
+
+def restate(place: Place, seen: TableView, mark: Mark) -> None:
+    """Writes the mark, unless the table is not the way it was `seen`."""
+
+    def judge(table: Table) -> Verdict:
+        now = table_view(place.identifier, look_at(table, place.pipeline, place.branch))
+        return verdict(seen, now, mark.state)
+
+    build, told = empty(place), summary(mark)
+    place.ensure_branch()
+    judged, _, _ = place.commit(judge, lambda table: build(table, told, {}))
+    if judged is Verdict.MOVED:
+        raise Fenced(
+            f"the table {place.identifier} changed while this was decided: a driver runs, or it was rolled back again.",
+            safe="The ledger has the decision, and nothing was written to this table.",
+            command="stop the driver, and give the same command again",
+        )

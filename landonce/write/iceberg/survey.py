@@ -1,0 +1,49 @@
+"""The tables of a pipeline as they are now, for whoever only looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pyiceberg.table import Table
+
+from landonce.record.ledger import LedgerState
+from landonce.write.iceberg.catalog import telling
+from landonce.write.iceberg.look import look_at
+from landonce.write.iceberg.marker import table_view
+from landonce.write.iceberg.sink import IcebergSink
+from landonce.write.marks import TableView
+from landonce.write.own import OwnView
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One table, and what it says of the pipeline; neither if it is not there."""
+
+    name: str
+    table: Table | None = None
+    own: OwnView | None = None
+
+    @property
+    def view(self) -> TableView:
+        return table_view(self.name, self.own) if self.own is not None else TableView(self.name)
+
+
+def names_of(sink: IcebergSink, state: LedgerState | None) -> tuple[str, ...]:
+    """The tables that the file names, those that the ledger knows, and those that could be of its template."""
+    known = (table for table, _ in state.tables) if state is not None else ()
+    with telling(sink.spec):
+        return tuple(sorted({*sink.static, *known, *sink.dynamic()}))
+
+
+def survey(sink: IcebergSink, names: Iterable[str]) -> tuple[Seen, ...]:
+    """Looks at each of them."""
+    return tuple(_seen(sink, name) for name in names)
+
+
+def _seen(sink: IcebergSink, name: str) -> Seen:
+    place = sink.place(name)
+    if not place.exists():
+        return Seen(name)
+    table = place.load()
+    return Seen(name, table, look_at(table, place.pipeline, place.branch))
