@@ -26,6 +26,9 @@ MODULES = (
     "landonce.write.target",
     "landonce.write.settle",
     "landonce.run.protocol",
+    "landonce.write.marks",
+    "landonce.write.own",
+    "landonce.run.snapshots",
 )
 
 
@@ -58,6 +61,9 @@ class Core:
     target: ModuleType
     settle: ModuleType
     protocol: ModuleType
+    marks: ModuleType
+    own: ModuleType
+    snapshots: ModuleType
 
 
 def load(*patches: Patch) -> Core:

@@ -18,6 +18,8 @@ from typing import Any
 from landonce import errors
 
 from .core import Core
+from .finish import finish
+from .search import Found
 from .values import FRESH, KINDS, NOBODY, TOPIC, Agent, Insert, Job, Scenario, Table, Violation, Worker, World
 
 Step = tuple[str, World | Violation]
@@ -97,10 +99,17 @@ class Model:
     def _fresh(self, life: int) -> int:
         return self.ledgers.of(self.core.ledger.LedgerState("p", f"lineage {life}"))
 
-    def finisher(self, world: World) -> World:
+    def rests(self, world: World) -> Iterator[tuple[str, World]]:
         """The same target and ledger once everybody has died, with nothing more that goes wrong."""
         quiet = (0,) * len(KINDS)
-        return world._replace(backup=FRESH, drivers=(), workers=(), inserts=(), left=quiet, starts=90)
+        rest = world._replace(backup=FRESH, drivers=(), workers=(), inserts=(), left=quiet, starts=90)
+        yield "everybody dies", rest
+
+    def finish(self, world: World, known: dict[World, None]) -> Found | None:
+        found = finish(self, world)
+        if found is None:
+            known[world] = None
+        return found
 
     # ── all steps ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -1,0 +1,100 @@
+"""How a world ends once nothing goes wrong any more: one driver, and everything lands exactly once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from landonce import errors
+
+from .search import Found
+from .values import Violation, World
+
+if TYPE_CHECKING:
+    from .world import Model
+
+PATIENCE = 400
+"""Steps that a run without faults may take before it counts as never ending."""
+ROUNDS = 40
+"""Steps of such a run that are worth reading."""
+
+
+def finish(model: Model, world: World) -> Found | None:
+    """One driver, no faults: everything lands exactly once. An operator stands by for what is asked of one."""
+    schedule: list[str] = []
+    fingerprint, earliest = None, False
+    for _ in range(PATIENCE):
+        if not world.drivers:
+            fingerprint = _pending_fingerprint(model, world) or fingerprint
+            label, started = model.start(world, fingerprint, earliest=earliest)
+        else:
+            label, started = _fair(model, world)
+        schedule.append(label)
+        if label == _DONE:
+            wrong = _unfinished(model, world)
+            return Found(wrong, tuple(schedule)) if wrong else None
+        if isinstance(started, Violation):
+            return Found(started.what, tuple(schedule))
+        if world.drivers and not started.drivers:
+            filled = _operator(model, world, started)
+            if filled is not None:
+                schedule.append("an operator fills what is missing")
+                started = filled
+            elif model.scenario.latest and not earliest:
+                schedule.append("an operator sets `start: earliest`, as the error says")
+                earliest = True
+            else:
+                return Found("the driver left, and nobody can go on", tuple(schedule))
+        wrong = model.wrong(started)
+        if wrong:
+            return Found(wrong, tuple(schedule))
+        world = started
+    return Found("a run without faults does not come to an end", (*schedule[:ROUNDS], "… and so on"))
+
+
+_DONE = "idle"
+
+
+def _fair(model: Model, world: World) -> tuple[str, World | Violation]:
+    """The next step of whoever can take one; time passes only when nobody can."""
+    for agent in world.drivers:
+        for step in model.driver_steps(world, agent):
+            return step
+    for worker in world.workers:
+        for step in model.worker_steps(world, worker):
+            return step
+    effect = model.effects.values[world.drivers[0].effect]
+    if isinstance(effect, model.core.protocol.Idle):
+        return _DONE, world
+    return "the clock ticks", model.tick(world)
+
+
+def _pending_fingerprint(model: Model, world: World) -> str | None:
+    pending = model.ledgers.values[world.ledger].pending
+    return pending.fingerprint if pending is not None else None
+
+
+def _operator(model: Model, before: World, after: World) -> World | None:
+    """A driver halted on a torn table partition, which only a restored ledger can bring about."""
+    pending = model.ledgers.values[after.ledger].pending
+    torn = any(
+        isinstance(model.results.values[each].error, errors.PartialPresence)
+        for agent in before.drivers
+        for each in agent.results or ()
+        if each
+    )
+    return model.fill(after) if torn and pending is not None and pending.kind.value != "fill" else None
+
+
+def _unfinished(model: Model, world: World) -> str:
+    due = model.due(world)
+    rows = due & ~model.silent & ~model.rejected
+    if rows & ~world.landed:
+        return f"in the end {model.name(rows & ~world.landed)} is not in the target"
+    if due & model.rejected & ~world.dead:
+        return f"in the end {model.name(due & model.rejected & ~world.dead)} is not dead-lettered"
+    ends = {at.number: end for at, end in model.ledgers.values[world.ledger].committed().items()}
+    if tuple(ends[number] for number in sorted(ends)) != tuple(
+        end for end in model.scenario.levels[world.level] if end >= 0
+    ):
+        return "in the end the committed position is not at the end of the topic"
+    return ""
