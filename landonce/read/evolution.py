@@ -80,7 +80,7 @@ def shape_of(values: pa.BinaryArray) -> Shape:
 
 @cache
 def _probe() -> JsonDecoder:
-    return JsonDecoder(Schema((Field("\0landonce", pa.bool_()),)))
+    return JsonDecoder(Schema((Field("\0landonce", pa.bool_()),)), max_record_bytes=2**30)
 
 
 def _objects(values: pa.BinaryArray) -> pa.BinaryArray:

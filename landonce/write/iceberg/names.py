@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+import pyarrow.types as pt
 from pyiceberg.schema import Schema as TableSchema
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.name_mapping import MappedField, NameMapping
@@ -19,10 +20,24 @@ from landonce.read.schema import ELEMENT, VALUE, Field, Names, Path, Place, Sche
 from landonce.write.iceberg.types import schema_of
 
 
-def schema_for(table: Table, *, coordinates: bool, fold_case: bool = False) -> Schema:
-    """What the decoder must produce for a table, and under which names records hold it."""
+def schema_for(table: Table, *, coordinates: bool, fold_case: bool = False, declared: Schema | None = None) -> Schema:
+    """What the decoder must produce for a table, and under which names records hold it.
+
+    What is declared may ask for more: that a field is there, and how long a tick is where a time is an integer, which
+    Iceberg's types do not say.
+    """
     schema = schema_of(table.schema(), coordinates=coordinates)
-    return with_names(schema, table.schema(), _mapping(table), fold_case=fold_case)
+    told = declared.by_name() if declared is not None else {}
+    stricter = Schema(tuple(_declared(each, told.get(each.name)) for each in schema.fields))
+    return with_names(stricter, table.schema(), _mapping(table), fold_case=fold_case)
+
+
+def _declared(column: Field, declared: Field | None) -> Field:
+    if declared is None:
+        return column
+    timed = pt.is_timestamp(column.type) or pt.is_date32(column.type)
+    scale = declared.scale if timed else None
+    return replace(column, required=column.required or declared.required, scale=scale)
 
 
 def with_names(schema: Schema, table_schema: TableSchema, mapping: NameMapping | None, *, fold_case: bool) -> Schema:
