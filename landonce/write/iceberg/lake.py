@@ -102,7 +102,7 @@ class Lake:
         for name, table in list(self._opened.items()):
             fresh = not table.metadata.snapshots and table.metadata.format_version < asked.version
             if self.sink.told.create and fresh:
-                with jvm.telling_spark(self.sink.spec, name):
+                with jvm.talking(self.session(), self.sink.spec, name):
                     self.session().sql(upgrade_statement(self.sink.spec.name, table, asked))
                 self.admit(name)
 
