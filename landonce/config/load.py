@@ -6,7 +6,7 @@ import difflib
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 from urllib.parse import quote
 
 import yaml
@@ -115,7 +115,16 @@ def _keys_beside(where: list[str]) -> list[str]:
     model: type[BaseModel] = Pipeline
     for part in where:
         field = next((f for n, f in model.model_fields.items() if (f.alias or n) == part), None)
-        if field is None or not isinstance(field.annotation, type) or not issubclass(field.annotation, BaseModel):
+        inner = section(field.annotation) if field is not None else None
+        if inner is None:
             return []
-        model = field.annotation
+        model = inner
     return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def section(annotation: Any) -> type[BaseModel] | None:
+    """The section that a key holds, which may be optional; None if it holds a value."""
+    for kind in (annotation, *get_args(annotation)):
+        if isinstance(kind, type) and issubclass(kind, BaseModel) and get_origin(annotation) is not tuple:
+            return kind
+    return None

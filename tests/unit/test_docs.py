@@ -10,8 +10,9 @@ from typer.main import get_command
 
 from landonce import errors
 from landonce.cli import app
-from landonce.config.load import parse
+from landonce.config.load import parse, section
 from landonce.config.model import Pipeline
+from landonce.run import protocol, snapshots
 from landonce.run.protocol import Step
 
 ROOT = Path(__file__).parents[2]
@@ -21,8 +22,8 @@ def keys(model: type[BaseModel], before: str = "") -> list[str]:
     found = []
     for name, field in model.model_fields.items():
         path = before + (field.alias or name)
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
+        kind = section(field.annotation)
+        if kind is not None:
             found += keys(kind, path + ".")
         else:
             found.append(path)
@@ -50,9 +51,10 @@ def test_every_explained_key_exists() -> None:
     assert named == set(keys(Pipeline))
 
 
-def test_every_command_in_the_readme_exists() -> None:
+@pytest.mark.parametrize("page", ["README.md", "docs/iceberg.md"])
+def test_every_command_in_a_page_exists(page: str) -> None:
     known = get_command(app).commands  # type: ignore[attr-defined]
-    told = set(re.findall(r"^\$ landonce (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE))
+    told = set(re.findall(r"^\$ landonce (\w+)", (ROOT / page).read_text(), re.MULTILINE))
     assert told
     assert told <= set(known)
 
@@ -64,7 +66,7 @@ def test_every_error_is_in_the_tree() -> None:
 
 
 def test_every_step_is_in_the_story() -> None:
-    story = inspect.getmodule(Step).__doc__ or ""
+    story = (protocol.__doc__ or "") + (snapshots.__doc__ or "")
     for step in Step:
         assert re.search(rf"^    {step.value}\b", story, re.MULTILINE) or step is Step.STOP
 
