@@ -108,7 +108,7 @@ def verdict(expected: TableView, seen: TableView, after: LedgerState) -> Verdict
 
     Epochs are not compared: a newer driver that committed left another mark, and one that did not has lost nothing by it.
     """
-    if seen.uuid != expected.uuid:
+    if seen.uuid != expected.uuid or seen.uncertain:
         return Verdict.MOVED
     told = seen.mark.state if seen.mark is not None else None
     if told is not None and (told.owner, told.batch) == (after.owner, after.batch):
@@ -156,6 +156,9 @@ def _lowest(ranges: Iterable[Range]) -> dict[Partition, int]:
 def mark_for(plan: Plan, after: LedgerState, each: Stand, started: Floors) -> Mark:
     """What a commit says of its table. One that is behind or ahead has a position of its own."""
     ends, floors, replay = plan.ends(), dict(each.floors), plan.kind is Kind.REPLAY
+    if replay:
+        lowest = _lowest(piece for block in plan.blocks for piece in block.ranges)
+        started = tuple((partition, min(at, lowest.get(partition, at))) for partition, at in started)
     positions = []
     for partition, position in after.positions:
         floor = floors.get(partition, position.committed)

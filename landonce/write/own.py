@@ -54,6 +54,11 @@ class OwnView:
         return self.copy
 
     @property
+    def uncertain(self) -> bool:
+        """Nobody can tell how far the table is."""
+        return self.last is not None and self.standing is None and not self.whole
+
+    @property
     def rolled_back(self) -> bool:
         return self.last is not None and (self.standing is None or key(self.standing.state) != key(self.last.state))
 
@@ -65,7 +70,7 @@ def own_state(view: OwnView) -> LedgerState | None:
         return None
     if not view.rolled_back:
         return last.state
-    if standing is None and not view.whole:
+    if view.uncertain:
         raise errors.PositionUncertain(
             f"the table's history is cut off, and nothing of what is left was written by pipeline {last.state.pipeline!r}: "
             f"its last commit was batch {last.batch}, snapshot {last.snapshot}. Snapshots expired, or the table was rolled "
@@ -102,7 +107,8 @@ def own_verdict(expected: OwnView, seen: OwnView, old: LedgerState, new: LedgerS
         return Verdict.MOVED if seen.rolled_back else Verdict.DONE
     if _snapshot(last) != _snapshot(expected.last):
         return Verdict.FENCED if last is None or last.state.owner != old.owner else Verdict.MOVED
-    return Verdict.GO if _snapshot(seen.standing) == _snapshot(expected.standing) else Verdict.MOVED
+    same = _snapshot(seen.standing) == _snapshot(expected.standing) and seen.uncertain is expected.uncertain
+    return Verdict.GO if same else Verdict.MOVED
 
 
 def _snapshot(mark: Mark | None) -> int | None:
@@ -121,6 +127,8 @@ def rollback_told(view: OwnView) -> str:
     """What happened, in words."""
     last, standing = view.last, view.standing
     assert last is not None
+    if view.uncertain:
+        return "the table's history is cut off, and nobody can tell any more how far it is."
     if standing is None:
         return f"the table was rolled back from batch {last.batch} to before the first batch; everything is delivered again."
     before, now = last.state.committed(), standing.state.committed()

@@ -36,8 +36,8 @@ def holds(table: Table, branch: str, labels: Iterable[str]) -> bool:
 
 
 def _shows(table: Table, copy: Mark, branch: str) -> bool:
-    """Whether the copy's commit is part of what is left: one of its files is there, or the last row of every partition
-    that it moved (a compaction writes other files)."""
+    """Whether the copy's commit is part of what is left, and the last one: one of its files is there, or else (a compaction
+    writes other files) the last row below its position in every partition, and none at or above it."""
     return _holds_file(table, copy, branch) or _holds_rows(table, copy, branch)
 
 
@@ -54,14 +54,18 @@ def _holds_file(table: Table, copy: Mark, branch: str) -> bool:
 def _holds_rows(table: Table, copy: Mark, branch: str) -> bool:
     if any(name not in table.schema().column_names for name in COLUMNS):
         return False
-    started, labels = dict(copy.started), dict(copy.state.labels)
-    moved = {each: end for each, end in copy.state.committed().items() if started.get(each, end) < end}
-    return bool(moved) and all(
-        _holds_row(table, branch, labels.get(each.topic, each.topic), each.number, end - 1)
-        for each, end in moved.items()
-    )
+    found = False
+    for partition, position in copy.state.positions:
+        here = (table, branch, copy.state.label(partition.topic), partition.number)
+        if _holds_row(*here, term.GreaterThanOrEqual(OFFSET, position.committed)):
+            return False
+        if position.committed > position.first:
+            if not _holds_row(*here, term.EqualTo(OFFSET, position.committed - 1)):
+                return False
+            found = True
+    return found
 
 
-def _holds_row(table: Table, branch: str, label: str, number: int, offset: int) -> bool:
-    here = term.And(term.EqualTo(TOPIC, label), term.EqualTo(PARTITION, number), term.EqualTo(OFFSET, offset))
+def _holds_row(table: Table, branch: str, label: str, number: int, offset: Any) -> bool:
+    here = term.And(term.EqualTo(TOPIC, label), term.EqualTo(PARTITION, number), offset)
     return bool(table.scan(here, selected_fields=(OFFSET,), limit=1).use_ref(branch).to_arrow().num_rows)

@@ -77,9 +77,7 @@ def copy_of(summary_told: Mapping[str, str], snapshot: int) -> str:
 
 def table_view(table: str, own: OwnView) -> TableView:
     """The same of one table of a fan-out."""
-    last = own.last
-    uncertain = last is not None and own.standing is None and not own.whole
-    return TableView(table, own.uuid, own.standing, last.batch if last else 0, uncertain)
+    return TableView(table, own.uuid, own.standing, own.last.batch if own.last else 0, own.uncertain)
 
 
 def own_view(metadata: TableMetadata, pipeline: str, branch: str) -> OwnView:
