@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from landonce.config.model import Pipeline
+from landonce.config.model import Iceberg, Pipeline
 from landonce.write.sink import Guarantee
 
 
@@ -17,32 +18,98 @@ class Promise:
     conditions: tuple[str, ...]
 
 
+_READ_IN_TIME = "the pipeline never stands longer than Kafka keeps records; if it does, it halts and says so"
+
+
 def promise(config: Pipeline, guarantee: Guarantee) -> Promise:
     """What holds for this pipeline once it starts."""
+    if config.sink.iceberg is not None:
+        return _snapshots(config, config.sink.iceberg)
     why = (
         "every batch is planned in the ledger before the first byte is written, and is replayed literally after a crash",
         "a second driver fences the first by its epoch",
         "one block is one insert, which carries a token against races and a deadline against inserts that come late",
     )
-    conditions = [_ledger_condition(config), "nothing but this pipeline writes rows with these coordinates"]
-    if not config.transform.empty:
-        conditions.append("select and where are deterministic, which is examined at every start")
+    conditions = (
+        _ledger_condition(config),
+        "nothing but this pipeline writes rows with these coordinates",
+        *_transform_condition(config),
+    )
     if guarantee is Guarantee.DEDUPLICATING:
-        conditions.append("the pipeline never stands longer than Kafka keeps records; if it does, it halts and says so")
         return Promise(
             "exactly once: every record is in the table once, or in the dead letters once, or filtered by `where`",
             (*why, "after any doubt the table is asked which coordinates it holds, and only what is missing is sent"),
-            tuple(conditions),
+            (*conditions, _READ_IN_TIME),
         )
-    conditions.append("after a crash the pipeline starts again before ClickHouse forgets the tokens of the last batch")
     return Promise(
         "tokens only: a block that is sent twice lands once, as long as ClickHouse remembers its token",
         why,
-        (*conditions, "a ClickHouse server that dies between noting a token and keeping its rows can lose a block"),
+        (
+            *conditions,
+            "after a crash the pipeline starts again before ClickHouse forgets the tokens of the last batch",
+            "a ClickHouse server that dies between noting a token and keeping its rows can lose a block",
+        ),
     )
 
 
+def _snapshots(config: Pipeline, told: Iceberg) -> Promise:
+    """Rows and position are one atomic commit."""
+    return Promise(
+        _what(config, told),
+        (
+            "rows and position are one atomic commit: neither is ever in a table without the other",
+            "inside every attempt of a commit, position and epoch of the table are the ones that the batch was planned "
+            "from, or nothing is committed: a driver that comes late is refused",
+            "files of tasks and drivers that died were never committed, and count for nothing",
+            _recovery(config),
+        ),
+        (*_snapshot_conditions(config, told), *_transform_condition(config), _READ_IN_TIME),
+    )
+
+
+def _what(config: Pipeline, told: Iceberg) -> str:
+    where = "in the table once" if told.one_table else "once in each table that it is meant for"
+    if told.changes is not None:
+        where = f"applied {where}"
+    rest = "or in the dead letters once, or filtered" + ("" if config.transform.empty else " by `where`")
+    return f"exactly once: every {'record' if told.changes is None else 'change'} is {where}, {rest}"
+
+
+def _recovery(config: Pipeline) -> str:
+    if config.own_ledger:
+        return "the table is its own ledger: whoever starts takes it with a snapshot, and fences every earlier driver"
+    return (
+        "every batch is planned in the ledger before its first commit, and each table says itself which batch it holds: "
+        "after a crash only those are committed to that lack it"
+    )
+
+
+def _snapshot_conditions(config: Pipeline, told: Iceberg) -> Iterator[str]:
+    if not config.own_ledger:
+        yield _ledger_condition(config)
+    if not told.one_table:
+        yield "a batch becomes visible in one table after another; each of them is exact at every moment"
+    yield "the catalog swaps a table's metadata only if it is still what was read (REST, SQL, Hive and Glue catalogs do)"
+    yield (
+        f"nobody removes the marks: snapshots may expire, but the table property landonce.{config.pipeline}.{told.branch} "
+        "stays"
+    )
+    if told.coordinates:
+        yield "nothing but this pipeline writes rows with these coordinates"
+    if told.changes is not None:
+        yield "changes of one row come in one partition of a topic: their order is that of its offsets"
+    yield (
+        "a table that is rolled back gets the removed ranges again, as far as Kafka still has them"
+        if told.rollback == "follow"
+        else "a table that is rolled back is a reason to halt (`rollback: refuse`)"
+    )
+
+
+def _transform_condition(config: Pipeline) -> tuple[str, ...]:
+    return () if config.transform.empty else ("select and where are deterministic, which is examined at every start",)
+
+
 def _ledger_condition(config: Pipeline) -> str:
-    if config.ledger.sqlite is not None:
-        return f"every driver of this pipeline uses the one ledger file {config.ledger.sqlite}, on a local disk"
+    if config.outside_ledger.sqlite is not None:
+        return f"every driver of this pipeline uses the one ledger file {config.outside_ledger.sqlite}, on a local disk"
     return "every driver of this pipeline uses the one PostgreSQL ledger"

@@ -12,11 +12,13 @@ import typer
 from landonce.cli.output import out
 from landonce.cli.state.lake import committing
 from landonce.errors import NothingToDo
-from landonce.record.ledger import LedgerState
+from landonce.record.ledger import Ledger, LedgerState
 from landonce.record.operate import Decision
 from landonce.run.assemble import Parts
+from landonce.write.iceberg.ledger import TableLedger
 from landonce.write.iceberg.restate import restate
 from landonce.write.iceberg.sink import IcebergSink
+from landonce.write.iceberg.survey import catalog_made
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
@@ -59,7 +61,7 @@ def _change(parts: Parts, ledger: LedgerState, decision: Decision) -> None:
 
 def load(parts: Parts, *, bound: bool = True) -> LedgerState:
     """The ledger's entry. `bound`: one that was never bound to a topic will not do."""
-    found = parts.ledger.load()
+    found = loaded(parts.ledger, parts)
     if found is None or (bound and found.fresh):
         raise NothingToDo(
             f"pipeline {parts.config.pipeline!r} has no position yet: it never ran, or its ledger is somewhere else.",
@@ -67,6 +69,13 @@ def load(parts: Parts, *, bound: bool = True) -> LedgerState:
             command="landonce run {file}, or correct `ledger` in it",
         )
     return found
+
+
+def loaded(ledger: Ledger, parts: Parts) -> LedgerState | None:
+    """As `Ledger.load`, without making a catalog that is not there."""
+    if isinstance(ledger, TableLedger) and not catalog_made(parts.iceberg):
+        return None
+    return ledger.load()
 
 
 def new_owner() -> str:

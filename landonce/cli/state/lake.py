@@ -16,13 +16,13 @@ from landonce.run.session import open_session
 from landonce.write.iceberg.commit import Place
 from landonce.write.iceberg.ledger import TableLedger
 from landonce.write.iceberg.restate import empty
-from landonce.write.iceberg.survey import Seen, names_of, survey
+from landonce.write.iceberg.survey import Seen, catalog_made, names_of, survey
 from landonce.write.marks import Stand, stand
 
 
 def tables_of(parts: Parts, ledger: LedgerState | None) -> tuple[Seen, ...]:
     """The tables of a fan-out as they are; none where the one table is the ledger."""
-    if isinstance(parts.ledger, TableLedger):
+    if isinstance(parts.ledger, TableLedger) or not catalog_made(parts.iceberg):
         return ()
     return survey(parts.iceberg, names_of(parts.iceberg, ledger))
 

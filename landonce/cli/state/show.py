@@ -7,6 +7,7 @@ from typing import Any
 
 from landonce.cli.files import File, Json, opened, print_json
 from landonce.cli.output import out
+from landonce.cli.state.decide import loaded
 from landonce.cli.state.lake import tables_of
 from landonce.errors import LandonceError
 from landonce.plan.blocks import Plan
@@ -15,7 +16,7 @@ from landonce.record.ledger import LedgerState, Note
 from landonce.run.assemble import Parts
 from landonce.write.iceberg.ledger import TableLedger
 from landonce.write.iceberg.sink import IcebergSink
-from landonce.write.iceberg.survey import survey
+from landonce.write.iceberg.survey import catalog_made, survey
 from landonce.write.standing import Standing, Status, standing_of
 
 _LISTED = 5
@@ -57,7 +58,8 @@ def _look(parts: Parts) -> _Seen:
     ledger = parts.ledger
     if isinstance(ledger, TableLedger):
         ledger = TableLedger(parts.iceberg.place(parts.iceberg.static[0]))
-    state, journal = ledger.load(), ledger.journal()
+    state = loaded(ledger, parts)
+    journal = ledger.journal() if state is not None else ()
     source, no_source = _survey(parts)
     tables, no_tables = _tables(parts, state)
     return _Seen(
@@ -92,13 +94,12 @@ def _tables(parts: Parts, state: LedgerState | None) -> tuple[tuple[Standing, ..
 def _kept(parts: Parts) -> dict[str, Any]:
     """Where the ledger is."""
     if isinstance(parts.ledger, TableLedger):
-        (seen,) = survey(parts.iceberg, parts.iceberg.static)
-        standing = seen.own.standing if seen.own else None
+        own = survey(parts.iceberg, parts.iceberg.static)[0].own if catalog_made(parts.iceberg) else None
         return {
-            "table": seen.name,
+            "table": parts.iceberg.static[0],
             "branch": parts.iceberg.told.branch,
-            "uuid": seen.own.uuid if seen.own else None,
-            "snapshot": standing.snapshot if standing else None,
+            "uuid": own.uuid if own else None,
+            "snapshot": own.standing.snapshot if own and own.standing else None,
         }
     path = parts.config.outside_ledger.sqlite
     return {"sqlite": str(path)} if path is not None else {"postgres": True}

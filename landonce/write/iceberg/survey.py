@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from pyiceberg.table import Table
+from sqlalchemy.engine import make_url
 
 from landonce.record.ledger import LedgerState
 from landonce.write.iceberg.catalog import telling
@@ -27,6 +29,21 @@ class Seen:
     @property
     def view(self) -> TableView:
         return table_view(self.name, self.own) if self.own is not None else TableView(self.name)
+
+
+def embedded_file(sink: IcebergSink) -> Path | None:
+    """The file of a SQLite catalog, which the first run makes; None where the catalog is a server's."""
+    uri = sink.spec.properties.get("uri", "")
+    if sink.spec.kind != "sql" or not uri.startswith("sqlite"):
+        return None
+    database = make_url(uri).database
+    return Path(database) if database and database != ":memory:" else None
+
+
+def catalog_made(sink: IcebergSink) -> bool:
+    """Whether there is a catalog to ask. Whoever only looks makes none."""
+    path = embedded_file(sink)
+    return path is None or path.exists()
 
 
 def names_of(sink: IcebergSink, state: LedgerState | None) -> tuple[str, ...]:

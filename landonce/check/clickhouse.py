@@ -1,0 +1,100 @@
+"""Sections for ClickHouse: the table, what becomes of records, and the position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from landonce.check import common
+from landonce.check.found import Look, World
+from landonce.read.infer import infer
+from landonce.read.source import SourceView, Start
+from landonce.record.ledger import LedgerState
+from landonce.run.assemble import Parts, clickhouse_of, declared_schema, make_recipe
+from landonce.write.clickhouse import Creation, create_statement
+from landonce.write.clickhouse.connection import connect
+from landonce.write.sink import Finding, Level, Target, look_by_name
+from landonce.write.target import ahead
+
+
+def looks(parts: Parts, target: Target, world: World) -> tuple[Look, ...]:
+    """In the order in which a start would meet them."""
+    return (
+        ("ledger", lambda: common.outside_ledger(parts, world)),
+        ("table", lambda: _table(parts, target, world)),
+        ("records", lambda: _records(parts, target, world)),
+        ("position", lambda: _position(parts, target, world)),
+    )
+
+
+def _table(parts: Parts, target: Target, world: World) -> Iterator[Finding]:
+    world.table = target.exists()
+    if world.table:
+        findings = target.check()
+        world.fit = not any(each.level is Level.REFUSED for each in findings)
+        yield from findings
+    elif clickhouse_of(parts.config).create:
+        yield from _to_be_created(parts, world)
+    else:
+        yield Finding(
+            Level.REFUSED,
+            f"ClickHouse has no table {parts.clickhouse.table_name}, or the user may not see it",
+            "create it, or say `create: true` in {file} and let landonce do it",
+        )
+
+
+def _to_be_created(parts: Parts, world: World) -> Iterator[Finding]:
+    """What a start would create; nothing is."""
+    sink, told = parts.clickhouse, clickhouse_of(parts.config)
+    if not connect(sink.access).granted(f"CREATE TABLE ON {sink.table_name.sql}"):
+        user = sink.access.address.user
+        yield Finding(
+            Level.REFUSED,
+            f"user {user} may not create {sink.table_name}",
+            f"GRANT CREATE TABLE ON {sink.table_name.sql} TO {user}, or create the table yourself",
+        )
+    schema = declared_schema(parts.config)
+    if schema is None and world.source is not None:
+        schema = infer(world.source, parts.consumer)
+    if schema is None:
+        yield Finding(Level.WARNING, "the table is not there yet; it is created at the first start, from a sample")
+        return
+    creation = Creation(
+        order_by=told.order_by or "", partition_by=told.partition_by or "", coordinates=told.coordinates
+    )
+    statement = create_statement(sink.table_name, schema, creation)
+    yield Finding(Level.OK, f"the table is not there yet; the first start creates it:\n{statement}")
+
+
+def _records(parts: Parts, target: Target, world: World) -> Iterator[Finding]:
+    if not world.table:
+        return
+    recipe = make_recipe(parts, target)
+    world.recipe = recipe
+    yield common.decoded(recipe.source, recipe.max_record_bytes)
+    common.same_fingerprint(world)
+
+
+def _position(parts: Parts, target: Target, world: World) -> Iterator[Finding]:
+    if world.source is None or not world.ledger:
+        return
+    state = common.as_bound(parts, world.state, world.source)
+    yield from common.distances(parts, state, world.source)
+    if world.fit and state.pending is None and clickhouse_of(parts.config).coordinates:
+        unbound = world.state is None or world.state.fresh
+        start = Start(parts.config.source.kafka.start)
+        yield from _target_ahead(target, state, world.source, start, unbound=unbound)
+
+
+def _target_ahead(
+    target: Target, state: LedgerState, view: SourceView, start: Start, *, unbound: bool
+) -> Iterator[Finding]:
+    """What the first step of a start would see in the table."""
+    floors = [(each, 0 if state.batch == 0 else at) for each, at in state.committed().items()]
+    ranges = ahead(state, look_by_name(target, state, floors), view, start, unbound=unbound)
+    if ranges:
+        span = sum(each.span for each in ranges)
+        yield Finding(
+            Level.WARNING,
+            f"the table holds rows of {len(ranges)} partitions that the ledger does not know of, within {span} offsets",
+            "nothing to change: they are compared with Kafka at the next start and not written again",
+        )

@@ -1,0 +1,154 @@
+"""Sections that every pipeline has, whatever its sink."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyspark
+
+from landonce.check.found import World, nearest, writable
+from landonce.check.retention import Retention
+from landonce.errors import PlanChanged
+from landonce.read.decode import JsonDecoder
+from landonce.read.schema import Schema
+from landonce.read.source import SourceView, Start, available, bind
+from landonce.record.ledger import LedgerState, bound
+from landonce.run.assemble import Parts
+from landonce.run.session import is_remote, need_java
+from landonce.write.iceberg.recipe import FileRecipe
+from landonce.write.recipe import Recipe
+from landonce.write.sink import Finding, Level
+
+
+def file(parts: Parts) -> Iterator[Finding]:
+    config = parts.config
+    kafka = config.source.kafka
+    yield Finding(Level.OK, f"{config.pipeline}: {', '.join(kafka.topics)} at {kafka.bootstrap_servers} → {parts.sink}")
+
+
+def kafka(parts: Parts, world: World) -> Iterator[Finding]:
+    world.source = parts.broker.survey(parts.config.source.kafka.topics)
+    yield Finding(Level.OK, f"cluster {world.source.cluster_id} answers")
+    for topic, topic_id in world.source.topic_ids:
+        count = sum(1 for partition, _ in world.source.extents if partition.topic == topic)
+        yield Finding(Level.OK, f"topic {topic} ({topic_id}) has {count} partitions")
+
+
+def outside_ledger(parts: Parts, world: World) -> Iterator[Finding]:
+    """A ledger in a file or a database."""
+    path = parts.config.outside_ledger.sqlite
+    if path is not None and not path.exists():
+        world.ledger = True
+        yield from writable(path.parent, f"none yet: the first run makes {path}", f"mkdir -p {path.parent}")
+        return
+    world.state = parts.ledger.load()
+    world.ledger = True
+    if world.state is None:
+        yield Finding(Level.OK, "answers, and has no entry for this pipeline yet")
+        return
+    yield entry(world.state)
+    if world.state.pending is not None:
+        yield Finding(
+            Level.WARNING,
+            f"batch {world.state.pending.batch} is pending: a driver is at work, or ended before it was done",
+            "nothing to change: the next start settles it first",
+        )
+
+
+def entry(state: LedgerState) -> Finding:
+    return Finding(Level.OK, f"epoch {state.epoch}, batch {state.batch}, {state.totals.read} records so far")
+
+
+def decoded(schema: Schema, max_record_bytes: int, into: str = "") -> Finding:
+    """Whether records can become these fields at all."""
+    try:
+        JsonDecoder(schema, max_record_bytes=max_record_bytes)
+    except (TypeError, ValueError) as error:
+        return Finding(Level.REFUSED, str(error), "declare another type in `source.kafka.schema`")
+    fields = ", ".join(each.name + (" (required)" if each.required else "") for each in schema.fields)
+    return Finding(Level.OK, f"decoded to {fields}{into}")
+
+
+def same_fingerprint(world: World) -> None:
+    """A pending plan is settled by the file that made it."""
+    pending = world.state.pending if world.state else None
+    if pending is not None and world.recipe is not None and pending.fingerprint != world.recipe.fingerprint():
+        raise PlanChanged(
+            "the pending plan was made with another transform, schema or decoder than the pipeline file has now",
+            command="put the old file back and run it once, or: landonce state accept-change {file}",
+        )
+
+
+def as_bound(parts: Parts, state: LedgerState | None, view: SourceView) -> LedgerState:
+    """The ledger's state as a start would bind it; raises what keeps it from doing so."""
+    state = state or LedgerState(parts.config.pipeline, lineage="check")
+    binding = bind(state, view, Start(parts.config.source.kafka.start))
+    return bound(state, binding.cluster_id, binding.topic_ids, binding.added)
+
+
+def distances(parts: Parts, state: LedgerState, view: SourceView) -> Iterator[Finding]:
+    """How far the position is from the topics' ends, and from being overrun."""
+    yield from _lag(state, view)
+    kafka = parts.config.source.kafka
+    unread = {each.partition: each.first for each in available(state, view)}
+    retention = Retention(kafka.bootstrap_servers, kafka.options)
+    for topic in kafka.topics:
+        mine = {partition: at for partition, at in unread.items() if partition.topic == topic}
+        yield from retention.findings(topic, mine)
+
+
+def _lag(state: LedgerState, view: SourceView) -> Iterator[Finding]:
+    """One line for all partitions: the sum of the lag, and the nearest distance to what is deleted."""
+    extents = dict(view.extents)
+    positions = [(each, at) for each, at in state.committed().items() if each in extents]
+    if not positions:
+        return
+    lag = sum(max(0, extents[each].stable_end - at) for each, at in positions)
+    nearest_, at = min(positions, key=lambda each: each[1] - extents[each[0]].start)
+    begun = "would begin" if state.version == 1 and state.batch == 0 else "is"
+    yield Finding(
+        Level.OK,
+        f"the position {begun} at most {lag} records behind {len(positions)} partitions; nearest to retention is "
+        f"{nearest_} at offset {at}, {at - extents[nearest_].start} past the first that is kept",
+    )
+
+
+def spark(parts: Parts, world: World, *, start: bool) -> Iterator[Finding]:
+    config = parts.config
+    need_java()
+    where = config.spark.master or "local[*], unless spark-submit says otherwise"
+    yield Finding(Level.OK, f"PySpark {pyspark.__version__} and Java are here; master {where}")
+    if config.transform.empty:
+        return
+    if not start or world.recipe is None:
+        yield Finding(Level.OK, "select and where are examined at every start; `landonce check --spark` does it now")
+        return
+    yield from _examined(parts, world.recipe)
+
+
+def _examined(parts: Parts, recipe: Recipe | FileRecipe) -> Iterator[Finding]:
+    from landonce.run import transform
+    from landonce.run.session import open_session
+
+    session = open_session(parts.config.pipeline, parts.config.spark)
+    try:
+        transform.examine(session, recipe)
+        yield Finding(Level.OK, "select and where are row-wise and deterministic, and fit the table")
+    finally:
+        session.stop()
+
+
+def dead_letters(parts: Parts) -> Iterator[Finding]:
+    config = parts.config
+    path = config.dead_letters.path
+    if is_remote(config.spark) and not config.dead_letters.shared:
+        yield Finding(
+            Level.REFUSED,
+            f"{path} is a folder of this machine, and the workers run on others",
+            "name a folder that every machine shares, and say `shared: true` under `dead_letters`",
+        )
+        return
+    if path.is_dir():
+        yield from writable(path, f"go to {path}", f"make {path} writable")
+    else:
+        yield from writable(nearest(path), f"go to {path}, which is made when there is one", f"mkdir -p {path}")

@@ -1,0 +1,164 @@
+"""Sections for Iceberg: the catalog, the ledger, each table, what becomes of records, and the position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+from landonce.check import common
+from landonce.check.creation import creation_text
+from landonce.check.found import Look, World, nearest, writable
+from landonce.check.iceberg_position import position
+from landonce.check.iceberg_table import table_findings
+from landonce.read.infer import infer
+from landonce.read.schema import Schema
+from landonce.run.assemble import Parts, declared_schema
+from landonce.run.assemble_iceberg import file_recipe
+from landonce.write.iceberg.catalog import telling
+from landonce.write.iceberg.jvm import spark_name
+from landonce.write.iceberg.lake import table_recipe
+from landonce.write.iceberg.ledger import TableLedger
+from landonce.write.iceberg.survey import Seen, embedded_file, names_of, survey
+from landonce.write.sink import Finding, Level
+
+_EXAMINED = 20
+"""Tables of a template that are looked at one by one."""
+
+
+def looks(parts: Parts, world: World) -> tuple[Look, ...]:
+    """In the order in which a start would meet them."""
+    sink = parts.iceberg
+    tables: list[Look] = [(f"table {name}", partial(_table, parts, world, name)) for name in sink.static]
+    if sink.routing.template is not None:
+        tables.append(("tables", lambda: _template(parts, world)))
+    return (
+        ("catalog", lambda: _catalog(parts, world)),
+        ("ledger", lambda: _ledger(parts, world)),
+        *tables,
+        ("records", lambda: _records(parts, world)),
+        ("position", lambda: position(parts, world)),
+    )
+
+
+def _catalog(parts: Parts, world: World) -> Iterator[Finding]:
+    spec = parts.iceberg.spec
+    path = embedded_file(parts.iceberg)
+    if path is not None and not path.exists():
+        folder = path.parent if path.parent.exists() else nearest(path.parent)
+        yield from writable(folder, f"none yet: the first run makes {path}", f"mkdir -p {path.parent}")
+        return
+    with telling(spec):
+        count = len(parts.iceberg.catalog.list_namespaces())
+    world.catalog = True
+    yield Finding(Level.OK, f"{spec.identity} answers, and has {count} namespaces")
+
+
+def _ledger(parts: Parts, world: World) -> Iterator[Finding]:
+    ledger = parts.ledger
+    if not isinstance(ledger, TableLedger):
+        yield from common.outside_ledger(parts, world)
+        return
+    where = f"the table {parts.iceberg.static[0]} itself, branch {parts.iceberg.told.branch}"
+    world.state = ledger.load() if _askable(parts, world) else None
+    world.ledger = _askable(parts, world)
+    if not world.ledger:
+        return
+    if world.state is None:
+        yield Finding(Level.OK, f"{where}; it says nothing of this pipeline yet")
+        return
+    entry = common.entry(world.state)
+    yield replace(entry, what=f"{where}: {entry.what}")
+    if ledger.noticed:
+        yield Finding(Level.WARNING, ledger.noticed, "nothing to change: the next start does so")
+
+
+def _askable(parts: Parts, world: World) -> bool:
+    """The catalog was asked, or there is nothing to ask yet."""
+    path = embedded_file(parts.iceberg)
+    return world.catalog or (path is not None and not path.exists())
+
+
+def _table(parts: Parts, world: World, name: str) -> Iterator[Finding]:
+    sink = parts.iceberg
+    if not _askable(parts, world):
+        return
+    seen = survey(sink, [name])[0] if world.catalog else Seen(name)
+    world.tables[name] = seen
+    sql_name = spark_name(sink.spec, name)
+    if seen.table is not None:
+        yield from table_findings(sink.told, sql_name, seen.table)
+        if sink.told.evolve:
+            yield Finding(Level.OK, "columns are added and widened as records ask for it")
+    elif sink.told.create:
+        yield from _to_be_created(parts, world, sql_name)
+    else:
+        yield Finding(
+            Level.REFUSED,
+            f"the catalog has no table {name}, or the user may not see it",
+            "create it, or say `create: true` in {file} and let landonce do it",
+        )
+
+
+def _to_be_created(parts: Parts, world: World, sql_name: str) -> Iterator[Finding]:
+    schema = _first_schema(parts, world)
+    if schema is None:
+        yield Finding(Level.WARNING, "is not there yet; it is created at the first start, from a sample")
+        return
+    text = creation_text(parts.iceberg.told, sql_name, schema)
+    yield Finding(Level.OK, f"is not there yet; the first start creates it:\n{text}")
+
+
+def _first_schema(parts: Parts, world: World) -> Schema | None:
+    declared = declared_schema(parts.config)
+    if declared is not None or world.source is None:
+        return declared
+    return infer(world.source, parts.consumer)
+
+
+def _template(parts: Parts, world: World) -> Iterator[Finding]:
+    """One table per value. Those that are there are looked at; what is fine of them is not told one by one."""
+    sink = parts.iceberg
+    routing = sink.routing
+    missing = "created" if sink.told.create else "a reason for a dead letter, since `create` is not said"
+    yield Finding(
+        Level.OK,
+        f"a record goes to {routing.template}, by its field {routing.field}; a table that is not there is {missing}",
+    )
+    if not world.catalog:
+        return
+    names = [name for name in names_of(sink, world.state) if name not in sink.static]
+    seen = survey(sink, names[:_EXAMINED])
+    world.tables.update({each.name: each for each in seen})
+    for each in seen:
+        if each.table is not None:
+            found = table_findings(sink.told, spark_name(sink.spec, each.name), each.table)
+            bad = [one for one in found if one.level is not Level.OK]
+            yield from (replace(one, what=f"{each.name}: {one.what}") for one in bad)
+    rest = f"; the first {_EXAMINED} were looked at" if len(names) > _EXAMINED else ""
+    yield Finding(Level.OK, f"{len(names)} tables are there{rest}")
+
+
+def _records(parts: Parts, world: World) -> Iterator[Finding]:
+    """What a record becomes, for each table that is there and fit."""
+    told = parts.iceberg.told
+    recipe = file_recipe(parts)
+    world.recipe = recipe
+    common.same_fingerprint(world)
+    there = {name: each.table for name, each in world.tables.items() if each.table is not None}
+    fit = {
+        name: table_recipe(told, name, table)
+        for name, table in there.items()
+        if all(each.level is not Level.REFUSED for each in table_findings(told, name, table))
+    }
+    world.recipe = replace(recipe, tables=tuple(fit[name] for name in sorted(fit))) if fit else None
+    if told.changes is not None:
+        yield Finding(Level.OK, f"records say what changed ({told.changes.mode}); a row is {', '.join(told.identity)}")
+        return
+    alone = len(fit) == 1
+    for name, each in sorted(fit.items()):
+        found = common.decoded(each.schema, recipe.max_record_bytes, "" if alone else f", for {name}")
+        if alone or found.level is not Level.OK:
+            yield found
+    if not alone and fit:
+        yield Finding(Level.OK, f"decoded to the columns of each of {len(fit)} tables")

@@ -1,0 +1,100 @@
+"""Where an Iceberg pipeline would go on, and how each table of a fan-out stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from landonce.check import common
+from landonce.check.found import World
+from landonce.errors import TargetAhead
+from landonce.read.source import SourceView
+from landonce.record.ledger import LedgerState
+from landonce.run.assemble import Parts
+from landonce.write.iceberg.ledger import TableLedger
+from landonce.write.iceberg.look import holds
+from landonce.write.iceberg.survey import names_of, survey
+from landonce.write.marks import TableView, adopted
+from landonce.write.own import rollback_refused
+from landonce.write.sink import Finding, Level
+from landonce.write.standing import Standing, Status, standing_of
+
+
+def position(parts: Parts, world: World) -> Iterator[Finding]:
+    """As a start would find it."""
+    if world.source is None or not world.ledger:
+        return
+    fan_out = not isinstance(parts.ledger, TableLedger)
+    views = _views(parts, world) if fan_out and world.catalog else ()
+    state, found = _known(parts, world, views)
+    yield from found
+    bound = common.as_bound(parts, state, world.source)
+    yield from common.distances(parts, bound, world.source)
+    if fan_out:
+        follow = parts.iceberg.told.rollback == "follow"
+        yield from _tables([standing_of(bound, view) for view in views], world.source, follow=follow)
+
+
+def _views(parts: Parts, world: World) -> tuple[TableView, ...]:
+    names = names_of(parts.iceberg, world.state)
+    return tuple(each.view for each in survey(parts.iceberg, names))
+
+
+def _known(parts: Parts, world: World, views: Iterable[TableView]) -> tuple[LedgerState | None, tuple[Finding, ...]]:
+    """The ledger's word, or, where it has none, what the tables' marks say."""
+    state = world.state
+    if state is not None and not state.fresh:
+        return state, ()
+    found = adopted(state or LedgerState(parts.config.pipeline, lineage="check"), views)
+    if found is None:
+        _refuse_foreign_rows(parts, world)
+        return state, ()
+    told = Finding(
+        Level.WARNING,
+        f"the ledger is new, and the tables' marks say how far the pipeline had come: batch {found.batch}",
+        "nothing to change, if the ledger was lost: the next start goes on from there",
+    )
+    return found, (told,)
+
+
+def _refuse_foreign_rows(parts: Parts, world: World) -> None:
+    """Rows of these topics in a table that says nothing of this pipeline would be delivered again."""
+    sink = parts.iceberg
+    for name, each in world.tables.items():
+        if each.table is not None and holds(each.table, sink.told.branch, parts.config.source.kafka.topics):
+            raise TargetAhead(
+                f"the table {name} holds records of these topics, and nothing in it says how far this pipeline had come",
+                command="take a new table, or the name of the pipeline that wrote them",
+            )
+
+
+def _tables(standings: list[Standing], source: SourceView, *, follow: bool) -> Iterator[Finding]:
+    """Those that need a word, one by one; the others in one line."""
+    starts = {partition: extent.start for partition, extent in source.extents}
+    for each in standings:
+        name = each.view.table
+        if each.command:
+            yield Finding(Level.REFUSED, each.words.removesuffix("."), each.command)
+        elif each.status is Status.BEHIND and not follow and not (each.view.mark and each.view.mark.behind):
+            refused = rollback_refused([name])
+            yield Finding(Level.REFUSED, refused.what, refused.command)
+        elif any(starts.get(one.partition, one.first) > one.first for one in each.lacks):
+            yield Finding(
+                Level.REFUSED,
+                f"{name} {each.words}; Kafka has deleted some of that",
+                "roll the table forward again, or `landonce state accept-gap {file}`",
+            )
+        elif each.status in (Status.BEHIND, Status.AHEAD):
+            yield Finding(Level.WARNING, f"{name} {each.words}", "nothing to change: the next start does so")
+    yield from _calm(standings)
+
+
+def _calm(standings: list[Standing]) -> Iterator[Finding]:
+    carrying = [each for each in standings if each.status is Status.IN_STEP and each.view.mark]
+    if carrying:
+        batches = [each.view.mark.batch for each in carrying if each.view.mark]
+        oldest, newest = min(batches), max(batches)
+        span = f"batch {newest}" if oldest == newest else f"batches {oldest} to {newest}"
+        yield Finding(Level.OK, f"{len(carrying)} tables are in step; the last that they carry: {span}")
+    new = [each.view.table for each in standings if each.status is Status.UNTOUCHED]
+    if new:
+        yield Finding(Level.OK, f"nothing was committed yet to {len(new)} tables")

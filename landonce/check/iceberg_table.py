@@ -1,0 +1,164 @@
+"""One Iceberg table: whether the pipeline can write to it, how it would, and what to change. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from pyiceberg.schema import Schema as TableSchema
+from pyiceberg.table import Table
+
+from landonce.config.model import Iceberg
+from landonce.errors import TableUnfit
+from landonce.write.iceberg.coordinates import COLUMNS
+from landonce.write.iceberg.names import schema_for
+from landonce.write.iceberg.partitioning import parse_spec, spec_differs, spelled
+from landonce.write.iceberg.shape import fast_path
+from landonce.write.iceberg.types import COORDINATE_TYPES, coordinate_faults
+from landonce.write.sink import Finding, Level
+
+_RESERVED = {"_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"}
+"""Metadata columns of Iceberg's readers: Spark can neither read nor merge nor compact a table that has one itself."""
+_SQL = {"long": "bigint"}
+_AGE = "history.expire.max-snapshot-age-ms"
+_SHORT = 24 * 3_600_000
+_MODE = "write.merge.mode"
+
+
+def table_findings(told: Iceberg, sql_name: str, table: Table) -> Iterator[Finding]:
+    """`sql_name` is what Spark calls the table."""
+    schema = table.schema()
+    yield Finding(
+        Level.OK,
+        f"is there: format version {table.metadata.format_version}, {len(schema.fields)} columns, partitioned by "
+        f"{spelled(table.spec(), schema)}",
+    )
+    yield from _branch(told.branch, table)
+    yield from _partitions(told, table)
+    yield from _coordinates(told, sql_name, schema)
+    yield from _columns(told, table)
+    yield from _writer(told, table)
+    if told.changes is not None:
+        yield from _changes(told, sql_name, table)
+    yield from _expiry(table.properties)
+
+
+def _branch(branch: str, table: Table) -> Iterator[Finding]:
+    refs = table.metadata.refs
+    if branch == "main":
+        return
+    if branch in refs:
+        yield Finding(Level.OK, f"branch {branch} is there; what lands on it is not in main until you publish it")
+    elif "main" in refs:
+        yield Finding(Level.OK, f"branch {branch} is made by the first start, where main is now")
+    else:
+        yield Finding(Level.OK, f"branch {branch} is made by the first start, empty as the table is")
+
+
+def _partitions(told: Iceberg, table: Table) -> Iterator[Finding]:
+    wrong = ""
+    if told.partition_by:
+        wrong = spec_differs(parse_spec(told.partition_by, table.schema()), table.spec(), table.schema())
+    if wrong:
+        yield Finding(
+            Level.REFUSED,
+            f"is not partitioned as `partition_by` says: {wrong}",
+            "correct `partition_by` in {file}, or change the table's partition spec",
+        )
+    if told.unpartitioned:
+        yield Finding(Level.OK, "files are committed without partition values, whatever the table's spec says")
+
+
+def _coordinates(told: Iceberg, sql_name: str, schema: TableSchema) -> Iterator[Finding]:
+    if not told.coordinates:
+        yield Finding(
+            Level.WARNING,
+            "rows keep no coordinates (`coordinates: false`): `landonce verify` cannot prove anything",
+            f"drop that line from {{file}} once the table has the columns {', '.join(COLUMNS)}",
+        )
+        return
+    faults = coordinate_faults(schema)
+    if faults:
+        yield Finding(
+            Level.REFUSED, f"cannot hold the coordinates of its rows: {'; '.join(faults)}", _adding(sql_name, schema)
+        )
+    else:
+        yield Finding(Level.OK, f"{', '.join(COLUMNS)} say which record each row came from")
+
+
+def _adding(sql_name: str, schema: TableSchema) -> str:
+    missing = ", ".join(
+        f"{name} {_SQL.get(str(kind), str(kind))}"
+        for name, kind in COORDINATE_TYPES.items()
+        if name not in schema.column_names
+    )
+    add = f"ALTER TABLE {sql_name} ADD COLUMNS ({missing}), " if missing else "give these columns other types, "
+    return (
+        f"{add}or say `coordinates: false` in {{file}}, which costs the proof: `landonce verify` cannot tell rows apart"
+    )
+
+
+def _columns(told: Iceberg, table: Table) -> Iterator[Finding]:
+    names = table.schema().column_names
+    reserved = sorted(_RESERVED & set(names))
+    if reserved:
+        by_spark = told.changes is not None or bool(fast_path(table, unpartitioned=told.unpartitioned))
+        yield Finding(
+            Level.REFUSED if by_spark else Level.WARNING,
+            f"{', '.join(reserved)} is a name that Iceberg's readers keep for themselves: Spark can neither read nor "
+            "merge nor compact the table",
+            "rename the column",
+        )
+    try:
+        coordinates = told.coordinates and not coordinate_faults(table.schema())
+        schema_for(table, coordinates=coordinates, fold_case=told.case_insensitive)
+    except TableUnfit as error:
+        yield Finding(Level.REFUSED, error.what, error.command)
+
+
+def _writer(told: Iceberg, table: Table) -> Iterator[Finding]:
+    reason = fast_path(table, unpartitioned=told.unpartitioned)
+    if told.changes is not None:
+        yield Finding(Level.OK, f"Spark merges changes into it by {', '.join(told.identity)}")
+    elif reason:
+        yield Finding(Level.OK, f"Spark's own writer makes its files, since {reason}")
+    else:
+        yield Finding(Level.OK, "workers write its files themselves, with Arrow: the fast path")
+
+
+def _changes(told: Iceberg, sql_name: str, table: Table) -> Iterator[Finding]:
+    schema = table.schema()
+    for name in told.identity:
+        if name not in schema.column_names:
+            yield Finding(
+                Level.REFUSED,
+                f"has no column {name}, by which `identity` says that rows are found",
+                "correct `identity` in {file}; the table has " + ", ".join(schema.column_names),
+            )
+        elif not schema.find_field(name).required:
+            yield Finding(
+                Level.WARNING,
+                f"{name}, which names a row, may be null in the table; a record without it becomes a dead letter",
+                f"ALTER TABLE {sql_name} ALTER COLUMN {name} SET NOT NULL, if no row lacks it",
+            )
+    if table.metadata.format_version == 1:
+        yield Finding(
+            Level.WARNING,
+            "format version 1 knows no deletes: every batch rewrites whole files that hold a changed row",
+            f"ALTER TABLE {sql_name} SET TBLPROPERTIES ('format-version' = '2', '{_MODE}' = 'merge-on-read')",
+        )
+    elif table.properties.get(_MODE, "copy-on-write") != "merge-on-read":
+        yield Finding(
+            Level.WARNING,
+            f"`{_MODE}` is copy-on-write: every batch rewrites whole files that hold a changed row",
+            f"ALTER TABLE {sql_name} SET TBLPROPERTIES ('{_MODE}' = 'merge-on-read')",
+        )
+
+
+def _expiry(properties: Mapping[str, str]) -> Iterator[Finding]:
+    told = properties.get(_AGE, "")
+    if told.isdigit() and int(told) < _SHORT:
+        yield Finding(
+            Level.WARNING,
+            f"snapshots may be expired after {int(told) / 3_600_000:.1f} h: the table cannot be rolled back further than that",
+            "nothing to change for landonce: a copy of the position is in the table's properties",
+        )
