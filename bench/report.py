@@ -5,78 +5,54 @@ from __future__ import annotations
 import json
 import os
 import platform
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 
 @dataclass(frozen=True)
-class Figures:
-    """Seconds per repetition, for the same records into a new table each time."""
+class Section:
+    """One comparison, for people."""
 
-    records: int
-    landonce: list[float]
-    plain: list[float]
-    kafka_engine: list[float]
-    peak_memory_mb: float
-    recovery_seconds: float
-    deadline_seconds: float
+    title: str
+    before: str
+    rows: tuple[tuple[str, str], ...]
+    after: str
 
-    def rows_per_second(self, which: str) -> float:
-        return self.records / median(getattr(self, which))
+    def show(self, console: Console) -> None:
+        table = Table(title=f"{self.title}: median (each)")
+        table.add_column("what")
+        table.add_column("measured")
+        for what, measured in self.rows:
+            table.add_row(what, measured)
+        console.print(table)
 
-    @property
-    def ratio(self) -> float:
-        """landonce against the Kafka engine: above 1 landonce is faster."""
-        return self.rows_per_second("landonce") / self.rows_per_second("kafka_engine")
-
-    @property
-    def tax(self) -> float:
-        """What exactly-once costs against the same pipeline without it, as a share of the time."""
-        return median(self.landonce) / median(self.plain) - 1
-
-
-def rows(figures: Figures) -> list[tuple[str, str]]:
-    def speed(which: str) -> str:
-        each = ", ".join(f"{figures.records / seconds:,.0f}" for seconds in getattr(figures, which))
-        return f"{figures.rows_per_second(which):,.0f} rows/s   ({each})"
-
-    return [
-        ("landonce, exactly once", speed("landonce")),
-        ("ClickHouse's Kafka engine, at least once", speed("kafka_engine")),
-        ("ratio", f"{figures.ratio:.2f}"),
-        ("landonce without ledger, token, deadline and probe", speed("plain")),
-        ("what exactly-once costs", f"{figures.tax:+.1%}"),
-        ("peak memory of driver, JVM and workers", f"{figures.peak_memory_mb:,.0f} MB"),
-        (
-            f"kill -9 to the first new commit (deadline {figures.deadline_seconds:.0f} s)",
-            f"{figures.recovery_seconds:.1f} s",
-        ),
-    ]
+    def page(self, command: str) -> str:
+        lines = "\n".join(f"| {what} | {measured} |" for what, measured in self.rows)
+        return (
+            f"## {self.title}\n\n{self.before}\n| what | measured |\n|---|---|\n{lines}\n\n"
+            f"{machine()}; {date.today()}; written by `{command}`.\n\n{self.after}"
+        )
 
 
-def show(figures: Figures, console: Console) -> None:
-    table = Table(title=f"{figures.records:,} records, {len(figures.landonce)} repetitions, median (each)")
-    table.add_column("what")
-    table.add_column("measured")
-    for what, measured in rows(figures):
-        table.add_row(what, measured)
-    console.print(table)
+def speed(records: int, seconds: Sequence[float]) -> str:
+    """The median, and each repetition."""
+    each = ", ".join(f"{records / took:,.0f}" for took in seconds)
+    return f"{records / median(seconds):,.0f} rows/s   ({each})"
 
 
-def save(figures: Figures, path: Path) -> None:
+def save(name: str, told: dict[str, Any], path: Path) -> None:
+    """Beside what other comparisons measured."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    told = asdict(figures) | {
-        "ratio": figures.ratio,
-        "tax": figures.tax,
-        "machine": machine(),
-        "date": str(date.today()),
-    }
-    path.write_text(json.dumps(told, indent=2) + "\n")
+    known = json.loads(path.read_text()) if path.exists() else {}
+    known[name] = told | {"machine": machine(), "date": str(date.today())}
+    path.write_text(json.dumps(known, indent=2) + "\n")
 
 
 def machine() -> str:
@@ -88,28 +64,18 @@ def machine() -> str:
     return f"{os.cpu_count()} cores ({model}), {memory:.0f} GiB, {platform.system()} {platform.release()}"
 
 
-def document(figures: Figures, path: Path) -> None:
-    lines = "\n".join(f"| {what} | {measured} |" for what, measured in rows(figures))
-    path.write_text(_PAGE.format(lines=lines, records=figures.records, machine=machine(), date=date.today()))
+def document(section: Section, command: str, path: Path) -> None:
+    """Writes the section anew, and leaves the others as they are."""
+    _, *others = path.read_text().split("\n## ") if path.exists() else [_HEAD]
+    kept = {each.split("\n", 1)[0]: each.strip() for each in others}
+    kept[section.title] = section.page(command).removeprefix("## ").strip()
+    path.write_text(_HEAD + "".join(f"\n## {kept[title]}\n" for title in sorted(kept)))
 
 
-_PAGE = """\
+_HEAD = """\
 # Benchmarks
 
-Kafka → ClickHouse: landonce against ClickHouse's own Kafka engine, in the same server, on the same topic, in the same run,
-warm, into a new table each time. The records are JSON objects of about 125 bytes in 8 partitions. Everything, servers
-included, shares the machine. Timings are noisy; the ratios are of things measured side by side.
-
-| what | measured |
-|---|---|
-{lines}
-
-{records:,} records; {machine}; {date}; written by `.venv/bin/python -m bench --records {records} --docs`. `make bench` takes 3
-million records, prints the table and writes `build/bench.json`.
-
-The aim is a ratio of at least 1 and a cost of at most 5 %. Repetitions differ by more than exactly-once costs here, so a small
-or negative cost means only that it could not be told from noise.
-
-The Kafka engine runs with two consumers, one thread each, blocks of 200,000 rows, and a flush every half second. It is at
-least once: after a crash it repeats. Recovery time is a new Python, a new JVM and the rest of the pending plan's deadline.
+Ratios of things that are measured side by side, in the same run. The records are JSON objects of about 125 bytes in 8
+partitions. Everything, servers included, shares the machine; timings are noisy. `make bench` measures all of it, prints the
+tables and writes `build/bench.json`.
 """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -10,11 +12,31 @@ PARTITIONS = 8
 SCHEMA = "id BIGINT NOT NULL, user STRING NOT NULL, event STRING NOT NULL, at TIMESTAMP(3) NOT NULL, amount DOUBLE NOT NULL, page STRING NOT NULL"
 
 
-def fill(bootstrap_servers: str, records: int) -> None:
-    """Makes the topic and its records."""
+def fill(bootstrap_servers: str, records: int, *, begin: int = 0, make: bool = True) -> None:
+    """Makes the topic and its records, or more of them."""
+    if make:
+        _make(bootstrap_servers, TOPIC)
+    _produce(bootstrap_servers, TOPIC, (_record(number) for number in range(begin, begin + records)))
+
+
+def make_topic_by_kind(bootstrap_servers: str, kinds: int, records: int = 200_000) -> str:
+    """A topic whose records are of so many kinds, all of them in every stretch of it."""
+    topic = f"kinds{kinds}"
+    _make(bootstrap_servers, topic)
+    _produce(
+        bootstrap_servers,
+        topic,
+        (b'{"id":%d,"kind":"k%d"}' % (each, each // PARTITIONS % kinds) for each in range(records)),
+    )
+    return topic
+
+
+def _make(bootstrap_servers: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    for future in admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)]).values():
-        future.result(timeout=30)
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(timeout=30)
+
+
+def _produce(bootstrap_servers: str, topic: str, records: Iterable[bytes]) -> None:
     producer = Producer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -22,12 +44,13 @@ def fill(bootstrap_servers: str, records: int) -> None:
             "batch.size": 1_000_000,
             "compression.type": "lz4",
             "queue.buffering.max.messages": 1_000_000,
+            "log_level": 0,
         }
     )
-    for number in range(records):
+    for number, record in enumerate(records):
         while True:
             try:
-                producer.produce(TOPIC, _record(number), partition=number % PARTITIONS)
+                producer.produce(topic, record, partition=number % PARTITIONS)
                 break
             except BufferError:
                 producer.poll(0.1)

@@ -13,6 +13,7 @@ from landonce.demo.proof import Proof, proof_of
 from landonce.demo.stage import TOPIC, InFlight, Stage
 from landonce.local import LocalClickHouse
 from landonce.plan.blocks import token
+from landonce.record.ledger import Ledger
 from landonce.record.open import sqlite_ledger
 
 _RUNNING = "SELECT query_id FROM system.processes WHERE startsWith(query_id, 'landonce:') AND NOT is_cancelled"
@@ -39,18 +40,7 @@ class OnClickHouse(Stage):
         )
 
     def in_flight(self, after: int) -> InFlight | None:
-        try:
-            running = [row[0] for row in self._client.query(_RUNNING).result_rows]
-        except (ClickHouseError, OSError):
-            return None
-        state = self._ledger.load() if running else None
-        if state is None or state.pending is None or state.pending.batch <= after:
-            return None
-        for block in state.pending.blocks:
-            short = token(state.identity, block)[:16]
-            if any(short in query_id for query_id in running):
-                return InFlight(state.pending.batch, f"block {block} is in flight")
-        return None
+        return blocks_in_flight(self._client, self._ledger, after)
 
     def third_kill(self) -> str:
         self._server.kill()
@@ -73,3 +63,19 @@ class OnClickHouse(Stage):
 
     def _connect(self) -> Client:
         return clickhouse_connect.get_client(dsn=self._server.url, autogenerate_session_id=False)
+
+
+def blocks_in_flight(client: Client, ledger: Ledger, after: int) -> InFlight | None:
+    """A block of a pending plan above `after` that the server is writing right now."""
+    try:
+        running = [row[0] for row in client.query(_RUNNING).result_rows]
+    except (ClickHouseError, OSError):
+        return None
+    state = ledger.load() if running else None
+    if state is None or state.pending is None or state.pending.batch <= after:
+        return None
+    for block in state.pending.blocks:
+        short = token(state.identity, block)[:16]
+        if any(short in query_id for query_id in running):
+            return InFlight(state.pending.batch, f"block {block} is in flight")
+    return None

@@ -8,7 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-from landonce.demo.watch import Watch
+import clickhouse_connect
+
+from landonce.demo.clickhouse import blocks_in_flight
 from landonce.local.tree import kill_tree
 from landonce.record.open import sqlite_ledger
 
@@ -16,8 +18,12 @@ from landonce.record.open import sqlite_ledger
 def seconds_to_recover(file: Path, ledger: Path, clickhouse_url: str) -> float:
     """Kills one driver and times the next one."""
     first = _start(file)
-    watch = Watch(sqlite_ledger(ledger, "bench"), clickhouse_url)
-    if watch.wait(after_batch=0, timeout=120, alive=lambda: first.poll() is None) is None:
+    client = clickhouse_connect.get_client(dsn=clickhouse_url, autogenerate_session_id=False)
+    store = sqlite_ledger(ledger, "bench")
+    end = time.monotonic() + 120
+    while not (seen := blocks_in_flight(client, store, 0)) and first.poll() is None and time.monotonic() < end:
+        time.sleep(0.01)
+    if not seen:
         kill_tree(first.pid)
         raise RuntimeError("no block was seen in flight")
     killed = time.monotonic()

@@ -46,8 +46,8 @@ def land(session: SparkSession, config: Pipeline, records: int, *, exactly_once:
     """Seconds for the whole topic, from taking the pipeline to the last record in the ledger."""
     parts = open_parts(config)
     if not exactly_once:
-        parts = replace(parts, ledger=MemoryLedger(config.pipeline), sink=plain(parts.sink))
-    target = parts.sink.target()
+        parts = replace(parts, ledger=MemoryLedger(config.pipeline), sink=plain(parts.clickhouse))
+    target = parts.clickhouse.target()
     create_if_asked(parts, target)
     driver = make_driver(parts, target, session, Silent(), once=True)
     began = time.monotonic()
