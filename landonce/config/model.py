@@ -207,6 +207,8 @@ class Iceberg(Part):
             raise ValueError(
                 "route_field: goes with a list of `tables`; for one table per value write `table: db.{field}`"
             )
+        if self.evolve and self.changes is not None and self.changes.mode in ("debezium", "dms"):
+            raise ValueError(f"evolve: does not look inside the envelopes of {self.changes.mode}")
         if self.changes is not None and not self.identity:
             raise ValueError("changes: rows are found by `identity`, the fields that name one row; it is missing")
         return self

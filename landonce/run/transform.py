@@ -23,6 +23,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from landonce.errors import ConfigError, LandonceError
+from landonce.read.columns import can_fit
 from landonce.read.schema import Schema
 from landonce.write.conform import KEEP, chosen, conform, misfit
 from landonce.write.land import named
@@ -78,6 +79,13 @@ def widened(type_: pa.DataType, name: str) -> pa.DataType:
         if type_.unit == "ns":
             raise ConfigError(f"column {name!r} is finer than microseconds, which Spark expressions cannot carry.")
         return pa.timestamp("us", tz="UTC")
+    if pa.types.is_time(type_) or isinstance(type_, pa.BaseExtensionType):
+        raise ConfigError(
+            f"column {name!r} is of a type that Spark expressions cannot carry; declare it as STRING in "
+            "`source.kafka.schema`, and it is made into the column's type afterwards."
+        )
+    if pa.types.is_fixed_size_binary(type_):
+        return pa.binary()
     if pa.types.is_decimal256(type_):
         raise ConfigError(f"column {name!r} has more than 38 digits, which Spark expressions cannot carry.")
     return type_
@@ -296,14 +304,12 @@ def _types_fit(frame: DataFrame, recipe: Any) -> None:
     yields = to_arrow_schema(frame.schema)
     for each in recipe.target.fields:
         if each.name in yields.names:
-            try:
-                pa.array([], yields.field(each.name).type).cast(each.type)
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            if not can_fit(yields.field(each.name).type, each):
                 told = frame.schema[each.name].dataType.simpleString()
                 raise ConfigError(
                     f"transform.select: {each.name} is of type {told}, which the table's column ({each.type}) "
                     "cannot take."
-                ) from None
+                )
 
 
 def _quoted(name: str) -> str:

@@ -89,7 +89,7 @@ class Lake:
             table = self.place(name).load()
         self._opened[name] = table
         tables = {each.name: each for each in self.recipe.tables}
-        tables[name] = table_recipe(told, name, table)
+        tables[name] = table_recipe(told, name, table, self.declared)
         self.recipe = replace(self.recipe, tables=tuple(tables[each] for each in sorted(tables)))
 
     def _create(self, name: str, schema: Schema) -> None:
@@ -194,12 +194,12 @@ class Lake:
                 each.scratch.remove(files[each.name])
 
 
-def table_recipe(told: Iceberg, name: str, table: Table) -> TableRecipe:
+def table_recipe(told: Iceberg, name: str, table: Table, declared: Schema | None = None) -> TableRecipe:
     """What workers are told of a table."""
     staged = told.changes is not None or bool(fast_path(table))
     return TableRecipe(
         name=name,
-        schema=schema_for(table, coordinates=told.coordinates, fold_case=told.case_insensitive),
+        schema=schema_for(table, coordinates=told.coordinates, fold_case=told.case_insensitive, declared=declared),
         shape=None if staged else TableShape.of(table, unpartitioned=told.unpartitioned),
         scratch=Scratch.of(table) if staged else None,
         identity=told.identity if told.changes is not None else (),

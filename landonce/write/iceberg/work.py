@@ -186,7 +186,7 @@ def _wants(recipe: FileRecipe, sheaf: Sheaf) -> tuple[Wants, ...]:
     wants = [Wants(table, tuple(sample)) for table, sample in sorted(sheaf.missing.items())]
     tables = recipe.by_name()
     for name, payloads in sorted(sheaf.payloads.items()):
-        evolution = unknown_fields(pa.concat_arrays(payloads), tables[name].schema)
+        evolution = unknown_fields(pa.concat_arrays(payloads), tables[name].schema, identity=tables[name].identity)
         if evolution:
             wants.append(Wants(name, evolution=evolution))
     return tuple(wants)
