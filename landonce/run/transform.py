@@ -303,13 +303,11 @@ def _types_fit(frame: DataFrame, recipe: Any) -> None:
     """A value may turn out not to fit, which costs that record; a type that never fits is a mistake in the file."""
     yields = to_arrow_schema(frame.schema)
     for each in recipe.target.fields:
-        if each.name in yields.names:
-            if not can_fit(yields.field(each.name).type, each):
-                told = frame.schema[each.name].dataType.simpleString()
-                raise ConfigError(
-                    f"transform.select: {each.name} is of type {told}, which the table's column ({each.type}) "
-                    "cannot take."
-                )
+        if each.name in yields.names and not can_fit(yields.field(each.name).type, each):
+            told = frame.schema[each.name].dataType.simpleString()
+            raise ConfigError(
+                f"transform.select: {each.name} is of type {told}, which the table's column ({each.type}) cannot take."
+            )
 
 
 def _quoted(name: str) -> str:
