@@ -11,6 +11,7 @@ from landonce.check.retention import Retention
 from landonce.errors import TableUnfit
 from landonce.record.ledger import LedgerState
 from landonce.run.assemble import Parts, make_recipe
+from landonce.verify.assemble_iceberg import IcebergTables
 from landonce.verify.audit import Auditor, Targets
 from landonce.verify.expect import Decoded, Expectation, OneTable, PlainDecoder, Transformed
 from landonce.verify.held.clickhouse import ClickHouseRows
@@ -18,6 +19,7 @@ from landonce.verify.letters import Letters
 from landonce.verify.table import RowsAudit, TableAudit
 from landonce.verify.topic import PlainReader
 from landonce.write.clickhouse import ClickHouseSink
+from landonce.write.iceberg.sink import IcebergSink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,13 +50,14 @@ def _auditor(parts: Parts, stack: ExitStack, to_end: bool) -> Auditor:
     config, kafka = parts.config, parts.config.source.kafka
     state = parts.ledger.load()
     view = parts.broker.survey(kafka.topics)
-    targets, expectation = _clickhouse(parts, stack)
-    reader = PlainReader(kafka.bootstrap_servers, kafka.options)
+    targets, expectation = _ends(parts, state, stack)
+    reader = PlainReader(kafka.bootstrap_servers, kafka.options, keys=_changes(parts))
     stack.callback(reader.close)
     return Auditor(
         pipeline=config.pipeline,
         state=state,
         view=view,
+        survey=lambda: parts.broker.survey(kafka.topics),
         reader=reader,
         expectation=expectation,
         targets=targets,
@@ -65,10 +68,29 @@ def _auditor(parts: Parts, stack: ExitStack, to_end: bool) -> Auditor:
     )
 
 
+def _ends(parts: Parts, state: LedgerState | None, stack: ExitStack) -> tuple[Targets, Expectation]:
+    """What the tables hold, and what they should."""
+    return _iceberg(parts, state, stack) if isinstance(parts.sink, IcebergSink) else _clickhouse(parts, stack)
+
+
+def _iceberg(parts: Parts, state: LedgerState | None, stack: ExitStack) -> tuple[Targets, Expectation]:
+    if not parts.iceberg.told.coordinates:
+        raise _no_coordinates()
+    tables = IcebergTables(parts, state)
+    if not parts.config.transform.empty:
+        recipe = tables.recipe
+        return tables, Transformed(recipe, tables.sorting, tables.schema_of, _session(parts, stack))
+    return tables, Decoded(tables.sorting, tables.decoder_of)
+
+
+def _changes(parts: Parts) -> bool:
+    return isinstance(parts.sink, IcebergSink) and parts.sink.told.changes is not None
+
+
 def _clickhouse(parts: Parts, stack: ExitStack) -> tuple[Targets, Expectation]:
-    sink = parts.sink
+    sink = parts.clickhouse
     if not sink.coordinates:
-        raise no_coordinates()
+        raise _no_coordinates()
     target = sink.target()
     stack.callback(target.close)
     recipe = make_recipe(parts, target)
@@ -79,7 +101,7 @@ def _clickhouse(parts: Parts, stack: ExitStack) -> tuple[Targets, Expectation]:
     return _ClickHouse(sink), Decoded(sorting, lambda _: decoder)
 
 
-def no_coordinates() -> TableUnfit:
+def _no_coordinates() -> TableUnfit:
     return TableUnfit(
         "the table keeps no coordinates (`coordinates: false`), so its rows cannot be told apart.",
         safe="An audit changes nothing.",

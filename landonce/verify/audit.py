@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
+import pyarrow as pa
 
 from landonce.read.source import SourceView
 from landonce.record.ledger import LedgerState
@@ -40,6 +41,8 @@ class Auditor:
     pipeline: str
     state: LedgerState | None
     view: SourceView
+    survey: Callable[[], SourceView]
+    """Asks the topic anew."""
     reader: PlainReader
     expectation: Expectation
     targets: Targets
@@ -64,7 +67,7 @@ class Auditor:
         for table in tables:
             for each in found:
                 table.close(each, compacted=self._is_compacted(each))
-        reports = tuple(table.report(found) for table in tables)
+        reports = tuple(table.report(found, lambda name: self._later(name, found)) for table in tables)
         return Report(self.pipeline, topics, reports, notes(self.state, self.view, to_end=self.to_end))
 
     def _partition(self, bound: Bounds, tables: _Tables, progress: Progress) -> PartitionReport:
@@ -78,6 +81,18 @@ class Auditor:
                 _judge(Stretch(bound, first, end, *parts, self._is_compacted(bound)), tables, report)
             progress(window.end - window.first)
         return report
+
+    def _later(self, table: str, found: Iterable[Bounds]) -> pa.Table | None:
+        """What the records change that came since, or that are beyond what is judged. The topic is asked anew: the
+        pipeline may have gone on while it was being audited."""
+        ends = {partition: extent.stable_end for partition, extent in self.survey().extents}
+        changes = [
+            self.expectation.of(window).changes.get(table)
+            for bound in found
+            for window in self.reader.windows(bound.partition, bound.end, ends.get(bound.partition, bound.end))
+        ]
+        there = [each for each in changes if each is not None]
+        return pa.concat_tables(there) if there else None
 
     def _is_compacted(self, bound: Bounds) -> bool:
         return bound.partition.topic in self.compacted

@@ -39,9 +39,12 @@ class Fault(str, Enum):
     MISSING = "missing"
     DUPLICATED = "duplicated"
     UNEXPECTED = "unexpected"
+    STALE = "stale"
+    """Where rows change: a row is there, but not of the last change."""
 
 
 FAULTS = (Fault.MISSING, Fault.DUPLICATED, Fault.UNEXPECTED)
+"""Those that every table can have."""
 
 
 class Place(str, Enum):
@@ -88,7 +91,7 @@ class Fates:
 
     def of(self, table: str) -> Expected:
         lands = np.zeros(len(self.offsets), np.bool_)
-        lands[self.lands.get(table, ())] = True
+        lands[self.lands.get(table, np.empty(0, np.int64))] = True
         concerned = lands | self.dead
         return Expected(self.offsets[concerned], lands[concerned], self.offsets)
 

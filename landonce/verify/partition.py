@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from landonce.plan.ranges import Partition
-from landonce.verify.judge import Counted, Fates, Fault, Judged, Place
+from landonce.verify.judge import Counted, Fates, Fault, Judged, Offsets, Place
 from landonce.verify.runs import Runs
 
 
@@ -61,12 +61,14 @@ class PartitionReport:
         for key in found.keys() | self.faults.keys():
             self.faults.setdefault(key, Runs()).add(judged.offsets, found.get(key, judged.offsets < 0))
 
+    def note(self, fault: Fault, place: Place, offsets: Offsets) -> None:
+        """Offsets at fault, in order. Runs go over neighbouring numbers: which others there were is not known."""
+        if len(offsets):
+            around = np.union1d(offsets, offsets + 1)
+            self.faults.setdefault((fault, place), Runs()).add(around, np.isin(around, offsets))
+
     def note_repeated(self, place: Place, counted: Counted) -> None:
-        """Runs over neighbouring numbers: which other offsets there were in between is not known."""
-        twice = counted.offsets[counted.counts > 1]
-        if len(twice):
-            around = np.union1d(twice, twice + 1)
-            self.faults.setdefault((Fault.DUPLICATED, place), Runs()).add(around, np.isin(around, twice))
+        self.note(Fault.DUPLICATED, place, counted.offsets[counted.counts > 1])
 
     def count(self, fault: Fault) -> int:
         own = sum(runs.records for (each, _), runs in self.faults.items() if each is fault)

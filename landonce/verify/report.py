@@ -24,6 +24,26 @@ class Stray:
 
 
 @dataclass(frozen=True)
+class KeyFault:
+    """A key at fault, and the coordinates by which it is told; these may be of no partition that the topic has."""
+
+    fault: Fault
+    key: dict[str, Any]
+    partition: Partition | None
+    offset: int
+
+    def to_dict(self) -> dict[str, Any]:
+        at = self.partition
+        return {
+            "fault": self.fault.value,
+            "key": {name: each if isinstance(each, (int, str, bool)) else str(each) for name, each in self.key.items()},
+            "label": at.topic if at is not None else None,
+            "partition": at.number if at is not None else None,
+            "offset": self.offset,
+        }
+
+
+@dataclass(frozen=True)
 class TableReport:
     """One table: what it holds, and what it should."""
 
@@ -33,6 +53,18 @@ class TableReport:
     doubled: tuple[Doubled, ...] = ()
     """Data files that are registered more than once."""
     notes: tuple[str, ...] = ()
+    keys: tuple[KeyFault, ...] = ()
+    """Where records change rows: some of the keys at fault."""
+    changes: int | None = None
+    """How many records change rows of this table; None where records are rows."""
+
+    @property
+    def keyed(self) -> bool:
+        return self.changes is not None
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        return (*FAULTS, Fault.STALE) if self.keyed else FAULTS
 
     @property
     def exact(self) -> bool:
@@ -52,11 +84,13 @@ class TableReport:
             "exact": self.exact,
             "totals": {
                 **{name: self.total(name) for name in _OF_TABLES},
-                **{fault.value: self.count(fault) for fault in FAULTS},
+                **{fault.value: self.count(fault) for fault in self.faults},
+                **({"changes": self.changes} if self.keyed else {}),
             },
-            "partitions": [each.table_dict(FAULTS) for each in told],
+            "partitions": [each.table_dict(self.faults) for each in told],
             "strays": [_stray(each) for each in self.strays],
             "files_registered_twice": [_doubled(each) for each in self.doubled],
+            **({"keys": [each.to_dict() for each in self.keys]} if self.keyed else {}),
             "notes": list(self.notes),
         }
 
@@ -74,6 +108,11 @@ class Report:
     @property
     def exact(self) -> bool:
         return all(each.exact for each in self.topics) and all(each.exact for each in self.tables)
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        """Those that this report is about."""
+        return (*FAULTS, Fault.STALE) if any(each.keyed for each in self.tables) else FAULTS
 
     @property
     def partitions(self) -> tuple[PartitionReport, ...]:
@@ -97,9 +136,9 @@ class Report:
             "exact": self.exact,
             "totals": {
                 **{name: self.total(name) for name in _OF_TOPICS},
-                **{fault.value: self.count(fault) for fault in FAULTS},
+                **{fault.value: self.count(fault) for fault in self.faults},
             },
-            "partitions": [each.to_dict(FAULTS) for each in self.partitions],
+            "partitions": [each.to_dict(self.faults) for each in self.partitions],
             "strays": [_stray(each) for table in self.tables for each in table.strays],
             "tables": [each.to_dict() for each in self.tables],
             "notes": [*self.notes, *(note for each in self.tables for note in each.notes)],

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
 from landonce.plan.ranges import Partition
 from landonce.verify.bounds import Bounds
@@ -17,6 +18,9 @@ from landonce.verify.report import Stray, TableReport
 
 _SPAN = 2_000_000
 """Offsets that are asked for at once, however few records there are among them."""
+
+Later = Callable[[str], pa.Table | None]
+"""What records at or above the end of what is judged change in a table."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ class TableAudit(ABC):
         """The partition was read to its end."""
 
     @abstractmethod
-    def report(self, bounds: Sequence[Bounds]) -> TableReport:
+    def report(self, bounds: Sequence[Bounds], later: Later) -> TableReport:
         """What was found, once all partitions are closed."""
 
 
@@ -88,7 +92,8 @@ class RowsAudit(TableAudit):
         self._catch_up(bound, bound.end, compacted=compacted)
         self._report(bound).in_flight = self._held.count(bound.label, bound.end)
 
-    def report(self, bounds: Sequence[Bounds]) -> TableReport:
+    def report(self, bounds: Sequence[Bounds], later: Later) -> TableReport:
+        del later
         doubled = self._held.doubled()
         for each in bounds:
             self._report(each).doubled = tuple(file.path for file in doubled if file.holds(each.label))

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from rich.table import Table
 
 from landonce.verify.held.port import Doubled
-from landonce.verify.judge import FAULTS, Fault, Place
+from landonce.verify.judge import Fault, Place
 from landonce.verify.partition import PartitionReport
-from landonce.verify.report import Report, TableReport
+from landonce.verify.report import KeyFault, Report, TableReport
 
 _HEADS = {"read": "read", "landed": "landed", "dead_lettered": "dead", "filtered": "filtered"}
 _MOST = 50
@@ -26,23 +26,30 @@ def counts(report: Report) -> str:
         f"{report.total('read')} read, {report.total('landed')} landed, {report.total('dead_lettered')} dead-lettered, "
         f"{report.total('filtered')} filtered"
     )
-    return f"{fates}, {', '.join(f'{report.count(fault)} {fault.value}' for fault in _ORDER)}"
+    ordered = sorted(report.faults, key=_ORDER.index)
+    return f"{fates}, {', '.join(f'{report.count(fault)} {fault.value}' for fault in ordered)}"
 
 
-_ORDER = (Fault.DUPLICATED, Fault.MISSING, Fault.UNEXPECTED)
+_WHY = {
+    Fault.MISSING: "its last change is",
+    Fault.STALE: "its last change is",
+    Fault.DUPLICATED: "its last change is",
+    Fault.UNEXPECTED: "its row is of",
+}
+_ORDER = (Fault.DUPLICATED, Fault.MISSING, Fault.UNEXPECTED, Fault.STALE)
 
 
 def tables(report: Report) -> Iterator[Table]:
     """A line for each partition; and where there are several tables, one for each of them."""
-    table = _empty("partition", "judged", *_HEADS.values(), *(fault.value for fault in FAULTS), words=2)
+    table = _empty("partition", "judged", *_HEADS.values(), *(fault.value for fault in report.faults), words=2)
     for each in report.partitions:
-        numbers = [*(getattr(each, name) for name in _HEADS), *(each.count(fault) for fault in FAULTS)]
+        numbers = [*(getattr(each, name) for name in _HEADS), *(each.count(fault) for fault in report.faults)]
         table.add_row(str(each.partition), f"{each.first}..{each.end}", *map(str, numbers), style=_style(each.exact))
     yield table
     if len(report.tables) > 1:
-        table = _empty("table", "expected", "landed", *(fault.value for fault in FAULTS), words=1)
+        table = _empty("table", "expected", "landed", *(fault.value for fault in report.faults), words=1)
         for held in sorted(report.tables, key=lambda each: each.exact)[:_MOST]:
-            numbers = [held.total("expected"), held.total("landed"), *(held.count(fault) for fault in FAULTS)]
+            numbers = [held.total("expected"), held.total("landed"), *(held.count(fault) for fault in report.faults)]
             table.add_row(held.table, *map(str, numbers), style=_style(held.exact))
         yield table
 
@@ -70,6 +77,7 @@ def lines(report: Report) -> Iterator[str]:
         for stray in table.strays:
             yield f"{name}{stray.partition}: {stray.rows} unexpected in the target: the topic has no such partition"
         yield from (_doubled(table, file) for file in table.doubled)
+        yield from (_key(each) for each in table.keys)
     if len(report.tables) > _MOST:
         yield f"{len(report.tables) - _MOST} more tables are not listed."
     for each in report.partitions:
@@ -86,6 +94,12 @@ def _faults(report: PartitionReport, table: str) -> Iterator[str]:
         if (fault, place) == (Fault.DUPLICATED, Place.TARGET) and report.doubled:
             files = f"; {len(report.doubled)} data files that hold such rows are registered more than once: see below"
         yield f"{table}{report.partition}: {runs.records} {fault.value} in {where}: {listed}{more}{files}"
+
+
+def _key(told: KeyFault) -> str:
+    key = ", ".join(f"{name} = {value!r}" for name, value in told.key.items())
+    where = f"{told.partition} at {told.offset}" if told.partition is not None else "no partition of the topic"
+    return f"key {key}: {told.fault.value} ({_WHY[told.fault]} {where})"
 
 
 def _doubled(table: TableReport, file: Doubled) -> str:

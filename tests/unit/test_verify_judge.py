@@ -99,6 +99,12 @@ def test_every_pair_of_tables():
         assert {each[:2] for each in told.faults} == {each for each in wanted if each[1] is Place.DEAD_LETTERS}
 
 
+def test_a_table_that_no_record_is_for():
+    expected = fates_of(["lands", "lands", "dead"]).of("another")
+    assert expected.offsets.tolist() == [2]
+    assert not expected.lands.any()
+
+
 def test_a_window_is_cut_with_all_that_belongs_to_its_records():
     changes = pa.table({"id": [10, 12, 13]})
     whole = Fates(

@@ -3,7 +3,10 @@
     port        what can be asked of any table
     clickhouse  SQL of its own, window by window
     iceberg     one pinned snapshot: every data file is read once, into an index of offsets
+    iceberg_keys  the same for tables whose rows records change: all keys
+        scan        the pinned table and its rows
         snapshot    the snapshot, its live files, and files that are registered twice
+        spans       what those files hold
         deletes     which rows of a file are deleted
         columns     some columns of one data file, by field id
         offsets     the index: bitmaps of offsets per partition
@@ -11,6 +14,6 @@
 None of this shares code with what writes; only the description of a catalog is the same.
 """
 
-from landonce.verify.held.port import Doubled, Held, Reference, Span
+from landonce.verify.held.port import Doubled, Held, HeldKeys, Reference, Span
 
-__all__ = ["Doubled", "Held", "Reference", "Span"]
+__all__ = ["Doubled", "Held", "HeldKeys", "Reference", "Span"]

@@ -1,12 +1,11 @@
 """What an Iceberg table holds, at one snapshot of a branch that is pinned when the audit opens the table.
 
-Every live file is read once, its coordinates only, without the rows that position deletes or deletion vectors take away,
-into an index of offsets. Equality deletes are refused. Reads only.
+Every live file is read once, its coordinates only, without the rows that position deletes or deletion vectors
+take away, into an index of offsets. Equality deletes are refused. Reads only.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from functools import cached_property
 
@@ -14,13 +13,11 @@ import pyarrow as pa
 
 from landonce.plan.ranges import Partition
 from landonce.verify.held.offsets import OffsetIndex, split
-from landonce.verify.held.port import LAST, Doubled, Held, Span
-from landonce.verify.held.scan import PinnedTable
-from landonce.verify.judge import Counted, Offsets
+from landonce.verify.held.port import LAST, Doubled, Held
+from landonce.verify.held.scan import COORDINATES, PinnedTable
+from landonce.verify.held.spans import Spans
+from landonce.verify.judge import Counted
 from landonce.write.iceberg.catalog import CatalogSpec
-
-_COORDINATES = ("_topic", "_kafka_partition", "_offset")
-"""`_partition` would be Iceberg's own column of that name."""
 
 
 class IcebergRows(Held):
@@ -47,9 +44,7 @@ class IcebergRows(Held):
         return tuple((at.topic, at.number, rows) for at, rows in self._read.index.rows().items() if at.topic in wanted)
 
     def doubled(self) -> tuple[Doubled, ...]:
-        spans = self._read.spans
-        found = self._table.files.doubled()
-        return tuple(Doubled(path, references, tuple(spans[path].values())) for path, references in found.items())
+        return self._read.spans.doubled()
 
     def notes(self) -> tuple[str, ...]:
         without = self._read.without
@@ -58,13 +53,9 @@ class IcebergRows(Held):
 
     @cached_property
     def _read(self) -> _Read:
-        read = _Read()
-        doubled = self._table.files.doubled()
-        for live, batch in self._table.rows(_COORDINATES):
-            path = live.file.file_path
-            for partition, offsets in read.add(batch):
-                if path in doubled:
-                    read.note(path, partition, offsets)
+        read = _Read(self._table)
+        for live, batch in self._table.rows(COORDINATES):
+            read.add(live.file.file_path, batch)
         read.index.optimize()
         return read
 
@@ -72,21 +63,15 @@ class IcebergRows(Held):
 class _Read:
     """What one pass over the table found."""
 
-    def __init__(self) -> None:
+    def __init__(self, table: PinnedTable) -> None:
         self.index = OffsetIndex()
+        self.spans = Spans(table)
         self.without = 0
         """Rows that lack a coordinate: somebody else's."""
-        self.spans: dict[str, dict[Partition, Span]] = defaultdict(dict)
-        """Per file that is registered twice, what it holds."""
 
-    def add(self, batch: pa.RecordBatch) -> list[tuple[Partition, Offsets]]:
+    def add(self, path: str, batch: pa.RecordBatch) -> None:
         whole = batch.drop_null()
         self.without += batch.num_rows - whole.num_rows
-        found = split(*whole.columns)
-        for partition, offsets in found:
+        for partition, offsets in split(*whole.columns):
             self.index.add(partition, offsets)
-        return found
-
-    def note(self, path: str, partition: Partition, offsets: Offsets) -> None:
-        held, new = self.spans[path], Span.of(partition, offsets)
-        held[partition] = held[partition].plus(new) if partition in held else new
+            self.spans.add(path, partition, offsets)

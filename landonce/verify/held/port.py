@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+
+import pyarrow as pa
 
 from landonce.plan.ranges import Partition
 from landonce.verify.judge import Counted, Offsets
@@ -89,3 +91,22 @@ class Held(ABC):
     def notes(self) -> tuple[str, ...]:
         """What a reader of the report must know about this table."""
         return ()
+
+
+class HeldKeys(ABC):
+    """The keys in one table whose rows records change."""
+
+    name: str
+
+    @abstractmethod
+    def rows(self, places: Mapping[Partition, int]) -> pa.Table | None:
+        """The key of every row with the coordinates of its last change, as `judge_keys` takes them; None if there is
+        no row. `places` numbers the partitions."""
+
+    @abstractmethod
+    def doubled(self) -> tuple[Doubled, ...]:
+        """Data files that are registered more than once. Asked after the rows."""
+
+    @abstractmethod
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the report must know about this table."""

@@ -18,6 +18,9 @@ from landonce.verify.held.deletes import Deletes
 from landonce.verify.held.snapshot import Files, LiveFile, live_files, pinned, rolled_back, told
 from landonce.write.iceberg.catalog import CatalogSpec, telling
 
+COORDINATES = ("_topic", "_kafka_partition", "_offset")
+"""`_partition` would be Iceberg's own column of that name."""
+
 
 class PinnedTable:
     """A table that is not there, or has no such branch, has no rows; `notes` say so."""

@@ -1,0 +1,88 @@
+"""The ends of an audit of Iceberg tables: what they hold, and what they should."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import pyarrow as pa
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.table import Table
+
+from landonce.read.schema import Field, Schema
+from landonce.record.ledger import LedgerState
+from landonce.run.assemble import Parts, declared_schema
+from landonce.run.assemble_iceberg import file_recipe
+from landonce.verify.expect import Decoder, PlainDecoder
+from landonce.verify.held.iceberg import IcebergRows
+from landonce.verify.held.iceberg_keys import IcebergKeys
+from landonce.verify.keyed import KeyedAudit
+from landonce.verify.sorting import ByField, Changing
+from landonce.verify.table import RowsAudit, TableAudit
+from landonce.write.iceberg.catalog import telling
+from landonce.write.iceberg.names import schema_for
+from landonce.write.iceberg.recipe import FileRecipe, TableRecipe
+from landonce.write.iceberg.sink import IcebergSink
+
+_ANY = Schema((Field("__landonce_any", pa.string()),))
+"""Whatever is a record at all."""
+
+
+@dataclass(frozen=True)
+class IcebergTables:
+    """The tables of a pipeline: those that the file names, those that the ledger knows, and those that records name."""
+
+    parts: Parts
+    state: LedgerState | None
+
+    @property
+    def sink(self) -> IcebergSink:
+        return self.parts.iceberg
+
+    @property
+    def sorting(self) -> ByField:
+        return ByField(self.sink.routing)
+
+    def known(self) -> tuple[str, ...]:
+        with telling(self.sink.spec):
+            found = self.sink.dynamic()
+        listed = [name for name, _ in self.state.tables] if self.state is not None else []
+        return tuple(dict.fromkeys((*self.sink.static, *found, *listed)))
+
+    def open(self, table: str) -> TableAudit:
+        """A table that is not there holds nothing, whatever its rows would be told apart by."""
+        spec, told = self.sink.spec, self.sink.told
+        if told.changes is not None and self._load(table) is not None:
+            return KeyedAudit(IcebergKeys(spec, table, told.identity, told.branch), told.identity)
+        return RowsAudit(IcebergRows(spec, table, told.branch))
+
+    @cached_property
+    def recipe(self) -> FileRecipe:
+        """What the file says of records, and the columns of the tables that are there."""
+        schemas = {name: self.schema_of(name) for name in self.known()}
+        tables = tuple(TableRecipe(name, each, None, None) for name, each in schemas.items() if each is not None)
+        return replace(file_recipe(self.parts), tables=tables)
+
+    def schema_of(self, table: str) -> Schema | None:
+        """What a record is decoded to; None if the table is not there."""
+        there = self._load(table)
+        told = self.sink.told
+        return schema_for(there, coordinates=True, fold_case=told.case_insensitive) if there is not None else None
+
+    def decoder_of(self, table: str) -> Decoder | None:
+        """None where records for the table are dead letters. One that should be there and is not may take anything."""
+        schema, recipe = self.schema_of(table), self.recipe
+        if schema is None:
+            lost = recipe.create or table in self.sink.static
+            declared = declared_schema(self.parts.config) or _ANY
+            return PlainDecoder(declared, recipe.max_record_bytes) if lost else None
+        if recipe.changes is not None:
+            return Changing(schema, self.sink.told.identity, recipe.changes, recipe.max_record_bytes)
+        return PlainDecoder(schema, recipe.max_record_bytes)
+
+    def _load(self, table: str) -> Table | None:
+        with telling(self.sink.spec):
+            try:
+                return self.sink.catalog.load_table(table)
+            except NoSuchTableError:
+                return None

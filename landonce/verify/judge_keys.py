@@ -1,0 +1,209 @@
+"""Rows that records change: is the last change of every key what the table holds? Pure numpy.
+
+    last change of the key   row in the table             verdict
+    ───────────────────────  ───────────────────────────  ────────────────────────
+    insert or update         of that change, once         fine
+    deletion                 none                         fine
+    insert or update         none                         missing
+    insert or update         only of an older change      stale
+    deletion                 any                          unexpected
+    any                      more than one                duplicated
+    none                     in the range that is judged  unexpected
+
+A row of a change at or above the end of that range is in flight and takes the place of any other; a key that such a change
+deleted is not missed. Rows from below the range are not judged unless their key was changed in it. Kafka keeps the changes
+of one key in order within a partition only: where a key has changes in several partitions, the last of any of them may
+stand, and if one of these is a deletion, none.
+
+Everything is columnar. Memory grows with the number of distinct keys, of the topic and of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+
+from landonce.verify.judge import Fault, Mask, Offsets
+from landonce.verify.keys import LAST, OFFSET, PLACE, UNKNOWN
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of each partition, by its number: the range `[start, end)` that is judged, and whether records may be gone."""
+
+    starts: Offsets
+    ends: Offsets
+    compacted: Mask
+
+
+@dataclass(frozen=True)
+class Faulty:
+    """Keys that have one fault: the coordinates by which each is told, and its number."""
+
+    places: Offsets
+    offsets: Offsets
+    keys: Offsets
+
+
+@dataclass(frozen=True)
+class JudgedKeys:
+    """What became of the keys. Numbers are per partition."""
+
+    expected: Offsets
+    landed: Offsets
+    in_flight: Offsets
+    before: Offsets
+    vanished: Offsets
+    scattered: int
+    """Keys with changes in several partitions."""
+    without: int
+    """Rows whose coordinates are of no partition that is judged, and whose keys no record changed."""
+    faults: dict[Fault, Faulty]
+    keys: pa.Table = field(default_factory=lambda: pa.table({}))
+    """One row for each key, in the numbering of `Faulty.keys`."""
+
+
+def judge_keys(
+    identity: Sequence[str], last: pa.Table, held: pa.Table, deleted_later: pa.Table, limits: Limits
+) -> JudgedKeys:
+    """`last` has `PLACE` and `LAST` beside the keys, `held` has `PLACE` and `OFFSET`. All keys are `plain`.
+
+    `deleted_later` are keys that a change at or above the end of what is judged deleted.
+    """
+    names = list(identity)
+    wanted = held.select(names).schema
+    keys = pa.concat_tables([each.select(names).cast(wanted) for each in (last, held, deleted_later)])
+    numbers = _numbered(keys)
+    of_last, of_held, of_later = np.split(numbers, np.cumsum([last.num_rows, held.num_rows]))
+    changes = _Changes(of_last, _column(last, PLACE), _column(last, LAST) // 2, _column(last, LAST) % 2 == 1)
+    rows = _Rows(of_held, _column(held, PLACE), _column(held, OFFSET))
+    judging = _Judging(int(numbers.max(initial=-1)) + 1, changes, rows, limits)
+    judged = judging.judged(of_later)
+    return replace(judged, keys=keys.take(pa.array(_first_of(numbers, judging.count))))
+
+
+@dataclass(frozen=True)
+class _Changes:
+    """The last change of each key in each partition. Keys go by numbers."""
+
+    key: Offsets
+    place: Offsets
+    offset: Offsets
+    deleted: Mask
+
+
+@dataclass(frozen=True)
+class _Rows:
+    key: Offsets
+    place: Offsets
+    offset: Offsets
+
+
+class _Judging:
+    """Names in the singular are masks over rows, those in the plural are over keys."""
+
+    def __init__(self, count: int, changes: _Changes, rows: _Rows, limits: Limits) -> None:
+        self.count = count
+        self._changes, self._rows, self._limits = changes, rows, limits
+        here = rows.place != UNKNOWN
+        self._known = here
+        self._flying = here & (rows.offset >= limits.ends[rows.place])
+        self._below = here & (rows.offset < limits.starts[rows.place])
+        self._right = here & ~self._flying & self._stands()
+        self._changed = self._any(changes.key)
+        self._settled = self._any(rows.key[self._right | self._flying])
+        self._held = np.bincount(rows.key, minlength=count)
+        self._entries = np.bincount(changes.key, minlength=count)
+        self._deletions = np.bincount(changes.key[changes.deleted], minlength=count)
+
+    def judged(self, deleted_later: Offsets) -> JudgedKeys:
+        gone = self._changed & (self._deletions == self._entries)
+        must = self._changed & (self._deletions == 0) & ~self._any(deleted_later)
+        wrong = self._changed & (self._held > 0) & ~self._settled
+        loose = ~self._changed[self._rows.key]
+        strange = loose & self._known & ~self._flying & ~self._below
+        vanished = strange & self._limits.compacted[self._rows.place]
+        faults = {
+            Fault.MISSING: self._told(must & (self._held == 0)),
+            Fault.STALE: self._told(wrong & ~gone),
+            Fault.DUPLICATED: self._told(self._held > 1),
+            Fault.UNEXPECTED: self._told_by_row((wrong & gone)[self._rows.key] | (strange & ~vanished)),
+        }
+        return JudgedKeys(
+            expected=self._per_place(self._told(self._changed & ~gone).places),
+            landed=self._per_place(self._told_by_row(self._right).places),
+            in_flight=self._per_place(self._rows.place[self._flying]),
+            before=self._per_place(self._rows.place[loose & self._below]),
+            vanished=self._per_place(self._rows.place[vanished]),
+            scattered=int(np.count_nonzero(self._entries > 1)),
+            without=int(np.count_nonzero(loose & ~self._known)),
+            faults={fault: each for fault, each in faults.items() if len(each.keys)},
+        )
+
+    def _stands(self) -> Mask:
+        """Rows of the last change of their key in their own partition, if that is no deletion."""
+        changes, rows, places = self._changes, self._rows, len(self._limits.ends)
+        alive = ~changes.deleted
+        code = (changes.key * places + changes.place)[alive]
+        order = np.argsort(code)
+        code, offset = code[order], changes.offset[alive][order]
+        if not len(code):
+            return np.zeros(len(rows.key), np.bool_)
+        wanted = rows.key * places + rows.place
+        at = np.minimum(np.searchsorted(code, wanted), len(code) - 1)
+        stands: Mask = (code[at] == wanted) & (offset[at] == rows.offset)
+        return stands
+
+    def _told(self, keys: Mask) -> Faulty:
+        """These keys, told by their last change; by one of their rows where no record changed them."""
+        changes, rows = self._changes, self._rows
+        key = np.concatenate((changes.key, rows.key))
+        place, offset = np.concatenate((changes.place, rows.place)), np.concatenate((changes.offset, rows.offset))
+        wanted = np.flatnonzero(keys)
+        at = _first_of(key, self.count)[wanted]
+        return Faulty(place[at], offset[at], wanted)
+
+    def _told_by_row(self, which: Mask) -> Faulty:
+        """The keys of these rows, told by the first row of each; by their last change where the row has no place."""
+        rows = self._rows
+        key, first = np.unique(rows.key[which], return_index=True)
+        place, offset = rows.place[which][first], rows.offset[which][first]
+        lost = place == UNKNOWN
+        if lost.any():
+            mask = np.zeros(self.count, np.bool_)
+            mask[key[lost]] = True
+            told = self._told(mask)
+            place[lost], offset[lost] = told.places, told.offsets
+        return Faulty(place, offset, key)
+
+    def _any(self, keys: Offsets) -> Mask:
+        found = np.zeros(self.count, np.bool_)
+        found[keys] = True
+        return found
+
+    def _per_place(self, places: Offsets) -> Offsets:
+        return np.bincount(places[places != UNKNOWN], minlength=len(self._limits.ends))
+
+
+def _numbered(keys: pa.Table) -> Offsets:
+    """A number for each distinct key, without a gap."""
+    numbers = np.zeros(keys.num_rows, np.int64)
+    for column in keys.columns:
+        coded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+        codes = np.asarray(coded.indices.to_numpy(zero_copy_only=False), np.int64)
+        numbers = np.unique(numbers * len(coded.dictionary) + codes, return_inverse=True)[1].astype(np.int64)
+    return numbers
+
+
+def _first_of(numbers: Offsets, count: int) -> Offsets:
+    """Where each number comes first; -1 for one that does not come."""
+    first = np.full(count, -1, np.int64)
+    first[numbers[::-1]] = np.arange(len(numbers) - 1, -1, -1)
+    return first
+
+
+def _column(table: pa.Table, name: str) -> Offsets:
+    return np.asarray(table.column(name).to_numpy(), np.int64)
