@@ -45,10 +45,40 @@ spark: {master: "$master"}
 
 
 @dataclass(frozen=True)
-class Site:
-    """One pipeline of a test: its file, and where its rows and dead letters go."""
+class Home:
+    """A pipeline's folder: its file, its dead letters, the logs of its drivers."""
 
     folder: Path
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "pipeline.yaml"
+
+    @property
+    def dead(self) -> Path:
+        return self.folder / "dead"
+
+    def save(self, text: str) -> None:
+        """The pipeline file, which may hold secrets."""
+        self.file.write_text(text)
+        self.file.chmod(0o600)
+
+    def landonce(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Any other command of landonce."""
+        command = [sys.executable, "-m", "landonce", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+
+    def state(self) -> dict[str, Any]:
+        """What `landonce state show` says of the ledger."""
+        told = self.landonce("state", "show", str(self.file), "--json")
+        assert told.returncode == 0, told.stderr
+        return dict(json.loads(told.stdout)["ledger"])
+
+
+@dataclass(frozen=True)
+class Site(Home):
+    """One pipeline of a test that writes to ClickHouse."""
+
     bootstrap: str
     url: str
     topic: str
@@ -58,14 +88,6 @@ class Site:
     master: str = "local[2]"
     deadline: str = "1s"
     """Shorter than a worker takes to start: a first insert may be late, and is then made again. Longer: never late."""
-
-    @property
-    def file(self) -> Path:
-        return self.folder / "pipeline.yaml"
-
-    @property
-    def dead(self) -> Path:
-        return self.folder / "dead"
 
     def write(self, where: str = "") -> None:
         """Writes the pipeline file, or writes it anew."""
@@ -81,19 +103,7 @@ class Site:
             transform=f'transform: {{where: "{where}"}}' if where else "",
             sink=f', partition_by: "{self.partition_by}"' if self.partition_by else "",
         )
-        self.file.write_text(text)
-        self.file.chmod(0o600)
-
-    def state(self) -> dict[str, Any]:
-        """What `landonce state show` says of the ledger."""
-        told = subprocess.run(
-            [sys.executable, "-m", "landonce", "state", "show", str(self.file), "--json"],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=PATIENCE,
-        )
-        return dict(json.loads(told.stdout)["ledger"])
+        self.save(text)
 
 
 @dataclass
@@ -151,7 +161,7 @@ class DriverRun:
     def replaying(self) -> bool:
         """Whether a plan that an earlier driver left was being settled: this one had not prepared its own yet."""
         steps = self.steps()
-        return "await" in steps and "prepare" not in steps
+        return ("await" in steps or "write" in steps) and "prepare" not in steps
 
     def tail(self, lines: int = 25) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
@@ -161,7 +171,7 @@ class DriverRun:
 class Drivers:
     """All drivers of one test."""
 
-    site: Site
+    site: Home
     command: tuple[str, ...] = ()
     """What to start instead of `landonce run`."""
     runs: list[DriverRun] = field(default_factory=list)
@@ -174,8 +184,8 @@ class Drivers:
             kill_tree(run.process.pid)
             run.process.wait(10)
 
-    def start(self, place: str = "", *, skip: int = 0, once: bool = True) -> DriverRun:
-        """Starts `landonce run`, to stop for ever at `place` if one is named."""
+    def start(self, place: str = "", *, skip: int = 0, once: bool = True, go: Path | None = None) -> DriverRun:
+        """Starts `landonce run`, to stop at `place` if one is named: until `go` exists, or for ever."""
         number = len(self.runs) + 1
         log, reached = (self.site.folder / f"run-{number:03d}.{kind}" for kind in ("log", "reached"))
         landonce = (sys.executable, "-m", "landonce", "run", str(self.site.file), "--verbose")
@@ -192,6 +202,7 @@ class Drivers:
                     "LANDONCE_FAILPOINT": place,
                     "LANDONCE_FAILPOINT_SKIP": str(skip),
                     "LANDONCE_FAILPOINT_FILE": str(reached) if place else "",
+                    "LANDONCE_FAILPOINT_WAIT_FOR": str(go) if go else "",
                 },
             )
         run = DriverRun(process, log, reached, place)
@@ -221,6 +232,8 @@ class Feed:
     topic: str
     partitions: int = 2
     produced: list[Produced] = field(default_factory=list)
+    extra: str = ""
+    """The name of one more field in every record."""
     _next: int = 0
 
     def more(self, count: int, *, bad_every: int = 0) -> None:
@@ -233,7 +246,7 @@ class Feed:
     def send(self, producer: Producer, *, bad: bool = False, into: list[Produced] | None = None) -> None:
         """One record; it counts in `into`, or in this feed, once it is acknowledged."""
         number, self._next = self._next, self._next + 1
-        value = _BAD[number % len(_BAD)] if bad else good(number)
+        value = _BAD[number % len(_BAD)] if bad else good(number, self.extra)
         ledger = self.produced if into is None else into
 
         def acknowledged(error: KafkaError | None, message: Message) -> None:
@@ -245,7 +258,8 @@ class Feed:
         producer.poll(0)
 
 
-def good(number: int) -> str:
+def good(number: int, extra: str = "") -> str:
     """A payload that lands; words and amounts that a careless writer would spoil."""
     amount = None if number % 5 == 4 else number / 8
-    return json.dumps({"id": number, "word": _WORDS[number % len(_WORDS)], "amount": amount}, ensure_ascii=False)
+    told = {"id": number, "word": _WORDS[number % len(_WORDS)], "amount": amount}
+    return json.dumps(told | ({extra: number} if extra else {}), ensure_ascii=False)

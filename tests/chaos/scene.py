@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import oracle
-from harness import DriverRun, Drivers, Feed, Site
+from harness import DriverRun, Drivers, Feed, Home, Site
 
+from landonce.errors import Fenced
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.local.tree import members, signal_tree
 from landonce.record.ledger import LedgerState
 from landonce.record.open import sqlite_ledger
 
-_WAIT_FOR = "LANDONCE_FAILPOINT_WAIT_FOR"
 LIMIT = 60.0
 
 
@@ -32,18 +33,18 @@ class Traces:
 
 
 @dataclass
-class Scene:
-    """Drivers of one pipeline, and what they have to land."""
+class Play(ABC):
+    """Drivers of one pipeline, and what they have to land, wherever that is."""
 
-    site: Site
+    site: Home
     drivers: Drivers
     feed: Feed
-    clickhouse: str
-    """The server's own address, whatever stands between it and the drivers."""
+    keeps: Callable[[str, dict[str, Any]], bool] = field(default=lambda _table, _payload: True, kw_only=True)
+    """Whether a table shall hold a record."""
 
-    @property
-    def ledger_file(self) -> Path:
-        return self.site.folder / "ledger"
+    @abstractmethod
+    def landed(self) -> dict[str, list[oracle.Row]]:
+        """Every row of every table."""
 
     def edit(self, old: str, new: str) -> None:
         """Changes a word of the pipeline file."""
@@ -53,11 +54,56 @@ class Scene:
 
     def start(self, place: str, *, skip: int = 0, go: Path, once: bool = True) -> DriverRun:
         """A driver that stops at `place` and goes on once `go` exists."""
-        os.environ[_WAIT_FOR] = str(go)
-        try:
-            return self.drivers.start(place, skip=skip, once=once)
-        finally:
-            del os.environ[_WAIT_FOR]
+        return self.drivers.start(place, skip=skip, once=once, go=go)
+
+    def due(self) -> dict[str, list[oracle.Row]]:
+        """Every row that must be in every table, once."""
+        produced = self.feed.produced
+        return {
+            name: oracle.expected_rows(produced, lambda told, name=name: self.keeps(name, told))
+            for name in self.landed()
+        }
+
+    def exact(self) -> None:
+        """Every record that was produced stands exactly once, in its tables or in the dead letters."""
+        found = self.landed()
+        for name, due in self.due().items():
+            rows = oracle.compare(due, found[name])
+            assert rows.exact, f"{name}: {rows}"
+        letters = oracle.compare(oracle.expected_letters(self.feed.produced), oracle.letters(self.site.dead))
+        assert letters.exact, letters
+
+    def unspoiled(self, when: str) -> None:
+        """Nothing stands twice, and nothing stands there that was not produced."""
+        found = self.landed()
+        for name, due in self.due().items():
+            assert oracle.twice(found[name]) == [], f"{name} {when}"
+            assert not oracle.compare(due, found[name]).surplus, f"{name} {when}"
+        letters = oracle.letters(self.site.dead)
+        assert oracle.twice(letters) == [], when
+        assert not oracle.compare(oracle.expected_letters(self.feed.produced), letters).surplus, when
+
+    def pause_at(self, place: str, *, skip: int = 0, once: bool = True) -> DriverRun:
+        """A driver that is stopped whole at this place, and that would go on from there if it were woken."""
+        go = self.site.folder / f"go-{len(self.drivers.runs)}"
+        run = self.start(place, skip=skip, go=go, once=once)
+        run.wait_reached()
+        freeze(run)
+        go.touch()
+        return run
+
+
+@dataclass
+class Scene(Play):
+    """A pipeline that writes to ClickHouse."""
+
+    site: Site
+    clickhouse: str = field(kw_only=True)
+    """The server's own address, whatever stands between it and the drivers."""
+
+    @property
+    def ledger_file(self) -> Path:
+        return self.site.folder / "ledger"
 
     def state(self) -> LedgerState | None:
         ledger = sqlite_ledger(self.ledger_file, self.site.table)
@@ -69,16 +115,13 @@ class Scene:
     def rows(self) -> list[oracle.Row]:
         return oracle.rows(self.clickhouse, self.site.table)
 
+    def landed(self) -> dict[str, list[oracle.Row]]:
+        there = oracle.ask(self.clickhouse, f"EXISTS TABLE {self.site.table}").strip() == "1"
+        return {self.site.table: self.rows() if there else []}
+
     def traces(self) -> Traces:
         dead = sorted((each.name, each.read_bytes()) for each in self.site.dead.glob("[!.]*.jsonl"))
         return Traces(tuple(sorted(self.rows(), key=repr)), self.state(), tuple(dead))
-
-    def exact(self) -> None:
-        """Every record that was produced stands exactly once, in the table or in the dead letters."""
-        rows = oracle.compare(oracle.expected_rows(self.feed.produced), self.rows())
-        assert rows.exact, rows
-        letters = oracle.compare(oracle.expected_letters(self.feed.produced), oracle.letters(self.site.dead))
-        assert letters.exact, letters
 
 
 @contextmanager
@@ -91,13 +134,19 @@ def scene(
     *,
     url: str = "",
     partitions: int = 2,
+    where: str = "",
+    keeps: Callable[[dict[str, Any]], bool] = lambda _: True,
     batch: str = "interval: 0s, max_rows: 600, block_rows: 300",
     master: str = "local[1]",
+    **told: str,
 ) -> Iterator[Scene]:
-    site = Site(folder, kafka.bootstrap_servers, url or clickhouse.url, topic, table, batch=batch, master=master)
-    site.write()
+    """`where` is what the pipeline filters by, and `keeps` the same in Python."""
+    servers = (kafka.bootstrap_servers, url or clickhouse.url)
+    site = Site(folder, *servers, topic, table, batch=batch, master=master, **told)
+    site.write(where)
+    feed = Feed(kafka.bootstrap_servers, topic, partitions)
     with Drivers(site) as drivers:
-        yield Scene(site, drivers, Feed(kafka.bootstrap_servers, topic, partitions), clickhouse.url)
+        yield Scene(site, drivers, feed, keeps=lambda _, payload: keeps(payload), clickhouse=clickhouse.url)
 
 
 def wait_for(condition: Callable[[], bool], what: str, run: DriverRun | None = None, *, every: float = 0.02) -> None:
@@ -124,6 +173,13 @@ def freeze(run: DriverRun) -> None:
 
 def thaw(run: DriverRun) -> None:
     signal_tree(run.process.pid, signal.SIGCONT)
+
+
+def wake(run: DriverRun) -> None:
+    """It goes on where it was, hears that it is fenced, and leaves."""
+    thaw(run)
+    assert run.finish() == Fenced.exit_code, run.tail()
+    assert "was taken over" in run.log.read_text()
 
 
 def _status(pid: int) -> str:

@@ -6,30 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness import DriverRun
-from scene import Scene, freeze, scene, thaw
+from scene import scene, wake
 
-from landonce.errors import Fenced
 from landonce.local import LocalClickHouse, LocalKafka
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(300)]
-
-
-def pause_at(pipeline: Scene, place: str) -> DriverRun:
-    """A driver that is stopped whole at this place, and that would go on from there if it were woken."""
-    go = pipeline.site.folder / f"go-{place}"
-    run = pipeline.start(place, go=go)
-    run.wait_reached()
-    freeze(run)
-    go.touch()
-    return run
-
-
-def wake(run: DriverRun) -> None:
-    """It goes on where it was, hears that it is fenced, and leaves."""
-    thaw(run)
-    assert run.finish() == Fenced.exit_code, run.tail()
-    assert "was taken over" in run.log.read_text()
 
 
 @pytest.mark.parametrize(
@@ -50,7 +31,7 @@ def test_zombies_are_fenced_and_change_nothing(
         zombies = []
         for place in places:
             pipeline.feed.more(600, bad_every=50)
-            zombies.append(pause_at(pipeline, place))
+            zombies.append(pipeline.pause_at(place))
         pipeline.drivers.drain()
         pipeline.exact()
         before = pipeline.traces()
@@ -71,7 +52,7 @@ def test_a_zombie_that_sends_between_the_successors_probe_and_its_send(
     """The worst moment: the successor has seen that nothing is there, and the zombie holds the very rows in its hands."""
     with scene(tmp_path, kafka, clickhouse, new_topic(partitions=2), new_table()) as pipeline:
         pipeline.feed.more(1200, bad_every=50)
-        zombie = pause_at(pipeline, "send.before")
+        zombie = pipeline.pause_at("send.before")
         go = tmp_path / "go"
         successor = pipeline.start("probe.after", go=go)
         successor.wait_reached()
