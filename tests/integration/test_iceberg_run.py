@@ -1,0 +1,308 @@
+"""Pipelines into one Iceberg table, which is its own ledger: what a user sees in the table, its snapshots and the dead letters."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.table.name_mapping import MappedField, NameMapping
+from pyiceberg.types import IntegerType, LongType, NestedField, StringType
+from pyspark.sql import SparkSession
+from small_lakes import SmallLake, once
+
+from landonce.config.model import Spark
+from landonce.errors import ConfigError, Halt, RollbackRefused, TableUnfit, TargetAhead
+from landonce.local import LocalKafka
+from landonce.local.jars import spark_jars
+from landonce.run.session import open_session
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def session() -> Iterator[SparkSession]:
+    extra = {
+        "spark.jars": ",".join(map(str, spark_jars())),
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    }
+    session = open_session("test", Spark(master="local[2]"), extra=extra)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def lake(kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path) -> SmallLake:
+    return SmallLake(kafka, tmp_path, new_topic(partitions=2))
+
+
+def test_records_land_with_their_coordinates_and_the_snapshot_says_how_far(lake: SmallLake) -> None:
+    lake.write_file({"table": "db.t", "create": True})
+    hour_ago = int(time.time()) - 3600
+    lake.produce([{"id": 1, "kind": "a"}, b"broken", {"id": 2}], timestamp=(hour_ago + 60) * 1000)
+    lake.produce([{"id": 3, "kind": "b"}], partition=1, timestamp=hour_ago * 1000)
+    totals = lake.run()
+    assert (totals.landed, totals.dead_lettered, totals.filtered) == (3, 1, 0)
+    assert [(row["id"], row["kind"], row["_kafka_partition"], row["_offset"]) for row in lake.rows("db.t")] == [
+        (1, "a", 0, 0),
+        (2, None, 0, 2),
+        (3, "b", 1, 0),
+    ]
+    assert [(letter["partition"], letter["offset"]) for letter in lake.letters()] == [(0, 1)]
+    told = lake.table("db.t").current_snapshot().summary.additional_properties  # type: ignore[union-attr]
+    assert json.loads(told["landonce.position"]) == {lake.topic: {"0": [0, 3], "1": [0, 1]}}
+    assert (told["landonce.batch"], told["landonce.epoch"], told["landonce.pipeline"]) == ("1", "1", "pipe")
+    assert json.loads(told["landonce.topics"]).keys() == {lake.topic}
+    assert told["landonce.cluster"]
+    through = datetime.fromisoformat(told["landonce.valid-through"])
+    assert through == datetime.fromtimestamp(hour_ago, timezone.utc)
+    assert lake.run().read == 0
+    lake.produce([{"id": 4}])
+    assert lake.run().landed == 1
+    last = lake.table("db.t").current_snapshot().summary.additional_properties  # type: ignore[union-attr]
+    assert "landonce.valid-through" not in last, "partition 1 had no record in the batch"
+    assert lake.offsets("db.t") == once(1) + once(2, first=2) + once(1, partition=1)
+
+
+def test_a_batch_of_dead_letters_alone_moves_the_position(lake: SmallLake) -> None:
+    lake.write_file({"table": "db.t", "create": True})
+    lake.produce([b"broken", b"too"])
+    assert lake.run().dead_lettered == 2
+    assert lake.run().read == 0
+    assert len(lake.letters()) == 2
+
+
+def test_partitions_compression_and_file_size_are_the_tables(lake: SmallLake) -> None:
+    lake.schema = "id BIGINT, kind STRING, at TIMESTAMP"
+    properties = {"write.parquet.compression-codec": "gzip", "write.target-file-size-bytes": 4096}
+    lake.write_file(
+        {"table": "db.t", "create": True, "partition_by": ["day(at)", "bucket(2, id)"], "properties": properties}
+    )
+    lake.produce(
+        [{"id": each, "kind": str(each) * 20, "at": f"2026-01-0{1 + each % 2}T00:00:00Z"} for each in range(3000)]
+    )
+    assert lake.run().landed == 3000
+    table = lake.table("db.t")
+    assert [str(each.transform) for each in table.spec().fields] == ["day", "bucket[2]"]
+    files = list(table.scan(row_filter="at < '2026-01-02T00:00:00+00:00'").plan_files())
+    assert 0 < len(files) < len(list(table.scan().plan_files()))
+    assert lake.offsets("db.t") == once(3000)
+
+
+def test_a_wrong_partition_spec_is_an_error_before_the_start(lake: SmallLake) -> None:
+    lake.write_file({"table": "db.t", "create": True, "partition_by": ["kind"]})
+    lake.produce([{"id": 1}])
+    lake.run()
+    lake.write_file({"table": "db.t", "create": True, "partition_by": ["bucket(4, id)"]})
+    with pytest.raises(TableUnfit, match="not partitioned"):
+        lake.run()
+
+
+def test_a_table_that_is_not_there_is_an_error_before_the_start(lake: SmallLake) -> None:
+    lake.write_file({"table": "db.t"})
+    with pytest.raises(TableUnfit, match=r"no table db\.t"):
+        lake.run()
+
+
+def test_files_without_partition_values_when_asked(lake: SmallLake) -> None:
+    lake.write_file({"table": "db.t", "create": True, "partition_by": ["kind"], "unpartitioned": True})
+    lake.produce([{"id": each, "kind": str(each)} for each in range(50)])
+    lake.run()
+    assert len(list(lake.table("db.t").scan().plan_files())) == 1
+    assert lake.offsets("db.t") == once(50)
+
+
+def test_where_and_select(lake: SmallLake) -> None:
+    lake.write_file(
+        {"table": "db.t", "create": True}, transform={"where": "id % 2 = 0", "select": ["id", "upper(kind) AS kind"]}
+    )
+    lake.produce([{"id": each, "kind": "a"} for each in range(10)])
+    totals = lake.run()
+    assert (totals.landed, totals.filtered) == (5, 5)
+    assert [(row["id"], row["kind"]) for row in lake.rows("db.t")] == [(each, "A") for each in (0, 2, 4, 6, 8)]
+
+
+def test_the_schema_evolves_once_on_the_driver(lake: SmallLake) -> None:
+    lake.schema = None
+    lake.catalog.create_namespace("db")
+    lake.catalog.create_table(
+        "db.t",
+        Schema(
+            NestedField(1, "id", IntegerType(), required=True),
+            NestedField(2, "_topic", StringType()),
+            NestedField(3, "_kafka_partition", IntegerType()),
+            NestedField(4, "_offset", LongType()),
+        ),
+    )
+    lake.write_file({"table": "db.t", "evolve": True})
+    lake.produce([{"id": 2**40}, {"deep": {"a": 1}}, {"id": 3, "deep": {"b": "x"}}])
+    assert lake.run().landed == 3
+    assert [(row["id"], row["deep"]) for row in lake.rows("db.t")] == [
+        (2**40, None),
+        (None, {"a": 1, "b": None}),
+        (3, {"a": None, "b": "x"}),
+    ]
+    assert len(lake.table("db.t").metadata.schemas) == 2
+
+
+def test_names_are_mapped_and_case_may_be_ignored(lake: SmallLake) -> None:
+    lake.write_file({"table": "db.t", "create": True, "case_insensitive": True})
+    lake.produce([{"ID": 1, "Kind": "a"}])
+    lake.run()
+    table = lake.table("db.t")
+    mapping = NameMapping([MappedField(field_id=1, names=["id", "number"]), MappedField(field_id=2, names=["kind"])])
+    table.transaction().set_properties({"schema.name-mapping.default": mapping.model_dump_json()}).commit_transaction()
+    lake.produce([{"number": 2, "KIND": "b"}])
+    lake.run()
+    assert [(row["id"], row["kind"]) for row in lake.rows("db.t")] == [(1, "a"), (2, "b")]
+
+
+def test_a_branch_has_its_own_position(lake: SmallLake) -> None:
+    lake.write_file({"table": "db.t", "create": True})
+    lake.produce([{"id": 1}])
+    lake.run()
+    lake.write_file({"table": "db.t", "branch": "audit"})
+    lake.produce([{"id": 2}])
+    assert lake.run().landed == 1, "the branch begins where the main one is"
+    assert lake.offsets("db.t") == once(1)
+    assert lake.offsets("db.t", "audit") == once(2)
+    lake.write_file({"table": "db.t"})
+    lake.produce([{"id": 3}])
+    assert lake.run().landed == 2
+    assert lake.offsets("db.t") == once(3)
+    assert lake.offsets("db.t", "audit") == once(2)
+
+
+@pytest.mark.parametrize("batch", [0, 1])
+def test_what_a_rollback_removed_is_delivered_again(lake: SmallLake, batch: int) -> None:
+    lake.write_file({"table": "db.t", "create": True})
+    for number in range(3):
+        lake.produce([{"id": number}, b"broken"])
+        lake.run()
+    lake.rollback("db.t", batch)
+    assert len(lake.rows("db.t")) == batch
+    lake.run()
+    assert any("rolled back" in each for each in lake.heard.troubles)
+    assert [row["id"] for row in lake.rows("db.t")] == [0, 1, 2]
+    assert sorted(letter["offset"] for letter in lake.letters()) == [1, 3, 5]
+    assert lake.run().read == 0
+    assert lake.heard.troubles == []
+
+
+def test_a_rollback_is_refused_when_asked(lake: SmallLake) -> None:
+    lake.write_file({"table": "db.t", "create": True, "rollback": "refuse"})
+    for number in range(2):
+        lake.produce([{"id": number}])
+        lake.run()
+    lake.rollback("db.t", 1)
+    with pytest.raises(RollbackRefused):
+        lake.run()
+    assert lake.offsets("db.t") == once(1)
+
+
+def test_expired_snapshots_do_not_lose_the_position(lake: SmallLake) -> None:
+    lake.write_file({"table": "db.t", "create": True})
+    lake.produce([{"id": 1}, {"id": 2}])
+    lake.run()
+    table = lake.table("db.t")
+    for _ in range(2):
+        table.append(table.scan().to_arrow().slice(0, 0))
+    head = table.refresh().current_snapshot()
+    old = [each.snapshot_id for each in table.snapshots() if each.snapshot_id != head.snapshot_id]  # type: ignore[union-attr]
+    table.maintenance.expire_snapshots().by_ids(old).commit()
+    lake.produce([{"id": 3}])
+    assert lake.run().landed == 1
+    assert lake.offsets("db.t") == once(3)
+
+
+def test_a_table_with_rows_of_the_topic_and_no_mark_is_refused(lake: SmallLake) -> None:
+    lake.write_file({"table": "db.t", "create": True})
+    lake.produce([{"id": 1}])
+    lake.run()
+    lake.name = "other"
+    lake.write_file({"table": "db.t"})
+    with pytest.raises(TargetAhead, match=r"db\.t"):
+        lake.run()
+    assert lake.offsets("db.t") == once(1)
+
+
+def test_a_table_without_coordinates_when_asked(lake: SmallLake) -> None:
+    lake.write_file({"table": "db.t", "create": True, "coordinates": False})
+    lake.produce([{"id": 1}, {"id": 2}])
+    lake.run()
+    lake.produce([{"id": 3}])
+    lake.run()
+    table = lake.table("db.t")
+    assert table.schema().column_names == ["id", "kind"]
+    assert sorted(table.scan().to_arrow().column("id").to_pylist()) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "properties", [{"write.format.default": "orc"}, {"write.format.default": "avro"}, {"format-version": 3}]
+)
+def test_what_arrow_does_not_write_spark_does(
+    lake: SmallLake, session: SparkSession, properties: dict[str, object]
+) -> None:
+    lake.write_file({"table": "db.t", "create": True, "properties": properties})
+    for first in (0, 10):
+        lake.produce([{"id": each, "kind": "a"} for each in range(first, first + 10)])
+        lake.run()
+    lake.run()
+    table = lake.table("db.t")
+    assert str(table.metadata.format_version) == str(properties.get("format-version", 2))
+    formats = {entry.data_file.file_format.value.lower() for entry in _entries(table)}
+    assert formats == {properties.get("write.format.default", "parquet")}
+    told = _by_spark(session, lake)
+    assert sorted(row.id for row in told) == list(range(20))
+    assert not list(lake.folder.glob("lake/db/t/landonce-staged/*")), "what waited for Spark is removed"
+    assert set(table.metadata.refs) == {"main"}, "staging branches are gone"
+
+
+def test_upserts_merge_by_identity(lake: SmallLake, session: SparkSession) -> None:
+    lake.write_file(
+        {"table": "db.t", "create": True, "identity": "id", "changes": {"mode": "upsert"}, "partition_by": "kind"}
+    )
+    lake.produce([{"id": 1, "kind": "a"}, {"id": 2, "kind": "a"}, {"id": 1, "kind": "b"}])
+    lake.run()
+    lake.produce([{"id": 2, "kind": None}, {"id": 3, "kind": "c"}, {"kind": "no identity"}])
+    totals = lake.run()
+    assert (totals.landed, totals.dead_lettered) == (2, 1)
+    assert sorted((row.id, row.kind) for row in _by_spark(session, lake)) == [(1, "b"), (2, None), (3, "c")]
+
+
+def test_unsound_combinations_are_refused(lake: SmallLake) -> None:
+    for iceberg, more in (
+        ({"table": "db.t", "changes": {"mode": "upsert"}}, {}),
+        ({"table": "db.t", "tables": [{"table": "db.u"}]}, {}),
+        ({"tables": [{"table": "db.u", "equals": "x"}]}, {}),
+        ({"table": "db.t", "evolve": True}, {"transform": {"where": "id > 1"}}),
+        ({"table": "db.t", "upsert": True}, {}),
+    ):
+        lake.write_file(iceberg, **more)
+        with pytest.raises((ConfigError, Halt)):
+            lake.run()
+
+
+def _entries(table):  # type: ignore[no-untyped-def]
+    for manifest in table.current_snapshot().manifests(table.io):
+        yield from manifest.fetch_manifest_entry(table.io)
+
+
+def _by_spark(session: SparkSession, lake: SmallLake):  # type: ignore[no-untyped-def]
+    """Read by Iceberg's own code, whatever the format."""
+    conf = {
+        "": "org.apache.iceberg.spark.SparkCatalog",
+        ".type": "jdbc",
+        ".uri": f"jdbc:sqlite:{lake.folder}/lake/catalog.db",
+        ".warehouse": f"file://{lake.folder}/lake",
+        ".jdbc.schema-version": "V1",
+        ".cache-enabled": "false",
+    }
+    reading = session.newSession()
+    for key, value in conf.items():
+        reading.conf.set(f"spark.sql.catalog.landonce{key}", value)
+    return reading.table("landonce.db.t").collect()
