@@ -22,6 +22,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
 from landonce.plan.ranges import Partition
@@ -30,6 +31,9 @@ from landonce.write.marks import Mark, TableView
 from landonce.write.own import OwnView
 
 _PREFIX = "landonce."
+_FIRST = 1
+"""The sequence number of a table's first snapshot. That one has no parent proves nothing: PyIceberg takes the parent away from
+a snapshot whose parent expires."""
 
 
 def copy_name(pipeline: str, branch: str) -> str:
@@ -84,14 +88,14 @@ def own_view(metadata: TableMetadata, pipeline: str, branch: str) -> OwnView:
     """What a table's metadata says of a pipeline, on one branch."""
     mark, oldest = _newest(metadata, pipeline, branch)
     copy = _copy(metadata, pipeline, branch)
-    whole = oldest is None or oldest.parent_snapshot_id is None
+    whole = oldest is None or (oldest.parent_snapshot_id is None and oldest.sequence_number == _FIRST)
     vouched = copy is not None and oldest is not None and oldest.parent_snapshot_id == copy.snapshot
     return OwnView(str(metadata.table_uuid), mark, copy, whole, vouched)
 
 
 def ancestry(metadata: TableMetadata, branch: str) -> Iterator[Snapshot]:
-    """The branch's snapshots, newest first, as far back as they are kept."""
-    ref = metadata.refs.get(branch)
+    """The branch's snapshots, newest first, as far back as they are kept. One that is not there begins where the main one is."""
+    ref = metadata.refs.get(branch) or metadata.refs.get(MAIN_BRANCH)
     known = {each.snapshot_id: each for each in metadata.snapshots}
     at = known.get(ref.snapshot_id) if ref is not None else None
     while at is not None:
