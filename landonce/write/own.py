@@ -64,7 +64,8 @@ class OwnView:
 
 
 def own_state(view: OwnView) -> LedgerState | None:
-    """The ledger's state. After a rollback its numbers go on past all that were ever used, and only the position goes back."""
+    """The ledger's state. After a rollback its numbers go on past all that were ever used, and only the position goes back:
+    the mark that is made next must not carry the number of a batch that it does not cover."""
     last, standing = view.last, view.standing
     if last is None:
         return None
@@ -79,9 +80,8 @@ def own_state(view: OwnView) -> LedgerState | None:
             command="landonce state accept-position {file}   (the last commit counts), or roll the table to a snapshot of it",
         )
     base = standing.state if standing is not None else _from_the_beginning(last.state)
-    return replace(
-        base, epoch=last.state.epoch, version=last.state.version, batch=last.state.batch, owner=last.state.owner
-    )
+    batch = last.state.batch + 1
+    return replace(base, epoch=last.state.epoch, version=last.state.version, batch=batch, owner=last.state.owner)
 
 
 def _from_the_beginning(state: LedgerState) -> LedgerState:
@@ -91,8 +91,8 @@ def _from_the_beginning(state: LedgerState) -> LedgerState:
     return replace(state, positions=positions, totals=Totals())
 
 
-def own_verdict(expected: OwnView, seen: OwnView, old: LedgerState, new: LedgerState) -> Verdict:
-    """May `old` become `new` in a table that is `seen` so? `MOVED` means that the table was rolled back since.
+def own_verdict(expected: OwnView, seen: OwnView, new: LedgerState) -> Verdict:
+    """May the state become `new` in a table that is `seen` so? `MOVED` means that the table was rolled back since.
 
     Whether somebody else took the table is told by the copy, for a rollback may have removed the mark that would tell.
     """
@@ -106,7 +106,7 @@ def own_verdict(expected: OwnView, seen: OwnView, old: LedgerState, new: LedgerS
     if last is not None and key(last.state) == key(new):
         return Verdict.MOVED if seen.rolled_back else Verdict.DONE
     if _snapshot(last) != _snapshot(expected.last):
-        return Verdict.FENCED if last is None or last.state.owner != old.owner else Verdict.MOVED
+        return Verdict.FENCED if last is None or last.state.owner != new.owner else Verdict.MOVED
     same = _snapshot(seen.standing) == _snapshot(expected.standing) and seen.uncertain is expected.uncertain
     return Verdict.GO if same else Verdict.MOVED
 

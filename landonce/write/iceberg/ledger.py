@@ -78,7 +78,7 @@ class TableLedger(Ledger):
     def glance(self, held: LedgerState) -> None:
         """Raises `Fenced` or `RolledBack` if somebody touched the table since this driver did."""
         seen = self._look(self._place.load())
-        refuse(own_verdict(self._known(), seen, held, held), held, seen)
+        refuse(own_verdict(self._known(), seen, held), held, seen)
 
     def commit(
         self,
@@ -100,7 +100,7 @@ class TableLedger(Ledger):
 
         def judge(table: Table) -> Verdict:
             seen = self._look(table)
-            verdict = own_verdict(self._known(), seen, old, new)
+            verdict = own_verdict(self._known(), seen, new)
             refuse(verdict, old, seen)
             return verdict
 
