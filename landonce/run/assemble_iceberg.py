@@ -42,6 +42,9 @@ def file_recipe(parts: Parts) -> FileRecipe:
         raise ConfigError(
             "transform.select: the tables' columns say nothing about the records; declare `source.kafka.schema`."
         )
+    by = sink.routing.field
+    if config.transform.select and by is not None and "." in by:
+        raise ConfigError(f"sink.iceberg: with `select`, records are routed by a column of its result, not by {by!r}.")
     told = sink.told.changes
     return FileRecipe(
         pipeline=config.pipeline,

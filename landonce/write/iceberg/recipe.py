@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyspark
 
 from landonce.plan.blocks import Block, Kind
@@ -78,11 +79,13 @@ class FileRecipe:
 
     @property
     def target(self) -> Schema:
-        """What expressions may make: the columns of all tables, and the one that routes."""
+        """What expressions may make: the columns of all tables, or of those that may be made, and the one that routes."""
         fields: dict[str, Field] = {}
-        for table in self.tables:
-            for each in table.schema.fields:
-                fields.setdefault(each.name, each)
+        schemas = [table.schema for table in self.tables] or ([self.declared] if self.declared else [])
+        for each in (field for schema in schemas for field in schema.fields):
+            fields.setdefault(each.name, each)
+        if self.routing.field is not None:
+            fields.setdefault(self.routing.field, Field(self.routing.field, pa.string()))
         return Schema(tuple(fields.values()))
 
     def by_name(self) -> Mapping[str, TableRecipe]:
