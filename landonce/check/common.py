@@ -127,15 +127,19 @@ def spark(parts: Parts, world: World, *, start: bool) -> Iterator[Finding]:
 
 
 def _examined(parts: Parts, recipe: Recipe | FileRecipe) -> Iterator[Finding]:
+    from pyspark.sql import SparkSession
+
     from landonce.run import transform
     from landonce.run.session import open_session
 
+    borrowed = SparkSession.getActiveSession()
     session = open_session(parts.config.pipeline, parts.config.spark)
     try:
         transform.examine(session, recipe)
         yield Finding(Level.OK, "select and where are row-wise and deterministic, and fit the table")
     finally:
-        session.stop()
+        if borrowed is None:
+            session.stop()
 
 
 def dead_letters(parts: Parts) -> Iterator[Finding]:

@@ -17,8 +17,9 @@ from landonce.run.assemble import Parts, declared_schema
 from landonce.run.assemble_iceberg import file_recipe
 from landonce.write.iceberg.catalog import telling
 from landonce.write.iceberg.jvm import spark_name
-from landonce.write.iceberg.lake import table_recipe
 from landonce.write.iceberg.ledger import TableLedger
+from landonce.write.iceberg.names import schema_for
+from landonce.write.iceberg.recipe import TableRecipe
 from landonce.write.iceberg.survey import Seen, embedded_file, names_of, survey
 from landonce.write.sink import Finding, Level
 
@@ -49,9 +50,18 @@ def _catalog(parts: Parts, world: World) -> Iterator[Finding]:
         yield from writable(folder, f"none yet: the first run makes {path}", f"mkdir -p {path.parent}")
         return
     with telling(spec):
-        count = len(parts.iceberg.catalog.list_namespaces())
+        there = {each: bool(parts.iceberg.catalog.namespace_exists(each)) for each in _namespaces(parts)}
     world.catalog = True
-    yield Finding(Level.OK, f"{spec.identity} answers, and has {count} namespaces")
+    yield Finding(Level.OK, f"{spec.identity} answers")
+    for namespace, found in there.items():
+        made = ", and is made with its first table" if parts.iceberg.told.create else ""
+        yield Finding(Level.OK, f"namespace {namespace} is " + ("there" if found else f"not there yet{made}"))
+
+
+def _namespaces(parts: Parts) -> tuple[str, ...]:
+    routing = parts.iceberg.routing
+    names = (*parts.iceberg.static, *([routing.template] if routing.template is not None else []))
+    return tuple(sorted({name.rpartition(".")[0] for name in names} - {""}))
 
 
 def _ledger(parts: Parts, world: World) -> Iterator[Finding]:
@@ -60,10 +70,10 @@ def _ledger(parts: Parts, world: World) -> Iterator[Finding]:
         yield from common.outside_ledger(parts, world)
         return
     where = f"the table {parts.iceberg.static[0]} itself, branch {parts.iceberg.told.branch}"
-    world.state = ledger.load() if _askable(parts, world) else None
-    world.ledger = _askable(parts, world)
-    if not world.ledger:
+    if not _askable(parts, world):
         return
+    world.state = ledger.load() if world.catalog else None
+    world.ledger = True
     if world.state is None:
         yield Finding(Level.OK, f"{where}; it says nothing of this pipeline yet")
         return
@@ -141,23 +151,24 @@ def _template(parts: Parts, world: World) -> Iterator[Finding]:
 
 def _records(parts: Parts, world: World) -> Iterator[Finding]:
     """What a record becomes, for each table that is there and fit."""
-    told = parts.iceberg.told
+    told, declared = parts.iceberg.told, declared_schema(parts.config)
     recipe = file_recipe(parts)
     world.recipe = recipe
     common.same_fingerprint(world)
     there = {name: each.table for name, each in world.tables.items() if each.table is not None}
     fit = {
-        name: table_recipe(told, name, table)
+        name: schema_for(table, coordinates=told.coordinates, fold_case=told.case_insensitive, declared=declared)
         for name, table in there.items()
         if all(each.level is not Level.REFUSED for each in table_findings(told, name, table))
     }
-    world.recipe = replace(recipe, tables=tuple(fit[name] for name in sorted(fit))) if fit else None
+    tables = tuple(TableRecipe(name, schema, shape=None, scratch=None) for name, schema in sorted(fit.items()))
+    world.recipe = replace(recipe, tables=tables) if fit else None
     if told.changes is not None:
         yield Finding(Level.OK, f"records say what changed ({told.changes.mode}); a row is {', '.join(told.identity)}")
         return
     alone = len(fit) == 1
-    for name, each in sorted(fit.items()):
-        found = common.decoded(each.schema, recipe.max_record_bytes, "" if alone else f", for {name}")
+    for name, schema in sorted(fit.items()):
+        found = common.decoded(schema, recipe.max_record_bytes, "" if alone else f", for {name}")
         if alone or found.level is not Level.OK:
             yield found
     if not alone and fit:

@@ -63,7 +63,7 @@ def _refuse_foreign_rows(parts: Parts, world: World) -> None:
         if each.table is not None and holds(each.table, sink.told.branch, parts.config.source.kafka.topics):
             raise TargetAhead(
                 f"the table {name} holds records of these topics, and nothing in it says how far this pipeline had come",
-                command="take a new table, or the name of the pipeline that wrote them",
+                command="take a new table, the name of the pipeline that wrote them, or `landonce state import {file}`",
             )
 
 

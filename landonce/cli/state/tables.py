@@ -23,7 +23,9 @@ def accept_position(
     file: File,
     table: Annotated[
         str | None,
-        typer.Argument(help="One table of a fan-out. Without it: each one that is in doubt.", show_default=False),
+        typer.Argument(
+            help="One table of a fan-out. Without it: each one that is in doubt.", metavar="TABLE", show_default=False
+        ),
     ] = None,
     yes: Yes = False,
 ) -> None:
@@ -64,7 +66,7 @@ def _accept_own(parts: Parts, ledger: TableLedger, file: Path, *, yes: bool) -> 
 
 def forget_table(
     file: File,
-    table: Annotated[str, typer.Argument(help="The table, as the pipeline file calls it.", show_default=False)],
+    table: Annotated[str, typer.Argument(help="The table, with its namespace.", metavar="TABLE", show_default=False)],
     replay: Annotated[
         bool, typer.Option("--replay", help="Fill the new table up with what the pipeline delivered before.")
     ] = False,

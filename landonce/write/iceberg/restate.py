@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from pyiceberg.table import Table
 
@@ -35,11 +36,11 @@ def empty(place: Place) -> Build:
 
 
 def restate(place: Place, seen: TableView, mark: Mark) -> None:
-    """Writes the mark, unless the table is not the way it was `seen`."""
+    """Writes the mark, unless the table is not the way it was `seen`. One that was in doubt is not so any more."""
 
     def judge(table: Table) -> Verdict:
         now = table_view(place.identifier, look_at(table, place.pipeline, place.branch))
-        return verdict(seen, now, mark.state)
+        return verdict(seen, replace(now, uncertain=now.uncertain and not seen.uncertain), mark.state)
 
     build, told = empty(place), summary(mark)
     place.ensure_branch()
