@@ -82,7 +82,7 @@ class FileRecipe:
         """What expressions may make: the columns of all tables, or of those that may be made, and the one that routes."""
         fields: dict[str, Field] = {}
         schemas = [table.schema for table in self.tables] or ([self.declared] if self.declared else [])
-        for each in (field for schema in schemas for field in schema.fields):
+        for each in (found for schema in schemas for found in schema.fields):
             fields.setdefault(each.name, each)
         if self.routing.field is not None:
             fields.setdefault(self.routing.field, Field(self.routing.field, pa.string()))
