@@ -1,0 +1,83 @@
+"""The same pipelines in a catalog on PostgreSQL and in a real REST catalog: files, a merge by Spark, and format version 3."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from small_lakes import SmallLake, once
+
+from landonce.config.model import Spark
+from landonce.local import LocalKafka, LocalPostgres, LocalRestCatalog
+from landonce.local.jars import spark_jars
+from landonce.run.session import open_session
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def session() -> Iterator[SparkSession]:
+    extra = {
+        "spark.jars": ",".join(map(str, spark_jars())),
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    }
+    session = open_session("test", Spark(master="local[2]"), extra=extra)
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalPostgres]:
+    with LocalPostgres(tmp_path_factory.mktemp("postgres")) as server:
+        yield server
+
+
+@pytest.fixture(params=["postgres", "rest"])
+def lake(
+    request: pytest.FixtureRequest,
+    kafka: LocalKafka,
+    rest_catalog: LocalRestCatalog,
+    postgres: LocalPostgres,
+    new_topic: Callable[..., str],
+    tmp_path: Path,
+) -> SmallLake:
+    if request.param == "rest":
+        properties = {"type": "rest", "uri": rest_catalog.uri}
+    else:
+        uri = postgres.url.replace("postgresql://", "postgresql+psycopg://")
+        properties = {"type": "sql", "uri": uri, "warehouse": f"file://{tmp_path}/warehouse"}
+    return SmallLake(kafka, tmp_path, new_topic(), properties=properties)
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A table that no other test uses: the catalogs are shared."""
+    return f"db.t{abs(hash(request.node.name)) % 10**9}"
+
+
+def test_files_land_and_a_rollback_is_followed(lake: SmallLake, name: str) -> None:
+    lake.write_file({"table": name, "create": True, "partition_by": ["bucket(2, id)"]})
+    for first in (0, 5):
+        lake.produce([{"id": each} for each in range(first, first + 5)])
+        lake.run()
+    assert lake.offsets(name) == once(10)
+    lake.rollback(name, 1)
+    assert lake.offsets(name) == once(5)
+    lake.run()
+    assert lake.offsets(name) == once(10)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_changes_are_merged_by_spark(lake: SmallLake, name: str, version: int) -> None:
+    changes = {"identity": "id", "changes": {"mode": "operation", "field": "kind", "insert": ["c"], "delete": ["x"]}}
+    lake.write_file({"table": name, "create": True, "properties": {"format-version": version}, **changes})
+    lake.produce([{"id": 1, "kind": "c"}, {"id": 2, "kind": "c"}, {"id": 3, "kind": "c"}])
+    lake.run()
+    lake.produce([{"id": 2, "kind": "x"}, {"id": 3, "kind": "u"}, {"id": 4, "kind": "?"}])
+    totals = lake.run()
+    assert (totals.landed, totals.dead_lettered) == (2, 1)
+    assert lake.table(name).metadata.format_version == version
+    assert Counter((row["id"], row["kind"]) for row in lake.rows(name)) == Counter([(1, "c"), (3, "u")])
