@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,8 +13,9 @@ from pyspark.sql import SparkSession
 from small_lakes import SmallLake, once
 
 from landonce.config.model import Spark
-from landonce.local import LocalKafka, LocalPostgres, LocalRestCatalog
+from landonce.local import LocalKafka, LocalRestCatalog
 from landonce.local.jars import spark_jars
+from landonce.local.postgres import LocalPostgres
 from landonce.run.session import open_session
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -30,9 +33,13 @@ def session() -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="module")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalPostgres]:
-    with LocalPostgres(tmp_path_factory.mktemp("postgres")) as server:
+def postgres() -> Iterator[LocalPostgres]:
+    """Not in a folder of pytest's: the server of a root's tests runs as another user, who has to get in."""
+    folder = Path(tempfile.mkdtemp(prefix="landonce-test-"))
+    folder.chmod(0o755)
+    with LocalPostgres(folder, fsync=False) as server:
         yield server
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(params=["postgres", "rest"])
@@ -47,8 +54,7 @@ def lake(
     if request.param == "rest":
         properties = {"type": "rest", "uri": rest_catalog.uri}
     else:
-        uri = postgres.url.replace("postgresql://", "postgresql+psycopg://")
-        properties = {"type": "sql", "uri": uri, "warehouse": f"file://{tmp_path}/warehouse"}
+        properties = {"type": "sql", "uri": postgres.url, "warehouse": f"file://{tmp_path}/warehouse"}
     return SmallLake(kafka, tmp_path, new_topic(), properties=properties)
 
 
