@@ -105,8 +105,9 @@ class Committing(Hands):
             seen = self.ledger.load()
             if seen is None or key(seen) != key(held):
                 raise fenced(held, seen)
-            found = self.lake.dynamic() if held.fresh else ()
-            views = self.lake.look({*(table for table, _ in held.tables), *self.lake.tables, *found})
+            found = self.lake.discover() if held.fresh else ()
+            known = {*(table for table, _ in held.tables), *self.lake.tables} - {view.table for view in found}
+            views = (*found, *self.lake.look(known))
         marked = any(view.mark is not None for view in views)
         self._look_after = time.monotonic() + max(_LOOK_EVERY, _RARELY * (time.monotonic() - began))
         return Looked(views, self.lake.holds(topics) if held.fresh and not marked else "")

@@ -63,9 +63,6 @@ class Lake:
             self._places[table] = replace(self.sink.place(table), session=self.session)
         return self._places[table]
 
-    def dynamic(self) -> tuple[str, ...]:
-        return self.sink.dynamic()
-
     def start(self, sampled: Callable[[], Schema]) -> None:
         """Opens the tables that the file names, and makes those that are not there if it says so."""
         for name in self.sink.static:
@@ -132,19 +129,27 @@ class Lake:
 
     def look(self, names: Iterable[str]) -> tuple[TableView, ...]:
         """The tables as they are now."""
-        return tuple(self._view(name) for name in sorted(names))
+        views = tuple(self._view(name) for name in sorted(names))
+        for view in views:
+            if view.uuid and view.table not in self._opened:
+                self.admit(view.table)
+        return views
+
+    def discover(self) -> tuple[TableView, ...]:
+        """Tables of the template that carry this pipeline's mark: for a ledger that does not know them. Others that happen to
+        have such a name are left alone."""
+        marked = (name for name in self.sink.dynamic() if self._view(name).batch)
+        return self.look(marked)
 
     def _view(self, name: str) -> TableView:
         place = self.place(name)
-        if not place.exists():
-            return TableView(name)
-        if name not in self._opened:
-            self.admit(name)
-        return self._seen(place, place.load())
+        return self._seen(place, place.load()) if place.exists() else TableView(name)
 
     def holds(self, topics: tuple[str, ...]) -> str:
-        """The first table that holds a record of these topics."""
-        return next((each for each in self.tables if holds(self.place(each).load(), self.sink.told.branch, topics)), "")
+        """The first table of the file that holds a record of these topics."""
+        return next(
+            (each for each in self.sink.static if holds(self.place(each).load(), self.sink.told.branch, topics)), ""
+        )
 
     def commit(
         self, expected: TableView, mark: Mark, files: tuple[Any, ...], valid_through: int | None
