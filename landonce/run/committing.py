@@ -74,8 +74,9 @@ class Committing(Hands):
         return time.monotonic() > self._look_after
 
     def acquired(self, state: LedgerState) -> str:
-        """Dead letters of a batch that was committed by a driver that was killed right then are published now."""
-        del state
+        """What a driver that was killed left behind is put in order: staging branches go, and dead letters of a batch that it
+        had just committed are published."""
+        self.lake.tidy(state.epoch)
         if self.own is None:
             return ""
         self.letters.publish_left(self.own.letters)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,6 +14,7 @@ from landonce.errors import TableUnfit
 from landonce.read.schema import Schema
 from landonce.write.iceberg import evolve, jvm
 from landonce.write.iceberg.commit import Attempt, Place
+from landonce.write.iceberg.coordinates import COLUMNS
 from landonce.write.iceberg.create import Creation, create_table, upgrade_statement
 from landonce.write.iceberg.ledger import Build
 from landonce.write.iceberg.look import holds, look_at
@@ -26,7 +26,7 @@ from landonce.write.iceberg.recipe import FileRecipe, TableRecipe, Wants
 from landonce.write.iceberg.scratch import Scratch
 from landonce.write.iceberg.shape import TableShape, ensure_unpartitioned_spec, fast_path
 from landonce.write.iceberg.sink import IcebergSink
-from landonce.write.iceberg.staged import StageOf, stage
+from landonce.write.iceberg.staged import StageOf, drop_stage, drop_stages, stage
 from landonce.write.marks import Mark, TableView, Verdict, verdict
 
 
@@ -42,8 +42,6 @@ class Lake:
     """Spark with Iceberg's runtime, for what Arrow cannot write."""
     _places: dict[str, Place] = field(default_factory=dict)
     _opened: dict[str, Table] = field(default_factory=dict)
-    _staging: threading.Lock = field(default_factory=threading.Lock)
-    """A session's settings change while it stages, so tables take turns."""
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -174,12 +172,11 @@ class Lake:
             return lambda table, told, properties: place.appending(table, files, told, properties)
 
         def staging(table: Table, told: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
+            session, spec = self.session(), self.sink.spec
             branch = StageOf(place.pipeline, int(told["landonce.epoch"]), int(told["landonce.batch"])).new_name()
-            with self._staging:
-                staged = stage(
-                    self.session(), self.sink.spec, name, branch, place.head(table), files, self._how(name), told
-                )
-            return place.publishing(table, staged, branch, told, properties)
+            staged = stage(session, spec, name, branch, place.head(table), files, self._how(name), told)
+            attempt = place.publishing(table, staged, branch, told, properties)
+            return replace(attempt, discard=lambda: drop_stage(session, spec, name, branch))
 
         return staging
 
@@ -187,10 +184,18 @@ class Lake:
         return any(each.name == name and each.scratch is not None for each in self.recipe.tables)
 
     def _how(self, name: str) -> Append | Merge:
+        """Columns that the pipeline does not fill are left as they are in a row that changes."""
         if self.sink.told.changes is None:
             return Append()
-        columns = tuple(self._opened[name].schema().column_names)
-        return Merge(self.sink.told.identity, columns)
+        mine = {each.name for each in self.recipe.by_name()[name].schema.fields} | set(COLUMNS)
+        columns = self._opened[name].schema().column_names
+        return Merge(self.sink.told.identity, tuple(each for each in columns if each in mine))
+
+    def tidy(self, epoch: int) -> None:
+        """Removes the staging branches that earlier drivers left."""
+        for each in self.recipe.tables:
+            if each.scratch is not None:
+                drop_stages(self.session(), self.sink.spec, each.name, self.sink.pipeline, epoch)
 
     def clear(self, files: Mapping[str, tuple[Any, ...]]) -> None:
         """Removes what only waited for Spark."""

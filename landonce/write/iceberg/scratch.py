@@ -15,6 +15,7 @@ from pyiceberg.table import Table
 from landonce.config.secrets import redact
 from landonce.errors import TargetUnavailable
 from landonce.write.iceberg.naming import Origin
+from landonce.write.iceberg.plain import plain
 
 FOLDER = "landonce-staged"
 
@@ -36,7 +37,7 @@ class Scratch:
         path = f"{self.folder}/{origin.file_name()}"
         try:
             with self._open().new_output(path).create() as stream:
-                pq.write_table(rows, stream, compression="lz4")
+                pq.write_table(plain(rows), stream, compression="lz4")
         except OSError as error:
             raise TargetUnavailable(f"the storage did not take a file: {redact(str(error))}") from None
         return path
