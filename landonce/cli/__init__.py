@@ -16,6 +16,7 @@ import typer
 from landonce.cli.check import check
 from landonce.cli.demo import demo
 from landonce.cli.local import down, up
+from landonce.cli.maintain import maintain
 from landonce.cli.output import out, say_defect, say_error
 from landonce.cli.run import run
 from landonce.cli.state import state
@@ -26,7 +27,7 @@ _TRY, _RUN, _LOOK = "See it work", "Run a pipeline", "Look and decide"
 
 app = typer.Typer(
     name="landonce",
-    help="Kafka records land exactly once in ClickHouse.",
+    help="Kafka records land exactly once in ClickHouse and Apache Iceberg.",
     epilog="Begin with `landonce demo` or `landonce up`. Exit codes: 0 done, 1 not exact or refused, "
     "2 the file or the call is wrong, 3 halted for a person, 4 taken over by a newer driver, 5 something was away.",
     no_args_is_help=True,
@@ -40,6 +41,7 @@ app.command(rich_help_panel=_TRY)(up)
 app.command(rich_help_panel=_TRY)(down)
 app.command(rich_help_panel=_RUN)(check)
 app.command(rich_help_panel=_RUN)(run)
+app.command(rich_help_panel=_RUN)(maintain)
 app.command(rich_help_panel=_LOOK)(verify)
 app.add_typer(state, name="state", rich_help_panel=_LOOK)
 
@@ -59,7 +61,7 @@ def _options(
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Kafka records land exactly once in ClickHouse."""
+    """Kafka records land exactly once in ClickHouse and Apache Iceberg."""
 
 
 def main() -> None:
