@@ -71,8 +71,7 @@ class Driver:
             reach(f"{effect.step.value}.before")
             try:
                 reply = self._patiently(lambda effect=effect: self._perform(effect))  # type: ignore[misc]
-            except RolledBack as told:
-                self.observer.trouble(told.what)
+            except RolledBack:  # taking the pipeline anew says what happened
                 driver, effect = self.hands.begin()
                 continue
             reach(f"{effect.step.value}.after")

@@ -127,9 +127,11 @@ class Place:
 
     def ensure_branch(self) -> None:
         """A branch that is not there begins where the main one is, so that its readers see the whole table."""
+        if self.branch == MAIN_BRANCH:
+            return
         table = self.load()
         main = table.metadata.refs.get(MAIN_BRANCH)
-        if self.branch == MAIN_BRANCH or self.branch in table.metadata.refs or main is None:
+        if self.branch in table.metadata.refs or main is None:
             return
         attempt = Attempt(
             (_points(self.branch, main.snapshot_id),), (_still(table), _head_is(self.branch, None)), main.snapshot_id

@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 
 from landonce.errors import TableReplaced
 from landonce.record.ledger import Ledger, LedgerState, Note
-from landonce.record.swap import check_change
+from landonce.record.swap import check_change, key
 from landonce.write.iceberg.commit import Attempt, Place
 from landonce.write.iceberg.look import look_at
 from landonce.write.iceberg.marker import journal_name, summary
@@ -71,7 +71,9 @@ class TableLedger(Ledger):
 
     def change(self, old: LedgerState, new: LedgerState, note: Note | None = None) -> LedgerState:
         check_change(self.pipeline, old, new)
-        if new.pending is None:
+        last = self._view.last if self._view else None
+        recorded = last is not None and key(last.state) == key(new)
+        if new.pending is None and not recorded:
             self.commit(old, new, self._empty, note=note)
         return new
 
