@@ -1,0 +1,126 @@
+"""Records that change rows, under kills: after every batch the table is what a dict is that the changes were replayed in.
+
+Keys move between partitions of the table, partition values are null at times, and rows are deleted and come back. The driver
+is killed with the merge staged and not published, published and not recorded, and with files that wait for Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from string import Template
+
+import iceberg_oracle
+import pytest
+from confluent_kafka import Producer
+from harness import Drivers, Home
+from scene import freeze, wake
+
+from landonce.local import LocalKafka
+
+pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(900)]
+
+_PIPELINE = Template("""\
+pipeline: chaos
+source:
+  kafka: {bootstrap_servers: "$bootstrap", topics: [$topic], schema: "id BIGINT, city STRING, n BIGINT"}
+sink:
+  iceberg:
+    table: db.people
+    create: true
+    identity: id
+    partition_by: [city, "bucket(4, id)"]
+    properties: {format-version: $version}
+    changes: {mode: operation, field: op}
+batch: {interval: 0s, max_rows: 1000, block_rows: 40}
+dead_letters: {path: dead}
+stall: 60s
+spark: {master: "local[2]"}
+""")
+_TAKEN = 1
+"""Commits before that of the first batch: taking the table. A new one is bound by another."""
+
+
+class People:
+    """The changes, and the dict that they are replayed in. A key stays in one partition of the topic."""
+
+    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+        self.rows: dict[int, tuple[str | None, int]] = {}
+        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+        self._topic = topic
+        self._random = random.Random(7)
+        self._number = 0
+
+    def change(self, count: int) -> None:
+        for _ in range(count):
+            self._number += 1
+            key = self._random.randrange(60)
+            if key in self.rows and self._random.random() < 0.3:
+                del self.rows[key]
+                told: dict[str, object] = {"op": "d", "id": key}
+            else:
+                city = self._random.choice(["Rome", "Oslo", "Bern", None])
+                told = {"op": "u" if key in self.rows else "c", "id": key, "city": city, "n": self._number}
+                self.rows[key] = (city, self._number)
+            self._producer.produce(self._topic, json.dumps(told), partition=key % 2)
+        assert self._producer.flush(30) == 0
+
+
+def found(folder: Path) -> dict[int, tuple[str | None, int]]:
+    rows = iceberg_oracle.embedded(folder).load_table("db.people").scan().to_arrow().to_pylist()
+    assert len({row["id"] for row in rows}) == len(rows), "a key is there twice"
+    return {row["id"]: (row["city"], row["n"]) for row in rows}
+
+
+def branches(folder: Path) -> set[str]:
+    return set(iceberg_oracle.embedded(folder).load_table("db.people").metadata.refs)
+
+
+@pytest.mark.parametrize("version", [2, pytest.param(3, marks=pytest.mark.long)])
+def test_the_table_is_the_dict_after_every_batch(
+    tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str], version: int
+) -> None:
+    topic = new_topic(partitions=2)
+    home = Home(tmp_path)
+    home.save(_PIPELINE.substitute(bootstrap=kafka.bootstrap_servers, topic=topic, version=version))
+    people = People(kafka.bootstrap_servers, topic)
+    with Drivers(home) as drivers:
+        for place, skip in (
+            ("files.after", 0),
+            ("attempt.before", _TAKEN),
+            ("attempt.after", _TAKEN),
+            ("commit.after", 0),
+        ):
+            people.change(200)
+            drivers.kill_at(place, skip=skip)
+            people.change(50)
+            run = drivers.start()
+            assert run.finish() == 0, run.tail()
+            assert found(tmp_path) == people.rows, place
+            assert branches(tmp_path) == {"main"}, "what was staged and not published is gone"
+        assert not list(tmp_path.glob("dead/*.jsonl"))
+
+
+def test_a_stale_merge_cannot_land_on_a_newer_head(
+    tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]
+) -> None:
+    topic = new_topic(partitions=2)
+    home = Home(tmp_path)
+    home.save(_PIPELINE.substitute(bootstrap=kafka.bootstrap_servers, topic=topic, version=2))
+    people = People(kafka.bootstrap_servers, topic)
+    people.change(200)
+    go = tmp_path / "go"
+    with Drivers(home) as drivers:
+        stale = drivers.start("attempt.before", skip=_TAKEN + 1, go=go)
+        stale.wait_reached()
+        freeze(stale)
+        people.change(200)
+        newer = drivers.start()
+        assert newer.finish() == 0, newer.tail()
+        assert found(tmp_path) == people.rows
+        go.touch()
+        wake(stale)
+        assert stale.finish() == 4, stale.tail()
+        assert found(tmp_path) == people.rows
