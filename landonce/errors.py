@@ -32,6 +32,7 @@
         ├── PositionUncertain     a table's history is gone, and with it how far it had come
         ├── GapRefused            an outside source skipped offsets
         ├── RewindRefused         an outside source went back to where it must not
+        ├── ImportRefused         another writer of the table did not stop cleanly, or nothing tells where it did
         ├── OutcomeUnknown        whether a write landed is not known, and the sink cannot be asked
         ├── NothingToInfer        no schema was declared and there is no record to take one from
         ├── PlanPending           a plan is pending, and what was asked for would forget it
@@ -195,6 +196,10 @@ class GapRefused(Halt):
 
 class RewindRefused(Halt):
     """An outside source went back to where it must not."""
+
+
+class ImportRefused(Halt):
+    """Another writer of the table did not stop cleanly, or nothing tells where it did."""
 
 
 class OutcomeUnknown(Halt):

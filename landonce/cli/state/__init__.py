@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import typer
 
+from landonce.cli.state.importing import import_position
 from landonce.cli.state.plans import accept_change, fill
 from landonce.cli.state.show import show
 from landonce.cli.state.source import accept_gap, rebase
 from landonce.cli.state.tables import accept_position, forget_table
 
 _LOOK, _SOURCE, _PLAN, _TABLE = "Look", "The source changed", "A plan is pending", "A table changed (Iceberg)"
+_MOVE_IN = "Move in (Iceberg)"
 
 state = typer.Typer(
     help="Look at a pipeline's ledger, and decide what only a person can decide.\n\n"
@@ -28,3 +30,4 @@ state.command(rich_help_panel=_PLAN)(fill)
 state.command("accept-change", rich_help_panel=_PLAN)(accept_change)
 state.command("accept-position", rich_help_panel=_TABLE)(accept_position)
 state.command("forget-table", rich_help_panel=_TABLE)(forget_table)
+state.command("import", rich_help_panel=_MOVE_IN)(import_position)

@@ -1,0 +1,149 @@
+"""`landonce state import`: go on where another writer of the table stopped."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+from pyiceberg.table import Table
+
+from landonce.cli.files import File, opened
+from landonce.cli.output import out
+from landonce.cli.state.decide import Yes, loaded, new_owner
+from landonce.cli.state.lake import committing, tables_of
+from landonce.errors import ConfigError
+from landonce.move_in.adopt import adopt, nothing_known
+from landonce.move_in.checkpoint import CheckpointFolder
+from landonce.move_in.control import Cluster
+from landonce.move_in.found import Found, refused
+from landonce.move_in.writers import ConnectSink, StreamingQuery, Writer
+from landonce.record.ledger import LedgerState
+from landonce.record.operate import Decision
+from landonce.run.assemble import Parts
+from landonce.write.iceberg.commit import Attempt
+from landonce.write.iceberg.ledger import Build, TableLedger
+from landonce.write.iceberg.restate import empty
+from landonce.write.iceberg.sink import IcebergSink
+
+
+def import_position(
+    file: File,
+    connector: Annotated[
+        str | None,
+        typer.Option(
+            "--from-connect",
+            metavar="NAME",
+            help="The connector that wrote the table: Iceberg's sink for Kafka Connect.",
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--from-checkpoint",
+            metavar="PATH",
+            help="The checkpoint of the Spark streaming query that wrote the table.",
+        ),
+    ] = None,
+    control_topic: Annotated[
+        str | None,
+        typer.Option(
+            "--control-topic", metavar="TOPIC", help="The connector's. Without it: the one that the table names."
+        ),
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option("--group", metavar="GROUP", help="The connector's. Without it: connect-NAME.")
+    ] = None,
+    yes: Yes = False,
+) -> None:
+    """Go on where another writer of the Iceberg table stopped, without gap or overlap.
+
+    Stop it first: what it committed last, and which offsets that covers, is read from the table's snapshots and from Kafka
+    or the checkpoint. This command says what it found, asks, and writes the position into the table (or the ledger), by an
+    empty snapshot. Then `landonce run` delivers what comes after. Never start the other writer again.
+
+    Refused, with nothing changed: the connector runs, or reported files that it did not commit yet (its consumer group is
+    ahead of the table then; start it again, let it commit, stop it); the history that would tell is gone; the checkpoint is
+    of another query; the topics are not those of the pipeline file; the pipeline has a position already.
+
+    As a rule such a table has no coordinate columns. Say `coordinates: false` in the file, or add `_topic string`, `_kafka_partition int`
+    and `_offset long` to the table: then `landonce verify` can prove what landonce lands.
+
+    Example: `landonce state import clicks.yaml --from-connect clicks-sink`
+
+    Example: `landonce state import clicks.yaml --from-checkpoint s3://bucket/checkpoints/clicks`
+    """
+    with opened(file) as parts:
+        if not isinstance(parts.sink, IcebergSink):
+            raise ConfigError("sink: only a pipeline to Iceberg can go on where another writer stopped.")
+        if (connector is None) == (checkpoint is None):
+            raise ConfigError("name the writer before, by --from-connect NAME or by --from-checkpoint PATH.")
+        if connector is not None:
+            writer: Writer = _connect(parts, connector, group or f"connect-{connector}", control_topic)
+        else:
+            writer = _query(parts, str(checkpoint))
+        state, found, decision = _prepare(parts, writer)
+        _explain(decision)
+        if not yes:
+            typer.confirm("Do it?", abort=True)
+        _adopt(parts, writer, state, found, decision)
+    out.print(f"[green]done[/], and recorded in the journal: epoch {decision.new.epoch}. Next:", end=" ")
+    out.print(f"landonce run {file}", markup=False)
+
+
+def _connect(parts: Parts, connector: str, group: str, control: str | None) -> ConnectSink:
+    kafka = parts.config.source.kafka
+    cluster = Cluster(kafka.bootstrap_servers, kafka.options, parts.consumer)
+    return ConnectSink(parts.iceberg, cluster, kafka.topics, connector, group, control)
+
+
+def _query(parts: Parts, checkpoint: str) -> StreamingQuery:
+    folder = CheckpointFolder(checkpoint, parts.iceberg.spec.properties)
+    return StreamingQuery(parts.iceberg, parts.config.source.kafka.topics, folder)
+
+
+def _prepare(parts: Parts, writer: Writer) -> tuple[LedgerState, Found, Decision]:
+    state = loaded(parts.ledger, parts)
+    marked = (each.name for each in tables_of(parts, state) if each.own is not None and each.own.last is not None)
+    nothing_known(state, next(marked, ""))
+    state = state or LedgerState(parts.config.pipeline, lineage=uuid.uuid4().hex)
+    found = writer.look()
+    view = parts.broker.survey(parts.config.source.kafka.topics)
+    return state, found, adopt(state, found, view, new_owner())
+
+
+def _explain(decision: Decision) -> None:
+    for line in decision.does:
+        out.print(line, markup=False)
+    for line in decision.costs:
+        out.print(line, style="yellow", markup=False)
+
+
+def _adopt(parts: Parts, writer: Writer, state: LedgerState, found: Found, decision: Decision) -> None:
+    """Writes the position, unless the writer did anything since it was looked at."""
+    with committing(parts) as place:
+        if writer.look() != found:
+            raise _went_on(found)
+        if isinstance(parts.ledger, TableLedger):
+            mine = place(parts.iceberg.static[0])
+            build = _only_if_stopped(empty(mine), mine.identifier, writer, found)
+            parts.ledger.commit(state, decision.new, build, note=decision.note())
+        else:
+            parts.ledger.create(state)
+            parts.ledger.change(state, decision.new, decision.note())
+
+
+def _only_if_stopped(build: Build, name: str, writer: Writer, found: Found) -> Build:
+    """Judged on the very metadata that each attempt is made against: a commit that comes late is not written over."""
+
+    def judged(table: Table, told: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
+        if (writer.told(name, table),) != found.told:
+            raise _went_on(found)
+        return build(table, told, properties)
+
+    return judged
+
+
+def _went_on(found: Found) -> Exception:
+    return refused(f"{found.writer} went on while this was decided.", "stop it, then import")
