@@ -33,7 +33,10 @@ def verify(
     what the table and the dead letters hold. Trusts nothing of the run but the ledger's bounds. Changes nothing, and
     may run beside the pipeline.
 
-    Exit code 0 if it is exact, 1 if anything is missing, duplicated or unexpected.
+    Where records change rows, the last change of every key counts. In Iceberg, one snapshot of the branch is judged, and a
+    data file that is registered more than once is named with the snapshots that did it.
+
+    Exit code 0 if it is exact, 1 if anything is missing, duplicated, unexpected or stale.
 
     Example: `landonce verify clicks.yaml --json`
     """

@@ -1,12 +1,13 @@
 """Verify: an audit that trusts nothing of the run.
 
-    read (plain consumer) ─► expect (decode, where) ─► judge ◄─ held (target), letters (dead letters)
-                                                        │
-                                                      report
+    topic (plain consumer) ─► expect (decode, where, route) ─► judge ◄─ held (tables), letters (dead letters)
+                                                                │
+                                                              report ─► words
 
 The topic is read again by code that shares nothing with `landonce.read.records`; what a record should have become is
-decided by the pipeline's own decoding and `where`, for that is the definition of it. Only the bounds of the audit come
-from the ledger. Everything works in windows, so that memory does not grow with the topic. Nothing is written.
+decided by the pipeline's own decoding, `where` and routing, for they are the definition of it. Only the bounds of the audit
+come from the ledger. The topic is read in windows, so that memory does not grow with its bytes. Of a table in Iceberg an
+index of offsets is kept (`held.offsets`), and where records change rows, every key (`keys`). Nothing is written.
 """
 
 from landonce.verify.audit import Auditor

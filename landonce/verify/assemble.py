@@ -121,8 +121,12 @@ def _compacted(parts: Parts) -> frozenset[str]:
 
 def _session(parts: Parts, stack: ExitStack) -> SparkSession:
     """Spark is started only if there is something for it to evaluate."""
+    from pyspark.sql import SparkSession
+
     from landonce.run.session import open_session
 
+    borrowed = SparkSession.getActiveSession() is not None
     session = open_session(parts.config.pipeline, parts.config.spark)
-    stack.callback(session.stop)
+    if not borrowed:
+        stack.callback(session.stop)
     return session

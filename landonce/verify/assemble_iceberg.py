@@ -20,7 +20,7 @@ from landonce.verify.keyed import KeyedAudit
 from landonce.verify.sorting import ByField, Changing
 from landonce.verify.table import RowsAudit, TableAudit
 from landonce.write.iceberg.catalog import telling
-from landonce.write.iceberg.names import schema_for
+from landonce.write.iceberg.lake import table_recipe
 from landonce.write.iceberg.recipe import FileRecipe, TableRecipe
 from landonce.write.iceberg.sink import IcebergSink
 
@@ -59,15 +59,13 @@ class IcebergTables:
     @cached_property
     def recipe(self) -> FileRecipe:
         """What the file says of records, and the columns of the tables that are there."""
-        schemas = {name: self.schema_of(name) for name in self.known()}
-        tables = tuple(TableRecipe(name, each, None, None) for name, each in schemas.items() if each is not None)
-        return replace(file_recipe(self.parts), tables=tables)
+        tables = (self._told(name) for name in self.known())
+        return replace(file_recipe(self.parts), tables=tuple(each for each in tables if each is not None))
 
     def schema_of(self, table: str) -> Schema | None:
         """What a record is decoded to; None if the table is not there."""
-        there = self._load(table)
-        told = self.sink.told
-        return schema_for(there, coordinates=True, fold_case=told.case_insensitive) if there is not None else None
+        told = self._told(table)
+        return told.schema if told is not None else None
 
     def decoder_of(self, table: str) -> Decoder | None:
         """None where records for the table are dead letters. One that should be there and is not may take anything."""
@@ -79,6 +77,11 @@ class IcebergTables:
         if recipe.changes is not None:
             return Changing(schema, self.sink.told.identity, recipe.changes, recipe.max_record_bytes)
         return PlainDecoder(schema, recipe.max_record_bytes)
+
+    def _told(self, table: str) -> TableRecipe | None:
+        there = self._load(table)
+        declared = declared_schema(self.parts.config)
+        return table_recipe(self.sink.told, table, there, declared) if there is not None else None
 
     def _load(self, table: str) -> Table | None:
         with telling(self.sink.spec):

@@ -6,14 +6,16 @@
     deletion                 none                         fine
     insert or update         none                         missing
     insert or update         only of an older change      stale
-    deletion                 any                          unexpected
+    deletion                 only of an older change      unexpected
+    any                      of a later offset            unexpected
     any                      more than one                duplicated
     none                     in the range that is judged  unexpected
 
 A row of a change at or above the end of that range is in flight and takes the place of any other; a key that such a change
 deleted is not missed. Rows from below the range are not judged unless their key was changed in it. Kafka keeps the changes
 of one key in order within a partition only: where a key has changes in several partitions, the last of any of them may
-stand, and if one of these is a deletion, none.
+stand, and if one of these is a deletion, none. Of a compacted topic it is taken that it keeps the last change of every key;
+a row of a change that is gone is counted as vanished.
 
 Everything is columnar. Memory grows with the number of distinct keys, of the topic and of the table.
 """
@@ -112,9 +114,13 @@ class _Judging:
         self._known = here
         self._flying = here & (rows.offset >= limits.ends[rows.place])
         self._below = here & (rows.offset < limits.starts[rows.place])
-        self._right = here & ~self._flying & self._stands()
+        last, deleted = self._last_of_rows()
+        judged = here & ~self._flying & (last >= 0)
+        self._right = judged & (rows.offset == last) & ~deleted
+        self._ahead = judged & (rows.offset > last)
+        self._gone = self._ahead & limits.compacted[rows.place]
         self._changed = self._any(changes.key)
-        self._settled = self._any(rows.key[self._right | self._flying])
+        self._settled = self._any(rows.key[self._right | self._flying | self._ahead])
         self._held = np.bincount(rows.key, minlength=count)
         self._entries = np.bincount(changes.key, minlength=count)
         self._deletions = np.bincount(changes.key[changes.deleted], minlength=count)
@@ -125,12 +131,12 @@ class _Judging:
         wrong = self._changed & (self._held > 0) & ~self._settled
         loose = ~self._changed[self._rows.key]
         strange = loose & self._known & ~self._flying & ~self._below
-        vanished = strange & self._limits.compacted[self._rows.place]
+        vanished = self._gone | (strange & self._limits.compacted[self._rows.place])
         faults = {
             Fault.MISSING: self._told(must & (self._held == 0)),
             Fault.STALE: self._told(wrong & ~gone),
             Fault.DUPLICATED: self._told(self._held > 1),
-            Fault.UNEXPECTED: self._told_by_row((wrong & gone)[self._rows.key] | (strange & ~vanished)),
+            Fault.UNEXPECTED: self._told_by_row((wrong & gone)[self._rows.key] | ((strange | self._ahead) & ~vanished)),
         }
         return JudgedKeys(
             expected=self._per_place(self._told(self._changed & ~gone).places),
@@ -143,19 +149,18 @@ class _Judging:
             faults={fault: each for fault, each in faults.items() if len(each.keys)},
         )
 
-    def _stands(self) -> Mask:
-        """Rows of the last change of their key in their own partition, if that is no deletion."""
+    def _last_of_rows(self) -> tuple[Offsets, Mask]:
+        """For each row the last change of its key in its own partition: its offset, -1 if there is none, and whether it
+        is a deletion."""
         changes, rows, places = self._changes, self._rows, len(self._limits.ends)
-        alive = ~changes.deleted
-        code = (changes.key * places + changes.place)[alive]
+        code = changes.key * places + changes.place
         order = np.argsort(code)
-        code, offset = code[order], changes.offset[alive][order]
-        if not len(code):
-            return np.zeros(len(rows.key), np.bool_)
+        code = np.append(code[order], -1)
+        offset, deleted = np.append(changes.offset[order], -1), np.append(changes.deleted[order], False)
         wanted = rows.key * places + rows.place
-        at = np.minimum(np.searchsorted(code, wanted), len(code) - 1)
-        stands: Mask = (code[at] == wanted) & (offset[at] == rows.offset)
-        return stands
+        at = np.searchsorted(code[:-1], wanted)
+        found = (code[at] == wanted) & (rows.place != UNKNOWN)
+        return np.where(found, offset[at], -1), found & deleted[at]
 
     def _told(self, keys: Mask) -> Faulty:
         """These keys, told by their last change; by one of their rows where no record changed them."""

@@ -71,6 +71,7 @@ class KeyedAudit(TableAudit):
             reports,
             doubled=doubled,
             notes=(*self._held.notes(), *self._notes(judged)),
+            as_of=self._held.as_of(),
             keys=tuple(self._told(judged)),
             changes=self._last.changes,
         )

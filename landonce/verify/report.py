@@ -53,6 +53,8 @@ class TableReport:
     doubled: tuple[Doubled, ...] = ()
     """Data files that are registered more than once."""
     notes: tuple[str, ...] = ()
+    as_of: str = ""
+    """What exactly was looked at, where a table has several states."""
     keys: tuple[KeyFault, ...] = ()
     """Where records change rows: some of the keys at fault."""
     changes: int | None = None
@@ -81,6 +83,7 @@ class TableReport:
         told = [each for each in self.partitions if each.expected or each.before or each.in_flight or not each.exact]
         return {
             "table": self.table,
+            "as_of": self.as_of,
             "exact": self.exact,
             "totals": {
                 **{name: self.total(name) for name in _OF_TABLES},

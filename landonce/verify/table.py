@@ -106,6 +106,7 @@ class RowsAudit(TableAudit):
             tuple(each for each in strays if each.partition not in known),
             doubled,
             self._held.notes(),
+            self._held.as_of(),
         )
 
     def _catch_up(self, bound: Bounds, to: int, *, compacted: bool) -> None:

@@ -83,6 +83,9 @@ def lines(report: Report) -> Iterator[str]:
     for each in report.partitions:
         yield from _asides(each)
     yield from (*report.notes, *(note for table in report.tables for note in table.notes))
+    for table in report.tables:
+        if table.as_of and not (several and table.exact):
+            yield f"{table.table}: judged at {table.as_of}."
 
 
 def _faults(report: PartitionReport, table: str) -> Iterator[str]:

@@ -82,6 +82,8 @@ def test_the_last_change_stands():
         pytest.param([change(0, 1, True), change(1, 1)], [], {Fault.MISSING: {(1, 0, 1)}}, id="back again"),
         pytest.param([change(0, 1, True)], [], {}, id="deleted and gone"),
         pytest.param([change(3, 1)], [row(UNKNOWN, 1, UNKNOWN)], {Fault.STALE: {(1, 0, 3)}}, id="somebody else's row"),
+        pytest.param([change(0, 1)], [row(4, 1)], {Fault.UNEXPECTED: {(1, 0, 4)}}, id="of a later offset"),
+        pytest.param([change(0, 1, True)], [row(0, 1)], {Fault.UNEXPECTED: {(1, 0, 0)}}, id="of the deletion"),
         pytest.param([], [], {}, id="nothing"),
     ],
 )
@@ -105,6 +107,11 @@ class TestBounds:
 
     def test_in_a_compacted_topic_a_row_may_have_lost_its_record(self):
         result = judged([change(50, 1)], [row(50, 1), row(4, 2)], compacted=True)
+        assert faults(result) == {}
+        assert result.vanished.tolist() == [1]
+
+    def test_in_a_compacted_topic_a_row_may_be_of_a_change_that_is_gone(self):
+        result = judged([change(0, 1)], [row(4, 1)], compacted=True)
         assert faults(result) == {}
         assert result.vanished.tolist() == [1]
 

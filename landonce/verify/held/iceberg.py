@@ -46,6 +46,9 @@ class IcebergRows(Held):
     def doubled(self) -> tuple[Doubled, ...]:
         return self._read.spans.doubled()
 
+    def as_of(self) -> str:
+        return self._table.as_of()
+
     def notes(self) -> tuple[str, ...]:
         without = self._read.without
         said = (f"{self.name}: {without} rows have no coordinates and were not judged.",) if without else ()

@@ -43,6 +43,9 @@ class IcebergKeys(HeldKeys):
     def doubled(self) -> tuple[Doubled, ...]:
         return self._spans.doubled()
 
+    def as_of(self) -> str:
+        return self._table.as_of()
+
     def notes(self) -> tuple[str, ...]:
         return self._table.notes()
 

@@ -88,6 +88,10 @@ class Held(ABC):
         """Data files that are registered more than once."""
         return ()
 
+    def as_of(self) -> str:
+        """What exactly was looked at, where a table has several states."""
+        return ""
+
     def notes(self) -> tuple[str, ...]:
         """What a reader of the report must know about this table."""
         return ()
@@ -106,6 +110,10 @@ class HeldKeys(ABC):
     @abstractmethod
     def doubled(self) -> tuple[Doubled, ...]:
         """Data files that are registered more than once. Asked after the rows."""
+
+    @abstractmethod
+    def as_of(self) -> str:
+        """What exactly was looked at."""
 
     @abstractmethod
     def notes(self) -> tuple[str, ...]:

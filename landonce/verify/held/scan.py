@@ -49,16 +49,18 @@ class PinnedTable:
                 for batch in columns.of(self._table.io, live.file, self._deletes.of(live)):
                     yield live, batch
 
+    def as_of(self) -> str:
+        return f"snapshot {told((self._snapshot,))} of branch {self._branch!r}" if self._snapshot is not None else ""
+
     def notes(self) -> tuple[str, ...]:
         if self._table is None:
             return (f"{self.name}: there is no such table.",)
         if self._snapshot is None:
             return (f"{self.name}: there is no snapshot on branch {self._branch!r}.",)
-        found = [f"{self.name}: judged at snapshot {told((self._snapshot,))} of branch {self._branch!r}."]
         undone = rolled_back(self._table, self._branch)
-        if undone:
-            found.append(f"{self.name}: rolled back and not in the branch's history any more: snapshot {told(undone)}.")
-        return tuple(found)
+        if not undone:
+            return ()
+        return (f"{self.name}: rolled back and not in the branch's history any more: snapshot {told(undone)}.",)
 
     @cached_property
     def _deletes(self) -> Deletes:

@@ -41,7 +41,7 @@ COLUMNS = pa.schema(
 )
 
 
-class SmallLake(SmallPipeline):
+class AuditedLake(SmallPipeline):
     """One topic, tables in an embedded catalog, one file, and a ledger beside it."""
 
     def __init__(self, kafka: LocalKafka, folder: Path, topic: str, table: str) -> None:
