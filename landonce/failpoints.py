@@ -12,6 +12,7 @@ only stops at a failpoint, so whatever a test finds there is what a real crash w
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -19,6 +20,7 @@ _PLACE = os.environ.get("LANDONCE_FAILPOINT", "")
 _FILE = os.environ.get("LANDONCE_FAILPOINT_FILE", "")
 _WAIT_FOR = os.environ.get("LANDONCE_FAILPOINT_WAIT_FOR", "")
 _POLL_SECONDS = 0.02
+_one_by_one = threading.Lock()
 _left = int(os.environ.get("LANDONCE_FAILPOINT_SKIP", "0"))
 
 
@@ -27,12 +29,13 @@ def reach(place: str) -> None:
     global _left
     if place != _PLACE or not _FILE:
         return
-    if _left > 0:
-        _left -= 1
-        return
-    file = Path(_FILE)
-    partial = file.with_suffix(f".{os.getpid()}")
-    partial.write_text(f"{place} {os.getpid()}\n")
-    partial.replace(file)
+    with _one_by_one:
+        if _left > 0:
+            _left -= 1
+            return
+        file = Path(_FILE)
+        partial = file.with_suffix(f".{os.getpid()}")
+        partial.write_text(f"{place} {os.getpid()}\n")
+        partial.replace(file)
     while not (_WAIT_FOR and Path(_WAIT_FOR).exists()):
         time.sleep(_POLL_SECONDS if _WAIT_FOR else 3600)
