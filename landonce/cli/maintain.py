@@ -1,0 +1,137 @@
+"""`landonce maintain`: upkeep of Iceberg tables."""
+
+from __future__ import annotations
+
+import re
+import sys
+from datetime import timedelta
+from types import TracebackType
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn
+
+from landonce.cli.files import File, Json, opened, print_json
+from landonce.cli.output import err, out
+from landonce.config.secrets import redact
+from landonce.config.values import seconds, size
+from landonce.maintain.report import TableReport, lines
+from landonce.maintain.run import maintain as run_maintain
+from landonce.maintain.tend import Options
+
+_DAYS = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*d\s*$")
+
+
+def _age(value: str) -> timedelta:
+    days = _DAYS.match(value)
+    try:
+        return timedelta(days=float(days[1])) if days else timedelta(seconds=seconds(value))
+    except ValueError:
+        raise typer.BadParameter("is not a duration; write for example 5d, 12h or 30m") from None
+
+
+def _bytes(value: str) -> int:
+    try:
+        return size(value)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def maintain(
+    file: File,
+    as_json: Json = False,
+    table: Annotated[
+        list[str] | None, typer.Option("--table", help="Only this table of the pipeline; may be given again.")
+    ] = None,
+    compact: Annotated[bool, typer.Option(help="Write small files anew as large ones.")] = True,
+    target_size: Annotated[
+        int | None,
+        typer.Option(
+            parser=_bytes, metavar="SIZE", help="How large files become; else what the table says, or 512MiB."
+        ),
+    ] = None,
+    where: Annotated[
+        str, typer.Option("--where", metavar="SQL", help="Compact only files that may hold such rows.")
+    ] = "",
+    expire_older_than: Annotated[
+        timedelta | None,
+        typer.Option(parser=_age, metavar="AGE", help="Expire older snapshots; else what the table says, or 5d."),
+    ] = None,
+    keep_last: Annotated[
+        int | None,
+        typer.Option("--keep-last", min=1, help="Snapshots of a branch to keep; else what the table says, or 10."),
+    ] = None,
+    orphans_older_than: Annotated[
+        timedelta,
+        typer.Option(
+            parser=_age,
+            metavar="AGE",
+            help="When files go that a driver left that was superseded, and may only be slow.",
+        ),
+    ] = "3d",  # type: ignore[assignment]
+    retired: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--retired", help="A pipeline that never runs again: its position is not kept. May be given again."
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")] = False,
+) -> None:
+    """Look after Iceberg tables: compact, expire snapshots, delete orphan files. Safe while the pipeline runs.
+
+    Snapshots that say where a pipeline stands never expire, nor any between them and a branch's head. Of files that no
+    snapshot names, only those go that this pipeline wrote and that no driver can commit any more; manifests, metadata
+    files and whatever others wrote are never touched.
+
+    Exit code 0 if all tables were looked after, else that of the first error.
+
+    Example: `landonce maintain clicks.yaml --dry-run`
+    """
+    options = Options(
+        compact=compact,
+        target=target_size,
+        where=where,
+        expire_older_than=expire_older_than,
+        keep_last=keep_last,
+        retired=frozenset(retired or ()),
+        orphans_older_than=orphans_older_than,
+        dry=dry_run,
+    )
+    with opened(file) as parts, _Shown(quiet=as_json) as shown:
+        reports = run_maintain(parts, options, shown, tuple(table or ()))
+    if as_json:
+        told = [each.to_dict() for each in reports]
+        print_json({"pipeline": parts.config.pipeline, "dry_run": dry_run, "tables": told})
+    elif not reports:
+        out.print("there is no catalog yet: the first `landonce run` makes it.", markup=False)
+    raise typer.Exit(next((each.exit_code for each in reports if each.exit_code), 0))
+
+
+class _Shown:
+    """Each table as it is done, and a bar for people while it goes on; nothing but the document for scripts."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} of {task.total} tables"))
+        self._bar = Progress(*columns, console=err, transient=True, disable=quiet or not sys.stderr.isatty())
+        self._task = self._bar.add_task("looking", total=None)
+
+    def __enter__(self) -> _Shown:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def step(self, table: str, what: str) -> None:
+        self._bar.update(self._task, description=f"{table}: {what}")
+
+    def done(self, report: TableReport, number: int, of: int) -> None:
+        self._bar.update(self._task, completed=number, total=of)
+        if self._quiet:
+            return
+        out.print(f"[bold]{report.table}[/]")
+        for line in lines(report):
+            out.print(f"  {redact(line)}", markup=False)

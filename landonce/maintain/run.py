@@ -1,0 +1,107 @@
+"""All tables of a pipeline, one after the other. One that cannot be looked after does not keep the others from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Protocol
+
+from pyspark.sql import SparkSession
+
+from landonce.errors import ConfigError, LandonceError
+from landonce.maintain.report import TableReport
+from landonce.maintain.tend import Options, Tender
+from landonce.record.ledger import LedgerState
+from landonce.run.assemble import Parts
+from landonce.run.assemble_iceberg import iceberg_conf
+from landonce.run.session import open_session
+from landonce.write.iceberg.ledger import TableLedger
+from landonce.write.iceberg.sink import IcebergSink
+from landonce.write.iceberg.survey import catalog_made, names_of
+
+
+class Watch(Protocol):
+    """Whoever wants to know how it goes."""
+
+    def step(self, table: str, what: str) -> None: ...
+
+    def done(self, report: TableReport, number: int, of: int) -> None: ...
+
+
+def maintain(parts: Parts, options: Options, watch: Watch, tables: tuple[str, ...] = ()) -> tuple[TableReport, ...]:
+    """Looks after the tables that were named, or all that the pipeline writes. Spark is only started where it is needed."""
+    sink = _iceberg(parts)
+    if not catalog_made(sink):
+        return ()
+    ledger = None if isinstance(parts.ledger, TableLedger) else parts.ledger.load()
+    names = names_of(sink, ledger)
+    unknown = sorted(set(tables) - set(names))
+    if unknown:
+        raise ConfigError(f"--table: the pipeline writes no {', '.join(unknown)}; it writes {', '.join(names)}.")
+    wanted = tables or names
+    locations = _locations(sink, names)
+    reports = []
+    with _spark(parts) as session:
+        for number, name in enumerate(wanted, 1):
+            others = tuple(location for table, location in locations.items() if table != name)
+            tender = Tender(
+                place=sink.place(name),
+                options=options,
+                session=session,
+                say=partial(watch.step, name),
+                ledger_epoch=_epoch(parts, ledger),
+                others=others,
+                alone=sink.told.one_table,
+            )
+            reports.append(_tended(tender, there=name in locations))
+            watch.done(reports[-1], number, len(wanted))
+    return tuple(reports)
+
+
+def _iceberg(parts: Parts) -> IcebergSink:
+    if not isinstance(parts.sink, IcebergSink):
+        raise ConfigError(
+            "maintain is for Iceberg tables; ClickHouse merges its parts and drops what it replaced by itself."
+        )
+    return parts.sink
+
+
+def _epoch(parts: Parts, ledger: LedgerState | None) -> int | None:
+    """None where the table is the ledger. One that is lost says nothing of anybody being superseded."""
+    if isinstance(parts.ledger, TableLedger):
+        return None
+    return ledger.epoch if ledger is not None else 0
+
+
+def _locations(sink: IcebergSink, names: tuple[str, ...]) -> dict[str, str]:
+    """Where the tables are that exist."""
+    places = {name: sink.place(name) for name in names}
+    return {name: place.load().location() for name, place in places.items() if place.exists()}
+
+
+def _tended(tender: Tender, *, there: bool) -> TableReport:
+    if not there:
+        return TableReport(tender.place.identifier, notes=("the table is not there",))
+    try:
+        return tender.tend()
+    except LandonceError as error:
+        return TableReport(tender.place.identifier, error=error.what, exit_code=error.exit_code)
+
+
+@contextmanager
+def _spark(parts: Parts) -> Iterator[Callable[[], SparkSession]]:
+    """A session that is started when it is first needed, and stopped unless it was there before."""
+    opened: list[SparkSession] = []
+    borrowed = SparkSession.getActiveSession()
+
+    def session() -> SparkSession:
+        if not opened:
+            opened.append(open_session(parts.config.pipeline, parts.config.spark, extra=iceberg_conf(parts.iceberg)))
+        return opened[0]
+
+    try:
+        yield session
+    finally:
+        if opened and borrowed is None:
+            opened[0].stop()
