@@ -55,6 +55,8 @@ class Sheaf:
     rejected: list[Rejected] = field(default_factory=list)
     messages: dict[tuple[Partition, int], Message] = field(default_factory=dict)
     latest: dict[Partition, int] = field(default_factory=dict)
+    tops: dict[str, dict[Partition, int]] = field(default_factory=dict)
+    """The highest offset of the rows that each table gets, by partition."""
     missing: dict[str, list[bytes]] = field(default_factory=dict)
     """Tables that records name and nobody knows, with some of those records."""
     payloads: dict[str, list[pa.BinaryArray]] = field(default_factory=dict)
@@ -161,6 +163,7 @@ class Sorting:
         if not keep.all():
             kept, offsets = kept.filter(pa.array(keep)), offsets[keep]
         sheaf.tables.setdefault(table, []).append(with_coordinates(kept, records.partition, pa.array(offsets), label))
+        sheaf.tops.setdefault(table, {})[records.partition] = int(offsets[-1])
 
 
 def _left_out(decoded: Iterable[tuple[Rows, Indexes]], bad: Mapping[int, str]) -> int:

@@ -149,7 +149,8 @@ class Committing(Hands):
         if self.own is not None:
             table = self.lake.tables[0]
             build = self.lake.building(table, files.get(table, ()))
-            self.own.commit(held, effect.after, build, started=started, letters=names, valid_through=through)
+            tops = highest(effect.receipts).get(table, ())
+            self.own.commit(held, effect.after, build, started=started, letters=names, tops=tops, valid_through=through)
             reply: Committed | Moved = Committed()
         else:
             reply = self._commit_all(effect, files, started, through)
@@ -168,10 +169,11 @@ class Committing(Hands):
         """Every table that takes part and has rows; when ranges are delivered again, also those that have none in them, for
         their position moves too. Tables do not depend on each other: each says itself what it holds."""
         stands = {each.view.table: each for each in effect.stands}
+        tops = highest(effect.receipts)
         tables = sorted({*files, *(stands if effect.plan.kind is Kind.REPLAY else ())})
 
         def commit(table: str) -> tuple[bool, TableView]:
-            mark = mark_for(effect.plan, effect.after, stands[table], started)
+            mark = mark_for(effect.plan, effect.after, stands[table], started, tops.get(table, ()))
             return self.lake.commit(stands[table].view, mark, files.get(table, ()), through)
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -186,6 +188,16 @@ def gathered(receipts: Iterable[Receipt]) -> dict[str, tuple[Any, ...]]:
         for table, written in receipt.files:
             files[table] = files.get(table, ()) + written
     return {table: written for table, written in files.items() if written}
+
+
+def highest(receipts: Iterable[Receipt]) -> dict[str, Floors]:
+    """The last row of each table in each partition."""
+    found: dict[str, dict[Partition, int]] = {}
+    for receipt in receipts:
+        for table, tops in receipt.tops:
+            here = found.setdefault(table, {})
+            here.update({partition: max(top, here.get(partition, top)) for partition, top in tops})
+    return {table: tuple(sorted(tops.items())) for table, tops in found.items()}
 
 
 def valid_through(receipts: Iterable[Receipt], held: LedgerState) -> int | None:

@@ -41,6 +41,8 @@ class Mark:
     snapshot: int = 0
     letters: tuple[str, ...] = ()
     """The dead-letter files of the batch. They count from this commit on."""
+    tops: Floors = ()
+    """The last row that the table got in each partition: what shows, once snapshots have expired, that this commit is in it."""
 
     @property
     def batch(self) -> int:
@@ -153,7 +155,7 @@ def _lowest(ranges: Iterable[Range]) -> dict[Partition, int]:
     return lowest
 
 
-def mark_for(plan: Plan, after: LedgerState, each: Stand, started: Floors) -> Mark:
+def mark_for(plan: Plan, after: LedgerState, each: Stand, started: Floors, tops: Floors = ()) -> Mark:
     """What a commit says of its table. One that is behind or ahead has a position of its own."""
     ends, floors, replay = plan.ends(), dict(each.floors), plan.kind is Kind.REPLAY
     if replay:
@@ -166,7 +168,15 @@ def mark_for(plan: Plan, after: LedgerState, each: Stand, started: Floors) -> Ma
         positions.append((partition, Position(position.first, max(floor, reached))))
     own = replace(after, positions=tuple(positions), tables=())
     whole = after.committed()
-    return Mark(own, started, behind=replay and any(at < whole[each] for each, at in own.committed().items()))
+    behind = replay and any(at < whole[partition] for partition, at in own.committed().items())
+    return Mark(own, started, behind, tops=raised(each.view.mark, after, tops))
+
+
+def raised(before: Mark | None, after: LedgerState, tops: Floors = ()) -> Floors:
+    """The last rows of a table, once these were added. Those of a topic that was rebased mean nothing any more."""
+    kept = dict(before.tops) if before is not None else {}
+    same = {each: at for each, at in kept.items() if before and _same(after, before, each.topic)}
+    return tuple(sorted({**same, **dict(tops)}.items()))
 
 
 def learnt(ledger: LedgerState, plan: Plan, stands: Iterable[Stand]) -> dict[str, TableMark]:

@@ -24,6 +24,8 @@ class Receipt:
     bytes_read: int = 0
     files: tuple[tuple[str, tuple[Any, ...]], ...] = ()
     """The files that were written, by table. They count once the driver has committed them."""
+    tops: tuple[tuple[str, tuple[tuple[Partition, int], ...]], ...] = ()
+    """The highest offset of the rows in these files, by table and partition."""
     latest: tuple[tuple[Partition, int], ...] = ()
     """The latest timestamp of a record in each partition, in milliseconds."""
 

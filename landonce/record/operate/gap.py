@@ -12,7 +12,7 @@ from landonce.read.source import SourceView, Start
 from landonce.record.ledger import LedgerState, Position, TableMark, taken
 from landonce.record.operate.decision import Decision, Restated, listed
 from landonce.record.operate.rebase import bound_afresh, changed_topics
-from landonce.write.marks import Mark, Stand
+from landonce.write.marks import Mark, Stand, raised
 
 Starts = Mapping[Partition, int]
 
@@ -76,7 +76,7 @@ def _restated(new: LedgerState, each: Stand, starts: Starts) -> Mark:
     own = replace(new, positions=positions, batch=_last(new, each), pending=None, tables=())
     whole = new.committed()
     behind = any(at < whole[partition] for partition, at in own.committed().items())
-    return Mark(own, started=tuple(sorted(whole.items())), behind=behind)
+    return Mark(own, tuple(sorted(whole.items())), behind, tops=raised(each.view.mark, own))
 
 
 def _cropped(plan: Plan, starts: Starts) -> Plan | None:

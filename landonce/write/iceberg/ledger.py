@@ -18,7 +18,7 @@ from landonce.record.swap import check_change, key
 from landonce.write.iceberg.commit import Attempt, Place
 from landonce.write.iceberg.look import look_at
 from landonce.write.iceberg.marker import journal_name, summary
-from landonce.write.marks import Floors, Mark, Verdict
+from landonce.write.marks import Floors, Mark, Verdict, raised
 from landonce.write.own import OwnView, own_state, own_verdict, refuse, rollback_refused, rollback_told
 
 _KEPT_NOTES = 100
@@ -90,6 +90,7 @@ class TableLedger(Ledger):
         *,
         started: Floors | None = None,
         letters: tuple[str, ...] | None = None,
+        tops: Floors = (),
         valid_through: int | None = None,
         note: Note | None = None,
     ) -> None:
@@ -97,7 +98,12 @@ class TableLedger(Ledger):
         says of its batch is said again."""
         before = self._view.standing if self._view else None
         begun = started if started is not None else before.started if before else ()
-        mark = Mark(replace(new, tables=()), begun, letters=self.letters if letters is None else letters)
+        mark = Mark(
+            state=replace(new, tables=()),
+            started=begun,
+            letters=self.letters if letters is None else letters,
+            tops=raised(before, new, tops),
+        )
         told = summary(mark, valid_through)
 
         def judge(table: Table) -> Verdict:

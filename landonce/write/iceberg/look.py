@@ -37,7 +37,7 @@ def holds(table: Table, branch: str, labels: Iterable[str]) -> bool:
 
 def _shows(table: Table, copy: Mark, branch: str) -> bool:
     """Whether the copy's commit is part of what is left, and the last one: one of its files is there, or else (a compaction
-    writes other files) the last row below its position in every partition, and none at or above it."""
+    writes other files) the last row that the table got in every partition, and none at or above its position."""
     return _holds_file(table, copy, branch) or _holds_rows(table, copy, branch)
 
 
@@ -54,16 +54,14 @@ def _holds_file(table: Table, copy: Mark, branch: str) -> bool:
 def _holds_rows(table: Table, copy: Mark, branch: str) -> bool:
     if any(name not in table.schema().column_names for name in COLUMNS):
         return False
-    found = False
+    tops = dict(copy.tops)
     for partition, position in copy.state.positions:
         here = (table, branch, copy.state.label(partition.topic), partition.number)
         if _holds_row(*here, term.GreaterThanOrEqual(OFFSET, position.committed)):
             return False
-        if position.committed > position.first:
-            if not _holds_row(*here, term.EqualTo(OFFSET, position.committed - 1)):
-                return False
-            found = True
-    return found
+        if partition in tops and not _holds_row(*here, term.EqualTo(OFFSET, tops[partition])):
+            return False
+    return bool(tops)
 
 
 def _holds_row(table: Table, branch: str, label: str, number: int, offset: Any) -> bool:

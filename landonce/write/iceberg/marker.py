@@ -60,6 +60,7 @@ def summary(mark: Mark, valid_through: int | None = None) -> dict[str, str]:
         "topics": _json(dict(state.topic_ids)),
         "position": _json(_nested((each, [at.first, at.committed]) for each, at in state.positions)),
         "started": _json(_nested(mark.started)),
+        "landed": _json(_nested(mark.tops)),
         "totals": _json([state.totals.landed, state.totals.dead_lettered, state.totals.filtered]),
     }
     if state.labels:
@@ -154,6 +155,7 @@ def _read(told: Mapping[str, Any], snapshot: int) -> Mark:
         behind=told.get("behind") == "true",
         snapshot=snapshot,
         letters=tuple(json.loads(told.get("letters", "[]"))),
+        tops=tuple(sorted(_flat(json.loads(told["landed"])))),
     )
 
 

@@ -77,6 +77,7 @@ def deliver(
         dead_letters=letters,
         bytes_read=sheaf.bytes_read,
         files=files,
+        tops=tuple((name, tuple(sorted(tops.items()))) for name, tops in sorted(sheaf.tops.items())),
         latest=tuple(sorted(sheaf.latest.items())),
     )
     return BlockResult(task.index, Fate.LANDED, receipt)
@@ -129,7 +130,17 @@ def shaped(recipe: FileRecipe, task: FileTask, rows: pa.Table, sheaf: Sheaf) -> 
         kept = cropped(kept, floors.get(name, {}), labels)
         if kept.num_rows:
             result[name] = kept
+            sheaf.tops[name] = _tops(kept, {label: topic for topic, label in labels.items()})
     return result
+
+
+def _tops(rows: pa.Table, names: Mapping[str, str]) -> dict[Partition, int]:
+    plain = rows.select(list(COORDINATES)).set_column(0, "_topic", rows.column("_topic").cast(pa.string()))
+    highest = plain.group_by(["_topic", "_partition"]).aggregate([("_offset", "max")]).to_pylist()
+    return {
+        Partition(names.get(each["_topic"], each["_topic"]), each["_partition"]): each["_offset_max"]
+        for each in highest
+    }
 
 
 def sorting(recipe: FileRecipe, task: FileTask) -> Sorting:
