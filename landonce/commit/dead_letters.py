@@ -74,13 +74,7 @@ def publish(folder: Path, plan: str, names: Iterable[str], *, read_again: bool =
     `read_again`: the plan covers offsets that may have been delivered before, so letters that count already are left out.
     """
     wanted = {name for name in names if name}
-    for name in wanted:
-        if _kept(folder, name) is None:
-            raise DeadLettersMissing(
-                f"the worker's file {name} is not in {folder} on the driver.",
-                safe="The position did not move.",
-                command="make `dead_letters.path` in {file} one folder that all machines share, then start again",
-            )
+    require(folder, wanted)
     if read_again:
         _leave_out_known(folder, plan, wanted)
     for staged in folder.glob(f"{plan}-*{_STAGED}"):
@@ -92,6 +86,17 @@ def publish(folder: Path, plan: str, names: Iterable[str], *, read_again: bool =
             staged.unlink()
     if wanted:
         _sync(folder)
+
+
+def require(folder: Path, names: Iterable[str]) -> None:
+    """Every file that a worker staged is in the driver's folder."""
+    for name in names:
+        if _kept(folder, name) is None:
+            raise DeadLettersMissing(
+                f"the worker's file {name} is not in {folder} on the driver.",
+                safe="The position did not move.",
+                command="make `dead_letters.path` in {file} one folder that all machines share, then start again",
+            )
 
 
 def is_staged(folder: Path, name: str) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from landonce.commit import dead_letters
-from landonce.plan.blocks import Plan
+from landonce.plan.blocks import Kind, Plan
 from landonce.plan.ranges import Partition
 from landonce.record.ledger import LedgerState
 
@@ -27,8 +27,12 @@ class Letters:
     def publish(self, plan: Plan, held: LedgerState, names: Iterable[str]) -> None:
         """Makes them count."""
         named = list(names)
-        again = any(named) and self._lettered_before(plan, held)
+        again = any(named) and (plan.kind is Kind.REPLAY or self._lettered_before(plan, held))
         dead_letters.publish(self.folder, self.stem(plan, held), named, read_again=again)
+
+    def require(self, names: Iterable[str]) -> None:
+        """Before a commit that is to make them count: every file is here, where the driver can publish it."""
+        dead_letters.require(self.folder, names)
 
     def publish_left(self, names: Iterable[str]) -> None:
         """Files of a batch that an earlier driver committed and did not get to publish. What it did publish is left alone,

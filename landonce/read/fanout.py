@@ -79,8 +79,11 @@ class Sorting:
     decoders: Mapping[str, Decode]
     floors: Mapping[str, Mapping[Partition, int]]
     """Rows below a table's floor are in it already; `NOWHERE` for a table that takes no part."""
-    create: bool = False
-    """Tables that are not there may be made; otherwise records for them are rejected."""
+    asking: bool = False
+    """The driver is asked for tables that nobody knows yet; otherwise records for them are rejected."""
+    others: frozenset[str] = frozenset()
+    """Tables that take no part, and do not judge records either."""
+    absent: frozenset[str] = frozenset()
     evolve: bool = False
 
     def gather(
@@ -119,7 +122,7 @@ class Sorting:
     def _route(self, records: Records, sheaf: Sheaf) -> tuple[dict[str, Indexes | None], dict[int, str]]:
         """Records by table, by their index; None for all of them. And those that have no table, with the reason."""
         if self.routing.field is None:
-            return {rule.table: None for rule in self.routing.rules}, {}
+            return {rule.table: None for rule in self.routing.rules if rule.table in self.decoders}, {}
         told = routes(self.routing, route_values(records.values, self.routing.field))
         bad = {each.index: each.reason for each in told.rejects}
         routed: dict[str, Indexes | None] = {}
@@ -127,7 +130,9 @@ class Sorting:
             indexes = np.asarray(found.to_numpy(), np.int64)
             if table in self.decoders:
                 routed[table] = indexes
-            elif self.create:
+            elif table in self.others:
+                continue
+            elif self.asking and table not in self.absent:
                 sample = sheaf.missing.setdefault(table, [])
                 sample += [records.values[at].as_py() or b"" for at in indexes[: _SAMPLE - len(sample)]]
             else:
@@ -181,14 +186,11 @@ def landed(sheaf: Sheaf) -> int:
 
 def cropped(rows: pa.Table, floors: Mapping[Partition, int], labels: Mapping[str, str]) -> pa.Table:
     """Rows (with coordinates) at or above the floors; for rows that come from an expression, sorted by then."""
-    keep = None
+    keep = np.ones(rows.num_rows, np.bool_)
+    topics = rows.column("_topic").cast(pa.string())
     for partition, floor in floors.items():
         label = labels.get(partition.topic, partition.topic)
-        here = pc.and_(
-            pc.equal(rows.column("_topic").cast(pa.string()), label),
-            pc.and_(
-                pc.equal(rows.column("_partition"), partition.number), pc.greater_equal(rows.column("_offset"), floor)
-            ),
-        )
-        keep = here if keep is None else pc.or_(keep, here)
-    return rows if keep is None else rows.filter(keep)
+        here = pc.and_(pc.equal(topics, label), pc.equal(rows.column("_partition"), partition.number))
+        below = pc.less(rows.column("_offset"), floor) if floor != NOWHERE else pa.scalar(True)
+        keep &= ~np.asarray(pc.and_(here, below).to_numpy(), np.bool_)
+    return rows if keep.all() else rows.filter(pa.array(keep))

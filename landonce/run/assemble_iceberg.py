@@ -58,7 +58,6 @@ def file_recipe(parts: Parts) -> FileRecipe:
         select=config.transform.select,
         where=config.transform.where,
         changes=Changes(told.mode, told.field, told.insert, told.update, told.delete) if told is not None else None,
-        create=sink.told.create,
         evolve=sink.told.evolve,
         coordinates=sink.told.coordinates,
     )

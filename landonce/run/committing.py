@@ -38,6 +38,8 @@ _RARELY = 50
 _AT_ONCE = 8
 """Tables that are committed to at the same time."""
 _PAUSE = 1.0
+_MOMENTS = range(253_402_300_800_000)
+"""Milliseconds up to the year 9999. A producer that stamps its records in another unit says nothing about time."""
 
 
 class Workers(Protocol):
@@ -88,8 +90,7 @@ class Committing(Hands):
         if isinstance(effect, WriteFiles):
             return self._write(effect, held)
         if isinstance(effect, Open):
-            self.lake.open(each for wants in effect.wants for each in wants)  # type: ignore[attr-defined]
-            return None
+            return self.lake.open(each for wants in effect.wants for each in wants)  # type: ignore[attr-defined]
         if isinstance(effect, CommitTables):
             return self._commit(effect, held)
         raise TypeError(f"not an effect: {effect!r}")
@@ -97,6 +98,7 @@ class Committing(Hands):
     def _look(self, held: LedgerState) -> Looked:
         """Nobody looks, and then writes what is looked at, who is not the owner any more."""
         began = time.monotonic()
+        self.lake.forget_absent()
         topics = tuple(held.label(topic) for topic in self.lake.topics)
         if self.own is not None:
             if not held.fresh:
@@ -146,6 +148,7 @@ class Committing(Hands):
         files = gathered(effect.receipts)
         names = tuple(sorted(each.dead_letters for each in effect.receipts if each.dead_letters))
         through = valid_through(effect.receipts, held)
+        self.letters.require(names)
         if self.own is not None:
             table = self.lake.tables[0]
             build = self.lake.building(table, files.get(table, ()))
@@ -207,4 +210,6 @@ def valid_through(receipts: Iterable[Receipt], held: LedgerState) -> int | None:
         for partition, moment in receipt.latest:
             latest[partition] = max(moment, latest.get(partition, moment))
     partitions = [partition for partition, _ in held.positions]
-    return min(latest.values()) if partitions and all(each in latest for each in partitions) else None
+    if not partitions or any(latest.get(each, -1) not in _MOMENTS for each in partitions):
+        return None
+    return min(latest.values())

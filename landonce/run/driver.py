@@ -20,7 +20,6 @@ from landonce.read.broker import Broker
 from landonce.read.source import Extent, SourceView, available
 from landonce.record import ledger as states
 from landonce.record.ledger import Ledger, LedgerState, Totals
-from landonce.record.swap import key
 from landonce.run.hands import Hands
 from landonce.run.observe import BatchReport, Observer
 from landonce.run.pace import Pace
@@ -86,8 +85,9 @@ class Driver:
             seen = self.ledger.load()
         except LandonceError:
             return
-        if self._state is not None and (seen is None or key(seen) != key(self._state)):
-            raise states.fenced(self._state, seen) from None
+        mine = self._state
+        if mine is not None and (seen is None or (seen.epoch, seen.owner) != (mine.epoch, mine.owner)):
+            raise states.fenced(mine, seen) from None
 
     def _perform(self, effect: Any) -> Any:
         if isinstance(effect, Acquire):

@@ -86,7 +86,7 @@ class WriteFiles:
 
 @dataclass(frozen=True)
 class Open:
-    """Make and evolve the tables that the workers asked for. Reply: None."""
+    """Make and evolve the tables that the workers asked for. Reply: whether there are new ones, which may have to evolve."""
 
     wants: tuple[object, ...]
     step = Step.OPEN
@@ -177,7 +177,7 @@ def advance(driver: Driver, reply: Reply) -> Next:
     if step is Step.WRITE and isinstance(reply, tuple):
         return _after_write(driver, reply)
     if step is Step.OPEN:
-        return _to(replace(driver, opened=True), Step.LOOK, Look())
+        return _to(replace(driver, opened=not reply), Step.LOOK, Look())
     if step is Step.COMMIT and isinstance(reply, Committed):
         driver = replace(driver, stands=_refreshed(driver.stands or (), reply.views))
         return _change(driver, Step.RECORD, _recorded(driver))

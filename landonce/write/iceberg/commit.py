@@ -17,6 +17,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.manifest import DataFile, ManifestEntry, ManifestEntryStatus, ManifestFile
 from pyiceberg.table import Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import (
@@ -145,7 +146,7 @@ class Place:
         self, table: Table, files: Sequence[DataFile], summary: Mapping[str, str], properties: Mapping[str, str]
     ) -> Attempt:
         """New files, the mark in the summary, its copy in the properties: one commit. No files: an empty snapshot."""
-        transaction = Transaction(table)
+        transaction = _Unchanged(table)
         producer = _Append(Operation.APPEND, transaction, table.io, self.branch, None, dict(summary))
         for each in files:
             producer.append_data_file(each)
@@ -173,6 +174,15 @@ class Place:
             (_still(table), _head_is(self.branch, self.head(table))),
             staged,
         )
+
+
+class _Unchanged(Transaction):
+    """A transaction without changes of its own. PyIceberg's copies all of the table's metadata whenever it is asked for it, so
+    that a commit would take longer with every snapshot that the table keeps."""
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        return self._table.metadata
 
 
 class _Append(_MergeAppendFiles):

@@ -106,8 +106,12 @@ class Lake:
         if updates:
             self.place(name).send(table, Attempt(tuple(updates), (), 0))
 
-    def open(self, wants: Iterable[Wants]) -> None:
-        """Makes the tables that records name, and evolves the ones they do not fit. Once, here, never by a worker."""
+    def open(self, wants: Iterable[Wants]) -> bool:
+        """Makes the tables that records name, and evolves the ones they do not fit. Once, here, never by a worker.
+
+        Gives whether there are tables that were not there before: their records were only sampled so far.
+        """
+        before = set(self.tables)
         samples: dict[str, list[bytes]] = {}
         evolutions: dict[str, list[evolve.Changes]] = {}
         for each in wants:
@@ -118,12 +122,19 @@ class Lake:
         for name, sample in sorted(samples.items()):
             if self.place(name).exists():
                 self.admit(name)
-            else:
+            elif self.sink.told.create:
                 self._create(name, self.declared or evolve.schema_of_sample(sample))
+            else:
+                self.recipe = replace(self.recipe, absent=self.recipe.absent | {name})
         self.upgrade()
         for name, changes in sorted(evolutions.items()):
             evolve.apply(self.place(name).load(), evolve.merge(changes))
             self.admit(name)
+        return set(self.tables) != before
+
+    def forget_absent(self) -> None:
+        """Tables that were not there may be there by now."""
+        self.recipe = replace(self.recipe, absent=frozenset())
 
     def look(self, names: Iterable[str]) -> tuple[TableView, ...]:
         """The tables as they are now."""
@@ -216,6 +227,8 @@ def table_recipe(told: Iceberg, name: str, table: Table, declared: Schema | None
     )
 
 
+_TIDY = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "20"}
+"""Every commit writes all of the metadata anew: without this, the old copies would be kept for ever."""
 _MERGE_ON_READ = {
     "write.delete.mode": "merge-on-read",
     "write.update.mode": "merge-on-read",
@@ -226,7 +239,7 @@ _MERGE_ON_READ = {
 
 def creation(told: Iceberg) -> Creation:
     """How tables are made that are not there."""
-    properties = {name: _text(value) for name, value in told.properties.items()}
+    properties = {**_TIDY, **{name: _text(value) for name, value in told.properties.items()}}
     if told.changes is not None:
         properties = {**_MERGE_ON_READ, **properties}
     return Creation(told.partition_by, told.identity, told.coordinates, properties)

@@ -54,7 +54,8 @@ class FileRecipe:
     select: tuple[str, ...] = ()
     where: str | None = None
     changes: Changes | None = None
-    create: bool = False
+    absent: frozenset[str] = frozenset()
+    """Tables that records name, and that are neither there nor to be made."""
     evolve: bool = False
     coordinates: bool = True
 

@@ -19,7 +19,7 @@ from landonce.plan.ranges import Partition
 from landonce.read.changes import ChangeDecoder, Changes
 from landonce.read.decode import JsonDecoder
 from landonce.read.fanout import NOWHERE, Decode, Rows, Sheaf, Sorting, cropped, landed
-from landonce.read.route import routes
+from landonce.read.route import Routed, routes
 from landonce.read.schema import Schema
 from landonce.write.conform import chosen, conform, misfit
 from landonce.write.iceberg.coordinates import COLUMNS, renamed
@@ -60,10 +60,8 @@ def deliver(
     sheaf: Sheaf,
     messages: Mapping[tuple[Partition, int], Message] | None,
 ) -> BlockResult:
-    """Stages dead letters, writes the files, and writes the receipt. What is delivered again has its letters already."""
-    letters = ""
-    if task.kind is not Kind.REPLAY:
-        letters = stage_letters(recipe, task, tuple(sheaf.rejected), messages)
+    """Stages dead letters, writes the files, and writes the receipt."""
+    letters = stage_letters(recipe, task, tuple(sheaf.rejected), messages)
     reach("stage.after")
     tables = recipe.by_name()
     origin = Origin(recipe.pipeline, task.epoch, task.batch, task.block.number)
@@ -100,20 +98,29 @@ def sow(recipe: FileRecipe, task: FileTask, rows: pa.Table, told: Reaped | Lando
         kept = chosen(rows)
         sheaf = Sheaf(read=told.read, filtered=rows.num_rows - kept.num_rows, bytes_read=told.bytes_read)
         sheaf.rejected, sheaf.latest = list(told.rejected), dict(told.latest)
-        return deliver(recipe, task, shaped(recipe, task, kept, sheaf), sheaf, messages=None)
+        found = _routed(recipe, kept)
+        unknown = found.tables.keys() - recipe.by_name().keys() - recipe.absent
+        if unknown and not task.final:
+            return BlockResult(task.index, Fate.WAITING, wants=tuple(Wants(name) for name in sorted(unknown)))
+        return deliver(recipe, task, shaped(recipe, task, kept, found, sheaf), sheaf, messages=None)
     except Exception as error:
         return failed(task, error)
 
 
-def shaped(recipe: FileRecipe, task: FileTask, rows: pa.Table, sheaf: Sheaf) -> dict[str, pa.Table]:
-    """Rows per table. One that does not fit a table is in none of its tables, and is rejected."""
+def _routed(recipe: FileRecipe, rows: pa.Table) -> Routed:
     by = recipe.routing.field
-    values = rows.column(by).cast(pa.string()) if by is not None else pa.nulls(rows.num_rows)
-    found = routes(recipe.routing, values)
+    return routes(recipe.routing, rows.column(by).cast(pa.string()) if by is not None else pa.nulls(rows.num_rows))
+
+
+def shaped(recipe: FileRecipe, task: FileTask, rows: pa.Table, found: Routed, sheaf: Sheaf) -> dict[str, pa.Table]:
+    """Rows per table. One that does not fit a table is in none of its tables, and is rejected."""
     bad = {each.index: each.reason for each in found.rejects}
     routed = {name: np.asarray(places.to_numpy(), np.int64) for name, places in found.tables.items()}
     tables, fitted = recipe.by_name(), {}
+    others = others_of(task)
     for name, places in routed.items():
+        if name in others:
+            continue
         if name not in tables:
             bad.update({int(at): f"there is no table {name}" for at in places})
             continue
@@ -144,17 +151,28 @@ def _tops(rows: pa.Table, names: Mapping[str, str]) -> dict[Partition, int]:
 
 
 def sorting(recipe: FileRecipe, task: FileTask) -> Sorting:
-    """How this block's records are sorted to tables."""
+    """How this block's records are sorted to tables. What is delivered again is judged only by the tables that get it."""
+    others = others_of(task)
     return Sorting(
         routing=recipe.routing,
         decoders={
             each.name: _decoder(each.schema, each.identity, recipe.changes, recipe.max_record_bytes)
             for each in recipe.tables
+            if each.name not in others
         },
         floors={name: floors_of(floors, task) for name, floors in task.floors},
-        create=recipe.create and not task.final,
+        asking=not task.final,
+        others=others,
+        absent=recipe.absent,
         evolve=recipe.evolve and not task.final,
     )
+
+
+def others_of(task: FileTask) -> frozenset[str]:
+    """Tables that have nothing to do with the block."""
+    if task.kind is not Kind.REPLAY:
+        return frozenset()
+    return frozenset(name for name, floors in task.floors if floors is None)
 
 
 def floors_of(floors: tuple[tuple[Partition, int], ...] | None, task: FileTask) -> dict[Partition, int]:
