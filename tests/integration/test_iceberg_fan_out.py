@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 @pytest.fixture(scope="module", autouse=True)
 def session() -> Iterator[SparkSession]:
-    session = open_session("test", Spark(master="local[2]"), expressions=False)
+    session = open_session("test", Spark(master="local[2]"))
     yield session
     session.stop()
 
@@ -101,6 +101,38 @@ def test_a_value_that_is_no_name_and_a_table_that_is_not_there_are_dead_letters(
     lake.produce([{"id": 3, "kind": "new"}, {"id": 4, "kind": "ok"}])
     assert (lake.run().landed, len(lake.letters())) == (1, 3)
     assert "no table db.k_new" in lake.letters()[-1]["reason"]
+
+
+def test_tables_of_a_template_that_are_there_are_taken_though_none_is_made(lake: SmallLake) -> None:
+    lake.write_file({"table": "db.k_{kind}", "create": True})
+    kinds(lake, "a")
+    lake.run()
+    lake.name = "other"
+    lake.catalog.create_table("db.k_b", lake.table("db.k_a").schema())
+    lake.write_file({"table": "db.k_{kind}"})
+    kinds(lake, "bc", first=1)
+    assert lake.run().landed == 2, "what is in db.k_a under another name is not this pipeline's"
+    assert lake.offsets("db.k_b") == Counter([(0, 1)])
+
+
+def test_expressions_come_before_the_routing(lake: SmallLake) -> None:
+    lake.write_file({"table": "db.k_{kind}", "create": True}, transform={"where": "id > 0"})
+    kinds(lake, "aab")
+    totals = lake.run()
+    assert (totals.landed, totals.filtered) == (2, 1)
+    assert (lake.offsets("db.k_a"), lake.offsets("db.k_b")) == (Counter([(0, 1)]), Counter([(0, 2)]))
+    lake.rollback("db.k_b", 1)
+    kinds(lake, "ab", first=3)
+    lake.run()
+    assert (lake.offsets("db.k_a"), lake.offsets("db.k_b")) == (Counter([(0, 1), (0, 3)]), Counter([(0, 2), (0, 4)]))
+
+
+def test_a_table_that_is_made_evolves_with_the_rest_of_its_first_batch(lake: SmallLake) -> None:
+    lake.schema = None
+    lake.write_file({"table": "db.k_{kind}", "create": True, "evolve": True})
+    lake.produce([*({"id": at, "kind": "a"} for at in range(1200)), {"id": 1200, "kind": "a", "late": "x"}])
+    assert lake.run().landed == 1201
+    assert [row["late"] for row in lake.rows("db.k_a")][-2:] == [None, "x"]
 
 
 def test_one_table_is_rolled_back_and_replayed_alone(lake: SmallLake) -> None:

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from small_lakes import SmallLake, once
 
 from landonce.config.model import Spark
-from landonce.errors import ConfigError, Halt, RollbackRefused, TableUnfit, TargetAhead
+from landonce.errors import ConfigError, Halt, RollbackRefused, TableUnfit, TargetAhead, TransformFailed
 from landonce.local import LocalKafka
 from landonce.local.jars import spark_jars
 from landonce.run.session import open_session
@@ -124,6 +124,13 @@ def test_where_and_select(lake: SmallLake) -> None:
     totals = lake.run()
     assert (totals.landed, totals.filtered) == (5, 5)
     assert [(row["id"], row["kind"]) for row in lake.rows("db.t")] == [(each, "A") for each in (0, 2, 4, 6, 8)]
+
+
+def test_what_halts_a_run_is_said_as_it_is(lake: SmallLake) -> None:
+    lake.write_file({"table": "db.t", "create": True}, transform={"where": "1 / (id - id) > 0"})
+    lake.produce([{"id": 1}])
+    with pytest.raises(TransformFailed):
+        lake.run()
 
 
 def test_the_schema_evolves_once_on_the_driver(lake: SmallLake) -> None:
