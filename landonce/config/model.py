@@ -12,7 +12,7 @@ from landonce.config import secrets
 from landonce.config.values import Duration, Size
 
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")
-_SECRET_PROPERTY = re.compile(r"password|secret|token|credential|access-key", re.IGNORECASE)
+_SECRET_PROPERTY = re.compile(r"password|secret|token|credential|key|auth|sas|header|connection-string", re.IGNORECASE)
 _RESERVED = {
     "bootstrap.servers",
     "group.id",
@@ -118,9 +118,16 @@ class Catalog(Part):
         if self.uri is None and self.type == "rest":
             raise ValueError("a REST catalog needs a `uri`")
         for name, value in (*(self.model_extra or {}).items(), *self.spark.items()):
+            if isinstance(value, dict | list):
+                raise ValueError(f"{name}: a catalog property is one value; write nested ones with dots, `a.b: …`")
             if _SECRET_PROPERTY.search(name):
-                secrets.remember(str(value))
+                for part in (str(value), *str(value).split(":")[1:], *str(value).split()[1:]):
+                    secrets.remember(part)
         return self
+
+    def __repr_args__(self) -> Any:
+        """Without the properties that are passed on: they may hold secrets."""
+        return [(name, getattr(self, name)) for name in ("name", "type", "uri", "warehouse")]
 
     @property
     def embedded(self) -> bool:
@@ -199,6 +206,9 @@ class Iceberg(Part):
 
     @model_validator(mode="after")
     def _sound(self) -> Iceberg:
+        for name in (self.table or "x.y", *(each.table for each in self.tables)):
+            if "." not in name.strip("."):
+                raise ValueError(f"table: {name!r} needs a namespace, for example db.{name}")
         if (self.table is None) == (not self.tables):
             raise ValueError("name one `table`, or a list of `tables`")
         if any(each.equals or each.match for each in self.tables) and self.route_field is None:

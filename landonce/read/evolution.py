@@ -24,7 +24,12 @@ from landonce.read.shapes import BOOLEAN, DOUBLE, LIST, LONG, STRING, STRUCT, Sh
 from landonce.read.structure import BRACE, BRACKET, COMMA, QUOTE, Bytes, Containers, Ints, Structure, scan
 from landonce.read.widths import wider
 
-_RESERVED = ("_topic", "_partition", "_kafka_partition", "_offset")
+RESERVED = (
+    *("_topic", "_partition", "_kafka_partition", "_offset", "_op"),
+    *("_file", "_pos", "_deleted", "_spec_id", "_row_id", "_last_updated_sequence_number"),
+    *("_change_type", "_change_ordinal", "_commit_snapshot_id"),
+)
+"""Names that the coordinates have, or that Iceberg's readers keep for columns of their own: Spark cannot read a table with one."""
 """The coordinates, under all of their names: never made from what a record says."""
 _DEEPEST = 32
 _NULL, _CLOSING_BRACKET = ord("n"), ord("]")
@@ -125,7 +130,7 @@ class _Look:
         for number, place in enumerate(places):
             mine = meant[codes] == number
             self._member(colons[mine], owner[mine], len(objects), place, (*path, place.name), objects.depth)
-        taken = {folded(place.name, self._fold) for place in places} | set(() if path else _RESERVED)
+        taken = {folded(place.name, self._fold) for place in places} | set(() if path else RESERVED)
         for name, mine in self._strangers(names, meant, colons, codes):
             shape = self._shape(mine, objects.depth) if name not in taken else Shape()
             if shape.type() is not None:

@@ -83,7 +83,8 @@ class Sorting:
     """The driver is asked for tables that nobody knows yet; otherwise records for them are rejected."""
     others: frozenset[str] = frozenset()
     """Tables that take no part, and do not judge records either."""
-    absent: frozenset[str] = frozenset()
+    absent: Mapping[str, str] = field(default_factory=dict)
+    """Tables that there are not, with the reason."""
     evolve: bool = False
 
     def gather(
@@ -136,7 +137,7 @@ class Sorting:
                 sample = sheaf.missing.setdefault(table, [])
                 sample += [records.values[at].as_py() or b"" for at in indexes[: _SAMPLE - len(sample)]]
             else:
-                bad.update({int(at): f"there is no table {table}" for at in indexes})
+                bad.update({int(at): self.absent.get(table, f"there is no table {table}") for at in indexes})
         return routed, bad
 
     def _reject(self, records: Records, bad: Mapping[int, str], sheaf: Sheaf) -> None:

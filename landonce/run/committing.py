@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from landonce.commit.publish import Letters
+from landonce.errors import ConfigError
 from landonce.plan.blocks import Kind
 from landonce.plan.ranges import Partition
 from landonce.record.ledger import Ledger, LedgerState, fenced
@@ -111,6 +112,7 @@ class Committing(Hands):
             found = self.lake.discover() if held.fresh else ()
             known = {*(table for table, _ in held.tables), *self.lake.tables} - {view.table for view in found}
             views = (*found, *self.lake.look(known))
+        _different(views)
         marked = any(view.mark is not None for view in views)
         self._look_after = time.monotonic() + max(_LOOK_EVERY, _RARELY * (time.monotonic() - began))
         return Looked(views, self.lake.holds(topics) if held.fresh and not marked else "")
@@ -182,6 +184,17 @@ class Committing(Hands):
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             done = list(pool.map(commit, tables))
         return Committed(tuple(view for _, view in done)) if all(landed for landed, _ in done) else Moved()
+
+
+def _different(views: Iterable[TableView]) -> None:
+    """Two names for one table: what is committed under the one would count as delivered under the other."""
+    names: dict[str, str] = {}
+    for view in views:
+        if view.uuid and names.setdefault(view.uuid, view.table) != view.table:
+            raise ConfigError(
+                f"sink.iceberg: {names[view.uuid]} and {view.table} are one table in this catalog, which does not tell upper "
+                "and lower case apart."
+            )
 
 
 def gathered(receipts: Iterable[Receipt]) -> dict[str, tuple[Any, ...]]:

@@ -99,7 +99,7 @@ def test_the_third_version_is_for_spark_to_make(catalog: Catalog) -> None:
         ("db.t", "id INT", Creation(identity=("x",)), "no column 'x'"),
         ("db.t", "id INT", Creation(properties={"format-version": "4"}), "format-version is 1, 2 or 3"),
         ("db.t", "at TIMESTAMP(9)", Creation(), "format version 2 do not know"),
-        ("db.t", "_topic STRING", Creation(), "one of the coordinates"),
+        ("db.t", "_topic STRING", Creation(), "cannot be called _topic"),
     ],
 )
 def test_what_cannot_be_created_leaves_nothing(

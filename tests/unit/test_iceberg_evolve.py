@@ -28,9 +28,19 @@ from landonce.read.decode import JsonDecoder
 from landonce.read.evolution import Evolution, observed
 from landonce.read.schema import Schema
 from landonce.read.shapes import Shape, merged
+from landonce.write.iceberg import evolve
+from landonce.write.iceberg.catalog import CatalogSpec
+from landonce.write.iceberg.commit import Place
 from landonce.write.iceberg.create import Creation, create_table
-from landonce.write.iceberg.evolve import apply, merge, schema_of_sample, steps, unknown_fields
+from landonce.write.iceberg.evolve import merge, schema_of_sample, steps, unknown_fields
 from landonce.write.iceberg.names import schema_for
+
+
+def apply(table, changes):
+    """As the driver does it, on the table as it is in its catalog by now."""
+    place = Place(CatalogSpec("c", {}), lambda: table.catalog, ".".join(table.name()), "main", "p")
+    evolve.apply(place, changes)
+    return table.refresh()
 
 
 def values(*records: Any) -> pa.BinaryArray:

@@ -286,7 +286,7 @@ def test_identity_fields_are_required_along_their_path() -> None:
         ("id DOUBLE", ("id",), "'id' is of type double"),
         ("id ARRAY<INT>", ("id",), "cannot name a row"),
         ("id ARRAY<INT>", ("id.element",), "lies inside of a list"),
-        ("_offset BIGINT", (), "one of the coordinates"),
+        ("_offset BIGINT", (), "cannot be called"),
     ],
 )
 def test_what_cannot_be_created_says_why(declared: str, identity: tuple[str, ...], said: str) -> None:

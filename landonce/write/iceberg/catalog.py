@@ -10,11 +10,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 from pyiceberg import exceptions as iceberg
 from pyiceberg.catalog import Catalog, load_catalog
-from requests import RequestException
+from requests import PreparedRequest, RequestException, Response, Session
+from requests.adapters import HTTPAdapter
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 
@@ -28,6 +30,8 @@ _REFUSED = (
     iceberg.AuthorizationExpiredError,
 )
 _AWAY = (iceberg.ServerError, iceberg.CommitStateUnknownException, iceberg.RESTError, RequestException, DBAPIError)
+_TIMEOUTS = (10.0, 60.0)
+"""Seconds to connect to a REST catalog, and to wait for its answer."""
 _SPARK_TYPES = {"sql": "jdbc", "rest": "rest", "hive": "hive", "glue": "glue", "dynamodb": "dynamodb"}
 
 
@@ -55,7 +59,7 @@ class CatalogSpec:
         """Connects. An embedded catalog is made if it is not there."""
         with telling(self):
             self._make_folders()
-            return load_catalog(self.name, **self.properties)
+            return _patient(load_catalog(self.name, **self.properties))
 
     def _make_folders(self) -> None:
         uri = self.properties.get("uri", "")
@@ -109,6 +113,23 @@ def _jdbc(uri: str) -> dict[str, str]:
     return told
 
 
+class _Timed(HTTPAdapter):
+    """A catalog that accepts a request and never answers is one that is away."""
+
+    def send(self, request: PreparedRequest, *args: Any, **kwargs: Any) -> Response:
+        kwargs["timeout"] = kwargs.get("timeout") or _TIMEOUTS
+        return super().send(request, *args, **kwargs)
+
+
+def _patient(catalog: Catalog) -> Catalog:
+    """PyIceberg gives its requests no time limit at all."""
+    session = getattr(catalog, "_session", None)
+    if isinstance(session, Session):
+        for prefix in ("http://", "https://"):
+            session.mount(prefix, _Timed())
+    return catalog
+
+
 @contextmanager
 def telling(spec: CatalogSpec) -> Iterator[None]:
     """Turns a catalog's errors into landonce's: what may pass, and what does not. A conflict stays what it is."""
@@ -120,5 +141,11 @@ def telling(spec: CatalogSpec) -> Iterator[None]:
             safe="Nothing was written.",
             command="correct `sink.iceberg.catalog` in {file}, or give its user the rights to read and commit",
         ) from None
-    except _AWAY as error:
+    except PermissionError as error:
+        raise TargetRefused(
+            f"the storage refused: {redact(str(error))}",
+            safe="Nothing was committed.",
+            command="give landonce the right to read and write the warehouse",
+        ) from None
+    except (*_AWAY, OSError) as error:
         raise TargetUnavailable(f"the catalog {spec.name} did not answer: {redact(str(error))[:500]}") from None

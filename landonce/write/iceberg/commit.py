@@ -19,7 +19,7 @@ from pyiceberg.manifest import DataFile, ManifestEntry, ManifestEntryStatus, Man
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
-from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.snapshots import Operation, SnapshotSummaryCollector, Summary, update_snapshot_summaries
 from pyiceberg.table.update import (
     AssertRefSnapshotId,
     AssertTableUUID,
@@ -30,9 +30,10 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 from pyiceberg.table.update.snapshot import _MergeAppendFiles
+from pyiceberg.typedef import EMPTY_DICT
 from pyspark.sql import SparkSession
 
-from landonce.errors import TableReplaced, TableUnfit, TargetUnavailable
+from landonce.errors import ConfigError, TableReplaced, TableUnfit, TargetUnavailable
 from landonce.failpoints import reach
 from landonce.write.iceberg import jvm
 from landonce.write.iceberg.catalog import CatalogSpec, telling
@@ -90,8 +91,11 @@ class Place:
         self, judge: Callable[[Table], Verdict], build: Callable[[Table], Attempt]
     ) -> tuple[Verdict, int, Table]:
         """Until the judgement is anything but `GO`, or an attempt is accepted. Gives the new snapshot's id with it."""
+        refused: Attempt | None = None
         for conflict in range(_CONFLICTS):
             table = self.load()
+            if refused is not None and table.metadata.snapshot_by_id(refused.snapshot) is None:
+                refused.discard()
             verdict = judge(table)
             if verdict is not Verdict.GO:
                 return verdict, 0, table
@@ -99,8 +103,8 @@ class Place:
             reach("attempt.before")
             try:
                 self.send(table, attempt)
-            except CommitFailedException:
-                attempt.discard()
+            except CommitFailedException:  # by a gateway that sent the request twice, too: so look before clearing away
+                refused = attempt
                 time.sleep(random.uniform(0.01, 0.05) * min(conflict + 1, 20))  # noqa: S311  not a secret
                 continue
             reach("attempt.after")
@@ -132,7 +136,10 @@ class Place:
             return
         table = self.load()
         main = table.metadata.refs.get(MAIN_BRANCH)
-        if self.branch in table.metadata.refs or main is None:
+        there = table.metadata.refs.get(self.branch)
+        if there is not None and there.snapshot_ref_type is not SnapshotRefType.BRANCH:
+            raise ConfigError(f"sink.iceberg.branch: {self.branch!r} is a tag of {self.identifier}, not a branch.")
+        if there is not None or main is None:
             return
         attempt = Attempt(
             (_points(self.branch, main.snapshot_id),), (_still(table), _head_is(self.branch, None)), main.snapshot_id
@@ -214,6 +221,19 @@ class _Append(_MergeAppendFiles):
                     )
                 )
         return writer.to_manifest_file()
+
+    def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
+        """Without a word on single partitions: PyIceberg would spell them by the default spec, which need not be that of the
+        files, and cannot spell every year."""
+        collector = SnapshotSummaryCollector()
+        for each in self._added_data_files:
+            collector.metrics.add_file(each)
+        metadata, parent = self._transaction.table_metadata, self._parent_snapshot_id
+        previous = metadata.snapshot_by_id(parent) if parent is not None else None
+        return update_snapshot_summaries(
+            summary=Summary(operation=self._operation, **collector.build(), **snapshot_properties),
+            previous_summary=previous.summary if previous is not None else None,
+        )
 
     def discard(self) -> None:
         """The metadata files of an attempt that was refused."""

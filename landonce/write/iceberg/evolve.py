@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.schema import Schema as TableSchema
-from pyiceberg.table import Table
+from pyiceberg.table import Table, Transaction
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.types import (
     DecimalType,
@@ -35,6 +35,7 @@ from landonce.read import evolution, infer
 from landonce.read.evolution import Evolution
 from landonce.read.schema import ELEMENT, Field, Path, Schema
 from landonce.read.shapes import Shape
+from landonce.write.iceberg.commit import Attempt, Place
 from landonce.write.iceberg.types import iceberg_type
 
 Changes = Evolution
@@ -101,27 +102,29 @@ def steps(schema: TableSchema, changes: Changes) -> tuple[Step, ...]:
     return tuple(found)
 
 
-def apply(table: Table, changes: Changes) -> Table:
+def apply(place: Place, changes: Changes) -> Table:
     """Changes the table's schema in one commit. If someone else changes it meanwhile, what is left to do is done on top."""
     for attempt in range(_ATTEMPTS):
+        table = place.load()
         todo = steps(table.schema(), changes)
         if not todo:
             return table
         try:
-            with table.update_schema() as update:
-                for step in todo:
-                    step.stage(update)
-            return table
+            update = UpdateSchema(Transaction(table))
+            for step in todo:
+                step.stage(update)
+            updates, requirements = update._commit()
+            place.send(table, Attempt(updates, requirements, 0))
+            return place.load()
         except CommitFailedException:
             time.sleep(_PAUSE * attempt)
-            table = table.refresh()
         except ValueError as error:
             raise TargetRefused(
-                f"the schema of {'.'.join(table.name())} cannot be changed: {error}",
+                f"the schema of {place.identifier} cannot be changed: {error}",
                 safe="Nothing was changed.",
                 command="change the table's schema by hand, or say `evolve: false` in {file}",
             ) from None
-    raise TargetUnavailable(f"others kept changing {'.'.join(table.name())} while its schema was to be changed.")
+    raise TargetUnavailable(f"others kept changing {place.identifier} while its schema was to be changed.")
 
 
 def schema_of_sample(sample: list[bytes]) -> Schema:

@@ -10,7 +10,7 @@ from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
 from landonce.config.model import Iceberg
-from landonce.errors import TableUnfit
+from landonce.errors import ConfigError, NothingToInfer, TableUnfit
 from landonce.read.schema import Schema
 from landonce.write.iceberg import evolve, jvm
 from landonce.write.iceberg.commit import Attempt, Place
@@ -123,18 +123,28 @@ class Lake:
             if self.place(name).exists():
                 self.admit(name)
             elif self.sink.told.create:
-                self._create(name, self.declared or evolve.schema_of_sample(sample))
+                self._create_for(name, sample)
             else:
-                self.recipe = replace(self.recipe, absent=self.recipe.absent | {name})
+                self._do_without(name, f"there is no table {name}")
         self.upgrade()
         for name, changes in sorted(evolutions.items()):
-            evolve.apply(self.place(name).load(), evolve.merge(changes))
+            evolve.apply(self.place(name), evolve.merge(changes))
             self.admit(name)
         return set(self.tables) != before
 
+    def _create_for(self, name: str, sample: list[bytes]) -> None:
+        """What cannot be made of records is a reason to reject them, and not to halt: anybody may send any record."""
+        try:
+            self._create(name, self.declared or evolve.schema_of_sample(sample))
+        except (ConfigError, NothingToInfer, TableUnfit, ValueError, RecursionError) as error:
+            self._do_without(name, f"no table {name} can be made for it: {str(error).splitlines()[0][:200]}")
+
+    def _do_without(self, name: str, reason: str) -> None:
+        self.recipe = replace(self.recipe, absent=(*self.recipe.absent, (name, reason)))
+
     def forget_absent(self) -> None:
         """Tables that were not there may be there by now."""
-        self.recipe = replace(self.recipe, absent=frozenset())
+        self.recipe = replace(self.recipe, absent=())
 
     def look(self, names: Iterable[str]) -> tuple[TableView, ...]:
         """The tables as they are now."""

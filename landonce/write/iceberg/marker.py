@@ -128,7 +128,8 @@ def _copy(metadata: TableMetadata, pipeline: str, branch: str) -> Mark | None:
     if told is None:
         return None
     parsed = json.loads(told)
-    return _read(parsed, int(parsed["snapshot"]))
+    mine = parsed.get(_PREFIX + "pipeline") == pipeline
+    return _read(parsed, int(parsed["snapshot"])) if mine else None
 
 
 def _read(told: Mapping[str, Any], snapshot: int) -> Mark:

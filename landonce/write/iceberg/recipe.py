@@ -54,8 +54,8 @@ class FileRecipe:
     select: tuple[str, ...] = ()
     where: str | None = None
     changes: Changes | None = None
-    absent: frozenset[str] = frozenset()
-    """Tables that records name, and that are neither there nor to be made."""
+    absent: tuple[tuple[str, str], ...] = ()
+    """Tables that records name, and that are neither there nor can be made, each with the reason."""
     evolve: bool = False
     coordinates: bool = True
 

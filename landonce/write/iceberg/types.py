@@ -49,6 +49,7 @@ from pyiceberg.types import (
 )
 
 from landonce.errors import ConfigError, TableUnfit
+from landonce.read.evolution import RESERVED
 from landonce.read.schema import ELEMENT, KEY, VALUE, Field, Schema, is_uuid
 from landonce.read.texts import is_textual
 from landonce.write.iceberg.coordinates import COLUMNS, OFFSET, PARTITION, TOPIC
@@ -190,8 +191,8 @@ def iceberg_schema(declared: Schema, *, identity: tuple[str, ...], coordinates: 
 
 
 def _table_field(declared: Field, identity: tuple[str, ...], ids: Iterator[int]) -> NestedField:
-    if declared.name in COLUMNS:
-        raise ConfigError(f"a declared field cannot be called {declared.name}: that is one of the coordinates.")
+    if declared.name in RESERVED:
+        raise ConfigError(f"a column cannot be called {declared.name}: landonce or Iceberg's readers use that name.")
     number = next(ids)
     try:
         type_ = iceberg_type(declared.type, ids, tuple(_below(identity, declared.name)))

@@ -99,7 +99,7 @@ def sow(recipe: FileRecipe, task: FileTask, rows: pa.Table, told: Reaped | Lando
         sheaf = Sheaf(read=told.read, filtered=rows.num_rows - kept.num_rows, bytes_read=told.bytes_read)
         sheaf.rejected, sheaf.latest = list(told.rejected), dict(told.latest)
         found = _routed(recipe, kept)
-        unknown = found.tables.keys() - recipe.by_name().keys() - recipe.absent
+        unknown = found.tables.keys() - recipe.by_name().keys() - dict(recipe.absent).keys()
         if unknown and not task.final:
             return BlockResult(task.index, Fate.WAITING, wants=tuple(Wants(name) for name in sorted(unknown)))
         return deliver(recipe, task, shaped(recipe, task, kept, found, sheaf), sheaf, messages=None)
@@ -122,7 +122,8 @@ def shaped(recipe: FileRecipe, task: FileTask, rows: pa.Table, found: Routed, sh
         if name in others:
             continue
         if name not in tables:
-            bad.update({int(at): f"there is no table {name}" for at in places})
+            reason = dict(recipe.absent).get(name, f"there is no table {name}")
+            bad.update({int(at): reason for at in places})
             continue
         fitting, misfits = conform(rows.take(pa.array(places)), tables[name].schema, COORDINATES)
         lost = [at for at, _ in misfits]
@@ -163,7 +164,7 @@ def sorting(recipe: FileRecipe, task: FileTask) -> Sorting:
         floors={name: floors_of(floors, task) for name, floors in task.floors},
         asking=not task.final,
         others=others,
-        absent=recipe.absent,
+        absent=dict(recipe.absent),
         evolve=recipe.evolve and not task.final,
     )
 
