@@ -193,7 +193,7 @@ def test_a_table_of_icebergs_sink_goes_on_where_the_sink_stopped(
     assert scene.held() == scene.held(too) == list(range(300))
     scene.produce(50)
 
-    assert "does not read" in refuses(command, scene, _with_topic(scene, "other"), *options[1:])
+    assert "does not read" in refuses(command, scene, _with_topic(scene, sink.control_topic), *options[1:])
     assert "no snapshot" in refuses(command, scene, file, "--from-connect", "another")
     a_commit_in_between_is_noticed(scene, command, monkeypatch, sink, *options)
 
@@ -259,7 +259,9 @@ def stream(scene: Scene, checkpoint: Path, *, fails_from: int) -> None:
     succeed([sys.executable, str(script), *map(str, arguments)])
 
 
-def test_a_table_of_a_spark_query_goes_on_where_the_query_stopped(scene: Scene, command: Command) -> None:
+def test_a_table_of_a_spark_query_goes_on_where_the_query_stopped(
+    scene: Scene, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checkpoint = scene.folder / "check point"
     file = scene.file("clicks", coordinates=True)
     scene.produce(100)
@@ -283,16 +285,24 @@ def test_a_table_of_a_spark_query_goes_on_where_the_query_stopped(scene: Scene, 
     with scene.table.update_schema() as update:
         for name, kind in (("_topic", StringType()), ("_kafka_partition", IntegerType()), ("_offset", LongType())):
             update.add_column(name, kind)
+    moving = copy(checkpoint, "moving")
+    with monkeypatch.context() as patch:
+        patch.setattr("typer.confirm", lambda *_, **__: (moving / "offsets" / "4").write_text("v1"))
+        said = command("state", "import", file, "--from-checkpoint", moving)
+    assert (said.code, "went on while this was decided" in said.err) == (3, True)
     said = command("state", "import", file, "--from-checkpoint", checkpoint, "--yes")
     assert said.code == 0, said.err
     assert "Batch 3 was planned and is not in the table" in said.out
     assert positions(command, file) == {0: (30, 30), 1: (30, 30)}
     run_once(file)
     assert scene.held() == list(range(100))
+    scene.table.refresh()
     rows = scene.table.scan(selected_fields=("id", "_topic", "_kafka_partition", "_offset")).to_arrow().to_pylist()
     assert all(row["_offset"] is None for row in rows if row["id"] < 60)
     mine = {(row["_topic"], row["_kafka_partition"], row["_offset"], row["id"]) for row in rows if row["id"] >= 60}
     assert mine == {(scene.topic, number % 2, number // 2, number) for number in range(60, 100)}
+    said = command("verify", file)
+    assert said.code == 0, said.out + said.err
 
 
 def copy(checkpoint: Path, name: str, *without: str) -> Path:
