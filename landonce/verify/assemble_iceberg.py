@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ from landonce.verify.sorting import ByField, Changing
 from landonce.verify.table import RowsAudit, TableAudit
 from landonce.write.iceberg.catalog import telling
 from landonce.write.iceberg.lake import table_recipe
+from landonce.write.iceberg.marker import copy_name
 from landonce.write.iceberg.recipe import FileRecipe, TableRecipe
 from landonce.write.iceberg.sink import IcebergSink
 
@@ -34,6 +35,7 @@ class IcebergTables:
 
     parts: Parts
     state: LedgerState | None
+    _loaded: dict[str, Table | None] = field(default_factory=dict)
 
     @property
     def sink(self) -> IcebergSink:
@@ -44,17 +46,18 @@ class IcebergTables:
         return ByField(self.sink.routing)
 
     def known(self) -> tuple[str, ...]:
+        """Of the tables that only have a name like the template's, those that the pipeline ever committed to."""
         with telling(self.sink.spec):
-            found = self.sink.dynamic()
+            found = [name for name in self.sink.dynamic() if self._ours(name)]
         listed = [name for name, _ in self.state.tables] if self.state is not None else []
         return tuple(dict.fromkeys((*self.sink.static, *found, *listed)))
 
     def open(self, table: str) -> TableAudit:
         """A table that is not there holds nothing, whatever its rows would be told apart by."""
-        spec, told = self.sink.spec, self.sink.told
+        spec, told, catalog = self.sink.spec, self.sink.told, self.sink.catalog
         if told.changes is not None and self._load(table) is not None:
-            return KeyedAudit(IcebergKeys(spec, table, told.identity, told.branch), told.identity)
-        return RowsAudit(IcebergRows(spec, table, told.branch))
+            return KeyedAudit(IcebergKeys(spec, table, told.identity, told.branch, catalog), told.identity)
+        return RowsAudit(IcebergRows(spec, table, told.branch, catalog))
 
     @cached_property
     def recipe(self) -> FileRecipe:
@@ -71,12 +74,20 @@ class IcebergTables:
         """None where records for the table are dead letters. One that should be there and is not may take anything."""
         schema, recipe = self.schema_of(table), self.recipe
         if schema is None:
-            lost = self.sink.told.create or table in self.sink.static
+            lost = recipe.create or table in self.sink.static
             declared = declared_schema(self.parts.config) or _ANY
             return PlainDecoder(declared, recipe.max_record_bytes) if lost else None
         if recipe.changes is not None:
             return Changing(schema, self.sink.told.identity, recipe.changes, recipe.max_record_bytes)
         return PlainDecoder(schema, recipe.max_record_bytes)
+
+    def _ours(self, table: str) -> bool:
+        there = self._load(table)
+        if there is None:
+            return False
+        told = (each.summary.additional_properties for each in there.snapshots() if each.summary is not None)
+        marked = any(each.get("landonce.pipeline") == self.sink.pipeline for each in told)
+        return marked or copy_name(self.sink.pipeline, self.sink.told.branch) in there.properties
 
     def _told(self, table: str) -> TableRecipe | None:
         there = self._load(table)
@@ -84,8 +95,10 @@ class IcebergTables:
         return table_recipe(self.sink.told, table, there, declared) if there is not None else None
 
     def _load(self, table: str) -> Table | None:
-        with telling(self.sink.spec):
-            try:
-                return self.sink.catalog.load_table(table)
-            except NoSuchTableError:
-                return None
+        if table not in self._loaded:
+            with telling(self.sink.spec):
+                try:
+                    self._loaded[table] = self.sink.catalog.load_table(table)
+                except NoSuchTableError:
+                    self._loaded[table] = None
+        return self._loaded[table]

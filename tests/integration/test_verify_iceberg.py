@@ -343,7 +343,7 @@ class TestFanOut:
         assert self.tables(said)["db.b"]["partitions"][0]["ranges"][0]["where"] == "both"
 
     def test_one_table_per_value(self, kafka, new_topic, new_table, tmp_path, verify):
-        """A table that nobody knows but the records; one that is not there any more; one that no record is for."""
+        """A table that is not there any more, one that no record is for, and one that is somebody else's."""
         lake = AuditedLake(kafka, tmp_path, new_topic(), new_table())
         lake.write_sink(table="db.x_{kind}", create=True)
         lake.produce(json.dumps({"id": at, "kind": f"k{at % 3}"}).encode() for at in range(30))
@@ -355,8 +355,8 @@ class TestFanOut:
         assert said.code == 0
         assert set(self.tables(said)) == {"db.x_k0", "db.x_k1", "db.x_k2"}
         lake.catalog.drop_table("db.x_k1")
-        lake.make_table("x_other")
-        lake.land([0, 5], table="x_other")
+        lake.make_table("x_other").append(lake.rows([0, 5]), snapshot_properties={"landonce.pipeline": lake.table})
+        lake.catalog.create_table("db.x_foreign", pa.schema([("id", pa.int64())])).append(pa.table({"id": [1]}))
         said = verify(lake, "--json")
         totals = {name: each["totals"] for name, each in self.tables(said).items() if not each["exact"]}
         assert {name: (each["missing"], each["unexpected"]) for name, each in totals.items()} == {

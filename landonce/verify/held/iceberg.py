@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from functools import cached_property
 
 import pyarrow as pa
+from pyiceberg.catalog import Catalog
 
 from landonce.plan.ranges import Partition
 from landonce.verify.held.offsets import OffsetIndex, split
@@ -21,11 +22,16 @@ from landonce.write.iceberg.catalog import CatalogSpec
 
 
 class IcebergRows(Held):
-    """The coordinates in one table. A table or branch that is not there holds nothing, and `notes` say so."""
+    """The coordinates in one table. A table or branch that is not there holds nothing, and `notes` say so.
 
-    def __init__(self, spec: CatalogSpec, identifier: str, branch: str = "main") -> None:
+    `catalog`: the catalog of `spec`, if it is open already.
+    """
+
+    def __init__(
+        self, spec: CatalogSpec, identifier: str, branch: str = "main", catalog: Catalog | None = None
+    ) -> None:
         self.name = identifier
-        self._table = PinnedTable(spec, identifier, branch)
+        self._table = PinnedTable(spec, identifier, branch, catalog)
 
     def counted(self, partition: Partition, first: int, end: int) -> Counted:
         return self._read.index.counted(partition, first, end)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
+from pyiceberg.catalog import Catalog
 
 from landonce.plan.ranges import Partition
 from landonce.verify.held.offsets import split
@@ -22,10 +23,17 @@ from landonce.write.iceberg.catalog import CatalogSpec
 class IcebergKeys(HeldKeys):
     """A table or branch that is not there holds nothing, and `notes` say so."""
 
-    def __init__(self, spec: CatalogSpec, identifier: str, identity: Sequence[str], branch: str = "main") -> None:
+    def __init__(
+        self,
+        spec: CatalogSpec,
+        identifier: str,
+        identity: Sequence[str],
+        branch: str = "main",
+        catalog: Catalog | None = None,
+    ) -> None:
         self.name = identifier
         self._identity = list(identity)
-        self._table = PinnedTable(spec, identifier, branch)
+        self._table = PinnedTable(spec, identifier, branch, catalog)
         self._spans = Spans(self._table)
 
     def rows(self, places: Mapping[Partition, int]) -> pa.Table | None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import cached_property
 
 import pyarrow as pa
+from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -25,10 +26,12 @@ COORDINATES = ("_topic", "_kafka_partition", "_offset")
 class PinnedTable:
     """A table that is not there, or has no such branch, has no rows; `notes` say so."""
 
-    def __init__(self, spec: CatalogSpec, identifier: str, branch: str = "main") -> None:
+    def __init__(
+        self, spec: CatalogSpec, identifier: str, branch: str = "main", catalog: Catalog | None = None
+    ) -> None:
         self.name = identifier
         self._branch = branch
-        self._table = _load(spec, identifier)
+        self._table = _load(spec, catalog, identifier)
         self._snapshot = pinned(self._table, branch) if self._table is not None else None
 
     @cached_property
@@ -100,9 +103,9 @@ class PinnedTable:
             ) from None
 
 
-def _load(spec: CatalogSpec, identifier: str) -> Table | None:
+def _load(spec: CatalogSpec, catalog: Catalog | None, identifier: str) -> Table | None:
     with telling(spec):
         try:
-            return spec.open().load_table(identifier)
+            return (catalog or spec.open()).load_table(identifier)
         except NoSuchTableError:
             return None
