@@ -19,14 +19,20 @@ Says = Callable[[Mapping[str, str]], str | None]
 
 def histories(sink: IcebergSink, says: Says) -> tuple[History, ...]:
     """Of every table of the pipeline that is there."""
+    tables = ((name, load(sink, name)) for name in _names(sink))
     found = tuple(
-        history_of(table, name, sink.told.branch, says)
-        for name in _names(sink)
-        if (table := load(sink, name)) is not None
+        _of_template(history_of(table, name, sink.told.branch, says), sink)
+        for name, table in tables
+        if table is not None
     )
     if not found:
         raise refused(f"the catalog has no table of {sink}.", "check `catalog` and `table` in {file}")
     return found
+
+
+def _of_template(history: History, sink: IcebergSink) -> History:
+    """A table that only has a fitting name, and that tells nothing, is somebody else's."""
+    return history if history.table in sink.static or history.told is not None else History(history.table)
 
 
 def _names(sink: IcebergSink) -> tuple[str, ...]:

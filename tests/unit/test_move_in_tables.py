@@ -69,6 +69,17 @@ def test_a_history_that_is_cut_off_is_not_whole(table: Table) -> None:
     assert (found.told, found.whole) == (None, False)
 
 
+def test_a_table_that_only_has_a_fitting_name_is_somebody_elses(sink: IcebergSink, table: Table) -> None:
+    first = append(table, 1)
+    append(table, 2)
+    table.maintenance.expire_snapshots().by_id(first).commit()
+    (named,) = histories(sink, lambda _: None)
+    assert not named.whole
+    template = IcebergSink(sink.spec, sink.told.model_copy(update={"table": "db.{kind}"}), "p")
+    (fitting,) = histories(template, lambda _: None)
+    assert (fitting.table, fitting.whole) == ("db.t", True)
+
+
 def test_a_catalog_or_a_table_that_is_not_there_is_not_made(sink: IcebergSink, tmp_path: Path) -> None:
     with pytest.raises(ImportRefused, match="no table"):
         histories(sink, lambda _: None)
