@@ -27,20 +27,20 @@ class Mutant:
     patches: tuple[Patch, ...]
 
 
-def _mutant(name: str, scenario: str, module: str, snippet: str, replacement: str, *more: Patch) -> Mutant:
+def planted(name: str, scenario: str, module: str, snippet: str, replacement: str, *more: Patch) -> Mutant:
     return Mutant(name, scenario, (Patch(module, snippet, replacement), *more))
 
 
 MUTANTS = (
     # ── the plan is durable before the first byte ──
-    _mutant(
+    planted(
         "prepare is skipped",
         "a driver dies, an answer is lost",
         PROTOCOL,
         "return _change(driver, Step.PREPARE, states.prepared(driver.state, plan))",
         "return _write(replace(driver, ledger=replace(driver.state, pending=plan, batch=plan.batch)), Mode.FIRST)",
     ),
-    _mutant(
+    planted(
         "a pending plan is made anew, not replayed literally",
         "records arrive, one block",
         PROTOCOL,
@@ -48,7 +48,7 @@ MUTANTS = (
         "anew = pack(available(driver.state, driver.world.source), driver.settings.table, driver.world.limits)\n"
         "    plan = replace(driver.pending, blocks=anew, deadline=target_now + driver.world.patience)",
     ),
-    _mutant(
+    planted(
         "a pending plan is dropped",
         "a driver dies, an answer is lost",
         PROTOCOL,
@@ -56,7 +56,7 @@ MUTANTS = (
         "    driver = replace(driver, ledger=replace(driver.state, pending=None))\n"
         "    if driver.state.pending is not None:\n        _same_fingerprint(driver)\n",
     ),
-    _mutant(
+    planted(
         "a plan of another transform is replayed",
         "the transform changes",
         PROTOCOL,
@@ -64,21 +64,21 @@ MUTANTS = (
         "        return",
     ),
     # ── fencing ──
-    _mutant(
+    planted(
         "the ledger compares nothing",
         "nothing fails, two drivers",
         SWAP,
         "return (state.pipeline, state.epoch, state.owner, state.version, state.lineage)",
         'return (state.pipeline, 0, "", 0, "")',
     ),
-    _mutant(
+    planted(
         "the ledger compares epoch and version, not the owner",
         "an epoch is handed out twice",
         SWAP,
         "return (state.pipeline, state.epoch, state.owner, state.version, state.lineage)",
         'return (state.pipeline, state.epoch, "", state.version, "")',
     ),
-    _mutant(
+    planted(
         "an unanswered change that was not applied counts as applied",
         "the ledger does not answer",
         LEDGER,
@@ -86,14 +86,14 @@ MUTANTS = (
         "    if seen == old:\n        return True",
     ),
     # ── the deadline ──
-    _mutant(
+    planted(
         "recovery does not wait for the deadline",
         "workers outlive their driver",
         PROTOCOL,
         "        _same_fingerprint(driver)\n        return _to(driver, Step.AWAIT, Await(driver.pending.deadline))",
         "        _same_fingerprint(driver)\n        return _to(driver, Step.KILL, Kill())",
     ),
-    _mutant(
+    planted(
         "doubt does not wait for the deadline",
         "a zombie, and the target forgets",
         PROTOCOL,
@@ -102,28 +102,28 @@ MUTANTS = (
         "        return _to(driver, Step.COMMIT, Commit(driver.pending, receipts))\n"
         "    return _to(driver, Step.KILL, Kill())",
     ),
-    _mutant(
+    planted(
         "the deadline never comes",
         "nothing fails, two drivers",
         PROTOCOL,
         "deadline=driver.world.target_now + driver.world.patience,",
         "deadline=driver.world.target_now + 1_000_000,",
     ),
-    _mutant(
+    planted(
         "the new deadline is not durable before the resend",
         "a new deadline, a late insert",
         PROTOCOL,
         "return _change(driver, Step.REARM, states.amended(driver.state, plan))",
         "return _write(replace(driver, ledger=replace(driver.state, pending=plan)), Mode.RESOLVE)",
     ),
-    _mutant(
+    planted(
         "the old deadline is used again",
         "a driver dies, an answer is lost",
         PROTOCOL,
         ".rearmed(target_now + driver.world.patience)",
         "",
     ),
-    _mutant(
+    planted(
         "late counts as landed",
         "a driver dies, an answer is lost",
         SETTLE,
@@ -131,14 +131,14 @@ MUTANTS = (
         "return _done(settling, Fate.LANDED)",
     ),
     # ── the kill ──
-    _mutant(
+    planted(
         "recovery does not kill what runs",
         "workers outlive their driver",
         PROTOCOL,
         "    if step is Step.AWAIT:\n        return _to(driver, Step.KILL, Kill())",
         "    if step is Step.AWAIT:\n        return _rearm(driver, driver.pending.deadline + 1)",
     ),
-    _mutant(
+    planted(
         "nothing is killed before the look",
         "the ledger is restored",
         PROTOCOL,
@@ -146,42 +146,42 @@ MUTANTS = (
         "    if not driver.looked:\n        return _look(driver)",
     ),
     # ── the probe ──
-    _mutant(
+    planted(
         "the token is trusted: an acknowledged resend has landed",
         "a token is burnt, twice",
         SETTLE,
         "if settling.mode is Mode.FIRST and settling.sends == 1:",
         "if settling.sends >= 1:",
     ),
-    _mutant(
+    planted(
         "what the second probe sees is ignored",
         "a token is burnt, twice",
         SETTLE,
         "return _done(settling, Fate.BURNT)",
         "return _done(settling, Fate.LANDED)",
     ),
-    _mutant(
+    planted(
         "recovery writes as if for the first time",
         "a token is burnt, twice",
         PROTOCOL,
         "    if step is Step.REARM:\n        return _write(driver, Mode.RESOLVE)",
         "    if step is Step.REARM:\n        return _write(driver, Mode.FIRST)",
     ),
-    _mutant(
+    planted(
         "doubtful counts as landed",
         "a driver dies, an answer is lost",
         SETTLE,
         "return _done(settling, Fate.DOUBTFUL)",
         "return _done(settling, Fate.LANDED)",
     ),
-    _mutant(
+    planted(
         "an error of the target counts as landed",
         "the server dies, inserts end in errors",
         SETTLE,
         "return _to(settling, Stage.PROBE)",
         "return _done(settling, Fate.LANDED)",
     ),
-    _mutant(
+    planted(
         "a resend holds all rows, not the missing ones",
         "a zombie, and the target forgets",
         SETTLE,
@@ -189,42 +189,42 @@ MUTANTS = (
         "missing_only=False",
     ),
     # ── tokens ──
-    _mutant(
+    planted(
         "the token leaves out the ranges",
         "records arrive, one block",
         BLOCKS,
         "[[each.partition.topic, each.partition.number, each.first, each.end] for each in block.ranges],\n        block.table",
         "block.table",
     ),
-    _mutant(
+    planted(
         "the token leaves out the generation",
         "a token is burnt, twice",
         BLOCKS,
         "        block.generation,\n    ]",
         "    ]",
     ),
-    _mutant(
+    planted(
         "the token leaves out the lineage",
         "restored, with a burnt token",
         BLOCKS,
         "        identity.lineage,\n",
         "",
     ),
-    _mutant(
+    planted(
         "the lineage is the ledger's, not the plan's",
         "restored, with a burnt token",
         LEDGER,
         "version=state.version + 1, lineage=state.owner, pending=plan",
         "version=state.version + 1, pending=plan",
     ),
-    _mutant(
+    planted(
         "the remainder goes under another token",
         "a kill misses, the token holds",
         PROTOCOL,
         "driver.pending.regenerated(driver.burnt)",
         "driver.pending.regenerated(frozenset(range(len(driver.pending.blocks))))",
     ),
-    _mutant(
+    planted(
         "the next generation is not recorded",
         "a token is burnt, twice",
         PROTOCOL,
@@ -237,56 +237,56 @@ MUTANTS = (
         ),
     ),
     # ── the position ──
-    _mutant(
+    planted(
         "the position moves before anything is written",
         "nothing fails, two drivers",
         PROTOCOL,
         "    if step is Step.PREPARE:\n        return _write(",
         "    if step is Step.PREPARE:\n        return _record(driver)\n        return _write(",
     ),
-    _mutant(
+    planted(
         "the position moves before the commit",
         "gaps, filtered records and dead letters",
         PROTOCOL,
         "return _to(driver, Step.COMMIT, Commit(driver.pending, receipts))",
         "return _record(driver)",
     ),
-    _mutant(
+    planted(
         "the position moves backwards",
         "records arrive, one block",
         LEDGER,
         "committed=max(position.committed, ends.get(partition, 0))",
         "committed=ends.get(partition, 0)",
     ),
-    _mutant(
+    planted(
         "there is no look at the target at the start",
         "the ledger is restored",
         PROTOCOL,
         "    if not driver.looked:",
         "    if driver.state.batch < 0:",
     ),
-    _mutant(
+    planted(
         "a partition that appears later is not looked for",
         "restored, and a partition is seen late",
         PROTOCOL,
         "replace(driver, looked=driver.looked and not binding.added)",
         "driver",
     ),
-    _mutant(
+    planted(
         "a lost ledger is bound before the target is asked",
         "the ledger is lost, and the pipeline begins at the end",
         PROTOCOL,
         "    if driver.state.fresh:\n        return _to(driver, Step.KILL, Kill())\n",
         "",
     ),
-    _mutant(
+    planted(
         "a partition without rows in the target says nothing of a lost ledger",
         "the ledger is lost, and the pipeline begins at the end",
         TARGET,
         "if position > 0:",
         "if 0 < dict(target.ends).get(partition, 0) < position:",
     ),
-    _mutant(
+    planted(
         "what the target holds is delivered as if it were new",
         "the ledger is restored",
         PROTOCOL,

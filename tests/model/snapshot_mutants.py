@@ -1,0 +1,421 @@
+"""Bugs that were planted on purpose in the protocol of snapshots: each must be found. See `mutants`.
+
+Some mistakes are not here, for another check makes good for them, and no schedule does harm: a verdict that does not look
+at the property's batch or at the table's UUID (the mark's snapshot tells, and the catalog compares the UUID again), a lost
+ledger that takes the oldest mark or counts the newest batch as known, or a position that goes back with a replay (a mark above
+the ledger's position is a floor), batches that are numbered by the ledger alone, new offsets that come before tables that are
+behind, epochs that are not raised past the marks (they only name files), and numbers that go back with a table that is
+its own ledger (owners never repeat).
+"""
+
+from __future__ import annotations
+
+from .mutants import LEDGER, SWAP, planted
+
+SNAPSHOTS = "landonce.run.snapshots"
+MARKS = "landonce.write.marks"
+OWN = "landonce.write.own"
+
+_STAND = "return Stand(view) if in_step and all(at <= committed[each] for each, at in floors) else Stand(view, floors)"
+_LAST = "mark, last = view.mark, max(known.batch if known else 0, view.latest)"
+_DONE = "if told is not None and (told.owner, told.batch) == (after.owner, after.batch):"
+_MOVED = "return _to(replace(driver, receipts=(), opened=False, stands=None), Step.LOOK, Look())"
+
+_VERDICT = (
+    planted(
+        "the verdict ignores the snapshot",
+        "fan-out: rolled back twice",
+        MARKS,
+        "same = _snapshot(seen) == _snapshot(expected) and seen.latest",
+        "same = seen.latest",
+    ),
+    planted(
+        "the verdict takes a table whose history is cut off for one that was rolled back",
+        "fan-out: set forward, and history expires",
+        MARKS,
+        "if seen.uuid != expected.uuid or seen.uncertain:",
+        "if seen.uuid != expected.uuid:",
+    ),
+    planted(
+        "a commit without an answer is not recognised",
+        "fan-out: one driver, answers are lost",
+        MARKS,
+        f"    {_DONE}\n        return Verdict.DONE\n",
+        "",
+    ),
+    planted(
+        "another driver's commit counts as mine",
+        "fan-out: the ledger is restored under a driver",
+        MARKS,
+        _DONE,
+        "if told is not None and told.batch == after.batch:",
+    ),
+    planted(
+        "another batch counts as this one",
+        "fan-out: nothing fails, two drivers",
+        MARKS,
+        _DONE,
+        "if told is not None and told.owner == after.owner:",
+    ),
+)
+
+_STANDS = (
+    planted(
+        "the batch in the table's property is not asked",
+        "fan-out: the ledger is lost, and tables are rolled back",
+        MARKS,
+        _LAST,
+        "mark, last = view.mark, known.batch if known else 0",
+    ),
+    planted(
+        "the batch in the ledger is not asked",
+        "fan-out: rolled back and set forward",
+        MARKS,
+        _LAST,
+        "mark, last = view.mark, view.latest",
+    ),
+    planted(
+        "a table that was rolled back to before its first mark counts as new",
+        "fan-out: rolled back twice",
+        MARKS,
+        "return Stand(view) if last == 0 else Stand(view, _firsts(ledger), behind=True)",
+        "return Stand(view)",
+    ),
+    planted(
+        "a table that is filled up in part counts as in step",
+        "fan-out: rolled back twice",
+        MARKS,
+        "if mark.batch < last or mark.behind:",
+        "if mark.batch < last:",
+    ),
+    planted(
+        "a table that is ahead counts as in step",
+        "fan-out: the ledger is restored",
+        MARKS,
+        _STAND,
+        "return Stand(view) if in_step else Stand(view, floors)",
+    ),
+    planted("floors are ignored", "fan-out: rolled back", MARKS, _STAND, "return Stand(view)"),
+    planted(
+        "a table that was made anew is the same one",
+        "fan-out: a table is dropped and made anew",
+        MARKS,
+        "    if view.uuid != known.uuid:\n",
+        "    if not view.uuid:\n",
+    ),
+    planted(
+        "a history that is cut off counts as a rollback",
+        "fan-out: history expires",
+        MARKS,
+        "    if view.uncertain:\n        raise _uncertain(view)\n",
+        "",
+    ),
+    planted(
+        "what a table missed while it was behind is forgotten",
+        "fan-out: rolled back and set forward",
+        MARKS,
+        "if each.behind and plan.kind is not Kind.REPLAY:",
+        "if each.behind and plan.kind is None:",
+    ),
+    planted(
+        "the ledger learns nothing of the tables",
+        "fan-out: a table is dropped and made anew",
+        LEDGER,
+        "tables=tuple(sorted({**dict(state.tables), **(tables or {})}.items())),",
+        "tables=state.tables,",
+    ),
+)
+
+_REPLAYS = (
+    planted(
+        "a table that is behind takes new rows",
+        "fan-out: rolled back twice",
+        MARKS,
+        "        return not each.behind\n",
+        "        return True\n",
+    ),
+    planted(
+        "a table that is in step takes part in a replay",
+        "fan-out: rolled back twice",
+        MARKS,
+        "return each.behind and all(first",
+        "return all(first",
+    ),
+    planted(
+        "a table takes part in a replay that begins above it",
+        "fan-out: rolled back twice",
+        MARKS,
+        "return each.behind and all(first <= floors.get(partition, first) for partition, first in lowest.items())",
+        "return each.behind",
+    ),
+    planted(
+        "every block of a replay must begin below the table",
+        "fan-out: many blocks",
+        MARKS,
+        "lowest[each.partition] = min(each.first, lowest",
+        "lowest[each.partition] = max(each.first, lowest",
+    ),
+    planted(
+        "a replay begins where the table begins that lacks the least",
+        "fan-out: the ledger is lost in the middle of a replay",
+        MARKS,
+        "lowest[partition] = min(floor, lowest",
+        "lowest[partition] = max(floor, lowest",
+    ),
+    planted(
+        "a replay of a part says that it reached the ledger",
+        "fan-out: rolled back twice",
+        MARKS,
+        "reached = min(position.committed, ends.get(partition, 0)) if replay else position.committed",
+        "reached = position.committed",
+    ),
+    planted(
+        "a replay of a part counts as the whole",
+        "fan-out: rolled back twice",
+        MARKS,
+        "behind = replay and any(at < whole[partition] for partition, at in own.committed().items())",
+        "behind = False",
+    ),
+    planted(
+        "a replay says that it began where the pipeline stood",
+        "fan-out: the ledger is lost in the middle of a replay",
+        MARKS,
+        "    if replay:\n        lowest",
+        "    if not replay:\n        lowest",
+    ),
+    planted(
+        "the mark of a table that is ahead goes back",
+        "fan-out: the ledger is restored",
+        MARKS,
+        "Position(position.first, max(floor, reached))",
+        "Position(position.first, reached)",
+    ),
+    planted(
+        "tables that are behind stay behind",
+        "fan-out: rolled back twice",
+        SNAPSHOTS,
+        "    if again:\n",
+        "    if not stands:\n",
+    ),
+    planted(
+        "a rollback is followed whatever the file says",
+        "fan-out: a rollback is not followed",
+        SNAPSHOTS,
+        "    _may_follow(driver.settings, stands)\n",
+        "",
+    ),
+)
+
+_STEPS = (
+    planted(
+        "files count though their table moved while another was made",
+        "fan-out: tables are made as records name them",
+        SNAPSHOTS,
+        "receipts=driver.receipts if same else ()",
+        "receipts=driver.receipts",
+    ),
+    planted(
+        "files count though a commit found the tables moved",
+        "fan-out: nothing fails, two drivers",
+        SNAPSHOTS,
+        _MOVED,
+        _MOVED.replace("receipts=(), ", ""),
+    ),
+    planted(
+        "tables that moved are not looked at again",
+        "fan-out: rolled back",
+        SNAPSHOTS,
+        _MOVED,
+        "return _write(replace(driver, receipts=(), opened=False))",
+    ),
+    planted(
+        "after a commit the tables count as they were before it",
+        "fan-out: nothing fails, two drivers",
+        SNAPSHOTS,
+        "        driver = replace(driver, stands=_refreshed(driver.stands or (), reply.views))\n",
+        "",
+    ),
+    planted(
+        "after a record the tables stand as they did before it",
+        "fan-out: rolled back twice",
+        SNAPSHOTS,
+        "        stands = tuple(stand(driver.state, each.view) for each in driver.stands or ())\n",
+        "        stands = driver.stands\n",
+    ),
+    planted(
+        "a driver that waits does not look at the tables",
+        "fan-out: records arrive, drivers wait",
+        SNAPSHOTS,
+        "    if driver.world.look and driver.state.pending is None:\n",
+        "    if driver.world.stop:\n",
+    ),
+    planted(
+        "a plan of another transform is written",
+        "fan-out: the transform changes",
+        SNAPSHOTS,
+        "        _same_fingerprint(driver)\n    if",
+        "        pass\n    if",
+    ),
+    planted(
+        "the position moves before the commit",
+        "fan-out: nothing fails, two drivers",
+        SNAPSHOTS,
+        "return _to(driver, Step.COMMIT, CommitTables(driver.pending, receipts, _taking(driver), _recorded(driver)))",
+        "return _change(driver, Step.RECORD, _recorded(driver))",
+    ),
+    planted(
+        "the ledger compares nothing",
+        "fan-out: dead letters, filtered records",
+        SWAP,
+        "return (state.pipeline, state.epoch, state.owner, state.version, state.lineage)",
+        'return (state.pipeline, 0, "", 0, "")',
+    ),
+)
+
+_LOST = (
+    planted(
+        "a lost ledger trusts the newest position",
+        "fan-out: the ledger is lost, and tables are rolled back",
+        MARKS,
+        "started.get(partition, position.first)",
+        "position.committed",
+    ),
+    planted(
+        "a lost ledger begins anew, whatever the tables say",
+        "fan-out: the ledger is lost, and the pipeline begins at the end",
+        SNAPSHOTS,
+        "    if found is not None:\n",
+        "    if found is not None and not found.positions:\n",
+    ),
+    planted(
+        "a lost ledger is bound before the tables are asked",
+        "fan-out: the ledger is lost, and the pipeline begins at the end",
+        SNAPSHOTS,
+        "    if driver.state.fresh:\n        return _to(driver, Step.LOOK, Look())\n",
+        "",
+    ),
+)
+
+_OWN = (
+    planted(
+        "own: the copy is not asked",
+        "own: rolled back",
+        OWN,
+        "    last = seen.last\n    if last is not None and key",
+        "    last = seen.mark\n    if last is not None and key",
+    ),
+    planted(
+        "own: whoever took the table is not asked",
+        "own: nothing fails, two drivers",
+        OWN,
+        "    if _snapshot(last) != _snapshot(expected.last):\n",
+        "    if last is None and expected.last is not None:\n",
+    ),
+    planted(
+        "own: nobody hears that they were fenced",
+        "own: nothing fails, two drivers",
+        OWN,
+        "    if verdict is Verdict.FENCED:\n",
+        "    if verdict is Verdict.FENCED and seen.last is None:\n",
+    ),
+    planted(
+        "own: a driver that is taking over is fenced by the one before it",
+        "own: nothing fails, two drivers",
+        OWN,
+        "last.state.owner != new.owner else",
+        "last.state.epoch >= new.epoch else",
+    ),
+    planted(
+        "own: nobody hears of a rollback",
+        "own: rolled back",
+        OWN,
+        "    if verdict is Verdict.MOVED:\n",
+        "    if verdict is Verdict.MOVED and seen.last is None:\n",
+    ),
+    planted(
+        "own: where the table stands is not asked",
+        "own: rolled back",
+        OWN,
+        "    return Verdict.GO if same else Verdict.MOVED\n",
+        "    return Verdict.GO\n",
+    ),
+    planted(
+        "own: done counts, though it was rolled back since",
+        "own: rolled back",
+        OWN,
+        "return Verdict.MOVED if seen.rolled_back else Verdict.DONE",
+        "return Verdict.DONE",
+    ),
+    planted(
+        "own: a commit without an answer is not recognised",
+        "own: a driver dies, answers are lost",
+        OWN,
+        "    if last is not None and key(last.state) == key(new):\n",
+        "    if last is not None and seen.rolled_back and key(last.state) == key(new):\n",
+    ),
+    planted(
+        "own: another table by that name is written",
+        "own: dropped and made anew",
+        OWN,
+        "    if seen.uuid != expected.uuid:\n",
+        "    if not seen.uuid:\n",
+    ),
+    planted(
+        "own: the position does not go back",
+        "own: rolled back",
+        OWN,
+        "    if not view.rolled_back:\n",
+        "    if not view.uncertain:\n",
+    ),
+    planted(
+        "own: back to before the first commit, and the position stays",
+        "own: rolled back",
+        OWN,
+        "replace(position, committed=position.first)",
+        "position",
+    ),
+    planted(
+        "own: rolled back is told by the owner",
+        "own: rolled back",
+        OWN,
+        "key(self.standing.state) != key(self.last.state)",
+        "self.standing.state.owner != self.last.state.owner",
+    ),
+    planted(
+        "own: the number of a batch that was removed stays",
+        "own: set forward, and history expires",
+        OWN,
+        "batch = last.state.batch + 1",
+        "batch = last.state.batch",
+    ),
+    planted(
+        "own: where history is cut off, the copy counts",
+        "own: history expires",
+        OWN,
+        "if self.mark is not None or self.whole or not self.vouched:",
+        "if self.mark is not None or self.whole:",
+    ),
+    planted(
+        "own: the copy counts though nothing expired",
+        "own: rolled back",
+        OWN,
+        "if self.mark is not None or self.whole or not self.vouched:",
+        "if self.mark is not None:",
+    ),
+    planted(
+        "own: where history is cut off, everything comes again",
+        "own: history expires",
+        OWN,
+        "    if view.uncertain:\n        raise errors",
+        "    if view.last is None:\n        raise errors",
+    ),
+    planted(
+        "own: a history that is cut off looks like one that begins",
+        "own: set forward, and history expires",
+        OWN,
+        " and seen.uncertain is expected.uncertain",
+        "",
+    ),
+)
+
+MUTANTS = _VERDICT + _STANDS + _REPLAYS + _STEPS + _LOST + _OWN
