@@ -37,9 +37,10 @@ class Letters:
     def publish_left(self, names: Iterable[str]) -> None:
         """Files of a batch that an earlier driver committed and did not get to publish. What it did publish is left alone,
         for people may have dealt with it by now."""
-        for name in names:
-            if dead_letters.is_staged(self.folder, name):
-                dead_letters.publish(self.folder, dead_letters.plan_of(name), (name,), read_again=True)
+        staged = [name for name in names if dead_letters.is_staged(self.folder, name)]
+        for plan in sorted({dead_letters.plan_of(name) for name in staged}):
+            mine = [name for name in staged if dead_letters.plan_of(name) == plan]
+            dead_letters.publish(self.folder, plan, mine, read_again=True)
 
     def forget(self) -> None:
         """What was read so far may be read again: look the files up anew."""

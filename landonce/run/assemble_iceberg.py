@@ -58,6 +58,7 @@ def file_recipe(parts: Parts) -> FileRecipe:
         select=config.transform.select,
         where=config.transform.where,
         changes=Changes(told.mode, told.field, told.insert, told.update, told.delete) if told is not None else None,
+        meaning=repr((declared.fingerprint() if declared else "", sink.told.case_insensitive, sink.told.identity)),
         evolve=sink.told.evolve,
         coordinates=sink.told.coordinates,
     )

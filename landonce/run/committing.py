@@ -74,7 +74,10 @@ class Committing(Hands):
         return snapshots.advance(driver, reply)
 
     def look_due(self) -> bool:
-        return time.monotonic() > self._look_after
+        due = time.monotonic() > self._look_after
+        if due:
+            self.lake.forget_absent()
+        return due
 
     def acquired(self, state: LedgerState) -> str:
         """What a driver that was killed left behind is put in order: staging branches go, and dead letters of a batch that it
@@ -99,7 +102,6 @@ class Committing(Hands):
     def _look(self, held: LedgerState) -> Looked:
         """Nobody looks, and then writes what is looked at, who is not the owner any more."""
         began = time.monotonic()
-        self.lake.forget_absent()
         topics = tuple(held.label(topic) for topic in self.lake.topics)
         if self.own is not None:
             if not held.fresh:

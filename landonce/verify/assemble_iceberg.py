@@ -74,7 +74,7 @@ class IcebergTables:
         """None where records for the table are dead letters. One that should be there and is not may take anything."""
         schema, recipe = self.schema_of(table), self.recipe
         if schema is None:
-            lost = recipe.create or table in self.sink.static
+            lost = self.sink.told.create or table in self.sink.static
             declared = declared_schema(self.parts.config) or _ANY
             return PlainDecoder(declared, recipe.max_record_bytes) if lost else None
         if recipe.changes is not None:

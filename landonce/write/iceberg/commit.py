@@ -52,6 +52,8 @@ class Attempt:
     requirements: tuple[TableRequirement, ...]
     snapshot: int
     discard: Callable[[], None] = field(default=lambda: None)
+    staged: bool = False
+    """The snapshot is in the table already, on a branch of its own."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class Place:
         refused: Attempt | None = None
         for conflict in range(_CONFLICTS):
             table = self.load()
-            if refused is not None and table.metadata.snapshot_by_id(refused.snapshot) is None:
+            if refused is not None and (refused.staged or table.metadata.snapshot_by_id(refused.snapshot) is None):
                 refused.discard()
             verdict = judge(table)
             if verdict is not Verdict.GO:
@@ -142,7 +144,9 @@ class Place:
         if there is not None or main is None:
             return
         attempt = Attempt(
-            (_points(self.branch, main.snapshot_id),), (_still(table), _head_is(self.branch, None)), main.snapshot_id
+            (_points(table, self.branch, main.snapshot_id),),
+            (_still(table), _head_is(self.branch, None)),
+            main.snapshot_id,
         )
         try:
             self.send(table, attempt)
@@ -160,8 +164,9 @@ class Place:
         with telling(self.spec):
             updates, _ = producer._commit()
         copied = {**properties, copy_name(self.pipeline, self.branch): copy_of(summary, producer.snapshot_id)}
+        moved = [each for each in updates if not isinstance(each, SetSnapshotRefUpdate)]
         return Attempt(
-            (*updates, SetPropertiesUpdate(updates=copied)),
+            (*moved, _points(table, self.branch, producer.snapshot_id), SetPropertiesUpdate(updates=copied)),
             (_still(table), _head_is(self.branch, self.head(table))),
             producer.snapshot_id,
             producer.discard,
@@ -174,12 +179,13 @@ class Place:
         copied = {**properties, copy_name(self.pipeline, self.branch): copy_of(summary, staged)}
         return Attempt(
             (
-                _points(self.branch, staged),
+                _points(table, self.branch, staged),
                 SetPropertiesUpdate(updates=copied),
                 RemoveSnapshotRefUpdate(ref_name=stage),  # type: ignore[call-arg]
             ),
             (_still(table), _head_is(self.branch, self.head(table))),
             staged,
+            staged=True,
         )
 
 
@@ -252,5 +258,14 @@ def _head_is(branch: str, snapshot: int | None) -> AssertRefSnapshotId:
     return AssertRefSnapshotId(ref=branch, snapshot_id=snapshot)  # type: ignore[call-arg]
 
 
-def _points(branch: str, snapshot: int) -> SetSnapshotRefUpdate:
-    return SetSnapshotRefUpdate(ref_name=branch, type=SnapshotRefType.BRANCH, snapshot_id=snapshot)  # type: ignore[call-arg]
+def _points(table: Table, branch: str, snapshot: int) -> SetSnapshotRefUpdate:
+    """With what the branch says of how long its snapshots are kept, which would be forgotten otherwise."""
+    ref = table.metadata.refs.get(branch)
+    return SetSnapshotRefUpdate(
+        ref_name=branch,  # type: ignore[call-arg]
+        type=SnapshotRefType.BRANCH,
+        snapshot_id=snapshot,
+        max_ref_age_ms=ref.max_ref_age_ms if ref is not None else None,
+        max_snapshot_age_ms=ref.max_snapshot_age_ms if ref is not None else None,
+        min_snapshots_to_keep=ref.min_snapshots_to_keep if ref is not None else None,
+    )

@@ -110,7 +110,7 @@ def apply(place: Place, changes: Changes) -> Table:
         if not todo:
             return table
         try:
-            update = UpdateSchema(Transaction(table))
+            update = Transaction(table).update_schema()
             for step in todo:
                 step.stage(update)
             updates, requirements = update._commit()

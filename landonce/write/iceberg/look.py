@@ -8,6 +8,7 @@ from typing import Any
 
 from pyiceberg import expressions
 from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
 
 from landonce.write.iceberg.coordinates import COLUMNS, OFFSET, PARTITION, TOPIC
 from landonce.write.iceberg.marker import own_view
@@ -29,10 +30,11 @@ def look_at(table: Table, pipeline: str, branch: str, *, vouching: bool = False)
 
 def holds(table: Table, branch: str, labels: Iterable[str]) -> bool:
     """Whether the branch holds a record of a topic with one of these labels."""
-    if branch not in table.metadata.refs or any(each not in table.schema().column_names for each in COLUMNS):
+    ref = branch if branch in table.metadata.refs else MAIN_BRANCH
+    if ref not in table.metadata.refs or any(each not in table.schema().column_names for each in COLUMNS):
         return False
     scan = table.scan(term.In(TOPIC, set(labels)), selected_fields=(TOPIC,), limit=1)
-    return bool(scan.use_ref(branch).to_arrow().num_rows)
+    return bool(scan.use_ref(ref).to_arrow().num_rows)
 
 
 def _shows(table: Table, copy: Mark, branch: str) -> bool:

@@ -54,6 +54,8 @@ class FileRecipe:
     select: tuple[str, ...] = ()
     where: str | None = None
     changes: Changes | None = None
+    meaning: str = ""
+    """What else the file says of how records are read: it is part of the fingerprint."""
     absent: tuple[tuple[str, str], ...] = ()
     """Tables that records name, and that are neither there nor can be made, each with the reason."""
     evolve: bool = False
@@ -102,6 +104,7 @@ class FileRecipe:
             list(self.select),
             self.where,
             repr(self.changes),
+            self.meaning,
             self.max_record_bytes,
             pyspark.__version__ if self.transforms else "",
         ]
