@@ -6,6 +6,7 @@ your own `LocalKafka` in `tmp_path` for that) and keeps to topics and tables of 
 """
 
 import itertools
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,25 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from landonce.local import LocalClickHouse, LocalKafka, LocalRestCatalog
 
 _numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_jvm() -> Iterator[None]:
+    """A module's JVM ends with it: one that was started without some jars cannot load them for the next module."""
+    yield
+    if "pyspark" not in sys.modules:
+        return
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    if SparkContext._active_spark_context is not None:
+        SparkContext._active_spark_context.stop()
+    gateway.shutdown()
+    gateway.proc.terminate()
+    gateway.proc.wait(30)
+    SparkContext._gateway = SparkContext._jvm = None
 
 
 @pytest.fixture(scope="session")
