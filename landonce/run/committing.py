@@ -61,6 +61,7 @@ class Committing(Hands):
     own: TableLedger | None
     """The table's own ledger, where it is one."""
     _look_after: float = 0.0
+    _news: tuple[str, ...] = ()
 
     @property
     def once(self) -> bool:  # type: ignore[override]
@@ -71,7 +72,15 @@ class Committing(Hands):
         return snapshots.begin(self.settings)
 
     def advance(self, driver: snapshots.Driver, reply: snapshots.Reply) -> snapshots.Next:
-        return snapshots.advance(driver, reply)
+        before = _rolled_back(driver.stands or ())
+        after, effect = snapshots.advance(driver, reply)
+        self._news = tuple(_rolled_back(after.stands or ()) - before)
+        return after, effect
+
+    def news(self) -> tuple[str, ...]:
+        return tuple(
+            f"{each}; the removed ranges are delivered again, to this table alone." for each in sorted(self._news)
+        )
 
     def look_due(self) -> bool:
         due = time.monotonic() > self._look_after
@@ -186,6 +195,15 @@ class Committing(Hands):
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             done = list(pool.map(commit, tables))
         return Committed(tuple(view for _, view in done)) if all(landed for landed, _ in done) else Moved()
+
+
+def _rolled_back(stands: Iterable[Stand]) -> set[str]:
+    """Tables that carry an older batch than they once did."""
+    return {
+        f"the table {each.view.table} was rolled back to batch {each.view.mark.batch if each.view.mark else 0}"
+        for each in stands
+        if each.behind and not (each.view.mark is not None and each.view.mark.behind)
+    }
 
 
 def _different(views: Iterable[TableView]) -> None:

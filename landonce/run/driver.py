@@ -78,6 +78,8 @@ class Driver:
                 self._note(effect, reply)
                 before = before or reply.totals
             driver, effect = self.hands.advance(driver, reply)
+            for told in self.hands.news():
+                self.observer.trouble(told)
         return self._held.totals.minus(before or Totals())
 
     def _raise_if_fenced(self) -> None:

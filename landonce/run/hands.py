@@ -37,6 +37,10 @@ class Hands(ABC):
         """Whether it is time to look at the target again, though there is nothing to write."""
         return False
 
+    def news(self) -> tuple[str, ...]:
+        """What people should hear of, since it was last asked."""
+        return ()
+
     def acquired(self, state: LedgerState) -> str:
         """Called once the pipeline is taken; gives what people should hear of it."""
         del state

@@ -32,7 +32,7 @@ _REFUSED = (
 _AWAY = (iceberg.ServerError, iceberg.CommitStateUnknownException, iceberg.RESTError, RequestException, DBAPIError)
 _TIMEOUTS = (10.0, 60.0)
 """Seconds to connect to a REST catalog, and to wait for its answer."""
-_SPARK_TYPES = {"sql": "jdbc", "rest": "rest", "hive": "hive", "glue": "glue", "dynamodb": "dynamodb"}
+_SPARK_TYPES = {"sql": "jdbc", "rest": "rest", "hive": "hive", "glue": "glue"}
 
 
 @dataclass(frozen=True)
