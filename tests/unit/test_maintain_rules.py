@@ -346,7 +346,7 @@ def test_where_a_pipeline_works_on_two_branches_both_must_be_past_it() -> None:
     history.add(first, 3, Mark(state(2, 6)), branch="audit")
     assert bounds(history.metadata(), "p", "main") == Bounds((2, 6), 2)
     assert bounds(history.metadata(), "p", "audit") == Bounds((2, 6), 2)
-    assert bounds(history.metadata(), "p", "new") == Bounds(None, 0)
+    assert bounds(history.metadata(), "p", "new") == Bounds((2, 6), 2), "it would begin where the main one is"
 
 
 def test_staging_branches_of_the_dead() -> None:
