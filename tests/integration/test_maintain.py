@@ -558,6 +558,7 @@ def test_beside_a_running_pipeline(lake: SmallLake, maintain: Maintain) -> None:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.long
 def test_beside_a_pipeline_that_changes_rows(lake: SmallLake, maintain: Maintain) -> None:
     """Compaction and MERGE are after the same files: whichever comes second does its work again, or leaves it."""
 
