@@ -88,7 +88,7 @@ class Driver:
         except LandonceError:
             return
         mine = self._state
-        if mine is not None and (seen is None or (seen.epoch, seen.owner) != (mine.epoch, mine.owner)):
+        if mine is not None and seen is not None and (seen.epoch, seen.owner) != (mine.epoch, mine.owner):
             raise states.fenced(mine, seen) from None
 
     def _perform(self, effect: Any) -> Any:
