@@ -99,6 +99,14 @@ def require(folder: Path, names: Iterable[str]) -> None:
             )
 
 
+def clear_staged(folder: Path, pipeline: str) -> None:
+    """Removes what plans staged that are never taken up again. Files that count are not touched."""
+    name = re.compile(re.escape(pipeline) + r"\.batch-\d{9}-\w+-\d{4}\.jsonl" + re.escape(_STAGED))
+    for path in folder.glob(f"*{_STAGED}"):
+        if name.fullmatch(path.name):
+            path.unlink(missing_ok=True)
+
+
 def is_staged(folder: Path, name: str) -> bool:
     """Whether the file was written and does not count yet."""
     return (folder / (name + _STAGED)).exists()

@@ -36,11 +36,12 @@ class Letters:
 
     def publish_left(self, names: Iterable[str]) -> None:
         """Files of a batch that an earlier driver committed and did not get to publish. What it did publish is left alone,
-        for people may have dealt with it by now."""
+        for people may have dealt with it by now; what it staged for a batch that it did not commit is removed."""
         staged = [name for name in names if dead_letters.is_staged(self.folder, name)]
         for plan in sorted({dead_letters.plan_of(name) for name in staged}):
             mine = [name for name in staged if dead_letters.plan_of(name) == plan]
             dead_letters.publish(self.folder, plan, mine, read_again=True)
+        dead_letters.clear_staged(self.folder, self.pipeline)
 
     def forget(self) -> None:
         """What was read so far may be read again: look the files up anew."""
