@@ -83,11 +83,15 @@ class Play(ABC):
         assert oracle.twice(letters) == [], when
         assert not oracle.compare(oracle.expected_letters(self.feed.produced), letters).surplus, when
 
-    def pause_at(self, place: str, *, skip: int = 0, once: bool = True) -> DriverRun:
-        """A driver that is stopped whole at this place, and that would go on from there if it were woken."""
+    def pause_at(self, place: str, *, skip: int = 0, until: Callable[[], bool] = lambda: True) -> DriverRun:
+        """A driver that is stopped whole at this place, and that would go on from there if it were woken.
+
+        `until`: what its other threads still have to do before. One that is stopped with a lock in its hands stops everyone.
+        """
         go = self.site.folder / f"go-{len(self.drivers.runs)}"
-        run = self.start(place, skip=skip, go=go, once=once)
+        run = self.start(place, skip=skip, go=go)
         run.wait_reached()
+        wait_for(until, "the other threads are done", run)
         freeze(run)
         go.touch()
         return run
