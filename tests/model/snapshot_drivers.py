@@ -220,7 +220,7 @@ class Drivers:
         if isinstance(error, errors.PlanChanged):
             return bool(driver.pending.fingerprint != driver.settings.fingerprint)
         tabs = [self.tables.tabs.values[each] for each in world.tables]
-        moment = agent.number < LAST and bool(self.scenario.faults.forward or self.scenario.careless)  # since it looked
+        moment = agent.number < LAST and self._unsteady  # since it looked
         reasons: dict[type[Exception], bool] = {
             errors.TableReplaced: any(self.tables.replaced(tab) for tab in tabs),
             errors.PositionUncertain: any(self.tables.cut(tab) for tab in tabs) or moment,
@@ -229,6 +229,11 @@ class Drivers:
             errors.Fenced: moment,
         }
         return type(error).__name__ in self.scenario.halts and reasons.get(type(error), False)
+
+    @property
+    def _unsteady(self) -> bool:
+        """What a driver saw in a table may be otherwise by the time it says so."""
+        return bool(self.scenario.faults.forward or self.scenario.faults.late or self.scenario.careless)
 
     def _taken_over(self, world: Lake, agent: Agent) -> bool:
         held = self.drivers.values[agent.driver].ledger

@@ -326,6 +326,13 @@ _OWN = (
         "last.state.epoch >= new.epoch else",
     ),
     planted(
+        "own: whoever takes the table keeps the name of the one before",
+        "own: nothing fails, two drivers",
+        LEDGER,
+        "epoch=state.epoch + 1, owner=owner,",
+        "epoch=state.epoch + 1, owner=state.owner or owner,",
+    ),
+    planted(
         "own: nobody hears of a rollback",
         "own: rolled back",
         OWN,
