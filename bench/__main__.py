@@ -22,13 +22,15 @@ def main() -> None:
     parser.add_argument("sink", nargs="?", choices=[*_ALL], help="measure only this one")
     parser.add_argument("--records", type=int, default=3_000_000)
     parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--flat", type=int, default=20_000_000, help="records of the one long run into Iceberg")
     parser.add_argument("--docs", action="store_true", help="write docs/benchmarks.md too")
     told = parser.parse_args()
     logging.getLogger("py4j").setLevel(logging.ERROR)
     console = Console()
     for name in [told.sink] if told.sink else _ALL:
         with tempfile.TemporaryDirectory(prefix="landonce-bench-") as folder:
-            figures = _ALL[name](Path(folder), told.records, told.repetitions, console)
+            more = {"flat": told.flat} if name == "iceberg" else {}
+            figures = _ALL[name](Path(folder), told.records, told.repetitions, console, **more)
         figures.section().show(console)
         save(name, figures.told(), ROOT / "build" / "bench.json")
         if told.docs:

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from landonce.errors import Unbalanced
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.record.ledger import Totals
-from landonce.run import transform, workers
+from landonce.run import assemble, transform
 from landonce.run.protocol import Effect, Step
 from landonce.write.receipt import BlockResult
 from landonce.write.recipe import Recipe, Task
@@ -150,7 +150,7 @@ def test_a_lost_row_is_noticed_before_the_position_moves(
 
         return guarded(recipe, task, attempt)
 
-    monkeypatch.setattr(workers, "work", careless)
+    monkeypatch.setattr(assemble, "work", careless)
     with pytest.raises(Unbalanced, match="10 records were read, but 9 landed"):
         run(site.config(), spark)
     assert site.position() == {(site.topics[0], 0): 0}
@@ -161,12 +161,12 @@ def test_a_lost_row_is_noticed_with_a_transform_too(
     site: Site, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send(site.kafka, site.topics[0], numbered(10))
-    right = transform._sow_rows
+    right = transform.sow
 
-    def careless(recipe: Recipe, task: Task, rows: pa.Table, reaped: Reaped) -> BlockResult:
-        return right(recipe, task, rows.slice(1), reaped)
+    def careless(recipe: Recipe, task: Task, rows: pa.Table, told: Reaped) -> BlockResult:
+        return right(recipe, task, rows.slice(1), told)
 
-    monkeypatch.setattr(transform, "_sow_rows", careless)
+    monkeypatch.setattr(transform, "sow", careless)
     with pytest.raises(Unbalanced, match="10 records were read, but 9 landed"):
         run(site.config(transform={"where": "id >= 0"}), spark)
     assert site.position() == {(site.topics[0], 0): 0}
