@@ -57,7 +57,6 @@ def test_killed_with_some_tables_committed_and_some_not(
 
         chain.suffer(LATER)
         chain.settled()
-        assert chain.staged == []
         for each in batches(pipeline):
             assert len(set(each)) == len(each), f"a batch was committed twice: {each}"
 

@@ -69,7 +69,10 @@ def test_under_a_driver_that_idles(tmp_path: Path, kafka: LocalKafka, new_topic:
         assert len([each for each in told if "was rolled back" in each]) == 3, told
 
 
-@pytest.mark.parametrize("before", [False, True], ids=["to-an-older-batch", "to-before-the-first-batch"])
+@pytest.mark.parametrize(
+    "before",
+    [pytest.param(False, id="to-an-older-batch"), pytest.param(True, id="to-before", marks=pytest.mark.long)],
+)
 def test_under_a_driver_that_is_about_to_commit(
     before: bool, tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]
 ) -> None:
@@ -134,7 +137,9 @@ def assert_untouched(pipeline: Lake, kept: dict[str, list[int]], batches: int) -
         assert len(now) == batches, name
 
 
-@pytest.mark.parametrize("fan_out", [False, True], ids=["own-ledger", "fan-out"])
+@pytest.mark.parametrize(
+    "fan_out", [pytest.param(False, id="own-ledger"), pytest.param(True, id="fan-out", marks=pytest.mark.long)]
+)
 def test_stopped_refused_and_then_followed(
     fan_out: bool, tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]
 ) -> None:

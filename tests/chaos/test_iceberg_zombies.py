@@ -92,7 +92,9 @@ def test_the_head_that_a_zombie_saw_comes_back(
         pipeline.exact()
 
 
-@pytest.mark.parametrize("fan_out", [False, True], ids=["own-ledger", "fan-out"])
+@pytest.mark.parametrize(
+    "fan_out", [pytest.param(False, id="own-ledger"), pytest.param(True, id="fan-out", marks=pytest.mark.long)]
+)
 def test_two_that_start_at_the_same_moment(
     fan_out: bool, tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]
 ) -> None:
