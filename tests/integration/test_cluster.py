@@ -226,11 +226,11 @@ def test_killed_executors_and_workers_change_nothing(site: Site, spark: SparkSes
     killed: list[str] = []
 
     def kill(effect: Effect) -> None:
-        if effect.step is not Step.WRITE or len(watch.batches) < 1 or len(killed) >= 4:
+        if effect.step is not Step.WRITE or len(watch.batches) < 1 or "worker" in killed:
             return
-        if len(killed) < 3 and not watch.troubles:
+        if killed.count("executor") < 5 and not ran_again(watch):
             assassin(lambda: psutil_kill(cluster.executors()[0], killed), 0.15)
-        elif watch.troubles and "worker" not in killed:
+        elif "executor" in killed:
             killed.append("worker")
             assassin(lambda: os.killpg(cluster.workers[1].pid, signal.SIGKILL), 0.1)
 
@@ -249,7 +249,12 @@ def test_killed_executors_and_workers_change_nothing(site: Site, spark: SparkSes
     assert in_table(site) == expected(sent)
     assert totals == Totals(landed=len(sent))
     assert {"executor", "worker"} <= set(killed)
-    assert any("Spark ran the task again" in each or "ExecutorLost" in each for each in watch.troubles), watch.troubles
+    assert ran_again(watch), watch.troubles
+
+
+def ran_again(watch: Watch) -> bool:
+    """A block met a kill. On a busy machine there are other troubles too."""
+    return any("Spark ran the task again" in each or "ExecutorLost" in each for each in watch.troubles)
 
 
 def assassin(act: Callable[[], None], after: float) -> None:
