@@ -89,12 +89,7 @@ def test_the_head_moves_between_judgement_and_commit(
         assert all(oracle.compare(pipeline.due()[each], pipeline.landed()[each]).exact for each in others)
 
 
-_STALE = pytest.mark.xfail(
-    reason="a stale sequence number is a ValueError of PyIceberg's, and ends the run with exit code 1"
-)
-
-
-@pytest.mark.parametrize("rest", [pytest.param(False, id="sql", marks=_STALE), pytest.param(True, id="rest")])
+@pytest.mark.parametrize("rest", [pytest.param(False, id="sql"), pytest.param(True, id="rest")])
 def test_another_branch_moves_between_judgement_and_commit(
     rest: bool,
     tmp_path: Path,

@@ -306,7 +306,7 @@ def test_the_fingerprint_changes_with_what_decides_the_rows(site: Site, spark: S
 
     def fingerprint(**sections: Any) -> str:
         with driver_of(site.config(**sections), spark, Watch(), once=True) as driver:
-            return driver.settings.fingerprint
+            return driver.hands.settings.fingerprint
 
     schema = "id BIGINT NOT NULL, name STRING"
     deciding: list[dict[str, Any]] = [

@@ -117,7 +117,7 @@ class Place:
         """One request. `CommitFailedException`: refused, and nothing changed."""
         with telling(self.spec):
             if table.metadata.format_version < 3 or self.spec.kind == "rest":
-                table._do_commit(attempt.updates, attempt.requirements)
+                self._send_by_pyiceberg(table, attempt)
             elif self.session is None:
                 raise TableUnfit(
                     f"{self.identifier} is of format version 3, which this command cannot commit to.",
@@ -127,6 +127,16 @@ class Place:
             else:
                 jvm.commit(self.session(), self.spec, self.identifier, attempt.requirements, attempt.updates)
                 table.refresh()
+
+    def _send_by_pyiceberg(self, table: Table, attempt: Attempt) -> None:
+        """Snapshots are numbered over all branches, so another branch's commit makes an attempt stale, too; so does one that
+        was rolled back since. The head does not show it, and PyIceberg's word for it is `ValueError`."""
+        try:
+            table._do_commit(attempt.updates, attempt.requirements)
+        except ValueError as error:
+            if self.load().metadata_location == table.metadata_location:
+                raise
+            raise CommitFailedException(str(error)) from None
 
     def head(self, table: Table) -> int | None:
         ref = table.metadata.refs.get(self.branch)
