@@ -49,6 +49,8 @@ from landonce.read.rewrite import Rewriter, is_whole
 from landonce.read.schema import Schema
 
 MAX_RECORD_BYTES = 16 * 2**20
+VERSION = 1
+"""Raised whenever the decoder makes other rows of the same bytes: it is part of every plan's fingerprint."""
 
 _BLOCK_ROWS = 32_768
 _BLOCK_BYTES = 32 * 2**20

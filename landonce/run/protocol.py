@@ -173,17 +173,11 @@ Effect = Acquire | Survey | Change | Await | Kill | Look | Write | Commit | Idle
 Reply = LedgerState | Surveyed | TargetView | tuple[BlockResult, ...] | int | bool | None
 
 
-@dataclass(frozen=True)
-class Driver:
-    """All that a driver remembers between two steps. Lost in a crash; nothing of it is needed to recover."""
+class Remembering:
+    """What a driver of any protocol remembers of the ledger and of the world, and may only be asked for once it is known."""
 
-    settings: Settings
-    step: Step = Step.ACQUIRE
-    ledger: LedgerState | None = None
-    surveyed: Surveyed | None = None
-    looked: bool = False
-    receipts: tuple[tuple[int, Receipt], ...] = ()
-    burnt: frozenset[int] = frozenset()
+    ledger: LedgerState | None
+    surveyed: Surveyed | None
 
     @property
     def state(self) -> LedgerState:
@@ -202,6 +196,19 @@ class Driver:
         if self.surveyed is None:
             raise ValueError("nothing was surveyed yet")
         return self.surveyed
+
+
+@dataclass(frozen=True)
+class Driver(Remembering):
+    """All that a driver remembers between two steps. Lost in a crash; nothing of it is needed to recover."""
+
+    settings: Settings
+    step: Step = Step.ACQUIRE
+    ledger: LedgerState | None = None
+    surveyed: Surveyed | None = None
+    looked: bool = False
+    receipts: tuple[tuple[int, Receipt], ...] = ()
+    burnt: frozenset[int] = frozenset()
 
 
 Next = tuple[Driver, Effect]

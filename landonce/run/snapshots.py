@@ -35,7 +35,7 @@ from landonce.plan.ranges import Range
 from landonce.read.source import Start, available, bind
 from landonce.record import ledger as states
 from landonce.record.ledger import LedgerState, Totals
-from landonce.run.protocol import Acquire, Change, Idle, Step, Stop, Survey, Surveyed, balance
+from landonce.run.protocol import Acquire, Change, Idle, Remembering, Step, Stop, Survey, Surveyed, balance
 from landonce.write.marks import Stand, TableView, adopted, behind_ranges, learnt, past_epochs, stand, takes_part
 from landonce.write.own import rollback_refused
 from landonce.write.receipt import BlockResult, Fate, Receipt
@@ -121,7 +121,7 @@ Reply = LedgerState | Surveyed | Looked | tuple[BlockResult, ...] | Committed | 
 
 
 @dataclass(frozen=True)
-class Driver:
+class Driver(Remembering):
     """All that a driver remembers between two steps. Lost in a crash; nothing of it is needed to recover."""
 
     settings: Settings
@@ -131,24 +131,6 @@ class Driver:
     stands: tuple[Stand, ...] | None = None
     receipts: tuple[tuple[int, Receipt], ...] = ()
     opened: bool = False
-
-    @property
-    def state(self) -> LedgerState:
-        if self.ledger is None:
-            raise ValueError("the pipeline was not acquired yet")
-        return self.ledger
-
-    @property
-    def pending(self) -> Plan:
-        if self.state.pending is None:
-            raise ValueError("there is no pending plan")
-        return self.state.pending
-
-    @property
-    def world(self) -> Surveyed:
-        if self.surveyed is None:
-            raise ValueError("nothing was surveyed yet")
-        return self.surveyed
 
 
 Next = tuple[Driver, Effect]

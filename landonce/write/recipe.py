@@ -10,16 +10,33 @@ from pathlib import Path
 import pyspark
 
 from landonce.plan.blocks import Block, Kind
+from landonce.read import decode
 from landonce.read.schema import Schema
 from landonce.write.settle import Mode
 from landonce.write.sink import Sink
 
-_DECODER = 1
-"""Raised whenever the decoder makes other rows of the same bytes."""
+
+class Portions:
+    """What every recipe says of how much a worker reads, and whether expressions follow."""
+
+    max_record_bytes: int
+    block_bytes: int
+    """What a block should hold. One that holds many times more is refused before it fills a worker's memory."""
+    select: tuple[str, ...]
+    where: str | None
+
+    @property
+    def most_bytes(self) -> int:
+        """Eight times what a block should hold, and never less than one large record needs."""
+        return max(8 * self.block_bytes, 2 * self.max_record_bytes)
+
+    @property
+    def transforms(self) -> bool:
+        return bool(self.select) or self.where is not None
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(Portions):
     """Everything that decides what the rows are and where they go."""
 
     pipeline: str
@@ -32,29 +49,19 @@ class Recipe:
     dead_letters: Path
     max_record_bytes: int
     block_bytes: int
-    """What a block should hold. One that holds many times more is refused before it fills a worker's memory."""
     select: tuple[str, ...] = ()
     where: str | None = None
-
-    @property
-    def most_bytes(self) -> int:
-        """Eight times what a block should hold, and never less than one large record needs."""
-        return max(8 * self.block_bytes, 2 * self.max_record_bytes)
 
     @property
     def timestamps(self) -> bool:
         """Whether records' timestamps are looked at; nobody asks for them here."""
         return False
 
-    @property
-    def transforms(self) -> bool:
-        return bool(self.select) or self.where is not None
-
     def fingerprint(self) -> str:
         """Changes with anything that could make other rows of the same records."""
         told = [
             "json",
-            _DECODER,
+            decode.VERSION,
             self.sink.identity,
             self.source.fingerprint(),
             self.target.fingerprint(),

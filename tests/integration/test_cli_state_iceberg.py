@@ -6,12 +6,12 @@ import io
 
 import pyarrow as pa
 import pytest
+from jvms import iceberg_session
 from operated import Operated
 from pipelines import landonce
 
 from landonce.cli.state.lake import stands_of
 from landonce.config.load import load
-from landonce.config.model import Spark
 from landonce.errors import (
     Fenced,
     PlanChanged,
@@ -21,14 +21,12 @@ from landonce.errors import (
     TableReplaced,
     TopicRecreated,
 )
-from landonce.local.jars import spark_jars
 from landonce.plan.blocks import Block, Plan
 from landonce.plan.ranges import Partition, Range
 from landonce.record.ledger import prepared, taken
 from landonce.record.open import sqlite_ledger
 from landonce.record.operate import accept_gap
 from landonce.run.assemble import open_parts
-from landonce.run.session import open_session
 from landonce.write.iceberg.restate import restate
 
 pytestmark = pytest.mark.integration
@@ -36,11 +34,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(scope="module", autouse=True)
 def session():
-    jars = {
-        "spark.jars": ",".join(map(str, spark_jars())),
-        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-    }
-    session = open_session("test", Spark(master="local[2]"), extra=jars)
+    session = iceberg_session({})
     yield session
     session.stop()
 

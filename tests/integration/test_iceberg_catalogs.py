@@ -9,25 +9,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from jvms import iceberg_session
 from pyspark.sql import SparkSession
 from small_lakes import SmallLake, once
 
-from landonce.config.model import Spark
 from landonce.local import LocalKafka, LocalRestCatalog
-from landonce.local.jars import spark_jars
 from landonce.local.postgres import LocalPostgres
-from landonce.run.session import open_session
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def session() -> Iterator[SparkSession]:
-    extra = {
-        "spark.jars": ",".join(map(str, spark_jars())),
-        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-    }
-    session = open_session("test", Spark(master="local[2]"), extra=extra)
+    session = iceberg_session({})
     yield session
     session.stop()
 

@@ -9,28 +9,22 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from jvms import iceberg_session
 from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import MappedField, NameMapping
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 from pyspark.sql import SparkSession
 from small_lakes import SmallLake, once
 
-from landonce.config.model import Spark
 from landonce.errors import ConfigError, Halt, RollbackRefused, TableUnfit, TargetAhead, TransformFailed
 from landonce.local import LocalKafka
-from landonce.local.jars import spark_jars
-from landonce.run.session import open_session
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def session() -> Iterator[SparkSession]:
-    extra = {
-        "spark.jars": ",".join(map(str, spark_jars())),
-        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-    }
-    session = open_session("test", Spark(master="local[2]"), extra=extra)
+    session = iceberg_session({})
     yield session
     session.stop()
 

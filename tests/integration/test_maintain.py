@@ -23,6 +23,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from jvms import iceberg_session
 from pipelines import Said, landonce
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
@@ -30,16 +31,13 @@ from pyspark.sql import SparkSession
 from small_lakes import SmallLake, once
 
 from landonce.config.load import load
-from landonce.config.model import Spark
 from landonce.local import LocalKafka, LocalRestCatalog, exec_with_parent
-from landonce.local.jars import spark_jars
 from landonce.local.tree import kill_tree
 from landonce.maintain.expire import Removal, remove
 from landonce.maintain.keep import Expiry
 from landonce.record.ledger import LedgerState
 from landonce.record.open import sqlite_ledger
 from landonce.run.assemble import own_ledger
-from landonce.run.session import open_session
 from landonce.write.iceberg.jvm import own_session
 from landonce.write.iceberg.naming import Origin, origin_of
 from landonce.write.iceberg.sink import IcebergSink
@@ -57,11 +55,7 @@ Maintain = Callable[..., dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[SparkSession]:
-    extra = {
-        "spark.jars": ",".join(map(str, spark_jars())),
-        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-    }
-    session = open_session("test", Spark(master="local[2]"), extra=extra)
+    session = iceberg_session({})
     yield session
     session.stop()
 

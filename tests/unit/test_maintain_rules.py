@@ -430,6 +430,8 @@ class OwnWorld(World):
 
     def start(self) -> None:
         view = self.look()
+        if view.uncertain:  # rolled back to before the first mark, where somebody's older history was cut off: refused
+            return
         before = own_state(view) or state(0, 0, owner="nobody", version=1)
         driver = Driver(taken(before, f"driver {len(self.drivers)}"), own=view)
         self.drivers.append(driver)
@@ -527,11 +529,11 @@ def test_a_table_that_is_its_own_ledger_never_misses_a_file_or_its_position(
             world.roll_back(pick)
         elif what == "m":
             before = world.look()
-            told = own_state(before)
             world.maintain(least, SHORT if impatient else LONG, None)
             after = world.look()
-            assert own_state(after) == told
             assert after.mark == before.mark, "the copy is never needed"
+            assert after.uncertain is before.uncertain
+            assert after.uncertain or own_state(after) == own_state(before)
         world.readable()
 
 

@@ -125,7 +125,8 @@ class Place:
                     command="landonce run {file}",
                 )
             else:
-                jvm.commit(self.session(), self.spec, self.identifier, attempt.requirements, attempt.updates)
+                with jvm.own_session(self.session(), self.spec) as mine:
+                    jvm.commit(mine, self.spec, self.identifier, attempt.requirements, attempt.updates)
                 table.refresh()
 
     def _send_by_pyiceberg(self, table: Table, attempt: Attempt) -> None:

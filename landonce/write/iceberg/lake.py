@@ -97,8 +97,8 @@ class Lake:
         for name, table in list(self._opened.items()):
             fresh = not table.metadata.snapshots and table.metadata.format_version < asked.version
             if self.sink.told.create and fresh:
-                with jvm.talking(self.session(), self.sink.spec, name):
-                    self.session().sql(upgrade_statement(self.sink.spec.name, table, asked))
+                with jvm.own_session(self.session(), self.sink.spec) as mine, jvm.talking(mine, self.sink.spec, name):
+                    mine.sql(upgrade_statement(self.sink.spec.name, table, asked))
                 self.admit(name)
 
     def _ensure_unpartitioned(self, name: str, table: Table) -> None:

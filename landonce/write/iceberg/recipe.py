@@ -13,15 +13,14 @@ import pyarrow as pa
 import pyspark
 
 from landonce.plan.blocks import Block, Kind
+from landonce.read import decode
 from landonce.read.changes import Changes
 from landonce.read.route import Routing
 from landonce.read.schema import Field, Schema
 from landonce.write.iceberg.scratch import Scratch
 from landonce.write.iceberg.shape import TableShape
 from landonce.write.marks import Floors
-
-_DECODER = 1
-"""Raised whenever the decoder makes other rows of the same bytes."""
+from landonce.write.recipe import Portions
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class TableRecipe:
 
 
 @dataclass(frozen=True)
-class FileRecipe:
+class FileRecipe(Portions):
     """Everything that decides what the rows are and where they go."""
 
     pipeline: str
@@ -62,18 +61,9 @@ class FileRecipe:
     coordinates: bool = True
 
     @property
-    def most_bytes(self) -> int:
-        """Eight times what a block should hold, and never less than one large record needs."""
-        return max(8 * self.block_bytes, 2 * self.max_record_bytes)
-
-    @property
     def timestamps(self) -> bool:
         """The snapshots say through which moment they are valid."""
         return True
-
-    @property
-    def transforms(self) -> bool:
-        return bool(self.select) or self.where is not None
 
     @property
     def source(self) -> Schema:
@@ -98,7 +88,7 @@ class FileRecipe:
         """Changes with anything that could send a record elsewhere, or make another row of it. Schemas may evolve."""
         told = [
             "json",
-            _DECODER,
+            decode.VERSION,
             repr(self.routing),
             self.declared.fingerprint() if self.declared else "",
             list(self.select),

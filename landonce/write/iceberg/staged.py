@@ -79,24 +79,24 @@ def stage(
             return _closed(mine, spec, identifier, name, root, how, summary)
         except BaseException:
             with suppress(Exception):
-                drop_stage(mine, spec, identifier, name)
+                commit(mine, spec, identifier, (), (_removed(name),))
             raise
 
 
 def drop_stage(session: SparkSession, spec: CatalogSpec, identifier: str, name: str) -> None:
     """Removes a staging branch, if it is there. What it held goes when snapshots expire."""
-    with _ours(identifier):
-        commit(session, spec, identifier, (), (_removed(name),))
+    with own_session(session, spec) as mine, _ours(identifier):
+        commit(mine, spec, identifier, (), (_removed(name),))
 
 
 def drop_stages(session: SparkSession, spec: CatalogSpec, identifier: str, pipeline: str, epoch: int) -> int:
     """Removes the staging branches that earlier epochs of the pipeline left behind, and says how many."""
-    with _ours(identifier):
-        refs = [str(name) for name in load(session, spec, identifier).refs().keySet()]
+    with own_session(session, spec) as mine, _ours(identifier):
+        refs = [str(name) for name in load(mine, spec, identifier).refs().keySet()]
         whose = {name: stage_of(name) for name in refs}
         left = [name for name, of in whose.items() if of and of.pipeline == pipeline and of.epoch < epoch]
         if left:
-            commit(session, spec, identifier, (), tuple(map(_removed, left)))
+            commit(mine, spec, identifier, (), tuple(map(_removed, left)))
         return len(left)
 
 
