@@ -4,6 +4,7 @@
     ├── ConfigError               the pipeline file is wrong; nothing was started
     ├── Fenced                    another driver took the pipeline over; this one changed nothing more
     ├── RolledBack                a table that is its own ledger was rolled back; the driver starts anew from there
+    ├── TableReshaped             a table's columns changed under a batch; the driver writes it again
     ├── Transient                 may pass by itself; retried with backoff before anyone sees it
     │   ├── SourceUnavailable     Kafka did not answer
     │   ├── TargetUnavailable     the target did not answer
@@ -90,6 +91,10 @@ class Fenced(LandonceError):
 
 class RolledBack(LandonceError):
     """A table that is its own ledger was rolled back. The driver starts anew from what the table says now."""
+
+
+class TableReshaped(LandonceError):
+    """The columns of a table are not those that a batch was written for. The driver looks at it and writes again."""
 
 
 class Transient(LandonceError):

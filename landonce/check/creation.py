@@ -18,8 +18,8 @@ from pyiceberg.types import (
 
 from landonce.config.model import Iceberg
 from landonce.read.schema import Schema
+from landonce.write.iceberg.admit import creation
 from landonce.write.iceberg.create import table_schema
-from landonce.write.iceberg.lake import creation
 from landonce.write.iceberg.partitioning import parse_spec, spelled
 
 _WORDS: dict[IcebergType, str] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,6 +14,8 @@ from landonce.config.values import Duration, Size
 
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")
 _SECRET_PROPERTY = re.compile(r"password|secret|token|credential|key|auth|sas|header|connection-string", re.IGNORECASE)
+_ADDRESS = re.compile(r"(https?://[^@]*|true|false)$", re.IGNORECASE)
+"""What is no secret, whatever the property is called: an address without a password, a word."""
 _RESERVED = {
     "bootstrap.servers",
     "group.id",
@@ -97,6 +100,23 @@ class ClickHouse(Part):
     settings: dict[str, str | int | float | bool] = Field(default_factory=dict)
 
 
+def _remember_secrets(properties: Mapping[str, Any], above: str = "") -> None:
+    """Of properties whose name is like a secret's, or that lie below such a one."""
+    for name, value in properties.items():
+        path = f"{above}.{name}"
+        if isinstance(value, list):
+            raise ValueError(f"{name}: a catalog property is one value, or several with names of their own")
+        if isinstance(value, Mapping):
+            _remember_secrets(value, path)
+        elif isinstance(value, str) and _SECRET_PROPERTY.search(path) and not _ADDRESS.match(value):
+            for part in (value, *value.split(":")[1:], *value.split()[1:]):
+                secrets.remember(part)
+
+
+def _as_text(properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _as_text(value) if isinstance(value, Mapping) else str(value) for name, value in properties.items()}
+
+
 class Catalog(Part):
     """Which Iceberg catalog. Other keys are properties that PyIceberg and Spark both get as they are.
 
@@ -117,12 +137,7 @@ class Catalog(Part):
             raise ValueError("a SQL catalog with a warehouse needs a `uri` too")
         if self.uri is None and self.type == "rest":
             raise ValueError("a REST catalog needs a `uri`")
-        for name, value in (*(self.model_extra or {}).items(), *self.spark.items()):
-            if isinstance(value, dict | list):
-                raise ValueError(f"{name}: a catalog property is one value; write nested ones with dots, `a.b: …`")
-            if _SECRET_PROPERTY.search(name):
-                for part in (str(value), *str(value).split(":")[1:], *str(value).split()[1:]):
-                    secrets.remember(part)
+        _remember_secrets({**(self.model_extra or {}), **self.spark})
         return self
 
     def __repr_args__(self) -> Any:
@@ -133,9 +148,9 @@ class Catalog(Part):
     def embedded(self) -> bool:
         return self.uri is None and self.type == "sql"
 
-    def properties(self) -> dict[str, str]:
+    def properties(self) -> dict[str, Any]:
         """As PyIceberg takes them."""
-        told = {"type": self.type, **{name: str(value) for name, value in (self.model_extra or {}).items()}}
+        told: dict[str, Any] = {"type": self.type, **_as_text(self.model_extra or {})}
         if self.uri is not None:
             told["uri"] = self.uri.get_secret_value()
         if self.warehouse is not None:
@@ -170,9 +185,9 @@ class Changes(Part):
 
     mode: Literal["upsert", "operation", "debezium", "dms"]
     field: str = "op"
-    insert: tuple[str, ...] = ("c", "r", "i", "insert")
-    update: tuple[str, ...] = ("u", "update")
-    delete: tuple[str, ...] = ("d", "delete")
+    insert: tuple[str, ...] = ("c", "r", "i", "I", "insert", "INSERT")
+    update: tuple[str, ...] = ("u", "U", "update", "UPDATE")
+    delete: tuple[str, ...] = ("d", "D", "delete", "DELETE")
 
 
 class Iceberg(Part):

@@ -29,8 +29,8 @@ RESERVED = (
     *("_file", "_pos", "_deleted", "_spec_id", "_row_id", "_last_updated_sequence_number"),
     *("_change_type", "_change_ordinal", "_commit_snapshot_id"),
 )
-"""Names that the coordinates have, or that Iceberg's readers keep for columns of their own: Spark cannot read a table with one."""
-"""The coordinates, under all of their names: never made from what a record says."""
+"""Never made from what a record says: names that the coordinates have, or that Iceberg's readers keep for columns of their
+own. Spark cannot read a table with one of those."""
 _DEEPEST = 32
 _NULL, _CLOSING_BRACKET = ord("n"), ord("]")
 _BOOLEANS = np.array([ord("t"), ord("f")])

@@ -97,8 +97,9 @@ def make_iceberg_driver(parts: Parts, lake: Lake, session: SparkSession, observe
 
 
 def lake_conf(lake: Lake) -> dict[str, str]:
-    """What Spark needs to know of the catalog, and the jars of Iceberg's runtime, where it writes itself."""
-    return iceberg_conf(lake.sink) if lake.by_spark else {}
+    """What Spark needs to know of the catalog, and the jars of Iceberg's runtime, where it writes itself; or where it may
+    have to, for a record may name a table that Arrow cannot write for."""
+    return iceberg_conf(lake.sink) if lake.by_spark or lake.sink.routing.template is not None else {}
 
 
 def iceberg_conf(sink: IcebergSink) -> dict[str, str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from landonce.commit.publish import Letters
-from landonce.errors import ConfigError
+from landonce.errors import ConfigError, TableReshaped
 from landonce.plan.blocks import Kind
 from landonce.plan.ranges import Partition
 from landonce.record.ledger import Ledger, LedgerState, fenced
@@ -105,7 +105,10 @@ class Committing(Hands):
         if isinstance(effect, Open):
             return self.lake.open(each for wants in effect.wants for each in wants)  # type: ignore[attr-defined]
         if isinstance(effect, CommitTables):
-            return self._commit(effect, held)
+            try:
+                return self._commit(effect, held)
+            except TableReshaped:
+                return Moved()
         raise TypeError(f"not an effect: {effect!r}")
 
     def _look(self, held: LedgerState) -> Looked:
@@ -114,7 +117,7 @@ class Committing(Hands):
         topics = tuple(held.label(topic) for topic in self.lake.topics)
         if self.own is not None:
             if not held.fresh:
-                self.own.glance(held)
+                self.lake.refresh(self.lake.tables[0], self.own.glance(held))
             views: tuple[TableView, ...] = ()
         else:
             seen = self.ledger.load()

@@ -19,8 +19,8 @@ from landonce.verify.held.iceberg_keys import IcebergKeys
 from landonce.verify.keyed import KeyedAudit
 from landonce.verify.sorting import ByField, Changing
 from landonce.verify.table import RowsAudit, TableAudit
+from landonce.write.iceberg.admit import table_recipe
 from landonce.write.iceberg.catalog import telling
-from landonce.write.iceberg.lake import table_recipe
 from landonce.write.iceberg.marker import copy_name
 from landonce.write.iceberg.recipe import FileRecipe, TableRecipe
 from landonce.write.iceberg.sink import IcebergSink

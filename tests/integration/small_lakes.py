@@ -77,8 +77,8 @@ class SmallLake:
             producer.produce(self.topic, data, partition=partition, timestamp=timestamp)
         assert producer.flush(30) == 0
 
-    def run(self) -> Totals:
-        self.heard = Heard()
+    def run(self, heard: Heard | None = None) -> Totals:
+        self.heard = heard or Heard()
         return run_pipeline(load(self.file), once=True, observer=self.heard)
 
     def table(self, name: str) -> Table:

@@ -8,15 +8,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from pyiceberg.types import LongType
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
 from pyspark.sql import SparkSession
 from small_lakes import SmallLake, once
 
 from landonce.config.model import Spark
-from landonce.errors import PlanChanged, TableReplaced
+from landonce.errors import PlanChanged, TableReplaced, TargetUnavailable
 from landonce.local import LocalKafka
 from landonce.run import committing
 from landonce.run.session import open_session
+from landonce.write.iceberg.lake import Lake
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -35,6 +37,11 @@ def lake(kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path) -> Sm
 
 def kinds(lake: SmallLake, names: str, first: int = 0) -> None:
     lake.produce([{"id": first + at, "kind": name} for at, name in enumerate(names)])
+
+
+def _raise(error: Exception | None) -> None:
+    if error is not None:
+        raise error
 
 
 def snapshots(lake: SmallLake, table: str) -> int:
@@ -127,7 +134,28 @@ def test_expressions_come_before_the_routing(lake: SmallLake) -> None:
     assert (lake.offsets("db.k_a"), lake.offsets("db.k_b")) == (Counter([(0, 1), (0, 3)]), Counter([(0, 2), (0, 4)]))
 
 
-def test_a_table_that_is_made_evolves_with_the_rest_of_its_first_batch(lake: SmallLake) -> None:
+def test_no_record_halts_the_others_whatever_table_it_names(lake: SmallLake) -> None:
+    unfit = Schema(NestedField(1, "x", LongType(), required=False), NestedField(2, "X", LongType(), required=False))
+    lake.catalog.create_namespace("db")
+    lake.catalog.create_table("db.k_theirs", unfit)
+    lake.schema = None
+    lake.write_file({"table": "db.k_{kind}", "create": True, "evolve": True, "case_insensitive": True})
+    odd = {"kind": "odd", "a.b": 1, "a": {"b": 1}, "c": 1}
+    for landed in (2, 4):
+        lake.produce([{"kind": "a", "id": 1}, {"kind": "theirs", "x": 1}, odd])
+        lake.run()
+        assert sum(map(len, (lake.rows("db.k_a"), lake.rows("db.k_odd")))) == landed
+    assert [letter["offset"] for letter in lake.letters()] == [1, 4]
+    assert all("db.k_theirs cannot take it" in letter["reason"] for letter in lake.letters())
+
+
+@pytest.mark.parametrize("trouble", [False, True])
+def test_a_table_that_is_made_evolves_with_the_rest_of_its_first_batch(
+    lake: SmallLake, monkeypatch: pytest.MonkeyPatch, trouble: bool
+) -> None:
+    if trouble:
+        answers = iter([None, TargetUnavailable("the catalog went away.")])
+        monkeypatch.setattr(Lake, "upgrade", lambda _: _raise(next(answers, None)))
     lake.schema = None
     lake.write_file({"table": "db.k_{kind}", "create": True, "evolve": True})
     lake.produce([*({"id": at, "kind": "a"} for at in range(1200)), {"id": 1200, "kind": "a", "late": "x"}])

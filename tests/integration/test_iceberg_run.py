@@ -14,10 +14,12 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import MappedField, NameMapping
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 from pyspark.sql import SparkSession
-from small_lakes import SmallLake, once
+from small_lakes import Heard, SmallLake, once
 
 from landonce.errors import ConfigError, Halt, RollbackRefused, TableUnfit, TargetAhead, TransformFailed
 from landonce.local import LocalKafka
+from landonce.run import committing
+from landonce.run.protocol import Effect, Step
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -148,6 +150,40 @@ def test_the_schema_evolves_once_on_the_driver(lake: SmallLake) -> None:
         (3, {"a": None, "b": "x"}),
     ]
     assert len(lake.table("db.t").metadata.schemas) == 2
+
+
+class AddsAColumn(Heard):
+    """Somebody who gives the table a column when a step begins for the second time."""
+
+    def __init__(self, lake: SmallLake, step: Step) -> None:
+        super().__init__()
+        self._lake, self._step, self._left = lake, step, 2
+
+    def step(self, effect: Effect) -> None:
+        if effect.step is self._step:
+            self._left -= 1
+            if self._left == 0:
+                with self._lake.table("db.t").update_schema() as change:
+                    change.add_column("extra", LongType())
+
+
+@pytest.mark.parametrize(("properties", "step"), [({}, Step.PREPARE), ({"write.format.default": "orc"}, Step.COMMIT)])
+def test_a_column_that_others_add_is_filled_at_once(
+    lake: SmallLake, monkeypatch: pytest.MonkeyPatch, properties: dict[str, str], step: Step
+) -> None:
+    monkeypatch.setattr(committing, "_LOOK_EVERY", 0.0)
+    monkeypatch.setattr(committing, "_RARELY", 0)
+    lake.schema = None
+    batch = {"interval": "0s", "max_rows": 4, "block_rows": 2}
+    lake.produce([{"id": 0}])
+    lake.write_file({"table": "db.t", "create": True, "properties": properties}, batch=batch)
+    lake.run()
+    lake.produce([{"id": at, "extra": at} for at in range(1, 13)])
+    lake.run(AddsAColumn(lake, step))
+    assert lake.offsets("db.t") == once(13)
+    filled = [row["extra"] for row in lake.rows("db.t")]
+    assert filled[-4:] == [9, 10, 11, 12]
+    assert filled[5:9] == ([5, 6, 7, 8] if step is Step.COMMIT else filled[5:9])
 
 
 def test_names_are_mapped_and_case_may_be_ignored(lake: SmallLake) -> None:

@@ -1,8 +1,13 @@
 """A catalog as Spark is told of it: the same one, with its secrets where Spark hides them."""
 
+import socket
+
 import pytest
 
-from landonce.errors import ConfigError
+from landonce.config.model import Catalog
+from landonce.config.secrets import redact
+from landonce.errors import ConfigError, TargetUnavailable
+from landonce.write.iceberg import rest
 from landonce.write.iceberg.catalog import CatalogSpec
 
 
@@ -46,3 +51,27 @@ def test_a_database_that_spark_cannot_open_is_refused(uri: str) -> None:
 
 def test_the_identity_of_a_catalog_holds_no_password() -> None:
     assert "word" not in CatalogSpec("c", {"type": "sql", "uri": "postgresql://u:word@host/db"}).identity
+
+
+@pytest.mark.parametrize("more", [{}, {"credential": "id:word"}])
+def test_a_rest_catalog_that_never_answers_is_away_from_the_first_request_on(
+    monkeypatch: pytest.MonkeyPatch, more: dict[str, str]
+) -> None:
+    monkeypatch.setattr(rest, "_TIMEOUTS", (1.0, 0.3))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(TargetUnavailable):
+            CatalogSpec("c", {"type": "rest", "uri": uri, **more}).open()
+
+
+def test_properties_may_hold_others_and_their_secrets_are_known() -> None:
+    auth = {"type": "basic", "basic": {"username": "me", "password": "s3same"}}
+    catalog = Catalog.model_validate({"type": "rest", "uri": "https://h", "auth": auth, "ssl": {"cabundle": "/ca"}})
+    spec = CatalogSpec("c", catalog.properties())
+    assert (spec.properties["auth"], spec.properties["ssl"]) == (auth, {"cabundle": "/ca"})
+    assert not [name for name in spec.spark_conf() if "auth" in name or "ssl" in name], "Spark knows other ones"
+    assert redact("it said s3same") == "it said ***"
+    Catalog.model_validate(
+        {"type": "rest", "uri": "https://h", "token-refresh-enabled": False, "auth-uri": "https://i"}
+    )
+    assert redact("false https://i") == "false https://i"

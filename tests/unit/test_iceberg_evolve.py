@@ -436,6 +436,22 @@ def test_a_schema_from_records_that_do_not_agree() -> None:
         schema_of_sample([b"{broken"])
 
 
+def test_what_cannot_be_a_column_beside_the_others_is_left_out() -> None:
+    odd = [b'{"id": 1, "a.b": 1, "a": {"b": 2}, "_offset": 3}', b'{"id": 2}']
+    assert [each.name for each in schema_of_sample(odd).fields] == ["id", "a.b"]
+    assert [each.name for each in schema_of_sample([b'{"a": 1, "A": 2}']).fields] == ["a", "A"]
+    assert [each.name for each in schema_of_sample([b'{"a": 1, "A": 2}'], fold_case=True).fields] == ["a"]
+    with pytest.raises(NothingToInfer):
+        schema_of_sample([b'{"_offset": 1}'])
+
+
+def test_new_columns_that_exclude_each_other_do_not_stop_the_rest(tmp_path: Path) -> None:
+    table = made(tmp_path, "id INT")
+    assert types_of(evolved(table, {"a.b": 1, "a": {"b": 1}, "c": 1})) == {"id": "int", "a.b": "long", "c": "long"}
+    changes = unknown_fields(values({"new": 1, "NEW": 2}), schema_for(table, coordinates=False))
+    assert [each.path for each in steps(table.schema(), changes, fold_case=True)] == [("NEW",)]
+
+
 @pytest.mark.timeout(60)
 def test_looking_costs_no_loop_over_records(tmp_path: Path) -> None:
     records = pa.array(

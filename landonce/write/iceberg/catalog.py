@@ -15,13 +15,13 @@ from urllib.parse import urlencode
 
 from pyiceberg import exceptions as iceberg
 from pyiceberg.catalog import Catalog, load_catalog
-from requests import PreparedRequest, RequestException, Response, Session
-from requests.adapters import HTTPAdapter
+from requests import RequestException
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 
 from landonce.config.secrets import redact
 from landonce.errors import ConfigError, TargetRefused, TargetUnavailable
+from landonce.write.iceberg.rest import TimedRestCatalog
 
 _REFUSED = (
     iceberg.UnauthorizedError,
@@ -30,8 +30,6 @@ _REFUSED = (
     iceberg.AuthorizationExpiredError,
 )
 _AWAY = (iceberg.ServerError, iceberg.CommitStateUnknownException, iceberg.RESTError, RequestException, DBAPIError)
-_TIMEOUTS = (10.0, 60.0)
-"""Seconds to connect to a REST catalog, and to wait for its answer."""
 _SPARK_TYPES = {"sql": "jdbc", "rest": "rest", "hive": "hive", "glue": "glue"}
 
 
@@ -40,7 +38,8 @@ class CatalogSpec:
     """A picklable description of a catalog."""
 
     name: str
-    properties: Mapping[str, str] = field(repr=False)
+    properties: Mapping[str, Any] = field(repr=False)
+    """As PyIceberg takes them: some, such as `ssl` and `auth`, hold several values."""
     spark: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What only Spark's side is told, beyond what follows from the properties."""
 
@@ -53,13 +52,17 @@ class CatalogSpec:
 
     @property
     def kind(self) -> str:
-        return self.properties.get("type", "sql")
+        return str(self.properties.get("type", "sql"))
 
     def open(self) -> Catalog:
         """Connects. An embedded catalog is made if it is not there."""
         with telling(self):
             self._make_folders()
-            return _patient(load_catalog(self.name, **self.properties))
+            told = dict(self.properties)
+            if self.kind == "rest":
+                del told["type"]
+                told["py-catalog-impl"] = f"{TimedRestCatalog.__module__}.{TimedRestCatalog.__name__}"
+            return load_catalog(self.name, **told)
 
     def _make_folders(self) -> None:
         uri = self.properties.get("uri", "")
@@ -77,7 +80,11 @@ class CatalogSpec:
                 "say so in `catalog.spark`."
             )
         told = {"type": kind} if kind else {}
-        passed = {name: value for name, value in self.properties.items() if name not in ("type", "uri", "py-io-impl")}
+        passed = {
+            name: value
+            for name, value in self.properties.items()
+            if name not in ("type", "uri", "py-io-impl") and not isinstance(value, Mapping)
+        }
         uri = self.properties.get("uri")
         if self.kind == "sql" and uri:
             told |= _jdbc(uri)
@@ -111,23 +118,6 @@ def _jdbc(uri: str) -> dict[str, str]:
     if url.password:
         told["jdbc.password"] = str(url.password)
     return told
-
-
-class _Timed(HTTPAdapter):
-    """A catalog that accepts a request and never answers is one that is away."""
-
-    def send(self, request: PreparedRequest, *args: Any, **kwargs: Any) -> Response:
-        kwargs["timeout"] = kwargs.get("timeout") or _TIMEOUTS
-        return super().send(request, *args, **kwargs)
-
-
-def _patient(catalog: Catalog) -> Catalog:
-    """PyIceberg gives its requests no time limit at all."""
-    session = getattr(catalog, "_session", None)
-    if isinstance(session, Session):
-        for prefix in ("http://", "https://"):
-            session.mount(prefix, _Timed())
-    return catalog
 
 
 @contextmanager

@@ -75,15 +75,22 @@ class Place:
 
     def load(self) -> Table:
         """The table as it is now."""
+        table = self.find()
+        if table is None:
+            raise TableReplaced(
+                f"the table {self.identifier} is not there.",
+                safe="Nothing was written.",
+                command="bring the table back, or say `create: true` in {file}",
+            )
+        return table
+
+    def find(self) -> Table | None:
+        """The table as it is now, if it is there."""
         with telling(self.spec):
             try:
                 return self.catalog.load_table(self.identifier)
             except NoSuchTableError:
-                raise TableReplaced(
-                    f"the table {self.identifier} is not there.",
-                    safe="Nothing was written.",
-                    command="bring the table back, or say `create: true` in {file}",
-                ) from None
+                return None
 
     def exists(self) -> bool:
         with telling(self.spec):

@@ -39,6 +39,11 @@ class Creation:
         return int(told)
 
 
+def require_creatable(declared: Schema, creation: Creation) -> None:
+    """Raises what `create_table` would say of the columns, without asking the catalog."""
+    parse_spec(creation.partition_by, table_schema(declared, creation))
+
+
 def create_table(catalog: Catalog, identifier: str, declared: Schema, creation: Creation) -> Table:
     """Makes the table, and its namespace if there is none. Harmless if another process was faster: then it is that one.
 

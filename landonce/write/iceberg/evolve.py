@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.types as pt
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.schema import Schema as TableSchema
 from pyiceberg.table import Table, Transaction
@@ -32,8 +33,8 @@ from pyiceberg.types import (
 
 from landonce.errors import ConfigError, NothingToInfer, TargetRefused, TargetUnavailable
 from landonce.read import evolution, infer
-from landonce.read.evolution import Evolution
-from landonce.read.schema import ELEMENT, Field, Path, Schema
+from landonce.read.evolution import RESERVED, Evolution
+from landonce.read.schema import ELEMENT, Field, Path, Schema, folded
 from landonce.read.shapes import Shape
 from landonce.write.iceberg.commit import Attempt, Place
 from landonce.write.iceberg.types import iceberg_type
@@ -85,11 +86,12 @@ class Loosen:
 Step = Add | Widen | Loosen
 
 
-def steps(schema: TableSchema, changes: Changes) -> tuple[Step, ...]:
+def steps(schema: TableSchema, changes: Changes, *, fold_case: bool = False) -> tuple[Step, ...]:
     """What is still to be done to a table with this schema. Nothing that it has, and nothing that it cannot become."""
     found: list[Step] = []
+    names = _Names(schema.column_names, fold_case)
     for path, shape in changes.added:
-        found += _additions(schema, path, shape)
+        found += [each for each in _additions(schema, path, shape) if names.take(each.path, each.type)]
     for path, type_ in changes.widened:
         field = _at(schema, path)
         wide = iceberg_type(type_, itertools.count(1))
@@ -102,11 +104,11 @@ def steps(schema: TableSchema, changes: Changes) -> tuple[Step, ...]:
     return tuple(found)
 
 
-def apply(place: Place, changes: Changes) -> Table:
+def apply(place: Place, changes: Changes, *, fold_case: bool = False) -> Table:
     """Changes the table's schema in one commit. If someone else changes it meanwhile, what is left to do is done on top."""
     for attempt in range(_ATTEMPTS):
         table = place.load()
-        todo = steps(table.schema(), changes)
+        todo = steps(table.schema(), changes, fold_case=fold_case)
         if not todo:
             return table
         try:
@@ -127,33 +129,70 @@ def apply(place: Place, changes: Changes) -> Table:
     raise TargetUnavailable(f"others kept changing {place.identifier} while its schema was to be changed.")
 
 
-def schema_of_sample(sample: list[bytes]) -> Schema:
-    """The fields of some records, for a table that is to be created; as `infer`, and of records that do not agree too."""
+def schema_of_sample(sample: list[bytes], *, fold_case: bool = False) -> Schema:
+    """The fields of some records, for a table that is to be created; as `infer`, and of records that do not agree too.
+
+    What cannot be a column beside the others is left out, as it is when a table evolves: one odd record does not decide.
+    """
     try:
-        return infer.of_sample(sample)
+        found = infer.of_sample(sample).fields
     except ConfigError:
         shape = evolution.shape_of(pa.array(sample, pa.binary()))
-        found = [(name, each.type()) for name, each in shape.fields]
-        fields = tuple(Field(name, type_) for name, type_ in found if type_ is not None)
-        if not fields:
-            raise NothingToInfer(
-                "the records hold no value to make a column for.", safe="Nothing was created."
-            ) from None
-        return Schema(fields)
+        shown = [(name, each.type()) for name, each in shape.fields]
+        found = tuple(Field(name, type_) for name, type_ in shown if type_ is not None)
+    names = _Names((), fold_case)
+    fields = tuple(each for each in found if each.name not in RESERVED and names.take((each.name,), each.type))
+    if not fields:
+        raise NothingToInfer("the records hold no value to make a column for.", safe="Nothing was created.")
+    return Schema(fields)
 
 
-def _additions(schema: TableSchema, path: Path, shape: Shape) -> Iterator[Step]:
+class _Names:
+    """The dotted names that a schema has by now: Iceberg takes each of them once, whatever is nested in what."""
+
+    def __init__(self, taken: Iterable[str], fold_case: bool) -> None:
+        self._fold = fold_case
+        self._taken = {self._told(each) for each in taken}
+
+    def take(self, path: Path, type_: pa.DataType | IcebergType) -> bool:
+        """Whether a column and all that is in it can have their names; then they have them."""
+        new = [self._told(".".join(each)) for each in _inside(path, type_)]
+        if len(set(new)) < len(new) or self._taken.intersection(new):
+            return False
+        self._taken.update(new)
+        return True
+
+    def _told(self, name: str) -> str:
+        return folded(name, self._fold)
+
+
+def _inside(path: Path, type_: pa.DataType | IcebergType) -> Iterator[Path]:
+    """The path of a column, and of every field in it."""
+    yield path
+    if isinstance(type_, IcebergType):
+        inner = [(each.name, each.field_type) for each in _fields(type_)]
+    elif pt.is_struct(type_):
+        inner = [(each.name, each.type) for each in type_]
+    elif pt.is_list(type_):
+        inner = [(ELEMENT, type_.value_type)]
+    else:
+        inner = []
+    for name, each in inner:
+        yield from _inside((*path, name), each)
+
+
+def _additions(schema: TableSchema, path: Path, shape: Shape) -> Iterator[Add]:
     """The column, or, where it is there by now, what its inside lacks."""
     field = _at(schema, path)
     if field is not None:
         yield from _inner_additions(schema, path, field.field_type, shape)
-    elif ".".join(path) not in schema.column_names and _is_struct(schema, path[:-1]):
+    elif _is_struct(schema, path[:-1]):
         type_ = shape.type()
         if type_ is not None:
             yield Add(path, iceberg_type(type_, itertools.count(1)))
 
 
-def _inner_additions(schema: TableSchema, path: Path, type_: IcebergType, shape: Shape) -> Iterator[Step]:
+def _inner_additions(schema: TableSchema, path: Path, type_: IcebergType, shape: Shape) -> Iterator[Add]:
     if isinstance(type_, StructType):
         for name, inner in shape.fields:
             yield from _additions(schema, (*path, name), inner)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from py4j.java_gateway import JavaPackage
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, NoSuchTableError
 from pyiceberg.table import CommitTableRequest, TableIdentifier
@@ -19,7 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from landonce.config.secrets import redact
-from landonce.errors import TableUnfit, TargetRefused, TargetUnavailable
+from landonce.errors import ConfigError, TableUnfit, TargetRefused, TargetUnavailable
 from landonce.write.iceberg.catalog import CatalogSpec
 
 _SHOWN = 500
@@ -82,7 +83,13 @@ def commit(
 
 def _iceberg(session: SparkSession) -> Any:
     assert session._jvm is not None
-    return session._jvm.org.apache.iceberg
+    found = session._jvm.org.apache.iceberg
+    if isinstance(found.spark.Spark3Util, JavaPackage):
+        raise ConfigError(
+            "this Spark was started without Iceberg's runtime, and a table needs its writer.",
+            command="start Spark with the iceberg-spark-runtime jar, or let `landonce run {file}` start its own",
+        )
+    return found
 
 
 @contextmanager

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
-from landonce.config.model import Iceberg
-from landonce.errors import ConfigError, NothingToInfer, TableUnfit
+from landonce.errors import ConfigError, NothingToInfer, TableReshaped, TableUnfit
 from landonce.read.schema import Schema
 from landonce.write.iceberg import evolve, jvm
+from landonce.write.iceberg.admit import as_text, creation, known_by, no_table, require_spec, table_recipe
+from landonce.write.iceberg.catalog import telling
 from landonce.write.iceberg.commit import Attempt, Place
 from landonce.write.iceberg.coordinates import COLUMNS
-from landonce.write.iceberg.create import Creation, create_table, upgrade_statement
+from landonce.write.iceberg.create import create_table, require_creatable, upgrade_statement
 from landonce.write.iceberg.ledger import Build
 from landonce.write.iceberg.look import holds, look_at
 from landonce.write.iceberg.marker import summary, table_view
 from landonce.write.iceberg.merge import Append, Merge
-from landonce.write.iceberg.names import schema_for
-from landonce.write.iceberg.partitioning import parse_spec, spec_differs
-from landonce.write.iceberg.recipe import FileRecipe, TableRecipe, Wants
-from landonce.write.iceberg.scratch import Scratch
-from landonce.write.iceberg.shape import TableShape, ensure_unpartitioned_spec, fast_path
+from landonce.write.iceberg.recipe import FileRecipe, Wants
+from landonce.write.iceberg.shape import ensure_unpartitioned_spec
 from landonce.write.iceberg.sink import IcebergSink
-from landonce.write.iceberg.staged import StageOf, drop_stage, drop_stages, stage
+from landonce.write.iceberg.staged import StageOf, drop_stage, drop_stages, left_behind, stage
 from landonce.write.marks import Mark, TableView, Verdict, verdict
+
+_Answer = TypeVar("_Answer")
+_AT_ONCE = 8
+"""Tables that are looked at at the same time."""
 
 
 @dataclass
@@ -42,6 +45,8 @@ class Lake:
     """Spark with Iceberg's runtime, for what Arrow cannot write."""
     _places: dict[str, Place] = field(default_factory=dict)
     _opened: dict[str, Table] = field(default_factory=dict)
+    _new: set[str] = field(default_factory=set)
+    _epoch: int = 0
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -53,7 +58,7 @@ class Lake:
         """Whether Spark's own writer is needed, for the tables that are there or for one that may be made."""
         told = self.sink.told
         made = {"format-version": ("1", "2"), "write.format.default": ("parquet",)}
-        other = any(_text(told.properties.get(name, usual[0])) not in usual for name, usual in made.items())
+        other = any(as_text(told.properties.get(name, usual[0])) not in usual for name, usual in made.items())
         return told.changes is not None or other or any(each.scratch is not None for each in self.recipe.tables)
 
     def place(self, table: str) -> Place:
@@ -69,26 +74,34 @@ class Lake:
             elif self.sink.told.create:
                 self._create(name, self.declared or sampled())
             else:
-                raise _no_table(name)
+                raise no_table(name)
 
     def admit(self, name: str) -> None:
         """A table that is there becomes one that workers write for."""
         table = self.place(name).load()
-        told = self.sink.told
-        if told.partition_by:
-            wrong = spec_differs(parse_spec(told.partition_by, table.schema()), table.spec(), table.schema())
-            if wrong:
-                raise _wrong_spec(name, wrong)
-        if told.unpartitioned:
+        require_spec(self.sink.told, name, table)
+        if self.sink.told.unpartitioned:
             self._ensure_unpartitioned(name, table)
             table = self.place(name).load()
-        self._opened[name] = table
+        if name not in self._opened:
+            self._new.add(name)
+        self._tell(name, table)
+        self._tidy(name, table)
+
+    def refresh(self, name: str, table: Table) -> None:
+        """Others may have changed its columns, its properties or its files' format, and credentials that were lent expire."""
+        if name in self._opened and known_by(table) != known_by(self._opened[name]):
+            self._tell(name, table)
+
+    def _tell(self, name: str, table: Table) -> None:
         tables = {each.name: each for each in self.recipe.tables}
-        tables[name] = table_recipe(told, name, table, self.declared)
+        tables[name] = table_recipe(self.sink.told, name, table, self.declared)
         self.recipe = replace(self.recipe, tables=tuple(tables[each] for each in sorted(tables)))
+        self._opened[name] = table
 
     def _create(self, name: str, schema: Schema) -> None:
-        create_table(self.sink.catalog, name, schema, creation(self.sink.told))
+        with telling(self.sink.spec):
+            create_table(self.sink.catalog, name, schema, creation(self.sink.told))
         self.admit(name)
 
     def upgrade(self) -> None:
@@ -111,7 +124,6 @@ class Lake:
 
         Gives whether there are tables that were not there before: their records were only sampled so far.
         """
-        before = set(self.tables)
         samples: dict[str, list[bytes]] = {}
         evolutions: dict[str, list[evolve.Changes]] = {}
         for each in wants:
@@ -120,24 +132,34 @@ class Lake:
             else:
                 samples.setdefault(each.table, []).extend(each.sample)
         for name, sample in sorted(samples.items()):
+            self._open_for(name, sample)
+        self.upgrade()
+        for name, changes in sorted(evolutions.items()):
+            evolve.apply(self.place(name), evolve.merge(changes), fold_case=self.sink.told.case_insensitive)
+            self.admit(name)
+        made = bool(self._new)
+        self._new.clear()
+        return made
+
+    def _open_for(self, name: str, sample: list[bytes]) -> None:
+        """What cannot be made of records is a reason to reject them, and not to halt: anybody may send any record."""
+        try:
             if self.place(name).exists():
                 self.admit(name)
             elif self.sink.told.create:
-                self._create_for(name, sample)
+                self._create(name, self._made_of(name, sample))
             else:
                 self._do_without(name, f"there is no table {name}")
-        self.upgrade()
-        for name, changes in sorted(evolutions.items()):
-            evolve.apply(self.place(name), evolve.merge(changes))
-            self.admit(name)
-        return set(self.tables) != before
+        except (ConfigError, TableUnfit) as error:
+            self._do_without(name, f"the table {name} cannot take it: {_first_line(error)}")
 
-    def _create_for(self, name: str, sample: list[bytes]) -> None:
-        """What cannot be made of records is a reason to reject them, and not to halt: anybody may send any record."""
+    def _made_of(self, name: str, sample: list[bytes]) -> Schema:
         try:
-            self._create(name, self.declared or evolve.schema_of_sample(sample))
-        except (ConfigError, NothingToInfer, TableUnfit, ValueError, RecursionError) as error:
-            self._do_without(name, f"no table {name} can be made for it: {str(error).splitlines()[0][:200]}")
+            found = self.declared or evolve.schema_of_sample(sample, fold_case=self.sink.told.case_insensitive)
+            require_creatable(found, creation(self.sink.told))
+            return found
+        except (NothingToInfer, ValueError, RecursionError) as error:
+            raise ConfigError(f"no table {name} can be made of such records: {_first_line(error)}") from None
 
     def _do_without(self, name: str, reason: str) -> None:
         self.recipe = replace(self.recipe, absent=(*self.recipe.absent, (name, reason)))
@@ -148,27 +170,44 @@ class Lake:
 
     def look(self, names: Iterable[str]) -> tuple[TableView, ...]:
         """The tables as they are now."""
-        views = tuple(self._view(name) for name in sorted(names))
-        for view in views:
-            if view.uuid and view.table not in self._opened:
-                self.admit(view.table)
-        return views
+        wanted = sorted(names)
+        found = self._each(wanted, lambda name: self.place(name).find())
+        for name, table in zip(wanted, found, strict=True):
+            if table is None:
+                continue
+            if name in self._opened:
+                self.refresh(name, table)
+            else:
+                self.admit(name)
+        self._new.clear()
+        return tuple(
+            self._seen(self.place(name), table) if table is not None else TableView(name)
+            for name, table in zip(wanted, found, strict=True)
+        )
 
     def discover(self) -> tuple[TableView, ...]:
         """Tables of the template that carry this pipeline's mark: for a ledger that does not know them. Others that happen to
         have such a name are left alone."""
-        marked = (name for name in self.sink.dynamic() if self._view(name).batch)
-        return self.look(marked)
+        with telling(self.sink.spec):
+            could_be = self.sink.dynamic()
+        return self.look(name for name in self._each(could_be, self._marked) if name)
 
-    def _view(self, name: str) -> TableView:
+    def _each(self, names: Iterable[str], ask: Callable[[str], _Answer]) -> list[_Answer]:
+        """Several tables at once, over a connection that is there before."""
+        _ = self.sink.catalog
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return list(pool.map(ask, names))
+
+    def _marked(self, name: str) -> str:
         place = self.place(name)
-        return self._seen(place, place.load()) if place.exists() else TableView(name)
+        table = place.find()
+        return name if table is not None and self._seen(place, table).batch else ""
 
     def holds(self, topics: tuple[str, ...]) -> str:
-        """The first table of the file that holds a record of these topics."""
-        return next(
-            (each for each in self.sink.static if holds(self.place(each).load(), self.sink.told.branch, topics)), ""
-        )
+        """The first table that holds a record of these topics, of those that the file names or that its template could make."""
+        with telling(self.sink.spec):
+            named = (*self.sink.static, *self.sink.dynamic())
+            return next((each for each in named if holds(self.place(each).load(), self.sink.told.branch, topics)), "")
 
     def commit(
         self, expected: TableView, mark: Mark, files: tuple[Any, ...], valid_through: int | None
@@ -192,7 +231,11 @@ class Lake:
         if not self._by_spark(name):
             return lambda table, told, properties: place.appending(table, files, told, properties)
 
+        written_for = self._opened[name].metadata.current_schema_id
+
         def staging(table: Table, told: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
+            if files and table.metadata.current_schema_id != written_for:
+                raise TableReshaped(f"the columns of {name} were changed while a batch was written for it.")
             session, spec = self.session(), self.sink.spec
             branch = StageOf(place.pipeline, int(told["landonce.epoch"]), int(told["landonce.batch"])).new_name()
             staged = stage(session, spec, name, branch, place.head(table), files, self._how(name), told)
@@ -213,10 +256,14 @@ class Lake:
         return Merge(self.sink.told.identity, tuple(each for each in columns if each in mine))
 
     def tidy(self, epoch: int) -> None:
-        """Removes the staging branches that earlier drivers left."""
-        for each in self.recipe.tables:
-            if each.scratch is not None:
-                drop_stages(self.session(), self.sink.spec, each.name, self.sink.pipeline, epoch)
+        """Removes the staging branches that earlier drivers left, from now on of every table that is opened."""
+        self._epoch = epoch
+        for name in self.tables:
+            self._tidy(name, self.place(name).load())
+
+    def _tidy(self, name: str, table: Table) -> None:
+        if left_behind(table.metadata.refs, self.sink.pipeline, self._epoch):
+            drop_stages(self.session(), self.sink.spec, name, self.sink.pipeline, self._epoch)
 
     def clear(self, files: Mapping[str, tuple[Any, ...]]) -> None:
         """Removes what only waited for Spark."""
@@ -225,51 +272,5 @@ class Lake:
                 each.scratch.remove(files[each.name])
 
 
-def table_recipe(told: Iceberg, name: str, table: Table, declared: Schema | None = None) -> TableRecipe:
-    """What workers are told of a table."""
-    staged = told.changes is not None or bool(fast_path(table))
-    return TableRecipe(
-        name=name,
-        schema=schema_for(table, coordinates=told.coordinates, fold_case=told.case_insensitive, declared=declared),
-        shape=None if staged else TableShape.of(table, unpartitioned=told.unpartitioned),
-        scratch=Scratch.of(table) if staged else None,
-        identity=told.identity if told.changes is not None else (),
-    )
-
-
-_TIDY = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "20"}
-"""Every commit writes all of the metadata anew: without this, the old copies would be kept for ever."""
-_MERGE_ON_READ = {
-    "write.delete.mode": "merge-on-read",
-    "write.update.mode": "merge-on-read",
-    "write.merge.mode": "merge-on-read",
-    "format-version": "2",
-}
-
-
-def creation(told: Iceberg) -> Creation:
-    """How tables are made that are not there."""
-    properties = {**_TIDY, **{name: _text(value) for name, value in told.properties.items()}}
-    if told.changes is not None:
-        properties = {**_MERGE_ON_READ, **properties}
-    return Creation(told.partition_by, told.identity, told.coordinates, properties)
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _no_table(name: str) -> TableUnfit:
-    return TableUnfit(
-        f"the catalog has no table {name}, or the user may not see it.",
-        safe="Nothing was read or written.",
-        command="create it, or say `create: true` in {file} and let landonce do it",
-    )
-
-
-def _wrong_spec(name: str, wrong: str) -> TableUnfit:
-    return TableUnfit(
-        f"the table {name} is not partitioned as `partition_by` says: {wrong}.",
-        safe="Nothing was read or written.",
-        command="correct `partition_by` in {file}, or change the table's partition spec",
-    )
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

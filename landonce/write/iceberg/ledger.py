@@ -77,10 +77,12 @@ class TableLedger(Ledger):
             self.commit(old, new, self._empty, note=note)
         return new
 
-    def glance(self, held: LedgerState) -> None:
-        """Raises `Fenced` or `RolledBack` if somebody touched the table since this driver did."""
-        seen = self._look(self._place.load())
+    def glance(self, held: LedgerState) -> Table:
+        """The table as it is. Raises `Fenced` or `RolledBack` if somebody touched the pipeline's marks since this driver did."""
+        table = self._place.load()
+        seen = self._look(table)
         refuse(own_verdict(self._known(), seen, held), held, seen)
+        return table
 
     def commit(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -89,12 +89,16 @@ def drop_stage(session: SparkSession, spec: CatalogSpec, identifier: str, name: 
         commit(mine, spec, identifier, (), (_removed(name),))
 
 
+def left_behind(refs: Iterable[str], pipeline: str, epoch: int) -> list[str]:
+    """The staging branches of earlier epochs of the pipeline, among all that a table has."""
+    whose = {name: stage_of(name) for name in refs}
+    return [name for name, of in whose.items() if of and of.pipeline == pipeline and of.epoch < epoch]
+
+
 def drop_stages(session: SparkSession, spec: CatalogSpec, identifier: str, pipeline: str, epoch: int) -> int:
     """Removes the staging branches that earlier epochs of the pipeline left behind, and says how many."""
     with own_session(session, spec) as mine, _ours(identifier):
-        refs = [str(name) for name in load(mine, spec, identifier).refs().keySet()]
-        whose = {name: stage_of(name) for name in refs}
-        left = [name for name, of in whose.items() if of and of.pipeline == pipeline and of.epoch < epoch]
+        left = left_behind((str(name) for name in load(mine, spec, identifier).refs().keySet()), pipeline, epoch)
         if left:
             commit(mine, spec, identifier, (), tuple(map(_removed, left)))
         return len(left)

@@ -1,0 +1,89 @@
+"""A table that is there, as workers are told of it; and how one is made that is not. Refused where it does not fit the file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyiceberg.table import Table
+
+from landonce.config.model import Iceberg
+from landonce.errors import TableUnfit
+from landonce.read.schema import Schema
+from landonce.write.iceberg.create import Creation
+from landonce.write.iceberg.names import schema_for
+from landonce.write.iceberg.partitioning import parse_spec, spec_differs
+from landonce.write.iceberg.recipe import TableRecipe
+from landonce.write.iceberg.scratch import Scratch
+from landonce.write.iceberg.shape import TableShape, fast_path
+
+_TIDY = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "20"}
+"""Every commit writes all of the metadata anew: without this, the old copies would be kept for ever."""
+_MERGE_ON_READ = {
+    "write.delete.mode": "merge-on-read",
+    "write.update.mode": "merge-on-read",
+    "write.merge.mode": "merge-on-read",
+    "format-version": "2",
+}
+
+
+def table_recipe(told: Iceberg, name: str, table: Table, declared: Schema | None = None) -> TableRecipe:
+    """What workers are told of a table."""
+    staged = told.changes is not None or bool(fast_path(table))
+    return TableRecipe(
+        name=name,
+        schema=schema_for(table, coordinates=told.coordinates, fold_case=told.case_insensitive, declared=declared),
+        shape=None if staged else TableShape.of(table, unpartitioned=told.unpartitioned),
+        scratch=Scratch.of(table) if staged else None,
+        identity=told.identity if told.changes is not None else (),
+    )
+
+
+def known_by(table: Table) -> tuple[Any, ...]:
+    """Changes with whatever workers are told of a table: its columns and files, and how its storage is opened."""
+    metadata = table.metadata
+    writing = ((key, value) for key, value in table.properties.items() if not key.startswith("landonce."))
+    opening = ((key, str(value)) for key, value in table.io.properties.items())
+    return (
+        metadata.table_uuid,
+        metadata.format_version,
+        metadata.current_schema_id,
+        metadata.default_spec_id,
+        metadata.default_sort_order_id,
+        metadata.location,
+        frozenset(writing),
+        frozenset(opening),
+    )
+
+
+def creation(told: Iceberg) -> Creation:
+    """How tables are made that are not there."""
+    properties = {**_TIDY, **{name: as_text(value) for name, value in told.properties.items()}}
+    if told.changes is not None:
+        properties = {**_MERGE_ON_READ, **properties}
+    return Creation(told.partition_by, told.identity, told.coordinates, properties)
+
+
+def as_text(value: object) -> str:
+    """A property's value as Iceberg writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def require_spec(told: Iceberg, name: str, table: Table) -> None:
+    """Raises unless the table is partitioned as the file says, if it says so."""
+    if not told.partition_by:
+        return
+    wrong = spec_differs(parse_spec(told.partition_by, table.schema()), table.spec(), table.schema())
+    if wrong:
+        raise TableUnfit(
+            f"the table {name} is not partitioned as `partition_by` says: {wrong}.",
+            safe="Nothing was read or written.",
+            command="correct `partition_by` in {file}, or change the table's partition spec",
+        )
+
+
+def no_table(name: str) -> TableUnfit:
+    return TableUnfit(
+        f"the catalog has no table {name}, or the user may not see it.",
+        safe="Nothing was read or written.",
+        command="create it, or say `create: true` in {file} and let landonce do it",
+    )
