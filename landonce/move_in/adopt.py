@@ -5,7 +5,7 @@ from __future__ import annotations
 from landonce.errors import PartitionVanished, PositionBeyondEnd
 from landonce.move_in.found import Found, refused
 from landonce.plan.ranges import Partition
-from landonce.read.source import Extent, SourceView
+from landonce.read.source import Extent, SourceView, Start, bind
 from landonce.record.ledger import LedgerState, bound, taken
 from landonce.record.operate.decision import Decision, listed
 
@@ -40,6 +40,19 @@ def adopt(state: LedgerState, found: Found, view: SourceView, owner: str) -> Dec
     return Decision("import", new, does, costs)
 
 
+def beside(state: LedgerState, view: SourceView, owner: str, start: Start) -> Decision:
+    """The ledger is bound where the topics begin: what others carried into the tables is of other topics."""
+    binding = bind(state, view, start)
+    new = bound(taken(state, owner), binding.cluster_id, binding.topic_ids, binding.added)
+    extents = dict(view.extents)
+    does = (
+        f"{state.pipeline} begins anew, beside whoever wrote to its tables before.",
+        *(f"{each}: next offset {at}, lag {extents[each].stable_end - at}" for each, at in binding.added.items()),
+    )
+    return Decision("import", new, does, (_TWICE,))
+
+
+_TWICE = "If the tables hold records of these topics already, those land twice."
 _FROM_HERE = (
     "Rows from before these offsets are not landonce's: `landonce verify` does not judge them, and a rollback to before this "
     "import does not bring them back."

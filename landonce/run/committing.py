@@ -129,7 +129,7 @@ class Committing(Hands):
         _different(views)
         marked = any(view.mark is not None for view in views)
         self._look_after = time.monotonic() + max(_LOOK_EVERY, _RARELY * (time.monotonic() - began))
-        return Looked(views, self.lake.holds(topics) if held.fresh and not marked else "")
+        return Looked(views, *(self.lake.holds(topics) if held.fresh and not marked else ()))
 
     def _write(self, effect: WriteFiles, held: LedgerState) -> tuple[BlockResult, ...]:
         floors = self._floors(effect.stands)

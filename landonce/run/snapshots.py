@@ -65,10 +65,11 @@ class Look:
 
 @dataclass(frozen=True)
 class Looked:
-    """The tables as they are. `held`: a table without a mark holds rows of these topics."""
+    """The tables as they are. `held`: a table without a mark holds rows of these topics; or may, since `filled_by` wrote it."""
 
     views: tuple[TableView, ...]
     held: str = ""
+    filled_by: str = ""
 
 
 @dataclass(frozen=True)
@@ -231,6 +232,12 @@ def _first_binding(driver: Driver, looked: Looked) -> LedgerState:
     found = adopted(driver.state, looked.views)
     if found is not None:
         return replace(_bound(found, driver), version=found.version)
+    if looked.filled_by:
+        raise errors.TargetAhead(
+            f"{looked.filled_by} wrote to the table {looked.held}, and nothing in it says which records of these topics it holds.",
+            safe="Nothing was written.",
+            command="`landonce state import {file}` goes on where it stopped; with --from-nothing beside it, for other topics",
+        )
     if looked.held:
         raise errors.TargetAhead(
             f"the table {looked.held} holds records of these topics, and nothing in it says how far this pipeline had come.",

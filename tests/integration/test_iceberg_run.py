@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from jvms import iceberg_session
+from pipelines import landonce
 from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import MappedField, NameMapping
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
@@ -265,6 +267,23 @@ def test_a_table_with_rows_of_the_topic_and_no_mark_is_refused(lake: SmallLake) 
     with pytest.raises(TargetAhead, match=r"db\.t"):
         lake.run()
     assert lake.offsets("db.t") == once(1)
+
+
+@pytest.mark.parametrize("left", ["kafka.connect.offsets.control.connect-x", "spark.sql.streaming.queryId"])
+def test_a_table_that_another_carrier_filled_is_not_begun_anew_by_itself(
+    lake: SmallLake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    lake.catalog.create_namespace("db")
+    theirs = pa.table({"id": pa.array([7], pa.int64()), "kind": pa.array(["theirs"])})
+    table = lake.catalog.create_table("db.t", theirs.schema)
+    table.append(theirs, snapshot_properties={left: "{}"})
+    lake.write_file({"table": "db.t", "coordinates": False})
+    lake.produce([{"id": 1}])
+    with pytest.raises(TargetAhead, match="state import"):
+        lake.run()
+    assert landonce(capsys, monkeypatch, "state", "import", lake.file, "--from-nothing", "--yes").code == 0
+    assert lake.run().landed == 1
+    assert sorted(row["id"] for row in lake.table("db.t").scan().to_arrow().to_pylist()) == [1, 7]
 
 
 def test_a_table_without_coordinates_when_asked(lake: SmallLake) -> None:

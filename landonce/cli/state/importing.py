@@ -14,11 +14,12 @@ from landonce.cli.output import out
 from landonce.cli.state.decide import Yes, loaded, new_owner
 from landonce.cli.state.lake import committing, tables_of
 from landonce.errors import ConfigError
-from landonce.move_in.adopt import adopt, nothing_known
+from landonce.move_in.adopt import adopt, beside, nothing_known
 from landonce.move_in.checkpoint import CheckpointFolder
 from landonce.move_in.control import Cluster
 from landonce.move_in.found import Found, refused
 from landonce.move_in.writers import ConnectSink, StreamingQuery, Writer
+from landonce.read.source import Start
 from landonce.record.ledger import LedgerState
 from landonce.record.operate import Decision
 from landonce.run.assemble import Parts
@@ -55,6 +56,10 @@ def import_position(
     group: Annotated[
         str | None, typer.Option("--group", metavar="GROUP", help="The connector's. Without it: connect-NAME.")
     ] = None,
+    nothing: Annotated[
+        bool,
+        typer.Option("--from-nothing", help="The writer before carried other topics: begin anew, beside it."),
+    ] = False,
     yes: Yes = False,
 ) -> None:
     """Go on where another writer of the Iceberg table stopped, without gap or overlap.
@@ -77,12 +82,14 @@ def import_position(
     with opened(file) as parts:
         if not isinstance(parts.sink, IcebergSink):
             raise ConfigError("sink: only a pipeline to Iceberg can go on where another writer stopped.")
-        if (connector is None) == (checkpoint is None):
-            raise ConfigError("name the writer before, by --from-connect NAME or by --from-checkpoint PATH.")
+        if [connector is not None, checkpoint is not None, nothing].count(True) != 1:
+            raise ConfigError(
+                "name the writer before, by --from-connect NAME or by --from-checkpoint PATH, or say --from-nothing."
+            )
         if connector is not None:
-            writer: Writer = _connect(parts, connector, group or f"connect-{connector}", control_topic)
+            writer: Writer | None = _connect(parts, connector, group or f"connect-{connector}", control_topic)
         else:
-            writer = _query(parts, str(checkpoint))
+            writer = _query(parts, checkpoint) if checkpoint is not None else None
         state, found, decision = _prepare(parts, writer)
         _explain(decision)
         if not yes:
@@ -103,13 +110,16 @@ def _query(parts: Parts, checkpoint: str) -> StreamingQuery:
     return StreamingQuery(parts.iceberg, parts.config.source.kafka.topics, folder)
 
 
-def _prepare(parts: Parts, writer: Writer) -> tuple[LedgerState, Found, Decision]:
+def _prepare(parts: Parts, writer: Writer | None) -> tuple[LedgerState, Found | None, Decision]:
     state = loaded(parts.ledger, parts)
     marked = (each.name for each in tables_of(parts, state) if each.own is not None and each.own.last is not None)
     nothing_known(state, next(marked, ""))
     state = state or LedgerState(parts.config.pipeline, lineage=uuid.uuid4().hex)
-    found = writer.look()
-    view = parts.broker.survey(parts.config.source.kafka.topics)
+    found = writer.look() if writer is not None else None
+    kafka = parts.config.source.kafka
+    view = parts.broker.survey(kafka.topics)
+    if found is None:
+        return state, None, beside(state, view, new_owner(), Start(kafka.start))
     return state, found, adopt(state, found, view, new_owner())
 
 
@@ -120,14 +130,16 @@ def _explain(decision: Decision) -> None:
         out.print(line, style="yellow", markup=False)
 
 
-def _adopt(parts: Parts, writer: Writer, state: LedgerState, found: Found, decision: Decision) -> None:
+def _adopt(parts: Parts, writer: Writer | None, state: LedgerState, found: Found | None, decision: Decision) -> None:
     """Writes the position, unless the writer did anything since it was looked at."""
     with committing(parts) as place:
-        if writer.look() != found:
+        if writer is not None and found is not None and writer.look() != found:
             raise _went_on(found)
         if isinstance(parts.ledger, TableLedger):
             mine = place(parts.iceberg.static[0])
-            build = _only_if_stopped(empty(mine), mine.identifier, writer, found)
+            build = empty(mine)
+            if writer is not None and found is not None:
+                build = _only_if_stopped(build, mine.identifier, writer, found)
             parts.ledger.commit(state, decision.new, build, note=decision.note())
         else:
             parts.ledger.create(state)

@@ -19,7 +19,7 @@ from landonce.write.iceberg.commit import Attempt, Place
 from landonce.write.iceberg.coordinates import COLUMNS
 from landonce.write.iceberg.create import create_table, require_creatable, upgrade_statement
 from landonce.write.iceberg.ledger import Build
-from landonce.write.iceberg.look import holds, look_at
+from landonce.write.iceberg.look import filled_by, holds, look_at
 from landonce.write.iceberg.marker import summary, table_view
 from landonce.write.iceberg.merge import Append, Merge
 from landonce.write.iceberg.recipe import FileRecipe, Wants
@@ -203,11 +203,17 @@ class Lake:
         table = place.find()
         return name if table is not None and self._seen(place, table).batch else ""
 
-    def holds(self, topics: tuple[str, ...]) -> str:
-        """The first table that holds a record of these topics, of those that the file names or that its template could make."""
+    def holds(self, topics: tuple[str, ...]) -> tuple[str, str]:
+        """The first table that holds records of these topics, of those that the file names or that its template could make;
+        or that may hold some, for somebody else carried records into it: with the one who did."""
+        branch = self.sink.told.branch
         with telling(self.sink.spec):
-            named = (*self.sink.static, *self.sink.dynamic())
-            return next((each for each in named if holds(self.place(each).load(), self.sink.told.branch, topics)), "")
+            for name in (*self.sink.static, *self.sink.dynamic()):
+                table = self.place(name).load()
+                writer = filled_by(table, branch)
+                if writer or holds(table, branch, topics):
+                    return name, writer
+        return "", ""
 
     def commit(
         self, expected: TableView, mark: Mark, files: tuple[Any, ...], valid_through: int | None

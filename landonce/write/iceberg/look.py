@@ -11,11 +11,15 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 
 from landonce.write.iceberg.coordinates import COLUMNS, OFFSET, PARTITION, TOPIC
-from landonce.write.iceberg.marker import own_view
+from landonce.write.iceberg.marker import ancestry, own_view
 from landonce.write.iceberg.naming import origin_of
 from landonce.write.marks import Mark
 from landonce.write.own import OwnView
 
+_CARRIERS = {
+    "Iceberg's Kafka Connect sink": "kafka.connect.offsets.",
+    "a Spark streaming query": "spark.sql.streaming.queryId",
+}
 term: Any = expressions
 """PyIceberg's own annotations do not know how its expressions are made."""
 
@@ -35,6 +39,17 @@ def holds(table: Table, branch: str, labels: Iterable[str]) -> bool:
         return False
     scan = table.scan(term.In(TOPIC, set(labels)), selected_fields=(TOPIC,), limit=1)
     return bool(scan.use_ref(ref).to_arrow().num_rows)
+
+
+def filled_by(table: Table, branch: str) -> str:
+    """Whoever else carried records of Kafka into the branch, by what they leave in their snapshots; empty if nobody did."""
+    for snapshot in ancestry(table.metadata, branch):
+        told = snapshot.summary.additional_properties if snapshot.summary is not None else {}
+        for name in told:
+            for writer, prefix in _CARRIERS.items():
+                if name.startswith(prefix):
+                    return writer
+    return ""
 
 
 def _shows(table: Table, copy: Mark, branch: str) -> bool:
