@@ -8,25 +8,59 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from landonce.cli.check import check
-from landonce.cli.demo import demo
-from landonce.cli.local import down, up
-from landonce.cli.maintain import maintain
 from landonce.cli.output import out, say_defect, say_error
-from landonce.cli.run import run
-from landonce.cli.state import state
-from landonce.cli.verify import verify
 from landonce.errors import LandonceError
 
 _TRY, _RUN, _LOOK = "See it work", "Run a pipeline", "Look and decide"
+_COMMANDS = {
+    "demo": ("landonce.cli.demo", _TRY),
+    "up": ("landonce.cli.local", _TRY),
+    "down": ("landonce.cli.local", _TRY),
+    "check": ("landonce.cli.check", _RUN),
+    "run": ("landonce.cli.run", _RUN),
+    "maintain": ("landonce.cli.maintain", _RUN),
+    "verify": ("landonce.cli.verify", _LOOK),
+    "state": ("landonce.cli.state", _LOOK),
+}
+
+
+class _Loaded(Mapping[str, Any]):
+    """The commands by name. One's module is loaded when it is asked for: it does not wait for what another one needs."""
+
+    def __getitem__(self, name: str) -> Any:
+        module, panel = _COMMANDS[name]
+        found = getattr(import_module(module), name)
+        alone = typer.Typer(rich_markup_mode="markdown", add_completion=False)
+        if isinstance(found, typer.Typer):
+            alone.add_typer(found, name=name, rich_help_panel=panel)
+            return typer.main.get_group(alone).commands[name]
+        alone.command(name, rich_help_panel=panel)(found)
+        return typer.main.get_command(alone)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_COMMANDS)
+
+    def __len__(self) -> int:
+        return len(_COMMANDS)
+
+
+class _Commands(TyperGroup):
+    def __init__(self, **told: Any) -> None:
+        super().__init__(**told)
+        self.commands = _Loaded()  # type: ignore[assignment]  # nobody adds to it
+
 
 app = typer.Typer(
     name="landonce",
+    cls=_Commands,
     help="Kafka records land exactly once in ClickHouse and Apache Iceberg.",
     epilog="Begin with `landonce demo` or `landonce up`. Exit codes: 0 done, 1 not exact or refused, "
     "2 the file or the call is wrong, 3 halted for a person, 4 taken over by a newer driver, 5 something was away.",
@@ -36,14 +70,6 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(rich_help_panel=_TRY)(demo)
-app.command(rich_help_panel=_TRY)(up)
-app.command(rich_help_panel=_TRY)(down)
-app.command(rich_help_panel=_RUN)(check)
-app.command(rich_help_panel=_RUN)(run)
-app.command(rich_help_panel=_RUN)(maintain)
-app.command(rich_help_panel=_LOOK)(verify)
-app.add_typer(state, name="state", rich_help_panel=_LOOK)
 
 
 def _print_version(asked: bool) -> None:

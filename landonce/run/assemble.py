@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
@@ -27,11 +27,13 @@ from landonce.run.protocol import Settings
 from landonce.run.session import is_remote
 from landonce.run.workers import SparkWorkers
 from landonce.write.clickhouse import ClickHouseSink
-from landonce.write.iceberg.ledger import TableLedger
-from landonce.write.iceberg.sink import IcebergSink
 from landonce.write.recipe import Recipe
 from landonce.write.sink import Level, Target
 from landonce.write.work import work
+
+if TYPE_CHECKING:  # whoever writes to ClickHouse does not wait for PyIceberg
+    from landonce.write.iceberg.ledger import TableLedger
+    from landonce.write.iceberg.sink import IcebergSink
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Parts:
 
     @property
     def iceberg(self) -> IcebergSink:
-        if not isinstance(self.sink, IcebergSink):
+        if isinstance(self.sink, ClickHouseSink):
             raise TypeError(f"{self.sink} is not Iceberg")
         return self.sink
 
@@ -66,13 +68,15 @@ def open_parts(config: Pipeline) -> Parts:
     kafka = config.source.kafka
     broker = Broker(kafka.bootstrap_servers, kafka.options)
     sink = _sink(config)
-    if config.own_ledger and isinstance(sink, IcebergSink):
+    if config.own_ledger and not isinstance(sink, ClickHouseSink):
         return Parts(config, broker, own_ledger(sink), sink)
     return Parts(config, broker, _ledger(config), sink)
 
 
 def _sink(config: Pipeline) -> ClickHouseSink | IcebergSink:
     if config.sink.iceberg is not None:
+        from landonce.write.iceberg.sink import IcebergSink
+
         return IcebergSink.of(config.sink.iceberg, config.pipeline)
     told = clickhouse_of(config)
     return ClickHouseSink(
@@ -94,6 +98,8 @@ def clickhouse_of(config: Pipeline) -> ClickHouse:
 
 def own_ledger(sink: IcebergSink) -> TableLedger:
     """The one table as its own ledger."""
+    from landonce.write.iceberg.ledger import TableLedger
+
     return TableLedger(sink.place(sink.static[0]), follow=sink.told.rollback == "follow")
 
 

@@ -10,12 +10,10 @@ from pyspark.sql import SparkSession
 from landonce.config.model import Pipeline
 from landonce.record.ledger import Totals
 from landonce.run.assemble import Parts, create_if_asked, make_driver, open_parts
-from landonce.run.assemble_iceberg import lake_conf, make_iceberg_driver, open_lake
 from landonce.run.driver import Driver
 from landonce.run.observe import Observer, Silent
 from landonce.run.session import open_session
-from landonce.write.iceberg.lake import Lake
-from landonce.write.iceberg.sink import IcebergSink
+from landonce.write.clickhouse import ClickHouseSink
 
 
 def run_pipeline(
@@ -45,12 +43,8 @@ def run_pipeline(
 def _ready(parts: Parts, observer: Observer, *, once: bool) -> Iterator[tuple[Driver, SparkSession]]:
     """The driver for the file's sink, and the session that its workers run in."""
     config = parts.config
-    if isinstance(parts.sink, IcebergSink):
-        opened: list[SparkSession] = []
-        lake = open_lake(parts, lambda: opened[0])
-        opened.append(open_session(config.pipeline, config.spark, expressions=_evaluates(lake), extra=lake_conf(lake)))
-        lake.upgrade()
-        yield make_iceberg_driver(parts, lake, opened[0], observer, once=once), opened[0]
+    if not isinstance(parts.sink, ClickHouseSink):
+        yield _ready_for_iceberg(parts, observer, once=once)
         return
     with closing(parts.sink.target()) as target:
         create_if_asked(parts, target)
@@ -58,5 +52,13 @@ def _ready(parts: Parts, observer: Observer, *, once: bool) -> Iterator[tuple[Dr
         yield make_driver(parts, target, session, observer, once=once), session
 
 
-def _evaluates(lake: Lake) -> bool:
-    return lake.recipe.transforms or lake.by_spark
+def _ready_for_iceberg(parts: Parts, observer: Observer, *, once: bool) -> tuple[Driver, SparkSession]:
+    from landonce.run.assemble_iceberg import lake_conf, make_iceberg_driver, open_lake
+
+    config = parts.config
+    opened: list[SparkSession] = []
+    lake = open_lake(parts, lambda: opened[0])
+    expressions = lake.recipe.transforms or lake.by_spark
+    opened.append(open_session(config.pipeline, config.spark, expressions=expressions, extra=lake_conf(lake)))
+    lake.upgrade()
+    return make_iceberg_driver(parts, lake, opened[0], observer, once=once), opened[0]
