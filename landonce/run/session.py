@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from landonce.config.model import Spark
 from landonce.errors import ConfigError
+from landonce.run import archive
 
 _PINNED = {
     "spark.sql.session.timeZone": "UTC",
@@ -64,7 +65,8 @@ def open_session(
 def _settings(pipeline: str, spark: Spark, expressions: bool, extra: Mapping[str, str]) -> dict[str, str]:
     own: dict[str, str] = {}
     if not _submitted():
-        java = f"-Dlog4j2.configurationFile={_quiet_log()}" + ("" if expressions else f" {_QUICK_START}")
+        java = f"-Dlog4j2.configurationFile={_quiet_log()}{archive.java_options()}"
+        java += "" if expressions else f" {_QUICK_START}"
         own = {**_DEFAULTS, "spark.master": spark.master or "local[*]", "spark.driver.extraJavaOptions": java}
     told = {name: str(value) for name, value in spark.conf.items()}
     return {"spark.app.name": f"landonce {pipeline}", **own, **extra, **told, **_PINNED}
