@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 from landonce.consumer.clock import now
 from landonce.consumer.handler import OffsetHandler, Step, Stored
@@ -61,7 +61,7 @@ class Claims:
         except Exception as failure:
             self.trouble = failure
         for each in assigned:
-            each.offset = starts.get(Partition(each.topic, each.partition), 0)
+            each.offset = starts.get(Partition(each.topic, each.partition), OFFSET_END)
         (consumer.incremental_assign if self._settings.incremental else consumer.assign)(assigned)
         self._put_aside((each for each in partitions if each not in starts), _TRY_AGAIN)
         if doubtful := in_doubt(self._left, self.held):

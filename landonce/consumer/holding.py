@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from confluent_kafka import Message
 
@@ -51,24 +52,40 @@ class Holding:
     def commit(self) -> Holding:
         return self if self.pending is None else replace(self, saved=self.pending, pending=None)
 
-    def give(self, offset: int) -> Holding:
-        return replace(self, given=offset)
+    def give(self, messages: list[Message]) -> tuple[Holding, list[Message]]:
+        """Gives out what was not given out yet. Messages are in the order of their offsets."""
+        if (messages[0].offset() or 0) < self.given:
+            messages = [each for each in messages if (each.offset() or 0) >= self.given]
+        if not messages:
+            return self, []
+        return replace(self, given=(messages[-1].offset() or 0) + 1), messages
 
 
 def place(message: Message) -> Partition:
-    return Partition(message.topic() or "", message.partition() or 0)
+    return Partition(*_key(message))
 
 
-def next_offsets(messages: Iterable[Message]) -> dict[Partition, int]:
+def runs(messages: Sequence[Message]) -> Iterator[tuple[Partition, list[Message]]]:
+    """Messages come in long runs of one partition, so runs are told apart rather than messages."""
+    one_topic = len(set(map(Message.topic, messages))) == 1
+    for _, run in groupby(messages, key=Message.partition if one_topic else _key):
+        mine = list(run)
+        yield place(mine[0]), mine
+
+
+def next_offsets(messages: Sequence[Message]) -> dict[Partition, int]:
     """What to save once all of these messages are done with."""
+    if any(map(Message.error, messages)):
+        raise ValueError("not all of these are records: some are events of the client")
     found: dict[Partition, int] = {}
-    for message in messages:
-        offset = message.offset()
-        if message.error() is not None or offset is None:
-            raise ValueError("not a record: this message is an event of the client")
-        partition = place(message)
-        found[partition] = max(found.get(partition, 0), offset + 1)
+    for partition, mine in runs(messages):
+        last = max(each for each in map(Message.offset, mine) if each is not None)
+        found[partition] = max(found.get(partition, 0), last + 1)
     return found
+
+
+def _key(message: Message) -> tuple[str, int]:
+    return message.topic() or "", message.partition() or 0
 
 
 def not_held(partitions: Iterable[Partition]) -> Fenced:

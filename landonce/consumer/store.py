@@ -13,7 +13,7 @@ taken away  a save for the partition is refused here, before anything is asked; 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
@@ -23,7 +23,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from landonce.consumer.claims import Claims
 from landonce.consumer.clock import PollClock
 from landonce.consumer.handler import OffsetHandler
-from landonce.consumer.holding import next_offsets, not_held, place
+from landonce.consumer.holding import next_offsets, not_held, place, runs
 from landonce.consumer.options import Settings, check_foreign, client_config, consumer_config, settings
 from landonce.consumer.topics import Topics, named
 from landonce.errors import OffsetStoreExpired
@@ -141,10 +141,10 @@ class OffsetStore:
             raise named(error.args[0]) from error
         finally:
             self._clock.polled()
-        given = []
-        for each in found:
-            if claims.trouble is None and self._gives(each):
-                given.append(each)
+        if any(map(Message.error, found)):
+            given = [each for each in found if (self._passes(each) if each.error() else self._give([each]))]
+        else:
+            given = self._give(found)
         if claims.trouble is None:
             return given
         # What this poll has read is not given out, so it has to come again.
@@ -152,18 +152,25 @@ class OffsetStore:
         trouble, claims.trouble = claims.trouble, None
         raise trouble
 
-    def _gives(self, message: Message) -> bool:
-        """Whether the user gets the message."""
-        error, partition = message.error(), place(message)
-        if error is not None:
-            if error.code() not in _PASSING and not error.retriable() and error.code() != KafkaError._PARTITION_EOF:
-                self._claims.broken(partition, named(error, partition.topic))
-            return error.code() == KafkaError._PARTITION_EOF
-        offset, holding = message.offset(), self._claims.held.get(partition)
-        if holding is None or offset is None or offset < holding.given:
-            return False
-        self._claims.held[partition] = holding.give(offset + 1)
-        return True
+    def _give(self, messages: list[Message]) -> list[Message]:
+        """Those of partitions that are held, from where they stand."""
+        given: list[Message] = []
+        for partition, run in runs(messages):
+            holding = self._claims.held.get(partition)
+            if holding is not None:
+                self._claims.held[partition], kept = holding.give(run)
+                given += kept
+        return given
+
+    def _passes(self, event: Message) -> bool:
+        """The end of a partition is for the user; what is wrong with one is trouble; the rest passes by itself."""
+        error, partition = event.error(), place(event)
+        assert error is not None
+        if error.code() == KafkaError._PARTITION_EOF:
+            return True
+        if error.code() not in _PASSING and not error.retriable():
+            self._claims.broken(partition, named(error, partition.topic))
+        return False
 
     # Saving.
 
@@ -171,7 +178,7 @@ class OffsetStore:
         """Everything of the message's partition up to this message is done, if the transaction commits."""
         self.save_many([message], transaction)
 
-    def save_many(self, done: Iterable[Message] | Mapping[Partition, int], transaction: Any) -> None:
+    def save_many(self, done: Sequence[Message] | Mapping[Partition, int], transaction: Any) -> None:
         """Likewise for many: messages, or the next offset of each partition."""
         offsets = dict(done) if isinstance(done, Mapping) else next_offsets(done)
         held = self._claims.held

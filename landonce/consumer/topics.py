@@ -33,6 +33,8 @@ _REFUSALS = (
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
     KafkaError.SASL_AUTHENTICATION_FAILED,
     KafkaError._AUTHENTICATION,
+    KafkaError._FATAL,
+    KafkaError.FENCED_INSTANCE_ID,
 )
 
 

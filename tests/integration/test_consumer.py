@@ -374,6 +374,52 @@ def test_records_that_retention_deleted_are_not_skipped(
         assert offsets(read(store, 3)) == [7, 8, 9]
 
 
+def test_records_that_are_deleted_under_a_running_consumer(
+    kafka: LocalKafka, new_topic: Callable[..., str], sqlite: Engine
+) -> None:
+    """librdkafka's own answer would be a jump to the start or the end."""
+    topic = new_topic()
+    produce(kafka, topic, 10)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    handler = SqlOffsets(sqlite)
+    with OffsetStore.connect(config(kafka, topic), [topic], handler) as store:
+        read(store, 3)
+        admin.delete_records([TopicPartition(topic, 0, 7)])[TopicPartition(topic, 0)].result(timeout=30)
+        store.rewind()
+        for _ in range(2):
+            with pytest.raises(errors.RetentionOverrun):
+                read(store, 1)
+        handler.reset(topic, {Partition(topic, 0): 8})
+        assert offsets(read(store, 2)) == [8, 9]
+
+
+def test_records_in_hand_when_a_partition_comes_back(
+    kafka: LocalKafka, new_topic: Callable[..., str], sqlite: Engine
+) -> None:
+    """Others may have done a part of them, and the fence is valid again: so poll says that they must be dropped."""
+    topic = new_topic(2)
+    produce(kafka, topic, 5, 0)
+    produce(kafka, topic, 5, 1)
+    with OffsetStore.connect(config(kafka, topic), [topic], SqlOffsets(sqlite)) as store:
+        in_hand = read(store, 10)
+        deadline = time.monotonic() + 60
+        with OffsetStore.connect(config(kafka, topic), [topic], SqlOffsets(sqlite)) as other:
+            with pytest.raises(errors.Fenced, match="given back"):  # noqa: PT012
+                while time.monotonic() < deadline:
+                    other.poll(0.1)
+                    assert store.poll(0.1) is None
+            (back,) = store.assignment()
+            stale = [each for each in in_hand if each.partition() == back.number]
+            with pytest.raises(errors.OffsetOutOfStep, match="given out"), store.transaction() as connection:
+                store.save_many(stale, connection)
+            again = read(store, 5)
+            assert {each.partition() for each in again} == {back.number}
+            with store.transaction() as connection:
+                write(connection, again)
+                store.save_many(again, connection)
+    assert landed(sqlite) == [0, 1, 2, 3, 4]
+
+
 def test_a_topic_that_was_made_anew_is_not_read_with_old_offsets(
     kafka: LocalKafka, new_topic: Callable[..., str], sqlite: Engine
 ) -> None:
