@@ -7,7 +7,6 @@ have taken the fence last.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -20,8 +19,6 @@ from landonce.consumer.options import Settings
 from landonce.consumer.topics import Extent, Topics, named, start_of
 from landonce.plan.ranges import Partition
 
-_SEEK_ATTEMPTS = 10
-_PAUSE = 0.1
 _TRY_AGAIN = 1.0
 
 
@@ -132,18 +129,33 @@ class Claims:
                 self._consumer.resume([TopicPartition(each.topic, each.number)])
 
     def _move(self, partition: Partition, offset: int) -> bool:
-        """A partition that was assigned or lost a moment ago may be in no state to be moved: then it waits."""
+        """A partition that is held goes to `offset`; one that cannot be moved now waits, and is held no more."""
         target = TopicPartition(partition.topic, partition.number, offset)
-        for _ in range(_SEEK_ATTEMPTS):
-            try:
-                self._consumer.seek(target)
-                return True
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError._STATE:
-                    raise named(error.args[0], partition.topic) from error
-                time.sleep(_PAUSE)
-        self._let_go(partition, _TRY_AGAIN)
-        return False
+        try:
+            self._consumer.seek(target)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._STATE:
+                raise named(error.args[0], partition.topic) from error
+        else:
+            return True
+        try:
+            self._assign_anew(target)
+        except KafkaException:
+            self._let_go(partition, _TRY_AGAIN)
+            return False
+        return True
+
+    def _assign_anew(self, target: TopicPartition) -> None:
+        """librdkafka does not seek in a partition that it has given up reading."""
+        if self._settings.incremental:
+            self._consumer.incremental_unassign([target])
+            self._consumer.incremental_assign([target])
+            return
+        assigned = self._consumer.assignment()
+        for each in assigned:
+            holding = self.held.get(Partition(each.topic, each.partition))
+            each.offset = OFFSET_END if holding is None else holding.given
+        self._consumer.assign(assigned)
 
     def _let_go(self, partition: Partition, seconds: float) -> None:
         del self.held[partition]

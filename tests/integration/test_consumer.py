@@ -374,15 +374,17 @@ def test_records_that_retention_deleted_are_not_skipped(
         assert offsets(read(store, 3)) == [7, 8, 9]
 
 
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_records_that_are_deleted_under_a_running_consumer(
-    kafka: LocalKafka, new_topic: Callable[..., str], sqlite: Engine
+    kafka: LocalKafka, new_topic: Callable[..., str], sqlite: Engine, strategy: str
 ) -> None:
     """librdkafka's own answer would be a jump to the start or the end."""
     topic = new_topic()
+    settings = config(kafka, topic, partition_assignment_strategy=strategy)
     produce(kafka, topic, 10)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     handler = SqlOffsets(sqlite)
-    with OffsetStore.connect(config(kafka, topic), [topic], handler) as store:
+    with OffsetStore.connect(settings, [topic], handler) as store:
         read(store, 3)
         admin.delete_records([TopicPartition(topic, 0, 7)])[TopicPartition(topic, 0)].result(timeout=30)
         store.rewind()
