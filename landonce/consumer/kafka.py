@@ -53,22 +53,23 @@ class KafkaTransaction:
         if partition not in self._open:
             if partition not in self._producers:
                 raise fenced(partition)
-            producer = self._producers[partition]
-            _checked(partition, producer.begin_transaction)
-            self._open[partition] = producer
+            self._open[partition] = self._producers[partition]
+            self._open[partition].begin_transaction()
         return self._open[partition]
 
     def commit(self) -> None:
         for partition, producer in list(self._open.items()):
-            _checked(partition, producer.commit_transaction, self._patience)
+            producer.commit_transaction(self._patience)
             del self._open[partition]
 
-    def abort(self) -> None:
+    def abort(self) -> list[Partition]:
         """What cannot be aborted is dead already: Kafka aborts it when its next owner comes, or by its timeout."""
+        touched = sorted(self._open)
         for producer in self._open.values():
             with suppress(KafkaException):
                 producer.abort_transaction(self._patience)
         self._open.clear()
+        return touched
 
 
 class KafkaOffsets:
@@ -106,12 +107,15 @@ class KafkaOffsets:
 
     @contextmanager
     def transaction(self) -> Iterator[KafkaTransaction]:
+        """Kafka's word that another has come, also where the user's own calls are told it, becomes `Fenced`."""
         transaction = KafkaTransaction(self._producers, self._patience)
         try:
             yield transaction
             transaction.commit()
-        except BaseException:
-            transaction.abort()
+        except BaseException as failure:
+            touched = transaction.abort()
+            if isinstance(failure, KafkaException) and failure.args[0].code() in _FENCED:
+                raise fenced(*touched) from failure
             raise
 
     def load(
@@ -137,10 +141,13 @@ class KafkaOffsets:
     def reset(self, group: str, offsets: Mapping[Partition, int | None]) -> None:
         for partition, offset in sorted(offsets.items()):
             producer = self._new_producer(group, partition)
-            producer.begin_transaction()
             value = None if offset is None else json.dumps({"offset": offset, "epoch": 0, "topic_id": ""})
-            producer.produce(self._topic, value, key=_key(group, partition), partition=0)
-            _checked(partition, producer.commit_transaction, self._patience)
+            try:
+                producer.begin_transaction()
+                producer.produce(self._topic, value, key=_key(group, partition), partition=0)
+                producer.commit_transaction(self._patience)
+            except KafkaException as error:
+                raise _unavailable(error) from error
 
     # The topic and the producers.
 
@@ -241,16 +248,6 @@ def _stored(value: dict[str, Any] | None, owner: str) -> Stored:
     if value is None:
         return Stored(None, 1, owner)
     return Stored(value["offset"], value["epoch"] + 1, owner, value["topic_id"])
-
-
-def _checked(partition: Partition, call: Any, *arguments: Any) -> None:
-    """Kafka's word that another producer has this name becomes `Fenced`."""
-    try:
-        call(*arguments)
-    except KafkaException as error:
-        if error.args[0].code() in _FENCED:
-            raise fenced(partition) from error
-        raise
 
 
 def _unavailable(error: KafkaException) -> LedgerUnavailable:

@@ -14,11 +14,11 @@ from landonce.plan.ranges import Partition
 _ROLL_BACK = "Nothing of this transaction may be committed: roll it back."
 
 
-def fenced(partition: Partition) -> Fenced:
+def fenced(*partitions: Partition) -> Fenced:
     return Fenced(
-        f"{partition} belongs to another consumer now.",
+        f"{', '.join(map(str, partitions))}: belongs to another consumer now.",
         safe=_ROLL_BACK,
-        command="drop the records of this partition that you hold, and poll on",
+        command="drop the records that you hold of it, and poll on",
     )
 
 

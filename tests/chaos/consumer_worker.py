@@ -1,6 +1,7 @@
 """One consumer of the chaos tests: `python consumer_worker.py SPEC`, a JSON object. Ends when it is killed.
 
-Every record becomes one row of `results`, in the transaction that saves its offset. It stops at the failpoints
+Every record becomes one row of `results`, or one record of the topic `results`, in the transaction that saves its
+offset. Without a fence (`naive`), or without offsets of its own (`plain`), it is a control. It stops at the failpoints
 `consumer.open` (rows are in the transaction, nothing is saved), `consumer.saved` (not committed yet) and
 `consumer.committed` (Kafka does not know yet). What it refuses is one line of its output.
 """
@@ -12,9 +13,10 @@ import sys
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from confluent_kafka import Consumer
 from sqlalchemy import Connection, create_engine, select, text, update
 
-from landonce.consumer import Fenced, OffsetStore, Partition, SqlOffsets, Step, Stored
+from landonce.consumer import Fenced, KafkaOffsets, OffsetStore, Partition, SqlOffsets, Step, Stored
 from landonce.failpoints import reach
 
 
@@ -44,7 +46,7 @@ def write(connection: Connection, name: str, messages: list[Any]) -> None:
     connection.execute(text("INSERT INTO results VALUES (:p, :o, :w)"), rows)
 
 
-def step(store: OffsetStore, engine: Any, spec: dict[str, Any]) -> None:
+def to_database(store: OffsetStore, engine: Any, spec: dict[str, Any]) -> None:
     messages = store.consume(spec["batch"], timeout=0.2)
     if not messages:
         return
@@ -57,13 +59,47 @@ def step(store: OffsetStore, engine: Any, spec: dict[str, Any]) -> None:
     store.committed()
 
 
-def main(spec: dict[str, Any]) -> None:
+def to_topic(store: OffsetStore, spec: dict[str, Any]) -> None:
+    messages = store.consume(spec["batch"], timeout=0.2)
+    if not messages:
+        return
+    with store.transaction() as transaction:
+        for each in messages:
+            transaction.producer(each).produce(spec["results"], each.value())
+        reach("consumer.open")
+        store.save_many(messages, transaction)
+        for each in messages:
+            transaction.producer(each).flush(30)
+        reach("consumer.saved")
+    reach("consumer.committed")
+
+
+def plainly(spec: dict[str, Any]) -> None:
+    """What many write: the database first, then Kafka."""
     engine = create_engine(spec["url"])
-    handler = (NaiveOffsets if spec["naive"] else SqlOffsets)(engine)
+    consumer = Consumer(spec["config"] | {"auto.offset.reset": "earliest", "enable.auto.commit": False})
+    consumer.subscribe([spec["topic"]])
+    while True:
+        if messages := consumer.consume(spec["batch"], timeout=0.2):
+            with engine.begin() as connection:
+                write(connection, spec["name"], messages)
+            reach("consumer.committed")
+            consumer.commit(asynchronous=False)
+
+
+def main(spec: dict[str, Any]) -> None:
+    if spec["control"] == "plain":
+        return plainly(spec)
+    engine = create_engine(spec["url"])
+    handler: Any = (NaiveOffsets if spec["control"] == "naive" else SqlOffsets)(engine)
+    if spec["results"]:
+        handler = KafkaOffsets(
+            {"bootstrap.servers": spec["config"]["bootstrap.servers"]}, topic=f"{spec['topic']}-offsets"
+        )
     with OffsetStore.connect(spec["config"], [spec["topic"]], handler, timeout_check=spec["timeout_check"]) as store:
         while True:
             try:
-                step(store, engine, spec)
+                to_topic(store, spec) if spec["results"] else to_database(store, engine, spec)
             except Fenced as refused:
                 print(json.dumps({"refused": type(refused).__name__, "what": refused.what}), flush=True)
                 store.rewind()

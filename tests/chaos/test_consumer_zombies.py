@@ -16,12 +16,13 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from sqlalchemy import Engine, create_engine, text
 
 from landonce.local import LocalKafka, exec_with_parent
@@ -55,7 +56,8 @@ class Scene:
     folder: Path
     partitions: int = 1
     records: int = 0
-    naive: bool = False
+    control: str = ""
+    results: str = ""
     timeout_check: bool = True
     config: dict[str, Any] = field(default_factory=dict)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
@@ -98,7 +100,8 @@ class Scene:
             "topic": self.topic,
             "batch": batch,
             "config": config,
-            "naive": self.naive,
+            "control": self.control,
+            "results": self.results,
             "timeout_check": self.timeout_check,
         }
         with (self.folder / f"{name}.log").open("wb") as log:
@@ -177,12 +180,12 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.getfixturevalue("postgres").url)
 
 
-@pytest.mark.parametrize("naive", [False, True], ids=["fenced", "control"])
+@pytest.mark.parametrize("control", ["", "naive"], ids=["fenced", "control"])
 def test_a_paused_consumer_that_wakes_after_its_partition_moved(
-    kafka: LocalKafka, new_topic: Callable[..., str], postgres: LocalPostgres, tmp_path: Path, naive: bool
+    kafka: LocalKafka, new_topic: Callable[..., str], postgres: LocalPostgres, tmp_path: Path, control: str
 ) -> None:
     """It sleeps inside its transaction, before `save`. Another does its work; then it wakes, and its commit is refused."""
-    with Scene(kafka, new_topic(), postgres.url, tmp_path, naive=naive, timeout_check=False) as scene:
+    with Scene(kafka, new_topic(), postgres.url, tmp_path, control=control, timeout_check=False) as scene:
         scene.produce(20)
         scene.start("sleeper", "consumer.open", batch=20)
         scene.reached("sleeper")
@@ -190,7 +193,7 @@ def test_a_paused_consumer_that_wakes_after_its_partition_moved(
         scene.start("successor")
         scene.all_landed()
         scene.wake("sleeper")
-        if naive:
+        if control:
             scene.wait(scene.duplicates, "the control's duplicates")
             return
         scene.wait(lambda: scene.refused("sleeper"), "a refusal")
@@ -218,12 +221,12 @@ def test_the_clock_notices_the_pause_before_the_fence(
         assert scene.duplicates() == 0
 
 
-@pytest.mark.parametrize("naive", [False, True], ids=["fenced", "control"])
+@pytest.mark.parametrize("control", ["", "naive"], ids=["fenced", "control"])
 def test_a_zombie_in_its_commit(
-    kafka: LocalKafka, new_topic: Callable[..., str], postgres: LocalPostgres, tmp_path: Path, naive: bool
+    kafka: LocalKafka, new_topic: Callable[..., str], postgres: LocalPostgres, tmp_path: Path, control: str
 ) -> None:
     """It sleeps between `save` and COMMIT, where no check of its own can help. Its successor's load waits for it."""
-    with Scene(kafka, new_topic(), postgres.url, tmp_path, naive=naive) as scene:
+    with Scene(kafka, new_topic(), postgres.url, tmp_path, control=control) as scene:
         scene.produce(20)
         scene.start("sleeper", "consumer.saved", batch=10)
         scene.reached("sleeper")
@@ -233,25 +236,56 @@ def test_a_zombie_in_its_commit(
         assert not scene.rows()
         scene.wake("sleeper")
         scene.all_landed()
-        assert (scene.duplicates() > 0) == naive
+        assert (scene.duplicates() > 0) == bool(control)
 
 
-@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky", "consumer"])
+@pytest.mark.parametrize(
+    ("protocol", "control"),
+    [
+        ({"partition.assignment.strategy": "range"}, ""),
+        ({"partition.assignment.strategy": "cooperative-sticky"}, ""),
+        ({"group.protocol": "consumer"}, ""),
+        ({"partition.assignment.strategy": "range"}, "naive"),
+    ],
+    ids=["eager", "cooperative", "consumer", "control"],
+)
 def test_a_rebalance_in_mid_transaction(
-    kafka: LocalKafka, new_topic: Callable[..., str], postgres: LocalPostgres, tmp_path: Path, strategy: str
+    kafka: LocalKafka,
+    new_topic: Callable[..., str],
+    postgres: LocalPostgres,
+    tmp_path: Path,
+    protocol: dict[str, Any],
+    control: str,
 ) -> None:
-    """One holds a transaction open that has saved; the other joins and gets a half of the partitions."""
-    new = strategy == "consumer"
-    protocol = {"group.protocol": "consumer"} if new else {"partition.assignment.strategy": strategy}
-    with Scene(kafka, new_topic(4), postgres.url, tmp_path, partitions=4, config=protocol) as scene:
+    """One takes too long in a transaction that has saved; the other joins, is given the partitions, and waits."""
+    config = protocol | {"max.poll.interval.ms": 6000}
+    with Scene(kafka, new_topic(4), postgres.url, tmp_path, partitions=4, config=config, control=control) as scene:
         scene.produce(400)
-        scene.start("first", "consumer.saved", skip=3)
+        scene.start("first", "consumer.saved", skip=3, batch=20)
         scene.reached("first")
-        scene.start("second")
-        time.sleep(2)
+        scene.start("second", batch=20)
+        scene.wait(scene.waits_for_a_lock, "the second waits")
         scene.wake("first")
         scene.all_landed()
+        if control:
+            assert scene.duplicates() > 0
+            return
         scene.produce(400)
+        scene.all_landed()
+        assert scene.duplicates() == 0
+
+
+def test_a_rebalance_of_two_that_are_well(
+    kafka: LocalKafka, new_topic: Callable[..., str], database: str, tmp_path: Path
+) -> None:
+    """Consumers come and go while records are on their way."""
+    with Scene(kafka, new_topic(4), database, tmp_path, partitions=4) as scene:
+        scene.start("first", batch=3)
+        for name in ("second", "third"):
+            scene.produce(200)
+            scene.start(name, batch=3)
+            scene.produce(200)
+            time.sleep(2)
         scene.all_landed()
         assert scene.duplicates() == 0
 
@@ -271,6 +305,56 @@ def test_killed_at_every_step(
         scene.all_landed()
         assert scene.duplicates() == 0
         assert scene.epoch() >= 4
+
+
+def test_a_plain_consumer_that_is_killed_counts_twice(
+    kafka: LocalKafka, new_topic: Callable[..., str], postgres: LocalPostgres, tmp_path: Path
+) -> None:
+    """The control of the kills: offsets in Kafka, results in the database."""
+    with Scene(kafka, new_topic(), postgres.url, tmp_path, control="plain") as scene:
+        scene.produce(40)
+        scene.start("killed", "consumer.committed", skip=1, instance="one")
+        scene.reached("killed")
+        scene.kill("killed")
+        scene.start("last", instance="one")
+        scene.all_landed()
+        assert scene.duplicates() > 0
+
+
+def read_committed(kafka: LocalKafka, topic: str) -> list[int]:
+    """What any other reader of the results sees."""
+    options = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "reader", "enable.partition.eof": True}
+    found = []
+    with closing(Consumer(options | {"isolation.level": "read_committed"})) as consumer:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        while (message := consumer.poll(30)) is not None and message.error() is None:
+            found.append(int(message.value() or b""))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("sleeps", [False, True], ids=["killed", "asleep"])
+def test_from_topic_to_topic(kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path, sleeps: bool) -> None:
+    """Killed, or asleep, with results sent and the offset saved: Kafka lets nothing of it be seen, and nothing twice."""
+    results = new_topic()
+    with Scene(kafka, new_topic(), f"sqlite:///{tmp_path}/db", tmp_path, results=results, timeout_check=False) as scene:
+        scene.produce(40)
+        for number, place in enumerate(("consumer.open", "consumer.saved", "consumer.committed")):
+            name = f"run{number}"
+            scene.start(name, place, skip=1, instance="" if sleeps else "one")
+            scene.reached(name)
+            if sleeps:
+                scene.signal(name, signal.SIGSTOP)
+            else:
+                scene.kill(name)
+        scene.start("last", instance="" if sleeps else "one")
+        scene.wait(lambda: len(set(read_committed(kafka, results))) == 40, "every record in the topic")
+        for name in ("run0", "run1", "run2") if sleeps else ():
+            scene.wake(name)
+        if sleeps:
+            scene.wait(lambda: scene.refused("run0") and scene.refused("run1"), "refusals")
+            scene.produce(10)
+            scene.wait(lambda: len(read_committed(kafka, results)) == 50, "more records in the topic")
+        assert read_committed(kafka, results) == sorted([*range(40), *(range(10) if sleeps else ())])
 
 
 def test_a_second_static_member_of_the_same_name(
