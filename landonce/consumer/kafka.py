@@ -28,9 +28,11 @@ from landonce.plan.ranges import Partition
 
 _PATIENCE = 90.0
 """Seconds. Longer than a transaction may stay open by default (60): one of a stopped consumer holds readers up."""
+_PAUSE = 0.2
 _QUIET = {"log_level": 2}
 _FENCED = (
     KafkaError._FENCED,
+    KafkaError._FATAL,  # how the calls after the first `_FENCED` are answered
     KafkaError.PRODUCER_FENCED,
     KafkaError.INVALID_PRODUCER_EPOCH,
     KafkaError.INVALID_PRODUCER_ID_MAPPING,
@@ -153,19 +155,28 @@ class KafkaOffsets:
 
     def _check_topic(self) -> None:
         """A topic that forgets by age would forget offsets; with two partitions the last record of a key is not known."""
-        resource = ConfigResource(ResourceType.TOPIC, self._topic)
-        try:
-            described = self._admin.describe_configs([resource])[resource].result(timeout=self._patience)
-            count = len(self._admin.list_topics(self._topic, timeout=self._patience).topics[self._topic].partitions)
-        except KafkaException as error:
-            raise _unavailable(error) from error
-        policy = described["cleanup.policy"].value
+        policy, count = self._topic_shape()
         if policy != "compact" or count != 1:
             raise ConfigError(
                 f"topic {self._topic!r} cannot keep offsets: it has {count} partitions and cleanup.policy={policy}.",
                 safe="Nothing was changed.",
                 command="name another topic; KafkaOffsets makes it, with one partition and cleanup.policy=compact",
             )
+
+    def _topic_shape(self) -> tuple[str | None, int]:
+        """A topic that was made a moment ago is not known to every broker yet."""
+        resource = ConfigResource(ResourceType.TOPIC, self._topic)
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                described = self._admin.describe_configs([resource])[resource].result(timeout=self._patience)
+                listed = self._admin.list_topics(self._topic, timeout=self._patience).topics[self._topic]
+                if listed.error is None:
+                    return described["cleanup.policy"].value, len(listed.partitions)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART or time.monotonic() > deadline:
+                    raise _unavailable(error) from error
+            time.sleep(_PAUSE)
 
     def _new_producer(self, group: str, partition: Partition) -> Producer:
         """Fences every earlier producer of this group and partition, and returns when its transaction has ended."""

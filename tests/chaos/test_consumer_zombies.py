@@ -128,6 +128,8 @@ class Scene:
     def wait(self, done: Callable[[], object], what: str) -> None:
         deadline = time.monotonic() + PATIENCE
         while not done():
+            failed = [name for name, each in self.processes.items() if (each.poll() or 0) > 0]
+            assert not failed, f"{what}: {failed} failed\n{self.logs()}"
             assert time.monotonic() < deadline, f"{what}: not within {PATIENCE:g} s\n{self.logs()}"
             time.sleep(0.05)
 
@@ -290,14 +292,11 @@ def test_a_rebalance_of_two_that_are_well(
         assert scene.duplicates() == 0
 
 
-@pytest.mark.parametrize("place", ["consumer.open", "consumer.saved", "consumer.committed"])
-def test_killed_at_every_step(
-    kafka: LocalKafka, new_topic: Callable[..., str], database: str, tmp_path: Path, place: str
-) -> None:
+def test_killed_at_every_step(kafka: LocalKafka, new_topic: Callable[..., str], database: str, tmp_path: Path) -> None:
     """kill -9, and a static member of the same name goes on at once: no session has to time out."""
     with Scene(kafka, new_topic(), database, tmp_path) as scene:
         scene.produce(40)
-        for number in range(3):
+        for number, place in enumerate(("consumer.open", "consumer.saved", "consumer.committed")):
             scene.start(f"run{number}", place, skip=1, instance="one")
             scene.reached(f"run{number}")
             scene.kill(f"run{number}")
