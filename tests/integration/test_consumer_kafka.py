@@ -74,6 +74,8 @@ def test_exactly_once_from_topic_to_topic(kafka: LocalKafka, new_topic: Callable
         with pytest.raises(RuntimeError), store.transaction() as transaction:  # noqa: PT012
             copy(transaction, messages, results)
             store.save_many(messages, transaction)
+            for each in messages:
+                transaction.producer(each).flush(30)
             raise RuntimeError("the user's own")
         assert len(committed(kafka, results)) == 8
         again = read(store, 6)
