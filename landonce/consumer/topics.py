@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from landonce.consumer.handler import Stored
@@ -98,7 +98,8 @@ class Topics:
     """Asks the brokers by an admin client, apart from the consumer and its group."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        self._admin = AdminClient({"log_level": 2, **config})
+        self._config = {"log_level": 2, **config}
+        self._admin = AdminClient(self._config)
 
     def extents(self, partitions: Collection[Partition]) -> dict[Partition, Extent]:
         names = sorted({each.topic for each in partitions})
@@ -108,13 +109,19 @@ class Topics:
         return {each: Extent(ids[each.topic], firsts[each], ends[each]) for each in partitions}
 
     def committed(self, group: str, partitions: Collection[Partition]) -> dict[Partition, int]:
-        """What the group has committed to Kafka, where it has."""
+        """What the group has committed to Kafka, where it has. Asked as a consumer that never joins: librdkafka's own request
+        for a group's offsets ends the process where the group's coordinator is moving."""
         asked = [TopicPartition(each.topic, each.number) for each in partitions]
-        request = [ConsumerGroupTopicPartitions(group, asked)]
-        answer = _answer(self._admin.list_consumer_group_offsets(request, request_timeout=_PATIENCE)[group])
-        return {
-            Partition(each.topic, each.partition): each.offset for each in answer.topic_partitions if each.offset >= 0
-        }
+        consumer = Consumer({**self._config, "group.id": group, "enable.auto.commit": False}, logger=None)
+        try:
+            told = consumer.committed(asked, timeout=_PATIENCE)
+        except KafkaException as error:
+            raise named(error.args[0]) from None
+        finally:
+            consumer.close()
+        if failed := next((each for each in told if each.error is not None), None):
+            raise named(failed.error, failed.topic)
+        return {Partition(each.topic, each.partition): each.offset for each in told if each.offset >= 0}
 
     def _offsets(self, partitions: Collection[Partition], spec: OffsetSpec) -> dict[Partition, int]:
         asked = {TopicPartition(each.topic, each.number): spec for each in partitions}
