@@ -119,8 +119,9 @@ class Topics:
             raise named(error.args[0]) from None
         finally:
             consumer.close()
-        if failed := next((each for each in told if each.error is not None), None):
-            raise named(failed.error, failed.topic)
+        for each in told:
+            if each.error is not None:
+                raise named(each.error, each.topic)
         return {Partition(each.topic, each.partition): each.offset for each in told if each.offset >= 0}
 
     def _offsets(self, partitions: Collection[Partition], spec: OffsetSpec) -> dict[Partition, int]:
