@@ -3,6 +3,9 @@
     LandonceError
     ├── ConfigError               the pipeline file is wrong; nothing was started
     ├── Fenced                    another driver took the pipeline over; this one changed nothing more
+    │   └── OffsetStoreExpired    a consumer was silent for too long; its partitions may be another's by now
+    ├── OffsetOutOfStep           an offset does not follow the one that is stored; roll the transaction back
+    ├── TransactionUnsettled      offsets were saved in a transaction, and nobody said how it ended
     ├── RolledBack                a table that is its own ledger was rolled back; the driver starts anew from there
     ├── TableReshaped             a table's columns changed under a batch; the driver writes it again
     ├── Transient                 may pass by itself; retried with backoff before anyone sees it
@@ -87,6 +90,18 @@ class Fenced(LandonceError):
     """Another driver took the pipeline over; this one changed nothing more."""
 
     exit_code = 4
+
+
+class OffsetStoreExpired(Fenced):
+    """A consumer was silent for too long; its partitions may be another's by now."""
+
+
+class OffsetOutOfStep(LandonceError):
+    """An offset does not follow the one that is stored. The transaction must roll back."""
+
+
+class TransactionUnsettled(LandonceError):
+    """Offsets were saved in a transaction, and nobody said how it ended."""
 
 
 class RolledBack(LandonceError):

@@ -1,0 +1,34 @@
+"""Offsets kept on the consumer's side, for `confluent_kafka.Consumer`: results and offsets in one transaction.
+
+    from landonce.consumer import OffsetStore, SqlOffsets
+
+    with OffsetStore.connect(config, ["orders"], SqlOffsets(engine)) as store:
+        while messages := store.consume(500, timeout=5.0):
+            with store.transaction() as connection:
+                connection.execute(insert(results), [work(each) for each in messages])
+                store.save_many(messages, connection)
+
+No Spark, no Arrow: this package imports confluent-kafka and SQLAlchemy only.
+"""
+
+from landonce.consumer.handler import OffsetHandler, Step, Stored
+from landonce.consumer.kafka import KafkaOffsets, KafkaTransaction
+from landonce.consumer.sql import SqlOffsets
+from landonce.consumer.store import OffsetStore
+from landonce.errors import Fenced, OffsetOutOfStep, OffsetStoreExpired, TransactionUnsettled
+from landonce.plan.ranges import Partition
+
+__all__ = [
+    "Fenced",
+    "KafkaOffsets",
+    "KafkaTransaction",
+    "OffsetHandler",
+    "OffsetOutOfStep",
+    "OffsetStore",
+    "OffsetStoreExpired",
+    "Partition",
+    "SqlOffsets",
+    "Step",
+    "Stored",
+    "TransactionUnsettled",
+]

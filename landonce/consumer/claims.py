@@ -1,0 +1,173 @@
+"""The partitions of one consumer: claimed when Kafka assigns them, brought back where they must be read again.
+
+A partition that Kafka has assigned and that could not be claimed waits, paused, and is tried again by later polls: its
+offsets may be out of reach for a moment, or another consumer, which does not know yet that Kafka has thrown it out, may
+have taken the fence last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
+
+from landonce.consumer.clock import now
+from landonce.consumer.handler import OffsetHandler, Step, Stored
+from landonce.consumer.holding import Holding, came_back, in_doubt, unsettled
+from landonce.consumer.options import Settings
+from landonce.consumer.topics import Extent, Topics, named, start_of
+from landonce.plan.ranges import Partition
+
+_TRY_AGAIN = 1.0
+
+
+class Claims:
+    """Knows where each partition stands. The consumer's thread alone may use it."""
+
+    def __init__(self, consumer: Consumer, handler: OffsetHandler, topics: Topics, chosen: Settings) -> None:
+        self._consumer = consumer
+        self._handler = handler
+        self._topics = topics
+        self._settings = chosen
+        self.held: dict[Partition, Holding] = {}
+        self.back: set[Partition] = set()
+        """To go back to what is stored before the next poll."""
+        self.trouble: Exception | None = None
+        """What a callback found wrong, for the poll that it was called by."""
+        self._left: dict[Partition, int] = {}
+        """What had been given out of partitions that were taken away while the user may have held records."""
+        self._waiting: dict[Partition, float] = {}
+        """Assigned by Kafka and not claimed; not to be tried before this moment."""
+
+    def settle(self) -> None:
+        """Before a poll: brings every partition to where it may be read on from."""
+        if open_ends := [each for each, holding in self.held.items() if holding.unsettled and each not in self.back]:
+            raise unsettled(open_ends)
+        if self.back:
+            self._go_back()
+        if due := [each for each, moment in self._waiting.items() if moment <= now()]:
+            self._try_again(due)
+
+    def on_assign(self, consumer: Consumer, assigned: list[TopicPartition]) -> None:
+        """Called by the consumer inside a poll, as is `on_revoke`. It must assign, whatever goes wrong."""
+        partitions = [Partition(each.topic, each.partition) for each in assigned]
+        starts: dict[Partition, int] = {}
+        try:
+            starts = self._claim(partitions) if partitions else {}
+        except Exception as failure:
+            self.trouble = failure
+        for each in assigned:
+            each.offset = starts.get(Partition(each.topic, each.partition), OFFSET_END)
+        (consumer.incremental_assign if self._settings.incremental else consumer.assign)(assigned)
+        self._put_aside((each for each in partitions if each not in starts), _TRY_AGAIN)
+        if doubtful := in_doubt(self._left, self.held):
+            self.trouble = self.trouble or came_back(doubtful)
+        self._left = {each: given for each, given in self._left.items() if each not in starts}
+
+    def on_revoke(self, _: Consumer, revoked: list[TopicPartition]) -> None:
+        """Also for partitions that are lost."""
+        for each in revoked:
+            partition = Partition(each.topic, each.partition)
+            holding = self.held.pop(partition, None)
+            self.back.discard(partition)
+            self._waiting.pop(partition, None)
+            if holding is not None and holding.ahead:
+                self._left[partition] = max(holding.given, self._left.get(partition, 0))
+
+    def broken(self, partition: Partition, trouble: Exception) -> None:
+        """The consumer reads it no more. Claiming it again finds out what is wrong, for as long as it is."""
+        self.trouble = trouble
+        if partition in self.held:
+            self._let_go(partition, _TRY_AGAIN)
+
+    def _claim(self, partitions: list[Partition]) -> dict[Partition, int]:
+        """Takes the fences, and only then looks how far the topics reach."""
+        group = self._settings.group
+        stored = self._handler.load(group, partitions)
+        extents = self._topics.extents(partitions)
+        new = [each for each in partitions if stored[each].offset is None]
+        committed = self._topics.committed(group, new) if new and self._settings.offset_not_found == "use_kafka" else {}
+        starts = {
+            each: start_of(each, stored[each], extents[each], committed.get(each), self._settings.start)
+            for each in partitions
+        }
+        if new:
+            self._pin({each: _first_step(starts[each], stored[each], extents[each]) for each in new})
+        for each in partitions:
+            fence = replace(stored[each], offset=starts[each], topic_id=extents[each].topic_id)
+            self.held[each] = Holding(fence, starts[each], starts[each])
+        return starts
+
+    def _pin(self, steps: dict[Partition, Step]) -> None:
+        """A start is recorded before anything is read: `latest` must not be a later one after a crash."""
+        with self._handler.transaction() as transaction:
+            self._handler.save(self._settings.group, steps, transaction)
+
+    def _go_back(self) -> None:
+        """The fence is renewed only where it is still ours: a zombie must not take it from its rightful owner.
+
+        Renewing waits for a transaction of our own whose end was not known, or refuses it.
+        """
+        fences = {each: self.held[each].fence for each in self.back}
+        renewed = self._handler.load(self._settings.group, sorted(fences), fences)
+        self.back.clear()
+        for each in fences:
+            stored = renewed.get(each)
+            if stored is None or stored.offset is None:
+                self._let_go(each, self._settings.session_ms / 3000)
+            else:
+                self.held[each] = Holding(stored, stored.offset, stored.offset)
+                self._move(each, stored.offset)
+
+    def _try_again(self, due: list[Partition]) -> None:
+        self._waiting |= dict.fromkeys(due, now() + _TRY_AGAIN)
+        starts = self._claim(due)
+        for each in due:
+            if self._move(each, starts[each]):
+                del self._waiting[each]
+                self._consumer.resume([TopicPartition(each.topic, each.number)])
+
+    def _move(self, partition: Partition, offset: int) -> bool:
+        """A partition that is held goes to `offset`; one that cannot be moved now waits, and is held no more."""
+        target = TopicPartition(partition.topic, partition.number, offset)
+        try:
+            self._consumer.seek(target)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._STATE:
+                raise named(error.args[0], partition.topic) from error
+        else:
+            return True
+        try:
+            self._assign_anew(target)
+        except KafkaException:
+            self._let_go(partition, _TRY_AGAIN)
+            return False
+        return True
+
+    def _assign_anew(self, target: TopicPartition) -> None:
+        """librdkafka does not seek in a partition that it has given up reading."""
+        if self._settings.incremental:
+            self._consumer.incremental_unassign([target])
+            self._consumer.incremental_assign([target])
+            return
+        assigned = self._consumer.assignment()
+        for each in assigned:
+            holding = self.held.get(Partition(each.topic, each.partition))
+            each.offset = OFFSET_END if holding is None else holding.given
+        self._consumer.assign(assigned)
+
+    def _let_go(self, partition: Partition, seconds: float) -> None:
+        del self.held[partition]
+        self._put_aside([partition], seconds)
+
+    def _put_aside(self, partitions: Iterable[Partition], seconds: float) -> None:
+        """Long enough, where another has the fence, that a consumer which Kafka has thrown out would know by then."""
+        aside = dict.fromkeys(partitions, now() + seconds)
+        if aside:
+            self._waiting |= aside
+            self._consumer.pause([TopicPartition(each.topic, each.number) for each in aside])
+
+
+def _first_step(start: int, stored: Stored, extent: Extent) -> Step:
+    return Step(None, start, stored.epoch, stored.owner, extent.topic_id)

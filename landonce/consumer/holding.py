@@ -1,0 +1,126 @@
+"""What a store knows of the partitions that it holds, and which saves follow from it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from confluent_kafka import Message
+
+from landonce.consumer.handler import Step, Stored
+from landonce.errors import Fenced, OffsetOutOfStep, TransactionUnsettled
+from landonce.plan.ranges import Partition
+
+
+@dataclass(frozen=True)
+class Holding:
+    """One partition. All offsets are the next one: to be read by whoever comes after, to be given out."""
+
+    fence: Stored
+    saved: int
+    """Committed, as far as this store knows."""
+    given: int
+    """Given out by `poll` and `consume`."""
+    pending: int | None = None
+    """Saved in a transaction that has not ended yet."""
+
+    @property
+    def unsettled(self) -> bool:
+        return self.pending is not None
+
+    @property
+    def ahead(self) -> bool:
+        """Whether records were given out that are not known to be saved."""
+        return self.given > self.saved
+
+    def step(self, partition: Partition, offset: int) -> Step:
+        """The save that goes to `offset`, or why there is none."""
+        before = self.saved if self.pending is None else self.pending
+        if offset <= before:
+            raise _refused(f"{partition}: offset {offset} was to be saved after {before}; offsets must increase.")
+        if offset > self.given:
+            raise _refused(
+                f"{partition}: offset {offset} was to be saved, and the store has given out records below {self.given} "
+                "only. Records come from the store's own `poll` and `consume`, and from nowhere else."
+            )
+        return Step(before, offset, self.fence.epoch, self.fence.owner, self.fence.topic_id)
+
+    def save(self, offset: int) -> Holding:
+        return replace(self, pending=offset)
+
+    def commit(self) -> Holding:
+        return self if self.pending is None else replace(self, saved=self.pending, pending=None)
+
+    def give(self, messages: list[Message]) -> tuple[Holding, list[Message]]:
+        """Gives out what was not given out yet. Messages are in the order of their offsets."""
+        if (messages[0].offset() or 0) < self.given:
+            messages = [each for each in messages if (each.offset() or 0) >= self.given]
+        if not messages:
+            return self, []
+        return replace(self, given=(messages[-1].offset() or 0) + 1), messages
+
+
+def place(message: Message) -> Partition:
+    return Partition(*_key(message))
+
+
+def runs(messages: Sequence[Message]) -> Iterator[tuple[Partition, list[Message]]]:
+    """Messages come in long runs of one partition, so runs are told apart rather than messages."""
+    one_topic = len(set(map(Message.topic, messages))) == 1
+    for _, run in groupby(messages, key=Message.partition if one_topic else _key):
+        mine = list(run)
+        yield place(mine[0]), mine
+
+
+def next_offsets(messages: Sequence[Message]) -> dict[Partition, int]:
+    """What to save once all of these messages are done with."""
+    if any(map(Message.error, messages)):
+        raise ValueError("not all of these are records: some are events of the client")
+    found: dict[Partition, int] = {}
+    for partition, mine in runs(messages):
+        last = max(each for each in map(Message.offset, mine) if each is not None)
+        found[partition] = max(found.get(partition, 0), last + 1)
+    return found
+
+
+def _key(message: Message) -> tuple[str, int]:
+    return message.topic() or "", message.partition() or 0
+
+
+def not_held(partitions: Iterable[Partition]) -> Fenced:
+    return Fenced(
+        f"{', '.join(map(str, sorted(partitions)))}: not held by this consumer, or not any more.",
+        safe="Nothing of this transaction may be committed: roll it back.",
+        command="drop the records of these partitions that you hold, and poll on",
+    )
+
+
+def came_back(partitions: Iterable[Partition]) -> Fenced:
+    return Fenced(
+        f"{', '.join(map(str, sorted(partitions)))}: taken away and given back while records were not saved. They come "
+        "again, and others may have done a part of them.",
+        safe="Nothing was lost. An open transaction must roll back.",
+        command="drop the records of these partitions that you hold, and poll on",
+    )
+
+
+def unsettled(partitions: Iterable[Partition]) -> TransactionUnsettled:
+    return TransactionUnsettled(
+        f"{', '.join(map(str, sorted(partitions)))}: offsets were saved, and the store was not told how the transaction "
+        "ended.",
+        safe="Nothing was lost.",
+        command="end the transaction, then store.committed() or store.rewind(), then poll; store.transaction() does all "
+        "of it",
+    )
+
+
+def in_doubt(left: Mapping[Partition, int], held: Mapping[Partition, Holding]) -> set[Partition]:
+    """Partitions that came back below what was given out before they left: the user may hold such records twice."""
+    return {each for each, given in left.items() if each in held and given > held[each].saved}
+
+
+def _refused(what: str) -> OffsetOutOfStep:
+    return OffsetOutOfStep(
+        what, safe="Nothing of this transaction may be committed: roll it back.", command="store.rewind()"
+    )

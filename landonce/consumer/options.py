@@ -1,0 +1,111 @@
+"""What the user's configuration means for an offset store, and what it must not say. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from landonce.errors import ConfigError
+
+OffsetNotFound = Literal["use_kafka", "ignore_kafka"]
+CommitToKafka = Literal["async", "sync", "off"]
+Start = Literal["earliest", "latest"]
+
+_STARTS: Mapping[str, Start] = {
+    "smallest": "earliest",
+    "earliest": "earliest",
+    "beginning": "earliest",
+    "largest": "latest",
+    "latest": "latest",
+    "end": "latest",
+}
+_CLIENT = ("bootstrap.", "metadata.broker.", "security.", "sasl.", "ssl.", "enable.ssl", "socket.", "client.", "oauth")
+_DEFAULT_POLL_MS = 300_000
+_DEFAULT_SESSION_MS = 45_000
+_NOTHING = "Nothing was subscribed."
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the store needs to know of a consumer, since the consumer does not tell."""
+
+    group: str
+    poll_ms: int
+    session_ms: int
+    incremental: bool
+    """Whether partitions come and go one by one (cooperative, or the consumer protocol), or all at once (eager)."""
+    start: Start
+    """Where a partition begins that has no offset anywhere."""
+    offset_not_found: OffsetNotFound
+    commit_to_kafka: CommitToKafka
+    timeout_check: bool
+
+
+def settings(
+    config: Mapping[str, Any],
+    *,
+    offset_not_found: str = "use_kafka",
+    commit_to_kafka: str = "async",
+    timeout_check: bool = True,
+) -> Settings:
+    """Reads them, or says what is wrong."""
+    if not config.get("group.id"):
+        raise _wrong("the consumer's configuration has no `group.id`.", "set `group.id`")
+    reset = str(config.get("auto.offset.reset", "earliest")).lower()
+    if reset not in (*_STARTS, "error"):
+        raise _wrong(f"`auto.offset.reset` is {reset!r}.", "set it to earliest or latest")
+    incremental = str(config.get("group.protocol", "classic")).lower() == "consumer" or "cooperative" in str(
+        config.get("partition.assignment.strategy", "")
+    )
+    return Settings(
+        group=str(config["group.id"]),
+        poll_ms=int(config.get("max.poll.interval.ms", _DEFAULT_POLL_MS)),
+        session_ms=int(config.get("session.timeout.ms", _DEFAULT_SESSION_MS)),
+        incremental=incremental,
+        start=_STARTS.get(reset, "earliest"),
+        offset_not_found=_one_of("offset_not_found", offset_not_found, ("use_kafka", "ignore_kafka")),
+        commit_to_kafka=_one_of("commit_to_kafka", commit_to_kafka, ("async", "sync", "off")),
+        timeout_check=timeout_check,
+    )
+
+
+def check_foreign(config: Mapping[str, Any]) -> None:
+    """A consumer that the user made must not commit by itself, and must not jump."""
+    if _is_on(config.get("enable.auto.commit", True)):
+        raise _wrong(
+            "the consumer commits by itself: `enable.auto.commit` is on, which is the default.",
+            "set `enable.auto.commit` to false, or use OffsetStore.connect",
+        )
+    if str(config.get("auto.offset.reset", "latest")).lower() != "error":
+        raise _wrong(
+            "the consumer would jump over records that retention has deleted: `auto.offset.reset` is not `error`.",
+            "set `auto.offset.reset` to error, or use OffsetStore.connect, which takes `auto.offset.reset` as where a "
+            "partition without an offset begins",
+        )
+
+
+def consumer_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """For a consumer that the store makes. What the guarantee rests on is not the user's to choose."""
+    if _is_on(config.get("enable.auto.commit", False)):
+        raise _wrong("`enable.auto.commit` is on.", "leave it out")
+    return {**config, "enable.auto.commit": False, "enable.auto.offset.store": False, "auto.offset.reset": "error"}
+
+
+def client_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a consumer's configuration that any other client of the same cluster needs."""
+    return {name: value for name, value in config.items() if name.startswith(_CLIENT)}
+
+
+def _is_on(value: Any) -> bool:
+    return str(value).lower() in ("true", "1", "t", "yes")
+
+
+def _one_of(name: str, value: str, known: tuple[str, ...]) -> Any:
+    if value not in known:
+        raise _wrong(f"`{name}` is {value!r}.", f"set it to one of {', '.join(known)}")
+    return value
+
+
+def _wrong(what: str, command: str) -> ConfigError:
+    return ConfigError(what, safe=_NOTHING, command=command)

@@ -1,0 +1,254 @@
+"""Offsets in an SQL table, saved in the user's own transaction.
+
+Why a zombie cannot commit, whenever it wakes. Its `save` updates the partition's row where epoch and owner are still
+its own, and holds the row's lock until its transaction ends. The new owner's `load` updates the same row. One of the
+two comes first:
+
+    save first    `load` waits for the end of the zombie's transaction, and then reads the offset that it committed,
+                  or the old one if it rolled back. Nothing is done twice
+    load first    `save` finds another epoch: no row is updated, `Fenced` is raised, and the transaction must roll
+                  back. It does not matter whether the zombie slept before `save` or during its COMMIT
+
+An UPDATE reads what is committed now on all of these databases, also where a SELECT of the same transaction would read
+an older snapshot (MariaDB); PostgreSQL above READ COMMITTED, and SQLite with an old snapshot, refuse it instead. The
+owner is a random name beside the epoch, so that a database restored from a backup cannot hand out the same fence again.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeVar
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Connection,
+    Engine,
+    Executable,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    and_,
+    inspect,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.orm import Session
+
+from landonce.consumer.handler import Step, Stored
+from landonce.consumer.refusals import autocommits, behind, fenced, out_of_step
+from landonce.errors import ConfigError, LedgerUnavailable
+from landonce.plan.ranges import Partition
+
+T = TypeVar("T")
+_DIALECTS = ("postgresql", "sqlite", "mysql", "mariadb")
+_PAUSE = 0.2
+
+
+class SqlOffsets:
+    """One table for any number of groups, in PostgreSQL, SQLite, MySQL or MariaDB.
+
+    `load` waits at most `lock_seconds` for another consumer's open transaction. On PostgreSQL, a transaction that has
+    saved is ended by the server when it stays idle for `idle_seconds`, so that a consumer that is stopped in it does
+    not hold up its successor for ever; None leaves the server's setting.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        table: str = "landonce_offset",
+        schema: str | None = None,
+        lock_seconds: float = 60.0,
+        idle_seconds: float | None = 60.0,
+    ) -> None:
+        if engine.dialect.name not in _DIALECTS:
+            raise ConfigError(
+                f"offsets cannot be kept in {engine.dialect.name}: how it locks rows is not known.",
+                safe="Nothing was changed.",
+                command=f"use one of {', '.join(_DIALECTS)}",
+            )
+        self._engine = engine
+        self._table = offset_table(table, schema)
+        self._lock_seconds = lock_seconds
+        self._idle_seconds = idle_seconds
+
+    def initialize(self, group: str) -> None:  # noqa: ARG002  (one table for all groups)
+        """Two consumers may do this at once: the one that is second finds the table there."""
+        try:
+            self._table.create(self._engine, checkfirst=True)
+        except DBAPIError:
+            if not inspect(self._engine).has_table(self._table.name, self._table.schema):
+                raise
+
+    def transaction(self) -> AbstractContextManager[Connection]:
+        return self._engine.begin()
+
+    def load(
+        self, group: str, partitions: Collection[Partition], held: Mapping[Partition, Stored] | None = None
+    ) -> dict[Partition, Stored]:
+        return self._patiently(lambda connection: self._take(connection, group, partitions, held))
+
+    def save(self, group: str, steps: Mapping[Partition, Step], transaction: Connection | Session) -> None:
+        connection = transaction.connection() if isinstance(transaction, Session) else transaction
+        if autocommits(connection):
+            raise ConfigError(
+                "the connection commits every statement by itself, so that results and offsets are not one transaction.",
+                safe="No offset was saved.",
+                command="use an engine without isolation_level AUTOCOMMIT",
+            )
+        if self._idle_seconds is not None and connection.dialect.name == "postgresql":
+            _end_when_idle(connection, self._idle_seconds)
+        for partition, step in sorted(steps.items()):
+            if self._move(connection, group, partition, step) != 1:
+                raise self._refusal(connection, group, partition, step)
+
+    def reset(self, group: str, offsets: Mapping[Partition, int | None]) -> None:
+        def put(connection: Connection) -> None:
+            for partition in self._take(connection, group, offsets, None):
+                values = {"next_offset": offsets[partition], "topic_id": ""}
+                connection.execute(update(self._table).where(self._key(group, partition)).values(values))
+
+        self._patiently(put)
+
+    # Statements.
+
+    def _take(
+        self,
+        connection: Connection,
+        group: str,
+        partitions: Collection[Partition],
+        held: Mapping[Partition, Stored] | None,
+    ) -> dict[Partition, Stored]:
+        """In one order for everyone, so that two who take the same partitions cannot hold each other up."""
+        taken: dict[Partition, Stored] = {}
+        owner, row = uuid.uuid4().hex, self._table.c
+        for partition in sorted(partitions):
+            mine = [row.epoch == held[partition].epoch, row.owner == held[partition].owner] if held else []
+            here = self._key(group, partition)
+            fence = update(self._table).where(here, *mine).values(epoch=row.epoch + 1, owner=owner)
+            if connection.execute(fence).rowcount != 1:
+                if held:
+                    continue
+                connection.execute(insert_new(self._table, connection.dialect.name), self._new_row(group, partition))
+                connection.execute(fence)
+            found = connection.execute(select(self._table).where(here).with_for_update()).one()
+            taken[partition] = Stored(found.next_offset, found.epoch, found.owner, found.topic_id)
+        return taken
+
+    def _move(self, connection: Connection, group: str, partition: Partition, step: Step) -> int:
+        row = self._table.c
+        move = (
+            update(self._table)
+            .where(
+                self._key(group, partition),
+                row.epoch == step.epoch,
+                row.owner == step.owner,
+                row.next_offset.is_(None) if step.previous is None else row.next_offset == step.previous,
+            )
+            .values(next_offset=step.offset, topic_id=step.topic_id)
+        )
+        try:
+            return connection.execute(move).rowcount
+        except DBAPIError as failure:
+            if self._fence_moved(group, partition, step):
+                raise fenced(partition) from failure
+            raise
+
+    def _refusal(self, connection: Connection, group: str, partition: Partition, step: Step) -> Exception:
+        """Read with a lock, which like the UPDATE sees what is committed now."""
+        locked = select(self._table).where(self._key(group, partition)).with_for_update()
+        found = connection.execute(locked).one_or_none()
+        if found is None or (found.epoch, found.owner) != (step.epoch, step.owner):
+            return fenced(partition)
+        return out_of_step(partition, found.next_offset, step)
+
+    def _fence_moved(self, group: str, partition: Partition, step: Step) -> bool:
+        """After an error the user's transaction may answer no more, so this looks from outside of it."""
+        try:
+            with self._engine.connect() as connection:
+                found = connection.execute(select(self._table).where(self._key(group, partition))).one_or_none()
+        except DBAPIError:
+            return False
+        return found is not None and (found.epoch, found.owner) != (step.epoch, step.owner)
+
+    def _key(self, group: str, partition: Partition) -> ColumnElement[bool]:
+        row = self._table.c
+        return and_(row.consumer_group == group, row.topic == partition.topic, row.kafka_partition == partition.number)
+
+    def _new_row(self, group: str, partition: Partition) -> dict[str, Any]:
+        key = {"consumer_group": group, "topic": partition.topic, "kafka_partition": partition.number}
+        return {**key, "next_offset": None, "epoch": 0, "owner": "", "topic_id": ""}
+
+    def _patiently(self, work: Callable[[Connection], T]) -> T:
+        """A lock, a deadlock or a connection that went away: again, until the patience is over."""
+        deadline = time.monotonic() + self._lock_seconds
+        while True:
+            try:
+                with self._own(deadline - time.monotonic()) as connection:
+                    return work(connection)
+            except (OperationalError, InterfaceError) as failure:
+                if time.monotonic() > deadline:
+                    raise LedgerUnavailable(
+                        f"the offsets could not be taken over within {self._lock_seconds:g} s: {behind(failure)}.",
+                        safe="Nothing was changed. Another consumer may be stopped in the middle of its transaction.",
+                        command="poll again, or end that consumer's database session",
+                    ) from failure
+                time.sleep(_PAUSE)
+
+    @contextmanager
+    def _own(self, seconds: float) -> Iterator[Connection]:
+        """READ COMMITTED, whatever the engine's default: a statement that waited compares again with what it finds."""
+        with self._engine.connect() as connection:
+            if connection.dialect.name != "sqlite":
+                connection = connection.execution_options(isolation_level="READ COMMITTED")
+            with connection.begin():
+                if connection.dialect.name == "postgresql":
+                    limit = f"{max(1, int(seconds * 1000))}ms"
+                    connection.execute(text("SELECT set_config('lock_timeout', :limit, true)"), {"limit": limit})
+                yield connection
+
+
+def offset_table(name: str, schema: str | None) -> Table:
+    """Names compare exactly: MariaDB's default would take `a` for `A`."""
+
+    def words(length: int) -> Any:
+        exact = mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin")
+        return String(length).with_variant(exact, "mysql", "mariadb")
+
+    return Table(
+        name,
+        MetaData(),
+        Column("consumer_group", words(255), primary_key=True),
+        Column("topic", words(249), primary_key=True),
+        Column("kafka_partition", Integer, primary_key=True, autoincrement=False),
+        Column("next_offset", BigInteger),
+        Column("epoch", BigInteger, nullable=False),
+        Column("owner", words(32), nullable=False),
+        Column("topic_id", words(64), nullable=False),
+        schema=schema,
+        mysql_engine="InnoDB",
+        mariadb_engine="InnoDB",
+    )
+
+
+def insert_new(table: Table, dialect: str) -> Executable:
+    """Inserts a row, or leaves the one that is there."""
+    if dialect in ("mysql", "mariadb"):
+        return mysql.insert(table).prefix_with("IGNORE")
+    if dialect == "sqlite":
+        return sqlite.insert(table).on_conflict_do_nothing()
+    return postgresql.insert(table).on_conflict_do_nothing()
+
+
+def _end_when_idle(connection: Connection, seconds: float) -> None:
+    limit = text("SELECT set_config('idle_in_transaction_session_timeout', :limit, true)")
+    connection.execute(limit, {"limit": f"{int(seconds * 1000)}ms"})

@@ -1,0 +1,229 @@
+"""A Kafka consumer whose offsets live beside its results.
+
+assigned    `load` takes the partition's fence, waits for an older owner's open transaction, and says where to begin
+polled      records are given out, in order, from there
+saved       offset and fence are compared and set in the user's transaction
+ended       committed: Kafka is told, for people and their lag dashboards only. Rolled back, or not known: before
+            the next poll the fence is renewed, which waits for what may still run, and the partitions go back to
+            what is stored
+taken away  a save for the partition is refused here, before anything is asked; one that is already in an open
+            transaction is decided by the fence
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from landonce.consumer.claims import Claims
+from landonce.consumer.clock import PollClock
+from landonce.consumer.handler import OffsetHandler
+from landonce.consumer.holding import next_offsets, not_held, place, runs
+from landonce.consumer.options import Settings, check_foreign, client_config, consumer_config, settings
+from landonce.consumer.topics import Topics, named
+from landonce.errors import OffsetStoreExpired
+from landonce.plan.ranges import Partition
+
+_LOG = logging.getLogger("landonce.consumer")
+_PASSING = (KafkaError._MAX_POLL_EXCEEDED, KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT)
+
+
+class OffsetStore:
+    """Made by `connect` or `subscribe`. For one thread, as a consumer's loop is."""
+
+    def __init__(self, consumer: Consumer, handler: OffsetHandler, config: Mapping[str, Any], chosen: Settings) -> None:
+        self._consumer = consumer
+        self._handler = handler
+        self._settings = chosen
+        self._clock = PollClock(chosen.poll_ms, chosen.session_ms)
+        self._claims = Claims(consumer, handler, Topics(client_config(config)), chosen)
+
+    @classmethod
+    def connect(
+        cls,
+        config: Mapping[str, Any],
+        topics: Sequence[str],
+        handler: OffsetHandler,
+        *,
+        offset_not_found: str = "use_kafka",
+        commit_to_kafka: str = "async",
+        timeout_check: bool = True,
+    ) -> OffsetStore:
+        """Makes the consumer from its configuration, and subscribes it.
+
+        `auto.offset.reset` says where a partition begins that has no offset anywhere: `earliest`, unless it says
+        `latest`. A partition that has one never jumps.
+        """
+        chosen = settings(
+            config, offset_not_found=offset_not_found, commit_to_kafka=commit_to_kafka, timeout_check=timeout_check
+        )
+        return cls(Consumer(consumer_config(config)), handler, config, chosen)._start(topics)
+
+    @classmethod
+    def subscribe(
+        cls,
+        consumer: Consumer,
+        topics: Sequence[str],
+        handler: OffsetHandler,
+        *,
+        config: Mapping[str, Any],
+        offset_not_found: str = "use_kafka",
+        commit_to_kafka: str = "async",
+        timeout_check: bool = True,
+    ) -> OffsetStore:
+        """For a consumer that is there already. `config` must be the one that it was made with."""
+        check_foreign(config)
+        chosen = settings(
+            config, offset_not_found=offset_not_found, commit_to_kafka=commit_to_kafka, timeout_check=timeout_check
+        )
+        return cls(consumer, handler, config, chosen)._start(topics)
+
+    def _start(self, topics: Sequence[str]) -> OffsetStore:
+        self._handler.initialize(self._settings.group)
+        self._clock.start()
+        claims = self._claims
+        self._consumer.subscribe(
+            list(topics), on_assign=claims.on_assign, on_revoke=claims.on_revoke, on_lost=claims.on_revoke
+        )
+        return self
+
+    def __enter__(self) -> OffsetStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leaves the group."""
+        self._clock.stop()
+        self._consumer.close()
+
+    # Reading.
+
+    def poll(self, timeout: float = 1.0) -> Message | None:
+        """As the consumer's own. Errors are raised by name; only the end of a partition comes as a message."""
+        given = self._fetch(lambda: [self._consumer.poll(timeout)])
+        return given[0] if given else None
+
+    def consume(self, count: int = 500, timeout: float = 1.0) -> list[Message]:
+        """As the consumer's own, likewise."""
+        return self._fetch(lambda: self._consumer.consume(count, timeout))
+
+    def assignment(self) -> dict[Partition, int]:
+        """The partitions that are held, each with the next offset after what was saved."""
+        return {each: holding.saved for each, holding in self._claims.held.items()}
+
+    def remaining_ms(self) -> int:
+        """Milliseconds before Kafka may give the partitions to another; `OffsetStoreExpired` when they have passed."""
+        left = self._clock.remaining_ms()
+        if left <= 0:
+            raise OffsetStoreExpired(
+                f"the last poll was too long ago, or this process did not run: {-left} ms past the limit "
+                f"(max.poll.interval.ms={self._settings.poll_ms}, session.timeout.ms={self._settings.session_ms}).",
+                safe="Nothing of an open transaction may be committed: roll it back.",
+                command="drop the records that you hold, and poll on",
+            )
+        return left
+
+    def _fetch(self, ask: Callable[[], Sequence[Message | None]]) -> list[Message]:
+        claims = self._claims
+        claims.settle()
+        try:
+            found = [each for each in ask() if each is not None]
+        except KafkaException as error:
+            raise named(error.args[0]) from error
+        finally:
+            self._clock.polled()
+        if any(map(Message.error, found)):
+            given = [each for each in found if (self._passes(each) if each.error() else self._give([each]))]
+        else:
+            given = self._give(found)
+        if claims.trouble is None:
+            return given
+        # What this poll has read is not given out, so it has to come again.
+        claims.back |= {place(each) for each in found if each.error() is None} & claims.held.keys()
+        trouble, claims.trouble = claims.trouble, None
+        raise trouble
+
+    def _give(self, messages: list[Message]) -> list[Message]:
+        """Those of partitions that are held, from where they stand."""
+        given: list[Message] = []
+        for partition, run in runs(messages):
+            holding = self._claims.held.get(partition)
+            if holding is not None:
+                self._claims.held[partition], kept = holding.give(run)
+                given += kept
+        return given
+
+    def _passes(self, event: Message) -> bool:
+        """The end of a partition is for the user; what is wrong with one is trouble; the rest passes by itself."""
+        error, partition = event.error(), place(event)
+        assert error is not None
+        if error.code() == KafkaError._PARTITION_EOF:
+            return True
+        if error.code() not in _PASSING and not error.retriable():
+            self._claims.broken(partition, named(error, partition.topic))
+        return False
+
+    # Saving.
+
+    def save(self, message: Message, transaction: Any) -> None:
+        """Everything of the message's partition up to this message is done, if the transaction commits."""
+        self.save_many([message], transaction)
+
+    def save_many(self, done: Sequence[Message] | Mapping[Partition, int], transaction: Any) -> None:
+        """Likewise for many: messages, or the next offset of each partition."""
+        offsets = dict(done) if isinstance(done, Mapping) else next_offsets(done)
+        held = self._claims.held
+        if missing := offsets.keys() - (held.keys() - self._claims.back):
+            raise not_held(missing)
+        if self._settings.timeout_check:
+            self.remaining_ms()
+        steps = {each: held[each].step(each, offset) for each, offset in offsets.items()}
+        self._handler.save(self._settings.group, steps, transaction)
+        held.update({each: held[each].save(offset) for each, offset in offsets.items()})
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        """A transaction of the handler: commits at the end and tells Kafka; an exception rolls back and rewinds."""
+        try:
+            with self._handler.transaction() as transaction:
+                yield transaction
+        except BaseException:
+            self.rewind()
+            raise
+        self.committed()
+
+    def committed(self) -> None:
+        """To be called after a transaction of your own was committed, and only then."""
+        held = self._claims.held
+        moved = [each for each, holding in held.items() if holding.unsettled]
+        held.update({each: held[each].commit() for each in moved})
+        if moved and self._settings.commit_to_kafka != "off":
+            self._tell_kafka([TopicPartition(each.topic, each.number, held[each].saved) for each in moved])
+
+    def rewind(self) -> None:
+        """To be called after a transaction of your own was rolled back, or when its end is not known.
+
+        Before the next poll the store asks what is stored, and reads on from there: what was given out and not saved
+        comes again.
+        """
+        held = self._claims.held.items()
+        self._claims.back |= {each for each, holding in held if holding.unsettled or holding.ahead}
+
+    def _tell_kafka(self, offsets: list[TopicPartition]) -> None:
+        """For people only: nothing is read from there while the handler has an offset. So a failure is only noted."""
+        try:
+            if self._settings.commit_to_kafka == "async":
+                self._consumer.commit(offsets=offsets, asynchronous=True)
+            else:
+                self._consumer.commit(offsets=offsets, asynchronous=False)
+        except KafkaException as error:
+            _LOG.warning("Kafka was not told the offsets, which are safe where they are kept: %s", error.args[0].str())

@@ -1,0 +1,142 @@
+"""Where a partition may be read from: what the brokers say beside what is stored. Never a silent jump."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from concurrent import futures
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from landonce.consumer.handler import Stored
+from landonce.consumer.options import Start
+from landonce.errors import (
+    Halt,
+    PositionBeyondEnd,
+    RetentionOverrun,
+    SourceRefused,
+    SourceUnavailable,
+    TopicMissing,
+    TopicRecreated,
+)
+from landonce.plan.ranges import Partition
+
+T = TypeVar("T")
+_PATIENCE = 10.0
+_NOTHING = "Nothing was read or skipped."
+_REFUSALS = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError._AUTHENTICATION,
+    KafkaError._FATAL,
+    KafkaError.FENCED_INSTANCE_ID,
+)
+
+
+@dataclass(frozen=True)
+class Extent:
+    """One partition, as the brokers know it."""
+
+    topic_id: str
+    first: int
+    end: int
+
+
+def start_of(partition: Partition, stored: Stored, extent: Extent, committed: int | None, start: Start) -> int:
+    """The offset to read from, or the named error that says why there is none."""
+    offset = stored.offset if stored.offset is not None else committed
+    if offset is None:
+        return extent.first if start == "earliest" else extent.end
+    by_hand = f"handler.reset(group, {{{partition!r}: OFFSET}}), with the offset to go on from"
+    if stored.offset is not None and stored.topic_id not in ("", extent.topic_id):
+        raise TopicRecreated(
+            f"topic {partition.topic!r} is not the one whose offsets are stored: it was deleted and made anew, or these "
+            f"brokers are another cluster (stored id {stored.topic_id}, now {extent.topic_id}).",
+            safe=_NOTHING,
+            command=by_hand,
+        )
+    if offset < extent.first:
+        raise RetentionOverrun(
+            f"{partition}: the next offset to read is {offset}, and the topic now begins at {extent.first}.",
+            safe=_NOTHING,
+            command=by_hand,
+        )
+    if offset > extent.end:
+        raise PositionBeyondEnd(
+            f"{partition}: the next offset to read is {offset}, and the topic ends at {extent.end}.",
+            safe=_NOTHING,
+            command=by_hand,
+        )
+    return offset
+
+
+def named(error: KafkaError, topic: str = "") -> SourceUnavailable | Halt:
+    """What Kafka said, by a name of landonce's."""
+    if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+        return TopicMissing(f"topic {topic!r} is not there.", safe=_NOTHING, command="create the topic")
+    if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+        return RetentionOverrun(
+            f"topic {topic!r}: records were deleted before they were read ({error.str()}).",
+            safe="Nothing was skipped.",
+            command="handler.reset(group, {Partition(topic, number): OFFSET}), with the offset to go on from",
+        )
+    if error.code() in _REFUSALS or error.fatal():
+        return SourceRefused(
+            f"Kafka refused: {error.str()}.",
+            safe="Nothing was skipped.",
+            command="mend what Kafka names, then make a new OffsetStore",
+        )
+    return SourceUnavailable(f"Kafka: {error.str()}.")
+
+
+class Topics:
+    """Asks the brokers by an admin client, apart from the consumer and its group."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._config = {"log_level": 2, **config}
+        self._admin = AdminClient(self._config)
+
+    def extents(self, partitions: Collection[Partition]) -> dict[Partition, Extent]:
+        names = sorted({each.topic for each in partitions})
+        described = self._admin.describe_topics(TopicCollection(names), request_timeout=_PATIENCE)
+        ids = {name: str(_answer(future, name).topic_id) for name, future in described.items()}
+        firsts, ends = self._offsets(partitions, OffsetSpec.earliest()), self._offsets(partitions, OffsetSpec.latest())
+        return {each: Extent(ids[each.topic], firsts[each], ends[each]) for each in partitions}
+
+    def committed(self, group: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """What the group has committed to Kafka, where it has. Asked as a consumer that never joins: librdkafka's own request
+        for a group's offsets ends the process where the group's coordinator is moving."""
+        asked = [TopicPartition(each.topic, each.number) for each in partitions]
+        consumer = Consumer({**self._config, "group.id": group, "enable.auto.commit": False}, logger=None)
+        try:
+            told = consumer.committed(asked, timeout=_PATIENCE)
+        except KafkaException as error:
+            raise named(error.args[0]) from None
+        finally:
+            consumer.close()
+        for each in told:
+            if each.error is not None:
+                raise named(each.error, each.topic)
+        return {Partition(each.topic, each.partition): each.offset for each in told if each.offset >= 0}
+
+    def _offsets(self, partitions: Collection[Partition], spec: OffsetSpec) -> dict[Partition, int]:
+        asked = {TopicPartition(each.topic, each.number): spec for each in partitions}
+        found = self._admin.list_offsets(asked, request_timeout=_PATIENCE)
+        return {
+            Partition(each.topic, each.partition): int(_answer(future, each.topic).offset)
+            for each, future in found.items()
+        }
+
+
+def _answer(future: Future[T], topic: str = "") -> T:
+    try:
+        return future.result(timeout=_PATIENCE * 2)
+    except KafkaException as error:
+        raise named(error.args[0], topic) from None
+    except (TimeoutError, futures.TimeoutError):
+        raise SourceUnavailable("Kafka did not answer in time.") from None

@@ -1,0 +1,507 @@
+"""The offset store in one process: a real broker, and SQLite and PostgreSQL read by plain SQL."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy.orm import Session
+
+from landonce import errors
+from landonce.consumer import OffsetStore, Partition, SqlOffsets
+from landonce.local import LocalKafka
+from landonce.local.postgres import LocalPostgres
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+
+RESULTS = "CREATE TABLE results (topic TEXT, part INT, off BIGINT)"
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[LocalPostgres]:
+    """Not `tmp_path`: the server of a root's tests runs as another user, who has to get in."""
+    folder = Path(tempfile.mkdtemp(prefix="landonce-consumer-"))
+    folder.chmod(0o755)
+    try:
+        with LocalPostgres(folder / "pg", fsync=False) as server:
+            yield server
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    if request.param == "sqlite":
+        made = create_engine(f"sqlite:///{tmp_path}/db")
+    else:
+        made = create_engine(request.getfixturevalue("postgres").url)
+    with made.begin() as connection:
+        connection.execute(text("DROP TABLE IF EXISTS results"))
+        connection.execute(text("DROP TABLE IF EXISTS landonce_offset"))
+        connection.execute(text(RESULTS))
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Iterator[Engine]:
+    made = create_engine(f"sqlite:///{tmp_path}/db")
+    with made.begin() as connection:
+        connection.execute(text(RESULTS))
+    yield made
+    made.dispose()
+
+
+def config(kafka: LocalKafka, group: str, **more: Any) -> dict[str, Any]:
+    extra = {name.replace("_", "."): value for name, value in more.items()}
+    return {"bootstrap.servers": kafka.bootstrap_servers, "group.id": group, "log_level": 2, **extra}
+
+
+def produce(kafka: LocalKafka, topic: str, count: int, partition: int = 0) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for number in range(count):
+        producer.produce(topic, str(number), partition=partition)
+    assert producer.flush(30) == 0
+
+
+def read(store: OffsetStore, count: int, patience: float = 60) -> list[Message]:
+    """Exactly so many records; fails when they do not come."""
+    found: list[Message] = []
+    deadline = time.monotonic() + patience
+    while len(found) < count:
+        assert time.monotonic() < deadline, f"{len(found)} of {count} records came"
+        found += store.consume(count - len(found), timeout=0.2)
+    return found
+
+
+def offsets(messages: list[Message]) -> list[int | None]:
+    return [each.offset() for each in messages]
+
+
+def write(connection: Connection, messages: list[Message]) -> None:
+    rows = [{"t": each.topic(), "p": each.partition(), "o": each.offset()} for each in messages]
+    connection.execute(text("INSERT INTO results VALUES (:t, :p, :o)"), rows)
+
+
+def landed(engine: Engine) -> list[int]:
+    with engine.connect() as connection:
+        return list(connection.scalars(text("SELECT off FROM results ORDER BY part, off")))
+
+
+def stored(engine: Engine, group: str) -> dict[int, int]:
+    query = text("SELECT kafka_partition, next_offset FROM landonce_offset WHERE consumer_group = :group")
+    with engine.connect() as connection:
+        return {row[0]: row[1] for row in connection.execute(query, {"group": group})}
+
+
+def in_kafka(kafka: LocalKafka, group: str, topic: str) -> int:
+    with closing(Consumer(config(kafka, group))) as consumer:
+        (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=20)
+    return int(found.offset)
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        {},
+        {"partition_assignment_strategy": "cooperative-sticky"},
+        {"group_protocol": "consumer"},
+        {"group_instance_id": "one"},
+    ],
+    ids=["eager", "cooperative", "consumer", "static"],
+)
+def test_results_and_offsets_are_one_transaction(
+    kafka: LocalKafka, new_topic: Callable[..., str], sqlite: Engine, protocol: dict[str, str]
+) -> None:
+    topic = new_topic(2)
+    produce(kafka, topic, 10, 0)
+    produce(kafka, topic, 10, 1)
+    settings = config(kafka, f"one-{topic}", **protocol)
+    with OffsetStore.connect(settings, [topic], SqlOffsets(sqlite)) as store:
+        first = read(store, 12)
+        with store.transaction() as connection:
+            write(connection, first)
+            store.save_many(first, connection)
+        second = read(store, 4)
+        with pytest.raises(RuntimeError), store.transaction() as connection:  # noqa: PT012
+            write(connection, second)
+            store.save_many(second, connection)
+            raise RuntimeError("the user's own")
+        assert len(landed(sqlite)) == 12
+        assert sum(stored(sqlite, f"one-{topic}").values()) == 12
+        again = read(store, 8)
+        assert {(each.partition(), each.offset()) for each in second} <= {
+            (each.partition(), each.offset()) for each in again
+        }, "what was rolled back comes again"
+        with store.transaction() as connection:
+            write(connection, again)
+            store.save_many(again, connection)
+    assert landed(sqlite) == [*range(10), *range(10)]
+
+
+def test_a_restart_goes_on_where_the_database_stands(
+    kafka: LocalKafka, new_topic: Callable[..., str], engine: Engine
+) -> None:
+    topic = new_topic()
+    group = f"restart-{topic}"
+    produce(kafka, topic, 10)
+    for count in (3, 7):
+        with OffsetStore.connect(config(kafka, group), [topic], SqlOffsets(engine), commit_to_kafka="off") as store:
+            messages = read(store, count)
+            with store.transaction() as connection:
+                write(connection, messages)
+                for each in messages:
+                    store.save(each, connection)
+            store.poll(0)
+    assert landed(engine) == list(range(10))
+    assert in_kafka(kafka, group, topic) < 0, "Kafka was told, against commit_to_kafka=off"
+
+
+def test_kafka_never_runs_ahead_of_the_database(
+    kafka: LocalKafka, new_topic: Callable[..., str], engine: Engine
+) -> None:
+    """A commit to Kafka comes after the database's; one that never comes does no harm."""
+    topic = new_topic()
+    group = f"ahead-{topic}"
+    produce(kafka, topic, 10)
+    with OffsetStore.connect(config(kafka, group), [topic], SqlOffsets(engine), commit_to_kafka="sync") as store:
+        with pytest.raises(RuntimeError), store.transaction() as connection:  # noqa: PT012
+            store.save_many(read(store, 5), connection)
+            raise RuntimeError("the user's own")
+        assert in_kafka(kafka, group, topic) < 0
+        with store.transaction() as connection:
+            store.save_many(read(store, 5), connection)
+        assert in_kafka(kafka, group, topic) == 5
+        with engine.begin() as connection:
+            write(connection, messages := read(store, 3))
+            store.save_many(messages, connection)
+    assert (in_kafka(kafka, group, topic), stored(engine, group)) == (5, {0: 8}), "died before `committed`"
+    with OffsetStore.connect(config(kafka, group), [topic], SqlOffsets(engine)) as store:
+        assert offsets(read(store, 2)) == [8, 9]
+
+
+def test_where_nothing_is_stored_kafka_may_know(
+    kafka: LocalKafka, new_topic: Callable[..., str], sqlite: Engine
+) -> None:
+    topic = new_topic()
+    produce(kafka, topic, 10)
+    for group, option, expected in (("u", "use_kafka", 6), ("i", "ignore_kafka", 0)):
+        with closing(Consumer(config(kafka, group + topic))) as consumer:
+            consumer.commit(offsets=[TopicPartition(topic, 0, 6)], asynchronous=False)
+        with OffsetStore.connect(
+            config(kafka, group + topic), [topic], SqlOffsets(sqlite), offset_not_found=option
+        ) as store:
+            assert read(store, 1)[0].offset() == expected
+
+
+def test_latest_is_recorded_before_anything_is_read(
+    kafka: LocalKafka, new_topic: Callable[..., str], sqlite: Engine
+) -> None:
+    """Records that come between the first start and a crash before the first save are not skipped."""
+    topic = new_topic()
+    settings = config(kafka, f"latest-{topic}", auto_offset_reset="latest")
+    produce(kafka, topic, 5)
+    with OffsetStore.connect(settings, [topic], SqlOffsets(sqlite)) as store:
+        while not store.assignment():
+            assert store.poll(0.2) is None
+    produce(kafka, topic, 3)
+    with OffsetStore.connect(settings, [topic], SqlOffsets(sqlite)) as store:
+        assert offsets(read(store, 3)) == [5, 6, 7]
+
+
+def test_a_successor_fences(kafka: LocalKafka, new_topic: Callable[..., str], engine: Engine) -> None:
+    """The zombie does not know: its save is refused in its own transaction, and it rolls back."""
+    topic = new_topic()
+    produce(kafka, topic, 10)
+    group = f"fence-{topic}"
+    with OffsetStore.connect(config(kafka, group), [topic], SqlOffsets(engine)) as store:
+        messages = read(store, 5)
+        SqlOffsets(engine).load(group, [Partition(topic, 0)])
+        with pytest.raises(errors.Fenced), store.transaction() as connection:  # noqa: PT012
+            if engine.dialect.name == "postgresql":
+                write(connection, messages)
+            store.save_many(messages, connection)
+        assert (landed(engine), stored(engine, group)) == ([], {0: 0})
+        store.poll(0)
+        with pytest.raises(errors.Fenced, match="not held"), store.transaction() as connection:
+            store.save_many(messages, connection)
+
+
+def test_a_partition_that_was_fenced_by_mistake_is_taken_back(
+    kafka: LocalKafka, new_topic: Callable[..., str], sqlite: Engine
+) -> None:
+    """Kafka has the last word: who is assigned the partition claims it again, after a pause."""
+    topic = new_topic()
+    produce(kafka, topic, 10)
+    group = f"back-{topic}"
+    settings = config(kafka, group, session_timeout_ms=6000)
+    with OffsetStore.connect(settings, [topic], SqlOffsets(sqlite)) as store:
+        messages = read(store, 5)
+        SqlOffsets(sqlite).load(group, [Partition(topic, 0)])
+        with pytest.raises(errors.Fenced), store.transaction() as connection:
+            store.save_many(messages, connection)
+        again = read(store, 10)
+        with store.transaction() as connection:
+            write(connection, again)
+            store.save_many(again, connection)
+    assert landed(sqlite) == list(range(10))
+
+
+def test_a_stricter_isolation_level_refuses_by_name(
+    kafka: LocalKafka, new_topic: Callable[..., str], postgres: LocalPostgres
+) -> None:
+    """Above READ COMMITTED PostgreSQL refuses the update itself: that is `Fenced`, too."""
+    engine = create_engine(postgres.url, isolation_level="SERIALIZABLE")
+    topic = new_topic()
+    produce(kafka, topic, 3)
+    with OffsetStore.connect(config(kafka, topic), [topic], SqlOffsets(engine)) as store:
+        messages = read(store, 3)
+        with pytest.raises(errors.Fenced), store.transaction() as connection:  # noqa: PT012
+            connection.execute(text("SELECT * FROM landonce_offset"))
+            SqlOffsets(engine).load(topic, [Partition(topic, 0)])
+            store.save_many(messages, connection)
+    engine.dispose()
+
+
+def test_load_waits_for_an_open_transaction_only_so_long(
+    kafka: LocalKafka, new_topic: Callable[..., str], engine: Engine
+) -> None:
+    topic = new_topic()
+    produce(kafka, topic, 3)
+    with OffsetStore.connect(config(kafka, topic), [topic], SqlOffsets(engine)) as store:
+        messages = read(store, 3)
+        with store.transaction() as connection:
+            store.save_many(messages, connection)
+            with pytest.raises(errors.LedgerUnavailable, match="could not be taken over"):
+                SqlOffsets(engine, lock_seconds=0.5).load(topic, [Partition(topic, 0)])
+    assert stored(engine, topic) == {0: 3}
+
+
+def test_postgres_ends_a_transaction_that_idles_after_its_save(
+    kafka: LocalKafka, new_topic: Callable[..., str], postgres: LocalPostgres
+) -> None:
+    """So that a consumer which is stopped in it does not hold up its successor for ever."""
+    engine = create_engine(postgres.url)
+    topic = new_topic()
+    produce(kafka, topic, 3)
+    with OffsetStore.connect(config(kafka, topic), [topic], SqlOffsets(engine, idle_seconds=1.0)) as store:
+        messages = read(store, 3)
+        with pytest.raises(Exception, match="idle-in-transaction"), store.transaction() as connection:  # noqa: PT012
+            store.save_many(messages, connection)
+            SqlOffsets(engine).load(topic, [Partition(topic, 0)])
+            connection.execute(text("SELECT 1"))
+    assert stored(engine, topic) == {0: 0}
+    engine.dispose()
+
+
+def test_the_rules_of_saving(kafka: LocalKafka, new_topic: Callable[..., str], engine: Engine) -> None:
+    topic = new_topic()
+    produce(kafka, topic, 10)
+    with OffsetStore.connect(config(kafka, topic), [topic], SqlOffsets(engine)) as store:
+        messages = read(store, 6)
+        with store.transaction() as connection:
+            store.save(messages[4], connection)
+        for wrong in (messages[4], messages[2]):
+            with pytest.raises(errors.OffsetOutOfStep, match="must increase"), engine.begin() as connection:
+                store.save(wrong, connection)
+        with pytest.raises(errors.OffsetOutOfStep, match="given out"), engine.begin() as connection:
+            store.save_many({Partition(topic, 0): 9}, connection)
+        with engine.begin() as connection:
+            store.save(messages[5], connection)
+            connection.rollback()
+        with pytest.raises(errors.TransactionUnsettled):
+            store.poll(0)
+        store.committed()  # which is not true
+        more = read(store, 2)
+        with pytest.raises(errors.OffsetOutOfStep, match="taken for committed"), store.transaction() as connection:
+            store.save_many(more, connection)
+        assert offsets(read(store, 5)) == [5, 6, 7, 8, 9], "nothing was skipped"
+    assert stored(engine, topic) == {0: 5}
+
+
+def test_an_orm_session_is_a_transaction_too(kafka: LocalKafka, new_topic: Callable[..., str], sqlite: Engine) -> None:
+    topic = new_topic()
+    produce(kafka, topic, 3)
+    with OffsetStore.connect(config(kafka, topic), [topic], SqlOffsets(sqlite)) as store:
+        messages = read(store, 3)
+        with Session(sqlite) as session, session.begin():
+            write(session.connection(), messages)
+            store.save_many(messages, session)
+        store.committed()
+    assert (landed(sqlite), stored(sqlite, topic)) == ([0, 1, 2], {0: 3})
+
+
+def test_a_connection_that_commits_by_itself_is_refused(
+    kafka: LocalKafka, new_topic: Callable[..., str], engine: Engine
+) -> None:
+    topic = new_topic()
+    produce(kafka, topic, 3)
+    with OffsetStore.connect(config(kafka, topic), [topic], SqlOffsets(engine)) as store:
+        messages = read(store, 3)
+        with (
+            engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
+            pytest.raises(errors.ConfigError, match="commits every statement"),
+        ):
+            store.save_many(messages, connection)
+    assert stored(engine, topic) == {0: 0}
+
+
+def test_records_that_retention_deleted_are_not_skipped(
+    kafka: LocalKafka, new_topic: Callable[..., str], sqlite: Engine
+) -> None:
+    topic = new_topic()
+    produce(kafka, topic, 10)
+    partition = Partition(topic, 0)
+    handler = SqlOffsets(sqlite)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    with OffsetStore.connect(config(kafka, topic), [topic], handler) as store, store.transaction() as connection:
+        store.save_many(read(store, 3), connection)
+    admin.delete_records([TopicPartition(topic, 0, 7)])[TopicPartition(topic, 0)].result(timeout=30)
+    with OffsetStore.connect(config(kafka, topic), [topic], handler) as store:
+        for _ in range(2):
+            with pytest.raises(errors.RetentionOverrun, match="begins at 7"):
+                read(store, 1)
+        handler.reset(topic, {partition: 7})
+        assert offsets(read(store, 3)) == [7, 8, 9]
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_records_that_are_deleted_under_a_running_consumer(
+    kafka: LocalKafka, new_topic: Callable[..., str], sqlite: Engine, strategy: str
+) -> None:
+    """librdkafka's own answer would be a jump to the start or the end."""
+    topic = new_topic()
+    settings = config(kafka, topic, partition_assignment_strategy=strategy)
+    produce(kafka, topic, 10)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    handler = SqlOffsets(sqlite)
+    with OffsetStore.connect(settings, [topic], handler) as store:
+        read(store, 3)
+        admin.delete_records([TopicPartition(topic, 0, 7)])[TopicPartition(topic, 0)].result(timeout=30)
+        store.rewind()
+        for _ in range(2):
+            with pytest.raises(errors.RetentionOverrun):
+                read(store, 1)
+        handler.reset(topic, {Partition(topic, 0): 8})
+        assert offsets(read(store, 2)) == [8, 9]
+
+
+def test_records_in_hand_when_a_partition_comes_back(
+    kafka: LocalKafka, new_topic: Callable[..., str], sqlite: Engine
+) -> None:
+    """Others may have done a part of them, and the fence is valid again: so poll says that they must be dropped."""
+    topic = new_topic(2)
+    produce(kafka, topic, 5, 0)
+    produce(kafka, topic, 5, 1)
+    with OffsetStore.connect(config(kafka, topic), [topic], SqlOffsets(sqlite)) as store:
+        in_hand = read(store, 10)
+        deadline = time.monotonic() + 60
+        with OffsetStore.connect(config(kafka, topic), [topic], SqlOffsets(sqlite)) as other:
+            with pytest.raises(errors.Fenced, match="given back"):  # noqa: PT012
+                while time.monotonic() < deadline:
+                    other.poll(0.1)
+                    assert store.poll(0.1) is None
+            (back,) = store.assignment()
+            stale = [each for each in in_hand if each.partition() == back.number]
+            with pytest.raises(errors.OffsetOutOfStep, match="given out"), store.transaction() as connection:
+                store.save_many(stale, connection)
+            again = read(store, 5)
+            assert {each.partition() for each in again} == {back.number}
+            with store.transaction() as connection:
+                write(connection, again)
+                store.save_many(again, connection)
+    assert landed(sqlite) == [0, 1, 2, 3, 4]
+
+
+def test_a_topic_that_was_made_anew_is_not_read_with_old_offsets(
+    kafka: LocalKafka, new_topic: Callable[..., str], sqlite: Engine
+) -> None:
+    topic = new_topic()
+    produce(kafka, topic, 10)
+    handler = SqlOffsets(sqlite)
+    with OffsetStore.connect(config(kafka, topic), [topic], handler) as store, store.transaction() as connection:
+        store.save_many(read(store, 3), connection)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.delete_topics([topic])[topic].result(timeout=30)
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            admin.create_topics([NewTopic(topic, 1)])[topic].result(timeout=30)
+            break
+        except Exception:
+            assert time.monotonic() < deadline
+            time.sleep(0.3)
+    produce(kafka, topic, 10)
+    with OffsetStore.connect(config(kafka, topic), [topic], handler) as store:
+        with pytest.raises(errors.TopicRecreated):
+            read(store, 1)
+        handler.reset(topic, {Partition(topic, 0): None})
+        assert read(store, 1)[0].offset() == 0
+
+
+def test_gaps_in_offsets_are_normal(kafka: LocalKafka, new_topic: Callable[..., str], sqlite: Engine) -> None:
+    topic = new_topic()
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": topic})
+    producer.init_transactions(30)
+    for number in range(6):
+        producer.begin_transaction()
+        producer.produce(topic, str(number))
+        producer.flush(30)
+        producer.abort_transaction(30) if number % 3 == 1 else producer.commit_transaction(30)
+    with OffsetStore.connect(config(kafka, topic), [topic], SqlOffsets(sqlite)) as store:
+        for _ in range(4):
+            message = read(store, 1)
+            with store.transaction() as connection:
+                write(connection, message)
+                store.save_many(message, connection)
+    assert landed(sqlite) == [0, 4, 6, 10]
+
+
+def test_a_consumer_that_is_there_already(kafka: LocalKafka, new_topic: Callable[..., str], sqlite: Engine) -> None:
+    topic = new_topic()
+    produce(kafka, topic, 3)
+    settings = config(kafka, topic, enable_auto_commit=False, auto_offset_reset="error")
+    consumer = Consumer(settings)
+    with OffsetStore.subscribe(consumer, [topic], SqlOffsets(sqlite), config=settings) as store:
+        messages = read(store, 3)
+        with store.transaction() as connection:
+            store.save_many(messages, connection)
+        produce(kafka, topic, 1)
+        around = None
+        while around is None:
+            around = consumer.poll(0.2)
+        with pytest.raises(errors.OffsetOutOfStep, match="from the store's own"), store.transaction() as connection:
+            store.save(around, connection)
+
+
+@pytest.mark.slow
+def test_a_poll_that_comes_too_late_is_an_expired_store(
+    kafka: LocalKafka, new_topic: Callable[..., str], engine: Engine
+) -> None:
+    topic = new_topic()
+    produce(kafka, topic, 5)
+    settings = config(kafka, topic, session_timeout_ms=6000, max_poll_interval_ms=6000)
+    with OffsetStore.connect(settings, [topic], SqlOffsets(engine)) as store:
+        messages = read(store, 5)
+        assert 0 < store.remaining_ms() <= 6000
+        with pytest.raises(errors.OffsetStoreExpired), store.transaction() as connection:  # noqa: PT012
+            write(connection, messages)
+            time.sleep(6.5)
+            store.save_many(messages, connection)
+        with pytest.raises(errors.OffsetStoreExpired):
+            store.remaining_ms()
+        again = read(store, 5)
+        assert offsets(again) == [0, 1, 2, 3, 4], "it joined again and begins where the database stands"
+        with store.transaction() as connection:
+            write(connection, again)
+            store.save_many(again, connection)
+    assert landed(engine) == [0, 1, 2, 3, 4]
