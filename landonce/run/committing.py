@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from landonce.commit.publish import Letters
@@ -16,6 +16,7 @@ from landonce.record.ledger import Ledger, LedgerState, fenced
 from landonce.record.swap import key
 from landonce.run import snapshots
 from landonce.run.hands import Hands
+from landonce.run.protocol import Step
 from landonce.run.snapshots import (
     CommitTables,
     Committed,
@@ -62,6 +63,7 @@ class Committing(Hands):
     """The table's own ledger, where it is one."""
     _look_after: float = 0.0
     _news: tuple[str, ...] = ()
+    _told: set[str] = field(default_factory=set)
 
     @property
     def once(self) -> bool:  # type: ignore[override]
@@ -72,9 +74,11 @@ class Committing(Hands):
         return snapshots.begin(self.settings)
 
     def advance(self, driver: snapshots.Driver, reply: snapshots.Reply) -> snapshots.Next:
-        before = _rolled_back(driver.stands or ())
         after, effect = snapshots.advance(driver, reply)
-        self._news = tuple(_rolled_back(after.stands or ()) - before)
+        self._news = ()
+        if driver.step is Step.LOOK:
+            now = _rolled_back(after.stands or ())
+            self._news, self._told = tuple(now - self._told), now
         return after, effect
 
     def news(self) -> tuple[str, ...]:
