@@ -25,6 +25,7 @@ from pyspark.sql.types import StructType
 from landonce.errors import ConfigError, LandonceError
 from landonce.read.columns import can_fit
 from landonce.read.schema import Schema
+from landonce.run.finders import forget_zips
 from landonce.write.conform import KEEP, chosen, conform, misfit
 from landonce.write.land import named
 from landonce.write.receipt import BlockResult, Fate
@@ -176,6 +177,7 @@ def _reaping(recipe: Any, tasks: tuple[Any, ...]) -> _Half:
             account = {name: pa.nulls(1, schema.field(name).type) for name in schema.names}
             account[_ACCOUNT] = pa.array([pickle.dumps((index, told))], pa.binary())
             yield pa.RecordBatch.from_pydict(account, schema=schema)
+        forget_zips()
 
     return reap
 
@@ -192,6 +194,7 @@ def _sowing(recipe: Any, tasks: tuple[Any, ...], sow_rows: Sow) -> _Half:
         task = tasks[index]
 
         result = sow_rows(recipe, task, rows, told)
+        forget_zips()
         yield pa.RecordBatch.from_pydict({"result": pa.array([pickle.dumps(result)], pa.binary())})
 
     return sow

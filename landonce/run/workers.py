@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from landonce.config.secrets import redact
 from landonce.errors import TransformFailed
 from landonce.run import transform
+from landonce.run.finders import sparing
 from landonce.run.transform import Sow
 from landonce.write.receipt import BlockResult
 
@@ -40,7 +41,7 @@ class SparkWorkers:
         try:
             if recipe.transforms:
                 return transform.write(self.session, recipe, tasks, self.sow)
-            return tuple(context.parallelize(tasks, len(tasks)).map(partial(self.work, recipe)).collect())
+            return tuple(context.parallelize(tasks, len(tasks)).map(partial(sparing, self.work, recipe)).collect())
         except PySparkException as error:
             if recipe.transforms and transform.is_expression_error(error):
                 raise _expression_failed(error) from None
