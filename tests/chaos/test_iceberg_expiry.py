@@ -74,6 +74,7 @@ def test_rolled_back_and_expired_cannot_be_told_apart(
         assert pipeline.traces() == before
 
 
+@pytest.mark.long
 def test_a_table_of_a_fan_out(tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]) -> None:
     """Of three tables one is expired, one is compacted and expired, and one is left as it is."""
     go = tmp_path / "go"

@@ -60,6 +60,7 @@ def test_the_table_that_is_the_ledger(tmp_path: Path, kafka: LocalKafka, new_top
         assert len(iceberg_oracle.foreign(pipeline.table())) == 3
 
 
+@pytest.mark.long
 def test_a_table_of_a_fan_out(tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]) -> None:
     """The others are not touched either, until somebody decides."""
     go = tmp_path / "go"

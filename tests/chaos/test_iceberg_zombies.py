@@ -44,6 +44,7 @@ def test_the_successor_commits_the_same_batch_and_other_cuts_of_it(
         fenced_for_nothing(pipeline, whole, third, again)
 
 
+@pytest.mark.long
 def test_the_successor_cuts_otherwise_and_goes_beyond(
     tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]
 ) -> None:
@@ -59,6 +60,7 @@ def test_the_successor_cuts_otherwise_and_goes_beyond(
         fenced_for_nothing(pipeline, zombie)
 
 
+@pytest.mark.long
 def test_zombies_of_a_fan_out(tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]) -> None:
     """One has committed to no table, the other to one of three; both hold files for the rest."""
     with lake(tmp_path, kafka, new_topic(partitions=2), fan_out=True) as pipeline:

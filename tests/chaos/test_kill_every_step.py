@@ -87,6 +87,7 @@ def test_every_step_and_every_place_is_killed() -> None:
     assert {kill.place for kill in REPLAY + FIRST} == steps | places
 
 
+@pytest.mark.long
 def test_killed_in_every_replay(
     tmp_path: Path,
     kafka: LocalKafka,

@@ -96,6 +96,7 @@ def test_restored_from_earlier(
         pipeline.exact()
 
 
+@pytest.mark.long
 def test_deleted(
     tmp_path: Path,
     kafka: LocalKafka,

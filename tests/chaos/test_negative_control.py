@@ -20,6 +20,7 @@ CREATE TABLE {} (_topic String, _partition Int32, _offset Int64, id Int64, word 
 ENGINE = MergeTree ORDER BY (_topic, _partition, _offset)"""
 
 
+@pytest.mark.long
 def test_a_plain_stream_duplicates_under_the_same_kills(
     tmp_path: Path,
     kafka: LocalKafka,

@@ -77,6 +77,7 @@ class Transaction:
         self._producer.abort_transaction(60)
 
 
+@pytest.mark.long
 def test_transactions(
     tmp_path: Path,
     kafka: LocalKafka,
@@ -215,6 +216,7 @@ def test_a_compacted_topic(
     assert state["totals"]["read"] == len(survivors)
 
 
+@pytest.mark.long
 def test_a_topic_compacted_between_crash_and_restart(
     tmp_path: Path, own_kafka: LocalKafka, clickhouse: LocalClickHouse, new_table: Callable[[], str]
 ) -> None:
@@ -296,6 +298,7 @@ def in_the_middle(run: DriverRun, produced: int) -> None:
 # A user who edits
 
 
+@pytest.mark.long
 def test_an_edited_transform_is_refused_while_a_plan_is_pending(
     tmp_path: Path,
     kafka: LocalKafka,
