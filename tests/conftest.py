@@ -6,7 +6,9 @@ your own `LocalKafka` in `tmp_path` for that) and keeps to topics and tables of 
 """
 
 import itertools
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from landonce.local import LocalClickHouse, LocalKafka, LocalRestCatalog
+from landonce.local.postgres import LocalPostgres
 
 _numbers = itertools.count(1)
 
@@ -53,6 +56,18 @@ def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalClickH
 def rest_catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRestCatalog]:
     with LocalRestCatalog(tmp_path_factory.mktemp("rest")) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[LocalPostgres]:
+    """A module's own. Not in a folder of pytest's: the server of a root's tests runs as another user, who has to get in."""
+    folder = Path(tempfile.mkdtemp(prefix="landonce-test-"))
+    folder.chmod(0o755)
+    try:
+        with LocalPostgres(folder / "postgres", fsync=False) as server:
+            yield server
+    finally:
+        shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="session")

@@ -18,9 +18,8 @@ from landonce.errors import ImportRefused
 from landonce.move_in.events import Written
 from landonce.move_in.found import History, refused, same_topics
 from landonce.plan.ranges import Partition
+from landonce.write.iceberg.look import CONNECT_OFFSETS
 
-_OFFSETS = "kafka.connect.offsets."
-"""A snapshot's summary has `kafka.connect.offsets.<control topic>.<group>`: {"0": next offset to read there}."""
 _DRAIN = (
     "start the connector again, wait until it has committed (its commit interval is 5 minutes unless told otherwise), stop it, "
     "then import"
@@ -70,13 +69,13 @@ class Sink:
 
 def control_topic_in(summary: Mapping[str, str], group: str) -> str | None:
     """The control topic of the sink that made a snapshot."""
-    mine = (key for key in summary if key.startswith(_OFFSETS) and key.endswith(f".{group}"))
-    return next((key.removeprefix(_OFFSETS).removesuffix(f".{group}") for key in sorted(mine)), None)
+    mine = (key for key in summary if key.startswith(CONNECT_OFFSETS) and key.endswith(f".{group}"))
+    return next((key.removeprefix(CONNECT_OFFSETS).removesuffix(f".{group}") for key in sorted(mine)), None)
 
 
 def said_by(control: str, group: str, summary: Mapping[str, str]) -> str | None:
     """How far the coordinator had read, if the sink made the snapshot."""
-    return summary.get(f"{_OFFSETS}{control}.{group}")
+    return summary.get(f"{CONNECT_OFFSETS}{control}.{group}")
 
 
 def stopped_at(sink: Sink, histories: Sequence[History], topics: Iterable[str]) -> dict[Partition, int]:

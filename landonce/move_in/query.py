@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from landonce.errors import ImportRefused
 from landonce.move_in.found import History, refused
 from landonce.plan.ranges import Partition
+from landonce.write.iceberg.look import STREAMING_QUERY
 
-QUERY, EPOCH = "spark.sql.streaming.queryId", "spark.sql.streaming.epochId"
+EPOCH = "spark.sql.streaming.epochId"
 _LOG_VERSION = "v1"
 _START_ANEW = "let a pipeline with a new table deliver everything: the position of this query cannot be taken over"
 
@@ -40,7 +41,7 @@ class Checkpoint:
 
 def said_by(query: str, summary: Mapping[str, str]) -> str | None:
     """The batch that a snapshot holds, if the query made it."""
-    return summary.get(EPOCH) if summary.get(QUERY) == query else None
+    return summary.get(EPOCH) if summary.get(STREAMING_QUERY) == query else None
 
 
 def last_batch(checkpoint: Checkpoint, histories: Sequence[History]) -> int:

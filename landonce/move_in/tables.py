@@ -9,7 +9,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from landonce.move_in.found import History, Told, refused
-from landonce.write.iceberg.marker import ancestry
+from landonce.write.iceberg.marker import ancestry, summary_of
 from landonce.write.iceberg.sink import IcebergSink
 from landonce.write.iceberg.survey import catalog_made, names_of
 
@@ -40,8 +40,7 @@ def _names(sink: IcebergSink) -> tuple[str, ...]:
 
 
 def load(sink: IcebergSink, name: str) -> Table | None:
-    place = sink.place(name)
-    return place.load() if place.exists() else None
+    return sink.place(name).find()
 
 
 def history_of(table: Table, name: str, branch: str, says: Says) -> History:
@@ -53,10 +52,6 @@ def history_of(table: Table, name: str, branch: str, says: Says) -> History:
             return History(name, Told(name, snapshot.snapshot_id, snapshot.timestamp_ms, said))
         oldest = snapshot
     return History(name, whole=oldest is None or _first(oldest))
-
-
-def summary_of(snapshot: Snapshot) -> Mapping[str, str]:
-    return snapshot.summary.additional_properties if snapshot.summary is not None else {}
 
 
 def missing(table: Table, branch: str, files: frozenset[str]) -> frozenset[str]:

@@ -72,13 +72,19 @@ def rehearse() -> None:
     gateway.proc.wait(_PATIENCE)
 
 
-def _path() -> Path | None:
+def java() -> Path | None:
+    """The Java that Spark takes."""
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    java = Path(found).resolve() if found else None
-    if java is None or not java.exists() or not os.access(sys.prefix, os.W_OK):
+    return Path(found) if found is not None and Path(found).exists() else None
+
+
+def _path() -> Path | None:
+    found = java()
+    if found is None or not os.access(sys.prefix, os.W_OK):
         return None
-    of = f"{java} {java.stat().st_mtime_ns} {pyspark.__version__} {pyspark.__file__}"
+    real = found.resolve()
+    of = f"{real} {real.stat().st_mtime_ns} {pyspark.__version__} {pyspark.__file__}"
     return Path(sys.prefix) / "landonce" / f"spark-{hashlib.sha256(of.encode()).hexdigest()[:16]}.jsa"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -131,11 +130,10 @@ _INSTALL = "apt-get install openjdk-17-jre-headless   (or set JAVA_HOME)"
 
 
 def _java_version() -> int | None:
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if java is None or not Path(java).exists():
+    java = archive.java()
+    if java is None:
         return None
-    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    told = subprocess.run([str(java), "-version"], capture_output=True, text=True, check=False).stderr
     version = told.split('"')[1] if '"' in told else ""
     major = version.split(".")[0]
     return int(major) if major.isdigit() else None

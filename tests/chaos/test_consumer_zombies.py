@@ -8,14 +8,12 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,17 +31,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.chaos, pytest.mark.timeout(30
 PATIENCE = 120.0
 WORKER = Path(__file__).with_name("consumer_worker.py")
 SHORT = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 500}
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[LocalPostgres]:
-    folder = Path(tempfile.mkdtemp(prefix="landonce-consumer-"))
-    folder.chmod(0o755)
-    try:
-        with LocalPostgres(folder / "pg", fsync=False) as server:
-            yield server
-    finally:
-        shutil.rmtree(folder)
 
 
 @dataclass

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Message, Producer
@@ -19,17 +16,6 @@ from landonce.local import LocalKafka
 from landonce.local.postgres import LocalPostgres
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[LocalPostgres]:
-    folder = Path(tempfile.mkdtemp(prefix="landonce-consumer-"))
-    folder.chmod(0o755)
-    try:
-        with LocalPostgres(folder / "pg", fsync=False) as server:
-            yield server
-    finally:
-        shutil.rmtree(folder)
 
 
 def land(store: OffsetStore, done: Callable[[], bool]) -> None:

@@ -82,15 +82,6 @@ def plain(url: str) -> str:
     return url.replace("+psycopg", "")
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[LocalPostgres]:
-    folder = Path(tempfile.mkdtemp(prefix="landonce-test-"))
-    folder.chmod(0o755)  # root's tests run the server as another user, who has to get in
-    with LocalPostgres(folder / "postgres", fsync=False) as server:
-        yield server
-    shutil.rmtree(folder)
-
-
 @pytest.fixture
 def new_database(postgres: LocalPostgres) -> Callable[[], str]:
     """`new_database()` makes an empty schema, which is quicker than a database, and returns a URL that lives in it."""

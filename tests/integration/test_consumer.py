@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -24,18 +22,6 @@ from landonce.local.postgres import LocalPostgres
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 RESULTS = "CREATE TABLE results (topic TEXT, part INT, off BIGINT)"
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[LocalPostgres]:
-    """Not `tmp_path`: the server of a root's tests runs as another user, who has to get in."""
-    folder = Path(tempfile.mkdtemp(prefix="landonce-consumer-"))
-    folder.chmod(0o755)
-    try:
-        with LocalPostgres(folder / "pg", fsync=False) as server:
-            yield server
-    finally:
-        shutil.rmtree(folder)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

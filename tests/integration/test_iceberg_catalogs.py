@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,16 +22,6 @@ def session() -> Iterator[SparkSession]:
     session = iceberg_session({})
     yield session
     session.stop()
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[LocalPostgres]:
-    """Not in a folder of pytest's: the server of a root's tests runs as another user, who has to get in."""
-    folder = Path(tempfile.mkdtemp(prefix="landonce-test-"))
-    folder.chmod(0o755)
-    with LocalPostgres(folder, fsync=False) as server:
-        yield server
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(params=["postgres", "rest"])

@@ -1,8 +1,6 @@
 """The local servers for Iceberg are real, survive a crash, and show the same tables to PyIceberg and to Spark."""
 
 import json
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -32,16 +30,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 _COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string())])
 _LOOPBACK = {"127.0.0.1", "::ffff:127.0.0.1"}
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[LocalPostgres]:
-    """Not in pytest's folder: the server of a root's tests runs as another user, who has to get in."""
-    folder = Path(tempfile.mkdtemp(prefix="landonce-test-"))
-    folder.chmod(0o755)
-    with LocalPostgres(folder / "pg", fsync=False) as server:
-        yield server
-    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")

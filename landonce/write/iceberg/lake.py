@@ -69,16 +69,16 @@ class Lake:
     def start(self, sampled: Callable[[], Schema]) -> None:
         """Opens the tables that the file names, and makes those that are not there if it says so."""
         for name in self.sink.static:
-            if self.place(name).exists():
-                self.admit(name)
+            table = self.place(name).find()
+            if table is not None:
+                self.admit(name, table)
             elif self.sink.told.create:
                 self._create(name, self.declared or sampled())
             else:
                 raise no_table(name)
 
-    def admit(self, name: str) -> None:
+    def admit(self, name: str, table: Table) -> None:
         """A table that is there becomes one that workers write for."""
-        table = self.place(name).load()
         require_spec(self.sink.told, name, table)
         if self.sink.told.unpartitioned:
             self._ensure_unpartitioned(name, table)
@@ -101,8 +101,8 @@ class Lake:
 
     def _create(self, name: str, schema: Schema) -> None:
         with telling(self.sink.spec):
-            create_table(self.sink.catalog, name, schema, creation(self.sink.told))
-        self.admit(name)
+            table = create_table(self.sink.catalog, name, schema, creation(self.sink.told))
+        self.admit(name, table)
 
     def upgrade(self) -> None:
         """A table of format version 3 is made in version 2, which is all that PyIceberg makes, and raised by Spark."""
@@ -112,7 +112,7 @@ class Lake:
             if self.sink.told.create and fresh:
                 with jvm.own_session(self.session(), self.sink.spec) as mine, jvm.talking(mine, self.sink.spec, name):
                     mine.sql(upgrade_statement(self.sink.spec.name, table, asked))
-                self.admit(name)
+                self.admit(name, self.place(name).load())
 
     def _ensure_unpartitioned(self, name: str, table: Table) -> None:
         updates = ensure_unpartitioned_spec(table)
@@ -135,8 +135,8 @@ class Lake:
             self._open_for(name, sample)
         self.upgrade()
         for name, changes in sorted(evolutions.items()):
-            evolve.apply(self.place(name), evolve.merge(changes), fold_case=self.sink.told.case_insensitive)
-            self.admit(name)
+            fold_case = self.sink.told.case_insensitive
+            self.admit(name, evolve.apply(self.place(name), evolve.merge(changes), fold_case=fold_case))
         made = bool(self._new)
         self._new.clear()
         return made
@@ -144,8 +144,9 @@ class Lake:
     def _open_for(self, name: str, sample: list[bytes]) -> None:
         """What cannot be made of records is a reason to reject them, and not to halt: anybody may send any record."""
         try:
-            if self.place(name).exists():
-                self.admit(name)
+            table = self.place(name).find()
+            if table is not None:
+                self.admit(name, table)
             elif self.sink.told.create:
                 self._create(name, self._made_of(name, sample))
             else:
@@ -178,7 +179,7 @@ class Lake:
             if name in self._opened:
                 self.refresh(name, table)
             else:
-                self.admit(name)
+                self.admit(name, table)
         self._new.clear()
         return tuple(
             self._seen(self.place(name), table) if table is not None else TableView(name)

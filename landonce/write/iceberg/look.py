@@ -11,14 +11,17 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 
 from landonce.write.iceberg.coordinates import COLUMNS, OFFSET, PARTITION, TOPIC
-from landonce.write.iceberg.marker import ancestry, own_view
+from landonce.write.iceberg.marker import ancestry, own_view, summary_of
 from landonce.write.iceberg.naming import origin_of
 from landonce.write.marks import Mark
 from landonce.write.own import OwnView
 
+CONNECT_OFFSETS = "kafka.connect.offsets."
+"""A snapshot's summary has `kafka.connect.offsets.<control topic>.<group>`: {"0": next offset to read there}."""
+STREAMING_QUERY = "spark.sql.streaming.queryId"
 _CARRIERS = {
-    "Iceberg's Kafka Connect sink": "kafka.connect.offsets.",
-    "a Spark streaming query": "spark.sql.streaming.queryId",
+    "Iceberg's Kafka Connect sink": CONNECT_OFFSETS,
+    "a Spark streaming query": STREAMING_QUERY,
 }
 term: Any = expressions
 """PyIceberg's own annotations do not know how its expressions are made."""
@@ -44,8 +47,7 @@ def holds(table: Table, branch: str, labels: Iterable[str]) -> bool:
 def filled_by(table: Table, branch: str) -> str:
     """Whoever else carried records of Kafka into the branch, by what they leave in their snapshots; empty if nobody did."""
     for snapshot in ancestry(table.metadata, branch):
-        told = snapshot.summary.additional_properties if snapshot.summary is not None else {}
-        for name in told:
+        for name in summary_of(snapshot):
             for writer, prefix in _CARRIERS.items():
                 if name.startswith(prefix):
                     return writer

@@ -104,9 +104,14 @@ def ancestry(metadata: TableMetadata, branch: str) -> Iterator[Snapshot]:
         at = known.get(at.parent_snapshot_id) if at.parent_snapshot_id is not None else None
 
 
+def summary_of(snapshot: Snapshot) -> Mapping[str, str]:
+    """What a snapshot says beside what it did."""
+    return snapshot.summary.additional_properties if snapshot.summary is not None else {}
+
+
 def mark_of(snapshot: Snapshot, pipeline: str) -> Mark | None:
     """The pipeline's mark in a snapshot, if it made that snapshot."""
-    told = snapshot.summary.additional_properties if snapshot.summary is not None else {}
+    told = summary_of(snapshot)
     if told.get(_PREFIX + "pipeline") != pipeline:
         return None
     return _read(told, snapshot.snapshot_id)
