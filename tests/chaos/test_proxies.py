@@ -100,7 +100,7 @@ def test_a_request_that_arrives_after_the_successor_has_probed(
     with (
         Proxy(clickhouse.http_port, script) as proxy,
         scene(
-            tmp_path, kafka, clickhouse, new_topic(partitions=2), new_table(), url=proxy.url(clickhouse.url)
+            tmp_path, kafka, clickhouse, new_topic(partitions=1), new_table(), url=proxy.url(clickhouse.url)
         ) as pipeline,
     ):
         pipeline.edit("deadline: 1s", "deadline: 3s")
