@@ -1,19 +1,23 @@
 """Servers and names that any test may ask for.
 
-One Kafka, one ClickHouse and one Iceberg REST catalog serve the whole session; a test never stops or kills them (make
+One Kafka, one ClickHouse, one PostgreSQL and one Iceberg REST catalog serve the whole session; a test never stops or kills them (make
 your own `LocalKafka` in `tmp_path` for that) and keeps to topics and tables of its own, which `new_topic` and
 `new_table` hand out. The servers die with the test process, whatever kills it. Spark is not here: tests that need it say so in their own folder.
 """
 
 import itertools
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from landonce.local import LocalClickHouse, LocalKafka, LocalRestCatalog
+from landonce.local.postgres import LocalPostgres
 
 _numbers = itertools.count(1)
 
@@ -53,6 +57,30 @@ def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalClickH
 def rest_catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRestCatalog]:
     with LocalRestCatalog(tmp_path_factory.mktemp("rest")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[LocalPostgres]:
+    folder = Path(tempfile.mkdtemp(prefix="landonce-test-"))
+    folder.chmod(0o755)  # root's tests run the server as another user, who has to get in
+    try:
+        with LocalPostgres(folder / "postgres", fsync=False) as server:
+            yield server
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def new_database(postgres: LocalPostgres) -> Callable[[], str]:
+    """`new_database()` makes a database in PostgreSQL and returns its URL."""
+
+    def make() -> str:
+        name = f"database{next(_numbers)}"
+        with psycopg.connect(postgres.url.replace("+psycopg", ""), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        return postgres.url.rpartition("/")[0] + f"/{name}"
+
+    return make
 
 
 @pytest.fixture(scope="session")

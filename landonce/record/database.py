@@ -56,6 +56,9 @@ class Database(ABC):
     def close(self) -> None:
         """Gives connections back."""
 
+    def end_writers(self, connection: Connection, pipeline: str) -> None:  # noqa: B027  (most need not)
+        """Ends open transactions of a pipeline's workers, where they could hold a takeover up for long."""
+
     def may_exist(self) -> bool:
         """False if there is nothing that could be opened. Asked before every read, which must create nothing."""
         return True

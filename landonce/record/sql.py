@@ -1,4 +1,4 @@
-"""A ledger in an SQL database: one code for SQLite and PostgreSQL.
+"""A ledger in an SQL database: one code for all of them.
 
 A change is one transaction: the pipeline's row is updated where pipeline, epoch, owner, version and lineage are the
 old ones, then the positions that moved, then the note. What a change costs grows with what it changes, not with what
@@ -120,6 +120,7 @@ class SqlLedger(Ledger):
                 if connection.execute(found).rowcount != 1:
                     return False
                 self._move_positions(connection, old, new)
+                self._change_beside(connection, old, new)
                 if note is not None:
                     self._append(connection, note)
         except DBAPIError as failure:
@@ -127,6 +128,9 @@ class SqlLedger(Ledger):
                 return False
             raise
         return True
+
+    def _change_beside(self, connection: Connection, old: LedgerState, new: LedgerState) -> None:
+        """What else changes in the same transaction."""
 
     def _comparison(self, old: LedgerState) -> ColumnElement[bool]:
         return unchanged(old)
@@ -165,6 +169,7 @@ class SqlLedger(Ledger):
                 self.database.check_ours(inspect(connection))
                 metadata.create_all(connection)
                 connection.execute(insert(schema_table), {"only": 1, "version": SCHEMA_VERSION})
+            self._create_beside(connection)
             seen = self._read_in(connection)
             if seen is not None:
                 return seen
@@ -172,6 +177,9 @@ class SqlLedger(Ledger):
             if rows := position_rows(state.pipeline, state.positions):
                 connection.execute(insert(position_table), rows)
         return state
+
+    def _create_beside(self, connection: Connection) -> None:
+        """What else must be there."""
 
     def _read(self) -> LedgerState | None:
         if not self.database.may_exist():

@@ -11,11 +11,14 @@ from landonce.config.model import Pipeline
 from landonce.record.ledger import Totals
 from landonce.run.assemble import Parts, create_if_asked, make_driver, open_parts
 from landonce.run.assemble_iceberg import lake_conf, make_iceberg_driver, open_lake
+from landonce.run.assemble_sql import create_sql_if_asked, make_sql_driver
 from landonce.run.driver import Driver
 from landonce.run.observe import Observer, Silent
 from landonce.run.session import open_session
 from landonce.write.iceberg.lake import Lake
 from landonce.write.iceberg.sink import IcebergSink
+from landonce.write.sql import SqlSink
+from landonce.write.sql.table import SqlTable
 
 
 def run_pipeline(
@@ -51,6 +54,12 @@ def _ready(parts: Parts, observer: Observer, *, once: bool) -> Iterator[tuple[Dr
         opened.append(open_session(config.pipeline, config.spark, expressions=_evaluates(lake), extra=lake_conf(lake)))
         lake.upgrade()
         yield make_iceberg_driver(parts, lake, opened[0], observer, once=once), opened[0]
+        return
+    if isinstance(parts.sink, SqlSink):
+        with closing(SqlTable(parts.sink)) as table:
+            create_sql_if_asked(parts, table)
+            session = open_session(config.pipeline, config.spark, expressions=not config.transform.empty)
+            yield make_sql_driver(parts, table, session, observer, once=once), session
         return
     with closing(parts.sink.target()) as target:
         create_if_asked(parts, target)
