@@ -58,11 +58,11 @@ class SqlTable:
     def exists(self) -> bool:
         if not self.database.may_exist():
             return False
-        with self._reading() as connection:
+        with self.reading() as connection:
             return bool(inspect(connection).has_table(self.sink.name, schema=self.sink.schema))
 
     def shape(self) -> Shape:
-        with self._reading() as connection:
+        with self.reading() as connection:
             return self._shape(connection)
 
     def schema(self, declared: Schema | None = None) -> Schema:
@@ -149,7 +149,7 @@ class SqlTable:
             return TargetView(())
         table = self._coordinates
         topic, number, offset = (table.c[name] for name in COORDINATES)
-        with self._reading() as connection:
+        with self.reading() as connection:
             ends = [
                 (partition, connection.scalar(select(func.max(offset)).where(
                     topic == partition.topic, number == partition.number, offset >= floor
@@ -170,7 +170,7 @@ class SqlTable:
         ]
         if not wanted or not self.sink.coordinates:
             return 0
-        with self._reading() as connection:
+        with self.reading() as connection:
             return int(connection.scalar(select(func.count()).select_from(columns).where(or_(*wanted))) or 0)
 
     @cached_property
@@ -309,7 +309,8 @@ class SqlTable:
                 )
 
     @contextmanager
-    def _reading(self) -> Iterator[Connection]:
+    def reading(self) -> Iterator[Connection]:
+        """A transaction in which all reads see one moment."""
         with self._told(), self.database.reading() as connection:
             yield connection
 
