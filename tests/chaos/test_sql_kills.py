@@ -19,8 +19,9 @@ import landonce
 from landonce.local import LocalKafka
 from landonce.run.protocol import Step
 
-pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(1500)]
 
+BATCH = "interval: 0s, max_rows: 40, block_rows: 8"
 FRESH = [
     Kill("acquire.before"),
     Kill("acquire.after"),
@@ -54,22 +55,34 @@ BATCHES = [
     Kill("idle.before", once=False),
     Kill("idle.after", once=False),
 ]
+IN_TRANSACTIONS = [
+    Kill("acquire.after"),
+    Kill("prepare.after"),
+    Kill("flip.after", replay=True),
+    Kill("rows.after", replay=True),
+    Kill("landed.after", replay=True),
+    Kill("rows.after", replay=True),
+    Kill("record.before"),
+    Kill("record.after"),
+]
 EVOLVING = [Kill("open.before"), Kill("open.after")]
 """Records come with a field that the table has no column for."""
 
 
-@pytest.fixture(params=["postgresql", "sqlite"])
-def pipeline(
-    request: pytest.FixtureRequest, tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]
+@pytest.fixture
+def in_postgres(
+    tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str], new_database: Callable[[], str]
 ) -> Iterator[Base]:
-    batch = "interval: 0s, max_rows: 40, block_rows: 8"
-    if request.param == "sqlite":
-        url, judge = "sqlite:///target.db", sqlite_judge(tmp_path / "target.db")
-    else:
-        url = request.getfixturevalue("new_database")()
-        judge = postgres_judge(url)
+    url = new_database()
+    with base(tmp_path, kafka, new_topic(partitions=2), url, postgres_judge(url), batch=BATCH) as made:
+        yield made
+
+
+@pytest.fixture
+def in_sqlite(tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]) -> Iterator[Base]:
+    judge = sqlite_judge(tmp_path / "target.db")
     topic = new_topic(partitions=2)
-    with base(tmp_path, kafka, topic, url, judge, batch=batch, sink="evolve: true") as made:
+    with base(tmp_path, kafka, topic, "sqlite:///target.db", judge, batch=BATCH, sink="evolve: true") as made:
         yield made
 
 
@@ -83,22 +96,40 @@ def test_every_step_and_every_place_is_killed() -> None:
     assert {kill.place for kill in FRESH + BATCHES + EVOLVING} == steps | places
 
 
-def test_killed_at_every_step(pipeline: Base) -> None:
-    chain = Chain(pipeline)
+def test_postgres_is_killed_at_every_step(in_postgres: Base) -> None:
+    chain = Chain(in_postgres)
     chain.suffer(FRESH)
     chain.suffer(BATCHES)
-    pipeline.feed.extra = "later"
+    chain.settled()
+    assert in_postgres.blocks() == []
+
+
+def test_sqlite_is_killed_in_its_transactions(in_sqlite: Base) -> None:
+    """And where a column is added."""
+    chain = Chain(in_sqlite)
+    chain.suffer(IN_TRANSACTIONS)
+    in_sqlite.feed.extra = "later"
     chain.suffer(EVOLVING)
     chain.settled()
-    assert pipeline.blocks() == []
-    due = [each.payload for each in pipeline.feed.produced if not each.bad]
-    found = pipeline.judge.ask("SELECT id, later FROM events")
+    assert in_sqlite.blocks() == []
+    due = [each.payload for each in in_sqlite.feed.produced if not each.bad]
+    found = in_sqlite.judge.ask("SELECT id, later FROM events")
     assert sorted(found, key=repr) == sorted(((each["id"], each.get("later")) for each in due), key=repr)
 
 
-def test_only_a_worker_is_killed(pipeline: Base, tmp_path: Path) -> None:
+@pytest.mark.long
+def test_sqlite_is_killed_at_every_step(in_sqlite: Base) -> None:
+    chain = Chain(in_sqlite)
+    chain.suffer(FRESH)
+    chain.suffer(BATCHES)
+    chain.settled()
+    assert in_sqlite.blocks() == []
+
+
+@pytest.mark.parametrize("where", ["in_postgres", "in_sqlite"])
+def test_only_a_worker_is_killed(where: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """Its transaction is open: it rolls back, and the block is written again."""
-    go = tmp_path / "go"
+    pipeline, go = request.getfixturevalue(where), tmp_path / "go"
     pipeline.feed.more(60, bad_every=10)
     run = pipeline.start("rows.after", go=go)
     run.wait_reached()
