@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
+from landonce.local.mariadb import LocalMariaDB
 from landonce.plan.blocks import Block, Plan
 from landonce.plan.ranges import Partition, Range
 from landonce.read.ddl import parse_schema
@@ -134,3 +135,15 @@ def postgres_site(url: str, **told: Any) -> Site:
             return cursor.fetchall() if cursor.description else []
 
     return Site(url, ask, **told)
+
+
+def mariadb_site(server: LocalMariaDB, database: str, **told: Any) -> Site:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {database} CHARACTER SET utf8mb4")
+
+    def ask(query: str) -> list[tuple[Any, ...]]:
+        with server.connect(database) as connection, connection.cursor() as cursor:
+            cursor.execute(query)
+            return list(cursor.fetchall())
+
+    return Site(server.url_of(database), ask, **told)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,9 +10,10 @@ from pathlib import Path
 
 import pytest
 from cutting_proxy import Cut, CuttingProxy
-from sql_sites import RECEIPT, Site, changes, postgres_site, rows, sqlite_site
+from sql_sites import RECEIPT, Site, changes, mariadb_site, postgres_site, rows, sqlite_site
 
 from landonce.errors import DuplicatePresent, PlanPending, TargetRefused, TargetUnavailable, Unbalanced
+from landonce.local.mariadb import LocalMariaDB, installed
 from landonce.local.postgres import LocalPostgres
 from landonce.record.blocks import Claim, Mark
 from landonce.record.ledger import Totals, recorded, taken
@@ -21,18 +23,34 @@ from landonce.write.sql import statements
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 
-@pytest.fixture(params=["postgresql", "sqlite"])
+_databases = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalMariaDB]:
+    if not installed():
+        pytest.skip("MariaDB is not installed: scripts/test-setup does that")
+    with LocalMariaDB(tmp_path_factory.mktemp("mariadb")) as server:
+        yield server
+
+
+@pytest.fixture(params=["postgresql", "sqlite", "mariadb"])
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
-    made = sqlite_site(tmp_path) if request.param == "sqlite" else postgres_site(_new(request))
-    made.made()
-    yield made
-    made.close()
+    yield from _site(request, tmp_path)
 
 
-@pytest.fixture(params=["postgresql", "sqlite"])
+@pytest.fixture(params=["postgresql", "sqlite", "mariadb"])
 def keyed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
-    told = {"key": ("id",)}
-    made = sqlite_site(tmp_path, **told) if request.param == "sqlite" else postgres_site(_new(request), **told)
+    yield from _site(request, tmp_path, key=("id",))
+
+
+def _site(request: pytest.FixtureRequest, folder: Path, **told: tuple[str, ...]) -> Iterator[Site]:
+    if request.param == "sqlite":
+        made = sqlite_site(folder, **told)
+    elif request.param == "mariadb":
+        made = mariadb_site(request.getfixturevalue("mariadb"), f"database{next(_databases)}", **told)
+    else:
+        made = postgres_site(_new(request), **told)
     made.made()
     yield made
     made.close()
