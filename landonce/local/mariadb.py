@@ -158,5 +158,5 @@ def _found(name: str) -> str | None:
 def _binary(name: str) -> Path:
     found = _found(name)
     if found is None:
-        raise LocalStackError(f"a local MariaDB needs `{name}`; install it with: apt-get install mariadb-server")
+        raise LocalStackError(f"a local MariaDB needs `{name}`; install it with: apt-get install mariadb-server-core")
     return Path(found)

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, insert, inspect, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, insert, inspect, select
 from sqlalchemy.exc import DBAPIError
 
 from landonce.errors import Fenced, LedgerUnavailable
@@ -116,8 +116,7 @@ class SqlLedger(Ledger):
         """True if the swap is durable, False if `old` is not what is there. Any error leaves it in doubt."""
         try:
             with self.database.writing() as connection:
-                found = update(pipeline_table).where(self._comparison(old)).values(changed_columns(old, new))
-                if connection.execute(found).rowcount != 1:
+                if not self.database.updated(connection, self._comparison(old), changed_columns(old, new)):
                     return False
                 self._move_positions(connection, old, new)
                 self._change_beside(connection, old, new)
@@ -152,11 +151,11 @@ class SqlLedger(Ledger):
 
     def _append(self, connection: Connection, note: Note) -> None:
         """The pipeline's row is locked by its update, so no other note can take the same number."""
-        last = select(func.coalesce(func.max(journal_table.c.seq), 0)).where(journal_table.c.pipeline == self.pipeline)
+        last = connection.scalar(select(func.max(journal_table.c.seq)).where(journal_table.c.pipeline == self.pipeline))
         connection.execute(
             insert(journal_table).values(
                 pipeline=self.pipeline,
-                seq=last.scalar_subquery() + 1,
+                seq=(last or 0) + 1,
                 at=note.at,
                 action=note.action,
                 detail=note.detail,

@@ -14,6 +14,7 @@ from landonce.record.database import Database
 from landonce.record.mysql import MySqlDatabase
 from landonce.record.postgres import PostgresDatabase
 from landonce.record.sqlite import SqliteDatabase
+from landonce.record.ydb import YdbDatabase
 
 DIALECTS = ("postgresql", "sqlite", "mysql", "mariadb", "yql")
 """As SQLAlchemy calls them; `ydb` in a URL is `yql` there."""
@@ -80,6 +81,8 @@ def open_database(url: URL) -> Database:
         return TargetPostgres(url)
     if dialect == "sqlite":
         return TargetSqlite(Path(str(url.database)), busy_seconds=BUSY_SECONDS)
+    if dialect == "yql":
+        return YdbDatabase(url)
     return MySqlDatabase(url)
 
 

@@ -17,6 +17,10 @@ def open_writer(sink: SqlSink, place: Place) -> BlockWriter:
         from landonce.write.sql.rows import SqliteWriter
 
         return SqliteWriter(sink, place)
+    if sink.dialect == "yql":
+        from landonce.write.sql.ydb import YdbWriter
+
+        return YdbWriter(sink, place)
     from landonce.write.sql.mysql import MySqlWriter
 
     return MySqlWriter(sink, place)

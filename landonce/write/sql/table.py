@@ -210,9 +210,13 @@ class SqlTable:
             for each in declared.fields
         ]
         kinds = (key_type(dialect), sql.Integer(), sql.BigInteger())
+        keyed = dialect == "yql" and not self.sink.key  # every table of YDB has a primary key
         if self.sink.coordinates:
             columns = [
-                *(Column(name, kind, nullable=False) for name, kind in zip(COORDINATES, kinds, strict=True)),
+                *(
+                    Column(name, kind, nullable=False, primary_key=keyed, autoincrement=False)
+                    for name, kind in zip(COORDINATES, kinds, strict=True)
+                ),
                 *columns,
             ]
         table = Table(
@@ -223,7 +227,7 @@ class SqlTable:
             mysql_engine="InnoDB",
             mysql_charset="utf8mb4",
         )
-        if self.sink.coordinates and not self.sink.key:
+        if self.sink.coordinates and not self.sink.key and not keyed:
             Index(f"{self.sink.name[:40]}_coordinates", *(table.c[name] for name in COORDINATES), unique=True)
         return table
 

@@ -3,9 +3,9 @@
     SQL                                     Arrow                                       of which databases
     ──────────────────────────────────────  ──────────────────────────────────────────  ─────────────────────────────
     BOOLEAN (MySQL: TINYINT(1))             bool                                        all
-    SMALLINT, INTEGER, BIGINT               int16, int32, int64 (SQLite: always int64)  all
-    TINYINT, … UNSIGNED                     int8, uint8 … uint64                        MySQL, YDB
-    REAL, DOUBLE PRECISION                  float, double (SQLite: always double)       all
+    SMALLINT, INTEGER, BIGINT               int16, int32, int64 (SQLite, YDB: int64)    all
+    TINYINT, … UNSIGNED                     int8, uint8 … uint64                        MySQL
+    REAL, DOUBLE PRECISION                  float, double (SQLite, YDB: double)         all
     NUMERIC(p, s)                           decimal128, up to 38 digits                 all but SQLite, which has none
     TEXT, VARCHAR(n)                        string, of at most n characters             all
     BYTEA, BLOB                             binary (base64 in JSON)                     all
@@ -59,7 +59,7 @@ def field_of(name: str, type_: Any, dialect: str, *, required: bool) -> Field:
 
 
 def _plain(type_: Any, dialect: str) -> pa.DataType:
-    loose = dialect == "sqlite"
+    loose = dialect in ("sqlite", "yql")
     kinds: tuple[tuple[type, pa.DataType], ...] = (
         (sql.Boolean, pa.bool_()),
         (sql.SmallInteger, pa.int64() if loose else pa.int16()),
@@ -76,7 +76,7 @@ def _plain(type_: Any, dialect: str) -> pa.DataType:
     if isinstance(type_, sql.Float) or type(type_).__name__ in ("REAL", "DOUBLE", "DOUBLE_PRECISION", "FLOAT"):
         single = type(type_).__name__ == "REAL" or (isinstance(type_, mysql.FLOAT))
         return pa.float32() if single and not loose else pa.float64()
-    if isinstance(type_, sql.Numeric) and not loose and type_.precision and type_.precision <= 38:
+    if isinstance(type_, sql.Numeric) and dialect != "sqlite" and type_.precision and type_.precision <= 38:
         return pa.decimal128(type_.precision, type_.scale or 0)
     raise Unsupported(f"records cannot become {type_!r} exactly".replace("()", ""))
 
