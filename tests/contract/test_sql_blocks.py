@@ -129,6 +129,8 @@ def test_what_the_database_refuses_is_named_and_leaves_nothing(site: Site) -> No
 
 def test_coordinates_that_something_else_wrote_are_named(site: Site) -> None:
     state = site.prepared((0, 3))
+    if site.url.startswith("postgresql"):  # where landonce makes none of its own
+        site.ask("CREATE UNIQUE INDEX ON events (_topic, _partition, _offset)")
     site.ask("INSERT INTO events (_topic, _partition, _offset, id) VALUES ('t', 0, 1, 1) RETURNING id")
     with pytest.raises(DuplicatePresent, match="block"):
         site.settle(state, rows(0, 1, 2))

@@ -160,6 +160,8 @@ def test_a_table_is_made_with_its_key_and_its_coordinates(tmp_path: object) -> N
     plain = SqlTable(SqlSink(f"sqlite:///{tmp_path}/x.db", "t", "p")).creation(schema)
     assert "_offset BIGINT NOT NULL" in plain
     assert "CREATE UNIQUE INDEX t_coordinates ON t (_topic, _partition, _offset)" in plain
+    copied = SqlTable(SqlSink("postgresql://h/d", "t", "p")).creation(schema)
+    assert "CREATE INDEX t_coordinates ON t USING brin (_topic, _partition, _offset)" in copied
     keyed = SqlTable(SqlSink("postgresql://h/d", "s.t", "p", key=("word",))).creation(schema)
     assert "PRIMARY KEY (word)" in keyed
     assert "INDEX" not in keyed

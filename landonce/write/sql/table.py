@@ -35,6 +35,7 @@ class Shape:
     columns: tuple[Mapping[str, Any], ...]
     unique: tuple[frozenset[str], ...]
     """Each set of columns of which no two rows may hold the same."""
+    indexed: tuple[frozenset[str], ...] = ()
     notes: tuple[Finding, ...] = ()
 
     @property
@@ -134,13 +135,15 @@ class SqlTable:
     def _index_findings(self, shape: Shape) -> Iterator[Finding]:
         if frozenset(COORDINATES) in shape.unique:
             yield Finding(Level.OK, f"{self.sink.table} is there, and no coordinates stand in it twice")
-            return
-        yield Finding(
-            Level.WARNING,
-            f"{self.sink.table} is there, and has no unique index on its coordinates: a start reads all of it, and rows that "
-            "something else copies are only found by `landonce verify`",
-            f"CREATE UNIQUE INDEX ON {self.sink.table} ({', '.join(COORDINATES)})",
-        )
+        elif frozenset(COORDINATES) in shape.indexed:
+            yield Finding(Level.OK, f"{self.sink.table} is there, and its coordinates are indexed")
+        else:
+            using = " USING brin" if self.sink.dialect == "postgresql" else ""
+            yield Finding(
+                Level.WARNING,
+                f"{self.sink.table} is there, and has no index on its coordinates: every start reads all of it",
+                f"CREATE INDEX ON {self.sink.table}{using} ({', '.join(COORDINATES)})",
+            )
 
     def look(self, floors: Iterable[tuple[Partition, int]]) -> TargetView:
         """One past the highest offset that is there, for each partition that holds any at or above its floor."""
@@ -194,7 +197,7 @@ class SqlTable:
         return "\n".join(str(each.compile(dialect=dialect)).strip() for each in made)
 
     def made(self, declared: Schema) -> Table:
-        """The key is the primary one; the coordinates of rows that are only added are unique."""
+        """The key is the primary one; the coordinates of rows that are only added have an index."""
         dialect = self.sink.dialect
         unknown = [name for name in self.sink.key if name not in declared.by_name()]
         if unknown:
@@ -228,7 +231,9 @@ class SqlTable:
             mysql_charset="utf8mb4",
         )
         if self.sink.coordinates and not self.sink.key and not keyed:
-            Index(f"{self.sink.name[:40]}_coordinates", *(table.c[name] for name in COORDINATES), unique=True)
+            brin = dialect == "postgresql"  # a unique index would cost twice as much as COPY itself
+            columns_ = [table.c[name] for name in COORDINATES]
+            Index(f"{self.sink.name[:40]}_coordinates", *columns_, unique=not brin, postgresql_using="brin")
         return table
 
     def _made_type(self, field_: Field) -> sql.TypeEngine[Any]:
@@ -283,7 +288,8 @@ class SqlTable:
             if each["unique"] and not (each.get("dialect_options") or {}).get("postgresql_where")
         ]
         unique = dict.fromkeys(frozenset(each) for each in sets if each and None not in each)
-        return Shape(columns, tuple(unique), tuple(self._notes(connection)))
+        indexed = [frozenset(filter(None, each["column_names"])) for each in found.get_indexes(name, schema=schema)]
+        return Shape(columns, tuple(unique), tuple(indexed), tuple(self._notes(connection)))
 
     def _notes(self, connection: Connection) -> Iterator[Finding]:
         """Tables that forget what was committed, or never commit anything."""
