@@ -78,7 +78,8 @@ def test_two_that_start_at_the_same_moment(pipeline: Base, tmp_path: Path) -> No
 def test_the_server_is_killed_in_the_middle_of_a_transaction(
     tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]
 ) -> None:
-    """The rows of a block are written and not committed. The driver goes on by itself once the server is back."""
+    """The rows of a block are written and not committed, and go with the server. The worker's COMMIT has no answer: it looks at
+    the block's row, and writes the block again."""
     folder, go = Path(tempfile.mkdtemp(prefix="landonce-test-")), tmp_path / "go"
     folder.chmod(0o755)
     try:
@@ -94,7 +95,6 @@ def test_the_server_is_killed_in_the_middle_of_a_transaction(
                 assert pipeline.count() == 0
                 go.touch()
                 assert run.finish() == 0, run.tail()
-                assert any(event["event"] == "trouble" for event in run.events()), "the driver never noticed"
                 pipeline.exact()
     finally:
         shutil.rmtree(folder, ignore_errors=True)

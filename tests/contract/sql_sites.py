@@ -147,3 +147,21 @@ def mariadb_site(server: LocalMariaDB, database: str, **told: Any) -> Site:
             return list(cursor.fetchall())
 
     return Site(server.url_of(database), ask, **told)
+
+
+def ydb_site(endpoint: str, table: str, **told: Any) -> Site:
+    """A live YDB: the ledger's tables are shared, and so are emptied first."""
+    from sqlalchemy import create_engine, text
+
+    url = endpoint.replace("grpc://", "ydb://", 1)
+    engine = create_engine(url.replace("ydb://", "yql+ydb://", 1), isolation_level="AUTOCOMMIT")
+
+    def ask(query: str) -> list[tuple[Any, ...]]:
+        with engine.connect() as connection:
+            found = connection.execute(text(query))
+            return [tuple(row) for row in found] if found.returns_rows else []
+
+    for name in ("schema", "pipeline", "position", "journal", "block"):
+        ask(f"DROP TABLE IF EXISTS landonce_{name}")
+    ask(f"DROP TABLE IF EXISTS {table}")
+    return Site(url, ask, table=table, **told)

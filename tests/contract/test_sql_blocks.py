@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from cutting_proxy import Cut, CuttingProxy
-from sql_sites import RECEIPT, Site, changes, mariadb_site, postgres_site, rows, sqlite_site
+from sql_sites import RECEIPT, Site, changes, mariadb_site, postgres_site, rows, sqlite_site, ydb_site
 
 from landonce.errors import DuplicatePresent, PlanPending, TargetRefused, TargetUnavailable, Unbalanced
 from landonce.local.mariadb import LocalMariaDB, installed
@@ -34,12 +35,15 @@ def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalMariaDB]:
         yield server
 
 
-@pytest.fixture(params=["postgresql", "sqlite", "mariadb"])
+_DATABASES = ["postgresql", "sqlite", "mariadb", *(["ydb"] if "YDB_ENDPOINT" in os.environ else [])]
+
+
+@pytest.fixture(params=_DATABASES)
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
     yield from _site(request, tmp_path)
 
 
-@pytest.fixture(params=["postgresql", "sqlite", "mariadb"])
+@pytest.fixture(params=_DATABASES)
 def keyed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
     yield from _site(request, tmp_path, key=("id",))
 
@@ -49,6 +53,8 @@ def _site(request: pytest.FixtureRequest, folder: Path, **told: tuple[str, ...])
         made = sqlite_site(folder, **told)
     elif request.param == "mariadb":
         made = mariadb_site(request.getfixturevalue("mariadb"), f"database{next(_databases)}", **told)
+    elif request.param == "ydb":
+        made = ydb_site(os.environ["YDB_ENDPOINT"], "events", **told)
     else:
         made = postgres_site(_new(request), **told)
     made.made()
