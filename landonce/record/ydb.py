@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from landonce.errors import LandonceError
 from landonce.record.database import Database, first_line, refused
-from landonce.record.tables import pipeline_table, position_table, schema_table
+from landonce.record.tables import SCHEMA_VERSION, pipeline_table, position_table, schema_table
 
 _REFUSED = ("IntegrityError", "ProgrammingError", "DataError", "NotSupportedError")
 
@@ -55,7 +55,7 @@ class YdbDatabase(Database):
     def updated(self, connection: Connection, comparison: ColumnElement[bool], values: Mapping[str, Any]) -> bool:
         *mine, _ = comparison.get_children()  # the last one asks for the version of the tables, which is asked here
         found = connection.execute(select(pipeline_table.c.pipeline).where(*mine)).first()  # type: ignore[arg-type]
-        if found is None or connection.scalar(select(schema_table.c.version)) is None:
+        if found is None or connection.scalar(select(schema_table.c.version)) != SCHEMA_VERSION:
             return False
         connection.execute(update(pipeline_table).where(pipeline_table.c.pipeline == found[0]).values(values))
         return True
