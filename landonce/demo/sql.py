@@ -15,7 +15,8 @@ from landonce.demo.proof import Proof, proof_of
 from landonce.demo.stage import TOPIC, InFlight, Stage
 from landonce.local.postgres import LocalPostgres
 
-_PENDING = "SELECT pending FROM landonce_pipeline WHERE pending IS NOT NULL"
+_PENDING = "SELECT pending FROM landonce_pipeline WHERE EXISTS (SELECT 1 FROM landonce_block WHERE state = 'BEFORE')"
+"""A plan with blocks that are not there yet: so a transaction that is open after this was asked is a block's."""
 _OPEN = (
     "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'landonce %' AND xact_start IS NOT NULL "
     "AND (query LIKE 'COPY%' OR query LIKE 'UPDATE%')"
@@ -37,10 +38,10 @@ class _OnSql(Stage):
 
     def in_flight(self, after: int) -> InFlight | None:
         with suppress(psycopg.Error, sqlite3.Error):
-            if self._transacting():
-                for (pending,) in self._ask(_PENDING):
-                    batch = int(json.loads(pending)["batch"])
-                    return InFlight(batch, "the transaction of a block is open") if batch > after else None
+            for (pending,) in self._ask(_PENDING):
+                batch = int(json.loads(pending)["batch"])
+                if batch > after and self._transacting():
+                    return InFlight(batch, "the transaction of a block is open")
         return None
 
     def prove(self, produced: list[int], kills: int) -> Proof:
