@@ -10,11 +10,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import clickhouse, iceberg
+from bench import clickhouse, iceberg, sql
 from bench.report import document, save
 
 ROOT = Path(__file__).parents[1]
-_ALL = {"clickhouse": clickhouse.measure, "iceberg": iceberg.measure}
+_ALL = {"clickhouse": clickhouse.measure, "iceberg": iceberg.measure, "sql": sql.measure}
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -68,6 +69,19 @@ def postgres() -> Iterator[LocalPostgres]:
             yield server
     finally:
         shutil.rmtree(folder)
+
+
+@pytest.fixture
+def new_database(postgres: LocalPostgres) -> Callable[[], str]:
+    """`new_database()` makes a database in PostgreSQL and returns its URL."""
+
+    def make() -> str:
+        name = f"database{next(_numbers)}"
+        with psycopg.connect(postgres.url.replace("+psycopg", ""), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        return postgres.url.rpartition("/")[0] + f"/{name}"
+
+    return make
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from landonce.run.session import is_remote, need_java
 from landonce.write.iceberg.recipe import FileRecipe
 from landonce.write.recipe import Recipe
 from landonce.write.sink import Finding, Level
+from landonce.write.sql.recipe import SqlRecipe
 
 
 def file(parts: Parts) -> Iterator[Finding]:
@@ -126,7 +127,7 @@ def spark(parts: Parts, world: World, *, start: bool) -> Iterator[Finding]:
     yield from _examined(parts, world.recipe)
 
 
-def _examined(parts: Parts, recipe: Recipe | FileRecipe) -> Iterator[Finding]:
+def _examined(parts: Parts, recipe: Recipe | FileRecipe | SqlRecipe) -> Iterator[Finding]:
     from pyspark.sql import SparkSession
 
     from landonce.run import transform

@@ -15,6 +15,7 @@ from landonce.write.iceberg.recipe import FileRecipe
 from landonce.write.iceberg.survey import Seen
 from landonce.write.recipe import Recipe
 from landonce.write.sink import Finding, Level
+from landonce.write.sql.recipe import SqlRecipe
 
 Look = tuple[str, Callable[[], Iterator[Finding]]]
 """A section's name, and what looks."""
@@ -49,9 +50,9 @@ class World:
     state: LedgerState | None = None
     ledger: bool = False
     """The ledger was asked; `state` is None if it has no entry."""
-    recipe: Recipe | FileRecipe | None = None
+    recipe: Recipe | FileRecipe | SqlRecipe | None = None
     table: bool = False
-    """ClickHouse's table is there."""
+    """The one table of ClickHouse, or of an SQL database, is there."""
     fit: bool = False
     """And it can hold the guarantee."""
     catalog: bool = False

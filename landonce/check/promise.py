@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from landonce.config.model import Iceberg, Pipeline
+from landonce.config.model import Iceberg, Pipeline, Sql
 from landonce.write.sink import Guarantee
 
 
@@ -25,6 +25,8 @@ def promise(config: Pipeline, guarantee: Guarantee) -> Promise:
     """What holds for this pipeline once it starts."""
     if config.sink.iceberg is not None:
         return _snapshots(config, config.sink.iceberg)
+    if config.sink.sql is not None:
+        return _transactions(config, config.sink.sql)
     why = (
         "every batch is planned in the ledger before the first byte is written, and is replayed literally after a crash",
         "a second driver fences the first by its epoch",
@@ -64,6 +66,28 @@ def _snapshots(config: Pipeline, told: Iceberg) -> Promise:
             _recovery(config),
         ),
         (*_snapshot_conditions(config, told), *_transform_condition(config), _READ_IN_TIME),
+    )
+
+
+def _transactions(config: Pipeline, told: Sql) -> Promise:
+    """Rows and the ledger change in one transaction."""
+    what = "change is applied to the table once" if told.key else "record is in the table once"
+    conditions = [
+        "the tables landonce_* are kept, backed up and restored together with the table",
+        "nothing but this pipeline writes rows with these " + ("keys" if told.key else "coordinates"),
+    ]
+    if told.key:
+        conditions.append("changes of one key come in one partition of a topic: their order is that of its offsets")
+    return Promise(
+        f"exactly once: every {what}, or in the dead letters once, or filtered",
+        (
+            "every batch is planned in the ledger before the first row is written, and is replayed literally after a crash",
+            "a block's rows and its row in the ledger change in one transaction: neither is ever there without the other",
+            "that transaction holds only while the block is claimed by its driver: whoever starts claims all blocks, waits for "
+            "transactions that are open, and makes every later one of an earlier driver roll back",
+            "a COMMIT without an answer is never guessed: the block's row says what became of it",
+        ),
+        (*conditions, *_transform_condition(config), _READ_IN_TIME),
     )
 
 

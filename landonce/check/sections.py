@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from landonce.check import clickhouse, common, iceberg
+from landonce.check import clickhouse, common, iceberg, sql
 from landonce.check.found import Check, Look, Section, World, gathered
 from landonce.check.promise import promise
 from landonce.run.assemble import Parts
 from landonce.write.iceberg.sink import IcebergSink
+from landonce.write.sql import SqlSink
+from landonce.write.sql.table import SqlTable
 
 
 def check_pipeline(parts: Parts, *, spark: bool = False) -> Check:
@@ -19,6 +21,9 @@ def check_pipeline(parts: Parts, *, spark: bool = False) -> Check:
     world = World()
     if isinstance(parts.sink, IcebergSink):
         sections = _sections(parts, world, iceberg.looks(parts, world), spark=spark)
+    elif isinstance(parts.sink, SqlSink):
+        with closing(SqlTable(parts.sink)) as table:
+            sections = _sections(parts, world, sql.looks(parts, table, world), spark=spark)
     else:
         with closing(parts.sink.target()) as target:
             sections = _sections(parts, world, clickhouse.looks(parts, target, world), spark=spark)

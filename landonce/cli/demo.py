@@ -14,6 +14,7 @@ from landonce.cli.output import out
 from landonce.demo.clickhouse import OnClickHouse
 from landonce.demo.iceberg import OnIceberg
 from landonce.demo.scenario import Demo
+from landonce.demo.sql import OnPostgres, OnSqlite
 from landonce.demo.stage import Stage
 
 
@@ -22,9 +23,16 @@ class Sink(str, Enum):
 
     CLICKHOUSE = "clickhouse"
     ICEBERG = "iceberg"
+    POSTGRES = "postgres"
+    SQLITE = "sqlite"
 
 
-_STAGES: dict[Sink, type[Stage]] = {Sink.CLICKHOUSE: OnClickHouse, Sink.ICEBERG: OnIceberg}
+_STAGES: dict[Sink, type[Stage]] = {
+    Sink.CLICKHOUSE: OnClickHouse,
+    Sink.ICEBERG: OnIceberg,
+    Sink.POSTGRES: OnPostgres,
+    Sink.SQLITE: OnSqlite,
+}
 
 
 def demo(
@@ -39,6 +47,9 @@ def demo(
 
     `--sink iceberg` lands them in an Iceberg table instead, which needs no server: the driver is killed three times, each
     time with files written and not committed, and the table's snapshots are shown at the end.
+
+    `--sink postgres` kills the driver twice and a real PostgreSQL once, and `--sink sqlite` the driver three times, each time
+    with the transaction of a block open.
 
     Example: `landonce demo --sink iceberg`
     """

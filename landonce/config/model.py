@@ -244,16 +244,62 @@ class Iceberg(Part):
         return self.table is not None and "{" not in self.table
 
 
+class Sql(Part):
+    """A table in PostgreSQL, SQLite, MySQL, MariaDB or YDB, which is also where the position is kept."""
+
+    url: SecretUrl
+    table: str = Field(min_length=1)
+    """`events`, or `schema.events`."""
+    create: bool = False
+    mode: Literal["insert", "upsert"] = "insert"
+    key: tuple[str, ...] = ()
+    """The columns that name one row, where records change rows."""
+    changes: Changes | None = None
+    """How records say what happened; without a word, each is the new row of its key, and a tombstone deletes it."""
+    evolve: bool = False
+    coordinates: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_column(cls, told: Any) -> Any:
+        if isinstance(told, dict) and isinstance(told.get("key"), str):
+            return {**told, "key": (told["key"],)}
+        return told
+
+    @model_validator(mode="after")
+    def _sound(self) -> Sql:
+        if (self.mode == "upsert") != bool(self.key):
+            raise ValueError("`mode: upsert` and `key`, the columns that name one row, go together")
+        if self.changes is not None and self.mode != "upsert":
+            raise ValueError("changes: needs `mode: upsert` and a `key`")
+        if self.evolve and self.changes is not None and self.changes.mode in ("debezium", "dms"):
+            raise ValueError(f"evolve: does not look inside the envelopes of {self.changes.mode}")
+        return self
+
+    @property
+    def meaning(self) -> Changes | None:
+        """How records change rows; None where they are rows."""
+        return self.changes or Changes(mode="upsert") if self.mode == "upsert" else None
+
+    def beside(self, folder: Path) -> Sql:
+        """A file that is named by a relative path is taken from the folder."""
+        scheme, mark, path = self.url.get_secret_value().partition(":///")
+        if not (mark and scheme.startswith("sqlite") and path) or path.startswith(("/", ":")):
+            return self
+        return self.model_copy(update={"url": SecretStr(f"{scheme}:///{folder.absolute() / path}")})
+
+
 class Sink(Part):
-    """Where records land: one of the two."""
+    """Where records land: one of the three."""
 
     clickhouse: ClickHouse | None = None
     iceberg: Iceberg | None = None
+    sql: Sql | None = None
 
     @model_validator(mode="after")
     def _one(self) -> Sink:
-        if (self.clickhouse is None) == (self.iceberg is None):
-            raise ValueError("name one sink: clickhouse or iceberg")
+        if sum(each is not None for each in (self.clickhouse, self.iceberg, self.sql)) != 1:
+            raise ValueError("name one sink: clickhouse, iceberg or sql")
         return self
 
 
@@ -302,7 +348,8 @@ class Pipeline(Part):
     transform: Transform = Transform()
     sink: Sink
     ledger: Ledger | None = None
-    """Without a word: the table itself if it is one Iceberg table, else the SQLite file `landonce.ledger`."""
+    """Without a word: the table itself if it is one Iceberg table, the target if it is an SQL database, else the SQLite file
+    `landonce.ledger`."""
     batch: Batch = Batch()
     dead_letters: DeadLetters = DeadLetters(path=Path("dead"))
     stall: Duration = Field(default=300.0, gt=0)
@@ -314,6 +361,11 @@ class Pipeline(Part):
         told = self.sink.iceberg
         if told is not None and not self.transform.empty and (told.changes is not None or told.evolve):
             raise ValueError("transform: goes with neither `changes` nor `evolve`, which take records as they are")
+        table = self.sink.sql
+        if table is not None and not self.transform.empty and (table.key or table.evolve):
+            raise ValueError("transform: goes with neither `mode: upsert` nor `evolve`, which take records as they are")
+        if table is not None and self.ledger is not None:
+            raise ValueError("ledger: with `sink.sql` the position is kept in the target database, beside the table")
         return self
 
     @property
@@ -322,12 +374,17 @@ class Pipeline(Part):
         return self.ledger is None and self.sink.iceberg is not None and self.sink.iceberg.one_table
 
     @property
+    def ledger_in_target(self) -> bool:
+        """The target database holds the ledger's tables."""
+        return self.sink.sql is not None
+
+    @property
     def outside_ledger(self) -> Ledger:
         return self.ledger or Ledger(sqlite=Path("landonce.ledger"))
 
     def beside(self, folder: Path) -> Pipeline:
         """The same, with relative paths taken from the file's own folder, wherever the command is run."""
-        ledger = None if self.own_ledger else self.outside_ledger
+        ledger = None if self.own_ledger or self.ledger_in_target else self.outside_ledger
         if ledger is not None and ledger.sqlite is not None:
             ledger = ledger.model_copy(update={"sqlite": folder / ledger.sqlite})
         dead = self.dead_letters.model_copy(update={"path": folder / self.dead_letters.path})
@@ -335,4 +392,6 @@ class Pipeline(Part):
         if sink.iceberg is not None:
             catalog = sink.iceberg.catalog.beside(folder)
             sink = sink.model_copy(update={"iceberg": sink.iceberg.model_copy(update={"catalog": catalog})})
+        if sink.sql is not None:
+            sink = sink.model_copy(update={"sql": sink.sql.beside(folder)})
         return self.model_copy(update={"ledger": ledger, "dead_letters": dead, "sink": sink})

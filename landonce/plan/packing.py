@@ -77,6 +77,14 @@ def pack(ranges: Iterable[Range], table: str, limits: Limits) -> tuple[Block, ..
     return tuple(blocks)
 
 
+def one_each(ranges: Iterable[Range], table: str, limits: Limits) -> tuple[Block, ...]:
+    """One block per partition, which is the beginning of its range: so the blocks of a partition come one after the other."""
+    return tuple(
+        Block((Range(each.partition, each.first, min(each.end, each.first + limits.block_rows)),), table, number=number)
+        for number, each in enumerate(sorted(ranges))
+    )
+
+
 def _even_size(total: int, limits: Limits) -> int:
     """A multiple of the cores as the number of blocks, once there is more than one block's worth of work."""
     blocks = math.ceil(total / limits.block_rows)

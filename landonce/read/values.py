@@ -72,6 +72,11 @@ def _string_faults(array: pa.Array, field: Field) -> list[Fault]:
     if field.pattern is not None:
         whole = pc.match_substring_regex(array, pattern=rf"\A(?:{field.pattern})\z")
         faults += unless(whole, "does not match its pattern")
+    if field.longest is not None:
+        short = pc.less_equal(pc.utf8_length(array), field.longest)
+        faults += unless(short, f"is longer than {field.longest} characters")
+    if field.without_nul:
+        faults += unless(pc.invert(pc.match_substring(array, "\0")), "holds a zero byte, which the table cannot")
     return faults
 
 

@@ -7,15 +7,15 @@ answered, and what its own errors mean. It must never decide what became of a ch
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from sqlalchemy import Connection, Executable, Inspector, inspect
+from sqlalchemy import ColumnElement, Connection, Executable, Inspector, inspect, update
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from landonce.errors import ConfigError, Halt, LandonceError
-from landonce.record.tables import schema_table
+from landonce.record.tables import pipeline_table, schema_table
 
 
 class Database(ABC):
@@ -55,6 +55,13 @@ class Database(ABC):
     @abstractmethod
     def close(self) -> None:
         """Gives connections back."""
+
+    def updated(self, connection: Connection, comparison: ColumnElement[bool], values: Mapping[str, Any]) -> bool:
+        """Updates the pipeline's row where the comparison holds; False if it does not."""
+        return connection.execute(update(pipeline_table).where(comparison).values(values)).rowcount == 1
+
+    def end_writers(self, connection: Connection, pipeline: str) -> None:  # noqa: B027  (most need not)
+        """Ends open transactions of a pipeline's workers, where they could hold a takeover up for long."""
 
     def may_exist(self) -> bool:
         """False if there is nothing that could be opened. Asked before every read, which must create nothing."""

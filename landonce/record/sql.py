@@ -1,4 +1,4 @@
-"""A ledger in an SQL database: one code for SQLite and PostgreSQL.
+"""A ledger in an SQL database: one code for all of them.
 
 A change is one transaction: the pipeline's row is updated where pipeline, epoch, owner, version and lineage are the
 old ones, then the positions that moved, then the note. What a change costs grows with what it changes, not with what
@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, insert, inspect, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, insert, inspect, select
 from sqlalchemy.exc import DBAPIError
 
 from landonce.errors import Fenced, LedgerUnavailable
@@ -116,10 +116,10 @@ class SqlLedger(Ledger):
         """True if the swap is durable, False if `old` is not what is there. Any error leaves it in doubt."""
         try:
             with self.database.writing() as connection:
-                found = update(pipeline_table).where(self._comparison(old)).values(changed_columns(old, new))
-                if connection.execute(found).rowcount != 1:
+                if not self.database.updated(connection, self._comparison(old), changed_columns(old, new)):
                     return False
                 self._move_positions(connection, old, new)
+                self._change_beside(connection, old, new)
                 if note is not None:
                     self._append(connection, note)
         except DBAPIError as failure:
@@ -127,6 +127,9 @@ class SqlLedger(Ledger):
                 return False
             raise
         return True
+
+    def _change_beside(self, connection: Connection, old: LedgerState, new: LedgerState) -> None:
+        """What else changes in the same transaction."""
 
     def _comparison(self, old: LedgerState) -> ColumnElement[bool]:
         return unchanged(old)
@@ -148,11 +151,11 @@ class SqlLedger(Ledger):
 
     def _append(self, connection: Connection, note: Note) -> None:
         """The pipeline's row is locked by its update, so no other note can take the same number."""
-        last = select(func.coalesce(func.max(journal_table.c.seq), 0)).where(journal_table.c.pipeline == self.pipeline)
+        last = connection.scalar(select(func.max(journal_table.c.seq)).where(journal_table.c.pipeline == self.pipeline))
         connection.execute(
             insert(journal_table).values(
                 pipeline=self.pipeline,
-                seq=last.scalar_subquery() + 1,
+                seq=(last or 0) + 1,
                 at=note.at,
                 action=note.action,
                 detail=note.detail,
@@ -165,6 +168,7 @@ class SqlLedger(Ledger):
                 self.database.check_ours(inspect(connection))
                 metadata.create_all(connection)
                 connection.execute(insert(schema_table), {"only": 1, "version": SCHEMA_VERSION})
+            self._create_beside(connection)
             seen = self._read_in(connection)
             if seen is not None:
                 return seen
@@ -172,6 +176,9 @@ class SqlLedger(Ledger):
             if rows := position_rows(state.pipeline, state.positions):
                 connection.execute(insert(position_table), rows)
         return state
+
+    def _create_beside(self, connection: Connection) -> None:
+        """What else must be there."""
 
     def _read(self) -> LedgerState | None:
         if not self.database.may_exist():

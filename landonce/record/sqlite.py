@@ -40,7 +40,7 @@ class SqliteDatabase(Database):
         self.place = str(self.path)
         self._busy_seconds = busy_seconds
         self.engine = create_engine(
-            URL.create("sqlite", database=str(self.path)), creator=self._connect, poolclass=NullPool
+            URL.create("sqlite", database=str(self.path)), creator=self.connect, poolclass=NullPool
         )
         event.listen(self.engine, "begin", _begin)
 
@@ -93,7 +93,7 @@ class SqliteDatabase(Database):
     def close(self) -> None:
         self.engine.dispose()
 
-    def _connect(self) -> sqlite3.Connection:
+    def connect(self) -> sqlite3.Connection:
         """`mode=rw` never makes a file; a plain read-only one could not roll back what a killed writer left."""
         connection = sqlite3.connect(
             f"{self.path.as_uri()}?mode=rw",

@@ -4,6 +4,7 @@
     landonce_pipeline   one row per pipeline: epoch, owner, version and all that is not per partition
     landonce_position   one row per pipeline and partition: first and committed
     landonce_journal    what was decided outside the ordinary flow, in order
+    landonce_block      where the ledger lives in the target: one row per block of a pending plan
 
 A row must come back as exactly the state it was made from: settling a lost answer compares them whole. Rows are
 sorted in Python, since databases sort text each in their own way.
@@ -17,6 +18,7 @@ from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import BigInteger, Column, ColumnElement, Integer, MetaData, Row, Table, Text, and_, exists
+from sqlalchemy.dialects import mysql
 
 from landonce.errors import LedgerTooNew, LedgerUnreadable
 from landonce.plan.blocks import Plan
@@ -26,6 +28,12 @@ from landonce.record.ledger import LedgerState, Position, TableMark, Totals
 SCHEMA_VERSION = 2
 
 metadata = MetaData()
+block_metadata = MetaData()
+
+_BIN = {"charset": "utf8mb4", "collation": "utf8mb4_bin"}
+_NAME = Text().with_variant(mysql.VARCHAR(255, **_BIN), "mysql", "mariadb")
+"""MySQL has no keys of any length, and would take two names that differ in upper and lower case for one."""
+_LONG = Text().with_variant(mysql.LONGTEXT(**_BIN), "mysql", "mariadb")
 
 schema_table = Table(
     "landonce_schema",
@@ -37,16 +45,16 @@ schema_table = Table(
 pipeline_table = Table(
     "landonce_pipeline",
     metadata,
-    Column("pipeline", Text, primary_key=True),
-    Column("lineage", Text, nullable=False),
+    Column("pipeline", _NAME, primary_key=True),
+    Column("lineage", _NAME, nullable=False),
     Column("epoch", BigInteger, nullable=False),
-    Column("owner", Text, nullable=False),
+    Column("owner", _NAME, nullable=False),
     Column("version", BigInteger, nullable=False),
-    Column("cluster_id", Text, nullable=False),
-    Column("topic_ids", Text, nullable=False),
-    Column("labels", Text, nullable=False),
-    Column("tables", Text, nullable=False),
-    Column("pending", Text),
+    Column("cluster_id", _NAME, nullable=False),
+    Column("topic_ids", _LONG, nullable=False),
+    Column("labels", _LONG, nullable=False),
+    Column("tables", _LONG, nullable=False),
+    Column("pending", _LONG),
     Column("batch", BigInteger, nullable=False),
     Column("landed", BigInteger, nullable=False),
     Column("dead_lettered", BigInteger, nullable=False),
@@ -56,8 +64,8 @@ pipeline_table = Table(
 position_table = Table(
     "landonce_position",
     metadata,
-    Column("pipeline", Text, primary_key=True),
-    Column("topic", Text, primary_key=True),
+    Column("pipeline", _NAME, primary_key=True),
+    Column("topic", _NAME, primary_key=True),
     Column("partition", Integer, primary_key=True, autoincrement=False),
     Column("first", BigInteger, nullable=False),
     Column("committed", BigInteger, nullable=False),
@@ -66,11 +74,23 @@ position_table = Table(
 journal_table = Table(
     "landonce_journal",
     metadata,
-    Column("pipeline", Text, primary_key=True),
+    Column("pipeline", _NAME, primary_key=True),
     Column("seq", BigInteger, primary_key=True, autoincrement=False),
-    Column("at", Text, nullable=False),
-    Column("action", Text, nullable=False),
-    Column("detail", Text, nullable=False),
+    Column("at", _NAME, nullable=False),
+    Column("action", _NAME, nullable=False),
+    Column("detail", _LONG, nullable=False),
+)
+
+block_table = Table(
+    "landonce_block",
+    block_metadata,
+    Column("pipeline", _NAME, primary_key=True),
+    Column("batch", BigInteger, primary_key=True, autoincrement=False),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("owner", _NAME, nullable=False),
+    Column("state", _NAME, nullable=False),
+    Column("receipt", _LONG),
 )
 
 

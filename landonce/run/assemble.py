@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from landonce.read.infer import infer
 from landonce.read.records import consumer_options
 from landonce.read.schema import Field, Schema
 from landonce.read.source import Start
+from landonce.record.in_target import TargetLedger
 from landonce.record.ledger import Ledger
 from landonce.record.open import postgres_ledger, sqlite_ledger
 from landonce.run import transform
@@ -28,7 +30,9 @@ from landonce.run.session import is_remote
 from landonce.run.workers import SparkWorkers
 from landonce.write.clickhouse import ClickHouseSink
 from landonce.write.recipe import Recipe
-from landonce.write.sink import Level, Target
+from landonce.write.sink import Finding, Level, Target
+from landonce.write.sql import SqlSink
+from landonce.write.sql.databases import open_database
 from landonce.write.work import work
 
 if TYPE_CHECKING:  # whoever writes to ClickHouse does not wait for PyIceberg
@@ -43,7 +47,7 @@ class Parts:
     config: Pipeline
     broker: Broker
     ledger: Ledger
-    sink: ClickHouseSink | IcebergSink
+    sink: ClickHouseSink | IcebergSink | SqlSink
 
     @property
     def clickhouse(self) -> ClickHouseSink:
@@ -53,8 +57,14 @@ class Parts:
 
     @property
     def iceberg(self) -> IcebergSink:
-        if isinstance(self.sink, ClickHouseSink):
+        if isinstance(self.sink, ClickHouseSink | SqlSink):
             raise TypeError(f"{self.sink} is not Iceberg")
+        return self.sink
+
+    @property
+    def sql(self) -> SqlSink:
+        if not isinstance(self.sink, SqlSink):
+            raise TypeError(f"{self.sink} is not an SQL database")
         return self.sink
 
     @property
@@ -68,12 +78,16 @@ def open_parts(config: Pipeline) -> Parts:
     kafka = config.source.kafka
     broker = Broker(kafka.bootstrap_servers, kafka.options)
     sink = _sink(config)
+    if isinstance(sink, SqlSink):
+        return Parts(config, broker, TargetLedger(open_database(sink.address), config.pipeline), sink)
     if config.own_ledger and not isinstance(sink, ClickHouseSink):
         return Parts(config, broker, own_ledger(sink), sink)
     return Parts(config, broker, _ledger(config), sink)
 
 
-def _sink(config: Pipeline) -> ClickHouseSink | IcebergSink:
+def _sink(config: Pipeline) -> ClickHouseSink | IcebergSink | SqlSink:
+    if config.sink.sql is not None:
+        return SqlSink.of(config.sink.sql, config.pipeline)
     if config.sink.iceberg is not None:
         from landonce.write.iceberg.sink import IcebergSink
 
@@ -92,7 +106,7 @@ def _sink(config: Pipeline) -> ClickHouseSink | IcebergSink:
 def clickhouse_of(config: Pipeline) -> ClickHouse:
     """The file's section on ClickHouse."""
     if config.sink.clickhouse is None:
-        raise ConfigError("sink: name clickhouse or iceberg.")
+        raise ConfigError("sink: name clickhouse, iceberg or sql.")
     return config.sink.clickhouse
 
 
@@ -181,7 +195,7 @@ def _declared_field(declared: Field, column: Field) -> Field:
 def make_driver(parts: Parts, target: Target, session: SparkSession, observer: Observer, *, once: bool) -> Driver:
     """A driver that is ready to run: the table is fit, the expressions are sound, the dead letters have a place."""
     config = parts.config
-    refuse_unfit(target)
+    refuse_unfit(target.check())
     dead_letters_reachable(config)
     recipe = make_recipe(parts, target)
     if recipe.transforms:
@@ -203,9 +217,9 @@ def make_driver(parts: Parts, target: Target, session: SparkSession, observer: O
     )
 
 
-def refuse_unfit(target: Target) -> None:
+def refuse_unfit(findings: Iterable[Finding]) -> None:
     """The table holds the guarantee, or nothing starts."""
-    refused = [finding for finding in target.check() if finding.level is Level.REFUSED]
+    refused = [finding for finding in findings if finding.level is Level.REFUSED]
     if refused:
         raise TableUnfit(
             "\n".join(finding.what for finding in refused),

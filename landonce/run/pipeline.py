@@ -13,7 +13,6 @@ from landonce.run.assemble import Parts, create_if_asked, make_driver, open_part
 from landonce.run.driver import Driver
 from landonce.run.observe import Observer, Silent
 from landonce.run.session import open_session
-from landonce.write.clickhouse import ClickHouseSink
 
 
 def run_pipeline(
@@ -43,10 +42,14 @@ def run_pipeline(
 def _ready(parts: Parts, observer: Observer, *, once: bool) -> Iterator[tuple[Driver, SparkSession]]:
     """The driver for the file's sink, and the session that its workers run in."""
     config = parts.config
-    if not isinstance(parts.sink, ClickHouseSink):
+    if config.sink.iceberg is not None:
         yield _ready_for_iceberg(parts, observer, once=once)
         return
-    with closing(parts.sink.target()) as target:
+    if config.sink.sql is not None:
+        with _ready_for_sql(parts, observer, once=once) as ready:
+            yield ready
+        return
+    with closing(parts.clickhouse.target()) as target:
         create_if_asked(parts, target)
         session = open_session(config.pipeline, config.spark, expressions=not config.transform.empty)
         yield make_driver(parts, target, session, observer, once=once), session
@@ -62,3 +65,15 @@ def _ready_for_iceberg(parts: Parts, observer: Observer, *, once: bool) -> tuple
     opened.append(open_session(config.pipeline, config.spark, expressions=expressions, extra=lake_conf(lake)))
     lake.upgrade()
     return make_iceberg_driver(parts, lake, opened[0], observer, once=once), opened[0]
+
+
+@contextmanager
+def _ready_for_sql(parts: Parts, observer: Observer, *, once: bool) -> Iterator[tuple[Driver, SparkSession]]:
+    from landonce.run.assemble_sql import create_sql_if_asked, make_sql_driver
+    from landonce.write.sql.table import SqlTable
+
+    config = parts.config
+    with closing(SqlTable(parts.sql)) as table:
+        create_sql_if_asked(parts, table)
+        session = open_session(config.pipeline, config.spark, expressions=not config.transform.empty)
+        yield make_sql_driver(parts, table, session, observer, once=once), session

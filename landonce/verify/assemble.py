@@ -11,15 +11,22 @@ from landonce.check.retention import Retention
 from landonce.errors import TableUnfit
 from landonce.record.ledger import LedgerState
 from landonce.run.assemble import Parts, make_recipe
+from landonce.run.assemble_sql import sql_recipe
 from landonce.verify.assemble_iceberg import IcebergTables
 from landonce.verify.audit import Auditor, Targets
-from landonce.verify.expect import Decoded, Expectation, OneTable, PlainDecoder, Transformed
+from landonce.verify.expect import Decoded, Decoder, Expectation, OneTable, PlainDecoder, Transformed
 from landonce.verify.held.clickhouse import ClickHouseRows
+from landonce.verify.held.sql import SqlKeys, SqlRows
+from landonce.verify.keyed import KeyedAudit
 from landonce.verify.letters import Letters
+from landonce.verify.sorting import Changing
 from landonce.verify.table import RowsAudit, TableAudit
 from landonce.verify.topic import PlainReader
 from landonce.write.clickhouse import ClickHouseSink
 from landonce.write.iceberg.sink import IcebergSink
+from landonce.write.sql import SqlSink
+from landonce.write.sql.recipe import SqlRecipe
+from landonce.write.sql.table import SqlTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,6 +44,22 @@ class _ClickHouse:
     def open(self, table: str) -> TableAudit:
         del table
         return RowsAudit(ClickHouseRows(self.sink))
+
+
+@dataclass(frozen=True)
+class _Sql:
+    """The one table of a pipeline that lands in an SQL database."""
+
+    table: SqlTable
+    recipe: SqlRecipe
+
+    def known(self) -> tuple[str, ...]:
+        return (self.table.sink.table,)
+
+    def open(self, table: str) -> TableAudit:
+        del table
+        key = self.table.sink.key
+        return KeyedAudit(SqlKeys(self.table, self.recipe.source), key) if key else RowsAudit(SqlRows(self.table))
 
 
 @contextmanager
@@ -70,6 +93,8 @@ def _auditor(parts: Parts, stack: ExitStack, to_end: bool) -> Auditor:
 
 def _ends(parts: Parts, state: LedgerState | None, stack: ExitStack) -> tuple[Targets, Expectation]:
     """What the tables hold, and what they should."""
+    if isinstance(parts.sink, SqlSink):
+        return _sql(parts, parts.sink, stack)
     return _iceberg(parts, state, stack) if isinstance(parts.sink, IcebergSink) else _clickhouse(parts, stack)
 
 
@@ -84,6 +109,8 @@ def _iceberg(parts: Parts, state: LedgerState | None, stack: ExitStack) -> tuple
 
 
 def _changes(parts: Parts) -> bool:
+    if isinstance(parts.sink, SqlSink):
+        return bool(parts.sink.key)
     return isinstance(parts.sink, IcebergSink) and parts.sink.told.changes is not None
 
 
@@ -99,6 +126,21 @@ def _clickhouse(parts: Parts, stack: ExitStack) -> tuple[Targets, Expectation]:
         return _ClickHouse(sink), Transformed(recipe, sorting, lambda _: recipe.target, _session(parts, stack))
     decoder = PlainDecoder(recipe.source, recipe.max_record_bytes)
     return _ClickHouse(sink), Decoded(sorting, lambda _: decoder)
+
+
+def _sql(parts: Parts, sink: SqlSink, stack: ExitStack) -> tuple[Targets, Expectation]:
+    if not sink.coordinates:
+        raise _no_coordinates()
+    table = SqlTable(sink)
+    stack.callback(table.close)
+    recipe = sql_recipe(parts, table)
+    sorting, targets = OneTable(sink.table), _Sql(table, recipe)
+    if recipe.transforms:
+        return targets, Transformed(recipe, sorting, lambda _: recipe.target, _session(parts, stack))
+    decoder: Decoder = PlainDecoder(recipe.source, recipe.max_record_bytes)
+    if recipe.changes is not None:
+        decoder = Changing(recipe.source, sink.key, recipe.changes, recipe.max_record_bytes)
+    return targets, Decoded(sorting, lambda _: decoder)
 
 
 def _no_coordinates() -> TableUnfit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 from landonce.errors import LandonceError
 from landonce.plan.ranges import Partition
 from landonce.record.ledger import Totals
+
+_KEPT = ("read", "landed", "filtered", "dead_lettered", "dead_letters", "bytes_read")
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,14 @@ class Receipt:
     """The highest offset of the rows in these files, by table and partition."""
     latest: tuple[tuple[Partition, int], ...] = ()
     """The latest timestamp of a record in each partition, in milliseconds."""
+
+    def to_json(self) -> str:
+        """The account alone, for a row of the ledger: no files, and nothing of timestamps."""
+        return json.dumps({name: getattr(self, name) for name in _KEPT}, separators=(",", ":"))
+
+    @staticmethod
+    def from_json(text: str) -> Receipt:
+        return Receipt(**json.loads(text))
 
     @property
     def balanced(self) -> bool:

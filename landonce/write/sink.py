@@ -36,6 +36,8 @@ class Guarantee(str, Enum):
     """The table has no coordinates: tokens alone, for as long as the target remembers them. Asked for by name."""
     SNAPSHOT = "snapshot"
     """Rows and position are one atomic commit, which checks position and epoch inside every attempt."""
+    TRANSACTIONAL = "transactional"
+    """Rows and the block's row in the ledger change in one transaction, which checks whose block it is."""
 
 
 class Level(str, Enum):

@@ -9,11 +9,14 @@ from contextlib import suppress
 from enum import Enum
 
 _COMMIT = b"COMMIT\x00"
+_COMMITTED = b"C\x00\x00\x00\x0bCOMMIT\x00"
+"""What the server says once a transaction holds."""
 
 
 class Cut(Enum):
     ANSWER = "the server commits, and its answer is lost"
     REQUEST = "the COMMIT never reaches the server"
+    ANSWERED = "the server commits and says so, and that is lost, however the client asks for it"
     LATE = "the client is cut off, and the COMMIT reaches the server half a second later"
 
 
@@ -51,6 +54,11 @@ class CuttingProxy:
     def _answers(self, server: socket.socket, client: socket.socket) -> None:
         with suppress(OSError):
             while data := server.recv(65536):
+                if self._armed is Cut.ANSWERED and _COMMITTED in data:
+                    self._armed = None
+                    self.cuts += 1
+                    _hang_up(server)
+                    break
                 if client not in self._muted:
                     client.sendall(data)
         _hang_up(client)
@@ -59,7 +67,7 @@ class CuttingProxy:
         with suppress(OSError):
             while data := client.recv(65536):
                 cut = self._armed
-                if cut is not None and _COMMIT in data:
+                if cut not in (None, Cut.ANSWERED) and _COMMIT in data:
                     self._armed = None
                     self.cuts += 1
                     self._cut(cut, client, server, data)

@@ -29,6 +29,9 @@ MODULES = (
     "landonce.write.marks",
     "landonce.write.own",
     "landonce.run.snapshots",
+    "landonce.record.blocks",
+    "landonce.write.transact",
+    "landonce.run.transactions",
 )
 
 
@@ -64,6 +67,9 @@ class Core:
     marks: ModuleType
     own: ModuleType
     snapshots: ModuleType
+    marks_of_blocks: ModuleType
+    transact: ModuleType
+    transactions: ModuleType
 
 
 def load(*patches: Patch) -> Core:

@@ -12,7 +12,7 @@ from landonce import errors
 from landonce.cli import app
 from landonce.config.load import parse, section
 from landonce.config.model import Pipeline
-from landonce.run import protocol, snapshots
+from landonce.run import protocol, snapshots, transactions
 from landonce.run.protocol import Step
 
 ROOT = Path(__file__).parents[2]
@@ -51,7 +51,7 @@ def test_every_explained_key_exists() -> None:
     assert named == set(keys(Pipeline))
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/iceberg.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/iceberg.md", "docs/sql.md"])
 def test_every_command_in_a_page_exists(page: str) -> None:
     known = get_command(app).commands  # type: ignore[attr-defined]
     told = set(re.findall(r"^\$ landonce (\w+)", (ROOT / page).read_text(), re.MULTILINE))
@@ -66,7 +66,7 @@ def test_every_error_is_in_the_tree() -> None:
 
 
 def test_every_step_is_in_the_story() -> None:
-    story = (protocol.__doc__ or "") + (snapshots.__doc__ or "")
+    story = "".join(each.__doc__ or "" for each in (protocol, snapshots, transactions))
     for step in Step:
         assert re.search(rf"^    {step.value}\b", story, re.MULTILINE) or step is Step.STOP
 

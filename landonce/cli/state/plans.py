@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 from landonce.cli.files import File, opened
 from landonce.cli.state.decide import Yes, decide, load, new_owner
 from landonce.cli.state.source import landed_of
@@ -9,7 +11,10 @@ from landonce.errors import NothingToDo
 from landonce.record import operate
 from landonce.run.assemble import Parts, make_recipe
 from landonce.run.assemble_iceberg import file_recipe
+from landonce.run.assemble_sql import sql_recipe
 from landonce.write.iceberg.sink import IcebergSink
+from landonce.write.sql import SqlSink
+from landonce.write.sql.table import SqlTable
 
 
 def fill(file: File, yes: Yes = False) -> None:
@@ -26,6 +31,12 @@ def fill(file: File, yes: Yes = False) -> None:
                 "there is nothing to fill: a commit to an Iceberg table lands whole, with its position, or not at all.",
                 safe="Nothing was changed.",
                 command="roll the table back to a snapshot that holds the rows; `landonce run {file}` delivers the rest again",
+            )
+        if isinstance(parts.sink, SqlSink):
+            raise NothingToDo(
+                "there is nothing to fill: a block's rows are in the table if its row in the ledger says so, and else none is.",
+                safe="Nothing was changed.",
+                command="landonce run {file}",
             )
         ledger = load(parts)
         decision = operate.fill(ledger, new_owner())
@@ -52,4 +63,7 @@ def accept_change(file: File, yes: Yes = False) -> None:
 def _fingerprint(parts: Parts) -> str:
     if isinstance(parts.sink, IcebergSink):
         return file_recipe(parts).fingerprint()
+    if isinstance(parts.sink, SqlSink):
+        with closing(SqlTable(parts.sink)) as table:
+            return sql_recipe(parts, table).fingerprint()
     return make_recipe(parts, parts.sink.target()).fingerprint()

@@ -17,6 +17,7 @@ from landonce.run.assemble import Parts
 from landonce.write.iceberg.ledger import TableLedger
 from landonce.write.iceberg.sink import IcebergSink
 from landonce.write.iceberg.survey import catalog_made, survey
+from landonce.write.sql import SqlSink
 from landonce.write.standing import Standing, Status, standing_of
 
 _LISTED = 5
@@ -101,6 +102,8 @@ def _kept(parts: Parts) -> dict[str, Any]:
             "uuid": own.uuid if own else None,
             "snapshot": own.standing.snapshot if own and own.standing else None,
         }
+    if isinstance(parts.sink, SqlSink):
+        return {"target": str(parts.sink)}
     path = parts.config.outside_ledger.sqlite
     return {"sqlite": str(path)} if path is not None else {"postgres": True}
 
@@ -109,6 +112,8 @@ def _say_kept(kept: dict[str, Any]) -> str:
     if "table" in kept:
         snapshot = f", snapshot {kept['snapshot']}" if kept["snapshot"] else ""
         return f"the table {kept['table']} itself, branch {kept['branch']}{snapshot}"
+    if "target" in kept:
+        return f"the tables landonce_* beside the table, in {kept['target']}"
     return f"the file {kept['sqlite']}" if "sqlite" in kept else "PostgreSQL"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from enum import Enum
 from typing import Annotated
 
@@ -17,8 +18,11 @@ from landonce.read.source import SourceView, Start
 from landonce.record import operate
 from landonce.record.ledger import LedgerState
 from landonce.run.assemble import Parts
+from landonce.run.transacting import look_by_name as look_in_table
 from landonce.write.iceberg.sink import IcebergSink
 from landonce.write.sink import Target, look_by_name, wait_out
+from landonce.write.sql import SqlSink
+from landonce.write.sql.table import SqlTable
 from landonce.write.target import TargetView
 
 
@@ -76,6 +80,12 @@ def rebase(
             )
             decide(parts, file, ledger, decision, yes=yes)
             return
+        if isinstance(parts.sink, SqlSink):
+            with closing(SqlTable(parts.sink)) as table:
+                seen = _held(table, ledger, view)
+            decision = operate.rebase(ledger, view, seen, new_owner(), to=start, drop_pending=drop_pending)
+            decide(parts, file, ledger, decision, yes=yes)
+            return
         target = parts.sink.target()
         held = _held(target, ledger, view)
         decision = operate.rebase(ledger, view, held, new_owner(), to=start, drop_pending=drop_pending)
@@ -87,12 +97,15 @@ def rebase(
         decide(parts, file, ledger, decision, yes=yes, before=settle)
 
 
-def _held(target: Target, ledger: LedgerState, view: SourceView) -> TargetView:
+def _held(target: Target | SqlTable, ledger: LedgerState, view: SourceView) -> TargetView:
     """How far the target holds each partition, by the topics' own names."""
     if not target.exists():
         return TargetView(())
     known = {*ledger.committed(), *(partition for partition, _ in view.extents)}
-    return look_by_name(target, ledger, [(each, 0) for each in known])
+    floors = [(each, 0) for each in known]
+    return (
+        look_in_table(target, ledger, floors) if isinstance(target, SqlTable) else look_by_name(target, ledger, floors)
+    )
 
 
 def _wait_out(target: Target, plan: Plan) -> None:
@@ -102,9 +115,12 @@ def _wait_out(target: Target, plan: Plan) -> None:
 
 
 def landed_of(parts: Parts, ledger: LedgerState, ranges: tuple[Range, ...]) -> str:
-    """How much of these ranges ClickHouse holds; silent where it cannot be asked."""
+    """How much of these ranges the target holds; silent where it cannot be asked."""
     labelled = [Range(ledger.labelled(each.partition), each.first, each.end) for each in ranges]
     try:
+        if isinstance(parts.sink, SqlSink):
+            with closing(SqlTable(parts.sink)) as table:
+                return f"The target holds {table.count(labelled)} rows of these offsets now." if table.exists() else ""
         return f"The target holds {parts.clickhouse.writer().count(labelled)} rows of these offsets now."
     except (Transient, Halt):
         return ""

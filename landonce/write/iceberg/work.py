@@ -6,7 +6,6 @@ Files count only once the driver has committed them, so a task that Spark runs a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -16,11 +15,9 @@ from landonce.errors import LandonceError
 from landonce.failpoints import reach
 from landonce.plan.blocks import Kind
 from landonce.plan.ranges import Partition
-from landonce.read.changes import ChangeDecoder, Changes
-from landonce.read.decode import JsonDecoder
-from landonce.read.fanout import NOWHERE, Decode, Rows, Sheaf, Sorting, cropped, landed
+from landonce.read.decoders import decoder_of
+from landonce.read.fanout import NOWHERE, Sheaf, Sorting, cropped, landed
 from landonce.read.route import Routed, routes
-from landonce.read.schema import Schema
 from landonce.write.conform import chosen, conform, misfit
 from landonce.write.iceberg.coordinates import COLUMNS, renamed
 from landonce.write.iceberg.evolve import unknown_fields
@@ -157,7 +154,7 @@ def sorting(recipe: FileRecipe, task: FileTask) -> Sorting:
     return Sorting(
         routing=recipe.routing,
         decoders={
-            each.name: _decoder(each.schema, each.identity, recipe.changes, recipe.max_record_bytes)
+            each.name: decoder_of(each.schema, each.identity, recipe.changes, recipe.max_record_bytes)
             for each in recipe.tables
             if each.name not in others
         },
@@ -180,36 +177,6 @@ def floors_of(floors: tuple[tuple[Partition, int], ...] | None, task: FileTask) 
     if floors is None:
         return {each.partition: NOWHERE for each in task.block.ranges}
     return dict(floors)
-
-
-@lru_cache(maxsize=512)
-def _decoder(schema: Schema, identity: tuple[str, ...], changes: Changes | None, max_record_bytes: int) -> Decode:
-    """One per worker and table: it learns how a topic writes its times."""
-    if changes is not None:
-        decoder = ChangeDecoder(schema, identity, changes, max_record_bytes=max_record_bytes)
-
-        def decode_changes(values: pa.BinaryArray, messages: list[Message]) -> Rows:
-            told = decoder.decode(values, pa.array(list(map(Message.key, messages)), pa.binary()))
-            return Rows(
-                told.table,
-                _plain(told.kept),
-                tuple((each.index, each.reason) for each in told.rejects),
-                _plain(told.filtered),
-            )
-
-        return decode_changes
-    plain = JsonDecoder(schema, max_record_bytes=max_record_bytes)
-
-    def decode(values: pa.BinaryArray, messages: list[Message]) -> Rows:
-        del messages
-        told = plain.decode(values)
-        return Rows(told.table, _plain(told.kept), tuple((each.index, each.reason) for each in told.rejects))
-
-    return decode
-
-
-def _plain(indexes: pa.Int64Array) -> np.ndarray:
-    return np.asarray(indexes.to_numpy(), np.int64)
 
 
 def _wants(recipe: FileRecipe, sheaf: Sheaf) -> tuple[Wants, ...]:

@@ -1,0 +1,100 @@
+"""Blocks of a pending plan that have a row of their own, where the ledger lives in the target. Pure.
+
+    PREPARE   one row per block, BEFORE, with the claim (epoch and owner) of the driver that prepared it
+    write     a block's rows and its flip to AFTER are one transaction, which holds only under the row's own claim
+    ACQUIRE   every row gets the claim of the new driver: it waits for open transactions, and no later one holds
+    RECORD    all rows are AFTER, and go
+
+A row is found by the block's number, which stays when an operator drops other blocks of the plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from landonce import errors
+from landonce.record.ledger import LedgerState
+
+
+class Mark(str, Enum):
+    """Whether a block's rows are in the table."""
+
+    BEFORE = "BEFORE"
+    AFTER = "AFTER"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Who may flip a block. The owner is random, so that a restored database that hands out an epoch twice still fences."""
+
+    epoch: int
+    owner: str
+
+    @staticmethod
+    def of(state: LedgerState) -> Claim:
+        return Claim(state.epoch, state.owner)
+
+
+@dataclass(frozen=True)
+class BlockRow:
+    """What the target says of one block."""
+
+    number: int
+    claim: Claim
+    mark: Mark
+    receipt: str | None = None
+
+
+def flippable(claim: Claim) -> dict[str, object]:
+    """The columns of a block's row, and what they must hold, for its transaction to go on."""
+    return {"epoch": claim.epoch, "owner": claim.owner, "state": Mark.BEFORE.value}
+
+
+@dataclass(frozen=True)
+class BlockChange:
+    """What becomes of the blocks' rows in the transaction that changes the ledger. In this order."""
+
+    removed: int | None = None
+    """The batch whose rows go."""
+    claim: Claim | None = None
+    """What all rows that stay are claimed by from now on."""
+    added: tuple[int, ...] = ()
+    """Blocks that get a row."""
+
+
+def block_change(old: LedgerState, new: LedgerState) -> BlockChange:
+    """Whatever the change of the ledger is, it says by itself what its blocks need."""
+    before = old.pending.batch if old.pending else None
+    after = new.pending.batch if new.pending else None
+    if new.pending is not None and before != after:
+        return BlockChange(before, None, tuple(block.number for block in new.pending.blocks))
+    return BlockChange(
+        removed=before if after is None else None,
+        claim=Claim.of(new) if after is not None and Claim.of(old) != Claim.of(new) else None,
+    )
+
+
+def may_change(old: LedgerState, new: LedgerState, rows: tuple[BlockRow, ...]) -> None:
+    """Raises where the plan would be forgotten with blocks that are in the table, or recorded without some that are not."""
+    if old.pending is None or block_change(old, new).removed is None:
+        return
+    landed = {row.number for row in rows if row.mark is Mark.AFTER}
+    committed = new.committed()
+    for block in old.pending.blocks:
+        kept = [each for each in block.ranges if old.label(each.partition.topic) == new.label(each.partition.topic)]
+        past = [committed.get(each.partition, each.end) >= each.end for each in kept]
+        if block.number in landed and not all(past):
+            raise errors.PlanPending(
+                f"block {block} of batch {old.pending.batch} is in the table, and its plan would be forgotten: its records "
+                "would be delivered again.",
+                safe="Nothing was changed.",
+                command="landonce run {file} --once   (settles the plan first)",
+            )
+        if block.number not in landed and new.epoch == old.epoch and any(past):
+            raise errors.Unbalanced(
+                f"block {block} of batch {old.pending.batch} is not in the table, and its batch was to be recorded.",
+                safe="The position did not move. The database was restored to an earlier state while the pipeline ran; if it was "
+                "not, this is a defect in landonce: please report it.",
+                command="landonce run {file}",
+            )

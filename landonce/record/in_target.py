@@ -1,0 +1,70 @@
+"""A ledger that lives in the target database, with a row for each block of the pending plan (`blocks`).
+
+Whatever changes the ledger changes the blocks' rows in the same transaction. A takeover writes its claim to all of them, so
+it waits for the transactions of earlier workers that are open, and no later one of theirs finds its row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, and_, delete, insert, select, update
+
+from landonce.record.blocks import BlockRow, Claim, Mark, block_change, may_change
+from landonce.record.ledger import LedgerState
+from landonce.record.sql import SqlLedger
+from landonce.record.tables import block_metadata, block_table
+
+
+class TargetLedger(SqlLedger):
+    """Keeps one pipeline's state beside its table."""
+
+    def blocks(self, batch: int) -> tuple[BlockRow, ...]:
+        """The rows of a batch that is pending."""
+
+        def read() -> tuple[BlockRow, ...]:
+            with self.database.reading() as connection:
+                return self._blocks(connection, batch)
+
+        return self._patiently(read, safe="Nothing was changed.")
+
+    def _blocks(self, connection: Connection, batch: int) -> tuple[BlockRow, ...]:
+        found = connection.execute(select(block_table).where(self._mine(), block_table.c.batch == batch))
+        return tuple(sorted((block_row(each) for each in found), key=lambda each: each.number))
+
+    def _create_beside(self, connection: Connection) -> None:
+        block_metadata.create_all(connection)
+
+    def _change_beside(self, connection: Connection, old: LedgerState, new: LedgerState) -> None:
+        told = block_change(old, new)
+        if told.claim is not None:
+            self.database.end_writers(connection, self.pipeline)
+            claim = {"epoch": told.claim.epoch, "owner": told.claim.owner}
+            connection.execute(update(block_table).where(self._mine()).values(claim))
+        if told.removed is not None:
+            may_change(old, new, self._blocks(connection, told.removed))
+            connection.execute(delete(block_table).where(and_(self._mine(), block_table.c.batch == told.removed)))
+        if told.added and new.pending is not None:
+            connection.execute(
+                insert(block_table), [new_row(self.pipeline, new.pending.batch, each, new) for each in told.added]
+            )
+
+    def _mine(self) -> Any:
+        return block_table.c.pipeline == self.pipeline
+
+
+def new_row(pipeline: str, batch: int, number: int, state: LedgerState) -> dict[str, Any]:
+    """A block that nobody has written yet."""
+    return {
+        "pipeline": pipeline,
+        "batch": batch,
+        "number": number,
+        "epoch": state.epoch,
+        "owner": state.owner,
+        "state": Mark.BEFORE.value,
+        "receipt": None,
+    }
+
+
+def block_row(row: Any) -> BlockRow:
+    return BlockRow(row.number, Claim(row.epoch, row.owner), Mark(row.state), row.receipt)

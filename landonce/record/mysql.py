@@ -1,0 +1,110 @@
+"""A ledger in MySQL or MariaDB, for pipelines whose table is there too. InnoDB only: other engines have no transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import URL, Connection, Executable, create_engine, text
+from sqlalchemy.dialects.mysql import insert
+from sqlalchemy.exc import DBAPIError
+
+from landonce.errors import LandonceError
+from landonce.record.database import Database, first_line, misplaced, passes_by_itself, refused
+from landonce.record.tables import position_table
+
+_CONNECT_SECONDS = 5
+_ANSWER_SECONDS = 60
+_LOCK_SECONDS = 5
+_NO_ENTRY = {1044, 1045, 1049, 1698}
+_NO_RIGHT = {1142, 1143, 1227}
+_NO_TABLE = 1146
+_PASSING = {1205, 1213, 1040, 1053, 1290}
+"""A lock, a deadlock, too many connections, a server that ends or may not be written just now."""
+
+
+class MySqlDatabase(Database):
+    """One database of one server."""
+
+    def __init__(self, url: URL) -> None:
+        self.engine = create_engine(
+            mysql_url(url), connect_args=connect_arguments(url), pool_size=1, max_overflow=-1, hide_parameters=True
+        )
+        self.place = f"{url.get_backend_name()}://{url.host or ''}/{url.database or ''}"
+        self._secrets = (str(url.password),) if url.password else ()
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        with self._transaction("REPEATABLE READ") as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        with self._transaction("READ COMMITTED") as connection:
+            yield connection
+
+    @contextmanager
+    def creating(self) -> Iterator[Connection]:
+        """Making a table ends a transaction here; a lock by name makes those that do so take turns."""
+        with self.writing() as connection:
+            connection.execute(text("SELECT GET_LOCK('landonce', 10)"))
+            try:
+                yield connection
+            finally:
+                connection.execute(text("SELECT RELEASE_LOCK('landonce')"))
+
+    def upsert_positions(self) -> Executable:
+        new = insert(position_table)
+        return new.on_duplicate_key_update(first=new.inserted.first, committed=new.inserted.committed)
+
+    def reason(self, failure: DBAPIError) -> str:
+        return first_line(failure, self._secrets)
+
+    def fault(self, failure: DBAPIError) -> LandonceError | None:
+        code, said = error_code(failure.orig), self.reason(failure)
+        if code in _NO_ENTRY:
+            return misplaced(f"the database {self.place} lets nobody in: {said}.", "correct the URL in {file}")
+        if code in _NO_RIGHT:
+            return misplaced(
+                f"the database {self.place} refused: {said}.",
+                "grant the user CREATE, or SELECT, INSERT, UPDATE and DELETE on the tables landonce_*",
+            )
+        passing = code in _PASSING or ((code is None or code >= 2000) and passes_by_itself(failure))
+        return None if passing else refused(self.place, said)
+
+    def no_tables(self, failure: DBAPIError) -> bool:
+        return error_code(failure.orig) == _NO_TABLE
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+    @contextmanager
+    def _transaction(self, isolation: str) -> Iterator[Connection]:
+        with self.engine.connect().execution_options(isolation_level=isolation) as connection, connection.begin():
+            connection.execute(text(f"SET SESSION innodb_lock_wait_timeout = {_LOCK_SECONDS}"))
+            yield connection
+
+
+def mysql_url(url: URL) -> URL:
+    """By the driver that landonce brings."""
+    return url if "+" in url.drivername else url.set(drivername=f"{url.drivername}+pymysql")
+
+
+def connect_arguments(url: URL) -> dict[str, Any]:
+    """Nothing waits for ever; text is all of Unicode; times are in UTC; values that do not fit are errors."""
+    told: dict[str, Any] = {
+        "connect_timeout": _CONNECT_SECONDS,
+        "read_timeout": _ANSWER_SECONDS,
+        "write_timeout": _ANSWER_SECONDS,
+        "charset": "utf8mb4",
+        "init_command": "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_BACKSLASH_ESCAPES', "
+        f"wait_timeout = {_ANSWER_SECONDS}",
+    }
+    return {name: value for name, value in told.items() if name not in url.query}
+
+
+def error_code(failure: BaseException | None) -> int | None:
+    """MySQL's own number of an error; from 2000 on it is the client's."""
+    told = getattr(failure, "args", ())
+    return told[0] if told and isinstance(told[0], int) else None

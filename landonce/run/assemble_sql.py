@@ -1,0 +1,129 @@
+"""From a pipeline file to a driver that writes to an SQL database."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pyspark.sql import SparkSession
+
+from landonce.commit.publish import Letters
+from landonce.config.model import Sql
+from landonce.errors import ConfigError
+from landonce.read.changes import Changes
+from landonce.read.schema import Field, Schema
+from landonce.read.source import Start
+from landonce.record.in_target import TargetLedger
+from landonce.run import transform
+from landonce.run.assemble import Parts, dead_letters_reachable, declared_schema, refuse_unfit, sampled_schema
+from landonce.run.driver import Driver
+from landonce.run.observe import Observer
+from landonce.run.pace import Pace
+from landonce.run.transacting import Transacting
+from landonce.run.transactions import Settings
+from landonce.run.workers import SparkWorkers
+from landonce.write.sql.recipe import SqlRecipe
+from landonce.write.sql.table import SqlTable
+from landonce.write.sql.work import sow, work
+
+
+def sql_of(parts: Parts) -> Sql:
+    """The file's section on the database."""
+    if parts.config.sink.sql is None:
+        raise ConfigError("sink: name clickhouse, iceberg or sql.")
+    return parts.config.sink.sql
+
+
+def create_sql_if_asked(parts: Parts, table: SqlTable) -> bool:
+    """Creates the table from the declared schema, or from a sample, if the file asks for it and there is none."""
+    if not sql_of(parts).create or table.exists():
+        return False
+    table.create(declared_schema(parts.config) or sampled_schema(parts))
+    return True
+
+
+def sql_recipe(parts: Parts, table: SqlTable) -> SqlRecipe:
+    """What a record is decoded to and what the table takes, and that the one can become the other."""
+    config, told = parts.config, sql_of(parts)
+    declared = declared_schema(config)
+    if config.transform.select and declared is None:
+        raise ConfigError(
+            "transform.select: the table's columns say nothing about the records; declare `source.kafka.schema`."
+        )
+    target = table.schema(declared if not config.transform.select else None)
+    source = declared if config.transform.select and declared else _source(declared, target, evolve=told.evolve)
+    how = told.meaning
+    return SqlRecipe(
+        pipeline=config.pipeline,
+        consumer=tuple(sorted(parts.consumer.items())),
+        source=source,
+        target=target,
+        sink=parts.sql,
+        dead_letters=config.dead_letters.path,
+        max_record_bytes=config.source.kafka.max_record_bytes,
+        block_bytes=config.batch.block_bytes,
+        select=config.transform.select,
+        where=config.transform.where,
+        changes=Changes(how.mode, how.field, how.insert, how.update, how.delete) if how is not None else None,
+        evolve=told.evolve,
+        declared=declared.fingerprint() if declared is not None else "",
+    )
+
+
+def _source(declared: Schema | None, table: Schema, *, evolve: bool) -> Schema:
+    """The table decides the types, and a declaration which fields there are and must be; columns that were added since
+    are filled too, where the table may evolve."""
+    if declared is None:
+        return table
+    columns, named = table.by_name(), declared.by_name()
+    unknown = [name for name in named if name not in columns]
+    if unknown:
+        raise ConfigError(
+            f"source.kafka.schema: the table has no column {', '.join(map(repr, unknown))} that landonce writes."
+        )
+    missing = [name for name, each in columns.items() if each.required and name not in named]
+    if missing:
+        raise ConfigError(f"source.kafka.schema: lacks {', '.join(map(repr, missing))}, which the table requires.")
+    fields = [_declared(each, columns[each.name]) for each in declared.fields]
+    return Schema((*fields, *(each for name, each in columns.items() if evolve and name not in named)))
+
+
+def _declared(declared: Field, column: Field) -> Field:
+    return replace(column, required=declared.required or column.required, scale=declared.scale)
+
+
+def make_sql_driver(parts: Parts, table: SqlTable, session: SparkSession, observer: Observer, *, once: bool) -> Driver:
+    """A driver that is ready to run: the table is fit, the expressions are sound, the dead letters have a place."""
+    config, ledger = parts.config, parts.ledger
+    if not isinstance(ledger, TargetLedger):
+        raise TypeError("the ledger of a database is in it")
+    refuse_unfit(table.check())
+    dead_letters_reachable(config)
+    recipe = sql_recipe(parts, table)
+    if recipe.transforms:
+        transform.examine(session, recipe)
+    workers = SparkWorkers(session, work, sow)
+    settings = Settings(
+        table=parts.sql.table,
+        fingerprint=recipe.fingerprint(),
+        start=Start(config.source.kafka.start),
+        once=once,
+        keyed=bool(parts.sql.key),
+    )
+    return Driver(
+        pipeline=config.pipeline,
+        topics=config.source.kafka.topics,
+        broker=parts.broker,
+        ledger=ledger,
+        hands=Transacting(
+            settings,
+            recipe,
+            lambda: sql_recipe(parts, table),
+            table,
+            workers,
+            Letters(config.dead_letters.path, config.pipeline),
+            ledger,
+        ),
+        pace=Pace(config.batch, 0.0, workers.parallelism),
+        stall=config.stall,
+        observer=observer,
+    )

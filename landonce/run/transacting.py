@@ -1,0 +1,107 @@
+"""The hands for databases: workers land blocks in transactions, and the blocks' rows say which of them are there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from landonce.commit.publish import Letters
+from landonce.plan.ranges import Partition
+from landonce.read.evolution import Evolution, merge
+from landonce.record.blocks import Claim, Mark
+from landonce.record.in_target import TargetLedger
+from landonce.record.ledger import LedgerState
+from landonce.run import transactions
+from landonce.run.hands import Hands
+from landonce.run.protocol import Commit, Look
+from landonce.run.transactions import Open, Settings, WriteBlocks
+from landonce.write.receipt import BlockResult, Fate, Receipt
+from landonce.write.sql.recipe import SqlRecipe, SqlTask
+from landonce.write.sql.table import SqlTable
+from landonce.write.target import TargetView
+
+_PAUSE = 1.0
+
+
+class Workers(Protocol):
+    """Whoever writes blocks."""
+
+    def write(self, recipe: SqlRecipe, tasks: Sequence[SqlTask]) -> tuple[BlockResult, ...]: ...
+
+
+@dataclass
+class Transacting(Hands):
+    """Performs the effects of `transactions`."""
+
+    settings: Settings
+    recipe: SqlRecipe
+    again: Callable[[], SqlRecipe]
+    """The recipe for the table as it is now."""
+    table: SqlTable
+    workers: Workers
+    letters: Letters
+    ledger: TargetLedger
+
+    @property
+    def once(self) -> bool:  # type: ignore[override]
+        return self.settings.once
+
+    def begin(self) -> transactions.Next:
+        return transactions.begin(self.settings)
+
+    def advance(self, driver: transactions.Driver, reply: transactions.Reply) -> transactions.Next:
+        return transactions.advance(driver, reply)
+
+    def perform(self, effect: Any, held: LedgerState) -> Any:
+        if isinstance(effect, Look):
+            return look_by_name(self.table, held, effect.floors)
+        if isinstance(effect, WriteBlocks):
+            return self._write(effect, held)
+        if isinstance(effect, Open):
+            self._open(effect)
+            return None
+        if isinstance(effect, Commit):
+            self.letters.publish(effect.plan, held, [receipt.dead_letters for receipt in effect.receipts])
+            return None
+        raise TypeError(f"not an effect: {effect!r}")
+
+    def _open(self, effect: Open) -> None:
+        wanted = merge(each for each in effect.wants if isinstance(each, Evolution))
+        types = {path[0]: shape.type() for path, shape in wanted.added}
+        self.table.add({name: type_ for name, type_ in types.items() if type_ is not None})
+        self.recipe = self.again()
+
+    def _write(self, effect: WriteBlocks, held: LedgerState) -> tuple[BlockResult, ...]:
+        """Blocks that landed before a crash are not read again: their rows hold their receipts."""
+        rows = {row.number: row for row in self.ledger.blocks(effect.plan.batch)}
+        done, tasks = [], []
+        for index in effect.indexes:
+            row = rows.get(effect.plan.blocks[index].number)
+            if row is not None and row.mark is Mark.AFTER and row.receipt is not None:
+                done.append(BlockResult(index, Fate.LANDED, Receipt.from_json(row.receipt)))
+            else:
+                tasks.append(self._task(effect, index, held))
+        results = self.workers.write(self.recipe, tasks) if tasks else ()
+        if any(result.fate is Fate.DOUBTFUL for result in results):
+            time.sleep(_PAUSE)
+        return (*done, *results)
+
+    def _task(self, effect: WriteBlocks, index: int, held: LedgerState) -> SqlTask:
+        return SqlTask(
+            index=index,
+            batch=effect.plan.batch,
+            plan=self.letters.stem(effect.plan, held),
+            block=effect.plan.blocks[index],
+            claim=Claim.of(held),
+            final=effect.final,
+            labels=held.labels,
+        )
+
+
+def look_by_name(table: SqlTable, ledger: LedgerState, floors: Sequence[tuple[Partition, int]]) -> TargetView:
+    """As `SqlTable.look`, asked and answered by the topics' own names: the table knows them by their labels."""
+    names = {ledger.labelled(partition): partition for partition, _ in floors}
+    seen = table.look([(ledger.labelled(partition), floor) for partition, floor in floors])
+    return TargetView(tuple((names[partition], end) for partition, end in seen.ends))

@@ -1,0 +1,140 @@
+"""What a table in an SQL database holds, asked window by window. Reads only, with statements of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+from sqlalchemy import BigInteger, Integer, Text, and_, column, func, select, table
+
+from landonce.plan.ranges import Partition
+from landonce.read.schema import Schema, is_uuid
+from landonce.verify.held.port import LAST, Doubled, Held, HeldKeys
+from landonce.verify.judge import Counted
+from landonce.verify.keys import OFFSET, PLACE, UNKNOWN, plain
+from landonce.write.sql.table import SqlTable
+
+Query = Any
+"""A `select` of SQLAlchemy's, whatever its columns are."""
+_TOPIC: Any = column("_topic", Text)
+_NUMBER: Any = column("_partition", Integer)
+_OFFSET: Any = column("_offset", BigInteger)
+_AT_ONCE = 50_000
+
+
+class _Asked:
+    """One table. One that is not there holds nothing, and `notes` say so."""
+
+    def __init__(self, opened: SqlTable) -> None:
+        self._opened = opened
+        self.name = opened.sink.table
+        self.there = opened.exists()
+        self.rows = table(opened.sink.name, schema=opened.sink.schema)
+
+    def ask(self, query: Query) -> list[Any]:
+        return [row for batch in self.stream(query) for row in batch] if self.there else []
+
+    def stream(self, query: Query) -> Iterator[Sequence[Any]]:
+        with self._opened.reading() as connection:
+            found = connection.execution_options(yield_per=_AT_ONCE).execute(query.select_from(self.rows))
+            yield from found.partitions()
+
+    def notes(self) -> tuple[str, ...]:
+        return () if self.there else (f"there is no table {self.name}.",)
+
+
+class SqlRows(Held):
+    """The coordinates in one table. `_topic` is the label of a topic."""
+
+    def __init__(self, opened: SqlTable) -> None:
+        self._asked = _Asked(opened)
+        self.name = self._asked.name
+
+    def notes(self) -> tuple[str, ...]:
+        return self._asked.notes()
+
+    def counted(self, partition: Partition, first: int, end: int) -> Counted:
+        return self._counted(_per_offset(partition, first, end))
+
+    def repeated(self, partition: Partition, first: int, end: int) -> Counted:
+        return self._counted(_per_offset(partition, first, end).having(func.count() > 1))
+
+    def count(self, partition: Partition, first: int, end: int = LAST) -> int:
+        return int(self._one(select(func.count()).where(_within(partition, first, end))) or 0)
+
+    def lowest(self, partition: Partition, first: int, end: int = LAST) -> int | None:
+        found = self._one(select(func.min(_OFFSET)).where(_within(partition, first, end)))
+        return int(found) if found is not None else None
+
+    def partitions(self, labels: Iterable[str]) -> tuple[tuple[str, int, int], ...]:
+        query = select(_TOPIC, _NUMBER, func.count()).where(_TOPIC.in_(sorted(labels))).group_by(_TOPIC, _NUMBER)
+        return tuple(sorted((str(label), int(number), int(rows)) for label, number, rows in self._asked.ask(query)))
+
+    def _one(self, query: Query) -> Any:
+        found = self._asked.ask(query)
+        return found[0][0] if found else None
+
+    def _counted(self, query: Query) -> Counted:
+        found = np.array([tuple(row) for row in self._asked.ask(query)], np.int64).reshape(-1, 2)
+        return Counted(found[:, 0], found[:, 1])
+
+
+def _within(partition: Partition, first: int, end: int) -> Any:
+    return and_(partition.topic == _TOPIC, partition.number == _NUMBER, first <= _OFFSET, end > _OFFSET)
+
+
+def _per_offset(partition: Partition, first: int, end: int) -> Query:
+    return (
+        select(_OFFSET, func.count()).where(_within(partition, first, end)).group_by(_OFFSET).order_by(_OFFSET)
+    )  # fmt: skip
+
+
+class SqlKeys(HeldKeys):
+    """The keys in one table, with the coordinates of their last changes. All of them are in memory at once, in columns."""
+
+    def __init__(self, opened: SqlTable, schema: Schema) -> None:
+        self._asked = _Asked(opened)
+        self.name = self._asked.name
+        self._key = opened.sink.key
+        self._types = {each.name: each.type for each in schema.fields}
+
+    def rows(self, places: Mapping[Partition, int]) -> pa.Table | None:
+        if not self._asked.there:
+            return None
+        query: Query = select(*(column(name) for name in self._key), _TOPIC, _NUMBER, _OFFSET)
+        found = [self._table(batch, places) for batch in self._asked.stream(query)]
+        return pa.concat_tables(found) if found else None
+
+    def doubled(self) -> tuple[Doubled, ...]:
+        return ()
+
+    def as_of(self) -> str:
+        return ""
+
+    def notes(self) -> tuple[str, ...]:
+        return self._asked.notes()
+
+    def _table(self, batch: Sequence[Any], places: Mapping[Partition, int]) -> pa.Table:
+        *keys, topics, numbers, offsets = zip(*batch, strict=True)
+        named = {name: _array(values, self._types[name]) for name, values in zip(self._key, keys, strict=True)}
+        place = [
+            places.get(Partition(topic, number), UNKNOWN) if topic is not None else UNKNOWN
+            for topic, number in zip(topics, numbers, strict=True)
+        ]
+        offset = [UNKNOWN if each is None else each for each in offsets]
+        table_ = plain(pa.table(named))
+        return table_.append_column(PLACE, pa.array(place, pa.int64())).append_column(
+            OFFSET, pa.array(offset, pa.int64())
+        )
+
+
+def _array(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    """As the decoder of the pipeline makes them: SQLite gives times as text, PostgreSQL UUIDs as objects."""
+    if is_uuid(type_):
+        return pa.array([UUID(str(each)).bytes for each in values], pa.binary(16))
+    if values and isinstance(values[0], str) and not pa.types.is_string(type_):
+        return pa.array(values, pa.string()).cast(type_)
+    return pa.array(values, type_)

@@ -1,0 +1,52 @@
+"""A block's transaction in MySQL and MariaDB, through PyMySQL, which joins the rows of `executemany` to long statements."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pymysql
+from sqlalchemy.dialects.mysql.pymysql import MySQLDialect_pymysql
+from sqlalchemy.engine.interfaces import DBAPIModule
+
+from landonce.record.mysql import connect_arguments, error_code, mysql_url
+from landonce.write.sql.rows import RowWriter
+from landonce.write.sql.statements import words_of
+from landonce.write.sql.writer import Trouble
+
+_PASSING = {1205, 1213, 1040, 1053, 1180, 1290, 1317, 3024}
+_DUPLICATE = 1062
+_CLIENTS_OWN = 2000
+_LONGEST = 4 * 2**20
+"""Bytes of one statement."""
+
+
+class _Cursor(pymysql.cursors.Cursor):
+    max_stmt_length = _LONGEST
+
+
+class MySqlWriter(RowWriter):
+    """An update counts the rows that it found, and its row's lock is waited for."""
+
+    words = words_of("mysql")
+    failures = pymysql.MySQLError
+    begin = "START TRANSACTION"
+
+    def _connect(self) -> Any:
+        url = mysql_url(self._sink.address)
+        dialect = MySQLDialect_pymysql()
+        dialect.dbapi = cast(DBAPIModule, pymysql)
+        _, told = dialect.create_connect_args(url)
+        connection = pymysql.connect(**{**connect_arguments(url), **told, "cursorclass": _Cursor})
+        with connection.cursor() as cursor:
+            cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        return connection
+
+    def _trouble(self, error: Exception) -> Trouble:
+        code = error_code(error)
+        lost = code is None or code == 0 or code >= _CLIENTS_OWN
+        return Trouble(
+            str(error.args[-1] if error.args else error),
+            passing=lost or code in _PASSING,
+            answered=not lost,
+            duplicate=code == _DUPLICATE,
+        )

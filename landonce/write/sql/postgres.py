@@ -1,0 +1,167 @@
+"""A block's transaction in PostgreSQL, through ADBC: rows go from Arrow by COPY, on the connection that flips the block.
+
+What was answered is on disk, even where the server's default is `synchronous_commit=off`. A worker that stops in the middle
+does not hold the block for ever: the server ends sessions that stand in a transaction, and a takeover ends them at once.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import adbc_driver_manager
+import pyarrow as pa
+import pyarrow.compute as pc
+from adbc_driver_postgresql import dbapi
+from psycopg.conninfo import make_conninfo
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+
+from landonce.read.changes import OPERATION
+from landonce.read.images import DELETE
+from landonce.record.blocks import BlockRow, Claim, Mark
+from landonce.record.postgres import postgres_url
+from landonce.write.sql.databases import session_name
+from landonce.write.sql.sink import SqlSink
+from landonce.write.sql.statements import (
+    GONE,
+    STAGED,
+    Place,
+    flip_statement,
+    merge_statement,
+    purge_statement,
+    read_statement,
+    staging_statement,
+    words_of,
+)
+from landonce.write.sql.writer import BlockWriter, Trouble
+
+_CONNECT_SECONDS = 5
+_IDLE = "60s"
+_LOCK = "20s"
+_WORDS = words_of("postgresql")
+_DURABLE = (
+    "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' "
+    "ELSE current_setting('synchronous_commit') END, false), "
+    f"set_config('lock_timeout', '{_LOCK}', false), set_config('idle_in_transaction_session_timeout', '{_IDLE}', false)"
+)
+_PASSING = ("08", "40", "53", "55", "57", "58", "25006", "72")
+"""Connections, serialization and deadlocks, resources, locks, an operator's hand, the system, a standby."""
+
+
+class PostgresWriter(BlockWriter):
+    """One connection of one block."""
+
+    def __init__(self, sink: SqlSink, place: Place) -> None:
+        self._sink, self._place = sink, place
+        self._connection: Any = None
+        self._cursor: Any = None
+        try:
+            self._connection = dbapi.connect(conninfo(sink), autocommit=True)
+            self._cursor = self._connection.cursor()
+            self._ask(_DURABLE)
+        except adbc_driver_manager.Error as error:
+            self.close()
+            raise trouble_of(error) from None
+
+    def flip(self, claim: Claim, receipt: str) -> bool:
+        self._do("BEGIN")
+        return bool(self._ask(*flip_statement(_WORDS, self._place, claim, receipt)))
+
+    def read(self) -> BlockRow | None:
+        found = self._ask(*read_statement(_WORDS, self._place))
+        for number, epoch, owner, mark, receipt in found:
+            return BlockRow(number, Claim(epoch, owner), Mark(mark), receipt)
+        return None
+
+    def write(self, rows: pa.Table) -> None:
+        rows = landing(rows)
+        if not self._sink.key:
+            self._copy(rows, self._sink.name, schema=self._sink.schema)
+            return
+        gone = pc.equal(rows.column(OPERATION), DELETE)
+        rows = rows.drop_columns([OPERATION])
+        self._merge(rows.filter(pc.invert(gone)))
+        self._purge(rows.filter(gone))
+
+    def commit(self) -> None:
+        self._do("COMMIT")
+
+    def close(self) -> None:
+        for each in (self._cursor, self._connection):
+            with suppress(adbc_driver_manager.Error):
+                if each is not None:
+                    each.close()
+
+    def _merge(self, rows: pa.Table) -> None:
+        if rows.num_rows:
+            self._stage(rows, STAGED)
+            self._do(merge_statement(_WORDS, self._sink.table, rows.column_names, self._sink.key))
+
+    def _purge(self, rows: pa.Table) -> None:
+        if rows.num_rows:
+            self._stage(rows.select([*self._sink.key, *self._beside()]), GONE)
+            self._do(purge_statement(_WORDS, self._sink.table, self._sink.key, self._beside()))
+
+    def _beside(self) -> tuple[str, ...]:
+        return tuple(each for each in self._sink.beside if each not in self._sink.key)
+
+    def _stage(self, rows: pa.Table, temporary: str) -> None:
+        self._do(staging_statement(_WORDS, temporary, self._sink.table, rows.column_names))
+        self._copy(rows, temporary, temporary=True)
+
+    def _copy(self, rows: pa.Table, table: str, *, schema: str | None = None, temporary: bool = False) -> None:
+        try:
+            self._cursor.adbc_ingest(
+                table, rows, mode="append", db_schema_name=None if temporary else schema, temporary=temporary
+            )
+        except adbc_driver_manager.Error as error:
+            raise trouble_of(error) from None
+
+    def _do(self, statement: str) -> None:
+        try:
+            self._cursor.execute(statement)
+        except adbc_driver_manager.Error as error:
+            raise trouble_of(error) from None
+
+    def _ask(self, statement: str, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+        try:
+            self._cursor.execute(statement, parameters or None)
+            return list(self._cursor.fetchall())
+        except adbc_driver_manager.Error as error:
+            raise trouble_of(error) from None
+
+
+def landing(rows: pa.Table) -> pa.Table:
+    """As COPY takes them: a UUID is its sixteen bytes."""
+    for at, each in enumerate(rows.schema):
+        if each.type == pa.uuid():
+            storage = pa.chunked_array([chunk.storage for chunk in rows.column(at).chunks], pa.binary(16))
+            rows = rows.set_column(at, each.name, storage)
+    return rows
+
+
+def conninfo(sink: SqlSink) -> str:
+    """What libpq is told: the URL, and that nothing waits for ever."""
+    _, told = PGDialect_psycopg().create_connect_args(postgres_url(sink.address))
+    told = {name: value for name, value in told.items() if name not in ("context", "prepare_threshold")}
+    defaults = {
+        "connect_timeout": _CONNECT_SECONDS,
+        "target_session_attrs": "read-write",
+        "keepalives_idle": 30,
+        "tcp_user_timeout": 60_000,
+    }
+    return str(make_conninfo(**{**defaults, **told, "application_name": session_name(sink.pipeline)}))
+
+
+def trouble_of(error: adbc_driver_manager.Error) -> Trouble:
+    """What PostgreSQL said, and whether it said it."""
+    state = error.sqlstate or ""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = lines[0] if lines else type(error).__name__
+    over = not state or state.startswith(("08", "57P0"))
+    return Trouble(
+        said,
+        passing=not state or state.startswith(_PASSING),
+        answered=not over,
+        duplicate=state == "23505",
+    )

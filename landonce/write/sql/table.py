@@ -1,0 +1,339 @@
+"""The table as the driver sees it: is it there, what does it take, is it fit, what does it hold, and making it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+from sqlalchemy import Column, Connection, Index, MetaData, Table, and_, func, inspect, or_, select, text
+from sqlalchemy import types as sql
+from sqlalchemy.exc import DBAPIError, NoSuchTableError
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from landonce import errors
+from landonce.plan.ranges import Partition, Range
+from landonce.read.schema import Field, Schema
+from landonce.record.database import Database
+from landonce.write.sink import COORDINATES, Finding, Level
+from landonce.write.sql.databases import engine_of, open_database
+from landonce.write.sql.sink import SqlSink
+from landonce.write.sql.types import Unsupported, column_type, field_of, key_type
+from landonce.write.target import TargetView
+
+_LONGEST_NAME = 63
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The columns of a table, as the database reflects them."""
+
+    columns: tuple[Mapping[str, Any], ...]
+    unique: tuple[frozenset[str], ...]
+    """Each set of columns of which no two rows may hold the same."""
+    indexed: tuple[frozenset[str], ...] = ()
+    notes: tuple[Finding, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(each["name"] for each in self.columns)
+
+
+@dataclass
+class SqlTable:
+    """One table. Opening asks nothing."""
+
+    sink: SqlSink
+    database: Database = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.database = open_database(self.sink.address)
+
+    def close(self) -> None:
+        self.database.close()
+
+    def exists(self) -> bool:
+        if not self.database.may_exist():
+            return False
+        with self.reading() as connection:
+            return bool(inspect(connection).has_table(self.sink.name, schema=self.sink.schema))
+
+    def shape(self) -> Shape:
+        with self.reading() as connection:
+            return self._shape(connection)
+
+    def schema(self, declared: Schema | None = None) -> Schema:
+        """What records must hold. A column that need not be told and has a default is left to it, unless it is declared."""
+        named = declared.by_name() if declared is not None else {}
+        fields = []
+        for each in self.shape().columns:
+            found = self._field(each, told=each["name"] in named)
+            if isinstance(found, Field):
+                fields.append(found)
+        return Schema(tuple(fields))
+
+    def _field(self, column: Mapping[str, Any], *, told: bool) -> Field | str | None:
+        """None for what is not written; a reason for what should be, and cannot."""
+        name = column["name"]
+        if name in self.sink.beside or column.get("computed") is not None or column.get("identity") is not None:
+            return None
+        required = not column["nullable"]
+        if not told and required and (column.get("default") is not None or column.get("autoincrement") is True):
+            return None
+        try:
+            return field_of(name, column["type"], self.sink.dialect, required=required)
+        except Unsupported as reason:
+            return f"column {name}: {reason}" if required or told else None
+
+    def check(self) -> tuple[Finding, ...]:
+        """Whether the table holds the guarantee, and what else is worth knowing."""
+        return tuple(self._findings(self.shape()))
+
+    def _findings(self, shape: Shape) -> Iterator[Finding]:
+        yield from shape.notes
+        missing = [name for name in self.sink.beside if name not in shape.names]
+        if missing:
+            yield Finding(
+                Level.REFUSED,
+                f"the table {self.sink.table} has no column {', '.join(missing)}",
+                "; ".join(self._adding(missing)) + ", or say `coordinates: false` (then `verify` cannot audit it)",
+            )
+        for each in shape.columns:
+            if isinstance(reason := self._field(each, told=False), str):
+                yield Finding(Level.REFUSED, reason, "give the column a default, make it nullable, or change its type")
+        if self.sink.key:
+            yield from self._key_findings(shape)
+        elif self.sink.coordinates and not missing:
+            yield from self._index_findings(shape)
+
+    def _key_findings(self, shape: Shape) -> Iterator[Finding]:
+        unknown = [name for name in self.sink.key if name not in shape.names]
+        if unknown:
+            yield Finding(
+                Level.REFUSED, f"key: the table has no column {', '.join(unknown)}", "correct `key` in {file}"
+            )
+        elif frozenset(self.sink.key) not in shape.unique:
+            listed = ", ".join(self.sink.key)
+            yield Finding(
+                Level.REFUSED,
+                f"nothing keeps the table from holding a key ({listed}) twice, so rows cannot be changed by it",
+                f"CREATE UNIQUE INDEX ON {self.sink.table} ({listed})",
+            )
+        elif self.sink.dialect in ("mysql", "mariadb") and len(shape.unique) > 1:
+            yield Finding(
+                Level.REFUSED,
+                "the table has another unique key, and MySQL changes the row that any of them finds",
+                "drop the other unique keys",
+            )
+        else:
+            yield Finding(Level.OK, f"{self.sink.table} is there, and no key stands in it twice")
+
+    def _index_findings(self, shape: Shape) -> Iterator[Finding]:
+        if frozenset(COORDINATES) in shape.unique:
+            yield Finding(Level.OK, f"{self.sink.table} is there, and no coordinates stand in it twice")
+        elif frozenset(COORDINATES) in shape.indexed:
+            yield Finding(Level.OK, f"{self.sink.table} is there, and its coordinates are indexed")
+        else:
+            using = " USING brin" if self.sink.dialect == "postgresql" else ""
+            yield Finding(
+                Level.WARNING,
+                f"{self.sink.table} is there, and has no index on its coordinates: every start reads all of it",
+                f"CREATE INDEX ON {self.sink.table}{using} ({', '.join(COORDINATES)})",
+            )
+
+    def look(self, floors: Iterable[tuple[Partition, int]]) -> TargetView:
+        """One past the highest offset that is there, for each partition that holds any at or above its floor."""
+        asked = tuple(floors)
+        if not asked or not self.sink.coordinates:
+            return TargetView(())
+        table = self._coordinates
+        topic, number, offset = (table.c[name] for name in COORDINATES)
+        with self.reading() as connection:
+            ends = [
+                (partition, connection.scalar(select(func.max(offset)).where(
+                    topic == partition.topic, number == partition.number, offset >= floor
+                )))
+                for partition, floor in asked
+            ]  # fmt: skip
+        return TargetView(tuple((partition, int(end) + 1) for partition, end in ends if end is not None))
+
+    def count(self, ranges: Iterable[Range]) -> int:
+        """How many rows are there of these offsets."""
+        columns = self._coordinates
+        topic, number, offset = (columns.c[name] for name in COORDINATES)
+        wanted = [
+            and_(
+                topic == each.partition.topic, number == each.partition.number, offset >= each.first, offset < each.end
+            )
+            for each in ranges
+        ]
+        if not wanted or not self.sink.coordinates:
+            return 0
+        with self.reading() as connection:
+            return int(connection.scalar(select(func.count()).select_from(columns).where(or_(*wanted))) or 0)
+
+    @cached_property
+    def _coordinates(self) -> Table:
+        kinds = (key_type(self.sink.dialect), sql.Integer(), sql.BigInteger())
+        columns = [Column(name, kind) for name, kind in zip(COORDINATES, kinds, strict=True)]
+        return Table(self.sink.name, MetaData(), *columns, schema=self.sink.schema)
+
+    # Making it.
+
+    def create(self, declared: Schema) -> None:
+        """Harmless if it is there."""
+        table = self.made(declared)
+        with self._creating() as connection:
+            table.create(connection, checkfirst=True)
+
+    def creation(self, declared: Schema) -> str:
+        """What `create` would say."""
+        table, dialect = self.made(declared), engine_of(self.database).dialect
+        made: list[Any] = [CreateTable(table), *(CreateIndex(each) for each in sorted(table.indexes, key=str))]
+        return "\n".join(str(each.compile(dialect=dialect)).strip() for each in made)
+
+    def made(self, declared: Schema) -> Table:
+        """The key is the primary one; the coordinates of rows that are only added have an index."""
+        dialect = self.sink.dialect
+        unknown = [name for name in self.sink.key if name not in declared.by_name()]
+        if unknown:
+            raise errors.ConfigError(f"sink.sql.key: the records have no field {', '.join(unknown)}.")
+        columns = [
+            Column(
+                each.name,
+                self._made_type(each),
+                primary_key=each.name in self.sink.key,
+                nullable=not (each.required or each.name in self.sink.key),
+                autoincrement=False,
+            )
+            for each in declared.fields
+        ]
+        kinds = (key_type(dialect), sql.Integer(), sql.BigInteger())
+        keyed = dialect == "yql" and not self.sink.key  # every table of YDB has a primary key
+        if self.sink.coordinates:
+            columns = [
+                *(
+                    Column(name, kind, nullable=False, primary_key=keyed, autoincrement=False)
+                    for name, kind in zip(COORDINATES, kinds, strict=True)
+                ),
+                *columns,
+            ]
+        table = Table(
+            self.sink.name,
+            MetaData(),
+            *columns,
+            schema=self.sink.schema,
+            mysql_engine="InnoDB",
+            mysql_charset="utf8mb4",
+        )
+        if self.sink.coordinates and not self.sink.key and not keyed:
+            brin = dialect == "postgresql"  # a unique index would cost twice as much as COPY itself
+            columns_ = [table.c[name] for name in COORDINATES]
+            Index(f"{self.sink.name[:40]}_coordinates", *columns_, unique=not brin, postgresql_using="brin")
+        return table
+
+    def _made_type(self, field_: Field) -> sql.TypeEngine[Any]:
+        if field_.name in self.sink.key and pt.is_string(field_.type):
+            return key_type(self.sink.dialect)
+        return column_type(field_.type, self.sink.dialect, field_.name)
+
+    def add(self, wanted: Mapping[str, pa.DataType]) -> tuple[str, ...]:
+        """Adds the columns that are not there. Gives the names of those that it added."""
+        with self._creating() as connection:
+            there = {each.lower() for each in self._shape(connection).names}
+            added = []
+            for name, type_ in sorted(wanted.items()):
+                if name.lower() in there or len(name.encode()) > _LONGEST_NAME:
+                    continue
+                connection.execute(text(self._addition(name, column_type(type_, self.sink.dialect, name))))
+                there.add(name.lower())
+                added.append(name)
+        return tuple(added)
+
+    def _addition(self, name: str, type_: sql.TypeEngine[Any]) -> str:
+        dialect = engine_of(self.database).dialect
+        prepare = dialect.identifier_preparer
+        table = ".".join(prepare.quote_identifier(part) for part in self.sink.table.split("."))
+        spelled = dialect.type_compiler_instance.process(type_.dialect_impl(dialect))
+        return f"ALTER TABLE {table} ADD COLUMN {prepare.quote_identifier(name)} {spelled}".replace(":", "\\:")
+
+    def _adding(self, names: Iterable[str]) -> Iterator[str]:
+        kinds: dict[str, sql.TypeEngine[Any]] = dict(
+            zip(COORDINATES, (key_type(self.sink.dialect), sql.Integer(), sql.BigInteger()), strict=True)
+        )
+        return (self._addition(name, kinds[name]) for name in names)
+
+    # Asking.
+
+    def _shape(self, connection: Connection) -> Shape:
+        found = inspect(connection)
+        name, schema = self.sink.name, self.sink.schema
+        try:
+            columns = tuple(dict(each) for each in found.get_columns(name, schema=schema))
+        except NoSuchTableError:
+            raise errors.TableUnfit(
+                f"there is no table {self.sink.table}, or the user may not see it.",
+                safe="Nothing was read or written.",
+                command="create it, or say `create: true` in {file} and let landonce do it",
+            ) from None
+        sets: list[list[Any]] = [found.get_pk_constraint(name, schema=schema)["constrained_columns"]]
+        sets += [each["column_names"] for each in found.get_unique_constraints(name, schema=schema)]
+        sets += [
+            each["column_names"]
+            for each in found.get_indexes(name, schema=schema)
+            if each["unique"] and not (each.get("dialect_options") or {}).get("postgresql_where")
+        ]
+        unique = dict.fromkeys(frozenset(each) for each in sets if each and None not in each)
+        indexed = [frozenset(filter(None, each["column_names"])) for each in found.get_indexes(name, schema=schema)]
+        return Shape(columns, tuple(unique), tuple(indexed), tuple(self._notes(connection)))
+
+    def _notes(self, connection: Connection) -> Iterator[Finding]:
+        """Tables that forget what was committed, or never commit anything."""
+        name, schema = self.sink.name, self.sink.schema
+        if self.sink.dialect == "postgresql":
+            asked = text("SELECT relpersistence, relkind FROM pg_class WHERE oid = to_regclass(:name)")
+            quoted = ".".join(f'"{part}"' for part in self.sink.table.split("."))
+            found = connection.execute(asked, {"name": quoted}).one_or_none()
+            if found is not None and (found[0] != "p" or found[1] not in "rp"):
+                yield Finding(
+                    Level.REFUSED,
+                    f"{self.sink.table} is no ordinary table: an unlogged or temporary one is empty after a crash, and its "
+                    "ledger is not",
+                    f"ALTER TABLE {self.sink.table} SET LOGGED",
+                )
+        if self.sink.dialect in ("mysql", "mariadb"):
+            asked = text(
+                "SELECT engine FROM information_schema.tables WHERE table_name = :name AND table_schema = "
+                "COALESCE(:schema, DATABASE())"
+            )
+            engine = connection.scalar(asked, {"name": name, "schema": schema})
+            if str(engine).lower() != "innodb":
+                yield Finding(
+                    Level.REFUSED,
+                    f"{self.sink.table} has the engine {engine}, which has no transactions",
+                    f"ALTER TABLE {self.sink.table} ENGINE = InnoDB",
+                )
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A transaction in which all reads see one moment."""
+        with self._told(), self.database.reading() as connection:
+            yield connection
+
+    @contextmanager
+    def _creating(self) -> Iterator[Connection]:
+        with self._told(), self.database.creating() as connection:
+            yield connection
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except DBAPIError as failure:
+            fault = self.database.fault(failure)
+            said = self.database.reason(failure)
+            raise (fault or errors.TargetUnavailable(f"{self.database.place}: {said}")) from None

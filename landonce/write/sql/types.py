@@ -1,0 +1,145 @@
+"""Types of SQL databases and Arrow's: which stand for which, exactly. Pure.
+
+    SQL                                     Arrow                                       of which databases
+    ──────────────────────────────────────  ──────────────────────────────────────────  ─────────────────────────────
+    BOOLEAN (MySQL: TINYINT(1))             bool                                        all
+    SMALLINT, INTEGER, BIGINT               int16, int32, int64 (SQLite, YDB: int64)    all
+    TINYINT, … UNSIGNED                     int8, uint8 … uint64                        MySQL
+    REAL, DOUBLE PRECISION                  float, double (SQLite, YDB: double)         all
+    NUMERIC(p, s)                           decimal128, up to 38 digits                 all but SQLite, which has none
+    TEXT, VARCHAR(n)                        string, of at most n characters             all
+    BYTEA, BLOB                             binary (base64 in JSON)                     all
+    DATE, TIMESTAMP, TIMESTAMPTZ            date32, microseconds, the latter in UTC     all
+    UUID, ENUM                              uuid, string of a closed set                PostgreSQL
+
+A column of another type is left to its default, or refused where it has none. It is never approximated.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+from sqlalchemy import types as sql
+from sqlalchemy.dialects import mysql, postgresql
+
+from landonce.errors import ConfigError
+from landonce.read.schema import Field, is_uuid
+
+_DAY = 86_400
+_MICROSECONDS = 10**6
+_MYSQL_DATE = (-354_285, 2_932_896)
+"""The years 1000 to 9999, in days."""
+_MYSQL_TIMESTAMP = (1, 2**31 - 1)
+_MYSQL_INTEGERS = {
+    "TINYINT": (pa.int8(), pa.uint8()),
+    "SMALLINT": (pa.int16(), pa.uint16()),
+    "INTEGER": (pa.int32(), pa.uint32()),
+    "BIGINT": (pa.int64(), pa.uint64()),
+}
+
+
+class Unsupported(Exception):
+    """A type that records cannot become exactly. The message names it."""
+
+
+def field_of(name: str, type_: Any, dialect: str, *, required: bool) -> Field:
+    """What a record must hold for a column, as the database reflects it."""
+    if dialect in ("mysql", "mariadb") and (found := _of_mysql(name, type_, required)) is not None:
+        return found
+    if isinstance(type_, sql.Enum):
+        return Field(name, pa.string(), required, allowed=frozenset(type_.enums))
+    if isinstance(type_, sql.String):
+        return Field(name, pa.string(), required, longest=type_.length, without_nul=dialect == "postgresql")
+    if isinstance(type_, sql.DateTime):
+        utc = bool(getattr(type_, "timezone", False))
+        return Field(name, pa.timestamp("us", tz="UTC" if utc else None), required)
+    return Field(name, _plain(type_, dialect), required)
+
+
+def _plain(type_: Any, dialect: str) -> pa.DataType:
+    loose = dialect in ("sqlite", "yql")
+    kinds: tuple[tuple[type, pa.DataType], ...] = (
+        (sql.Boolean, pa.bool_()),
+        (sql.SmallInteger, pa.int64() if loose else pa.int16()),
+        (sql.BigInteger, pa.int64()),
+        (sql.Integer, pa.int64() if loose else pa.int32()),
+        (sql.LargeBinary, pa.binary()),
+        (sql.Date, pa.date32()),
+    )
+    for kind, arrow in kinds:
+        if isinstance(type_, kind):
+            return arrow
+    if isinstance(type_, sql.Uuid) and dialect == "postgresql":
+        return pa.uuid()
+    if isinstance(type_, sql.Float) or type(type_).__name__ in ("REAL", "DOUBLE", "DOUBLE_PRECISION", "FLOAT"):
+        single = type(type_).__name__ == "REAL" or (isinstance(type_, mysql.FLOAT))
+        return pa.float32() if single and not loose else pa.float64()
+    if isinstance(type_, sql.Numeric) and dialect != "sqlite" and type_.precision and type_.precision <= 38:
+        return pa.decimal128(type_.precision, type_.scale or 0)
+    raise Unsupported(f"records cannot become {type_!r} exactly".replace("()", ""))
+
+
+def _of_mysql(name: str, type_: Any, required: bool) -> Field | None:
+    kind = type(type_).__name__
+    if kind == "TINYINT" and type_.display_width == 1:
+        return Field(name, pa.bool_(), required)
+    if kind in _MYSQL_INTEGERS:
+        return Field(name, _MYSQL_INTEGERS[kind][bool(type_.unsigned)], required)
+    if kind == "DATE":
+        return Field(name, pa.date32(), required, bounds=_MYSQL_DATE)
+    if kind in ("DATETIME", "TIMESTAMP"):
+        bounds = tuple(each * _DAY * _MICROSECONDS for each in (_MYSQL_DATE[0], _MYSQL_DATE[1] + 1))
+        if kind == "TIMESTAMP":
+            bounds = tuple(each * _MICROSECONDS for each in _MYSQL_TIMESTAMP)
+        digits = type_.fsp or 0
+        zone = "UTC" if kind == "TIMESTAMP" else None
+        return Field(
+            name, pa.timestamp("us", tz=zone), required, bounds=(bounds[0], bounds[1] - 1), digits=digits
+        )  # fmt: skip
+    return None
+
+
+def column_type(type_: pa.DataType, dialect: str, name: str) -> sql.TypeEngine[Any]:
+    """What a column is made as, so that `field_of` gives the same type back."""
+    if dialect == "sqlite" and pt.is_decimal(type_):
+        raise _not_here(name, "SQLite has no exact decimals; declare it as STRING or DOUBLE")
+    plain: dict[pa.DataType, sql.TypeEngine[Any]] = {
+        pa.bool_(): sql.Boolean(),
+        pa.int8(): sql.SmallInteger(),
+        pa.int16(): sql.SmallInteger(),
+        pa.int32(): sql.Integer(),
+        pa.int64(): sql.BigInteger(),
+        pa.float32(): sql.REAL().with_variant(mysql.FLOAT(), "mysql", "mariadb"),
+        pa.float64(): sql.Double(),
+        pa.string(): sql.Text().with_variant(mysql.LONGTEXT(charset="utf8mb4"), "mysql", "mariadb"),
+        pa.binary(): sql.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb"),
+        pa.date32(): sql.Date(),
+    }
+    if type_ in plain:
+        return plain[type_]
+    if pt.is_timestamp(type_):
+        return _timestamp(type_, name)
+    if pt.is_decimal128(type_):
+        return sql.Numeric(type_.precision, type_.scale)
+    if is_uuid(type_) and dialect == "postgresql":
+        return postgresql.UUID(as_uuid=False)
+    raise _not_here(name, f"{type_} is no type of a column here; `select` parts of it, or make text of it with to_json")
+
+
+def _timestamp(type_: pa.TimestampType, name: str) -> sql.TypeEngine[Any]:
+    if type_.unit == "ns":
+        raise _not_here(name, "times have microseconds here; declare TIMESTAMP or TIMESTAMP(3)")
+    return sql.DateTime(timezone=type_.tz is not None).with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
+
+
+def key_type(dialect: str) -> sql.TypeEngine[Any]:
+    """Text that can be part of a key, and in which upper and lower case differ."""
+    if dialect in ("mysql", "mariadb"):
+        return mysql.VARCHAR(255, charset="utf8mb4", collation="utf8mb4_bin")
+    return sql.Text()
+
+
+def _not_here(name: str, why: str) -> ConfigError:
+    return ConfigError(f"sink.sql.create: column {name!r}: {why}.")

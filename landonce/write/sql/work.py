@@ -1,0 +1,150 @@
+"""What a Spark task does with one block: read, decode, and land it in one transaction with its row in the ledger.
+
+A task that Spark runs again does the same again: the block's row says whether the first run landed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import Message
+
+from landonce import errors
+from landonce.failpoints import reach
+from landonce.plan.ranges import Partition
+from landonce.read.changes import OPERATION
+from landonce.read.decoders import decoder_of
+from landonce.read.evolution import Evolution, observed
+from landonce.read.fanout import Sheaf, Sorting, landed
+from landonce.read.harvest import Rejected
+from landonce.read.route import Routing, Rule
+from landonce.write.conform import chosen, conform, misfit
+from landonce.write.land import failed
+from landonce.write.letters import stage_letters
+from landonce.write.receipt import BlockResult, Fate, Receipt
+from landonce.write.sink import COORDINATES
+from landonce.write.sql.opened import open_writer
+from landonce.write.sql.recipe import SqlRecipe, SqlTask
+from landonce.write.sql.statements import Place
+from landonce.write.sql.writer import settle_block
+from landonce.write.work import Reaped
+
+
+def work(recipe: SqlRecipe, task: SqlTask) -> BlockResult:
+    """One block, from Kafka to the table."""
+    try:
+        sheaf = _sorting(recipe, task).gather(
+            task.block.ranges, dict(recipe.consumer), dict(task.labels), recipe.most_bytes
+        )
+        reach("read.after")
+        wants = _wants(recipe, sheaf) if recipe.evolve and not task.final else None
+        if wants is not None:
+            return BlockResult(task.index, Fate.WAITING, wants=wants)
+        rows = sheaf.rows(recipe.sink.table, len(task.block.ranges) > 1)
+        receipt = Receipt(
+            read=sheaf.read,
+            landed=landed(sheaf),
+            filtered=sheaf.filtered,
+            dead_lettered=len(sheaf.rejected),
+            bytes_read=sheaf.bytes_read,
+        )
+        return _deliver(recipe, task, rows, receipt, tuple(sheaf.rejected), sheaf.messages)
+    except Exception as error:
+        return failed(task, error)
+
+
+def sow(recipe: SqlRecipe, task: SqlTask, rows: pa.Table, told: Reaped | errors.LandonceError) -> BlockResult:
+    """The rows of one block that expressions were evaluated on."""
+    try:
+        if isinstance(told, errors.LandonceError):
+            raise told
+        kept = chosen(rows)
+        fitting, misfits = conform(kept, recipe.target, COORDINATES)
+        rejected = (*told.rejected, *(misfit(dict(task.labels), kept, at, reason) for at, reason in misfits))
+        receipt = Receipt(
+            read=told.read,
+            landed=fitting.num_rows,
+            filtered=rows.num_rows - kept.num_rows,
+            dead_lettered=len(rejected),
+            bytes_read=told.bytes_read,
+        )
+        return _deliver(recipe, task, fitting, receipt, rejected, None)
+    except Exception as error:
+        return failed(task, error)
+
+
+def _deliver(
+    recipe: SqlRecipe,
+    task: SqlTask,
+    rows: pa.Table | None,
+    receipt: Receipt,
+    rejected: tuple[Rejected, ...],
+    messages: Mapping[tuple[Partition, int], Message] | None,
+) -> BlockResult:
+    """Stages dead letters, and lands the rows with the receipt in the block's row."""
+    receipt = replace(receipt, dead_letters=stage_letters(recipe, task, rejected, messages))
+    reach("stage.after")
+    place = Place(recipe.pipeline, task.batch, task.block.number)
+    settled = settle_block(
+        lambda: open_writer(recipe.sink, place),
+        task.claim,
+        receipt.to_json(),
+        _shaped(recipe, rows) if rows is not None else pa.table({}),
+        f"block {task.block}",
+    )
+    if settled.fate is not Fate.LANDED:
+        return BlockResult(task.index, Fate.HALTED, error=_fenced(recipe, task))
+    if settled.settled is not None:
+        receipt = Receipt.from_json(settled.settled)
+    return BlockResult(task.index, Fate.LANDED, receipt)
+
+
+def _shaped(recipe: SqlRecipe, rows: pa.Table) -> pa.Table:
+    """The columns that are written; of changes, the last of each key."""
+    rows = rows.set_column(0, "_topic", rows.column("_topic").cast(pa.string()))
+    if recipe.changes is not None:
+        rows = last_changes(rows, recipe.sink.key)
+    return rows if recipe.sink.coordinates else rows.drop_columns(list(COORDINATES))
+
+
+def last_changes(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
+    """Of each key the last row, in the order in which they came."""
+    keyed = rows.select(list(key)).append_column(OPERATION, pa.array(np.arange(rows.num_rows)))
+    last = keyed.group_by(list(key)).aggregate([(OPERATION, "max")]).column(f"{OPERATION}_max")
+    if len(last) == rows.num_rows:
+        return rows
+    return rows.take(pa.array(np.sort(np.asarray(last.to_numpy()))))
+
+
+def _sorting(recipe: SqlRecipe, task: SqlTask) -> Sorting:
+    table = recipe.sink.table
+    decoder = decoder_of(recipe.source, recipe.sink.key, recipe.changes, recipe.max_record_bytes)
+    return Sorting(
+        routing=Routing(None, (Rule(table),)),
+        decoders={table: decoder},
+        floors={},
+        evolve=recipe.evolve and not task.final,
+    )
+
+
+def _wants(recipe: SqlRecipe, sheaf: Sheaf) -> Evolution | None:
+    """Fields that the table has no column for, as far as one column can hold them."""
+    payloads = sheaf.payloads.get(recipe.sink.table, [])
+    found = observed(payloads, recipe.source, identity=recipe.sink.key) if payloads else None
+    added = tuple(
+        (path, shape)
+        for path, shape in (found.added if found is not None else ())
+        if len(path) == 1 and not pa.types.is_nested(shape.type() or pa.list_(pa.null()))
+    )
+    return Evolution(added) if added else None
+
+
+def _fenced(recipe: SqlRecipe, task: SqlTask) -> errors.Fenced:
+    return errors.Fenced(
+        f"pipeline {recipe.pipeline!r} was taken over: block {task.block} of batch {task.batch} is not claimed by epoch "
+        f"{task.claim.epoch} any more.",
+        safe="Its transaction was rolled back, and this driver stops. Nothing is lost: the newer driver goes on.",
+    )

@@ -1,0 +1,124 @@
+"""The port: one block's transaction on one connection, and the one way to drive it (`write.transact`)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from landonce import errors
+from landonce.config.secrets import redact
+from landonce.failpoints import reach
+from landonce.record.blocks import BlockRow, Claim
+from landonce.write import transact
+from landonce.write.transact import Stage, Transacting
+
+_UNANSWERED = 5
+"""Commits in a row that were not answered, before the driver is told."""
+
+
+class Trouble(Exception):
+    """The database, or the way to it, failed. `answered`: the database itself said so, and the transaction is over."""
+
+    def __init__(self, said: str, *, passing: bool, answered: bool, duplicate: bool = False) -> None:
+        super().__init__(redact(said))
+        self.said = redact(said)
+        self.passing = passing
+        self.answered = answered
+        self.duplicate = duplicate
+
+
+class BlockWriter(ABC):
+    """One connection. Every method but `close` may raise `Trouble`; what is open then is rolled back."""
+
+    @abstractmethod
+    def flip(self, claim: Claim, receipt: str) -> bool:
+        """Begins the transaction with the block's row. False: it was not claimed so, or is flipped already."""
+
+    @abstractmethod
+    def read(self) -> BlockRow | None:
+        """What the block's row holds."""
+
+    @abstractmethod
+    def write(self, rows: pa.Table) -> None:
+        """The rows, in the transaction."""
+
+    @abstractmethod
+    def commit(self) -> None:
+        """Returns once it is answered that the transaction holds."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends the connection, and with it what is open."""
+
+
+def settle_block(
+    opened: Callable[[], BlockWriter], claim: Claim, receipt: str, rows: pa.Table, where: str
+) -> Transacting:
+    """Until the block's fate is known."""
+    settling = transact.begin()
+    for _ in range(_UNANSWERED):
+        try:
+            writer = opened()
+            try:
+                settling = _through(writer, settling, claim, receipt, rows)
+            finally:
+                writer.close()
+        except Trouble as trouble:
+            raise _named(trouble, where) from None
+        if settling.fate is not None:
+            return settling
+    raise errors.TargetUnavailable(f"{where}: COMMIT is not answered, again and again.")
+
+
+def _through(writer: BlockWriter, settling: Transacting, claim: Claim, receipt: str, rows: pa.Table) -> Transacting:
+    """One transaction: to a fate, or to a COMMIT without an answer."""
+    while settling.fate is None:
+        if settling.stage is Stage.FLIP:
+            reach("flip.before")
+            settling = transact.after_flip(settling, flipped=writer.flip(claim, receipt))
+            reach("flip.after")
+        elif settling.stage is Stage.READ:
+            settling = transact.after_read(settling, writer.read(), claim)
+            if settling.stage is Stage.FLIP:
+                return settling
+        elif settling.stage is Stage.ROWS:
+            if rows.num_rows:
+                writer.write(rows)
+            settling = transact.after_rows(settling)
+            reach("rows.after")
+        else:
+            answered = _commit(writer)
+            settling = transact.after_commit(settling, answered=answered)
+            if not answered:
+                return settling
+            reach("landed.after")
+    return settling
+
+
+def _commit(writer: BlockWriter) -> bool:
+    """Whether it was answered that the transaction holds. An error of the database itself is an answer too: it does not."""
+    try:
+        writer.commit()
+    except Trouble as trouble:
+        if trouble.answered:
+            raise
+        return False
+    return True
+
+
+def _named(trouble: Trouble, where: str) -> errors.LandonceError:
+    if trouble.passing:
+        return errors.TargetUnavailable(f"{where}: {trouble.said}")
+    if trouble.duplicate:
+        return errors.DuplicatePresent(
+            f"{where}: {trouble.said}.",
+            safe="Nothing of the block was written. Something else wrote rows with these coordinates or keys.",
+            command="landonce verify {file}   (names the coordinates; remove the copies, then run again)",
+        )
+    return errors.TargetRefused(
+        f"{where}: the database refused its rows: {trouble.said}.",
+        safe="Nothing of the block was written; the position did not move.",
+        command="mend what the database names, then: landonce run {file}",
+    )

@@ -1,0 +1,273 @@
+"""Whole runs into PostgreSQL and SQLite: plain rows, rows that records change, tables that are made and that grow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deliveries import spark_session
+from pipelines import landonce
+from pyspark.sql import SparkSession
+from sql_runs import SqlSite, asking_postgres, asking_sqlite
+
+from landonce.errors import ConfigError, PlanPending, TableUnfit, TargetAhead
+from landonce.local import LocalKafka
+from landonce.record.ledger import Totals
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.usefixtures("spark")]
+
+SCHEMA = "id BIGINT NOT NULL, word STRING, amount DECIMAL(10,2), at TIMESTAMP(3), day DATE, fine BOOLEAN, ratio DOUBLE"
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    yield from spark_session("test-sql-run")
+
+
+@pytest.fixture(params=["postgresql", "sqlite"])
+def site(request: pytest.FixtureRequest, kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path) -> SqlSite:
+    if request.param == "sqlite":
+        return SqlSite(kafka, tmp_path, new_topic(2), "sqlite:///t.db", asking_sqlite(tmp_path / "t.db"))
+    url = request.getfixturevalue("new_database")()
+    return SqlSite(kafka, tmp_path, new_topic(2), url, asking_postgres(url))
+
+
+@pytest.fixture
+def pg(new_database: Callable[[], str], kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path) -> SqlSite:
+    url = new_database()
+    return SqlSite(kafka, tmp_path, new_topic(1), url, asking_postgres(url))
+
+
+def told(**fields: Any) -> tuple[None, bytes]:
+    return None, json.dumps(fields).encode()
+
+
+def test_rows_of_every_kind_land_once(
+    site: SqlSite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what cannot land is a dead letter; `check`, `state show` and `verify` say so."""
+    decimals = site.url.startswith("postgresql")
+    site.write_file(schema=SCHEMA if decimals else SCHEMA.replace("DECIMAL(10,2)", "DOUBLE"), create=True)
+    said = landonce(capsys, monkeypatch, "check", site.file)
+    assert said.code == 0, said.out + said.err
+    assert "CREATE TABLE" in said.out
+    assert "in one transaction" in said.out.replace("\n", " ")
+    good = [
+        told(id=n, word="zwölf 'quoted' \\ \n", amount=1.25, at=1700000000123, day="2024-02-29", fine=True, ratio=0.1)
+        for n in range(300)
+    ]
+    site.send(*good, told(id=1000), partition=0)
+    site.send(told(id="no"), (None, b"{"), told(id=1001, amount=2.5), partition=1)
+    assert site.run() == Totals(landed=302, dead_lettered=2)
+    found = site.ask("SELECT id, word, amount, at, day, fine, ratio FROM events WHERE id = 7")
+    assert [str(each) for each in found[0][:3]] == ["7", "zwölf 'quoted' \\ \n", "1.25"]
+    assert str(found[0][3]).startswith("2023-11-14 22:13:20.123")
+    assert str(found[0][4]) == "2024-02-29"
+    assert (bool(found[0][5]), found[0][6]) == (True, 0.1)
+    assert site.ask("SELECT count(*), count(word), min(_offset), max(_offset) FROM events WHERE _partition = 0") == [
+        (301, 300, 0, 300)
+    ]
+    assert site.run() == Totals(), "nothing is left to do"
+    said = landonce(capsys, monkeypatch, "verify", site.file)
+    assert said.code == 0, said.out + said.err
+    assert "exactly once" in said.out
+    said = landonce(capsys, monkeypatch, "state", "show", site.file)
+    assert said.code == 0
+    assert "landonce_* beside the table" in said.out.replace("\n", " ")
+    said = landonce(capsys, monkeypatch, "check", site.file)
+    assert said.code == 0, said.out + said.err
+
+
+def test_an_audit_names_what_is_missing_and_what_is_there_twice(
+    pg: SqlSite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pg.write_file(schema="id BIGINT", create=True)
+    pg.send(*(told(id=n) for n in range(10)))
+    pg.run()
+    pg.ask("DROP INDEX events_coordinates")
+    pg.ask("DELETE FROM events WHERE id = 3")
+    pg.ask("INSERT INTO events SELECT * FROM events WHERE id = 5")
+    said = landonce(capsys, monkeypatch, "verify", pg.file)
+    assert said.code == 1
+    assert "1 missing" in said.out
+    assert "1 duplicated" in said.out
+
+
+def test_rows_follow_the_last_change_of_their_keys(
+    site: SqlSite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.write_file(schema="id BIGINT NOT NULL, word STRING", create=True, mode="upsert", key="id")
+    for n in range(900):
+        key = json.dumps({"id": n % 100}).encode()
+        value = None if n % 7 == 0 else json.dumps({"id": n % 100, "word": f"w{n}"}).encode()
+        site.send((key, value))
+        if n % 300 == 299:
+            assert site.run().read == 300
+    due = {n % 100: None if n % 7 == 0 else f"w{n}" for n in range(900)}
+    assert dict(site.ask("SELECT id, word FROM events")) == {key: word for key, word in due.items() if word}
+    said = landonce(capsys, monkeypatch, "verify", site.file)
+    assert said.code == 0, said.out + said.err
+    site.ask("UPDATE events SET _offset = 1 WHERE id = 3" + (" RETURNING id" if "sqlite" in site.url else ""))
+    assert landonce(capsys, monkeypatch, "verify", site.file).code == 1
+
+
+def test_an_operation_field_says_what_happens(site: SqlSite) -> None:
+    changes = {"mode": "operation", "field": "what", "delete": ["gone"], "update": ["new"], "insert": []}
+    site.write_file(
+        schema="a BIGINT NOT NULL, b STRING NOT NULL, n INT",
+        create=True,
+        mode="upsert",
+        key=["a", "b"],
+        changes=changes,
+    )
+    site.send(
+        told(a=1, b="x", n=1, what="new"),
+        told(a=1, b="y", n=2, what="new"),
+        told(a=1, b="x", what="gone"),
+        told(a=1, b="y", n=3, what="new"),
+        told(a=2, b="z", n=4, what="never heard of"),
+        told(a=3, b="q", n=5, what="new"),
+    )
+    assert site.run() == Totals(landed=5, dead_lettered=1)
+    assert sorted(site.ask("SELECT a, b, n FROM events")) == [(1, "y", 3), (3, "q", 5)]
+
+
+def test_a_table_is_made_from_a_sample_and_grows(site: SqlSite) -> None:
+    site.write_file(create=True, evolve=True)
+    site.send(*(told(id=n, word="a") for n in range(50)))
+    assert site.run().landed == 50
+    site.send(*(told(id=n, word="b", more=n / 2, **{"odd name": "x"}) for n in range(50, 100)))
+    site.send(told(id=100, nested={"a": 1}, word="c"))
+    assert site.run().landed == 51
+    assert site.ask('SELECT count(more), count("odd name"), count(*) FROM events') == [(50, 50, 101)]
+    assert site.ask("SELECT more FROM events WHERE id = 60") == [(30.0,)]
+
+
+def test_select_and_where(site: SqlSite) -> None:
+    site.write_file(schema="id BIGINT, word STRING", create=True, transform={"where": "id % 2 = 0"})
+    site.send(*(told(id=n, word="a") for n in range(50)))
+    assert site.run() == Totals(landed=25, filtered=25)
+    assert site.ask("SELECT sum(id) FROM events") == [(600,)]
+
+
+def test_types_that_only_postgres_has(pg: SqlSite) -> None:
+    """Into a table of the user's own, in a schema of its own, with defaults, limits and columns that nobody fills."""
+    pg.ask(
+        "CREATE SCHEMA own; CREATE TYPE own.mood AS ENUM ('good', 'bad'); CREATE TABLE own.things ("
+        "n bigserial PRIMARY KEY, u uuid, m own.mood, s varchar(5), r real, i smallint, b bytea, big numeric(30,5), "
+        "made timestamptz NOT NULL DEFAULT now(), local timestamp, doc jsonb, "
+        "_topic text, _partition int, _offset bigint)"
+    )
+    pg.write_file()
+    pg.told["sink"]["sql"]["table"] = "own.things"
+    pg.file.write_text(json.dumps(pg.told))
+    u = "123e4567-e89b-12d3-a456-426614174000"
+    pg.send(
+        told(
+            u=u,
+            m="good",
+            s="12345",
+            r=0.5,
+            i=7,
+            b="aGk=",
+            big="12345678901234567890.12345",
+            local="2024-01-02T03:04:05",
+        ),
+        told(u="no", m="good"),
+        told(m="ugly"),
+        told(s="123456"),
+        told(i=40000),
+        told(s="nul\0"),
+        told(s="übüb"),
+    )
+    assert pg.run() == Totals(landed=2, dead_lettered=5)
+    [row] = pg.ask(
+        "SELECT u::text, m::text, s, r, i, b, big::text, local::text, made IS NOT NULL FROM own.things WHERE i = 7"
+    )
+    assert row == (u, "good", "12345", 0.5, 7, b"hi", "12345678901234567890.12345", "2024-01-02 03:04:05", True)
+    reasons = " ".join(line for path in pg.dead.glob("*.jsonl") for line in path.read_text().splitlines())
+    assert "longer than 5 characters" in reasons
+    assert "zero byte" in reasons
+
+
+@pytest.mark.parametrize(
+    ("made", "sink", "said"),
+    [
+        ("id bigint", {}, "has no column _topic"),
+        ("id bigint, _topic text, _partition int", {}, "no column _offset"),
+        ("id bigint, _topic text, _partition int, _offset bigint", {"mode": "upsert", "key": "id"}, "a key"),
+        (
+            "id bigint PRIMARY KEY, _topic text, _partition int, _offset bigint",
+            {"mode": "upsert", "key": "no"},
+            "no column",
+        ),
+        ("id inet NOT NULL, _topic text, _partition int, _offset bigint", {}, "cannot become"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_named_before_anything_starts(
+    pg: SqlSite, made: str, sink: dict[str, Any], said: str
+) -> None:
+    pg.ask(f"CREATE TABLE events ({made})")
+    pg.write_file(**sink)
+    with pytest.raises(TableUnfit, match=said):
+        pg.run()
+
+
+def test_an_unlogged_table_is_refused(pg: SqlSite) -> None:
+    pg.ask("CREATE UNLOGGED TABLE events (id bigint, _topic text, _partition int, _offset bigint)")
+    pg.write_file()
+    with pytest.raises(TableUnfit, match="unlogged"):
+        pg.run()
+
+
+def test_a_lost_ledger_is_found_before_it_does_harm(site: SqlSite) -> None:
+    site.write_file(schema="id BIGINT", create=True)
+    site.send(*(told(id=n) for n in range(10)))
+    site.run()
+    for table in ("schema", "pipeline", "position", "journal", "block"):
+        site.ask(f"DROP TABLE landonce_{table}")
+    with pytest.raises(TargetAhead, match="without the table"):
+        site.run()
+    assert site.ask("SELECT count(*) FROM events") == [(10,)]
+
+
+def test_a_ledger_beside_a_database_is_refused(site: SqlSite) -> None:
+    site.write_file(create=True)
+    site.file.write_text(json.dumps({**site.told, "ledger": {"sqlite": "x"}}))
+    with pytest.raises(ConfigError, match="kept in the target"):
+        site.run()
+
+
+def test_an_operator_cannot_forget_what_landed(
+    pg: SqlSite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One block of the pending plan is in the table: the plan is settled, and not dropped. Then it can be changed."""
+    pg.write_file(schema="id BIGINT NOT NULL", create=True)
+    pg.send(*(told(id=n) for n in range(400)))
+    monkeypatch.setattr("landonce.run.transacting.Transacting._write", _halfway(pg))
+    with pytest.raises(KeyboardInterrupt):
+        pg.run()
+    monkeypatch.undo()
+    assert sorted(pg.ask("SELECT state FROM landonce_block")) == [("AFTER",), ("BEFORE",)]
+    said = landonce(capsys, monkeypatch, "state", "rebase", pg.file, "--drop-pending", "--yes")
+    assert said.code == PlanPending.exit_code, said.out + said.err
+    assert "would be delivered again" in said.err.replace("\n", " ")
+    assert pg.run().landed == 400
+    assert pg.ask("SELECT count(*), count(DISTINCT _offset) FROM events") == [(400, 400)]
+
+
+def _halfway(pg: SqlSite) -> Any:
+    from dataclasses import replace
+
+    from landonce.run.transacting import Transacting
+
+    whole = Transacting._write
+
+    def half(self: Any, effect: Any, held: Any) -> Any:
+        whole(self, replace(effect, indexes=effect.indexes[:1]), held)
+        raise KeyboardInterrupt
+
+    return half

@@ -1,0 +1,224 @@
+"""Bugs that were planted on purpose in the protocol of transactions: each must be found. See `mutants`.
+
+That a batch is recorded only if all of its blocks are there is checked twice, by the driver and in the transaction that
+records it: bugs of the one are planted without the other.
+"""
+
+from __future__ import annotations
+
+from .core import Patch
+from .mutants import LEDGER, SWAP, planted
+
+TRANSACTIONS = "landonce.run.transactions"
+TRANSACT = "landonce.write.transact"
+BLOCKS = "landonce.record.blocks"
+
+_FLIP = 'return {"epoch": claim.epoch, "owner": claim.owner, "state": Mark.BEFORE.value}'
+_CLAIM = "claim=Claim.of(new) if after is not None and Claim.of(old) != Claim.of(new) else None,"
+_UNCHECKED = Patch(BLOCKS, "block.number not in landed and new.epoch", "block.number is None and new.epoch")
+_READ = "    if row is not None and row.mark is Mark.AFTER:\n"
+
+_CLAIMS = (
+    planted(
+        "a block is flipped whoever claims it",
+        "the database is restored under its drivers",
+        BLOCKS,
+        _FLIP,
+        'return {"state": Mark.BEFORE.value}',
+    ),
+    planted(
+        "a block is flipped by its epoch alone",
+        "the database is restored under its drivers",
+        BLOCKS,
+        _FLIP,
+        'return {"epoch": claim.epoch, "state": Mark.BEFORE.value}',
+    ),
+    planted(
+        "a block is flipped whatever it says",
+        "workers outlive their driver",
+        BLOCKS,
+        _FLIP,
+        'return {"epoch": claim.epoch, "owner": claim.owner}',
+        Patch(BLOCKS, _CLAIM, "claim=None,"),
+    ),
+    planted(
+        "a takeover leaves the blocks as they are",
+        "a driver dies, answers are lost",
+        BLOCKS,
+        _CLAIM,
+        "claim=None,",
+    ),
+    planted(
+        "a block that landed before is flipped again",
+        "tasks run again",
+        BLOCKS,
+        _FLIP,
+        'return {"epoch": claim.epoch, "owner": claim.owner}',
+    ),
+    planted("a takeover keeps its epoch and its name", "a driver dies, answers are lost", LEDGER,
+        "return replace(state, epoch=state.epoch + 1, owner=owner, version=state.version + 1)",
+        "return replace(state, version=state.version + 1)",
+    ),
+)  # fmt: skip
+
+_STEPS = (
+    planted(
+        "the rows are written outside the transaction",
+        "a driver dies, answers are lost",
+        TRANSACT,
+        "return replace(transacting, stage=Stage.ROWS if flipped else Stage.READ)",
+        "return replace(transacting, stage=Stage.COMMIT if flipped else Stage.READ)",
+        Patch(
+            TRANSACT,
+            "        return replace(transacting, fate=Fate.LANDED)\n    return replace(transacting, stage=Stage.FLIP)\n\n\ndef after_read",
+            "        return replace(transacting, stage=Stage.ROWS)\n    return replace(transacting, stage=Stage.FLIP)\n\n\ndef after_read",
+        ),
+        Patch(TRANSACT, "    return replace(transacting, stage=Stage.COMMIT)\n\n\ndef after_commit",
+              "    return replace(transacting, fate=Fate.LANDED)\n\n\ndef after_commit"),
+    ),
+    planted(
+        "a block that was flipped before is taken for another's",
+        "a driver dies, answers are lost",
+        TRANSACT,
+        _READ,
+        "    if row is None:\n",
+    ),
+    planted(
+        "a commit without an answer counts as landed",
+        "a driver dies, answers are lost",
+        TRANSACT,
+        "    if answered:\n",
+        "    if answered or True:\n",
+        _UNCHECKED,
+    ),
+    planted(
+        "a commit without an answer sends the rows again",
+        "a driver dies, answers are lost",
+        TRANSACT,
+        "    return replace(transacting, stage=Stage.FLIP)\n\n\ndef after_read",
+        "    return replace(transacting, stage=Stage.ROWS)\n\n\ndef after_read",
+    ),
+)  # fmt: skip
+
+_DRIVER = (
+    planted(
+        "prepare is skipped",
+        "a driver dies, answers are lost",
+        TRANSACTIONS,
+        "return _change(driver, Step.PREPARE, states.prepared(driver.state, plan))",
+        "return _write(replace(driver, ledger=replace(driver.state, pending=plan, batch=plan.batch)))",
+    ),
+    planted(
+        "a pending plan is dropped",
+        "a driver dies, answers are lost",
+        TRANSACTIONS,
+        "    if driver.state.pending is not None:\n        _same_fingerprint(driver)\n        return _write(driver)\n",
+        "    driver = replace(driver, ledger=replace(driver.state, pending=None))\n",
+    ),
+    planted(
+        "the batch is recorded before all of its blocks are there",
+        "the database is restarted",
+        TRANSACTIONS,
+        "    if len(driver.receipts) < len(driver.pending.blocks):\n        return _write(driver)\n",
+        "    if len(driver.receipts) < len(driver.pending.blocks):\n        return _change(driver, Step.RECORD, _recorded(driver))\n",
+        _UNCHECKED,
+    ),
+    planted(
+        "the position moves before the blocks are written",
+        "a driver dies, answers are lost",
+        TRANSACTIONS,
+        "    if step is Step.PREPARE:\n        return _write(driver)\n",
+        "    if step is Step.PREPARE:\n        return _change(driver, Step.RECORD, _recorded(driver))\n",
+        _UNCHECKED,
+    ),
+    planted(
+        "what was added counts as written",
+        "columns are added",
+        TRANSACTIONS,
+        "        return _write(replace(driver, opened=True))\n",
+        "        return _change(driver, Step.RECORD, _recorded(driver))\n",
+        _UNCHECKED,
+    ),
+    planted(
+        "dead letters are forgotten",
+        "dead letters, filtered records",
+        TRANSACTIONS,
+        "return _to(driver, Step.COMMIT, Commit(driver.pending, receipts))",
+        "return _change(driver, Step.RECORD, _recorded(driver))",
+    ),
+    planted(
+        "a plan of another transform is written",
+        "the transform changes",
+        TRANSACTIONS,
+        "        _same_fingerprint(driver)\n        return _write(driver)\n",
+        "        return _write(driver)\n",
+    ),
+    planted(
+        "keyed blocks are cut as others are",
+        "keyed: two drivers",
+        TRANSACTIONS,
+        "return one_each(ranges, table, limits) if driver.settings.keyed else pack(ranges, table, limits)",
+        "return pack(ranges, table, limits)",
+    ),
+    planted(
+        "the table is not looked at",
+        "the ledger is lost",
+        TRANSACTIONS,
+        "    for partition, end in target.ends:\n",
+        "    for partition, end in ():\n",
+    ),
+    planted(
+        "a new ledger is bound before the table is looked at, at the end",
+        "the ledger is lost, and the pipeline begins at the end",
+        TRANSACTIONS,
+        "        return _look(driver, _bound(driver))\n",
+        "        return _change(replace(driver, looked=True), Step.BIND, _bound(driver))\n",
+    ),
+    planted(
+        "a pending plan is not expected in the table",
+        "a driver dies, answers are lost",
+        TRANSACTIONS,
+        "max(at, pending.get(partition, 0))",
+        "at",
+    ),
+    planted(
+        "receipts of the batch before are counted again",
+        "nothing fails, two drivers",
+        TRANSACTIONS,
+        "return _to(replace(driver, receipts=(), opened=False), Step.SURVEY, Survey())",
+        "return _to(replace(driver, opened=False), Step.SURVEY, Survey())",
+    ),
+)
+
+_LEDGER = (
+    planted(
+        "the rows of a batch stay when it is recorded",
+        "nothing fails, two drivers",
+        BLOCKS,
+        "removed=before if after is None else None,",
+        "removed=None,",
+    ),
+    planted(
+        "a plan is prepared without rows for its blocks",
+        "nothing fails, two drivers",
+        BLOCKS,
+        "return BlockChange(before, None, tuple(block.number for block in new.pending.blocks))",
+        "return BlockChange(before)",
+    ),
+    planted(
+        "any state may be swapped",
+        "nothing fails, two drivers",
+        SWAP,
+        "return (state.pipeline, state.epoch, state.owner, state.version, state.lineage)",
+        "return (state.pipeline,)",
+    ),
+    planted(
+        "a batch is recorded though the database forgot its blocks",
+        "the database is restored under its drivers",
+        BLOCKS,
+        "block.number not in landed and new.epoch",
+        "block.number is None and new.epoch",
+    ),
+)
+
+MUTANTS = _CLAIMS + _STEPS + _DRIVER + _LEDGER

@@ -1,0 +1,133 @@
+"""The values of the model of a database that holds rows and ledger: what may go wrong, what there is, and the state of all.
+
+As in `values`: production values are interned as integers, coordinates are bits, and a `Base` (the world) is a small tuple.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+NONE = -1
+NOBODY = 0
+
+
+@dataclass(frozen=True)
+class Faults:
+    """How often each thing may happen in one run."""
+
+    crash: int = 0
+    """A driver dies, and its workers with it: their open transactions roll back."""
+    abandon: int = 0
+    """A driver dies, and its workers go on."""
+    rerun: int = 0
+    """Spark runs a task again: the first run goes on unheard."""
+    lost: int = 0
+    """A COMMIT is not answered: it held, it did not, or it is still under way."""
+    server: int = 0
+    """The database is restarted: every open transaction rolls back."""
+    unsure: int = 0
+    """A change of the ledger is not answered: it was applied, or it was not."""
+    lose: int = 0
+    """The ledger's tables are removed, and the table of rows is not."""
+    restore: int = 0
+    """The whole database is restored from a backup that was taken at any time before."""
+    wants: int = 0
+    """A worker asks for a column first."""
+
+
+KINDS = tuple(Faults.__dataclass_fields__)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What there is to read, how it is cut, and what may go wrong."""
+
+    name: str
+    routes: tuple[str, ...]
+    """One letter for each offset of each Kafka partition: `A` for a row, `-` filtered, `!` a dead letter, blank for none."""
+    faults: Faults
+    tables: str = "A"
+    levels: tuple[tuple[int, ...], ...] = ()
+    max_rows: tuple[int, ...] = (8,)
+    """Of the first driver, the second, … as the pace varies."""
+    block_rows: int = 8
+    starts: int = 2
+    """Drivers in all."""
+    alive: int = 2
+    """Drivers at the same time: all but the last that acquired are zombies."""
+    keyed: bool = False
+    latest: bool = False
+    fingerprints: tuple[str, ...] = ("f",)
+    halts: tuple[str, ...] = ()
+    """The named errors that a driver may end in here, which nobody has taken over. All others are defects."""
+    limit: int = 20_000
+
+
+class Row(NamedTuple):
+    """A block's row: interned claim and receipt."""
+
+    batch: int
+    number: int
+    claim: int
+    after: bool
+    receipt: int
+
+
+class Worker(NamedTuple):
+    """A worker with its block. `open`: its transaction holds the block's row; `wrote`: rows that it holds back."""
+
+    heard: int
+    job: int
+    transacting: int
+    open: bool
+    wrote: int
+    orphan: bool
+    """Only its COMMIT is left, inside the server."""
+
+
+class Agent(NamedTuple):
+    """A driver that lives."""
+
+    number: int
+    driver: int
+    effect: int
+    results: tuple[int, ...] | None
+    unsure: bool
+
+
+class Job(NamedTuple):
+    """One block for one worker."""
+
+    index: int
+    batch: int
+    number: int
+    claim: int
+    rows: int
+    receipt: int
+    title: str
+
+
+class Stored(NamedTuple):
+    """What a backup holds."""
+
+    ledger: int
+    rows: tuple[Row, ...]
+    landed: int
+
+
+class Base(NamedTuple):
+    """All that is, between two steps."""
+
+    level: int
+    ledger: int
+    rows: tuple[Row, ...]
+    landed: int
+    backup: Stored | None
+    drivers: tuple[Agent, ...]
+    workers: tuple[Worker, ...]
+    letters: int
+    left: tuple[int, ...]
+    starts: int
+    promised: tuple[int, ...]
+    halted: str

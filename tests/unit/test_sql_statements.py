@@ -1,0 +1,213 @@
+"""The statements of each dialect, as text, and what goes with them: claims, keys, types, tables."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from sqlalchemy import types as sql
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.schema import CreateTable
+
+from landonce.config.model import Sql
+from landonce.errors import ConfigError
+from landonce.read.ddl import parse_schema
+from landonce.record.blocks import Claim
+from landonce.record.tables import block_table, pipeline_table
+from landonce.write.sql import SqlSink
+from landonce.write.sql.postgres import conninfo
+from landonce.write.sql.statements import (
+    Place,
+    delete_statement,
+    flip_statement,
+    insert_statement,
+    merge_statement,
+    purge_statement,
+    read_statement,
+    upsert_statement,
+    words_of,
+)
+from landonce.write.sql.table import SqlTable
+from landonce.write.sql.types import Unsupported, column_type, field_of
+from landonce.write.sql.work import last_changes
+
+PLACE = Place("p", 7, 2)
+COLUMNS = ("_topic", "_partition", "_offset", "id", "wo rd")
+TYPES = {
+    "BOOLEAN": pa.bool_(),
+    "SMALLINT": pa.int16(),
+    "INT": pa.int32(),
+    "BIGINT": pa.int64(),
+    "FLOAT": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "STRING": pa.string(),
+    "BINARY": pa.binary(),
+    "DATE": pa.date32(),
+    "TIMESTAMP": pa.timestamp("us", tz="UTC"),
+    "DECIMAL(20,4)": pa.decimal128(20, 4),
+}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "expected"),
+    [
+        (
+            "postgresql",
+            'UPDATE "landonce_block" SET "state" = $1, "receipt" = $2 WHERE "pipeline" = $3 AND "batch" = $4 AND '
+            '"number" = $5 AND "epoch" = $6 AND "owner" = $7 AND "state" = $8 RETURNING "number"',
+        ),
+        (
+            "sqlite",
+            'UPDATE "landonce_block" SET "state" = ?, "receipt" = ? WHERE "pipeline" = ? AND "batch" = ? AND '
+            '"number" = ? AND "epoch" = ? AND "owner" = ? AND "state" = ?',
+        ),
+        (
+            "mysql",
+            "UPDATE `landonce_block` SET `state` = %s, `receipt` = %s WHERE `pipeline` = %s AND `batch` = %s AND "
+            "`number` = %s AND `epoch` = %s AND `owner` = %s AND `state` = %s",
+        ),
+    ],
+)
+def test_a_block_is_flipped_where_it_is_claimed_and_not_written(dialect: str, expected: str) -> None:
+    text, values = flip_statement(words_of(dialect), PLACE, Claim(3, "me"), "{}")
+    assert text == expected
+    assert values == ("AFTER", "{}", "p", 7, 2, 3, "me", "BEFORE")
+    assert text.count("$") + text.count("?") + text.count("%s") == len(values)
+
+
+def test_a_block_is_read() -> None:
+    text, values = read_statement(words_of("sqlite"), PLACE)
+    assert text == (
+        'SELECT "number", "epoch", "owner", "state", "receipt" FROM "landonce_block" '
+        'WHERE "pipeline" = ? AND "batch" = ? AND "number" = ?'
+    )
+    assert values == ("p", 7, 2)
+
+
+def test_names_are_quoted() -> None:
+    assert insert_statement(words_of("sqlite"), 'a.b"c', ("x y",)) == 'INSERT INTO "a"."b""c" ("x y") VALUES (?)'
+    assert insert_statement(words_of("mysql"), "a`b", ("x%",)).startswith("INSERT INTO `a``b` (`x%%`)")
+
+
+def test_sqlite_changes_rows_by_their_key() -> None:
+    assert upsert_statement(words_of("sqlite"), "t", COLUMNS, ("id",)) == (
+        'INSERT INTO "t" ("_topic", "_partition", "_offset", "id", "wo rd") VALUES (?, ?, ?, ?, ?) '
+        'ON CONFLICT ("id") DO UPDATE SET "_topic" = excluded."_topic", "_partition" = excluded."_partition", '
+        '"_offset" = excluded."_offset", "wo rd" = excluded."wo rd" WHERE "t"."_offset" IS NULL OR '
+        '"t"."_topic" <> excluded."_topic" OR "t"."_partition" <> excluded."_partition" OR '
+        '"t"."_offset" < excluded."_offset"'
+    )
+    assert upsert_statement(words_of("sqlite"), "t", ("id",), ("id",)).endswith('ON CONFLICT ("id") DO NOTHING')
+    assert delete_statement(words_of("sqlite"), "t", ("a", "b"), ()) == 'DELETE FROM "t" WHERE "a" = ? AND "b" = ?'
+
+
+def test_mysql_changes_rows_by_their_key() -> None:
+    """The coordinates are assigned last: whoever compares with them sees the old ones."""
+    text = upsert_statement(words_of("mysql"), "t", COLUMNS, ("id",))
+    head, _, sets = text.partition(" ON DUPLICATE KEY UPDATE ")
+    assert head.endswith("VALUES (%s, %s, %s, %s, %s)")
+    assigned = [part.split(" = ", 1)[0] for part in sets.replace("VALUES(", "").split(", `")]
+    assert sets.startswith("`wo rd` = IF(`_offset` IS NULL OR ")
+    assert sets.index("`_offset` = IF(") < sets.index("`_topic` = VALUES(`_topic`), `_partition` = VALUES(")
+    assert len(assigned) >= 4
+
+
+def test_postgres_merges_what_is_staged() -> None:
+    text = merge_statement(words_of("postgresql"), "own.t", COLUMNS, ("id",))
+    assert text.startswith('INSERT INTO "own"."t" AS landonce_old ("_topic"')
+    assert 'FROM "landonce_rows" ON CONFLICT ("id") DO UPDATE SET' in text
+    assert text.endswith('OR landonce_old."_offset" < excluded."_offset"')
+    assert purge_statement(words_of("postgresql"), "t", ("id",), ()) == (
+        'DELETE FROM "t" AS landonce_old USING "landonce_gone" WHERE landonce_old."id" = "landonce_gone"."id"'
+    )
+
+
+def test_the_last_change_of_a_key_wins() -> None:
+    rows = pa.table({"a": [1, 2, 1, 3, 2], "b": ["x", "x", "x", "y", "z"], "n": [0, 1, 2, 3, 4]})
+    assert last_changes(rows, ("a", "b")).column("n").to_pylist() == [1, 2, 3, 4]
+    assert last_changes(rows, ("a",)).column("n").to_pylist() == [2, 3, 4]
+
+
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("dialect", ["postgresql", "sqlite", "mysql"])
+def test_a_column_that_is_made_takes_what_it_was_made_for(name: str, dialect: str) -> None:
+    made = {"postgresql": postgresql, "sqlite": sqlite, "mysql": mysql}[dialect].dialect()
+    declared = parse_schema(f"x {name}").fields[0].type
+    if dialect == "sqlite" and name.startswith("DECIMAL"):
+        with pytest.raises(ConfigError, match="no exact decimals"):
+            column_type(declared, dialect, "x")
+        return
+    type_ = column_type(declared, dialect, "x").dialect_impl(made)
+    assert type_.compile(dialect=made)
+    found = field_of("x", column_type(declared, dialect, "x"), dialect, required=False).type
+    if dialect != "mysql":
+        wide = {"SMALLINT": pa.int64(), "INT": pa.int64(), "FLOAT": pa.float64()} if dialect == "sqlite" else {}
+        assert found == wide.get(name, TYPES[name])
+
+
+def test_types_that_have_no_exact_counterpart() -> None:
+    for type_ in (sql.JSON(), sql.Interval(), sql.Numeric(), sql.ARRAY(sql.Integer)):
+        with pytest.raises(Unsupported):
+            field_of("x", type_, "postgresql", required=False)
+    assert field_of("x", sql.String(7), "postgresql", required=True).longest == 7
+    assert field_of("x", mysql.BIGINT(unsigned=True), "mysql", required=True).type == pa.uint64()
+    assert field_of("x", mysql.TINYINT(display_width=1), "mysql", required=True).type == pa.bool_()
+    with pytest.raises(ConfigError, match="to_json"):
+        column_type(pa.list_(pa.int64()), "postgresql", "x")
+
+
+def test_a_table_is_made_with_its_key_and_its_coordinates(tmp_path: object) -> None:
+    schema = parse_schema("id BIGINT NOT NULL, word STRING")
+    plain = SqlTable(SqlSink(f"sqlite:///{tmp_path}/x.db", "t", "p")).creation(schema)
+    assert "_offset BIGINT NOT NULL" in plain
+    assert "CREATE UNIQUE INDEX t_coordinates ON t (_topic, _partition, _offset)" in plain
+    copied = SqlTable(SqlSink("postgresql://h/d", "t", "p")).creation(schema)
+    assert "CREATE INDEX t_coordinates ON t USING brin (_topic, _partition, _offset)" in copied
+    keyed = SqlTable(SqlSink("postgresql://h/d", "s.t", "p", key=("word",))).creation(schema)
+    assert "PRIMARY KEY (word)" in keyed
+    assert "INDEX" not in keyed
+    assert "word VARCHAR(255)" in SqlTable(SqlSink("mysql://h/d", "t", "p", key=("word",))).creation(schema)
+    with pytest.raises(ConfigError, match="no field other"):
+        SqlTable(SqlSink("postgresql://h/d", "t", "p", key=("other",))).creation(schema)
+
+
+def test_the_ledgers_tables_can_be_made_in_mysql() -> None:
+    for table in (pipeline_table, block_table):
+        text = str(CreateTable(table).compile(dialect=mysql.dialect()))
+        assert "pipeline VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin" in text
+        assert " TEXT" not in text
+
+
+def test_a_url_is_told_to_libpq_without_landing_in_a_repr() -> None:
+    sink = SqlSink("postgresql://u:p%40ss@h:5433/d?sslmode=require", "t", "p")
+    told = conninfo(sink)
+    for part in ("host=h", "port=5433", "dbname=d", "user=u", "password=p@ss", "sslmode=require", "connect_timeout=5"):
+        assert part in told
+    assert "p@ss" not in repr(sink) + str(sink)
+    assert "p%40ss" not in repr(sink) + str(sink)
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"url": "oracle://h/d"}, "not to 'oracle'"),
+        ({"url": "no url at all"}, "cannot be read"),
+        ({"url": "sqlite://"}, "memory"),
+    ],
+)
+def test_urls_that_will_not_do(told: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        SqlSink.of(Sql(table="t", **told), "p")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"mode": "upsert"}, "go together"),
+        ({"key": "id"}, "go together"),
+        ({"changes": {"mode": "upsert"}}, "needs `mode: upsert`"),
+        ({"mode": "upsert", "key": "id", "evolve": True, "changes": {"mode": "dms"}}, "envelopes"),
+    ],
+)
+def test_sections_that_will_not_do(told: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Sql(url="sqlite:///x.db", table="t", **told)  # type: ignore[arg-type]
