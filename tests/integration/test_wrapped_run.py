@@ -1,0 +1,228 @@
+"""Whole runs with wrapped sinks: functions of a program, modules beside a pipeline file, both ledgers, and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from confluent_kafka import Producer
+from deliveries import spark_session
+from pipelines import landonce as command
+from pyspark.sql import SparkSession
+
+import landonce
+from landonce.config.load import parse
+from landonce.errors import ConfigError, PlanPending, TargetRefused
+from landonce.local import LocalKafka
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.usefixtures("spark")]
+
+SCHEMA = "id BIGINT NOT NULL, word STRING, amount DOUBLE"
+TARGET = Path(__file__).parents[1] / "chaos" / "wrapped_target.py"
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    yield from spark_session("test-wrapped-run")
+
+
+@dataclass
+class Site:
+    """One pipeline: its topic, its file, its target."""
+
+    kafka: LocalKafka
+    folder: Path
+    topic: str
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "p.yaml"
+
+    def write_file(self, sink: dict[str, Any], **more: Any) -> None:
+        kafka = {"bootstrap_servers": self.kafka.bootstrap_servers, "topics": [self.topic], "schema": SCHEMA}
+        told = {
+            "pipeline": "p",
+            "source": {"kafka": kafka},
+            "sink": {"wrapped": sink},
+            "ledger": {"sqlite": "ledger"},
+            "batch": {"interval": "0s", "max_rows": 1000, "block_rows": 50},
+            "stall": "60s",
+            "spark": {"master": "local[2]"},
+            **more,
+        }
+        self.file.write_text(yaml.safe_dump(told))
+
+    def run(self, sink: landonce.WrappedSink | None = None) -> landonce.Totals:
+        return landonce.run_pipeline(parse(self.file.read_text(), self.file), sink=sink, once=True)
+
+    def send(self, count: int, partition: int = 0, bad: int = 0) -> None:
+        producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers, "acks": "all"})
+        for number in range(count):
+            value = json.dumps({"id": number, "word": f"w{number}", "amount": number / 4})
+            producer.produce(self.topic, value, partition=partition)
+        for _ in range(bad):
+            producer.produce(self.topic, b"no json", partition=partition)
+        assert producer.flush(30) == 0
+
+    def ask(self, query: str) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(self.folder / "target.db", timeout=30)) as connection:
+            return connection.execute(query).fetchall()
+
+    def landed(self) -> list[tuple[int, int]]:
+        return sorted(self.ask("SELECT _partition, _offset FROM events"))
+
+
+@pytest.fixture
+def site(kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path) -> Site:
+    shutil.copy(TARGET, tmp_path)
+    return Site(kafka, tmp_path, new_topic(2))
+
+
+def due(*counts: int) -> list[tuple[int, int]]:
+    return [(partition, offset) for partition, count in enumerate(counts) for offset in range(count)]
+
+
+def test_a_function_of_a_program_gets_every_record_once(site: Site) -> None:
+    """Selected, filtered, in order, in blocks of one partition each; what cannot land is a dead letter."""
+    folder = str(site.folder)
+
+    def push(block: landonce.PushedBlock) -> None:
+        from pathlib import Path
+
+        Path(folder, f"{block.key}.block").write_bytes(block.json_lines())
+
+    transform = {"select": ["id", "upper(word) AS word", "amount * 2 AS twice"], "where": "id % 10 <> 3"}
+    site.write_file({}, transform=transform)
+    site.send(120, 0, bad=3)
+    site.send(30, 1)
+    totals = site.run(landonce.wrap(push, idempotent=True))
+    assert totals == landonce.Totals(landed=135, dead_lettered=3, filtered=15)
+    found = []
+    for path in sorted(site.folder.glob("*.block")):
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        assert len({row["_partition"] for row in rows}) == 1
+        assert [row["_offset"] for row in rows] == sorted(row["_offset"] for row in rows)
+        assert len(rows) <= 50
+        found += rows
+    assert len(found) == 135
+    assert {(row["_partition"], row["_offset"]) for row in found} == {
+        (partition, offset) for partition, offset in due(120, 30) if offset % 10 != 3
+    }
+    assert all(row["word"] == f"W{row['_offset']}" and row["twice"] == row["_offset"] / 2 for row in found)
+    assert {row["_topic"] for row in found} == {site.topic}
+    again = site.run(landonce.wrap(push, idempotent=True))
+    assert again == landonce.Totals()
+
+
+def test_the_commands_know_a_sink_beside_the_file(
+    site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.write_file({"sink": "wrapped_target:probing", "options": {"folder": str(site.folder)}})
+    site.send(10)
+    said = command(capsys, monkeypatch, "check", site.file)
+    assert said.code == 0, said.out + said.err
+    assert "store (not idempotent, with a probe) can be sent to workers" in said.out
+    assert "claimed in the ledger" in said.out
+    assert site.run().landed == 10
+    assert site.landed() == due(10)
+    shown = command(capsys, monkeypatch, "state", "show", site.file, "--json")
+    assert shown.json["ledger"]["totals"]["landed"] == 10
+    assert shown.json["claimed"] == []
+    audit = command(capsys, monkeypatch, "verify", site.file)
+    assert audit.code == 3
+    assert "cannot read what it holds" in audit.err
+    nothing = command(capsys, monkeypatch, "state", "settle", site.file, "--block", "x", "--landed", "--yes")
+    assert nothing.code == 1
+    assert "nothing to settle" in nothing.err
+
+
+@pytest.mark.parametrize("ledger", ["sqlite", "postgres"])
+def test_what_has_no_answer_is_looked_for(site: Site, ledger: str, request: pytest.FixtureRequest) -> None:
+    """The block is in, or it is not, or the target says that it took nothing: it lands once, and every push is the same bytes."""
+    place = {"sqlite": "ledger"} if ledger == "sqlite" else {"postgres": request.getfixturevalue("new_database")()}
+    site.write_file({"sink": "wrapped_target:probing", "options": {"folder": str(site.folder)}}, ledger=place)
+    total = 0
+    for what, attempts in (("raise-after", 1), ("raise-before", 2), ("refuse", 2)):
+        site.send(20)
+        (site.folder / what).touch()
+        assert site.run().landed == 20
+        total += 20
+        pushed = Counter(key for (key,) in site.ask("SELECT key FROM attempts"))
+        assert max(pushed.values()) >= attempts
+        assert site.landed() == due(total)
+    assert all(kinds == 1 for (kinds,) in site.ask("SELECT count(DISTINCT seen) FROM attempts GROUP BY key"))
+    assert site.ask("SELECT count(*) FROM attempts") == [(5,)]
+    assert sorted(site.ask("SELECT attempt FROM attempts")) == [(1,), (1,), (1,), (2,), (2,)]
+
+
+def test_a_target_that_refuses_for_good(site: Site) -> None:
+    """Nothing arrived, so the block is free: when the cause is mended, the same block is pushed."""
+    folder = str(site.folder)
+
+    def push(block: landonce.PushedBlock) -> None:
+        from pathlib import Path
+
+        if not Path(folder, "mended").exists():
+            raise landonce.errors.TargetRefused("there is no such table", command="make it")
+        with Path(folder, "log").open("a") as log:
+            log.write(f"{block.key} {block.rows.num_rows}\n")
+
+    sink = landonce.wrap(push, idempotent=False)
+    site.write_file({})
+    site.send(7)
+    with pytest.raises(TargetRefused, match="no such table"):
+        site.run(sink)
+    (site.folder / "mended").touch()
+    assert site.run(sink).landed == 7
+    [line] = (site.folder / "log").read_text().splitlines()
+    assert line.endswith(" 7")
+
+
+def test_a_plan_in_doubt_is_not_forgotten(
+    site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no probe. Neither `rebase` nor another sink gets past the block that nobody knows of."""
+    site.write_file({"sink": "wrapped_target:blind", "options": {"folder": str(site.folder)}})
+    site.send(20)
+    (site.folder / "raise-after").touch()
+    with pytest.raises(landonce.errors.OutcomeUnknown, match="whether it arrived is not known"):
+        site.run()
+    said = command(capsys, monkeypatch, "state", "rebase", site.file, "--drop-pending", "--yes")
+    assert said.code == PlanPending.exit_code, said.out
+    assert "can be neither" in said.err
+    shown = command(capsys, monkeypatch, "state", "show", site.file, "--json").json
+    [key] = shown["claimed"]
+    assert key.startswith(f"{site.topic}-0-0-20-")
+    wrong = command(capsys, monkeypatch, "state", "settle", site.file, "--block", "other", "--landed", "--yes")
+    assert wrong.code == 2
+    assert key in wrong.err
+    settled = command(capsys, monkeypatch, "state", "settle", site.file, "--block", key, "--landed", "--yes")
+    assert settled.code == 0, settled.err
+    assert site.run().landed == 20
+    assert site.landed() == due(20)
+    notes = command(capsys, monkeypatch, "state", "show", site.file, "--json").json["journal"]
+    assert [note["action"] for note in notes] == ["settle"]
+
+
+def test_what_cannot_work_is_said_before_the_start(site: Site) -> None:
+    lock = threading.Lock()
+    site.write_file({})
+    with pytest.raises(ConfigError, match="cannot be sent to workers"):
+        site.run(landonce.wrap(lambda _: lock.acquire(), idempotent=True))
+    fine = landonce.wrap(lambda _: None, idempotent=True)
+    site.write_file({}, spark={"master": "spark://elsewhere:7077"}, dead_letters={"path": "dead", "shared": True})
+    with pytest.raises(ConfigError, match="is a file of this machine"):
+        site.run(fine)
+    site.write_file({})
+    with pytest.raises(ConfigError, match="hand it over"):
+        site.run()
