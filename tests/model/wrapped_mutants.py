@@ -27,16 +27,8 @@ _CLAIMS = (
         "if True else (Mark.BEFORE.value,)",
     ),
     planted(
-        "a block is claimed whoever has the pipeline",
-        "probe: workers outlive two drivers",
-        ROWS,
-        'return {"epoch": (claim.epoch,), "owner": (claim.owner,), "state": free}',
-        'return {"state": free}',
-        Patch(WORKER, "    if row is None or row.claim != claim:\n", "    if row is None:\n"),
-    ),
-    planted(
         "two attempts follow one that was waited out",
-        "probe: a driver dies",
+        "probe: two look at once",
         ROWS,
         '        "nonce": (seen,),\n',
         "",
@@ -59,14 +51,14 @@ _CLAIMS = (
     ),
     planted(
         "an attempt is over at once",
-        "probe: workers outlive their driver",
+        "probe: one worker outlives its driver",
         ROWS,
         "return now > row.claimed_at + wait",
         "return True",
     ),
     planted(
         "an attempt is over a moment too early",
-        "probe: workers outlive their driver",
+        "probe: one worker outlives its driver",
         ROWS,
         "return now > row.claimed_at + wait",
         "return now >= row.claimed_at + wait",
@@ -141,7 +133,7 @@ _WORKERS = (
     ),
     planted(
         "a block that landed before is pushed again",
-        "harmless: answers are lost",
+        "no probe: a driver dies",
         WORKER,
         "    if row is not None and row.mark is Mark.AFTER:\n",
         "    if row is None:\n",
@@ -179,18 +171,10 @@ _DRIVERS = (
     ),
     planted(
         "a driver asks a person while an attempt may still take effect",
-        "no probe: tasks run again",
+        "no probe: one worker outlives its driver",
         DRIVER,
         "    if any(not over(row, seen.now, wait) for row in claimed):\n",
         "    if False:\n",
-    ),
-    planted(
-        "a driver waits for the first attempt and not for all",
-        "probe: two partitions",
-        DRIVER,
-        "    if any(not over(row, seen.now, wait) for row in claimed):\n",
-        "    if claimed and all(not over(row, seen.now, wait) for row in claimed):\n",
-        Patch(WORKER, _PROBED, "    if pushing.can_probe:\n"),
     ),
     planted(
         "the batch is recorded before all of its blocks are there",

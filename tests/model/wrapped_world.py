@@ -346,4 +346,12 @@ class Pushes(Transactions):
     def _raised(self, world: Sky, agent: Any, error: Exception) -> Sky | Violation:
         if isinstance(error, errors.OutcomeUnknown) and self.scenario.probe:
             return Violation("a driver halts though its sink has a probe")
+        if isinstance(error, errors.OutcomeUnknown) and self._may_arrive(world):
+            return Violation("a person is asked about a block that may still arrive")
         return super()._raised(world, agent, error)  # type: ignore[arg-type, return-value]
+
+    def _may_arrive(self, world: Sky) -> bool:
+        """An attempt that is claimed is under way, or may still be begun."""
+        claimed = {row.nonce for row in world.rows if row.state == "CLAIMED"}
+        begins = {each.nonce for each in world.workers if each.sent == UNSENT and each.began == world.clock}
+        return bool(claimed & (begins | {each.nonce for each in world.flights}))
