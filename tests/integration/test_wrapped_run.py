@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
+import subprocess
+import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -13,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import yaml
 from confluent_kafka import Producer
@@ -24,10 +28,13 @@ import landonce
 from landonce.config.load import parse
 from landonce.errors import ConfigError, PlanPending, TargetRefused
 from landonce.local import LocalKafka
+from landonce.local.ports import free_ports, is_open
+from landonce.write.wrapped.find import find_sink
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.usefixtures("spark")]
 
 SCHEMA = "id BIGINT NOT NULL, word STRING, amount DOUBLE"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "wrap"
 TARGET = Path(__file__).parents[1] / "chaos" / "wrapped_target.py"
 
 
@@ -226,3 +233,67 @@ def test_what_cannot_work_is_said_before_the_start(site: Site) -> None:
     site.write_file({})
     with pytest.raises(ConfigError, match="hand it over"):
         site.run()
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path) -> Iterator[str]:
+    """The server of the example, with its database beside it."""
+    shutil.copy(EXAMPLES / "http_endpoint.py", tmp_path)
+    port = free_ports(1)[0]
+    server = subprocess.Popen(
+        [sys.executable, str(tmp_path / "http_endpoint.py"), str(port), str(tmp_path / "target.db")]
+    )
+    try:
+        until = time.monotonic() + 60
+        while not is_open(port):
+            assert server.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.kill()
+        server.wait(10)
+
+
+def test_an_http_endpoint(site: Site, endpoint: str) -> None:
+    """The example: an endpoint that takes whatever it is sent, once each."""
+    site.write_file({"sink": "http_endpoint:sink", "options": {"url": endpoint}})
+    site.send(120)
+    site.send(30, 1)
+    assert site.run().landed == 150
+    assert sorted(site.ask("SELECT partition, offset FROM events")) == due(120, 30)
+    assert site.ask("SELECT count(*) - count(DISTINCT key) FROM blocks") == [(0,)]
+
+
+def test_the_endpoint_refuses_what_comes_too_late(endpoint: str, tmp_path: Path) -> None:
+    """And the sink knows what certainly did not arrive, and can ask for what may have."""
+    sink = find_sink("http_endpoint:sink", {"url": endpoint}, tmp_path)
+    rows = pa.table({"_topic": ["t"], "_partition": [0], "_offset": [0]})
+    now = int(time.time() * 1000)
+    late, timely = (landonce.PushedBlock("k", "t", 0, 0, 1, rows, 1, now + more) for more in (-60_000, 600_000))
+    try:
+        with sink.opened() as delivery:
+            assert delivery.probe is not None
+            with pytest.raises(landonce.NotPushed):
+                delivery.push(late)
+            assert not delivery.probe(late)
+            delivery.push(timely)
+            assert delivery.probe(timely)
+        with find_sink("http_endpoint:sink", {"url": "http://127.0.0.1:1"}, tmp_path).opened() as nobody:
+            with pytest.raises(landonce.NotPushed):
+                nobody.push(timely)
+            assert nobody.probe is not None
+            with pytest.raises(OSError):
+                nobody.probe(timely)
+    finally:
+        sys.modules.pop("http_endpoint", None)
+
+
+def test_a_file_per_block(site: Site) -> None:
+    """The other example."""
+    shutil.copy(EXAMPLES / "file_per_block.py", site.folder)
+    site.write_file({"sink": "file_per_block:sink", "options": {"folder": str(site.folder / "files")}})
+    site.send(120)
+    assert site.run().landed == 120
+    lines = [json.loads(line) for path in (site.folder / "files").iterdir() for line in path.read_text().splitlines()]
+    assert sorted(line["_offset"] for line in lines) == list(range(120))
