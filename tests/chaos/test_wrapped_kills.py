@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from chain import Chain, Kill
-from wrapped_scene import wrapped
+from chain import Kill
+from wrapped_scene import Aging, wrapped
 
 from landonce.local import LocalKafka
 from landonce.run.protocol import Step
@@ -91,12 +91,13 @@ def test_a_sink_with_a_probe_is_killed_at_every_step(
 ) -> None:
     """It is not idempotent. Whatever is pushed again is the same, to the byte."""
     with wrapped(tmp_path, kafka, new_topic(partitions=2), batch=BATCH) as play:
-        chain = Chain(play)
+        chain = Aging(play)
         chain.suffer(FRESH[1::2])
         chain.suffer(ATTEMPTS)
         for kill in RELEASED:
             play.fail("refuse")
             chain.suffer([kill])
+        play.an_hour_passes()
         play.drivers.drain()
         play.feed.more(2, bad_every=1)
         for kill in EMPTY:
@@ -111,7 +112,7 @@ def test_files_are_killed_where_they_are_written(
 ) -> None:
     """Idempotent: what has no answer is simply pushed again."""
     with wrapped(tmp_path, kafka, new_topic(partitions=2), "file_per_block:sink", batch=BATCH) as play:
-        chain = Chain(play)
+        chain = Aging(play)
         chain.suffer(HARMLESS)
         chain.settled()
         assert play.blocks() == []
@@ -122,6 +123,6 @@ def test_a_new_pipeline_is_killed_at_every_step(
     tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]
 ) -> None:
     with wrapped(tmp_path, kafka, new_topic(partitions=2), batch=BATCH) as play:
-        chain = Chain(play)
+        chain = Aging(play)
         chain.suffer(FRESH)
         chain.settled()

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(600)]
 
 @pytest.fixture
 def pipeline(tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]) -> Iterator[Wrapped]:
-    with wrapped(tmp_path, kafka, new_topic(partitions=2)) as made:
+    with wrapped(tmp_path, kafka, new_topic(partitions=2), "wrapped_target:soon") as made:
         yield made
 
 
@@ -29,7 +29,6 @@ def test_paused_before_and_after_a_push(pipeline: Wrapped) -> None:
     pipeline.feed.more(300, bad_every=50)
     claimed = pipeline.pause_at("claim.after")
     pushed = pipeline.pause_at("push.after")
-    assert pipeline.landed()["events"]
     pipeline.drivers.drain()
     pipeline.exact()
     before = pipeline.traces()
@@ -78,7 +77,8 @@ def test_spark_runs_a_task_again(
     with wrapped(tmp_path, kafka, new_topic(partitions=1), sink, partitions=1, master="local[1,4]") as pipeline:
         pipeline.feed.more(40, bad_every=10)
         pipeline.fail("die-after")
-        pipeline.drivers.drain()
+        run = pipeline.drivers.start()
+        assert pipeline.finish(run) == 0, run.tail()
         found = pipeline.landed()["events"]
         assert len(found) == copies * len(pipeline.due()["events"])
         assert bool(oracle.twice(found)) == (copies == 2)
@@ -94,12 +94,12 @@ def test_a_person_settles_what_nobody_knows(
         pipeline.feed.more(40, bad_every=10)
         pipeline.fail(what)
         halted = pipeline.drivers.start()
-        assert halted.finish() == OutcomeUnknown.exit_code, halted.tail()
+        assert pipeline.finish(halted) == OutcomeUnknown.exit_code, halted.tail()
         told = re.search(r"landonce state settle (\S+) --block (\S+) --landed", halted.log.read_text())
         assert told, halted.tail()
         file, key = told.groups()
         again = pipeline.drivers.start()
-        assert again.finish() == OutcomeUnknown.exit_code, again.tail()
+        assert pipeline.finish(again) == OutcomeUnknown.exit_code, again.tail()
         assert len(pipeline.ask("SELECT * FROM attempts")) == 1
         said = pipeline.site.landonce("state", "settle", file, "--block", key, verdict, "--yes")
         assert said.returncode == 0, said.stderr

@@ -6,16 +6,18 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
+import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 from typing import Any
 
 import oracle
-from harness import SCHEMA, Drivers, Feed, Home
-from scene import Play
+from chain import Chain, Kill
+from harness import PATIENCE, SCHEMA, DriverRun, Drivers, Feed, Home
+from scene import Play, wait_for
 
 from landonce.local import LocalKafka
 
@@ -67,6 +69,25 @@ class Wrapped(Play):
         assert all(kinds == 1 for _, _, kinds in seen), seen
         return sum(times > 1 for _, times, _ in seen)
 
+    def an_hour_passes(self) -> None:
+        """For the ledger: every attempt that is claimed can take effect no more. Only where none is under way."""
+        with (
+            closing(sqlite3.connect(self.site.folder / "ledger", timeout=60)) as connection,
+            suppress(sqlite3.OperationalError),
+        ):
+            with connection:
+                connection.execute("UPDATE landonce_push SET claimed_at = claimed_at - 3600000 WHERE state = 'CLAIMED'")
+
+    def finish(self, run: DriverRun) -> int:
+        """Its end, and its exit code. Attempts of which nobody hears are waited for in no time."""
+
+        def ended() -> bool:
+            self.an_hour_passes()
+            return run.process.poll() is not None
+
+        wait_for(ended, "the driver has ended", every=0.3, limit=PATIENCE)
+        return run.finish()
+
     def fail(self, what: str) -> None:
         """The target goes wrong once."""
         (self.site.folder / what).touch()
@@ -76,6 +97,34 @@ class Wrapped(Play):
         ledger = [_ask(self.site.folder / "ledger", f"SELECT * FROM landonce_{each}") for each in ("pipeline", "push")]
         letters = sorted((each.name, each.read_bytes()) for each in self.site.dead.glob("[!.]*.jsonl"))
         return (*ledger, sorted(self.landed()["events"], key=repr), letters)
+
+
+class Aging(Chain):
+    """Between two kills an hour passes, so that no start waits for an attempt of the one before; but for kills in that wait."""
+
+    play: Wrapped
+
+    def suffer(self, kills: list[Kill]) -> None:
+        for kill in kills:
+            self.play.feed.more(16, bad_every=5)
+            waits = kill.place.startswith("await.")
+            if not waits:
+                self.play.an_hour_passes()
+            run = self.play.drivers.start(kill.place, skip=kill.skip, once=kill.once)
+            while waits and not run.reached.exists() and run.process.poll() is None:
+                self._pass_time(run)
+            run.wait_reached()
+            run.kill()
+            self.suffered(kill, run)
+
+    def _pass_time(self, run: DriverRun) -> None:
+        if "await" in run.steps():
+            self.play.an_hour_passes()
+        time.sleep(0.1)
+
+    def settled(self) -> None:
+        self.play.an_hour_passes()
+        super().settled()
 
 
 def _ask(path: Path, query: str) -> list[tuple[Any, ...]]:

@@ -69,12 +69,17 @@ class Blind(Store):
     probe = None
 
 
-def probing(folder: str, settles_within: float = 0.5) -> landonce.WrappedSink:
+def probing(folder: str, settles_within: float = 60.0) -> landonce.WrappedSink:
     return landonce.wrap(Store(folder), idempotent=False, settles_within=settles_within, name="store")
 
 
-def blind(folder: str, settles_within: float = 0.5) -> landonce.WrappedSink:
+def blind(folder: str, settles_within: float = 60.0) -> landonce.WrappedSink:
     return landonce.wrap(Blind(folder), idempotent=False, settles_within=settles_within, name="store")
+
+
+def soon(folder: str) -> landonce.WrappedSink:
+    """For tests in which time passes as it does."""
+    return probing(folder, settles_within=5.0)
 
 
 def wrongly_declared(folder: str) -> landonce.WrappedSink:
