@@ -71,12 +71,15 @@ class Wrapped(Play):
 
     def an_hour_passes(self) -> None:
         """For the ledger: every attempt that is claimed can take effect no more. Only where none is under way."""
-        with (
-            closing(sqlite3.connect(self.site.folder / "ledger", timeout=60)) as connection,
-            suppress(sqlite3.OperationalError),
-        ):
-            with connection:
-                connection.execute("UPDATE landonce_push SET claimed_at = claimed_at - 3600000 WHERE state = 'CLAIMED'")
+        older = "UPDATE landonce_push SET claimed_at = claimed_at - 3600000 WHERE state = 'CLAIMED'"
+        path = self.site.folder / "ledger"
+        if path.exists():
+            with (
+                closing(sqlite3.connect(path, timeout=60)) as connection,
+                suppress(sqlite3.OperationalError),
+                connection,
+            ):
+                connection.execute(older)
 
     def finish(self, run: DriverRun) -> int:
         """Its end, and its exit code. Attempts of which nobody hears are waited for in no time."""

@@ -98,11 +98,11 @@ def hours_pass(place: Path | str) -> Iterator[None]:
     def age() -> None:
         older = "UPDATE landonce_push SET claimed_at = claimed_at - 3600000 WHERE state = 'CLAIMED'"
         while not done.wait(0.3):
-            if isinstance(place, Path):
+            if isinstance(place, Path) and place.exists():
                 with closing(sqlite3.connect(place, timeout=30)) as connection, suppress(sqlite3.OperationalError):
                     connection.execute(older)
                     connection.commit()
-            else:
+            elif isinstance(place, str):
                 with psycopg.connect(place.replace("+psycopg", "")) as server, suppress(psycopg.errors.UndefinedTable):
                     server.execute(older)
 
