@@ -14,8 +14,9 @@ from landonce.record.push_ledger import PushLedger
 from landonce.record.pushes import over
 from landonce.run import pushes
 from landonce.run.hands import Hands
-from landonce.run.protocol import Await, Commit
+from landonce.run.protocol import Await
 from landonce.run.pushes import LookAtClaims, PushBlocks, Settings
+from landonce.run.steps import Commit
 from landonce.write.receipt import BlockResult, Fate, Receipt
 from landonce.write.wrapped.recipe import WrappedRecipe, WrappedTask
 

@@ -13,7 +13,7 @@ from chain import Kill
 from wrapped_scene import Aging, wrapped
 
 from landonce.local import LocalKafka
-from landonce.run.protocol import Step
+from landonce.run.steps import Step
 from landonce.write.push import Stage
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(1500)]

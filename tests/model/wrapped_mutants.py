@@ -180,8 +180,8 @@ _DRIVERS = (
         "the batch is recorded before all of its blocks are there",
         "probe: a driver dies",
         DRIVER,
-        "    if len(driver.receipts) < len(driver.pending.blocks):\n        return _settle(driver)\n",
-        "    if len(driver.receipts) < len(driver.pending.blocks):\n        return _change(driver, Step.RECORD, _recorded(driver))\n",
+        "    if driver.unwritten:\n        return _settle(driver)\n",
+        "    if driver.unwritten:\n        return _change(driver, Step.RECORD, _recorded(driver))\n",
         _UNCHECKED,
     ),
     planted(
@@ -196,7 +196,7 @@ _DRIVERS = (
         "dead letters are forgotten",
         "dead letters, filtered records",
         DRIVER,
-        "return _to(driver, Step.COMMIT, Commit(driver.pending, receipts))",
+        "return _to(driver, Step.COMMIT, Commit(driver.pending, driver.balanced_receipts()))",
         "return _change(driver, Step.RECORD, _recorded(driver))",
     ),
     planted(

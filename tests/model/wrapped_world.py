@@ -68,13 +68,13 @@ class Pushes(Transactions):
     def driver_steps(self, world: Sky, agent: Any) -> Iterator[Step]:
         effect = self.effects.values[agent.effect]
         who = f"driver {agent.number}: {effect.step.value}"
-        protocol, pushes = self.core.protocol, self.core.pushes
-        if isinstance(effect, protocol.Acquire):
+        steps, protocol, pushes = self.core.steps, self.core.protocol, self.core.pushes
+        if isinstance(effect, steps.Acquire):
             yield from self._acquire(world, agent, who)
-        elif isinstance(effect, protocol.Survey):
+        elif isinstance(effect, steps.Survey):
             rows = self.scenario.max_rows[min(agent.number, len(self.scenario.max_rows)) - 1]
             yield who, self._go_on(world, agent, self.topics.surveyed(world.level, rows, False))
-        elif isinstance(effect, protocol.Change):
+        elif isinstance(effect, steps.Change):
             yield from self._change(world, agent, effect, who)
         elif isinstance(effect, pushes.LookAtClaims):
             yield who, self._go_on(world, agent, self._standing(world, effect.plan.batch))
@@ -83,7 +83,7 @@ class Pushes(Transactions):
                 yield who, self._go_on(world, agent, None)
         elif isinstance(effect, pushes.PushBlocks):
             yield from self._write(world, agent, effect, who)
-        elif isinstance(effect, protocol.Commit):
+        elif isinstance(effect, steps.Commit):
             bits = sum(self.topics.of(block.ranges) for block in effect.plan.blocks)
             yield who, self._go_on(world._replace(letters=world.letters | bits & self.topics.dead), agent, None)
         else:
