@@ -1,0 +1,27 @@
+"""The contract kit: the suites that landonce's own sinks and ledgers pass, for everybody who writes one.
+
+    import pytest
+    from landonce.testing import LedgerContract, LedgerSite
+
+Needs pytest, and neither a server nor Spark. `docs/plugins.md` tells how to write a plug-in and prove it.
+"""
+
+from __future__ import annotations
+
+try:
+    import pytest
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError("landonce.testing needs pytest: pip install 'landonce[testing]'") from missing
+
+pytest.register_assert_rewrite(
+    "landonce.testing.cases_ledgers",
+    "landonce.testing.cases_ledgers_shared",
+    "landonce.testing.states",
+)
+
+from landonce.testing.case import Case, Need, Suite  # noqa: E402
+from landonce.testing.cases_ledgers import LedgerSite  # noqa: E402
+from landonce.testing.cases_ledgers_shared import LEDGER_CASES  # noqa: E402
+from landonce.testing.contracts import LedgerContract, prove  # noqa: E402
+
+__all__ = ["LEDGER_CASES", "Case", "LedgerContract", "LedgerSite", "Need", "Suite", "prove"]

@@ -1,0 +1,40 @@
+"""The kit's ledger cases, tried: the sound ledgers pass all that applies, and each broken one fails the case it is for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from landonce.testing import LEDGER_CASES, Case, LedgerContract, LedgerSite
+from landonce.testing.broken_ledgers import BROKEN_LEDGERS, InMemory, InSqlite
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class TestMemory(LedgerContract):
+    @pytest.fixture
+    def site(self) -> LedgerSite:
+        return InMemory()
+
+
+class TestSqlite(LedgerContract):
+    @pytest.fixture
+    def site(self, tmp_path: Path) -> LedgerSite:
+        return InSqlite(tmp_path)
+
+
+@pytest.mark.parametrize("case", tuple(LEDGER_CASES), ids=str)
+def test_a_broken_ledger_fails_its_case(case: Case[LedgerSite], tmp_path: Path) -> None:
+    with pytest.raises(AssertionError):
+        case.check(BROKEN_LEDGERS[case.name](tmp_path))
+
+
+def test_every_broken_ledger_is_for_a_case() -> None:
+    assert set(BROKEN_LEDGERS) == {case.name for case in LEDGER_CASES}
+
+
+def test_what_does_not_apply_has_a_reason() -> None:
+    reasons = LEDGER_CASES.excused(InMemory())
+    assert {"the_store_outlives_its_process", "killed_at_any_time"} <= set(reasons)
+    assert all("ends with its process" in reason for reason in reasons.values())
