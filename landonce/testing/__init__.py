@@ -16,12 +16,26 @@ except ModuleNotFoundError as missing:
 pytest.register_assert_rewrite(
     "landonce.testing.cases_ledgers",
     "landonce.testing.cases_ledgers_shared",
+    "landonce.testing.cases_sinks",
+    "landonce.testing.cases_sinks_doubt",
     "landonce.testing.states",
 )
 
 from landonce.testing.case import Case, Need, Suite  # noqa: E402
 from landonce.testing.cases_ledgers import LedgerSite  # noqa: E402
-from landonce.testing.cases_ledgers_shared import LEDGER_CASES  # noqa: E402
-from landonce.testing.contracts import LedgerContract, prove  # noqa: E402
+from landonce.testing.contracts import LEDGER_CASES, SINK_CASES, LedgerContract, SinkContract, prove  # noqa: E402
+from landonce.testing.sink_sites import Row, SinkSite  # noqa: E402
 
-__all__ = ["LEDGER_CASES", "Case", "LedgerContract", "LedgerSite", "Need", "Suite", "prove"]
+__all__ = [
+    "LEDGER_CASES",
+    "SINK_CASES",
+    "Case",
+    "LedgerContract",
+    "LedgerSite",
+    "Need",
+    "Row",
+    "SinkContract",
+    "SinkSite",
+    "Suite",
+    "prove",
+]

@@ -17,6 +17,9 @@ import pytest
 
 from landonce.testing.case import Case, Site
 from landonce.testing.cases_ledgers_shared import LEDGER_CASES
+from landonce.testing.cases_sinks_doubt import SINK_CASES
+
+__all__ = ["LEDGER_CASES", "SINK_CASES", "LedgerContract", "SinkContract", "prove"]
 
 _TOLD = "give the class a fixture `site` that returns an empty site"
 
@@ -37,4 +40,16 @@ class LedgerContract:
 
     @pytest.mark.parametrize("case", tuple(LEDGER_CASES), ids=str)
     def test_ledger(self, site: Any, case: Case[Any]) -> None:
+        prove(case, site)
+
+
+class SinkContract:
+    """What every deduplicating sink keeps: `site` is a `SinkSite`."""
+
+    @pytest.fixture
+    def site(self) -> Any:
+        raise NotImplementedError(_TOLD)
+
+    @pytest.mark.parametrize("case", tuple(SINK_CASES), ids=str)
+    def test_sink(self, site: Any, case: Case[Any]) -> None:
         prove(case, site)

@@ -1,0 +1,384 @@
+"""A broken sink for every case: the reference sink with one promise less. Nothing but a test of the kit may open one."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from landonce.errors import TargetUnavailable
+from landonce.plan.ranges import Partition, Range
+from landonce.read.schema import Field, Schema
+from landonce.testing.sink_sites import Row, SinkSite
+from landonce.testing.sqlite_sink import SqliteSink, SqliteTarget, SqliteWriter, coordinates, opened
+from landonce.write.settle import Reply
+from landonce.write.sink import BlockWriter, Finding, Guarantee, Insert, Level, Probe, Sink, Target
+from landonce.write.target import TargetView
+
+
+class SqliteSite(SinkSite):
+    """A file of its own, read by plain SQL."""
+
+    def __init__(self, folder: Path, sink: Callable[[Path], Sink] = SqliteSink, secret: str = "") -> None:
+        self.path = folder / "events.db"
+        self._sink = sink
+        self.secret = secret
+
+    def sink(self) -> Sink:
+        return self._sink(self.path)
+
+    def held(self) -> list[Row]:
+        with opened(self.path) as connection:
+            return [Row(*row) for row in connection.execute("SELECT * FROM events")]
+
+    def remove(self, rows: Iterable[Row]) -> None:
+        with opened(self.path) as connection:
+            connection.executemany(
+                "DELETE FROM events WHERE _topic = ? AND _partition = ? AND _offset = ?", [row[:3] for row in rows]
+            )
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        elsewhere = self.path.with_suffix(".away")
+        shutil.move(self.path, elsewhere)
+        try:
+            yield
+        finally:
+            shutil.move(elsewhere, self.path)
+
+
+@dataclass(frozen=True)
+class Built(SqliteSink):
+    """A sink of two classes."""
+
+    writes: type[SqliteWriter] = SqliteWriter
+    looks: type[SqliteTarget] = SqliteTarget
+
+    def target(self) -> Target:
+        return self.looks(self.path)
+
+    def writer(self) -> BlockWriter:
+        return self.writes(self.path)
+
+
+class Boasting(SqliteSink):
+    guarantee: ClassVar[Guarantee] = Guarantee.TRANSACTIONAL  # type: ignore[misc]
+
+
+@dataclass(frozen=True)
+class Rooted(SqliteSink):
+    """Holds what cannot travel."""
+
+    opened: Any = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "opened", iter(()))
+
+
+class Talkative(SqliteSink):
+    def __repr__(self) -> str:
+        return "Talkative(password='s3cret-word')"
+
+
+class Emptying(SqliteTarget):
+    def create(self, declared: Schema, **told: Any) -> None:
+        self.path.unlink(missing_ok=True)
+        super().create(declared, **told)
+
+
+class Uncovered(SqliteTarget):
+    def schema(self) -> Schema:
+        return Schema((*super().schema().fields, Field("_offset", pa.int64())))
+
+
+class Refusing(SqliteTarget):
+    def check(self) -> tuple[Finding, ...]:
+        return (Finding(Level.REFUSED, "never"),)
+
+
+class Dropping(SqliteWriter):
+    def write(self, connection: sqlite3.Connection, rows: pa.Table) -> None:
+        super().write(connection, rows.slice(0, rows.num_rows - rows.num_rows // 100))
+
+
+class Smoothing(SqliteWriter):
+    """Nothing is the empty string."""
+
+    def write(self, connection: sqlite3.Connection, rows: pa.Table) -> None:
+        super().write(connection, rows.set_column(4, "word", rows.column("word").fill_null("")))
+
+
+class Tokenless(SqliteWriter):
+    def first(self, connection: sqlite3.Connection, token: str) -> bool:
+        del connection, token
+        return True
+
+
+class ShortTokens(SqliteWriter):
+    def first(self, connection: sqlite3.Connection, token: str) -> bool:
+        return super().first(connection, token[:16])
+
+
+class Timeless(SqliteWriter):
+    def send(self, rows: pa.Table, insert: Insert) -> Reply:
+        return super().send(rows, replace(insert, deadline=2**62))
+
+
+class Seconds(SqliteTarget):
+    def now(self) -> int:
+        return int(time.time())
+
+
+class FirstChunk(SqliteWriter):
+    def write(self, connection: sqlite3.Connection, rows: pa.Table) -> None:
+        super().write(connection, pa.Table.from_batches(rows.to_batches()[:1]))
+
+
+class FirstPartition(SqliteWriter):
+    def write(self, connection: sqlite3.Connection, rows: pa.Table) -> None:
+        partition = [each[:2] for each in coordinates(rows)]
+        super().write(connection, rows.filter(pa.array([each == partition[0] for each in partition])))
+
+
+class Rewriting(SqliteWriter):
+    """Reads all, and writes all with what is new, as a file that is replaced."""
+
+    def transact(self, connection: sqlite3.Connection, rows: pa.Table, insert: Insert) -> Reply:
+        before = connection.execute("SELECT * FROM events").fetchall()
+        time.sleep(0.2)
+        connection.execute("BEGIN IMMEDIATE")
+        if self.first(connection, insert.token):
+            connection.execute("DELETE FROM events")
+            connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?)", before)
+            self.write(connection, rows)
+        connection.execute("COMMIT")
+        return Reply.ACKNOWLEDGED
+
+
+class LookingFirst(SqliteWriter):
+    """Looks for the token, and writes it in another transaction."""
+
+    def first(self, connection: sqlite3.Connection, token: str) -> bool:
+        known = connection.execute("SELECT 1 FROM tokens WHERE token = ?", (token,)).fetchone()
+        connection.execute("COMMIT")
+        time.sleep(0.2)
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("INSERT OR IGNORE INTO tokens VALUES (?)", (token,))
+        return known is None
+
+
+class Assuming(SqliteWriter):
+    """What was asked for is there."""
+
+    def present(self, ranges: Iterable[Range]) -> Counter[tuple[str, int, int]]:
+        return super().present(ranges) or Counter(
+            {
+                (each.partition.topic, each.partition.number, at): 1
+                for each in ranges
+                for at in range(each.first, each.end)
+            }
+        )
+
+
+class Forgetful(SqliteWriter):
+    def present(self, ranges: Iterable[Range]) -> Counter[tuple[str, int, int]]:
+        del ranges
+        return Counter()
+
+
+class Careless(SqliteWriter):
+    """Knows how many are missing, and not which."""
+
+    def probe(self, rows: pa.Table, ranges: Iterable[Range]) -> Probe:
+        found = super().probe(rows, ranges)
+        return Probe(found.presence, pa.array(sorted(found.missing.to_pylist()), pa.bool_()))
+
+
+class OffsetsAlone(SqliteWriter):
+    def present(self, ranges: Iterable[Range]) -> Counter[tuple[str, int, int]]:
+        told = tuple(ranges)
+        offsets = super().present(Range(Partition("t", 0), each.first, each.end) for each in told)
+        return Counter({(*_name(told[0]), at): number for (_, _, at), number in offsets.items()})
+
+
+def _name(each: Range) -> tuple[str, int]:
+    return each.partition.topic, each.partition.number
+
+
+class Subtracting(SqliteWriter):
+    """Expects as many rows as the range is long."""
+
+    def probe(self, rows: pa.Table, ranges: Iterable[Range]) -> Probe:
+        told = tuple(ranges)
+        found = super().probe(rows, told)
+        lacking = sum(each.end - each.first for each in told) - rows.num_rows
+        more = replace(found.presence, missing=found.presence.missing + lacking)
+        return Probe(more, found.missing)
+
+
+class Lenient(SqliteWriter):
+    def probe(self, rows: pa.Table, ranges: Iterable[Range]) -> Probe:
+        found = super().probe(rows, ranges)
+        return Probe(replace(found.presence, torn=False), found.missing)
+
+
+class Distinct(SqliteWriter):
+    def present(self, ranges: Iterable[Range]) -> Counter[tuple[str, int, int]]:
+        return Counter(set(super().present(ranges)))
+
+
+class SaidHarmless(SqliteWriter):
+    @property
+    def resend_harmless(self) -> bool:
+        return True
+
+
+class ClosedRanges(SqliteWriter):
+    def count(self, ranges: Iterable[Range]) -> int:
+        return super().count(Range(each.partition, each.first, each.end + 1) for each in ranges)
+
+
+class LastOffsets(SqliteTarget):
+    def look(self, floors: Iterable[tuple[Partition, int]]) -> TargetView:
+        return TargetView(tuple((partition, end - 1) for partition, end in super().look(floors).ends))
+
+
+class Floorless(SqliteTarget):
+    def look(self, floors: Iterable[tuple[Partition, int]]) -> TargetView:
+        return super().look((partition, 0) for partition, _ in floors)
+
+
+class Remembering(SqliteWriter):
+    """Drops every row whose coordinates were ever sent."""
+
+    def write(self, connection: sqlite3.Connection, rows: pa.Table) -> None:
+        connection.execute("CREATE TABLE IF NOT EXISTS seen (topic TEXT, number INTEGER, at INTEGER UNIQUE)")
+        new = [
+            connection.execute("INSERT OR IGNORE INTO seen VALUES (?, ?, ?)", each).rowcount == 1
+            for each in coordinates(rows)
+        ]
+        super().write(connection, rows.filter(pa.array(new)))
+
+
+class Hopeful(SqliteWriter):
+    """Every request is as good as done."""
+
+    def send(self, rows: pa.Table, insert: Insert) -> Reply:
+        reply = super().send(rows, insert)
+        return Reply.ACKNOWLEDGED if reply is Reply.REFUSED else reply
+
+
+class Hasty(SqliteWriter):
+    """No answer is no rows."""
+
+    def present(self, ranges: Iterable[Range]) -> Counter[tuple[str, int, int]]:
+        try:
+            return super().present(ranges)
+        except TargetUnavailable:
+            return Counter()
+
+
+class Reaping(SqliteTarget):
+    def kill(self) -> None:
+        super().kill()
+        with opened(self.path) as connection:
+            connection.execute("DELETE FROM events")
+
+
+class Lingering(SqliteWriter):
+    """Looks at the deadline, and then takes its time where no kill finds it."""
+
+    def transact(self, connection: sqlite3.Connection, rows: pa.Table, insert: Insert) -> Reply:
+        time.sleep(max(0.0, insert.deadline / 1000 + 1.5 - time.time()))
+        return super().transact(connection, rows, replace(insert, deadline=2**62))
+
+
+class RowByRow(SqliteWriter):
+    """A transaction for each row."""
+
+    def write(self, connection: sqlite3.Connection, rows: pa.Table) -> None:
+        for at in range(rows.num_rows):
+            super().write(connection, rows.slice(at, 1))
+            connection.execute("COMMIT")
+            connection.execute("BEGIN IMMEDIATE")
+
+
+class TokenAsProof(SqliteWriter):
+    """Notes first that the block is there, and believes the note."""
+
+    def write(self, connection: sqlite3.Connection, rows: pa.Table) -> None:
+        self._note(connection, rows)
+        connection.execute("COMMIT")
+        connection.execute("BEGIN IMMEDIATE")
+        super().write(connection, rows)
+
+    def _note(self, connection: sqlite3.Connection, rows: pa.Table) -> None:
+        connection.execute("CREATE TABLE IF NOT EXISTS noted (topic TEXT, number INTEGER, at INTEGER)")
+        connection.executemany("INSERT INTO noted VALUES (?, ?, ?)", coordinates(rows))
+
+    def present(self, ranges: Iterable[Range]) -> Counter[tuple[str, int, int]]:
+        told = tuple(ranges)
+        with opened(self.path) as connection:
+            noted = set(connection.execute("SELECT * FROM noted"))
+        return Counter(
+            {
+                (*_name(each), at): 1
+                for each in told
+                for at in range(each.first, each.end)
+                if (*_name(each), at) in noted
+            }
+        )
+
+
+def _writer(kind: type[SqliteWriter]) -> Callable[[Path], SinkSite]:
+    return lambda folder: SqliteSite(folder, lambda path: Built(path, writes=kind))
+
+
+def _target(kind: type[SqliteTarget]) -> Callable[[Path], SinkSite]:
+    return lambda folder: SqliteSite(folder, lambda path: Built(path, looks=kind))
+
+
+BROKEN_SINKS: dict[str, Callable[[Path], SinkSite]] = {
+    "the_guarantee_is_one_that_this_port_keeps": lambda folder: SqliteSite(folder, Boasting),
+    "a_sink_travels_to_the_workers": lambda folder: SqliteSite(folder, Rooted),
+    "no_secret_is_shown": lambda folder: SqliteSite(folder, Talkative, "s3cret-word"),
+    "a_table_is_made_once": _target(Emptying),
+    "the_schema_comes_back": _target(Uncovered),
+    "a_fit_table_is_not_refused": _target(Refusing),
+    "what_is_acknowledged_is_there": _writer(Dropping),
+    "values_come_back_as_they_were": _writer(Smoothing),
+    "the_same_token_lands_once": _writer(Tokenless),
+    "another_token_is_another_block": _writer(ShortTokens),
+    "a_late_insert_is_refused": _writer(Timeless),
+    "the_clock_counts_milliseconds": _target(Seconds),
+    "chunks_are_one_block": _writer(FirstChunk),
+    "a_block_of_several_partitions_lands_whole": _writer(FirstPartition),
+    "blocks_land_side_by_side": _writer(Rewriting),
+    "two_sends_of_one_token_at_once_land_once": _writer(LookingFirst),
+    "an_empty_table_holds_nothing": _writer(Assuming),
+    "a_probe_finds_what_is_there": _writer(Forgetful),
+    "a_probe_names_exactly_the_missing_rows": _writer(Careless),
+    "a_probe_tells_partitions_and_topics_apart": _writer(OffsetsAlone),
+    "gaps_between_offsets_are_no_loss": _writer(Subtracting),
+    "a_part_of_a_block_is_torn": _writer(Lenient),
+    "copies_are_counted": _writer(Distinct),
+    "a_row_that_is_sent_twice_becomes_one": _writer(SaidHarmless),
+    "a_count_is_of_the_ranges": _writer(ClosedRanges),
+    "a_look_finds_the_ends": _target(LastOffsets),
+    "a_look_says_nothing_below_the_floor": _target(Floorless),
+    "a_burnt_token_is_replaced": _writer(Remembering),
+    "a_silent_target_acknowledges_nothing": _writer(Hopeful),
+    "a_silent_target_is_not_an_empty_one": _writer(Hasty),
+    "a_kill_harms_nothing_that_landed": _target(Reaping),
+    "nothing_lands_after_deadline_and_kill": _writer(Lingering),
+    "a_send_that_is_killed_at_any_line_is_whole_or_absent": _writer(RowByRow),
+    "after_a_crash_at_any_line_a_block_lands_once": _writer(TokenAsProof),
+}

@@ -1,0 +1,35 @@
+"""The kit's cases for deduplicating sinks, tried: the reference passes all that applies, and each broken sink fails its case."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from landonce.testing import SINK_CASES, Case, SinkContract, SinkSite
+from landonce.testing.broken_sinks import BROKEN_SINKS, SqliteSite
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class TestReference(SinkContract):
+    @pytest.fixture
+    def site(self, tmp_path: Path) -> SinkSite:
+        return SqliteSite(tmp_path)
+
+
+@pytest.mark.parametrize("case", tuple(SINK_CASES), ids=str)
+def test_a_broken_sink_fails_its_case(case: Case[SinkSite], tmp_path: Path) -> None:
+    with pytest.raises(AssertionError):
+        case.check(BROKEN_SINKS[case.name](tmp_path))
+
+
+def test_every_broken_sink_is_for_a_case() -> None:
+    assert set(BROKEN_SINKS) == {case.name for case in SINK_CASES}
+
+
+def test_what_does_not_apply_has_a_reason(tmp_path: Path) -> None:
+    assert SINK_CASES.excused(SqliteSite(tmp_path)) == {
+        "no_secret_is_shown": "the site names no secret",
+        "a_row_that_is_sent_twice_becomes_one": "the sink declares that a row sent twice is two (resend_harmless)",
+    }
