@@ -18,17 +18,28 @@ pytest.register_assert_rewrite(
     "landonce.testing.cases_ledgers_shared",
     "landonce.testing.cases_sinks",
     "landonce.testing.cases_sinks_doubt",
+    "landonce.testing.cases_wrapped",
     "landonce.testing.states",
 )
 
 from landonce.testing.case import Case, Need, Suite  # noqa: E402
 from landonce.testing.cases_ledgers import LedgerSite  # noqa: E402
-from landonce.testing.contracts import LEDGER_CASES, SINK_CASES, LedgerContract, SinkContract, prove  # noqa: E402
+from landonce.testing.contracts import (  # noqa: E402
+    LEDGER_CASES,
+    SINK_CASES,
+    WRAPPED_CASES,
+    LedgerContract,
+    SinkContract,
+    WrappedContract,
+    prove,
+)
 from landonce.testing.sink_sites import Row, SinkSite  # noqa: E402
+from landonce.testing.wrapped_sites import WrappedSite  # noqa: E402
 
 __all__ = [
     "LEDGER_CASES",
     "SINK_CASES",
+    "WRAPPED_CASES",
     "Case",
     "LedgerContract",
     "LedgerSite",
@@ -37,5 +48,7 @@ __all__ = [
     "SinkContract",
     "SinkSite",
     "Suite",
+    "WrappedContract",
+    "WrappedSite",
     "prove",
 ]

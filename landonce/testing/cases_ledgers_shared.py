@@ -11,7 +11,7 @@ from dataclasses import replace
 from landonce.errors import Fenced
 from landonce.record.ledger import Ledger, LedgerState, Totals, recorded, taken
 from landonce.testing.cases_ledgers import LEDGER_CASES, SHARED, LedgerSite, check_agreed, check_counted, count
-from landonce.testing.crashing import crashed, crashes, in_another_process, moments, package_of
+from landonce.testing.crashing import Lines, crashed, crashes, in_another_process, lines_of, moments
 from landonce.testing.states import (
     PIPELINE,
     advanced,
@@ -103,7 +103,7 @@ def a_driver_that_was_killed_locks_nobody_out(site: LedgerSite) -> None:
         assert state is not None
         mine.change(state, taken(state, "dies"))
 
-    for moment in crashes(package_of(ledger), change):
+    for moment in crashes(lines_of(ledger), change):
         state = site.open(PIPELINE).load()
         assert state is not None
         try:
@@ -135,8 +135,8 @@ def _named(state: LedgerState, name: str) -> LedgerState:
     return replace(state, pipeline=name)
 
 
-def _creating(site: LedgerSite, name: str) -> tuple[str, Callable[[], object]]:
-    return package_of(site.open(name)), lambda: site.open(name).create(full_state(name))
+def _creating(site: LedgerSite, name: str) -> tuple[Lines, Callable[[], object]]:
+    return lines_of(site.open(name)), lambda: site.open(name).create(full_state(name))
 
 
 def _marching(name: str) -> tuple[LedgerState, LedgerState]:
@@ -145,10 +145,10 @@ def _marching(name: str) -> tuple[LedgerState, LedgerState]:
     return before, replace(recorded(before, Totals(landed=1)), owner="moved")
 
 
-def _changing(site: LedgerSite, name: str) -> tuple[str, Callable[[], object]]:
+def _changing(site: LedgerSite, name: str) -> tuple[Lines, Callable[[], object]]:
     before, after = _marching(name)
     site.open(name).create(before)
-    return package_of(site.open(name)), lambda: site.open(name).change(before, after, note(1))
+    return lines_of(site.open(name)), lambda: site.open(name).change(before, after, note(1))
 
 
 def _take(ledger: Ledger, name: str, times: int) -> list[int]:

@@ -12,7 +12,7 @@ from landonce.plan.blocks import Block, Kind
 from landonce.plan.ranges import Partition
 from landonce.testing import cases_sinks
 from landonce.testing.case import refused
-from landonce.testing.crashing import crashed, moments, package_of
+from landonce.testing.crashing import crashed, lines_of, moments
 from landonce.testing.sink_sites import (
     ATOMIC,
     COPIES,
@@ -252,13 +252,13 @@ def after_a_crash_at_any_line_a_block_lands_once(site: SinkSite) -> None:
 def _crashed(site: SinkSite, sink: Sink) -> dict[int, pa.Table]:
     """A block for each moment, whose worker was killed there. Their deadlines have passed, and what ran was killed."""
     target = sink.target()
-    package = package_of(sink.writer())
+    lines = lines_of(sink.writer())
     tried = rows(0, 1, 2, 3, partition=1_000_000)
-    found = moments(package, _sending(sink, tried, 1_000_000, target.now() + 60_000), site.moments)
+    found = moments(lines, _sending(sink, tried, 1_000_000, target.now() + 60_000), site.moments)
     blocks = {1_000_000: tried, **{moment: rows(0, 1, 2, 3, partition=moment) for moment in found}}
     for moment in found:
         deadline = target.now() + _DEADLINE
-        crashed(package, _sending(sink, blocks[moment], moment, deadline), moment)
+        crashed(lines, _sending(sink, blocks[moment], moment, deadline), moment)
     wait_out(target, target.now() + _DEADLINE)
     target.kill()
     return blocks

@@ -18,8 +18,9 @@ import pytest
 from landonce.testing.case import Case, Site
 from landonce.testing.cases_ledgers_shared import LEDGER_CASES
 from landonce.testing.cases_sinks_doubt import SINK_CASES
+from landonce.testing.cases_wrapped import WRAPPED_CASES
 
-__all__ = ["LEDGER_CASES", "SINK_CASES", "LedgerContract", "SinkContract", "prove"]
+__all__ = ["LEDGER_CASES", "SINK_CASES", "WRAPPED_CASES", "LedgerContract", "SinkContract", "WrappedContract", "prove"]
 
 _TOLD = "give the class a fixture `site` that returns an empty site"
 
@@ -52,4 +53,16 @@ class SinkContract:
 
     @pytest.mark.parametrize("case", tuple(SINK_CASES), ids=str)
     def test_sink(self, site: Any, case: Case[Any]) -> None:
+        prove(case, site)
+
+
+class WrappedContract:
+    """What every wrapped sink keeps: `site` is a `WrappedSite`."""
+
+    @pytest.fixture
+    def site(self) -> Any:
+        raise NotImplementedError(_TOLD)
+
+    @pytest.mark.parametrize("case", tuple(WRAPPED_CASES), ids=str)
+    def test_wrapped(self, site: Any, case: Case[Any]) -> None:
         prove(case, site)

@@ -17,19 +17,34 @@ from types import FrameType
 from typing import Any
 
 _FORK = multiprocessing.get_context("fork")
-_SECONDS = 60
-MOST_MOMENTS = 40
+_SECONDS = 120
+MOST_MOMENTS = 24
 
 
-def package_of(thing: object) -> str:
-    """The package whose lines are a plug-in's own: that of its class."""
-    return type(thing).__module__.partition(".")[0]
+Lines = tuple[str, ...]
+"""The packages and modules whose lines count."""
 
 
-def moments(package: str, act: Callable[[], Any], most: int = MOST_MOMENTS) -> tuple[int, ...]:
+def lines_of(thing: object) -> Lines:
+    """The packages whose lines are a plug-in's own: those of its class and of what that inherits from, or of the function."""
+    kinds = (thing,) if hasattr(thing, "__name__") and not isinstance(thing, type) else _kind(thing).__mro__
+    modules = {str(each.__module__) for each in kinds} - {"builtins", "abc", "typing", "functools"}
+    return tuple(sorted({_package(each) for each in modules}))
+
+
+def _kind(thing: object) -> type:
+    return thing if isinstance(thing, type) else type(thing)
+
+
+def _package(module: str) -> str:
+    """landonce is large: of it, the part that the module is in."""
+    return ".".join(module.split(".")[: 2 if module.startswith("landonce.") else 1])
+
+
+def moments(lines: Lines, act: Callable[[], Any], most: int = MOST_MOMENTS) -> tuple[int, ...]:
     """The lines to die at, by number, found by letting the act run to its end once, in a process of its own."""
     told, tell = _FORK.Pipe(duplex=False)
-    code = _end(_child(lambda: tell.send(_lines(package, act)), tell), tell)
+    code = _end(_child(lambda: tell.send(_count(lines, act)), tell), tell)
     count: Any = _heard(told)
     assert code == 0, f"the act failed by itself: {count}"
     if count <= most:
@@ -37,12 +52,12 @@ def moments(package: str, act: Callable[[], Any], most: int = MOST_MOMENTS) -> t
     return tuple(sorted({round(at * (count - 1) / (most - 1)) for at in range(most)}))
 
 
-def crashed(package: str, act: Callable[[], Any], moment: int) -> bool:
+def crashed(lines: Lines, act: Callable[[], Any], moment: int) -> bool:
     """Lets the act run in a process that dies before the line of this number. False if the act was over before."""
     told, tell = _FORK.Pipe(duplex=False)
 
     def run() -> None:
-        with _Tracer(package, moment):
+        with _Tracer(lines, moment):
             act()
 
     code = _end(_child(run, tell), tell)
@@ -52,10 +67,10 @@ def crashed(package: str, act: Callable[[], Any], moment: int) -> bool:
     return False
 
 
-def crashes(package: str, act: Callable[[], Any], most: int = MOST_MOMENTS) -> Iterator[int]:
+def crashes(lines: Lines, act: Callable[[], Any], most: int = MOST_MOMENTS) -> Iterator[int]:
     """Crashes the act at one moment after the other, and yields after each of them."""
-    for moment in moments(package, act, most):
-        crashed(package, act, moment)
+    for moment in moments(lines, act, most):
+        crashed(lines, act, moment)
         yield moment
 
 
@@ -67,10 +82,10 @@ def in_another_process(act: Callable[[], Any]) -> None:
 
 
 class _Tracer:
-    """Counts the lines of one package, and dies at one of them."""
+    """Counts lines, and dies at one of them."""
 
-    def __init__(self, package: str, moment: int | None = None) -> None:
-        self._package = package
+    def __init__(self, lines: Lines, moment: int | None = None) -> None:
+        self._within = lines
         self._moment = moment
         self.passed = 0
 
@@ -84,7 +99,7 @@ class _Tracer:
     def _enter(self, frame: FrameType, event: str, argument: Any) -> Any:
         del event, argument
         name = str(frame.f_globals.get("__name__", ""))
-        mine = name.partition(".")[0] == self._package and not name.startswith(_NEVER)
+        mine = any(f"{name}.".startswith(f"{each}.") for each in self._within) and not name.startswith(_NEVER)
         return self._line if mine else None
 
     def _line(self, frame: FrameType, event: str, argument: Any) -> Any:
@@ -100,8 +115,8 @@ _NEVER = ("landonce.testing.crashing", "landonce.testing.cases_", "landonce.test
 """The kit's own lines are nobody's steps."""
 
 
-def _lines(package: str, act: Callable[[], Any]) -> int:
-    with _Tracer(package) as tracer:
+def _count(lines: Lines, act: Callable[[], Any]) -> int:
+    with _Tracer(lines) as tracer:
         act()
     return tracer.passed
 

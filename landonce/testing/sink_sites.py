@@ -38,7 +38,7 @@ class SinkSite(ABC):
 
     secret = ""
     """A word of the sink's description that nobody may read in a log: a password."""
-    moments = 40
+    moments = 24
     """At how many lines, at most, a crash is tried."""
 
     @abstractmethod

@@ -9,7 +9,7 @@ import pytest
 from landonce.testing import LEDGER_CASES, Case, LedgerContract, LedgerSite
 from landonce.testing.broken_ledgers import BROKEN_LEDGERS, InMemory, InSqlite
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 
 class TestMemory(LedgerContract):

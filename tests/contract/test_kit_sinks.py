@@ -9,7 +9,7 @@ import pytest
 from landonce.testing import SINK_CASES, Case, SinkContract, SinkSite
 from landonce.testing.broken_sinks import BROKEN_SINKS, SqliteSite
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 
 class TestReference(SinkContract):

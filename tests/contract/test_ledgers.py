@@ -56,7 +56,7 @@ from landonce.testing.states import (
 )
 from landonce.testing.together import in_processes
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 AFTERWARDS = "after the answer"
 MOMENTS = ("UPDATE landonce_pipeline", "landonce_position", "landonce_journal", COMMIT, AFTERWARDS)
 
