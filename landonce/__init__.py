@@ -16,16 +16,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from landonce import errors
     from landonce.config import Pipeline, load
+    from landonce.errors import NotPushed
     from landonce.record.ledger import Totals
     from landonce.run.pipeline import run_pipeline
+    from landonce.write.wrapped import PushedBlock, WrappedSink, wrap
 
-__all__ = ["Pipeline", "Totals", "errors", "load", "run_pipeline"]
+__all__ = ["NotPushed", "Pipeline", "PushedBlock", "Totals", "WrappedSink", "errors", "load", "run_pipeline", "wrap"]
 
 _HOMES = {
+    "NotPushed": "landonce.errors",
     "Pipeline": "landonce.config",
+    "PushedBlock": "landonce.write.wrapped",
     "Totals": "landonce.record.ledger",
+    "WrappedSink": "landonce.write.wrapped",
     "load": "landonce.config",
     "run_pipeline": "landonce.run.pipeline",
+    "wrap": "landonce.write.wrapped",
 }
 
 

@@ -55,8 +55,22 @@ class PushLedger(SqlLedger):
     """Keeps one pipeline's state, and what became of each block of its pending plan."""
 
     _verdict: Verdict | None = None
+    _made = False
 
     # For the driver.
+
+    def change(self, old: LedgerState, new: LedgerState, note: Note | None = None) -> LedgerState:
+        """As every ledger. One that was made for another kind of sink gets the table of blocks first."""
+        if not self._made:
+            self._patiently(self._make_rows, safe=_SAFE)
+        return super().change(old, new, note)
+
+    def _make_rows(self) -> None:
+        if self.database.may_exist():
+            with self.database.creating() as connection:
+                if self.database.has_tables(connection):
+                    push_metadata.create_all(connection)
+        self._made = True
 
     def standing(self, batch: int) -> Standing:
         """The rows of a batch that is pending, and the ledger's clock."""

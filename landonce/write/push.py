@@ -3,8 +3,8 @@
     stage     saw                                        then
     ────────  ─────────────────────────────────────────  ────────────────────────────────────────────────────────────
     claim     the block's row is mine and free           push
-              it is not                                  read
-    read      AFTER                                      LANDED, by an earlier attempt: what its row says counts
+              it is not                                  row
+    row       AFTER                                      LANDED, by an earlier attempt: what its row says counts
               another driver's, or no row                HALTED: fenced
               BEFORE                                     claim again
               CLAIMED by another attempt, and pushing    claim again
@@ -15,17 +15,17 @@
     probe     the target has the block                   found
               it has not                                 reclaim
     found     the row was still as it was read           LANDED
-              it was not                                 read
+              it was not                                 row
     reclaim   the row was still as it was read           push
-              it was not                                 read
+              it was not                                 row
     push      returned                                   settle
               certainly nothing arrived                  release
               nobody knows                               DOUBTFUL
     settle    the claim was still mine                   LANDED
-              it was not                                 read
+              it was not                                 row
     release   -                                          DOUBTFUL, and free again; or HALTED, where trying does not help
     skip      there are no rows, so nothing is pushed    LANDED
-              the row is not mine, or AFTER              read
+              the row is not mine, or AFTER              row
 
 A worker pushes at most once. No outcome is ever guessed.
 """
@@ -44,7 +44,7 @@ class Stage(str, Enum):
     """Where a worker is with its block."""
 
     CLAIM = "claim"
-    READ = "read"
+    ROW = "row"
     PROBE = "probe"
     FOUND = "found"
     RECLAIM = "reclaim"
@@ -90,10 +90,10 @@ def begin(*, harmless: bool, can_probe: bool, empty: bool = False) -> Pushing:
 
 
 def after_claim(pushing: Pushing, *, won: bool) -> Pushing:
-    return replace(pushing, stage=Stage.PUSH if won else Stage.READ)
+    return replace(pushing, stage=Stage.PUSH if won else Stage.ROW)
 
 
-def after_read(pushing: Pushing, row: PushRow | None, claim: Claim, *, over: bool) -> Pushing:
+def after_row(pushing: Pushing, row: PushRow | None, claim: Claim, *, over: bool) -> Pushing:
     """`over`: the row's last attempt can take effect no more."""
     if row is not None and row.mark is Mark.AFTER:
         return replace(pushing, fate=Fate.LANDED, settled=row.receipt)
@@ -113,7 +113,7 @@ def after_probe(pushing: Pushing, *, there: bool) -> Pushing:
 
 
 def after_found(pushing: Pushing, *, won: bool) -> Pushing:
-    return replace(pushing, fate=Fate.LANDED) if won else replace(pushing, stage=Stage.READ)
+    return replace(pushing, fate=Fate.LANDED) if won else replace(pushing, stage=Stage.ROW)
 
 
 def after_push(pushing: Pushing, outcome: Outcome) -> Pushing:
@@ -125,7 +125,7 @@ def after_push(pushing: Pushing, outcome: Outcome) -> Pushing:
 
 
 def after_settle(pushing: Pushing, *, won: bool) -> Pushing:
-    return replace(pushing, fate=Fate.LANDED) if won else replace(pushing, stage=Stage.READ)
+    return replace(pushing, fate=Fate.LANDED) if won else replace(pushing, stage=Stage.ROW)
 
 
 def after_release(pushing: Pushing) -> Pushing:

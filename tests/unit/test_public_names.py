@@ -7,7 +7,17 @@ import landonce
 
 
 def test_the_public_names() -> None:
-    assert landonce.__all__ == ["Pipeline", "Totals", "errors", "load", "run_pipeline"]
+    assert landonce.__all__ == [
+        "NotPushed",
+        "Pipeline",
+        "PushedBlock",
+        "Totals",
+        "WrappedSink",
+        "errors",
+        "load",
+        "run_pipeline",
+        "wrap",
+    ]
     for name in landonce.__all__:
         assert getattr(landonce, name) is not None
 

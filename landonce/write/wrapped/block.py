@@ -13,11 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from landonce.plan.blocks import Block, Identity, token
-from landonce.plan.ranges import Range
-
-_LONGEST, _TOKEN = 100, 16
-
 
 @dataclass(frozen=True)
 class PushedBlock:
@@ -61,14 +56,6 @@ class PushedBlock:
             for row in zip(*columns, strict=True)
         )
         return "".join(f"{line}\n" for line in lines).encode()
-
-
-def block_key(identity: Identity, block: Block, labelled: Range) -> str:
-    """Readable, and as unique as the block's token."""
-    topic = labelled.partition.topic[:_LONGEST]
-    return (
-        f"{topic}-{labelled.partition.number}-{labelled.first}-{labelled.end}-{token(identity, block)[:_TOKEN]}"
-    )  # fmt: skip
 
 
 def pushed_rows(rows: pa.Table) -> pa.Table:

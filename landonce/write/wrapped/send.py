@@ -78,7 +78,7 @@ class _Attempt:
             return steps.after_claim(state, won=self._claimed(reclaim=False))
         if stage is Stage.RECLAIM:
             return steps.after_claim(state, won=self._claimed(reclaim=True))
-        if stage is Stage.READ:
+        if stage is Stage.ROW:
             return self._read(state)
         if stage is Stage.PROBE:
             return self._probe(state)
@@ -106,7 +106,7 @@ class _Attempt:
         seen = self._ledger.row(self._sending.spot)
         row = seen.rows[0] if seen.rows else None
         done = row is not None and over(row, seen.now, self._sink.wait)
-        return steps.after_read(state, row, self._sending.claim, over=done)
+        return steps.after_row(state, row, self._sending.claim, over=done)
 
     def _probe(self, state: Pushing) -> Pushing:
         """A probe that fails says nothing: the driver tries again."""

@@ -29,7 +29,7 @@ class Delivery:
 class WrappedSink:
     """Made by `wrap`. Picklable as far as what it wraps is, by PySpark's rules: functions go by value."""
 
-    target: Any = field(repr=False)
+    wrapped: Any = field(repr=False)
     """A function, an object with `push`, or a class of such objects."""
     name: str
     idempotent: bool
@@ -47,7 +47,7 @@ class WrappedSink:
 
     @property
     def can_probe(self) -> bool:
-        return not self.idempotent and (self.probe is not None or callable(getattr(self.target, "probe", None)))
+        return not self.idempotent and (self.probe is not None or callable(getattr(self.wrapped, "probe", None)))
 
     @property
     def begins_within(self) -> float:
@@ -61,7 +61,7 @@ class WrappedSink:
     @contextmanager
     def opened(self) -> Iterator[Delivery]:
         """On a worker, for one block. Closing comes after the outcome is known, and cannot change it."""
-        target = self.target() if isinstance(self.target, type) else self.target
+        target = self.wrapped() if isinstance(self.wrapped, type) else self.wrapped
         if not hasattr(target, "push"):
             yield Delivery(target, self.probe)
             return

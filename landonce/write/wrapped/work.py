@@ -14,7 +14,8 @@ from confluent_kafka import Message
 
 from landonce import errors
 from landonce.failpoints import reach
-from landonce.plan.ranges import Partition, Range
+from landonce.plan.keys import labelled
+from landonce.plan.ranges import Partition
 from landonce.record.pushes import Spot
 from landonce.write.conform import chosen, conform, misfit
 from landonce.write.land import failed
@@ -67,20 +68,15 @@ def _deliver(
         bytes_read=reaped.bytes_read,
     )
     reach("stage.after")
+    first = task.block.ranges[0]
     sending = Sending(
         index=task.index,
         spot=Spot(task.batch, task.block.number),
         claim=task.claim,
         key=task.key,
-        range=labelled_range(task.block.ranges[0], dict(task.labels)),
+        range=labelled(first, dict(task.labels).get(first.partition.topic, first.partition.topic)),
         rows=rows,
         receipt=receipt,
     )
     with closing(recipe.ledger.open()) as ledger:
         return push_block(recipe.sink, ledger, sending)
-
-
-def labelled_range(each: Range, labels: Mapping[str, str]) -> Range:
-    """Under the name that the target knows the topic by."""
-    partition = each.partition
-    return Range(Partition(labels.get(partition.topic, partition.topic), partition.number), each.first, each.end)
