@@ -18,18 +18,22 @@ pytest.register_assert_rewrite(
     "landonce.testing.cases_ledgers_shared",
     "landonce.testing.cases_sinks",
     "landonce.testing.cases_sinks_doubt",
+    "landonce.testing.cases_transactions",
     "landonce.testing.cases_wrapped",
     "landonce.testing.states",
 )
 
 from landonce.testing.case import Case, Need, Suite  # noqa: E402
 from landonce.testing.cases_ledgers import LedgerSite  # noqa: E402
+from landonce.testing.cases_transactions import TransactionSite  # noqa: E402
 from landonce.testing.contracts import (  # noqa: E402
     LEDGER_CASES,
     SINK_CASES,
+    TRANSACTION_CASES,
     WRAPPED_CASES,
     LedgerContract,
     SinkContract,
+    TransactionContract,
     WrappedContract,
     prove,
 )
@@ -39,6 +43,7 @@ from landonce.testing.wrapped_sites import WrappedSite  # noqa: E402
 __all__ = [
     "LEDGER_CASES",
     "SINK_CASES",
+    "TRANSACTION_CASES",
     "WRAPPED_CASES",
     "Case",
     "LedgerContract",
@@ -48,6 +53,8 @@ __all__ = [
     "SinkContract",
     "SinkSite",
     "Suite",
+    "TransactionContract",
+    "TransactionSite",
     "WrappedContract",
     "WrappedSite",
     "prove",

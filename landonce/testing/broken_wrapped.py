@@ -61,7 +61,7 @@ class TableSite(WrappedSite):
                 "CREATE TABLE events (_topic TEXT, _partition INTEGER, _offset INTEGER, id INTEGER, word TEXT)"
             )
         self._made = made
-        self._told = {"idempotent": False, "settles_within": 0.5, "name": "table", **told}
+        self._told = {"idempotent": False, "settles_within": 2.0, "name": "table", **told}
 
     def sink(self) -> WrappedSink:
         return wrap(self._made(self.path), **self._told)

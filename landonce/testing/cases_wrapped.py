@@ -213,7 +213,7 @@ def a_batch_is_pushed_and_recorded(site: WrappedSite) -> None:
     """The ordinary life of a batch, by landonce's own worker: opened and closed for each block, claimed, pushed, settled."""
     driven, sink = Driven.of(3), site.sink()
     for number in range(3):
-        assert driven.push(sink, number).fate is Fate.LANDED, "a block did not land"
+        assert driven.land(sink, number).fate is Fate.LANDED, "a block did not land"
         assert driven.push(sink, number).fate is Fate.LANDED, (
             "a task that is run again does not see that its block landed"
         )
@@ -232,8 +232,8 @@ def after_a_crash_at_any_line_a_block_lands_once(site: WrappedSite) -> None:
         crashed(lines, lambda number=number: driven.push(sink, number), moment)  # type: ignore[misc]
     time.sleep(0 if sink.idempotent else sink.wait / 1000 + 0.1)
     recovering = driven.taken_over()
-    for number, moment in enumerate(found):
-        fate = recovering.push(site.sink(), number).fate
-        assert fate is Fate.LANDED, f"the block cannot land any more (line {moment}): {fate}"
     pushed = [*range(len(found)), site.moments]
+    for number in pushed:
+        fate = recovering.land(site.sink(), number).fate
+        assert fate is Fate.LANDED, f"block {number} cannot land any more: {fate}"
     assert held(site) == expected(*map(four, pushed)), "after recovery, rows are missing or there twice"

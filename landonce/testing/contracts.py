@@ -18,9 +18,20 @@ import pytest
 from landonce.testing.case import Case, Site
 from landonce.testing.cases_ledgers_shared import LEDGER_CASES
 from landonce.testing.cases_sinks_doubt import SINK_CASES
+from landonce.testing.cases_transactions import TRANSACTION_CASES
 from landonce.testing.cases_wrapped import WRAPPED_CASES
 
-__all__ = ["LEDGER_CASES", "SINK_CASES", "WRAPPED_CASES", "LedgerContract", "SinkContract", "WrappedContract", "prove"]
+__all__ = [
+    "LEDGER_CASES",
+    "SINK_CASES",
+    "TRANSACTION_CASES",
+    "WRAPPED_CASES",
+    "LedgerContract",
+    "SinkContract",
+    "TransactionContract",
+    "WrappedContract",
+    "prove",
+]
 
 _TOLD = "give the class a fixture `site` that returns an empty site"
 
@@ -65,4 +76,16 @@ class WrappedContract:
 
     @pytest.mark.parametrize("case", tuple(WRAPPED_CASES), ids=str)
     def test_wrapped(self, site: Any, case: Case[Any]) -> None:
+        prove(case, site)
+
+
+class TransactionContract:
+    """What every database keeps that holds rows and ledger: `site` is a `TransactionSite`."""
+
+    @pytest.fixture
+    def site(self) -> Any:
+        raise NotImplementedError(_TOLD)
+
+    @pytest.mark.parametrize("case", tuple(TRANSACTION_CASES), ids=str)
+    def test_transaction(self, site: Any, case: Case[Any]) -> None:
         prove(case, site)

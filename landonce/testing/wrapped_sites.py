@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -18,16 +19,18 @@ from landonce.record.push_ledger import PushLedger, PushPlace
 from landonce.record.pushes import Spot
 from landonce.testing.case import Need, Suite
 from landonce.testing.sink_sites import TOPIC, Row, rows, span
-from landonce.write.receipt import BlockResult, Receipt
+from landonce.write.receipt import BlockResult, Fate, Receipt
 from landonce.write.wrapped import PushedBlock, WrappedSink
 from landonce.write.wrapped.send import Sending, push_block
+
+_PATIENCE = 10
 
 
 class WrappedSite(ABC):
     """An empty target for one case, and what is declared of it.
 
     What the sink declares (`idempotent`, a probe) decides which cases apply. Give a sink that is not idempotent a small
-    `settles_within`, such as 0.5: recovery waits for it.
+    `settles_within`, such as 2.0: recovery waits for it, twice.
     """
 
     secret = ""
@@ -145,6 +148,15 @@ class Driven:
             return push_block(sink, ledger, sending)
         finally:
             ledger.close()
+
+    def land(self, sink: WrappedSink, number: int) -> BlockResult:
+        """As the driver does it: what is doubtful is waited out, and given to a worker again."""
+        for _ in range(_PATIENCE):
+            result = self.push(sink, number)
+            if result.fate is not Fate.DOUBTFUL:
+                break
+            time.sleep(0.05 if sink.idempotent else sink.wait / 1000 + 0.1)
+        return result
 
 
 def four(number: int) -> pa.Table:
