@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from landonce.errors import Fenced
 from landonce.record.ledger import Ledger, LedgerState, Totals, recorded, taken
-from landonce.testing.cases_ledgers import LEDGER_CASES, SHARED, LedgerSite, check_agreed, check_counted, count
+from landonce.testing.cases_ledgers import BARE, LEDGER_CASES, SHARED, LedgerSite, check_agreed, check_counted, count
 from landonce.testing.crashing import Lines, crashed, crashes, in_another_process, lines_of, moments
 from landonce.testing.states import (
     PIPELINE,
@@ -78,7 +78,7 @@ def a_create_that_is_killed_at_any_line_is_whole_or_absent(site: LedgerSite) -> 
         )
 
 
-@case(SHARED)
+@case(SHARED, BARE)
 def a_change_that_is_killed_at_any_line_is_whole_or_absent(site: LedgerSite) -> None:
     """A crash would leave the position of some partitions behind, or move it without its note."""
     names = _names()
@@ -112,7 +112,7 @@ def a_driver_that_was_killed_locks_nobody_out(site: LedgerSite) -> None:
             raise AssertionError(f"the next driver cannot take over (line {moment}): {error}") from error
 
 
-@case(SHARED)
+@case(SHARED, BARE)
 def killed_at_any_time(site: LedgerSite) -> None:
     """A change that was answered would not survive, or half of one would."""
     for race, seconds in enumerate((0.05, 0.11, 0.23)):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from landonce.record.in_target import TargetLedger
 from landonce.testing import LEDGER_CASES, Case, LedgerContract, LedgerSite
 from landonce.testing.broken_ledgers import BROKEN_LEDGERS, InMemory, InSqlite
 
@@ -22,6 +23,21 @@ class TestSqlite(LedgerContract):
     @pytest.fixture
     def site(self, tmp_path: Path) -> LedgerSite:
         return InSqlite(tmp_path)
+
+
+class InTarget(InSqlite):
+    """The ledger that lives beside the table: it looks at its blocks, which `TransactionContract` tries."""
+
+    bare = False
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, TargetLedger)
+
+
+class TestInTarget(LedgerContract):
+    @pytest.fixture
+    def site(self, tmp_path: Path) -> LedgerSite:
+        return InTarget(tmp_path)
 
 
 @pytest.mark.parametrize("case", tuple(LEDGER_CASES), ids=str)
