@@ -137,9 +137,11 @@ class Seconds(SqliteTarget):
         return int(time.time())
 
 
-class FirstChunk(SqliteWriter):
-    def write(self, connection: sqlite3.Connection, rows: pa.Table) -> None:
-        super().write(connection, pa.Table.from_batches(rows.to_batches()[:1]))
+class ChunkTokens(SqliteWriter):
+    """What a block is called depends on how Arrow cut it."""
+
+    def send(self, rows: pa.Table, insert: Insert) -> Reply:
+        return super().send(rows, replace(insert, token=f"{insert.token}{len(rows.to_batches())}"))
 
 
 class FirstPartition(SqliteWriter):
@@ -293,11 +295,15 @@ class Reaping(SqliteTarget):
             connection.execute("DELETE FROM events")
 
 
+_SOON = 20.0
+
+
 class Lingering(SqliteWriter):
     """Looks at the deadline, and then takes its time where no kill finds it."""
 
     def transact(self, connection: sqlite3.Connection, rows: pa.Table, insert: Insert) -> Reply:
-        time.sleep(max(0.0, insert.deadline / 1000 + 1.5 - time.time()))
+        left = insert.deadline / 1000 - time.time()
+        time.sleep(left + 1.5 if 0 < left < _SOON else 0)
         return super().transact(connection, rows, replace(insert, deadline=2**62))
 
 
@@ -359,7 +365,7 @@ BROKEN_SINKS: dict[str, Callable[[Path], SinkSite]] = {
     "another_token_is_another_block": _writer(ShortTokens),
     "a_late_insert_is_refused": _writer(Timeless),
     "the_clock_counts_milliseconds": _target(Seconds),
-    "chunks_are_one_block": _writer(FirstChunk),
+    "chunks_are_one_block": _writer(ChunkTokens),
     "a_block_of_several_partitions_lands_whole": _writer(FirstPartition),
     "blocks_land_side_by_side": _writer(Rewriting),
     "two_sends_of_one_token_at_once_land_once": _writer(LookingFirst),
