@@ -292,8 +292,8 @@ class AnsweringFirst(SqlLedger):
 
     def _flush(self) -> None:
         while self._kept:
-            ledger, *change = self._kept.pop()
-            SqlLedger.change(ledger, *change)
+            ledger, old, new, note = self._kept.pop()
+            SqlLedger.change(ledger, old, new, note)
 
 
 def _memory(kind: type[MemoryLedger], *, shared: bool = False) -> Callable[[Path], LedgerSite]:
