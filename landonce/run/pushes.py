@@ -30,26 +30,15 @@ from dataclasses import dataclass, replace
 from landonce import errors
 from landonce.plan.blocks import Block, Plan
 from landonce.plan.keys import block_key
-from landonce.plan.packing import one_each, take
+from landonce.plan.packing import one_each
 from landonce.plan.ranges import Range
-from landonce.read.source import Start, available, bind
+from landonce.read.source import Start, bind
 from landonce.record import ledger as states
 from landonce.record.blocks import Mark
-from landonce.record.ledger import LedgerState, Totals
+from landonce.record.ledger import LedgerState
 from landonce.record.pushes import PushRow, Standing, over
-from landonce.run.protocol import (
-    Acquire,
-    Await,
-    Change,
-    Commit,
-    Idle,
-    Remembering,
-    Step,
-    Stop,
-    Survey,
-    Surveyed,
-    balance,
-)
+from landonce.run.protocol import Await
+from landonce.run.steps import Acquire, Change, Commit, Idle, Remembering, Step, Stop, Survey, Surveyed
 from landonce.write.receipt import BlockResult, Receipt
 
 
@@ -147,8 +136,7 @@ def _change(driver: Driver, step: Step, new: LedgerState) -> Next:
 def _after_survey(driver: Driver) -> Next:
     binding = bind(driver.state, driver.world.source, driver.settings.start)
     if driver.state.fresh or binding.added or dict(driver.state.topic_ids) != dict(binding.topic_ids):
-        new = states.bound(driver.state, binding.cluster_id, binding.topic_ids, binding.added)
-        return _change(driver, Step.BIND, new)
+        return _change(driver, Step.BIND, driver.bound(driver.state))
     return _go_on(driver)
 
 
@@ -159,9 +147,7 @@ def _go_on(driver: Driver) -> Next:
         return _settle(driver)
     if driver.world.stop:
         return _to(driver, Step.STOP, Stop())
-    full = driver.world.limits.max_rows
-    ranges = take(available(driver.state, driver.world.source), full)
-    if ranges and (driver.world.due or driver.settings.once or sum(each.span for each in ranges) >= full):
+    if ranges := driver.new_ranges():
         return _prepare(driver, ranges)
     return _to(driver, Step.STOP, Stop()) if driver.settings.once else _to(driver, Step.IDLE, Idle())
 
@@ -191,31 +177,19 @@ def _after_look(driver: Driver, seen: Standing) -> Next:
 
 
 def _write(driver: Driver) -> Next:
-    """All blocks of the pending plan that have no receipt yet."""
-    done = {index for index, _ in driver.receipts}
-    indexes = tuple(index for index in range(len(driver.pending.blocks)) if index not in done)
-    return _to(driver, Step.WRITE, PushBlocks(driver.pending, indexes))
+    return _to(driver, Step.WRITE, PushBlocks(driver.pending, driver.unwritten))
 
 
 def _after_write(driver: Driver, results: tuple[BlockResult, ...]) -> Next:
     """Everything landed: commit. Otherwise what is in doubt is settled first."""
-    for result in results:
-        if result.error is not None:
-            raise result.error
-    landed = tuple((result.index, result.receipt) for result in results if result.receipt is not None)
-    driver = replace(driver, receipts=tuple(sorted(driver.receipts + landed, key=lambda each: each[0])))
-    if len(driver.receipts) < len(driver.pending.blocks):
+    driver = replace(driver, receipts=driver.receipts_with(results))
+    if driver.unwritten:
         return _settle(driver)
-    receipts = tuple(receipt for _, receipt in driver.receipts)
-    balance(driver.pending, receipts)
-    return _to(driver, Step.COMMIT, Commit(driver.pending, receipts))
+    return _to(driver, Step.COMMIT, Commit(driver.pending, driver.balanced_receipts()))
 
 
 def _recorded(driver: Driver) -> LedgerState:
-    totals = Totals()
-    for _, receipt in driver.receipts:
-        totals = totals.plus(receipt.totals)
-    return states.recorded(driver.state, totals)
+    return states.recorded(driver.state, driver.totals)
 
 
 def outcome_unknown(state: LedgerState, row: PushRow) -> errors.OutcomeUnknown:

@@ -11,15 +11,17 @@ from landonce.commit.publish import Letters
 from landonce.record.blocks import Claim, Mark
 from landonce.record.ledger import LedgerState
 from landonce.record.push_ledger import PushLedger
+from landonce.record.pushes import over
 from landonce.run import pushes
 from landonce.run.hands import Hands
-from landonce.run.protocol import Await, Commit
+from landonce.run.protocol import Await
 from landonce.run.pushes import LookAtClaims, PushBlocks, Settings
+from landonce.run.steps import Commit
 from landonce.write.receipt import BlockResult, Fate, Receipt
 from landonce.write.wrapped.recipe import WrappedRecipe, WrappedTask
 
 _PAUSE = 1.0
-_GLANCE = 0.5
+_GLANCE = 0.25
 
 
 class Workers(Protocol):
@@ -54,21 +56,22 @@ class Pushing(Hands):
         if isinstance(effect, LookAtClaims):
             return self.ledger.standing(effect.plan.batch)
         if isinstance(effect, Await):
-            self._wait(effect.deadline, held)
+            self._wait(held)
             return None
         if isinstance(effect, Commit):
             self.letters.publish(effect.plan, held, [receipt.dead_letters for receipt in effect.receipts])
             return None
         raise TypeError(f"not an effect: {effect!r}")
 
-    def _wait(self, until: int, held: LedgerState) -> None:
-        """Until the ledger's clock is past it, or every attempt was settled by whoever made it."""
+    def _wait(self, held: LedgerState) -> None:
+        """Until every attempt that is claimed is over, or was settled by whoever made it."""
         batch = held.pending.batch if held.pending is not None else 0
         while True:
             seen = self.ledger.standing(batch)
-            if seen.now > until or all(row.mark is not Mark.CLAIMED for row in seen.rows):
+            claimed = [row for row in seen.rows if row.mark is Mark.CLAIMED]
+            if all(over(row, seen.now, self.settings.wait) for row in claimed):
                 return
-            time.sleep(min((until + 1 - seen.now) / 1000, _GLANCE))
+            time.sleep(_GLANCE)
 
     def _write(self, effect: PushBlocks, held: LedgerState) -> tuple[BlockResult, ...]:
         """Blocks that landed before a crash are not read again: their rows hold their receipts."""

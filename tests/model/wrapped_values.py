@@ -114,7 +114,6 @@ class Sky(NamedTuple):
     rows: tuple[Row, ...]
     landed: int
     flights: tuple[Flight, ...]
-    nonces: int
     drivers: tuple[Agent, ...]
     workers: tuple[Worker, ...]
     letters: int

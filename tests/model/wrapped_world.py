@@ -33,7 +33,7 @@ class Pushes(Transactions):
 
     def first(self) -> Sky:
         left = tuple(getattr(self.scenario.faults, kind) for kind in KINDS)
-        return Sky(0, 0, self._fresh(0), (), 0, (), 0, (), (), 0, left, 0, (), "")
+        return Sky(0, 0, self._fresh(0), (), 0, (), (), (), 0, left, 0, (), "")
 
     def steps(self, world: Sky) -> Iterator[Step]:
         yield from super().steps(world)
@@ -68,13 +68,13 @@ class Pushes(Transactions):
     def driver_steps(self, world: Sky, agent: Any) -> Iterator[Step]:
         effect = self.effects.values[agent.effect]
         who = f"driver {agent.number}: {effect.step.value}"
-        protocol, pushes = self.core.protocol, self.core.pushes
-        if isinstance(effect, protocol.Acquire):
+        steps, protocol, pushes = self.core.steps, self.core.protocol, self.core.pushes
+        if isinstance(effect, steps.Acquire):
             yield from self._acquire(world, agent, who)
-        elif isinstance(effect, protocol.Survey):
+        elif isinstance(effect, steps.Survey):
             rows = self.scenario.max_rows[min(agent.number, len(self.scenario.max_rows)) - 1]
             yield who, self._go_on(world, agent, self.topics.surveyed(world.level, rows, False))
-        elif isinstance(effect, protocol.Change):
+        elif isinstance(effect, steps.Change):
             yield from self._change(world, agent, effect, who)
         elif isinstance(effect, pushes.LookAtClaims):
             yield who, self._go_on(world, agent, self._standing(world, effect.plan.batch))
@@ -83,7 +83,7 @@ class Pushes(Transactions):
                 yield who, self._go_on(world, agent, None)
         elif isinstance(effect, pushes.PushBlocks):
             yield from self._write(world, agent, effect, who)
-        elif isinstance(effect, protocol.Commit):
+        elif isinstance(effect, steps.Commit):
             bits = sum(self.topics.of(block.ranges) for block in effect.plan.blocks)
             yield who, self._go_on(world._replace(letters=world.letters | bits & self.topics.dead), agent, None)
         else:
@@ -133,9 +133,11 @@ class Pushes(Transactions):
         return self.results.of(self.core.receipt.BlockResult(index, fate, self.receipts.values[receipt]))
 
     def _launch(self, world: Sky, heard: int, job: int) -> Sky:
-        nonce = world.nonces + 1
-        worker = Worker(heard, job, self._begun(job), nonce, 0, UNSENT)
-        return self._employ(world._replace(nonces=nonce), None, worker)
+        """A nonce is random; here it is one that nothing in the world holds."""
+        used = {each.nonce for each in (*world.rows, *world.flights, *world.workers)}
+        used |= {self.states.values[each.pushing].seen for each in world.workers}
+        nonce = next(each for each in range(1, len(used) + 2) if each not in used)
+        return self._employ(world, None, Worker(heard, job, self._begun(job), nonce, 0, UNSENT))
 
     def _begun(self, job: int) -> int:
         empty = self.jobs.values[job].rows == 0
@@ -216,14 +218,14 @@ class Pushes(Transactions):
         elif stage is push.Stage.SKIP:
             where, follows = marks.claimable(claim, harmless=True), push.after_found
         else:
-            where, follows = marks.mine(worker.nonce), lambda of, won: push.after_release(of)
+            where, follows = marks.mine(worker.nonce), lambda of, **_: push.after_release(of)
         won = row is not None and self._holds(row, where)
         if won and row is not None:
+            row = row._replace(nonce=0, claimed_at=0)
             released = stage is push.Stage.RELEASE
-            after = (
-                row._replace(state="BEFORE", nonce=0) if released else row._replace(state="AFTER", receipt=job.receipt)
-            )
-            world = self._put(world, after)
+            world = self._put(
+                world, row._replace(state="BEFORE") if released else row._replace(state="AFTER", receipt=job.receipt)
+            )  # fmt: skip
         return self._settle(world, worker, worker, follows(state, won=won))
 
     def _settle(self, world: Sky, before: Worker, after: Worker, state: Any) -> Sky:
@@ -304,9 +306,9 @@ class Pushes(Transactions):
             landed = world.landed
             for flight in flights:
                 landed |= flight.rows
-            rest = world._replace(
-                drivers=(), workers=(), flights=(), landed=landed, left=QUIET, starts=LAST, clock=self.scenario.clock
-            )
+            rows = tuple(row._replace(nonce=row.number + 1 if row.nonce else 0, claimed_at=0) for row in world.rows)
+            quiet = world._replace(drivers=(), workers=(), flights=(), left=QUIET, starts=LAST, clock=0)
+            rest = quiet._replace(rows=rows, landed=landed)
             yield f"everybody dies, and {how}", rest
 
     def finish(self, world: Sky, known: dict[Any, None]) -> Found | None:
@@ -344,4 +346,12 @@ class Pushes(Transactions):
     def _raised(self, world: Sky, agent: Any, error: Exception) -> Sky | Violation:
         if isinstance(error, errors.OutcomeUnknown) and self.scenario.probe:
             return Violation("a driver halts though its sink has a probe")
+        if isinstance(error, errors.OutcomeUnknown) and self._may_arrive(world):
+            return Violation("a person is asked about a block that may still arrive")
         return super()._raised(world, agent, error)  # type: ignore[arg-type, return-value]
+
+    def _may_arrive(self, world: Sky) -> bool:
+        """An attempt that is claimed is under way, or may still be begun."""
+        claimed = {row.nonce for row in world.rows if row.state == "CLAIMED"}
+        begins = {each.nonce for each in world.workers if each.sent == UNSENT and each.began == world.clock}
+        return bool(claimed & (begins | {each.nonce for each in world.flights}))

@@ -29,7 +29,7 @@ class PushedBlock:
     rows: pa.Table
     """The fields of the records, and in front `_topic`, `_partition`, `_offset`."""
     attempt: int = 1
-    """How often this block was pushed, with this time. The only thing here that differs on a retry, with `deadline`."""
+    """How often this block was pushed, with this time; 0 where a probe is asked. Nothing but this and `deadline` differs on a retry."""
     deadline: int = 0
     """Milliseconds on the ledger's clock after which landonce takes it that this attempt can take effect no more. A target
     that can refuse what comes later closes the last gap: that of a machine which was stopped just before it pushed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -44,7 +45,13 @@ class Sending:
 
 def push_block(sink: WrappedSink, ledger: PushLedger, sending: Sending) -> BlockResult:
     """Until the block's fate is known, or is to be found out by the driver. Pushes at most once."""
-    with sink.opened() as delivery:
+    with ExitStack() as stack:
+        try:
+            delivery = stack.enter_context(sink.opened())
+        except Exception as error:
+            if isinstance(error, errors.LandonceError) and not isinstance(error, errors.NotPushed):
+                raise
+            return BlockResult(sending.index, Fate.DOUBTFUL, why=_words("the sink could not be opened", error))
         return _Attempt(sink, ledger, sending, delivery).run()
 
 
@@ -119,11 +126,12 @@ class _Attempt:
         return steps.after_probe(state, there=there)
 
     def _push(self) -> Outcome:
+        block = self._block()
         if time.monotonic() - self._began > self._sink.begins_within and not self._sink.idempotent:
             self._why = "it was too late after the claim to begin"
             return Outcome.NOT_PUSHED
         try:
-            self._delivery.push(self._block())
+            self._delivery.push(block)
         except errors.NotPushed as error:
             self._why = _words("not pushed", error)
             return Outcome.NOT_PUSHED
