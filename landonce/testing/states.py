@@ -31,7 +31,7 @@ def full_state(pipeline: str = PIPELINE) -> LedgerState:
     """Every field differs from its default, and from every other field."""
     blocks = (
         Block((Range(Partition("a.b", 0), 0, 5), Range(Partition("ü", 7), 2**62, 2**62 + 9)), "db.täble", "s1", 3),
-        Block((Range(Partition("ü", 8), 1, 2),), "db.täble"),
+        Block((Range(Partition("ü", 8), 1, 2),), "db.täble", number=1),
     )
     return LedgerState(
         pipeline,
