@@ -179,7 +179,7 @@ class RacyInMemory(MemoryLedger):
 
     def create(self, state: LedgerState) -> LedgerState:
         seen = self.load()
-        time.sleep(0.05)
+        time.sleep(0.5)
         if seen is None:
             self._store.states[self.pipeline] = state
         return seen or state
@@ -209,7 +209,7 @@ class Unguarded(SqlLedger):
         return and_(pipeline_table.c.pipeline == old.pipeline)
 
     def change(self, old: LedgerState, new: LedgerState, note: Note | None = None) -> LedgerState:
-        time.sleep(0.01)
+        time.sleep(0.05)
         return super().change(old, new, note)
 
 
@@ -220,7 +220,7 @@ class RacyCreator(SqlLedger):
         seen = self._read()
         if seen is not None:
             return seen
-        time.sleep(0.3)
+        time.sleep(2.0)
         super()._create(state)
         with self.database.writing() as connection:
             connection.execute(pipeline_table.delete().where(pipeline_table.c.pipeline == state.pipeline))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -28,9 +27,10 @@ from landonce.write.sql.writer import BlockWriter
 class Delegating(BlockWriter):
     """Does what SQLite's own writer does."""
 
-    def __init__(self, inner: BlockWriter, path: Path) -> None:
+    def __init__(self, inner: BlockWriter, path: Path, number: int) -> None:
         self.inner = inner
         self.path = path
+        self.number = number
 
     def flip(self, claim: Claim, receipt: str) -> bool:
         return self.inner.flip(claim, receipt)
@@ -73,7 +73,7 @@ class SqliteTransactions(TransactionSite):
         return self._keeps(open_database(self._sink.address), PIPELINE, attempts=3, backoff=0.05)
 
     def writer(self, number: int) -> BlockWriter:
-        return self._writes(open_writer(self._sink, Place(PIPELINE, BATCH, number)), self.path)
+        return self._writes(open_writer(self._sink, Place(PIPELINE, BATCH, number)), self.path, number)
 
     def held(self) -> list[Row]:
         with closing(sqlite3.connect(self.path, timeout=60)) as connection:
@@ -133,12 +133,11 @@ class Eager(Delegating):
 
 
 class Sweeping(Delegating):
-    """Flips the rows of all blocks."""
+    """Takes the whole batch for done with its own block."""
 
-    def commit(self) -> None:
-        super().commit()
-        self.aside("UPDATE landonce_block SET state = 'AFTER'")
-        time.sleep(0.05)
+    def flip(self, claim: Claim, receipt: str) -> bool:
+        self.aside("UPDATE landonce_block SET state = 'AFTER' WHERE number <> ?", self.number)
+        return super().flip(claim, receipt)
 
 
 class RowsFirst(Delegating):

@@ -126,7 +126,7 @@ class Rewriting(Appending):
     def push(self, block: PushedBlock) -> None:
         with closing(self.connected()) as connection:
             before = connection.execute("SELECT * FROM events").fetchall()
-            time.sleep(0.3)
+            time.sleep(0.5)
             with connection:
                 connection.execute("DELETE FROM events")
                 connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?)", [*before, *values(block)])
@@ -155,7 +155,7 @@ class LookingFirst(Appending):
 
     def push(self, block: PushedBlock) -> None:
         if not self.probe(block):
-            time.sleep(0.3)
+            time.sleep(0.5)
             super().push(block)
 
 

@@ -1,4 +1,4 @@
-"""The kit's ledger cases, tried: the sound ledgers pass all that applies, and each broken one fails the case it is for."""
+"""The kit's ledger cases, tried: each broken ledger fails the case it is for. `test_ledgers` has the sound ones."""
 
 from __future__ import annotations
 
@@ -13,18 +13,6 @@ from landonce.testing.broken_ledgers import BROKEN_LEDGERS, InMemory, InSqlite
 from landonce.testing.cases_ledgers import SHARED
 
 pytestmark = pytest.mark.timeout(300)
-
-
-class TestMemory(LedgerContract):
-    @pytest.fixture
-    def site(self) -> LedgerSite:
-        return InMemory()
-
-
-class TestSqlite(LedgerContract):
-    @pytest.fixture
-    def site(self, tmp_path: Path) -> LedgerSite:
-        return InSqlite(tmp_path)
 
 
 class InTarget(InSqlite):
@@ -57,6 +45,7 @@ def test_what_does_not_apply_has_a_reason() -> None:
     assert all("ends with its process" in reason for reason in reasons.values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", BROKEN_LEDGERS)
 def test_a_broken_one_is_sound_otherwise(name: str, tmp_path: Path) -> None:
     def opened(other: str):

@@ -45,6 +45,7 @@ def test_what_does_not_apply_has_a_reason(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", BROKEN_SINKS)
 def test_a_broken_one_is_sound_otherwise(name: str, tmp_path: Path) -> None:
     def opened(other: str):

@@ -78,6 +78,7 @@ def test_every_broken_one_is_for_a_case() -> None:
     assert set(BROKEN_TRANSACTIONS) == {case.name for case in TRANSACTION_CASES}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", BROKEN_TRANSACTIONS)
 def test_a_broken_one_is_sound_otherwise(name: str, tmp_path: Path) -> None:
     def opened(other: str):

@@ -48,6 +48,7 @@ def test_what_does_not_apply_has_a_reason(tmp_path: Path) -> None:
     assert "idempotent=False" in WRAPPED_CASES.excused(TableSite(tmp_path))["the_same_block_again_changes_nothing"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", BROKEN_WRAPPED)
 def test_a_broken_one_is_sound_otherwise(name: str, tmp_path: Path) -> None:
     def opened(other: str):
