@@ -19,7 +19,7 @@ from landonce.record.ledger import Ledger, LedgerState, Note, fenced
 from landonce.record.memory import MemoryLedger, MemoryStore
 from landonce.record.sql import SqlLedger
 from landonce.record.sqlite import SqliteDatabase
-from landonce.record.swap import key
+from landonce.record.swap import check_change, key
 from landonce.record.tables import changed_columns, pipeline_table
 from landonce.testing.cases_ledgers import LedgerSite
 
@@ -271,15 +271,17 @@ class LockFile(SqlLedger):
 
 
 class AnsweringFirst(SqlLedger):
-    """Says that a change is there, and writes it when this process asks the next time."""
+    """Says that changes are there, and writes them when this process looks the next time."""
 
-    _kept: ClassVar[list[tuple[SqlLedger, LedgerState, LedgerState, Note | None]]] = []
+    _kept: ClassVar[dict[int, list[tuple[LedgerState, LedgerState, Note | None]]]] = {}
 
     def change(self, old: LedgerState, new: LedgerState, note: Note | None = None) -> LedgerState:
-        seen = self.load()
+        check_change(self.pipeline, old, new)
+        mine = [each[1] for each in self._waiting() if each[1].pipeline == self.pipeline]
+        seen = mine[-1] if mine else super().load()
         if seen is None or key(seen) != key(old):
             raise fenced(old, seen)
-        self._kept.append((self, old, new, note))
+        self._waiting().append((old, new, note))
         return new
 
     def load(self) -> LedgerState | None:
@@ -290,10 +292,13 @@ class AnsweringFirst(SqlLedger):
         self._flush()
         return super().journal()
 
+    def _waiting(self) -> list[tuple[LedgerState, LedgerState, Note | None]]:
+        return self._kept.setdefault(os.getpid(), [])
+
     def _flush(self) -> None:
-        while self._kept:
-            ledger, old, new, note = self._kept.pop()
-            SqlLedger.change(ledger, old, new, note)
+        while self._waiting():
+            old, new, note = self._waiting().pop(0)
+            SqlLedger(self.database, old.pipeline).change(old, new, note)
 
 
 def _memory(kind: type[MemoryLedger], *, shared: bool = False) -> Callable[[Path], LedgerSite]:

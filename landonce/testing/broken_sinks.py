@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -80,7 +81,7 @@ class Rooted(SqliteSink):
     opened: Any = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "opened", iter(()))
+        object.__setattr__(self, "opened", threading.Lock())
 
 
 class Talkative(SqliteSink):

@@ -204,6 +204,7 @@ def pipelines_do_not_see_each_other(site: LedgerSite) -> None:
     for number, name in enumerate(names):
         state = full_state(name)
         assert site.open(name).create(state) == state, f"pipeline {name!r} has another one's state"
+        assert site.open(name).load() == state, f"pipeline {name!r} has another one's state"
         site.open(name).change(state, replace(state, version=state.version + 1 + number), note(number))
     for number, name in enumerate(names):
         mine = replace(full_state(name), version=full_state().version + 1 + number)
