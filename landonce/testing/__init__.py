@@ -24,7 +24,6 @@ pytest.register_assert_rewrite(
 )
 
 from landonce.testing.case import Case, Need, Suite  # noqa: E402
-from landonce.testing.cases_ledgers import LedgerSite  # noqa: E402
 from landonce.testing.cases_transactions import TransactionSite  # noqa: E402
 from landonce.testing.contracts import (  # noqa: E402
     LEDGER_CASES,
@@ -37,6 +36,7 @@ from landonce.testing.contracts import (  # noqa: E402
     WrappedContract,
     prove,
 )
+from landonce.testing.ledger_sites import LedgerSite  # noqa: E402
 from landonce.testing.sink_sites import Row, SinkSite  # noqa: E402
 from landonce.testing.wrapped_sites import WrappedSite  # noqa: E402
 

@@ -2,72 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from landonce.errors import TargetUnavailable
-from landonce.plan.ranges import Partition, Range
 from landonce.read.schema import Field, Schema
-from landonce.testing.sink_sites import Row, SinkSite
-from landonce.testing.sqlite_sink import SqliteSink, SqliteTarget, SqliteWriter, coordinates, opened
+from landonce.testing.broken_sinks_doubt import BROKEN_IN_DOUBT, with_target, with_writer
+from landonce.testing.sink_sites import SinkSite
+from landonce.testing.sqlite_sink import SqliteSink, SqliteSite, SqliteTarget, SqliteWriter, coordinates
 from landonce.write.settle import Reply
-from landonce.write.sink import BlockWriter, Finding, Guarantee, Insert, Level, Probe, Sink, Target
-from landonce.write.target import TargetView
-
-
-class SqliteSite(SinkSite):
-    """A file of its own, read by plain SQL."""
-
-    def __init__(self, folder: Path, sink: Callable[[Path], Sink] = SqliteSink, secret: str = "") -> None:
-        self.path = folder / "events.db"
-        self._sink = sink
-        self.secret = secret
-
-    def sink(self) -> Sink:
-        return self._sink(self.path)
-
-    def held(self) -> list[Row]:
-        with opened(self.path) as connection:
-            return [Row(*row) for row in connection.execute("SELECT * FROM events")]
-
-    def remove(self, rows: Iterable[Row]) -> None:
-        with opened(self.path) as connection:
-            connection.executemany(
-                "DELETE FROM events WHERE _topic = ? AND _partition = ? AND _offset = ?", [row[:3] for row in rows]
-            )
-
-    @contextmanager
-    def away(self) -> Iterator[None]:
-        elsewhere = self.path.with_suffix(".away")
-        shutil.move(self.path, elsewhere)
-        try:
-            yield
-        finally:
-            shutil.move(elsewhere, self.path)
-
-
-@dataclass(frozen=True)
-class Built(SqliteSink):
-    """A sink of two classes."""
-
-    writes: type[SqliteWriter] = SqliteWriter
-    looks: type[SqliteTarget] = SqliteTarget
-
-    def target(self) -> Target:
-        return self.looks(self.path)
-
-    def writer(self) -> BlockWriter:
-        return self.writes(self.path)
+from landonce.write.sink import Finding, Guarantee, Insert, Level
 
 
 class Boasting(SqliteSink):
@@ -178,214 +128,22 @@ class LookingFirst(SqliteWriter):
         return known is None
 
 
-class Assuming(SqliteWriter):
-    """What was asked for is there."""
-
-    def present(self, ranges: Iterable[Range]) -> Counter[tuple[str, int, int]]:
-        return super().present(ranges) or Counter(
-            {
-                (each.partition.topic, each.partition.number, at): 1
-                for each in ranges
-                for at in range(each.first, each.end)
-            }
-        )
-
-
-class Forgetful(SqliteWriter):
-    def present(self, ranges: Iterable[Range]) -> Counter[tuple[str, int, int]]:
-        del ranges
-        return Counter()
-
-
-class Careless(SqliteWriter):
-    """Knows how many are missing, and not which."""
-
-    def probe(self, rows: pa.Table, ranges: Iterable[Range]) -> Probe:
-        found = super().probe(rows, ranges)
-        return Probe(found.presence, pa.array(sorted(found.missing.to_pylist()), pa.bool_()))
-
-
-class OffsetsAlone(SqliteWriter):
-    def present(self, ranges: Iterable[Range]) -> Counter[tuple[str, int, int]]:
-        told = tuple(ranges)
-        offsets = super().present(Range(Partition("t", 0), each.first, each.end) for each in told)
-        return Counter({(*_name(told[0]), at): number for (_, _, at), number in offsets.items()})
-
-
-def _name(each: Range) -> tuple[str, int]:
-    return each.partition.topic, each.partition.number
-
-
-class Subtracting(SqliteWriter):
-    """Expects as many rows as the range is long."""
-
-    def probe(self, rows: pa.Table, ranges: Iterable[Range]) -> Probe:
-        told = tuple(ranges)
-        found = super().probe(rows, told)
-        lacking = sum(each.end - each.first for each in told) - rows.num_rows
-        more = replace(found.presence, missing=found.presence.missing + lacking)
-        return Probe(more, found.missing)
-
-
-class Lenient(SqliteWriter):
-    def probe(self, rows: pa.Table, ranges: Iterable[Range]) -> Probe:
-        found = super().probe(rows, ranges)
-        return Probe(replace(found.presence, torn=False), found.missing)
-
-
-class Distinct(SqliteWriter):
-    def present(self, ranges: Iterable[Range]) -> Counter[tuple[str, int, int]]:
-        return Counter(set(super().present(ranges)))
-
-
-class SaidHarmless(SqliteWriter):
-    @property
-    def resend_harmless(self) -> bool:
-        return True
-
-
-class ClosedRanges(SqliteWriter):
-    def count(self, ranges: Iterable[Range]) -> int:
-        return super().count(Range(each.partition, each.first, each.end + 1) for each in ranges)
-
-
-class LastOffsets(SqliteTarget):
-    def look(self, floors: Iterable[tuple[Partition, int]]) -> TargetView:
-        return TargetView(tuple((partition, end - 1) for partition, end in super().look(floors).ends))
-
-
-class Floorless(SqliteTarget):
-    def look(self, floors: Iterable[tuple[Partition, int]]) -> TargetView:
-        return super().look((partition, 0) for partition, _ in floors)
-
-
-class Remembering(SqliteWriter):
-    """Drops every row whose coordinates were ever sent."""
-
-    def write(self, connection: sqlite3.Connection, rows: pa.Table) -> None:
-        connection.execute("CREATE TABLE IF NOT EXISTS seen (topic TEXT, number INTEGER, at INTEGER UNIQUE)")
-        new = [
-            connection.execute("INSERT OR IGNORE INTO seen VALUES (?, ?, ?)", each).rowcount == 1
-            for each in coordinates(rows)
-        ]
-        super().write(connection, rows.filter(pa.array(new)))
-
-
-class Hopeful(SqliteWriter):
-    """Every request is as good as done."""
-
-    def send(self, rows: pa.Table, insert: Insert) -> Reply:
-        reply = super().send(rows, insert)
-        return Reply.ACKNOWLEDGED if reply is Reply.REFUSED else reply
-
-
-class Hasty(SqliteWriter):
-    """No answer is no rows."""
-
-    def present(self, ranges: Iterable[Range]) -> Counter[tuple[str, int, int]]:
-        try:
-            return super().present(ranges)
-        except TargetUnavailable:
-            return Counter()
-
-
-class Reaping(SqliteTarget):
-    def kill(self) -> None:
-        super().kill()
-        with opened(self.path) as connection:
-            connection.execute("DELETE FROM events")
-
-
-_SOON = 20.0
-
-
-class Lingering(SqliteWriter):
-    """Looks at the deadline, and then takes its time where no kill finds it."""
-
-    def transact(self, connection: sqlite3.Connection, rows: pa.Table, insert: Insert) -> Reply:
-        left = insert.deadline / 1000 - time.time()
-        time.sleep(left + 1.5 if 0 < left < _SOON else 0)
-        return super().transact(connection, rows, replace(insert, deadline=2**62))
-
-
-class RowByRow(SqliteWriter):
-    """A transaction for each row."""
-
-    def write(self, connection: sqlite3.Connection, rows: pa.Table) -> None:
-        for at in range(rows.num_rows):
-            super().write(connection, rows.slice(at, 1))
-            connection.execute("COMMIT")
-            connection.execute("BEGIN IMMEDIATE")
-
-
-class TokenAsProof(SqliteWriter):
-    """Notes first that the block is there, and believes the note."""
-
-    def write(self, connection: sqlite3.Connection, rows: pa.Table) -> None:
-        self._note(connection, rows)
-        connection.execute("COMMIT")
-        connection.execute("BEGIN IMMEDIATE")
-        super().write(connection, rows)
-
-    def _note(self, connection: sqlite3.Connection, rows: pa.Table) -> None:
-        connection.execute("CREATE TABLE IF NOT EXISTS noted (topic TEXT, number INTEGER, at INTEGER)")
-        connection.executemany("INSERT INTO noted VALUES (?, ?, ?)", coordinates(rows))
-
-    def present(self, ranges: Iterable[Range]) -> Counter[tuple[str, int, int]]:
-        told = tuple(ranges)
-        with opened(self.path) as connection:
-            noted = set(connection.execute("SELECT * FROM noted"))
-        return Counter(
-            {
-                (*_name(each), at): 1
-                for each in told
-                for at in range(each.first, each.end)
-                if (*_name(each), at) in noted
-            }
-        )
-
-
-def _writer(kind: type[SqliteWriter]) -> Callable[[Path], SinkSite]:
-    return lambda folder: SqliteSite(folder, lambda path: Built(path, writes=kind))
-
-
-def _target(kind: type[SqliteTarget]) -> Callable[[Path], SinkSite]:
-    return lambda folder: SqliteSite(folder, lambda path: Built(path, looks=kind))
-
-
 BROKEN_SINKS: dict[str, Callable[[Path], SinkSite]] = {
     "the_guarantee_is_one_that_this_port_keeps": lambda folder: SqliteSite(folder, Boasting),
     "a_sink_travels_to_the_workers": lambda folder: SqliteSite(folder, Rooted),
     "no_secret_is_shown": lambda folder: SqliteSite(folder, Talkative, "s3cret-word"),
-    "a_table_is_made_once": _target(Emptying),
-    "the_schema_comes_back": _target(Uncovered),
-    "a_fit_table_is_not_refused": _target(Refusing),
-    "what_is_acknowledged_is_there": _writer(Dropping),
-    "values_come_back_as_they_were": _writer(Smoothing),
-    "the_same_token_lands_once": _writer(Tokenless),
-    "another_token_is_another_block": _writer(ShortTokens),
-    "a_late_insert_is_refused": _writer(Timeless),
-    "the_clock_counts_milliseconds": _target(Stopped),
-    "chunks_are_one_block": _writer(ChunkTokens),
-    "a_block_of_several_partitions_lands_whole": _writer(FirstPartition),
-    "blocks_land_side_by_side": _writer(Rewriting),
-    "two_sends_of_one_token_at_once_land_once": _writer(LookingFirst),
-    "an_empty_table_holds_nothing": _writer(Assuming),
-    "a_probe_finds_what_is_there": _writer(Forgetful),
-    "a_probe_names_exactly_the_missing_rows": _writer(Careless),
-    "a_probe_tells_partitions_and_topics_apart": _writer(OffsetsAlone),
-    "gaps_between_offsets_are_no_loss": _writer(Subtracting),
-    "a_part_of_a_block_is_torn": _writer(Lenient),
-    "copies_are_counted": _writer(Distinct),
-    "a_row_that_is_sent_twice_becomes_one": _writer(SaidHarmless),
-    "a_count_is_of_the_ranges": _writer(ClosedRanges),
-    "a_look_finds_the_ends": _target(LastOffsets),
-    "a_look_says_nothing_below_the_floor": _target(Floorless),
-    "a_burnt_token_is_replaced": _writer(Remembering),
-    "a_silent_target_acknowledges_nothing": _writer(Hopeful),
-    "a_silent_target_is_not_an_empty_one": _writer(Hasty),
-    "a_kill_harms_nothing_that_landed": _target(Reaping),
-    "nothing_lands_after_deadline_and_kill": _writer(Lingering),
-    "a_send_that_is_killed_at_any_line_is_whole_or_absent": _writer(RowByRow),
-    "after_a_crash_at_any_line_a_block_lands_once": _writer(TokenAsProof),
+    "a_table_is_made_once": with_target(Emptying),
+    "the_schema_comes_back": with_target(Uncovered),
+    "a_fit_table_is_not_refused": with_target(Refusing),
+    "what_is_acknowledged_is_there": with_writer(Dropping),
+    "values_come_back_as_they_were": with_writer(Smoothing),
+    "the_same_token_lands_once": with_writer(Tokenless),
+    "another_token_is_another_block": with_writer(ShortTokens),
+    "a_late_insert_is_refused": with_writer(Timeless),
+    "the_clock_counts_milliseconds": with_target(Stopped),
+    "chunks_are_one_block": with_writer(ChunkTokens),
+    "a_block_of_several_partitions_lands_whole": with_writer(FirstPartition),
+    "blocks_land_side_by_side": with_writer(Rewriting),
+    "two_sends_of_one_token_at_once_land_once": with_writer(LookingFirst),
+    **BROKEN_IN_DOUBT,
 }

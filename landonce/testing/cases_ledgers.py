@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
 from landonce.errors import Fenced
 from landonce.record.ledger import Ledger, LedgerState, Totals, recorded, taken
-from landonce.testing.case import Need, Suite, refused
+from landonce.testing.case import refused
+from landonce.testing.ledger_sites import BARE, LEDGER_CASES, LedgerSite
 from landonce.testing.states import (
     PIPELINE,
     advanced,
@@ -22,30 +22,7 @@ from landonce.testing.states import (
 )
 from landonce.testing.together import in_threads
 
-
-class LedgerSite(ABC):
-    """An empty store for one case, and what is declared of it."""
-
-    shared = True
-    """Several processes see the same store, and it outlives each of them. False only for what lives in memory."""
-
-    bare = True
-    """A plan may be recorded though nobody wrote its blocks. False where the ledger looks at the blocks itself."""
-
-    @abstractmethod
-    def open(self, pipeline: str) -> Ledger:
-        """A ledger on the store, as a driver opens it. Called many times, also in other processes."""
-
-
-LEDGER_CASES: Suite[LedgerSite] = Suite("ledger")
 case = LEDGER_CASES.case
-SHARED: Need[LedgerSite] = Need(
-    lambda site: site.shared, "the site declares that its store ends with its process (shared = False)"
-)
-BARE: Need[LedgerSite] = Need(
-    lambda site: site.bare,
-    "the site declares that its ledger looks at the blocks before it records them (bare = False)",
-)
 
 
 @case()

@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from landonce.errors import Fenced
 from landonce.record.ledger import Ledger, LedgerState, Totals, recorded, taken
-from landonce.testing.cases_ledgers import BARE, LEDGER_CASES, SHARED, LedgerSite, check_agreed, check_counted, count
+from landonce.testing.cases_ledgers import check_agreed, check_counted, count
 from landonce.testing.crashing import Lines, crashed, crashes, in_another_process, lines_of, moments
+from landonce.testing.ledger_sites import BARE, LEDGER_CASES, SHARED, LedgerSite
 from landonce.testing.states import (
     PIPELINE,
     advanced,

@@ -111,7 +111,10 @@ class _Tracer:
         return self._line
 
 
-_NEVER = ("landonce.testing.crashing", "landonce.testing.cases_", "landonce.testing.states")
+_NEVER = tuple(
+    f"landonce.testing.{each}"
+    for each in ("crashing", "cases_", "states", "ledger_sites", "sink_sites", "wrapped_sites")
+)
 """The kit's own lines are nobody's steps."""
 
 

@@ -8,10 +8,11 @@ probe      looks for the coordinates of the rows, never for the token
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ import pyarrow as pa
 from landonce.errors import TargetUnavailable
 from landonce.plan.ranges import Partition, Range
 from landonce.read.schema import Field, Schema
+from landonce.testing.sink_sites import Row, SinkSite
 from landonce.write.settle import Presence, Reply
 from landonce.write.sink import COORDINATES, BlockWriter, Finding, Guarantee, Insert, Level, Probe, Sink, Target
 from landonce.write.target import TargetView
@@ -190,3 +192,34 @@ class SqliteSink(Sink):
 
     def writer(self) -> BlockWriter:
         return self.opens_writer(self.path)
+
+
+class SqliteSite(SinkSite):
+    """A file of its own, read by plain SQL."""
+
+    def __init__(self, folder: Path, sink: Callable[[Path], Sink] = SqliteSink, secret: str = "") -> None:
+        self.path = folder / "events.db"
+        self._sink = sink
+        self.secret = secret
+
+    def sink(self) -> Sink:
+        return self._sink(self.path)
+
+    def held(self) -> list[Row]:
+        with opened(self.path) as connection:
+            return [Row(*row) for row in connection.execute("SELECT * FROM events")]
+
+    def remove(self, rows: Iterable[Row]) -> None:
+        with opened(self.path) as connection:
+            connection.executemany(
+                "DELETE FROM events WHERE _topic = ? AND _partition = ? AND _offset = ?", [row[:3] for row in rows]
+            )
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        elsewhere = self.path.with_suffix(".away")
+        shutil.move(self.path, elsewhere)
+        try:
+            yield
+        finally:
+            shutil.move(elsewhere, self.path)

@@ -9,8 +9,8 @@ from kit_controls import check_fails, check_mostly_sound
 
 from landonce.record.in_target import TargetLedger
 from landonce.testing import LEDGER_CASES, Case, LedgerContract, LedgerSite
-from landonce.testing.broken_ledgers import BROKEN_LEDGERS, InMemory, InSqlite
-from landonce.testing.cases_ledgers import SHARED
+from landonce.testing.broken_ledgers import BROKEN_LEDGERS
+from landonce.testing.ledger_sites import SHARED, InMemory, InSqlite
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -43,7 +43,7 @@ from landonce.record.postgres import PostgresDatabase
 from landonce.record.sql import SqlLedger
 from landonce.record.tables import SCHEMA_VERSION
 from landonce.testing import LEDGER_CASES, LedgerContract
-from landonce.testing.broken_ledgers import Torn
+from landonce.testing.broken_ledgers_shared import Torn
 from landonce.testing.states import (
     PIPELINE,
     advanced,
