@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 
@@ -102,10 +102,13 @@ class Driven:
 
     place: PushPlace
     state: LedgerState
+    folder: TemporaryDirectory[str]
+    """Goes with the last that uses it."""
 
     @staticmethod
     def of(partitions: int) -> Driven:
-        place = PushPlace(Path(tempfile.mkdtemp(prefix="landonce-kit-")) / "ledger.db", "contract")
+        folder = TemporaryDirectory(prefix="landonce-kit-")
+        place = PushPlace(Path(folder.name) / "ledger.db", "contract")
         ledger = place.open()
         state = ledger.create(LedgerState("contract", "lineage"))
         state = ledger.change(state, taken(state, "first"))
@@ -120,14 +123,14 @@ class Driven:
         blocks = tuple(Block((span(0, 4, partition=at),), "contract", number=at) for at in range(partitions))
         state = ledger.change(state, prepared(state, Plan(1, blocks, "fingerprint", 0)))
         ledger.close()
-        return Driven(place, state)
+        return Driven(place, state, folder)
 
     def taken_over(self) -> Driven:
         """As by the driver that comes after a crash."""
         ledger = self.place.open()
         state = ledger.change(self.state, taken(self.state, "second"))
         ledger.close()
-        return Driven(self.place, state)
+        return Driven(self.place, state, self.folder)
 
     def ledger(self) -> PushLedger:
         return self.place.open()
