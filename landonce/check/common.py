@@ -36,7 +36,10 @@ def kafka(parts: Parts, world: World) -> Iterator[Finding]:
 
 
 def outside_ledger(parts: Parts, world: World) -> Iterator[Finding]:
-    """A ledger in a file or a database."""
+    """A ledger in a file or a database, or another package's."""
+    plugin = parts.config.outside_ledger.plugin
+    if plugin is not None:
+        yield Finding(Level.OK, f"plug-in {plugin.name}, {type(parts.ledger).__module__}.{type(parts.ledger).__name__}")
     path = parts.config.outside_ledger.sqlite
     if path is not None and not path.exists():
         world.ledger = True

@@ -161,4 +161,6 @@ def _transform_condition(config: Pipeline) -> tuple[str, ...]:
 def _ledger_condition(config: Pipeline) -> str:
     if config.outside_ledger.sqlite is not None:
         return f"every driver of this pipeline uses the one ledger file {config.outside_ledger.sqlite}, on a local disk"
+    if config.outside_ledger.plugin is not None:
+        return f"the ledger plug-in {config.outside_ledger.plugin.name} passes the contract (landonce.testing.LedgerContract)"
     return "every driver of this pipeline uses the one PostgreSQL ledger"

@@ -329,16 +329,41 @@ class Sink(Part):
         return self
 
 
+class LedgerPlugin(Part):
+    """A ledger that another package offers, by entry point in the group `landonce.ledgers`."""
+
+    name: str = Field(min_length=1)
+    options: dict[str, str | int | float | bool] = Field(default_factory=dict, repr=False)
+    """What the plug-in is opened with."""
+    _folder: Path = PrivateAttr(default=Path())
+
+    @model_validator(mode="after")
+    def _sound(self) -> LedgerPlugin:
+        _remember_secrets(self.options)
+        return self
+
+    @property
+    def folder(self) -> Path:
+        """What relative paths in the options are relative to."""
+        return self._folder
+
+    def beside(self, folder: Path) -> LedgerPlugin:
+        made = self.model_copy()
+        made._folder = folder.absolute()
+        return made
+
+
 class Ledger(Part):
-    """Where the position is kept: one of the two."""
+    """Where the position is kept: one of the three."""
 
     sqlite: Path | None = None
     postgres: SecretUrl | None = None
+    plugin: LedgerPlugin | None = None
 
     @model_validator(mode="after")
     def _one(self) -> Ledger:
-        if (self.sqlite is None) == (self.postgres is None):
-            raise ValueError("name one ledger: sqlite or postgres")
+        if sum(each is not None for each in (self.sqlite, self.postgres, self.plugin)) != 1:
+            raise ValueError("name one ledger: sqlite, postgres or plugin")
         return self
 
     @property
@@ -397,6 +422,10 @@ class Pipeline(Part):
             raise ValueError("transform: goes with neither `mode: upsert` nor `evolve`, which take records as they are")
         if table is not None and self.ledger is not None:
             raise ValueError("ledger: with `sink.sql` the position is kept in the target database, beside the table")
+        if self.sink.wrapped is not None and self.ledger is not None and self.ledger.plugin is not None:
+            raise ValueError(
+                "ledger: with `sink.wrapped` every push is claimed in the ledger's database: sqlite or postgres"
+            )
         return self
 
     @property
@@ -418,6 +447,8 @@ class Pipeline(Part):
         ledger = None if self.own_ledger or self.ledger_in_target else self.outside_ledger
         if ledger is not None and ledger.sqlite is not None:
             ledger = ledger.model_copy(update={"sqlite": folder / ledger.sqlite})
+        if ledger is not None and ledger.plugin is not None:
+            ledger = ledger.model_copy(update={"plugin": ledger.plugin.beside(folder)})
         dead = self.dead_letters.model_copy(update={"path": folder / self.dead_letters.path})
         sink = self.sink
         if sink.iceberg is not None:

@@ -20,6 +20,7 @@ from landonce.read.source import Start
 from landonce.record.in_target import TargetLedger
 from landonce.record.ledger import Ledger
 from landonce.record.open import postgres_ledger, sqlite_ledger
+from landonce.record.plugged import plugged_ledger
 from landonce.record.push_ledger import PushPlace
 from landonce.run import transform
 from landonce.run.driver import Driver
@@ -148,8 +149,10 @@ def _ledger(config: Pipeline) -> Ledger:
     told = config.outside_ledger
     if told.sqlite is not None:
         return sqlite_ledger(told.sqlite, config.pipeline)
+    if told.plugin is not None:
+        return plugged_ledger(told.plugin.name, told.plugin.options, config.pipeline, told.plugin.folder)
     if told.postgres is None:
-        raise ConfigError("ledger: name sqlite or postgres.")
+        raise ConfigError("ledger: name sqlite, postgres or plugin.")
     return postgres_ledger(told.postgres.get_secret_value(), config.pipeline)
 
 

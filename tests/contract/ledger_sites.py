@@ -15,36 +15,28 @@ from landonce.record.memory import MemoryLedger, MemoryStore
 from landonce.record.postgres import PostgresDatabase
 from landonce.record.sql import SqlLedger
 from landonce.record.sqlite import SqliteDatabase
+from landonce.testing import LedgerSite
 
 ATTEMPTS, BACKOFF = 6, 0.02
 COMMIT = "COMMIT"
 
 
-@dataclass(frozen=True)
-class Capability:
-    """What a store promises beyond the contract of one process."""
-
-    processes: bool
-    """Several processes see the same ledger, and it outlives each of them."""
-
-
-CAPABILITIES = {
-    "memory": Capability(processes=False),
-    "sqlite": Capability(processes=True),
-    "postgres": Capability(processes=True),
-}
-ALL = tuple(CAPABILITIES)
-BETWEEN_PROCESSES = tuple(name for name, can in CAPABILITIES.items() if can.processes)
+ALL = ("memory", "sqlite", "postgres")
+BETWEEN_PROCESSES = ("sqlite", "postgres")
 
 
 @dataclass
-class Site:
+class Site(LedgerSite):
     """One empty store. `kind` may be swapped for a broken ledger: that is how the contract is itself tested."""
 
     name: str
     kind: type[Ledger]
     database: Callable[[], Database] | None = None
     store: MemoryStore = field(default_factory=MemoryStore)
+
+    @property
+    def shared(self) -> bool:  # type: ignore[override]
+        return self.name in BETWEEN_PROCESSES
 
     def open(self, pipeline: str, kind: type[Ledger] | None = None) -> Ledger:
         kind = kind or self.kind

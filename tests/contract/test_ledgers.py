@@ -5,8 +5,10 @@ PostgreSQL is a real server. For every guarantee there is a control: a ledger wi
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
+import signal
 import sqlite3
 import tempfile
 import threading
@@ -19,62 +21,44 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from sqlalchemy import URL, create_engine, event, text
-
-pytest.register_assert_rewrite("ledger_contract", "ledger_states")
-
-from broken_ledgers import (  # noqa: E402
-    Forgetful,
-    RacyCreator,
-    TornReader,
-    TornSql,
-    UnguardedMemory,
-    UnguardedSql,
-    blind_to,
-)
-from cutting_proxy import Cut, CuttingProxy  # noqa: E402
-from ledger_contract import (  # noqa: E402
-    KEY_PARTS,
-    LedgerContract,
-    ProcessContract,
-    check_agreed,
-    check_counted,
-    check_killed_at,
-    count,
-    counter,
-    in_processes,
-    in_threads,
-    note,
-)
-from ledger_sites import (  # noqa: E402
+from broken_sql_ledgers import Forgetful, TornReader, blind_to
+from cutting_proxy import Cut, CuttingProxy
+from ledger_sites import (
     ALL,
     BETWEEN_PROCESSES,
+    COMMIT,
     Site,
     before_statement,
     memory_site,
     postgres_site,
     sqlite_site,
 )
-from ledger_states import (  # noqa: E402
+from sqlalchemy import URL, create_engine, event, text
+
+from landonce.errors import ConfigError, Fenced, Halt, LandonceError, LedgerTooNew, LedgerUnavailable, LedgerUnreadable
+from landonce.local.postgres import LocalPostgres
+from landonce.record.ledger import LedgerState, Totals, recorded, taken
+from landonce.record.open import open_ledger, postgres_ledger, sqlite_ledger
+from landonce.record.postgres import PostgresDatabase
+from landonce.record.sql import SqlLedger
+from landonce.record.tables import SCHEMA_VERSION
+from landonce.testing import LEDGER_CASES, LedgerContract
+from landonce.testing.broken_ledgers_shared import Torn
+from landonce.testing.states import (
     PIPELINE,
     advanced,
     check_whole,
     first_state,
     full_state,
     marched,
+    note,
     wide_state,
 )
+from landonce.testing.together import in_processes
 
-from landonce.errors import ConfigError, Fenced, Halt, LandonceError, LedgerTooNew, LedgerUnavailable, LedgerUnreadable  # noqa: E402
-from landonce.local.postgres import LocalPostgres  # noqa: E402
-from landonce.record.ledger import LedgerState, taken  # noqa: E402
-from landonce.record.open import open_ledger, postgres_ledger, sqlite_ledger  # noqa: E402
-from landonce.record.postgres import PostgresDatabase  # noqa: E402
-from landonce.record.sql import SqlLedger  # noqa: E402
-from landonce.record.tables import SCHEMA_VERSION  # noqa: E402
-
-pytestmark = pytest.mark.timeout(60)
-REFUSED = (AssertionError, pytest.fail.Exception)
+pytestmark = pytest.mark.timeout(300)
+AFTERWARDS = "after the answer"
+MOMENTS = ("UPDATE landonce_pipeline", "landonce_position", "landonce_journal", COMMIT, AFTERWARDS)
 
 
 def plain(url: str) -> str:
@@ -114,62 +98,21 @@ class TestLedgers(LedgerContract):
         return new_site(request.param)
 
 
-class TestLedgersBetweenProcesses(ProcessContract):
-    @pytest.fixture(params=BETWEEN_PROCESSES)
-    def site(self, request: pytest.FixtureRequest, new_site: Callable[[str], Site]) -> Site:
-        return new_site(request.param)
-
-
 class TestTheContractNotices:
-    """A ledger without the guarantee fails the check that the real ones pass."""
+    """A ledger without the guarantee fails the check that the real ones pass. `test_kit_ledgers` has one for every case."""
 
-    @pytest.mark.parametrize("name", ALL)
-    @pytest.mark.parametrize("part", KEY_PARTS)
+    @pytest.mark.parametrize("name", BETWEEN_PROCESSES)
+    @pytest.mark.parametrize("part", ["epoch", "owner", "version", "lineage"])
     def test_a_comparison_that_leaves_out_a_part(self, new_site: Callable[[str], Site], name: str, part: str) -> None:
         site = new_site(name)
-        site.kind = blind_to(part)[name == "memory"]
-        with pytest.raises(REFUSED):
-            LedgerContract().test_a_driver_that_is_wrong_in_one_part_of_the_key_is_fenced(site, part)
-
-    @pytest.mark.parametrize("name", ALL)
-    def test_no_comparison_in_threads(self, new_site: Callable[[str], Site], name: str) -> None:
-        site = new_site(name)
-        site.open(PIPELINE).create(counter())
-        kind = UnguardedMemory if name == "memory" else UnguardedSql
-        won = in_threads(3, lambda who: count(site.open(PIPELINE, kind), who, 4))
-        with pytest.raises(AssertionError, match="an update was lost"):
-            check_counted(site.open(PIPELINE).load(), won, 3 * 4)
-
-    @pytest.mark.parametrize("name", BETWEEN_PROCESSES)
-    def test_no_comparison_in_processes(self, new_site: Callable[[str], Site], name: str) -> None:
-        site = new_site(name)
-        site.open(PIPELINE).create(counter())
-        won = in_processes(2, lambda who: count(site.open(PIPELINE, UnguardedSql), who, 8))
-        with pytest.raises(AssertionError, match="an update was lost"):
-            check_counted(site.open(PIPELINE).load(), won, 2 * 8)
-
-    @pytest.mark.parametrize("name", BETWEEN_PROCESSES)
-    def test_a_racy_create(self, new_site: Callable[[str], Site], name: str) -> None:
-        site = new_site(name)
-        site.open("another").create(first_state("another"))
-
-        def race(pipeline: str) -> None:
-            first = first_state(pipeline)
-            created = in_processes(3, lambda who: site.open(pipeline, RacyCreator).create(replace(first, lineage=who)))
-            check_agreed(created, site.open(pipeline).load())
-
-        def races() -> None:
-            """On a busy machine they may miss each other."""
-            for attempt in range(10):
-                race(f"{PIPELINE}{attempt}")
-
-        with pytest.raises(AssertionError, match="two creators"):
-            races()
+        site.kind = blind_to(part)
+        with pytest.raises(AssertionError, match="was let through"):
+            LEDGER_CASES[f"a_driver_with_another_{part}_is_fenced"].check(site)
 
     @pytest.mark.parametrize("name", BETWEEN_PROCESSES)
     def test_a_transaction_for_each_statement(self, new_site: Callable[[str], Site], name: str) -> None:
         site = new_site(name)
-        site.kind = TornSql
+        site.kind = Torn
         with pytest.raises(AssertionError, match="torn"):
             check_killed_at(site, "landonce_journal")
 
@@ -181,13 +124,17 @@ class TestTheContractNotices:
 
 @pytest.mark.parametrize("name", BETWEEN_PROCESSES)
 class TestTransactions:
+    @pytest.mark.parametrize("moment", MOMENTS)
+    def test_killed_at_a_chosen_moment(self, new_site: Callable[[str], Site], name: str, moment: str) -> None:
+        check_killed_at(new_site(name), moment)
+
     def test_a_change_that_fails_midway_leaves_nothing(self, new_site: Callable[[str], Site], name: str) -> None:
         site = new_site(name)
         check_failing_midway(site, SqlLedger)
 
     def test_midway_control(self, new_site: Callable[[str], Site], name: str) -> None:
         with pytest.raises(AssertionError, match="left"):
-            check_failing_midway(new_site(name), TornSql)
+            check_failing_midway(new_site(name), Torn)
 
     def test_a_read_is_one_moment(self, new_site: Callable[[str], Site], name: str) -> None:
         check_read_is_one_moment(new_site(name), SqlLedger)
@@ -271,6 +218,28 @@ def quick(site: Site) -> SqlLedger:
     else:
         database = type(database)(database.path, busy_seconds=0.2)
     return SqlLedger(database, PIPELINE, attempts=2, backoff=0.02)
+
+
+def check_killed_at(site: Site, moment: str) -> None:
+    """kill -9 right before a statement of a change that moves every position and writes a note, or after it."""
+    before, after = marched(4), marched(5)
+    site.open(PIPELINE).create(before)
+    moving = replace(recorded(after, Totals(landed=1)), owner="moved")
+
+    def die_midway() -> None:
+        ledger = site.open(PIPELINE)
+        ledger.change(before, after)
+        with before_statement(ledger, moment, lambda: os.kill(os.getpid(), signal.SIGKILL)):
+            ledger.change(after, moving, note(1))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    worker = multiprocessing.get_context("fork").Process(target=die_midway)
+    worker.start()
+    worker.join(50)
+    assert worker.exitcode == -signal.SIGKILL
+    applied = moment == AFTERWARDS
+    assert site.open(PIPELINE).load() == (moving if applied else after), "torn: a part of the change is there"
+    assert site.open(PIPELINE).journal() == ((note(1),) if applied else ())
 
 
 def check_failing_midway(site: Site, kind: type[SqlLedger]) -> None:

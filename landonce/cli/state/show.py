@@ -119,6 +119,9 @@ def _kept(parts: Parts) -> dict[str, Any]:
         }
     if isinstance(parts.sink, SqlSink):
         return {"target": str(parts.sink)}
+    plugin = parts.config.outside_ledger.plugin
+    if plugin is not None:
+        return {"plugin": plugin.name}
     path = parts.config.outside_ledger.sqlite
     return {"sqlite": str(path)} if path is not None else {"postgres": True}
 
@@ -129,6 +132,8 @@ def _say_kept(kept: dict[str, Any]) -> str:
         return f"the table {kept['table']} itself, branch {kept['branch']}{snapshot}"
     if "target" in kept:
         return f"the tables landonce_* beside the table, in {kept['target']}"
+    if "plugin" in kept:
+        return f"the plug-in {kept['plugin']}"
     return f"the file {kept['sqlite']}" if "sqlite" in kept else "PostgreSQL"
 
 

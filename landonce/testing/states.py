@@ -1,4 +1,4 @@
-"""States for the ledger's tests: one with every field filled, and a march of states of which each version is known.
+"""States for the ledgers' cases: one with every field filled, and a march of states of which each version is known.
 
 The march is what makes a torn state visible: whatever a ledger holds after a crash has to be exactly the march's state
 of that version.
@@ -6,16 +6,21 @@ of that version.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
 from landonce.plan.blocks import Block, Kind, Plan
 from landonce.plan.ranges import Partition, Range
-from landonce.record.ledger import LedgerState, Position, Totals, bound, prepared, recorded, taken
+from landonce.record.ledger import LedgerState, Note, Position, TableMark, Totals, bound, prepared, recorded, taken
 
 PIPELINE = "orders"
 MARCH_PARTITIONS = tuple(Partition("march", number) for number in range(30))
 STEP = 10
+
+
+def note(number: int) -> Note:
+    return Note(f"2026-11-01T00:00:{number:02}Z", "accept-gap", f"detail {number} ✓")
 
 
 def first_state(pipeline: str = PIPELINE, lineage: str = "lineage-1") -> LedgerState:
@@ -26,7 +31,7 @@ def full_state(pipeline: str = PIPELINE) -> LedgerState:
     """Every field differs from its default, and from every other field."""
     blocks = (
         Block((Range(Partition("a.b", 0), 0, 5), Range(Partition("ü", 7), 2**62, 2**62 + 9)), "db.täble", "s1", 3),
-        Block((Range(Partition("ü", 8), 1, 2),), "db.täble"),
+        Block((Range(Partition("ü", 8), 1, 2),), "db.täble", number=1),
     )
     return LedgerState(
         pipeline,
@@ -46,6 +51,7 @@ def full_state(pipeline: str = PIPELINE) -> LedgerState:
         batch=17,
         totals=Totals(2**50, 11, 12),
         labels=(("ü", "ü@2"), ("a.b", "a.b@1")),
+        tables=(("db.täble", TableMark("uuid-1", 17)),),
     )
 
 
@@ -70,7 +76,8 @@ def advanced(state: LedgerState) -> LedgerState:
     return prepared(state, Plan(state.batch + 1, blocks, "fingerprint", 1))
 
 
-def march(state: LedgerState | None = None):
+def march(state: LedgerState | None = None) -> Iterator[LedgerState]:
+    """The march from a state on, or from its beginning."""
     state = state or first_state()
     while True:
         yield state
@@ -78,6 +85,7 @@ def march(state: LedgerState | None = None):
 
 
 def marched(version: int) -> LedgerState:
+    """The march's state of this version."""
     return next(islice(march(), version, None))
 
 
@@ -85,6 +93,10 @@ def check_whole(seen: LedgerState | None) -> None:
     """Raises unless this is a state of the march, whole."""
     assert seen is not None
     assert seen == marched(seen.version), "torn: not a state that anybody wrote"
+
+
+def counter() -> LedgerState:
+    return replace(first_state(), positions=((Partition("counter", 0), Position(0, 0)),))
 
 
 def counted(state: LedgerState, owner: str) -> LedgerState:

@@ -1,0 +1,50 @@
+"""Ledgers that other packages offer, by entry point in the group `landonce.ledgers`.
+
+An entry point names a function `open_ledger(pipeline, folder, **options)` that gives a `Ledger` and connects to nothing yet.
+`folder` is the pipeline file's: a path in the options is relative to it, so that no start opens another ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from landonce.config.secrets import redact
+from landonce.errors import ConfigError, LandonceError
+from landonce.record.ledger import Ledger
+
+GROUP = "landonce.ledgers"
+_KEY = "ledger.plugin"
+
+
+def plugged_ledger(name: str, options: Mapping[str, Any], pipeline: str, folder: Path) -> Ledger:
+    """The ledger that the plug-in of this name opens."""
+    opens = _loaded(name)
+    try:
+        ledger = opens(pipeline, folder, **options)
+    except LandonceError:
+        raise
+    except Exception as error:
+        raise ConfigError(redact(f"{_KEY}: {name} failed: {type(error).__name__}: {error}")) from None
+    if not isinstance(ledger, Ledger) or ledger.pipeline != pipeline:
+        raise ConfigError(f"{_KEY}: {name} gives {type(ledger).__name__}, which is no ledger of pipeline {pipeline!r}.")
+    return ledger
+
+
+def _loaded(name: str) -> Any:
+    known: dict[str, EntryPoint] = {each.name: each for each in entry_points(group=GROUP)}
+    if name not in known:
+        offered = f"installed packages offer {', '.join(sorted(known))}" if known else "no installed package offers any"
+        raise ConfigError(
+            f"{_KEY}.name: there is no plug-in {name!r}; {offered}.",
+            command="install the package, or name `sqlite` or `postgres`",
+        )
+    try:
+        return known[name].load()
+    except Exception as error:
+        raise ConfigError(
+            redact(f"{_KEY}.name: the plug-in {name!r} cannot be loaded: {type(error).__name__}: {error}"),
+            command="mend or reinstall the package",
+        ) from None

@@ -1,0 +1,261 @@
+"""What every ledger keeps. Each case opens its ledgers anew from the site, as other drivers would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from landonce.errors import Fenced
+from landonce.record.ledger import Ledger, LedgerState, Totals, recorded, taken
+from landonce.testing.case import refused
+from landonce.testing.ledger_sites import BARE, LEDGER_CASES, LedgerSite
+from landonce.testing.states import (
+    PIPELINE,
+    advanced,
+    counted,
+    counter,
+    first_state,
+    full_state,
+    note,
+    wide_state,
+)
+from landonce.testing.together import in_threads
+
+case = LEDGER_CASES.case
+
+
+@case()
+def an_empty_store_has_no_state_and_no_notes(site: LedgerSite) -> None:
+    """A first start would be taken for a later one, and would begin at positions that nobody chose."""
+    ledger = site.open(PIPELINE)
+    assert ledger.load() is None, "an empty store has a state"
+    assert ledger.journal() == (), "an empty store has notes"
+
+
+@case()
+def looking_makes_nothing(site: LedgerSite) -> None:
+    """`landonce check` would change what it looks at."""
+    for _ in range(2):
+        assert site.open(PIPELINE).load() is None, "a look made a state"
+        assert site.open(PIPELINE).journal() == (), "a look made a note"
+    assert site.open(PIPELINE).create(first_state(lineage="first")).lineage == "first", "a look made a state"
+
+
+@case()
+def the_first_state_stays(site: LedgerSite) -> None:
+    """Two drivers that start at once would each believe to have made the ledger, and the positions of one are lost."""
+    first, second = site.open(PIPELINE), site.open(PIPELINE)
+    assert first.create(first_state(lineage="one")) == first_state(lineage="one")
+    assert second.create(first_state(lineage="two")) == first_state(lineage="one"), "the first state was replaced"
+    assert second.load() == first_state(lineage="one"), "the first state was replaced"
+
+
+@case()
+def every_field_comes_back_after_create(site: LedgerSite) -> None:
+    """What is forgotten of a state decides what is delivered: a position, a topic's id, the pending plan."""
+    site.open(PIPELINE).create(full_state())
+    assert site.open(PIPELINE).load() == full_state(), "a field did not come back as it was"
+
+
+@case()
+def every_field_comes_back_after_a_change(site: LedgerSite) -> None:
+    """The same, for what a batch changes."""
+    ledger = site.open(PIPELINE)
+    ledger.create(first_state())
+    assert ledger.change(first_state(), full_state()) == full_state(), "the answer is not the new state"
+    assert site.open(PIPELINE).load() == full_state(), "a field did not come back as it was"
+
+
+@case(BARE)
+def what_a_change_takes_away_is_gone(site: LedgerSite) -> None:
+    """A rebased topic's old positions, or a recorded plan, would come back to life."""
+    ledger = site.open(PIPELINE)
+    full = ledger.create(full_state())
+    bare = replace(first_state(), lineage="another life", version=full.version + 1)
+    fewer = replace(full, version=full.version + 2, positions=full.positions[1:3], labels=(), pending=None)
+    assert ledger.change(full, bare) == bare
+    assert site.open(PIPELINE).load() == bare, "something of the old state is still there"
+    assert ledger.change(bare, fewer) == fewer
+    assert site.open(PIPELINE).load() == fewer, "something of an older state is still there"
+
+
+@case(BARE)
+def ten_thousand_partitions_fit(site: LedgerSite) -> None:
+    """A large pipeline would stop, or silently forget partitions."""
+    ledger = site.open(PIPELINE)
+    state = wide_state(10_000)
+    ledger.create(state)
+    assert ledger.load() == state, "not every partition came back"
+    state = ledger.change(state, recorded(state, Totals(landed=1)))
+    assert site.open(PIPELINE).load() == state, "not every position moved"
+
+
+_WRONG: dict[str, Callable[[LedgerState], LedgerState]] = {
+    "epoch": lambda state: replace(state, epoch=state.epoch - 1),
+    "owner": lambda state: replace(state, owner="an owner of the same epoch"),
+    "version": lambda state: replace(state, version=state.version - 1),
+    "lineage": lambda state: replace(state, lineage="an earlier life"),
+}
+
+
+def _wrong_in(part: str) -> Callable[[LedgerSite], None]:
+    def check(site: LedgerSite) -> None:
+        state = site.open(PIPELINE).create(full_state())
+        stale = _WRONG[part](state)
+        refused(
+            Fenced,
+            lambda: site.open(PIPELINE).change(stale, replace(stale, version=state.version + 1)),
+            f"a driver with another {part} was let through",
+        )
+        assert site.open(PIPELINE).load() == state, f"a driver with another {part} changed the state"
+
+    return check
+
+
+for _part in _WRONG:
+    LEDGER_CASES.add(
+        f"a_driver_with_another_{_part}_is_fenced",
+        _wrong_in(_part),
+        loses=f"A driver that was replaced goes on: only its {_part} tells it from the one that replaced it.",
+    )
+
+
+@case()
+def a_fenced_driver_hears_who_owns_the_pipeline(site: LedgerSite) -> None:
+    """Whoever reads the log would not know which driver took over."""
+    mine = site.open(PIPELINE).create(first_state())
+    theirs = site.open(PIPELINE).change(mine, taken(mine, "newer"))
+    error = refused(Fenced, lambda: site.open(PIPELINE).change(mine, taken(mine, "older")), "an older epoch changed it")
+    assert "epoch 0, version 0" in str(error), (
+        "the error does not say which epoch was held (`record.ledger.fenced` does)"
+    )
+    assert "epoch 1, version 1" in str(error), "the error does not say which epoch is there"
+    assert site.open(PIPELINE).load() == theirs
+
+
+@case()
+def a_fenced_change_leaves_no_note(site: LedgerSite) -> None:
+    """The journal would hold decisions that were never applied."""
+    state = site.open(PIPELINE).create(first_state())
+    site.open(PIPELINE).change(state, taken(state, "newer"))
+    stale = taken(state, "older")
+    refused(Fenced, lambda: site.open(PIPELINE).change(state, stale, note(1)), "an older epoch changed it")
+    assert site.open(PIPELINE).journal() == (), "a change that was refused left its note"
+
+
+@case()
+def the_same_change_twice_is_fenced(site: LedgerSite) -> None:
+    """Two drivers that make the same change would both go on. Only a lost answer may be settled by looking."""
+    state = site.open(PIPELINE).create(first_state())
+    ledger = site.open(PIPELINE)
+    ledger.change(state, taken(state, "me"))
+    refused(Fenced, lambda: ledger.change(state, taken(state, "me")), "a change was taken twice")
+
+
+@case()
+def a_pipeline_without_an_entry_is_fenced(site: LedgerSite) -> None:
+    """A ledger that was deleted under a running driver would come back with its state, and nobody would notice."""
+    ledger = site.open(PIPELINE)
+    error = refused(Fenced, lambda: ledger.change(first_state(), taken(first_state(), "me")), "an entry was made")
+    assert "no entry" in str(error), "the error does not say that there is none"
+    assert ledger.load() is None, "an entry was made"
+
+
+@case(BARE)
+def notes_come_back_in_order(site: LedgerSite) -> None:
+    """What an operator decided, and when, would not be told as it happened."""
+    ledger = site.open(PIPELINE)
+    state = ledger.create(first_state())
+    for number in range(12):
+        state = ledger.change(state, advanced(state), note(number) if number % 2 else None)
+    told = tuple(note(number) for number in range(1, 12, 2))
+    assert ledger.journal() == told, "notes are missing, or in another order"
+    assert site.open(PIPELINE).journal() == told, "another driver reads other notes"
+
+
+@case()
+def pipelines_do_not_see_each_other(site: LedgerSite) -> None:
+    """A pipeline would go on at another one's position."""
+    names = ("orders", "Orders", "orders.v2", "заказы", "o'rders%")
+    for number, name in enumerate(names):
+        state = full_state(name)
+        assert site.open(name).create(state) == state, f"pipeline {name!r} has another one's state"
+        assert site.open(name).load() == state, f"pipeline {name!r} has another one's state"
+        site.open(name).change(state, replace(state, version=state.version + 1 + number), note(number))
+    for number, name in enumerate(names):
+        mine = replace(full_state(name), version=full_state().version + 1 + number)
+        assert site.open(name).load() == mine, f"pipeline {name!r} has another one's state"
+        assert site.open(name).journal() == (note(number),), f"pipeline {name!r} has another one's notes"
+
+
+@case()
+def mistakes_of_the_caller_change_nothing(site: LedgerSite) -> None:
+    """A defect elsewhere would become a damaged ledger (`record.swap.check_change` refuses them)."""
+    ledger = site.open(PIPELINE)
+    state = ledger.create(full_state())
+    unordered = replace(state, version=state.version + 1, positions=state.positions[::-1])
+    for wrong in (unordered, replace(state, batch=99), full_state("another")):
+        refused(ValueError, lambda wrong=wrong: ledger.change(state, wrong), "a change that nobody can mean was taken")  # type: ignore[misc]
+    refused(ValueError, lambda: ledger.create(full_state("another")), "another pipeline's state was taken")
+    assert ledger.load() == state, "a change that was refused left something"
+
+
+@case()
+def a_driver_sees_what_another_changed(site: LedgerSite) -> None:
+    """A driver that remembers what it read would plan from a position that is not true any more."""
+    watching, state = site.open(PIPELINE), site.open(PIPELINE).create(first_state())
+    assert watching.load() == state
+    state = site.open(PIPELINE).change(state, taken(state, "newer"), note(1))
+    assert watching.load() == state, "a driver reads a state of the past"
+    assert watching.journal() == (note(1),), "a driver reads a journal of the past"
+
+
+@case()
+def threads_that_create_at_once_agree(site: LedgerSite) -> None:
+    """As `the_first_state_stays`, in a race."""
+    for race in range(4):
+        name = f"{PIPELINE}{race}"
+        created = in_threads(6, lambda who, name=name: site.open(name).create(first_state(name, who)))  # type: ignore[misc]
+        check_agreed(created, site.open(name).load())
+
+
+@case()
+def threads_that_count_at_once_lose_nothing(site: LedgerSite) -> None:
+    """Two drivers would both believe to have moved the position."""
+    site.open(PIPELINE).create(counter())
+    won = in_threads(4, lambda name: count(site.open(PIPELINE), name, 8))
+    check_counted(site.open(PIPELINE).load(), won, 4 * 8)
+
+
+@case()
+def a_closed_ledger_loses_nothing(site: LedgerSite) -> None:
+    """Every ordinary end of a run would cost the position."""
+    ledger = site.open(PIPELINE)
+    state = ledger.create(first_state())
+    state = ledger.change(state, taken(state, "me"), note(1))
+    ledger.close()
+    assert site.open(PIPELINE).load() == state, "the state went with the connection"
+    assert site.open(PIPELINE).journal() == (note(1),), "the journal went with the connection"
+
+
+def count(ledger: Ledger, name: str, times: int) -> list[int]:
+    """Adds one so many times; gives back the versions that this writer believes to have made."""
+    won: list[int] = []
+    while len(won) < times:
+        state = ledger.load()
+        assert state is not None
+        with suppress(Fenced):
+            won.append(ledger.change(state, counted(state, name)).version)
+    return won
+
+
+def check_counted(seen: LedgerState | None, won: list[list[int]], total: int) -> None:
+    assert seen is not None
+    assert seen.positions[0][1].committed == total, "an update was lost"
+    versions = sorted(version for each in won for version in each)
+    assert versions == list(range(1, total + 1)), "two writers made one version"
+
+
+def check_agreed(created: list[LedgerState], seen: LedgerState | None) -> None:
+    assert all(each == seen for each in created), "two creators each believe that theirs is the ledger"

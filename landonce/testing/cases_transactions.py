@@ -1,0 +1,208 @@
+"""What a database keeps in which a block's rows and its row in the ledger change in one transaction.
+
+The port is `landonce.write.sql.writer.BlockWriter`, for another database or another way to write to one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
+
+import pyarrow as pa
+
+from landonce.errors import PlanPending, Unbalanced
+from landonce.plan.blocks import Block, Plan
+from landonce.plan.ranges import Partition
+from landonce.record.blocks import Claim, Mark
+from landonce.record.in_target import TargetLedger
+from landonce.record.ledger import LedgerState, Position, Totals, prepared, recorded, taken
+from landonce.testing.case import Suite, refused
+from landonce.testing.crashing import crashed, lines_of, moments
+from landonce.testing.sink_sites import TOPIC, Row, as_rows, rows, span
+from landonce.testing.together import in_threads
+from landonce.write.receipt import Fate
+from landonce.write.sql.writer import BlockWriter, settle_block
+from landonce.write.transact import Transacting
+
+PIPELINE = "contract"
+BATCH = 1
+RECEIPT = '{"read":4,"landed":4}'
+
+
+class TransactionSite(ABC):
+    """One database for one case: an empty table with the columns of `sink_sites.SCHEMA` and coordinates."""
+
+    moments = 24
+    """At how many lines, at most, a crash is tried."""
+
+    @abstractmethod
+    def ledger(self) -> TargetLedger:
+        """The ledger of the pipeline `contract`, which is in the database too."""
+
+    @abstractmethod
+    def writer(self, number: int) -> BlockWriter:
+        """For the block of this number, of batch 1 of the pipeline `contract`."""
+
+    @abstractmethod
+    def held(self) -> list[Row]:
+        """All that the table holds, in any order, over a connection of its own."""
+
+
+TRANSACTION_CASES: Suite[TransactionSite] = Suite("transaction")
+case = TRANSACTION_CASES.case
+
+
+@case()
+def a_block_lands_with_its_row(site: TransactionSite) -> None:
+    """Records are lost: a block whose row says AFTER is never looked at again."""
+    state = _prepared(site, 2)
+    assert _settled(site, state, 0).fate is Fate.LANDED
+    assert _held(site) == as_rows(four(0)), "the block is not there as it was written"
+    assert _marks(site) == [Mark.AFTER, Mark.BEFORE], "the wrong row was flipped, or none"
+
+
+@case()
+def a_block_that_is_there_is_not_written_again(site: TransactionSite) -> None:
+    """A task that Spark runs again would deliver twice."""
+    state = _prepared(site, 1)
+    for _ in range(2):
+        assert _settled(site, state, 0).fate is Fate.LANDED
+    assert _held(site) == as_rows(four(0)), "a block that was there was written again"
+
+
+@case()
+def the_receipt_of_the_first_attempt_counts(site: TransactionSite) -> None:
+    """The account of a batch would be made of attempts that wrote nothing."""
+    state = _prepared(site, 1)
+    _settled(site, state, 0)
+    assert _settled(site, state, 0, "{}").settled == RECEIPT, "the receipt of the attempt that landed is not there"
+
+
+@case()
+def a_block_without_rows_is_done_too(site: TransactionSite) -> None:
+    """A batch of filtered records would never be recorded."""
+    state = _prepared(site, 1)
+    assert _settled(site, state, 0, table=four(0).slice(0, 0)).fate is Fate.LANDED
+    assert _marks(site) == [Mark.AFTER], "a block without rows stays pending"
+
+
+@case()
+def a_zombie_writes_nothing(site: TransactionSite) -> None:
+    """A driver that was replaced goes on writing."""
+    old = _prepared(site, 1)
+    new = _taken_over(site, old)
+    assert _settled(site, old, 0).fate is Fate.HALTED, "a worker of a driver that was replaced was let through"
+    assert _held(site) == [], "a worker of a driver that was replaced wrote rows"
+    assert _settled(site, new, 0).fate is Fate.LANDED
+    assert _held(site) == as_rows(four(0))
+
+
+@case()
+def what_is_not_committed_leaves_nothing(site: TransactionSite) -> None:
+    """Rows without their row in the ledger are delivered again."""
+    state = _prepared(site, 1)
+    writer = site.writer(0)
+    assert writer.flip(Claim.of(state), RECEIPT)
+    writer.write(four(0))
+    writer.close()
+    assert _held(site) == [], "rows of a transaction that was not committed are there"
+    assert _marks(site) == [Mark.BEFORE], "the row of a transaction that was not committed is flipped"
+
+
+@case()
+def blocks_of_one_plan_land_side_by_side(site: TransactionSite) -> None:
+    """The workers of one batch write at the same time: one would undo what another wrote."""
+    state = _prepared(site, 4)
+    fates = in_threads(4, lambda name: _settled(site, state, int(name[-1])).fate)
+    assert fates == [Fate.LANDED] * 4
+    assert _held(site) == as_rows(*map(four, range(4))), "blocks disturbed each other"
+
+
+@case()
+def two_runs_of_one_task_at_once_are_one(site: TransactionSite) -> None:
+    """A speculative task would deliver beside the first one."""
+    state = _prepared(site, 1)
+    fates = in_threads(4, lambda _: _settled(site, state, 0).fate)
+    assert fates == [Fate.LANDED] * 4
+    assert _held(site) == as_rows(four(0)), "two runs of one task both wrote"
+
+
+@case()
+def a_batch_is_not_recorded_without_all_of_its_blocks(site: TransactionSite) -> None:
+    """The position would move past records that never landed."""
+    state = _prepared(site, 2)
+    _settled(site, state, 0)
+    refused(
+        Unbalanced,
+        lambda: site.ledger().change(state, recorded(state, Totals(landed=4))),
+        "a batch was recorded, and one of its blocks is not in the table",
+    )
+    _settled(site, state, 1)
+    assert site.ledger().change(state, recorded(state, Totals(landed=8))).pending is None
+
+
+@case()
+def a_plan_is_not_forgotten_with_blocks_that_are_there(site: TransactionSite) -> None:
+    """What landed would be planned again, and delivered again."""
+    state = _prepared(site, 2)
+    _settled(site, state, 0)
+    forgotten = replace(taken(state, "operator"), pending=None)
+    refused(
+        PlanPending, lambda: site.ledger().change(state, forgotten), "a plan was forgotten with a block that is there"
+    )
+    assert _marks(site) == [Mark.AFTER, Mark.BEFORE], "the rows of the blocks went with it"
+
+
+@case()
+def after_a_crash_at_any_line_a_block_lands_once(site: TransactionSite) -> None:
+    """The whole promise. Recovery is landonce's own: a takeover, and then every block once more."""
+    state = _prepared(site, site.moments + 1)
+    lines = (*lines_of(site.writer(0)), "landonce.write.sql.writer")
+    found = moments(lines, _settling(site, state, site.moments), site.moments)
+    for number, moment in enumerate(found):
+        crashed(lines, _settling(site, state, number), moment)
+    state = _taken_over(site, state)
+    for number, moment in enumerate(found):
+        fate = _settled(site, state, number).fate
+        assert fate is Fate.LANDED, f"the block cannot land any more (line {moment}): {fate}"
+    assert _held(site) == as_rows(*map(four, [*range(len(found)), site.moments])), "rows are missing or there twice"
+
+
+def four(number: int) -> pa.Table:
+    return rows(0, 1, 2, 3, partition=number)
+
+
+def _held(site: TransactionSite) -> list[Row]:
+    return sorted(site.held())
+
+
+def _prepared(site: TransactionSite, blocks: int) -> LedgerState:
+    """A plan with a block for each of so many partitions is pending."""
+    ledger = site.ledger()
+    state = ledger.create(LedgerState(PIPELINE, "lineage"))
+    state = ledger.change(state, taken(state, "first"))
+    positions = tuple((Partition(TOPIC, number), Position(0, 0)) for number in range(blocks))
+    state = ledger.change(state, replace(state, version=state.version + 1, cluster_id="c", positions=positions))
+    made = tuple(Block((span(0, 4, partition=at),), "events", number=at) for at in range(blocks))
+    return ledger.change(state, prepared(state, Plan(BATCH, made, "fingerprint", 0)))
+
+
+def _taken_over(site: TransactionSite, state: LedgerState) -> LedgerState:
+    return site.ledger().change(state, taken(state, "second"))
+
+
+def _settled(
+    site: TransactionSite, state: LedgerState, number: int, receipt: str = RECEIPT, table: pa.Table | None = None
+) -> Transacting:
+    """What a worker does with the block of this number."""
+    block = four(number) if table is None else table
+    return settle_block(lambda: site.writer(number), Claim.of(state), receipt, block, f"block {number}")
+
+
+def _settling(site: TransactionSite, state: LedgerState, number: int) -> Callable[[], object]:
+    return lambda: _settled(site, state, number)
+
+
+def _marks(site: TransactionSite) -> list[Mark]:
+    return [row.mark for row in site.ledger().blocks(BATCH)]

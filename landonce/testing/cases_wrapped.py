@@ -1,0 +1,239 @@
+"""What a wrapped sink keeps: what it declares is true, at every line where it may crash."""
+
+from __future__ import annotations
+
+import time
+from importlib import import_module
+from typing import Any
+
+from landonce.errors import NotPushed, TargetRefused
+from landonce.record.blocks import Mark
+from landonce.testing.case import refused
+from landonce.testing.crashing import crashed, lines_of, moments
+from landonce.testing.sink_sites import rows
+from landonce.testing.together import in_threads
+from landonce.testing.wrapped_sites import (
+    IDEMPOTENT,
+    LEAVES,
+    PROBED,
+    SECRET,
+    SETTLES,
+    WRAPPED_CASES,
+    Driven,
+    WrappedSite,
+    block,
+    expected,
+    four,
+    held,
+    probe,
+    push,
+)
+from landonce.write.receipt import Fate
+
+__all__ = ["WRAPPED_CASES"]
+
+case = WRAPPED_CASES.case
+_STEPS = ("landonce.write.wrapped.send",)
+"""landonce's own lines between claim, push and settle, beside those of the plug-in."""
+_NO_WORD = "what was declared is not what the sink does"
+
+
+@case()
+def a_wrapped_sink_travels_to_the_workers(site: WrappedSite) -> None:
+    """No Spark task could push. Connections, locks and files are made in `open`, not before."""
+    pickling: Any = import_module("pyspark.cloudpickle")
+    sink = site.sink()
+    try:
+        copy = pickling.loads(pickling.dumps(sink))
+    except Exception as error:
+        raise AssertionError(f"the sink cannot be pickled: {error}") from error
+    assert (copy.identity, copy.idempotent, copy.can_probe) == (sink.identity, sink.idempotent, sink.can_probe)
+    with copy.opened() as delivery:
+        delivery.push(block(rows(0, 1), 0, 2))
+    assert held(site) == expected(rows(0, 1)), "what the workers pushed is not there"
+
+
+@case(SECRET)
+def no_secret_is_shown(site: WrappedSite) -> None:
+    """Passwords would stand in logs and in bug reports."""
+    for said in (repr(site.sink()), str(site.sink()), site.sink().identity):
+        assert site.secret not in said, "the sink shows its secret"
+
+
+@case()
+def what_was_pushed_is_there(site: WrappedSite) -> None:
+    """Records are lost: a push that returns is never looked at again."""
+    table = rows(*range(100))
+    push(site, block(table, 0, 100))
+    assert held(site) == expected(table), "a block is not there as it was pushed"
+
+
+@case()
+def values_come_back_as_they_were(site: WrappedSite) -> None:
+    """Rows would land once, and wrong."""
+    words = ["", None, "ü ✓ 漢", 'it\'s "quoted"', "two\nlines\tand a tab", "\\", "{} %s ? :x", " spaces "]
+    table = rows(*range(2**62, 2**62 + 8), words=words)
+    push(site, block(table, 2**62, 2**62 + 8))
+    assert held(site) == expected(table), "a value was changed"
+
+
+@case()
+def blocks_of_a_partition_are_kept_apart(site: WrappedSite) -> None:
+    """The next block would take the place of the one before."""
+    push(site, block(rows(0, 1), 0, 2), block(rows(2, 3), 2, 4), block(rows(4), 4, 5))
+    assert held(site) == expected(rows(0, 1, 2, 3, 4)), "a block replaced another one"
+
+
+@case()
+def partitions_and_topics_are_kept_apart(site: WrappedSite) -> None:
+    """Offsets are counted anew in every partition: blocks of the same offsets would be taken for one."""
+    tables = rows(0, 1), rows(0, 1, partition=1), rows(0, 1, topic="u")
+    push(site, *(block(each, 0, 2) for each in tables))
+    assert held(site) == expected(*tables), "a block of another partition or topic was taken for this one"
+
+
+@case()
+def offsets_may_have_gaps(site: WrappedSite) -> None:
+    """Compaction and aborted transactions leave gaps: such a block would never be complete."""
+    table = rows(0, 7, 9)
+    push(site, block(table, 0, 20))
+    assert held(site) == expected(table), "a block with gaps is not there"
+    if site.sink().can_probe:
+        assert probe(site, block(table, 0, 20)), "a block with gaps is not found"
+
+
+@case()
+def partitions_are_pushed_side_by_side(site: WrappedSite) -> None:
+    """The workers of one batch push at the same time: one would undo what another pushed."""
+    in_threads(4, lambda name: push(site, block(four(int(name[-1])), 0, 4)))
+    assert held(site) == expected(*(four(each) for each in range(4))), "blocks disturbed each other"
+
+
+@case(IDEMPOTENT)
+def the_same_block_again_changes_nothing(site: WrappedSite) -> None:
+    """The sink says that a push may be repeated, and every retry delivers twice."""
+    for attempt in (1, 2, 3):
+        push(site, block(rows(0, 1), 0, 2, attempt=attempt))
+    assert held(site) == expected(rows(0, 1)), f"{_NO_WORD}: a block that was pushed again is there twice"
+
+
+@case(IDEMPOTENT)
+def a_late_push_changes_nothing(site: WrappedSite) -> None:
+    """A driver that was replaced and wakes up pushes its old block once more, after newer ones."""
+    first, second = block(rows(0, 1), 0, 2), block(rows(2, 3), 2, 4)
+    push(site, first, second, first)
+    assert held(site) == expected(rows(0, 1, 2, 3)), f"{_NO_WORD}: an older block that came again changed the target"
+
+
+@case(IDEMPOTENT)
+def two_pushes_of_one_block_at_once_are_one(site: WrappedSite) -> None:
+    """A task that Spark runs twice pushes twice at the same time."""
+    for partition in range(3):
+        each = block(four(partition), 0, 4)
+        in_threads(4, lambda _, each=each: push(site, each))  # type: ignore[misc]
+    assert held(site) == expected(*(four(each) for each in range(3))), f"{_NO_WORD}: two pushes at once are two"
+
+
+@case(PROBED)
+def a_probe_finds_what_is_there(site: WrappedSite) -> None:
+    """A block that arrived would be pushed again."""
+    push(site, block(rows(0, 1), 0, 2))
+    assert probe(site, block(rows(0, 1), 0, 2)), "the probe does not find a block that is there"
+
+
+@case(PROBED)
+def a_probe_does_not_find_what_is_absent(site: WrappedSite) -> None:
+    """A block that never arrived would count as delivered."""
+    assert not probe(site, block(rows(0, 1), 0, 2)), "the probe finds a block in an empty target"
+    push(site, block(rows(2, 3), 2, 4))
+    assert not probe(site, block(rows(0, 1), 0, 2)), "the probe takes a later block for an earlier one"
+    assert not probe(site, block(rows(4, 5), 4, 6)), "the probe takes an earlier block for a later one"
+
+
+@case(PROBED)
+def a_probe_tells_partitions_and_topics_apart(site: WrappedSite) -> None:
+    """Another partition's block would stand for this one, which is lost."""
+    push(site, block(rows(0, 1), 0, 2))
+    for table in (rows(0, 1, partition=1), rows(0, 1, topic="u")):
+        assert not probe(site, block(table, 0, 2)), "the probe takes another partition's or topic's block for this one"
+
+
+@case(PROBED)
+def a_probe_changes_nothing(site: WrappedSite) -> None:
+    """A look would deliver, or take away."""
+    push(site, block(rows(0, 1), 0, 2))
+    for asked in (block(rows(0, 1), 0, 2), block(rows(2, 3), 2, 4)):
+        probe(site, asked)
+    assert held(site) == expected(rows(0, 1)), "a probe changed the target"
+
+
+@case(LEAVES)
+def a_silent_target_takes_nothing(site: WrappedSite) -> None:
+    """The position would move past records that never arrived."""
+    with site.away():
+        refused(
+            Exception, lambda: push(site, block(rows(0, 1), 0, 2)), "a push to a target that does not answer returned"
+        )
+
+
+@case(LEAVES)
+def not_pushed_means_that_nothing_arrived(site: WrappedSite) -> None:
+    """`NotPushed` and `TargetRefused` let landonce push again at once: whatever had arrived is there twice."""
+    with site.away():
+        certain = _certain(site)
+    before = held(site)
+    assert not (certain and before), "the sink was certain that nothing arrived, and something did"
+    push(site, block(rows(2, 3), 2, 4))
+    if certain:
+        push(site, block(rows(0, 1), 0, 2))
+        assert held(site) == expected(rows(0, 1, 2, 3)), "what was certainly not pushed arrived after all"
+
+
+def _certain(site: WrappedSite) -> bool:
+    try:
+        push(site, block(rows(0, 1), 0, 2))
+    except (NotPushed, TargetRefused):
+        return True
+    except Exception:
+        return False
+    return False
+
+
+@case(PROBED, LEAVES)
+def a_silent_target_is_not_an_empty_one(site: WrappedSite) -> None:
+    """A probe that fails says nothing. One that says "absent" instead delivers twice."""
+    push(site, block(rows(0, 1), 0, 2))
+    with site.away():
+        refused(Exception, lambda: probe(site, block(rows(0, 1), 0, 2)), "a probe without an answer gave one")
+    assert probe(site, block(rows(0, 1), 0, 2)), "after the silence the probe does not find the block"
+
+
+@case()
+def a_batch_is_pushed_and_recorded(site: WrappedSite) -> None:
+    """The ordinary life of a batch, by landonce's own worker: opened and closed for each block, claimed, pushed, settled."""
+    driven, sink = Driven.of(3), site.sink()
+    for number in range(3):
+        assert driven.land(sink, number).fate is Fate.LANDED, "a block did not land"
+        assert driven.push(sink, number).fate is Fate.LANDED, (
+            "a task that is run again does not see that its block landed"
+        )
+    assert [row.mark for row in driven.ledger().standing(1).rows] == [Mark.AFTER] * 3
+    assert held(site) == expected(*(four(each) for each in range(3))), "the batch is not there, once"
+
+
+@case(SETTLES)
+def after_a_crash_at_any_line_a_block_lands_once(site: WrappedSite) -> None:
+    """The whole promise. Recovery is landonce's own: takeover, waiting out, and then the same block again or the probe."""
+    sink = site.sink()
+    lines = (*lines_of(sink.wrapped), *_STEPS)
+    driven = Driven.of(site.moments + 1)
+    found = moments(lines, lambda: driven.push(sink, site.moments), site.moments)
+    for number, moment in enumerate(found):
+        crashed(lines, lambda number=number: driven.push(sink, number), moment)  # type: ignore[misc]
+    time.sleep(0 if sink.idempotent else sink.wait / 1000 + 0.1)
+    recovering = driven.taken_over()
+    pushed = [*range(len(found)), site.moments]
+    for number in pushed:
+        fate = recovering.land(site.sink(), number).fate
+        assert fate is Fate.LANDED, f"block {number} cannot land any more: {fate}"
+    assert held(site) == expected(*map(four, pushed)), "after recovery, rows are missing or there twice"

@@ -1,0 +1,139 @@
+"""Where the cases of a deduplicating sink run, and the rows that they write."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from landonce.plan.ranges import Partition, Range
+from landonce.read.ddl import parse_schema
+from landonce.testing.case import Need, Suite
+from landonce.write.settle import Reply
+from landonce.write.sink import BlockWriter, Guarantee, Insert, Sink
+
+SCHEMA = parse_schema("id BIGINT NOT NULL, word STRING")
+TOPIC = "t"
+
+
+class Row(NamedTuple):
+    """One row as a user reads it."""
+
+    topic: str
+    partition: int
+    offset: int
+    id: int
+    word: str | None
+
+
+class SinkSite(ABC):
+    """A table of its own for one case, which is not there yet, and what is declared of it.
+
+    What the sink itself declares (`guarantee`, `atomic`, `resend_harmless`) decides which cases apply. `remove` and `away`
+    are worth having: without them the cases that need them are excused, and pytest says so.
+    """
+
+    secret = ""
+    """A word of the sink's description that nobody may read in a log: a password."""
+    moments = 24
+    """At how many lines, at most, a crash is tried."""
+
+    @abstractmethod
+    def sink(self) -> Sink:
+        """The sink, as a pipeline opens it. Always of the same table."""
+
+    @abstractmethod
+    def held(self) -> list[Row]:
+        """All that the table holds, in any order, read without the sink: by plain SQL, from files."""
+
+    def remove(self, rows: Iterable[Row]) -> None:
+        """Takes rows away, as an operator, a TTL or a lost disk would."""
+        raise NotImplementedError
+
+    def away(self) -> AbstractContextManager[None]:
+        """While it is open, the target does not answer."""
+        raise NotImplementedError
+
+
+SINK_CASES: Suite[SinkSite] = Suite("sink")
+
+PROBED: Need[SinkSite] = Need(
+    lambda site: site.sink().guarantee is Guarantee.DEDUPLICATING,
+    "the sink declares tokens alone: its table has no coordinates to look at",
+)
+ATOMIC: Need[SinkSite] = Need(
+    lambda site: made(site).writer().atomic, "the sink declares that a block may land in part (atomic is False)"
+)
+COPIES: Need[SinkSite] = Need(
+    lambda site: not made(site).writer().resend_harmless, "the sink declares that a row sent twice becomes one"
+)
+NO_COPIES: Need[SinkSite] = Need(
+    lambda site: made(site).writer().resend_harmless, "the sink declares that a row sent twice is two (resend_harmless)"
+)
+SECRET: Need[SinkSite] = Need(lambda site: bool(site.secret), "the site names no secret")
+REMOVES: Need[SinkSite] = Need(
+    lambda site: type(site).remove is not SinkSite.remove, "the site has no way to take rows away (remove)"
+)
+LEAVES: Need[SinkSite] = Need(
+    lambda site: type(site).away is not SinkSite.away, "the site has no way to make its target silent (away)"
+)
+
+
+def made(site: SinkSite) -> Sink:
+    """The sink, with its table."""
+    sink = site.sink()
+    target = sink.target()
+    target.create(SCHEMA)
+    target.close()
+    return sink
+
+
+def rows(*offsets: int, topic: str = TOPIC, partition: int = 0, words: Iterable[str | None] = ()) -> pa.Table:
+    """Rows with coordinates, in order."""
+    told = [*words] or [f"w{at}" for at in offsets]
+    return pa.table(
+        {
+            "_topic": pa.array([topic] * len(offsets), pa.string()),
+            "_partition": pa.array([partition] * len(offsets), pa.int32()),
+            "_offset": pa.array(offsets, pa.int64()),
+            "id": pa.array(offsets, pa.int64()),
+            "word": pa.array(told, pa.string()),
+        }
+    )
+
+
+def as_rows(*tables: pa.Table) -> list[Row]:
+    """What a user should read."""
+    found = pa.concat_tables(tables).to_pydict()
+    return sorted(Row(*each) for each in zip(*found.values(), strict=True))
+
+
+def held(site: SinkSite) -> list[Row]:
+    return sorted(site.held())
+
+
+def span(first: int, end: int, topic: str = TOPIC, partition: int = 0) -> Range:
+    return Range(Partition(topic, partition), first, end)
+
+
+def token(number: int) -> str:
+    """Tokens are as long as real ones, and begin alike."""
+    return f"{number:064x}"
+
+
+def insert(sink: Sink, number: int, *, milliseconds: int = 60_000, attempt: int = 0) -> Insert:
+    target = sink.target()
+    try:
+        return Insert(token(number), target.now() + milliseconds, f"attempt{number}x{attempt}")
+    finally:
+        target.close()
+
+
+def send(sink: Sink, table: pa.Table, number: int, *, writer: BlockWriter | None = None) -> None:
+    """One insert that must be acknowledged."""
+    writer = writer or sink.writer()
+    reply = writer.send(table, insert(sink, number))
+    assert reply is Reply.ACKNOWLEDGED, f"a sound insert was not acknowledged: {reply.value} {writer.said}"

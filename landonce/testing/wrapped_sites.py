@@ -1,0 +1,166 @@
+"""Where the cases of a wrapped sink run: its target, and a ledger of the kit's own through which landonce drives it."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow as pa
+
+from landonce.plan.blocks import Block, Plan
+from landonce.plan.ranges import Partition
+from landonce.record.blocks import Claim
+from landonce.record.ledger import LedgerState, Position, prepared, taken
+from landonce.record.push_ledger import PushLedger, PushPlace
+from landonce.record.pushes import Spot
+from landonce.testing.case import Need, Suite
+from landonce.testing.sink_sites import TOPIC, Row, rows, span
+from landonce.write.receipt import BlockResult, Fate, Receipt
+from landonce.write.wrapped import PushedBlock, WrappedSink
+from landonce.write.wrapped.send import Sending, push_block
+
+_PATIENCE = 10
+
+
+class WrappedSite(ABC):
+    """An empty target for one case, and what is declared of it.
+
+    What the sink declares (`idempotent`, a probe) decides which cases apply. Give a sink that is not idempotent a small
+    `settles_within`, such as 2.0: recovery waits for it, twice.
+    """
+
+    secret = ""
+    """A word of the sink's settings that nobody may read in a log: a password."""
+    moments = 24
+    """At how many lines, at most, a crash is tried."""
+
+    @abstractmethod
+    def sink(self) -> WrappedSink:
+        """What `landonce.wrap` gives. Always of the same target."""
+
+    @abstractmethod
+    def held(self) -> list[Row]:
+        """All that the target holds, in any order, read without the sink."""
+
+    def away(self) -> AbstractContextManager[None]:
+        """While it is open, the target does not answer."""
+        raise NotImplementedError
+
+
+WRAPPED_CASES: Suite[WrappedSite] = Suite("wrapped sink")
+
+IDEMPOTENT: Need[WrappedSite] = Need(lambda site: site.sink().idempotent, "the sink declares idempotent=False")
+PROBED: Need[WrappedSite] = Need(
+    lambda site: site.sink().can_probe, "the sink has no probe, and needs none if idempotent"
+)
+SETTLES: Need[WrappedSite] = Need(
+    lambda site: site.sink().idempotent or site.sink().can_probe,
+    "the sink is neither idempotent nor has it a probe: after a crash a person decides",
+)
+SECRET: Need[WrappedSite] = Need(lambda site: bool(site.secret), "the site names no secret")
+LEAVES: Need[WrappedSite] = Need(
+    lambda site: type(site).away is not WrappedSite.away, "the site has no way to make its target silent (away)"
+)
+
+
+def block(table: pa.Table, first: int, end: int, *, attempt: int = 1) -> PushedBlock:
+    """As landonce makes them: the key is a function of what is in it."""
+    topic, partition = table.column("_topic")[0].as_py(), table.column("_partition")[0].as_py()
+    key = f"contract.{topic}.{partition}.{first}-{end}"
+    return PushedBlock(key, topic, partition, first, end, table, attempt, 2**62)
+
+
+def push(site: WrappedSite, *pushed: PushedBlock) -> None:
+    """Straight to the sink. Whatever it raises is the case's."""
+    for each in pushed:
+        with site.sink().opened() as delivery:
+            delivery.push(each)
+
+
+def probe(site: WrappedSite, asked: PushedBlock) -> bool:
+    with site.sink().opened() as delivery:
+        assert delivery.probe is not None
+        return bool(delivery.probe(asked))
+
+
+def held(site: WrappedSite) -> list[Row]:
+    return sorted(site.held(), key=str)
+
+
+def expected(*tables: pa.Table) -> list[Row]:
+    found = pa.concat_tables(tables).to_pydict()
+    return sorted((Row(*each) for each in zip(*found.values(), strict=True)), key=str)
+
+
+@dataclass(frozen=True)
+class Driven:
+    """A plan that is pending, with a block of four records for each of so many partitions."""
+
+    place: PushPlace
+    state: LedgerState
+    folder: TemporaryDirectory[str]
+    """Goes with the last that uses it."""
+
+    @staticmethod
+    def of(partitions: int) -> Driven:
+        folder = TemporaryDirectory(prefix="landonce-kit-")
+        place = PushPlace(Path(folder.name) / "ledger.db", "contract")
+        ledger = place.open()
+        state = ledger.create(LedgerState("contract", "lineage"))
+        state = ledger.change(state, taken(state, "first"))
+        named = [Partition(TOPIC, number) for number in range(partitions)]
+        bound = replace(
+            state,
+            version=state.version + 1,
+            cluster_id="cluster",
+            positions=tuple((each, Position(0, 0)) for each in named),
+        )
+        state = ledger.change(state, bound)
+        blocks = tuple(Block((span(0, 4, partition=at),), "contract", number=at) for at in range(partitions))
+        state = ledger.change(state, prepared(state, Plan(1, blocks, "fingerprint", 0)))
+        ledger.close()
+        return Driven(place, state, folder)
+
+    def taken_over(self) -> Driven:
+        """As by the driver that comes after a crash."""
+        ledger = self.place.open()
+        state = ledger.change(self.state, taken(self.state, "second"))
+        ledger.close()
+        return Driven(self.place, state, self.folder)
+
+    def ledger(self) -> PushLedger:
+        return self.place.open()
+
+    def push(self, sink: WrappedSink, number: int) -> BlockResult:
+        """What a worker does with the block of this number."""
+        sending = Sending(
+            index=number,
+            spot=Spot(1, number),
+            claim=Claim.of(self.state),
+            key=f"contract.{TOPIC}.{number}.0-4",
+            range=span(0, 4, partition=number),
+            rows=four(number),
+            receipt=Receipt(read=4, landed=4),
+        )
+        ledger = self.ledger()
+        try:
+            return push_block(sink, ledger, sending)
+        finally:
+            ledger.close()
+
+    def land(self, sink: WrappedSink, number: int) -> BlockResult:
+        """As the driver does it: what is doubtful is waited out, and given to a worker again."""
+        for _ in range(_PATIENCE):
+            result = self.push(sink, number)
+            if result.fate is not Fate.DOUBTFUL:
+                break
+            time.sleep(0.05 if sink.idempotent else sink.wait / 1000 + 0.1)
+        return result
+
+
+def four(number: int) -> pa.Table:
+    return rows(0, 1, 2, 3, partition=number)

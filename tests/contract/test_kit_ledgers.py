@@ -1,0 +1,57 @@
+"""The kit's ledger cases, tried: each broken ledger fails the case it is for. `test_ledgers` has the sound ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kit_controls import check_fails, check_mostly_sound
+
+from landonce.record.in_target import TargetLedger
+from landonce.testing import LEDGER_CASES, Case, LedgerContract, LedgerSite
+from landonce.testing.broken_ledgers import BROKEN_LEDGERS
+from landonce.testing.ledger_sites import SHARED, InMemory, InSqlite
+
+pytestmark = pytest.mark.timeout(300)
+
+
+class InTarget(InSqlite):
+    """The ledger that lives beside the table: it looks at its blocks, which `TransactionContract` tries."""
+
+    bare = False
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, TargetLedger)
+
+
+class TestInTarget(LedgerContract):
+    @pytest.fixture
+    def site(self, tmp_path: Path) -> LedgerSite:
+        return InTarget(tmp_path)
+
+
+@pytest.mark.parametrize("case", tuple(LEDGER_CASES), ids=str)
+def test_a_broken_ledger_fails_its_case(case: Case[LedgerSite], tmp_path: Path) -> None:
+    check_fails(case, BROKEN_LEDGERS[case.name](tmp_path))
+
+
+def test_every_broken_ledger_is_for_a_case() -> None:
+    assert set(BROKEN_LEDGERS) == {case.name for case in LEDGER_CASES}
+
+
+def test_what_does_not_apply_has_a_reason() -> None:
+    reasons = LEDGER_CASES.excused(InMemory())
+    assert {"the_store_outlives_its_process", "killed_at_any_time"} <= set(reasons)
+    assert all("ends with its process" in reason for reason in reasons.values())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", BROKEN_LEDGERS)
+def test_a_broken_one_is_sound_otherwise(name: str, tmp_path: Path) -> None:
+    def opened(other: str):
+        (tmp_path / other).mkdir()
+        return BROKEN_LEDGERS[name](tmp_path / other)
+
+    check_mostly_sound(
+        [case for case in LEDGER_CASES if SHARED not in case.needs and "threads" not in case.name], opened, name
+    )

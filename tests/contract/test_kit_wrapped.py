@@ -1,0 +1,58 @@
+"""The kit's cases for wrapped sinks, tried: the references pass all that applies, and each broken sink fails its case."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kit_controls import check_fails, check_mostly_sound
+
+from landonce.testing import WRAPPED_CASES, Case, WrappedContract, WrappedSite
+from landonce.testing.broken_wrapped import BROKEN_WRAPPED, FilesSite, TableSite
+
+pytestmark = pytest.mark.timeout(300)
+BASICS = (
+    "what_was_pushed_is_there",
+    "blocks_of_a_partition_are_kept_apart",
+    "partitions_and_topics_are_kept_apart",
+    "offsets_may_have_gaps",
+    "a_silent_target_takes_nothing",
+    "a_probe_finds_what_is_there",
+)
+
+
+class TestIdempotent(WrappedContract):
+    @pytest.fixture
+    def site(self, tmp_path: Path) -> WrappedSite:
+        return FilesSite(tmp_path)
+
+
+class TestProbed(WrappedContract):
+    @pytest.fixture
+    def site(self, tmp_path: Path) -> WrappedSite:
+        return TableSite(tmp_path)
+
+
+@pytest.mark.parametrize("case", tuple(WRAPPED_CASES), ids=str)
+def test_a_broken_sink_fails_its_case(case: Case[WrappedSite], tmp_path: Path) -> None:
+    check_fails(case, BROKEN_WRAPPED[case.name](tmp_path))
+
+
+def test_every_broken_sink_is_for_a_case() -> None:
+    assert set(BROKEN_WRAPPED) == {case.name for case in WRAPPED_CASES}
+
+
+def test_what_does_not_apply_has_a_reason(tmp_path: Path) -> None:
+    reasons = WRAPPED_CASES.excused(FilesSite(tmp_path))
+    assert "needs none if idempotent" in reasons["a_probe_finds_what_is_there"]
+    assert "idempotent=False" in WRAPPED_CASES.excused(TableSite(tmp_path))["the_same_block_again_changes_nothing"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", BROKEN_WRAPPED)
+def test_a_broken_one_is_sound_otherwise(name: str, tmp_path: Path) -> None:
+    def opened(other: str):
+        (tmp_path / other).mkdir()
+        return BROKEN_WRAPPED[name](tmp_path / other)
+
+    check_mostly_sound([WRAPPED_CASES[name] for name in BASICS], opened, name)

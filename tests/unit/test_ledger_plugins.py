@@ -1,0 +1,123 @@
+"""Ledgers of other packages: found by entry point, opened beside the pipeline file, and named when something is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from landonce.config.load import parse
+from landonce.errors import ConfigError, LedgerUnreadable
+from landonce.record.as_text import state_from_text, state_to_text
+from landonce.record.memory import MemoryLedger
+from landonce.record.plugged import plugged_ledger
+from landonce.run.assemble import open_parts
+from landonce.testing.states import first_state, full_state, wide_state
+
+MODULE = """
+from landonce.record.memory import MemoryLedger
+
+def open_ledger(pipeline, folder, path="", password=""):
+    if password:
+        raise OSError(f"no entry for {password}")
+    ledger = MemoryLedger(pipeline)
+    ledger.place = folder / path
+    return ledger
+
+def no_ledger(pipeline, folder):
+    return {}
+"""
+FILE = """
+pipeline: clicks
+source: {{kafka: {{bootstrap_servers: "localhost:1", topics: [clicks]}}}}
+sink: {sink}
+ledger: {{plugin: {{name: {name}, options: {options}}}}}
+"""
+CLICKHOUSE = '{clickhouse: {url: "http://localhost:1", table: clicks}}'
+
+
+@pytest.fixture
+def offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package that is installed, with entry points."""
+    place = tmp_path / "site"
+    told = place / "offering-1.0.dist-info"
+    told.mkdir(parents=True)
+    (place / "offering_ledgers.py").write_text(MODULE)
+    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: offering\nVersion: 1.0\n")
+    (told / "entry_points.txt").write_text(
+        "[landonce.ledgers]\nsound = offering_ledgers:open_ledger\nnone = offering_ledgers:no_ledger\n"
+        "lost = offering_nowhere:open_ledger\n"
+    )
+    monkeypatch.syspath_prepend(str(place))
+
+
+def pipeline(folder: Path, name: str, options: str = "{}", sink: str = CLICKHOUSE):
+    return parse(FILE.format(name=name, options=options, sink=sink), folder / "clicks.yaml")
+
+
+@pytest.mark.usefixtures("offered")
+def test_a_plug_in_is_opened_beside_the_pipeline_file(tmp_path: Path) -> None:
+    ledger = open_parts(pipeline(tmp_path, "sound", "{path: ledgers}")).ledger
+    assert isinstance(ledger, MemoryLedger)
+    assert (ledger.pipeline, ledger.place) == ("clicks", tmp_path / "ledgers")  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("offered")
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("unknown", "{}", "no plug-in 'unknown'; installed packages offer .*lost, none, sound"),
+        ("lost", "{}", "'lost' cannot be loaded: ModuleNotFoundError: No module named 'offering_nowhere'"),
+        ("none", "{}", "none gives dict, which is no ledger of pipeline 'clicks'"),
+        ("sound", "{colour: blue}", "sound failed: TypeError: .*colour"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, name: str, options: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        open_parts(pipeline(tmp_path, name, options))
+
+
+@pytest.mark.usefixtures("offered")
+def test_a_secret_of_the_options_is_not_shown(tmp_path: Path) -> None:
+    config = pipeline(tmp_path, "sound", "{password: s3cret-word}")
+    assert "s3cret-word" not in repr(config)
+    with pytest.raises(ConfigError, match="sound failed: OSError") as caught:
+        open_parts(config)
+    assert "s3cret-word" not in str(caught.value)
+
+
+def test_without_any_package_the_error_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("landonce.record.plugged.entry_points", lambda **_: ())
+    with pytest.raises(ConfigError, match="no installed package offers any"):
+        plugged_ledger("folder", {}, "clicks", tmp_path)
+
+
+def test_one_ledger_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="name one ledger: sqlite, postgres or plugin"):
+        parse(
+            FILE.replace("plugin:", "sqlite: a.db, plugin:").format(name="x", options="{}", sink=CLICKHOUSE),
+            tmp_path / "x.yaml",
+        )
+
+
+def test_a_wrapped_sink_needs_a_database(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="every push is claimed in the ledger's database"):
+        pipeline(tmp_path, "sound", sink="{wrapped: {sink: jsonl}}")
+
+
+@pytest.mark.parametrize("state", [first_state(), full_state(), wide_state(50)], ids=["first", "full", "wide"])
+def test_a_state_comes_back_from_text(state) -> None:
+    text = state_to_text(state)
+    assert state_from_text(text) == state
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"positions": []}', "not json"])
+def test_what_is_no_state_is_named(text: str) -> None:
+    with pytest.raises(LedgerUnreadable, match="cannot be read"):
+        state_from_text(text)
+
+
+def test_a_state_that_was_cut_is_named() -> None:
+    with pytest.raises(LedgerUnreadable):
+        state_from_text(state_to_text(full_state())[:-20])
