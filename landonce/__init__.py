@@ -16,16 +16,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from landonce import errors
     from landonce.config import Pipeline, load
+    from landonce.query.once import exactly_once
+    from landonce.query.sinks import clickhouse, sql
     from landonce.record.ledger import Totals
     from landonce.run.pipeline import run_pipeline
 
-__all__ = ["Pipeline", "Totals", "errors", "load", "run_pipeline"]
+__all__ = ["Pipeline", "Totals", "clickhouse", "errors", "exactly_once", "load", "run_pipeline", "sql"]
 
 _HOMES = {
     "Pipeline": "landonce.config",
     "Totals": "landonce.record.ledger",
+    "clickhouse": "landonce.query.sinks",
+    "exactly_once": "landonce.query.once",
     "load": "landonce.config",
     "run_pipeline": "landonce.run.pipeline",
+    "sql": "landonce.query.sinks",
 }
 
 

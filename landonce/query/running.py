@@ -83,7 +83,7 @@ class RunningQuery:
         return tuple(found)
 
     def spans(self, batch: int, sources: tuple[Source, ...]) -> tuple[Span, ...]:
-        """Where each source began and ends in this batch."""
+        """Where each source began and ends in this batch. One that has not brought anything yet has an empty one."""
         ends, starts = self._logged(batch), self._logged(batch - 1) if batch else None
         if ends is None or (batch and starts is None):
             raise refusals.query(
@@ -94,6 +94,7 @@ class RunningQuery:
         for at, source in enumerate(sources):
             end = ends.apply(at)
             if not end.isDefined():
+                spans.append(Span("{}", "{}"))
                 continue
             start = starts.apply(at) if starts is not None else None
             begun = start.get() if start is not None and start.isDefined() else source.stream.initialOffset()

@@ -7,7 +7,16 @@ import landonce
 
 
 def test_the_public_names() -> None:
-    assert landonce.__all__ == ["Pipeline", "Totals", "errors", "load", "run_pipeline"]
+    assert landonce.__all__ == [
+        "Pipeline",
+        "Totals",
+        "clickhouse",
+        "errors",
+        "exactly_once",
+        "load",
+        "run_pipeline",
+        "sql",
+    ]
     for name in landonce.__all__:
         assert getattr(landonce, name) is not None
 
