@@ -7,6 +7,7 @@ brings all of them in.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import Counter
 from collections.abc import Iterator
@@ -83,20 +84,21 @@ def incoming(*ranges: Range) -> Incoming:
     return Incoming(tuple(sorted(ranges)), "cluster", (("t", "id"),))
 
 
-def deliver(world: World, came: Incoming, crash: Crash | None = None, fingerprint: str = "f", **told: object) -> None:
-    """One run of the query with one micro-batch."""
+def deliver(world: World, came: Incoming, crash: Crash | None = None, fingerprint: str = "f") -> list[protocol.Effect]:
+    """One run of the query with one micro-batch, and what it did."""
+    done: list[protocol.Effect] = []
     settings = Settings(
         "table",
         fingerprint,
         2,
         deadlines=world.deadlines,
         can_probe=world.can_probe,
-        **{"on_rewind": OnRewind.DROP, **told},
     )
     driver, effect = protocol.begin(settings, came)
     for number in itertools.count():
         if isinstance(effect, Stop):
-            return
+            return done
+        done.append(effect)
         if crash is not None and crash.at == number:
             die(world, effect, crash)
         reply = perform(world, effect)
@@ -149,9 +151,13 @@ def cuts(partition: Partition) -> list[Range | None]:
     return [None, *(Range(partition, a, b) for a in range(END) for b in range(a + 1, END + 1))]
 
 
-def crashes() -> Iterator[Crash | None]:
+def crashes(world: World, came: Incoming) -> Iterator[Crash | None]:
+    """Every place where a run can die: each effect, and of a write after each of its blocks."""
     yield None
-    yield from (Crash(at, landed) for at in range(13) for landed in range(3))
+    with contextlib.suppress(errors.LandonceError):
+        for at, effect in enumerate(deliver(world.copy(), came)):
+            blocks = len(effect.indexes) if isinstance(effect, Write) else 0
+            yield from (Crash(at, landed) for landed in range(blocks + 1))
 
 
 def finish(world: World) -> None:
@@ -166,19 +172,21 @@ def finish(world: World) -> None:
     assert set(world.held) >= wanted, (world.state, world.held)
 
 
+def batches() -> list[tuple[Range, ...]]:
+    return [tuple(filter(None, each)) for each in itertools.product(cuts(P), (None, Range(Q, 0, 2))) if any(each)]
+
+
 def explore(start: World, depth: int = 2) -> int:
     """All that can follow, one micro-batch after the other."""
     seen, worlds = {start.key()}, [start]
     for _ in range(depth):
         following = []
-        for world in worlds:
-            for came, crash in itertools.product(itertools.product(cuts(P), (None, Range(Q, 0, 2))), crashes()):
-                ranges = [each for each in came if each is not None]
-                if not ranges:
-                    continue
+        for world, ranges in itertools.product(worlds, batches()):
+            came = incoming(*ranges)
+            for crash in crashes(world, came):
                 later = world.copy()
                 try:
-                    deliver(later, incoming(*ranges), crash)
+                    deliver(later, came, crash)
                 except Died:
                     pass
                 except (errors.GapRefused, errors.RewindRefused, errors.OutcomeUnknown, errors.TargetAhead):
