@@ -54,7 +54,9 @@ def write(
     listed = tuple(tasks)
     session = frame.sparkSession
     asked = frame.withColumn(BLOCK, _block_of(listed, ranges)).where(sql.col(BLOCK).isNotNull())
-    marks = session.range(len(listed)).select(sql.col("id").cast("int").alias(BLOCK), sql.lit(True).alias(MARK))
+    marks = session.range(0, len(listed), 1, 1).select(
+        sql.col("id").cast("int").alias(BLOCK), sql.lit(True).alias(MARK)
+    )
     placed = asked.unionByName(marks, allowMissingColumns=True).repartition(len(listed), _place(len(listed)))
     rows = placed.mapInArrow(_landing(recipe, listed, land), StructType().add("result", "binary")).collect()
     return tuple(pickle.loads(row.result) for row in rows)  # noqa: S301  made by our own workers in this job

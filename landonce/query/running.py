@@ -20,6 +20,7 @@ from landonce.query.offsets import Span
 
 _QUERY_ID = "sql.streaming.queryId"
 _KAFKA_STREAM = "KafkaMicroBatchStream"
+_SINK = "WriteToMicroBatchDataSource"
 _SCAN = "StreamingDataSourceV2ScanRelation"
 _KAFKA_OPTION = "kafka."
 _SECONDS = 60
@@ -61,8 +62,9 @@ class RunningQuery:
 
     @property
     def plan(self) -> Any:
-        """What it does, with its sources as leaves."""
-        return self.execution.logicalPlan()
+        """What it does, with its sources as leaves, and without the sink on top."""
+        plan = self.execution.logicalPlan()
+        return plan.children().apply(0) if plan.nodeName().startswith(_SINK) else plan
 
     def sources(self) -> tuple[Source, ...]:
         """Its sources, in the order of the offset log."""
@@ -170,13 +172,18 @@ def ask_brokers(jvm: Any, client: Mapping[str, str], topics: tuple[str, ...]) ->
         raise _named(error, topics) from None
     except Py4JError as error:
         raise refusals.query(f"Kafka's client cannot be reached in the JVM: {redact(str(error)[:300])}") from None
-    ids = {topic: str(described.get(topic).topicId().toString()) for topic in topics}
+    ids = {topic: _as_librdkafka(described.get(topic).topicId().toString()) for topic in topics}
     partitions = [
         Partition(topic, int(described.get(topic).partitions().get(at).partition()))
         for topic in topics
         for at in range(described.get(topic).partitions().size())
     ]
     return Brokers(str(cluster), ids, tuple(sorted(partitions)))
+
+
+def _as_librdkafka(topic_id: str) -> str:
+    """Java writes ids in the alphabet for URLs, librdkafka in the plain one; the ledger knows them as librdkafka does."""
+    return topic_id.replace("-", "+").replace("_", "/")
 
 
 def _named(error: Py4JJavaError, topics: tuple[str, ...]) -> Exception:

@@ -32,6 +32,8 @@ def open_session(master: str = "local[2]", **conf: str) -> SparkSession:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.master(master).config("spark.jars.packages", PACKAGE)
     builder = builder.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
+    builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     for name, value in conf.items():
         builder = builder.config(name.replace("_", "."), value)
     session = builder.getOrCreate()
