@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -194,6 +195,44 @@ def test_what_lies_behind_a_pending_plan_waits_for_what_is_missing(open_site: Op
         site.lose_checkpoint()
         site.run(start=site.once().starting_offsets(site.bootstrap, site.topics))
         site.exact()
+
+
+STEPS = {
+    True: [
+        "acquire",
+        "kill",
+        "look",
+        "bind",
+        "survey",
+        "prepare",
+        "write",
+        "await",
+        "rearm",
+        "write",
+        "record",
+        "record",
+    ],
+    False: ["acquire", "look", "bind", "prepare", "write", "write", "record", "record"],
+}
+"""A plan stays pending from the first `write` on, and what comes after it is its recovery."""
+
+
+@EACH
+def test_a_run_may_end_before_every_step(open_site: Open, kind: str) -> None:
+    site = open_site(kind)
+    if kind != "clickhouse":
+        site.run(per_trigger=10)  # makes the table
+    for step in STEPS[kind == "clickhouse"]:
+        site.produce(4)
+        with pytest.raises(StreamingQueryException, match=f"died before {step}"):
+            site.run(site.once(observer=DiesAt(step)))
+        assert max(Counter(site.ask()).values(), default=1) == 1, step
+    site.produce(4)
+    site.lose_checkpoint()
+    with pytest.raises(StreamingQueryException, match="died before prepare"):
+        site.run(site.once(observer=DiesAt("prepare")), per_trigger=4)
+    site.run(per_trigger=6)
+    site.exact()
 
 
 def test_a_query_that_went_back_is_dropped_or_refused(open_site: Open) -> None:
