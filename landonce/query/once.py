@@ -9,6 +9,7 @@ query that went back or is cut otherwise can neither duplicate nor lose a record
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
@@ -19,6 +20,7 @@ from pyspark.sql import DataFrame
 
 from landonce import errors
 from landonce.config.model import pipeline_name
+from landonce.config.secrets import redact
 from landonce.plan.cases import OnRewind
 from landonce.query import refusals
 from landonce.query.assemble import LedgerTold, Told, check_ledger, ledger_of, make_driver
@@ -34,6 +36,14 @@ from landonce.run.driver import Driver
 from landonce.run.observe import Observer, Silent
 
 _MOST_ROWS = 1_000_000
+_log = logging.getLogger("landonce")
+
+
+class _Logged(Silent):
+    """Trouble that landonce deals with by itself goes to Python's log."""
+
+    def trouble(self, what: str) -> None:
+        _log.warning("%s", redact(what))
 
 
 def exactly_once(
@@ -63,7 +73,7 @@ def exactly_once(
             command="landonce.clickhouse(url, table), landonce.sql(url, table)",
         )
     check_ledger(sink, ledger)
-    return ExactlyOnce(Told(sink, ledger, OnRewind(on_rewind), block_rows, stall, observer or Silent()), name)
+    return ExactlyOnce(Told(sink, ledger, OnRewind(on_rewind), block_rows, stall, observer or _Logged()), name)
 
 
 @dataclass

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import SecretStr
 
 from landonce.config import secrets
+from landonce.config.model import Sql
 from landonce.errors import ConfigError
 from landonce.write.clickhouse import ClickHouseSink
 from landonce.write.sql import SqlSink
@@ -65,7 +69,11 @@ def clickhouse(
 
 
 def sql(url: str, table: str, *, create: bool = False) -> SqlTable:
-    """A table in PostgreSQL, SQLite, MySQL, MariaDB or YDB, for `exactly_once`. Rows are added to it."""
-    secrets.remember_url(url)
-    parsed(url)
-    return SqlTable(url, table, create)
+    """A table in PostgreSQL, SQLite, MySQL, MariaDB or YDB, for `exactly_once`. Rows are added to it.
+
+    A relative path of a SQLite file is taken from the current folder.
+    """
+    told = Sql(url=SecretStr(url), table=table).beside(Path.cwd())
+    made = SqlTable(told.url.get_secret_value(), table, create)
+    parsed(made.url)
+    return made

@@ -220,8 +220,6 @@ STEPS = {
 @EACH
 def test_a_run_may_end_before_every_step(open_site: Open, kind: str) -> None:
     site = open_site(kind)
-    if kind != "clickhouse":
-        site.run(per_trigger=10)  # makes the table
     for step in STEPS[kind == "clickhouse"]:
         site.produce(4)
         with pytest.raises(StreamingQueryException, match=f"died before {step}"):
