@@ -23,7 +23,7 @@ from landonce.record.ledger import Ledger, LedgerState, Totals
 from landonce.run.hands import Hands
 from landonce.run.observe import BatchReport, Observer
 from landonce.run.pace import Pace
-from landonce.run.protocol import Acquire, Change, Idle, Step, Stop, Survey, Surveyed
+from landonce.run.steps import Acquire, Change, Idle, Step, Stop, Survey, Surveyed
 from landonce.write.receipt import BlockResult, Fate
 
 T = TypeVar("T")
