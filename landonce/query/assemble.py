@@ -118,7 +118,7 @@ def _transacting(
 ) -> Transacting:
     yields = to_arrow_schema(frame.schema)
     made = sink.named(name)
-    if made.dialect == "sqlite" and not frame.sparkSession.sparkContext.master.startswith("local"):
+    if made.dialect == "sqlite" and not str(frame.sparkSession.sparkContext.master).startswith("local"):
         raise ConfigError("sink: a SQLite file is one of this machine, and the query's workers run on others.")
     table = OpenTable(made)
     if sink.create and not table.exists():

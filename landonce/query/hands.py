@@ -21,7 +21,8 @@ from landonce.record.in_target import TargetLedger
 from landonce.record.ledger import LedgerState, Totals
 from landonce.run.hands import Hands
 from landonce.run.pace import Pace
-from landonce.run.protocol import Await, Kill, Look, Write
+from landonce.run.protocol import Await, Kill, Write
+from landonce.run.steps import Look
 from landonce.run.transacting import look_by_name as look_in_table
 from landonce.write.receipt import BlockResult, Fate, Receipt
 from landonce.write.recipe import Task

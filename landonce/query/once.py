@@ -72,6 +72,8 @@ def exactly_once(
             f"sink: {type(sink).__name__} is not one that a query can be delivered to.",
             command="landonce.clickhouse(url, table), landonce.sql(url, table)",
         )
+    if on_rewind not in ("drop", "error"):
+        raise errors.ConfigError(f"on_rewind: drop or error, not {on_rewind!r}.")
     check_ledger(sink, ledger)
     return ExactlyOnce(Told(sink, ledger, OnRewind(on_rewind), block_rows, stall, observer or _Logged()), name)
 

@@ -18,10 +18,8 @@ Steps have the meaning that they have in `run.protocol`, and the driver that per
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import reduce
 
 from landonce.plan.blocks import Kind, Plan
 from landonce.plan.cases import OnRewind
@@ -32,7 +30,8 @@ from landonce.query.judging import Incoming, again, follow, refuse_early
 from landonce.read.source import Extent, SourceView, Start
 from landonce.record import ledger as states
 from landonce.record.ledger import LedgerState, Totals
-from landonce.run.protocol import Acquire, Await, Change, Kill, Look, Step, Stop, Write, balance
+from landonce.run.protocol import Await, Kill, Write
+from landonce.run.steps import Acquire, Change, Look, Remembering, Step, Stop, Surveyed
 from landonce.write.receipt import BlockResult, Fate, Receipt
 from landonce.write.settle import Mode
 from landonce.write.target import TargetView, ahead
@@ -58,6 +57,8 @@ class Settings:
     """Writes carry a deadline: doubt is settled by waiting for it, ending what runs, and looking."""
     can_probe: bool = True
     on_rewind: OnRewind = OnRewind.DROP
+    start, once = Start.EARLIEST, True
+    """Where a partition begins, and when a run is over, Spark says."""
 
 
 @dataclass(frozen=True)
@@ -90,13 +91,14 @@ Reply = LedgerState | TargetView | tuple[BlockResult, ...] | tuple[Found, ...] |
 
 
 @dataclass(frozen=True)
-class Driver:
+class Driver(Remembering):
     """All that is remembered between two steps, and from one micro-batch to the next. Lost in a crash, and not missed."""
 
     settings: Settings
     incoming: Incoming
     step: Step | Own = Step.ACQUIRE
     ledger: LedgerState | None = None
+    surveyed: Surveyed | None = None
     looked: frozenset[Partition] = frozenset()
     ahead: tuple[tuple[Partition, int], ...] = ()
     """Where the target holds more than the ledger knows: up to there blocks are compared before they are written."""
@@ -104,18 +106,6 @@ class Driver:
     burnt: frozenset[int] = frozenset()
     deadline: int = 0
     """Of what is written again, once it is settled what that is."""
-
-    @property
-    def state(self) -> LedgerState:
-        if self.ledger is None:
-            raise ValueError("the pipeline was not acquired yet")
-        return self.ledger
-
-    @property
-    def pending(self) -> Plan:
-        if self.state.pending is None:
-            raise ValueError("there is no pending plan")
-        return self.state.pending
 
 
 Next = tuple[Driver, Effect]
@@ -297,29 +287,16 @@ def _prepare(driver: Driver, deadline: int) -> Next:
 
 def _write(driver: Driver, mode: Mode) -> Next:
     """All blocks of the pending plan that have no receipt yet."""
-    done = {index for index, _ in driver.receipts}
-    indexes = tuple(index for index in range(len(driver.pending.blocks)) if index not in done)
-    return _to(replace(driver, burnt=frozenset()), Step.WRITE, Write(driver.pending, indexes, mode))
+    return _to(replace(driver, burnt=frozenset()), Step.WRITE, Write(driver.pending, driver.unwritten, mode))
 
 
 def _after_write(driver: Driver, results: tuple[BlockResult, ...]) -> Next:
     """Everything landed: record it. Anything else: settle the doubt first, then write what is left."""
-    for result in results:
-        if result.error is not None:
-            raise result.error
-    landed = tuple((result.index, result.receipt) for result in results if result.receipt is not None)
     burnt = frozenset(result.index for result in results if result.fate is Fate.BURNT)
-    receipts = tuple(sorted(driver.receipts + landed, key=lambda each: each[0]))
-    driver = replace(driver, receipts=receipts, burnt=burnt)
-    if len(receipts) == len(driver.pending.blocks):
-        balance(driver.pending, tuple(receipt for _, receipt in receipts))
-        totals = sum_of(receipt.totals for _, receipt in receipts)
-        return _change(driver, Step.RECORD, states.recorded(driver.state, totals))
+    driver = replace(driver, receipts=driver.receipts_with(results), burnt=burnt)
+    if not driver.unwritten:
+        driver.balanced_receipts()
+        return _change(driver, Step.RECORD, states.recorded(driver.state, driver.totals))
     if driver.settings.deadlines:
         return _to(driver, Step.AWAIT, Await(driver.pending.deadline))
     return _write(driver, Mode.RESOLVE)
-
-
-def sum_of(totals: Iterable[Totals]) -> Totals:
-    """All of them together."""
-    return reduce(Totals.plus, totals, Totals())

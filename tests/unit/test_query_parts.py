@@ -136,5 +136,5 @@ class TestNames:
             landonce.sql("oracle://h/db", "t")
         with pytest.raises(errors.ConfigError, match="`starting_offsets` needs it"):
             landonce.exactly_once(sql).starting_offsets("h:9092", ["t"])
-        with pytest.raises(ValueError, match="'skip' is not a valid OnRewind"):
+        with pytest.raises(errors.ConfigError, match="drop or error, not 'skip'"):
             landonce.exactly_once(sql, on_rewind="skip")  # type: ignore[arg-type]
