@@ -35,7 +35,7 @@ def open_session(master: str = "local[2]", **conf: str) -> SparkSession:
     builder = builder.config("spark.ui.showConsoleProgress", "false")
     builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     for name, value in conf.items():
-        builder = builder.config(name.replace("_", "."), value)
+        builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     return session
