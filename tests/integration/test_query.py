@@ -22,6 +22,7 @@ from query_site import Coordinate, Site, open_session, plain
 
 import landonce
 from landonce.local import LocalClickHouse, LocalKafka
+from landonce.query.rows import numbers
 from landonce.run.observe import Silent
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -97,7 +98,8 @@ def in_clickhouse(server: LocalClickHouse, table: str) -> list[Coordinate]:
     return [(topic, number, int(offset)) for topic, number, offset in map(json.loads, lines)]
 
 
-EACH = pytest.mark.parametrize("kind", ["clickhouse", "postgres", "sqlite"])
+EVERY = pytest.mark.parametrize("kind", ["clickhouse", "postgres", "sqlite"])
+EACH = pytest.mark.parametrize("kind", ["clickhouse", pytest.param("postgres", marks=pytest.mark.long), "sqlite"])
 
 
 def some_skipped(number: int) -> str:
@@ -105,7 +107,7 @@ def some_skipped(number: int) -> str:
     return "skip" if number % 20 < 6 or number % 20 > 15 else f"w{number}"
 
 
-@EACH
+@EVERY
 def test_nothing_is_lost_or_twice_whatever_becomes_of_the_checkpoint(open_site: Open, kind: str) -> None:
     site = open_site(kind, topics=2)
     for topic in site.topics:
@@ -449,3 +451,13 @@ def test_a_query_without_a_name_is_refused_and_its_own_name_is_taken(open_site: 
     site.exact()
     with closing(sqlite3.connect(site.folder / "target.db")) as connection:
         assert connection.execute("SELECT pipeline FROM landonce_pipeline").fetchall() == [("clicks",)]
+
+
+@pytest.mark.parametrize("count", [2, 5, 13])
+def test_every_block_has_a_task_of_its_own(spark: SparkSession, count: int) -> None:
+    """Spark's shuffle sends each of these numbers elsewhere."""
+    from pyspark.sql import functions as sql
+
+    frame = spark.createDataFrame([(number,) for number in numbers(count)], "number INT")
+    rows = frame.repartition(count, "number").select("number", sql.spark_partition_id().alias("task")).collect()
+    assert sorted(row.task for row in rows) == list(range(count))
