@@ -37,6 +37,7 @@
         ├── PositionUncertain     a table's history is gone, and with it how far it had come
         ├── GapRefused            an outside source skipped offsets
         ├── RewindRefused         an outside source went back to where it must not
+        ├── QueryRefused          a streaming query is not one that can be delivered exactly once
         ├── ImportRefused         another writer of the table did not stop cleanly, or nothing tells where it did
         ├── OutcomeUnknown        whether a write landed is not known, and the sink cannot be asked
         ├── NothingToInfer        no schema was declared and there is no record to take one from
@@ -221,6 +222,10 @@ class GapRefused(Halt):
 
 class RewindRefused(Halt):
     """An outside source went back to where it must not."""
+
+
+class QueryRefused(Halt):
+    """A streaming query is not one that can be delivered exactly once."""
 
 
 class ImportRefused(Halt):

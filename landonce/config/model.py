@@ -28,7 +28,7 @@ _RESERVED = {
 }
 
 
-def _pipeline_name(value: str) -> str:
+def pipeline_name(value: str) -> str:
     if not _NAME.match(value):
         raise ValueError("must be 1 to 100 letters, digits, '_', '.' or '-', and begin with a letter or digit")
     return value
@@ -399,7 +399,7 @@ class Spark(Part):
 class Pipeline(Part):
     """A whole pipeline file."""
 
-    pipeline: Annotated[str, AfterValidator(_pipeline_name)]
+    pipeline: Annotated[str, AfterValidator(pipeline_name)]
     source: Source
     transform: Transform = Transform()
     sink: Sink

@@ -169,6 +169,24 @@ def recorded(state: LedgerState, totals: Totals, tables: Mapping[str, TableMark]
     )
 
 
+def resolved(state: LedgerState, landed: Mapping[int, Totals], left: Plan | None) -> LedgerState:
+    """Part of the pending plan is settled without being written again: blocks (by index) that were found landed count, and
+    of the rest only `left` is still pending. What is in neither never was."""
+    if state.pending is None:
+        raise ValueError("there is no pending plan to resolve")
+    ends: dict[Partition, int] = {}
+    totals = state.totals
+    for index, found in landed.items():
+        totals = totals.plus(found)
+        for each in state.pending.blocks[index].ranges:
+            ends[each.partition] = each.end
+    positions = tuple(
+        (partition, replace(position, committed=max(position.committed, ends.get(partition, 0))))
+        for partition, position in state.positions
+    )
+    return replace(state, version=state.version + 1, positions=positions, pending=left, totals=totals)
+
+
 def settled_change(old: LedgerState, new: LedgerState, seen: LedgerState | None) -> bool:
     """After a change without an answer: True if it was applied, False if it was not and may be sent again.
 

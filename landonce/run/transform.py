@@ -54,6 +54,7 @@ _OTHER_EACH_TIME = {
     "CurrentCatalog",
     "SparkVersion",
     "CurrentTimestampLike",
+    "CurrentBatchTimestamp",
 }
 _SUBQUERIES = {"Exists", "ListQuery", "ScalarSubquery", "InSubquery", "LateralSubquery", "DynamicPruningSubquery"}
 _MOVING_WORDS = ("now", "today", "tomorrow", "yesterday")
@@ -245,12 +246,31 @@ def _not_row_wise(what: str) -> ConfigError:
 
 
 def _refuse_moving(expression: Any) -> None:
-    for each in _walk(expression):
-        name = each.getClass().getSimpleName()
-        if name in _SUBQUERIES:
-            raise ConfigError(f"transform: {each.sql()} is a subquery; select and where see nothing but their record.")
-        if name in _OTHER_EACH_TIME or not each.deterministic() or name == "PythonUDF" or _casts_moving_word(each):
-            raise _moving(each.sql())
+    if found := subquery_in(expression):
+        raise ConfigError(f"transform: {found} is a subquery; select and where see nothing but their record.")
+    if found := moving_in(expression) or _first_sql(expression, lambda each: _kind(each) == "PythonUDF"):
+        raise _moving(found)
+
+
+def subquery_in(expression: Any) -> str | None:
+    """The first subquery in it, as SQL."""
+    return _first_sql(expression, lambda each: _kind(each) in _SUBQUERIES)
+
+
+def moving_in(expression: Any) -> str | None:
+    """The first thing in it that may have another value at a replay, as SQL. Python functions are taken at their word."""
+    return _first_sql(
+        expression,
+        lambda each: _kind(each) in _OTHER_EACH_TIME or not each.deterministic() or _casts_moving_word(each),
+    )
+
+
+def _first_sql(expression: Any, wanted: Callable[[Any], bool]) -> str | None:
+    return next((str(each.sql()) for each in _walk(expression) if wanted(each)), None)
+
+
+def _kind(expression: Any) -> str:
+    return str(expression.getClass().getSimpleName())
 
 
 def _casts_moving_word(expression: Any) -> bool:

@@ -20,9 +20,9 @@ from landonce.plan.blocks import Block, Kind
 from landonce.plan.ranges import Partition, Range
 from landonce.write import settle
 from landonce.write.receipt import BlockResult, Fate
-from landonce.write.recipe import Recipe, Task
+from landonce.write.recipe import Task
 from landonce.write.settle import Problem, Reply, Settling, Stage
-from landonce.write.sink import BlockWriter, Insert
+from landonce.write.sink import BlockWriter, Insert, Sink
 
 _PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """Between sends that the target refuses. After the last one the driver takes over, which knows when to give up."""
@@ -38,13 +38,20 @@ class Tasked(Protocol):
     def block(self) -> Block: ...
 
 
+class Landing(Protocol):
+    """A recipe of any kind: where its rows go."""
+
+    @property
+    def sink(self) -> Sink: ...
+
+
 def rerun() -> bool:
     """Whether Spark runs this task again, or a second time beside the first."""
     context = TaskContext.get()
     return context is not None and context.attemptNumber() > 0
 
 
-def land(recipe: Recipe, task: Task, rows: pa.Table) -> tuple[Settling, str]:
+def land(recipe: Landing, task: Task, rows: pa.Table) -> tuple[Settling, str]:
     """Sends and probes until the block's fate is known; gives it with what the target said last, where it refused."""
     writer = recipe.sink.writer()
     settling = settle.begin(task.mode, fill=task.kind is Kind.FILL or writer.resend_harmless)

@@ -13,9 +13,12 @@ def test_the_public_names() -> None:
         "PushedBlock",
         "Totals",
         "WrappedSink",
+        "clickhouse",
         "errors",
+        "exactly_once",
         "load",
         "run_pipeline",
+        "sql",
         "wrap",
     ]
     for name in landonce.__all__:

@@ -96,7 +96,7 @@ def _deliver(
         f"block {task.block}",
     )
     if settled.fate is not Fate.LANDED:
-        return BlockResult(task.index, Fate.HALTED, error=_fenced(recipe, task))
+        return BlockResult(task.index, Fate.HALTED, error=fenced(recipe.pipeline, task))
     if settled.settled is not None:
         receipt = Receipt.from_json(settled.settled)
     return BlockResult(task.index, Fate.LANDED, receipt)
@@ -142,9 +142,10 @@ def _wants(recipe: SqlRecipe, sheaf: Sheaf) -> Evolution | None:
     return Evolution(added) if added else None
 
 
-def _fenced(recipe: SqlRecipe, task: SqlTask) -> errors.Fenced:
+def fenced(pipeline: str, task: SqlTask) -> errors.Fenced:
+    """What a worker hears whose block is another driver's by now."""
     return errors.Fenced(
-        f"pipeline {recipe.pipeline!r} was taken over: block {task.block} of batch {task.batch} is not claimed by epoch "
+        f"pipeline {pipeline!r} was taken over: block {task.block} of batch {task.batch} is not claimed by epoch "
         f"{task.claim.epoch} any more.",
         safe="Its transaction was rolled back, and this driver stops. Nothing is lost: the newer driver goes on.",
     )

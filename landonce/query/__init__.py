@@ -1,0 +1,7 @@
+"""Users' own Structured Streaming queries, delivered exactly once through `foreachBatch`.
+
+sinks       what a query may write to                 protocol   every step of a micro-batch, and what follows it (pure)
+offsets     from the offset log to ranges (pure)      hands      what the steps do outside, for each kind of sink
+running     the running query, as Spark knows it      rows       from a DataFrame to blocks, and the worker's half
+examine     which queries are taken, and why not      once       `exactly_once`, which Spark calls for every micro-batch
+"""

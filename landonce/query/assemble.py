@@ -1,0 +1,133 @@
+"""From a sink and a ledger, as a user names them, to the parts that deliver one run of a query."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from landonce.config import secrets
+from landonce.config.model import Batch
+from landonce.errors import ConfigError
+from landonce.plan.cases import OnRewind
+from landonce.query.examine import fingerprint
+from landonce.query.fit import declared, refuse_misfits
+from landonce.query.hands import Inserting, QueryHands, Transacting
+from landonce.query.landing import InsertRecipe, TransactRecipe, fingerprint_of
+from landonce.query.protocol import Settings
+from landonce.query.sinks import ClickHouseTable, Sink, SqlTable
+from landonce.read.broker import Broker
+from landonce.record.in_target import TargetLedger
+from landonce.record.ledger import Ledger
+from landonce.record.open import open_ledger
+from landonce.run.assemble import refuse_unfit
+from landonce.run.driver import Driver
+from landonce.run.observe import Observer
+from landonce.run.pace import Pace
+from landonce.write.sql.databases import open_database
+from landonce.write.sql.table import SqlTable as OpenTable
+
+LedgerTold = str | Path | Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a user said of a query."""
+
+    sink: Sink
+    ledger: LedgerTold
+    on_rewind: OnRewind
+    block_rows: int
+    stall: float
+    observer: Observer
+
+
+def check_ledger(sink: Sink, ledger: LedgerTold) -> None:
+    """A database keeps its own ledger; every other sink needs one."""
+    if isinstance(sink, SqlTable):
+        if ledger is not None:
+            raise ConfigError(
+                "ledger: with `landonce.sql` the position is kept in the target database, beside the table."
+            )
+        return
+    if ledger is None:
+        raise ConfigError(
+            "ledger: say where the position is kept.", command='ledger="sqlite:///path/to/file", or a PostgreSQL URL'
+        )
+    if isinstance(ledger, Mapping) and (len(ledger) != 1 or not set(ledger) <= {"sqlite", "postgres"}):
+        raise ConfigError("ledger: name one, `sqlite` or `postgres`.")
+
+
+def ledger_of(sink: Sink, ledger: LedgerTold, name: str) -> Ledger:
+    """Opens it. Nothing is asked yet."""
+    if isinstance(sink, SqlTable):
+        return TargetLedger(open_database(sink.named(name).address), name)
+    where = next(iter(ledger.values())) if isinstance(ledger, Mapping) else ledger
+    if where is None:
+        raise ConfigError("ledger: say where the position is kept.")
+    if isinstance(where, str):
+        secrets.remember_url(where)
+    return open_ledger(where, name)
+
+
+def make_driver(told: Told, name: str, frame: DataFrame, plans: tuple[Any, ...], opened: ExitStack) -> Driver:
+    """A driver that is ready for micro-batches: the table is there and fit, and the rows fit into it."""
+    ledger = ledger_of(told.sink, told.ledger, name)
+    opened.callback(ledger.close)
+    settings = Settings("", "", told.block_rows, on_rewind=told.on_rewind)
+    pace = Pace(Batch(), getattr(told.sink, "deadline", 0.0), frame.sparkSession.sparkContext.defaultParallelism)
+    hands = _HANDS[type(told.sink)](told.sink, name, frame, ledger, settings, pace)
+    opened.callback(hands.close)
+    said = fingerprint(plans, frame, [hands.settings.fingerprint])
+    hands.settings = replace(hands.settings, fingerprint=said)
+    return Driver(
+        pipeline=name,
+        topics=(),
+        broker=cast(Broker, None),  # which ranges there are, Spark says
+        ledger=ledger,
+        hands=hands,
+        pace=pace,
+        stall=told.stall,
+        observer=told.observer,
+    )
+
+
+def _inserting(
+    sink: ClickHouseTable, name: str, frame: DataFrame, ledger: Ledger, settings: Settings, pace: Pace
+) -> Inserting:
+    del ledger
+    yields = to_arrow_schema(frame.schema)
+    made = sink.named(name)
+    target = made.target()
+    if sink.create and not target.exists():
+        target.create(declared(yields), order_by=sink.order_by, partition_by=sink.partition_by)
+    refuse_unfit(target.check())
+    recipe = InsertRecipe(made, target.schema())
+    refuse_misfits(yields, recipe.target, str(made.table_name))
+    settings = replace(settings, table=made.identity, fingerprint=fingerprint_of(recipe))
+    return Inserting(settings, pace, recipe, target)
+
+
+def _transacting(
+    sink: SqlTable, name: str, frame: DataFrame, ledger: Ledger, settings: Settings, pace: Pace
+) -> Transacting:
+    yields = to_arrow_schema(frame.schema)
+    made = sink.named(name)
+    if made.dialect == "sqlite" and not str(frame.sparkSession.sparkContext.master).startswith("local"):
+        raise ConfigError("sink: a SQLite file is one of this machine, and the query's workers run on others.")
+    table = OpenTable(made)
+    if sink.create and not table.exists():
+        table.create(declared(yields))
+    refuse_unfit(table.check())
+    recipe = TransactRecipe(made, table.schema(declared(yields)))
+    refuse_misfits(yields, recipe.target, sink.table)
+    settings = replace(settings, table=made.identity, fingerprint=fingerprint_of(recipe), deadlines=False)
+    return Transacting(settings, pace, recipe, table, cast(TargetLedger, ledger))
+
+
+_HANDS: dict[type, Callable[..., QueryHands]] = {ClickHouseTable: _inserting, SqlTable: _transacting}

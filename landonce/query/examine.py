@@ -1,0 +1,140 @@
+"""Which queries are taken, and why others are not: looked at in Spark's own plan, before anything is written.
+
+A query may do with a record what it likes, as long as one record makes at most one row, the same row every time, and the
+row keeps the record's coordinates. What is not known to be so is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from landonce.errors import QueryRefused
+from landonce.query import refusals
+from landonce.run.transform import moving_in, subquery_in
+from landonce.write.sink import COORDINATES
+
+KAFKAS = ("topic", "partition", "offset")
+"""The coordinates as Spark's Kafka source calls them."""
+_ROW_WISE = {
+    "Project",
+    "Filter",
+    "SubqueryAlias",
+    "View",
+    "Union",
+    "Repartition",
+    "RepartitionByExpression",
+    "RebalancePartitions",
+    "ResolvedHint",
+    "EventTimeWatermark",
+    "MapInArrow",
+    "MapInPandas",
+    "CollectMetrics",
+    "MapPartitions",
+    "MapElements",
+    "TypedFilter",
+    "SerializeFromObject",
+    "DeserializeToObject",
+    "ArrowEvalPython",
+    "BatchEvalPython",
+}
+_LEAVES = {"StreamingDataSourceV2ScanRelation", "LogicalRDD", "LogicalRDDWithoutStats"}
+_WHY = {
+    "Aggregate": "it aggregates (groupBy, distinct, count, …), so its rows have no coordinates of their own",
+    "Distinct": "it aggregates (distinct), so its rows have no coordinates of their own",
+    "Deduplicate": "it holds state (dropDuplicates): what is in a batch depends on the batches before it",
+    "DeduplicateWithinWatermark": "it holds state (dropDuplicatesWithinWatermark)",
+    "FlatMapGroupsWithState": "it holds state (flatMapGroupsWithState)",
+    "FlatMapGroupsInPandasWithState": "it holds state (applyInPandasWithState)",
+    "TransformWithState": "it holds state (transformWithState)",
+    "TransformWithStateInPandas": "it holds state (transformWithStateInPandas)",
+    "FlatMapGroupsInPandas": "it groups rows (applyInPandas), and a group depends on where a batch is cut",
+    "FlatMapGroupsInArrow": "it groups rows (applyInArrow), and a group depends on where a batch is cut",
+    "Generate": "it makes several rows of one record (explode), so a coordinate stands in it more than once",
+    "Expand": "it makes several rows of one record, so a coordinate stands in it more than once",
+    "Join": "it joins, and what it finds there may be another thing when a batch is replayed after a crash",
+    "Window": "it looks at several rows at once (a window), and where a batch is cut decides which",
+    "GlobalLimit": "it holds state (limit): what is in a batch depends on the batches before it",
+    "LocalLimit": "it holds state (limit): what is in a batch depends on the batches before it",
+    "Sample": "it takes a sample, which may be another one when a batch is replayed",
+}
+
+
+def examine(plans: Iterable[Any]) -> None:
+    """Raises `QueryRefused` for the first thing in these plans that cannot be replayed row by row."""
+    for plan in plans:
+        for node in _walk(plan):
+            name = node.nodeName()
+            if name in _LEAVES:
+                continue
+            if not node.children().size():
+                raise _other_leaf(node)
+            if name not in _ROW_WISE:
+                raise refusals.query(_WHY.get(name, f"{name} is not known to make one row of one record"))
+            _deterministic(node)
+
+
+def _deterministic(node: Any) -> None:
+    for expression in _each(node.expressions()):
+        if found := subquery_in(expression):
+            raise refusals.query(
+                f"{found} is a subquery, and may find other rows when a batch is replayed after a crash"
+            )
+        if found := moving_in(expression):
+            raise refusals.query(f"{found} may give another value when a batch is replayed after a crash")
+
+
+def _other_leaf(node: Any) -> QueryRefused:
+    if node.isStreaming():
+        return refusals.query(f"it reads from {_first_line(node)}, and only Kafka has offsets that can be read again")
+    return refusals.query(f"it reads from {_first_line(node)} beside Kafka, which may hold other rows at a replay")
+
+
+def coordinates_of(columns: Iterable[str]) -> tuple[str, str, str]:
+    """The columns that hold the coordinates: `_topic`, `_partition`, `_offset`, or as Kafka's source calls them."""
+    there = set(columns)
+    for names in (COORDINATES, KAFKAS):
+        if there.issuperset(names):
+            topic, number, offset = names
+            return topic, number, offset
+    raise refusals.query(
+        f"its rows have no coordinates: they need {', '.join(KAFKAS)} (or {', '.join(COORDINATES)}), and have "
+        f"{', '.join(sorted(there)) or 'nothing'}",
+        "keep the three columns in every select",
+    )
+
+
+def fingerprint(plans: Iterable[Any], frame: DataFrame, told: Iterable[str]) -> str:
+    """Changes with whatever the query does with a record, as far as Spark shows it, and with the sink."""
+    session = frame.sparkSession
+    settings = [session.conf.get(name) for name in ("spark.sql.session.timeZone", "spark.sql.ansi.enabled")]
+    shape = [[_shape(plan) for plan in plans], frame.schema.json(), session.version, settings, list(told)]
+    return hashlib.sha256(json.dumps(shape).encode()).hexdigest()
+
+
+def _shape(plan: Any) -> list[Any]:
+    """The tree of a plan without what differs from start to start."""
+    name = plan.nodeName()
+    if name in _LEAVES:
+        return [name]
+    said = [expression.sql() for expression in _each(plan.expressions())]
+    return [name, said, [_shape(child) for child in _each(plan.children())]]
+
+
+def _walk(node: Any) -> Iterator[Any]:
+    yield node
+    for child in _each(node.children()):
+        yield from _walk(child)
+
+
+def _each(sequence: Any) -> Iterator[Any]:
+    for at in range(sequence.size()):
+        yield sequence.apply(at)
+
+
+def _first_line(node: Any) -> str:
+    return str(node.simpleString(5)).splitlines()[0]

@@ -1,0 +1,194 @@
+"""The hands of a query: what the steps of `protocol` do outside, for each kind of sink."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from landonce.plan.blocks import Block, Kind, token
+from landonce.plan.ranges import Partition, Range
+from landonce.query import protocol, refusals
+from landonce.query.judging import Incoming
+from landonce.query.landing import InsertRecipe, TransactRecipe, insert, transact
+from landonce.query.protocol import Clock, Found, Resolve, Settings
+from landonce.query.rows import write
+from landonce.record.blocks import Claim, Mark
+from landonce.record.in_target import TargetLedger
+from landonce.record.ledger import LedgerState, Totals
+from landonce.run.hands import Hands
+from landonce.run.pace import Pace
+from landonce.run.protocol import Await, Kill, Write
+from landonce.run.steps import Look
+from landonce.run.transacting import look_by_name as look_in_table
+from landonce.write.receipt import BlockResult, Fate, Receipt
+from landonce.write.recipe import Task
+from landonce.write.sink import Target, look_by_name, wait_out
+from landonce.write.sql.recipe import SqlTask
+from landonce.write.sql.table import SqlTable
+
+_PAUSE = 1.0
+
+
+@dataclass
+class QueryHands(Hands):
+    """What all sinks have in common: the micro-batch in hand, and what is remembered from the one before it."""
+
+    settings: Settings
+    pace: Pace
+    once: bool = field(default=True, init=False)
+    memory: protocol.Driver | None = field(default=None, init=False)
+    _incoming: Incoming | None = field(default=None, init=False)
+    _frame: DataFrame | None = field(default=None, init=False)
+
+    def take(self, incoming: Incoming, frame: DataFrame) -> None:
+        """The next micro-batch."""
+        self._incoming, self._frame = incoming, frame
+
+    @property
+    def batch(self) -> tuple[Incoming, DataFrame]:
+        if self._incoming is None or self._frame is None:
+            raise ValueError("there is no micro-batch in hand")
+        return self._incoming, self._frame
+
+    def begin(self) -> protocol.Next:
+        return protocol.begin(self.settings, self.batch[0], self.memory)
+
+    def advance(self, driver: protocol.Driver, reply: protocol.Reply) -> protocol.Next:
+        self.memory, effect = protocol.advance(driver, reply)
+        return self.memory, effect
+
+    def perform(self, effect: Any, held: LedgerState) -> Any:
+        if isinstance(effect, Look):
+            return self.look(held, effect.floors)
+        if isinstance(effect, Resolve):
+            return tuple(self.found(effect, index, held) for index in effect.indexes)
+        if isinstance(effect, Write):
+            return self.write(effect, held)
+        raise TypeError(f"not an effect: {effect!r}")
+
+    @abstractmethod
+    def look(self, held: LedgerState, floors: tuple[tuple[Partition, int], ...]) -> Any:
+        """One past the highest offset that is there, for each partition that holds any at or above its floor."""
+
+    @abstractmethod
+    def found(self, effect: Resolve, index: int, held: LedgerState) -> Found:
+        """Whether a block of the pending plan landed."""
+
+    @abstractmethod
+    def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
+        """Has the workers write blocks."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Gives connections back."""
+
+
+@dataclass
+class Inserting(QueryHands):
+    """ClickHouse: inserts with a token and a deadline, and a look at the table after any doubt."""
+
+    recipe: InsertRecipe
+    target: Target
+    _late: int = field(default=1, init=False)
+
+    def perform(self, effect: Any, held: LedgerState) -> Any:
+        if isinstance(effect, Await):
+            wait_out(self.target, effect.deadline)
+            return None
+        if isinstance(effect, Kill):
+            self.target.kill()
+            return self._deadline()
+        if isinstance(effect, Clock):
+            return self._deadline()
+        return super().perform(effect, held)
+
+    def look(self, held: LedgerState, floors: tuple[tuple[Partition, int], ...]) -> Any:
+        return look_by_name(self.target, held, floors)
+
+    def found(self, effect: Resolve, index: int, held: LedgerState) -> Found:
+        """A block lands whole in a table without partitions of its own, so one row of it is proof enough."""
+        block = effect.plan.blocks[index]
+        writer = self.recipe.sink.writer()
+        rows = writer.count(_labelled(block, held))
+        if rows and not (writer.atomic and effect.plan.kind is Kind.DELIVER):
+            raise refusals.in_part(block)
+        return Found(index, bool(rows), Totals(landed=rows))
+
+    def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
+        tasks = [
+            Task(
+                index=index,
+                batch=effect.plan.batch,
+                plan="",
+                block=effect.plan.blocks[index],
+                token=token(held.identity, effect.plan.blocks[index]),
+                deadline=effect.plan.deadline,
+                mode=effect.mode,
+                kind=effect.plan.kind,
+                labels=held.labels,
+            )
+            for index in effect.indexes
+        ]
+        incoming, frame = self.batch
+        results = write(frame, incoming.ranges, self.recipe, tasks, insert)
+        late = any(result.fate is Fate.LATE for result in results)
+        self._late = 2 * self._late if late else 1
+        return results
+
+    def close(self) -> None:
+        self.target.close()
+
+    def _deadline(self) -> int:
+        """What came too late gets twice the time: with the same deadline again it might be late for ever."""
+        return self.target.now() + self._late * self.pace.patience()
+
+
+@dataclass
+class Transacting(QueryHands):
+    """SQL databases: the row of each block says whether it landed."""
+
+    recipe: TransactRecipe
+    table: SqlTable
+    ledger: TargetLedger
+
+    def look(self, held: LedgerState, floors: tuple[tuple[Partition, int], ...]) -> Any:
+        return look_in_table(self.table, held, floors)
+
+    def found(self, effect: Resolve, index: int, held: LedgerState) -> Found:
+        del held
+        receipt = self._receipts(effect.plan.batch).get(effect.plan.blocks[index].number)
+        return Found(index, receipt is not None, receipt.totals if receipt else Totals())
+
+    def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
+        """Blocks that landed before a crash are not made again: their rows hold their receipts."""
+        receipts = self._receipts(effect.plan.batch)
+        done, tasks = [], []
+        for index in effect.indexes:
+            block = effect.plan.blocks[index]
+            if (receipt := receipts.get(block.number)) is not None:
+                done.append(BlockResult(index, Fate.LANDED, receipt))
+            else:
+                tasks.append(SqlTask(index, effect.plan.batch, "", block, Claim.of(held), labels=held.labels))
+        incoming, frame = self.batch
+        results = write(frame, incoming.ranges, self.recipe, tasks, transact) if tasks else ()
+        if any(result.fate is Fate.DOUBTFUL for result in results):
+            time.sleep(_PAUSE)
+        return (*done, *results)
+
+    def _receipts(self, batch: int) -> dict[int, Receipt]:
+        return {
+            row.number: Receipt.from_json(row.receipt)
+            for row in self.ledger.blocks(batch)
+            if row.mark is Mark.AFTER and row.receipt is not None
+        }
+
+    def close(self) -> None:
+        self.table.close()
+
+
+def _labelled(block: Block, held: LedgerState) -> tuple[Range, ...]:
+    return tuple(Range(held.labelled(each.partition), each.first, each.end) for each in block.ranges)

@@ -1,0 +1,92 @@
+"""What came with a micro-batch, against what the ledger knows: `plan.cases`, for all partitions at once. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from landonce.plan.blocks import Block, Plan
+from landonce.plan.cases import Last, OnRewind, Origin, Phase, decide, resolved
+from landonce.plan.ranges import Partition, Range
+from landonce.query import refusals
+from landonce.record.ledger import LedgerState, Position
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """One micro-batch: its true ranges, and where their offsets have a meaning."""
+
+    ranges: tuple[Range, ...]
+    cluster_id: str
+    topic_ids: tuple[tuple[str, str], ...]
+
+    @property
+    def partitions(self) -> frozenset[Partition]:
+        return frozenset(each.partition for each in self.ranges)
+
+    def of(self, partition: Partition) -> Range | None:
+        return next((each for each in self.ranges if each.partition == partition), None)
+
+    def origin(self, partition: Partition) -> Origin:
+        return Origin(self.cluster_id, dict(self.topic_ids).get(partition.topic, ""))
+
+
+def refuse_early(state: LedgerState, incoming: Incoming, on_rewind: OnRewind) -> None:
+    """Raises where there is nothing exact to do with a range of a partition of which nothing is pending."""
+    refusals.same_source(state, incoming.cluster_id, incoming.topic_ids)
+    pending = {each.partition for block in (state.pending.blocks if state.pending else ()) for each in block.ranges}
+    positions = dict(state.positions)
+    for each in incoming.ranges:
+        if each.partition in positions and each.partition not in pending:
+            _judge(each, positions[each.partition], incoming.origin(each.partition), on_rewind)
+
+
+def _judge(incoming: Range, position: Position, origin: Origin, on_rewind: OnRewind) -> None:
+    """The ledger knows where the last range ended, and not where it began: its last offset stands for it. Where nothing
+    was recorded yet, the position itself is what has to come next."""
+    if position.committed > position.first:
+        last = Range(incoming.partition, position.committed - 1, position.committed)
+        decide(incoming, Last(last, Phase.AFTER, position.first, origin), origin, on_rewind=on_rewind)
+        return
+    nothing = Last(Range(incoming.partition, position.first, position.first + 1), Phase.BEFORE, position.first, origin)
+    if incoming.first < position.first:
+        decide(incoming, nothing, origin)
+    else:
+        resolved(incoming, nothing, landed=False)
+
+
+def again(state: LedgerState, plan: Plan, incoming: Incoming, fingerprint: str, *, can_probe: bool) -> frozenset[int]:
+    """The pending blocks (by index) that are written again: all of them is in this batch, and the query is the same.
+
+    Raises where another block would have to be asked for, and the sink cannot be asked.
+    """
+    same = plan.fingerprint == fingerprint
+    if not same and not can_probe:
+        raise refusals.changed(plan)
+    return frozenset(
+        index
+        for index, block in enumerate(plan.blocks)
+        if same and _comes_again(state, block, incoming, can_probe=can_probe)
+    )
+
+
+def _comes_again(state: LedgerState, block: Block, incoming: Incoming, *, can_probe: bool) -> bool:
+    came = incoming.of(block.ranges[0].partition)
+    if came is None:
+        if not can_probe:
+            raise refusals.not_here(block)
+        return False
+    last = _last(state, block, incoming)
+    return decide(came, last, last.origin, can_probe=can_probe).again is not None
+
+
+def follow(state: LedgerState, block: Block, incoming: Incoming, *, landed: bool) -> None:
+    """Raises where a pending block turned out absent, and this batch goes on behind it."""
+    came = incoming.of(block.ranges[0].partition)
+    if came is not None:
+        resolved(came, _last(state, block, incoming), landed=landed)
+
+
+def _last(state: LedgerState, block: Block, incoming: Incoming) -> Last:
+    pending = block.ranges[0]
+    first = dict(state.positions)[pending.partition].first
+    return Last(pending, Phase.BEFORE, first, incoming.origin(pending.partition))

@@ -1,0 +1,302 @@
+"""What a micro-batch of a user's own query goes through: every step, and what follows it. Pure.
+
+    acquire ─► (await ─► kill ─► resolve ─► rearm ─► write ─► record) ─► kill ─► look ─► bind ─► ┌ prepare ─► write ─► record ┐
+               └─ only where a plan is pending ────────────────────┘   └ once per partition ┘   └─────── until all is new ───┘
+
+Spark decides which ranges come, so each is held against the last one that the ledger knows (`plan.cases`). A plan holds at
+most one block of each partition, so what is pending of a partition is one block: it landed, or it did not.
+
+    pending block                       what is done with it
+    ──────────────────────────────────  ─────────────────────────────────────────────────────────────────────────────
+    all of it is in this batch, and     again: written literally, same block and same token; nothing is written twice,
+    the query is the same               for the worker looks first, or its row in the ledger says so
+    anything else                       resolve: the target says whether it landed. If so, the position moves; if not, it
+                                        never was, and what this batch holds of it is new
+
+Steps have the meaning that they have in `run.protocol`, and the driver that performs them is the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from landonce.plan.blocks import Kind, Plan
+from landonce.plan.cases import OnRewind
+from landonce.plan.packing import Limits, one_each
+from landonce.plan.ranges import Partition, Range
+from landonce.query import refusals
+from landonce.query.judging import Incoming, again, follow, refuse_early
+from landonce.read.source import Extent, SourceView, Start
+from landonce.record import ledger as states
+from landonce.record.ledger import LedgerState, Totals
+from landonce.run.protocol import Await, Kill, Write
+from landonce.run.steps import Acquire, Change, Look, Remembering, Step, Stop, Surveyed
+from landonce.write.receipt import BlockResult, Fate, Receipt
+from landonce.write.settle import Mode
+from landonce.write.target import TargetView, ahead
+
+_NO_END = 2**63 - 1
+
+
+class Own(str, Enum):
+    """Steps that only queries have."""
+
+    RESOLVE = "resolve"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the query and its sink decide."""
+
+    table: str
+    """Which table it is: a pending plan of another one is not touched."""
+    fingerprint: str
+    block_rows: int
+    deadlines: bool = True
+    """Writes carry a deadline: doubt is settled by waiting for it, ending what runs, and looking."""
+    can_probe: bool = True
+    on_rewind: OnRewind = OnRewind.DROP
+    start, once = Start.EARLIEST, True
+    """Where a partition begins, and when a run is over, Spark says."""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Ask for the deadline of a plan that is made now. Reply: milliseconds on the target's clock."""
+
+    step = Step.SURVEY
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the target says of a pending block that is not written again. `totals`: its rows, where it landed."""
+
+    index: int
+    landed: bool
+    totals: Totals = field(default_factory=Totals)
+
+
+@dataclass(frozen=True)
+class Resolve:
+    """Find out whether these blocks of the pending plan landed. Reply: one `Found` each."""
+
+    plan: Plan
+    indexes: tuple[int, ...]
+    step = Own.RESOLVE
+
+
+Effect = Acquire | Clock | Change | Await | Kill | Look | Resolve | Write | Stop
+Reply = LedgerState | TargetView | tuple[BlockResult, ...] | tuple[Found, ...] | int | None
+
+
+@dataclass(frozen=True)
+class Driver(Remembering):
+    """All that is remembered between two steps, and from one micro-batch to the next. Lost in a crash, and not missed."""
+
+    settings: Settings
+    incoming: Incoming
+    step: Step | Own = Step.ACQUIRE
+    ledger: LedgerState | None = None
+    surveyed: Surveyed | None = None
+    looked: frozenset[Partition] = frozenset()
+    ahead: tuple[tuple[Partition, int], ...] = ()
+    """Where the target holds more than the ledger knows: up to there blocks are compared before they are written."""
+    receipts: tuple[tuple[int, Receipt], ...] = ()
+    burnt: frozenset[int] = frozenset()
+    deadline: int = 0
+    """Of what is written again, once it is settled what that is."""
+
+
+Next = tuple[Driver, Effect]
+
+
+def begin(settings: Settings, incoming: Incoming, before: Driver | None = None) -> Next:
+    """The next micro-batch of a run. `before`: how the one before it ended; without it the pipeline is taken first."""
+    if before is None:
+        return Driver(settings, incoming), Acquire()
+    driver = Driver(settings, incoming, ledger=before.ledger, looked=before.looked, ahead=before.ahead)
+    return _start(driver)
+
+
+def advance(driver: Driver, reply: Reply) -> Next:
+    """The one place where a reply turns into the next effect."""
+    step = driver.step
+    if isinstance(reply, LedgerState):
+        driver = replace(driver, ledger=reply)
+    if step is Step.ACQUIRE:
+        return _start(driver)
+    if step is Step.AWAIT:
+        return _to(driver, Step.KILL, Kill())
+    if step is Step.KILL and isinstance(reply, int):
+        return _look(driver) if driver.state.pending is None else _sort_out(driver, reply)
+    if step is Own.RESOLVE and isinstance(reply, tuple):
+        return _settle(driver, tuple(each for each in reply if isinstance(each, Found)))
+    if step is Step.REARM:
+        return _go_on(driver) if driver.state.pending is None else _write(driver, Mode.RESOLVE)
+    if step is Step.LOOK and isinstance(reply, TargetView):
+        return _after_look(driver, reply)
+    if step is Step.BIND:
+        return _plan(driver)
+    if step is Step.SURVEY and isinstance(reply, int):
+        return _prepare(driver, reply)
+    if step is Step.PREPARE:
+        return _write(driver, Mode.FIRST if driver.pending.kind is Kind.DELIVER else Mode.RESOLVE)
+    if step is Step.WRITE and isinstance(reply, tuple):
+        return _after_write(driver, tuple(each for each in reply if isinstance(each, BlockResult)))
+    if step is Step.RECORD:
+        return _go_on(replace(driver, receipts=(), burnt=frozenset()))
+    raise ValueError(f"step {step.value!r} does not take the reply {reply!r}")
+
+
+def _to(driver: Driver, step: Step | Own, effect: Effect) -> Next:
+    return replace(driver, step=step), effect
+
+
+def _change(driver: Driver, step: Step, new: LedgerState) -> Next:
+    return _to(driver, step, Change(step, driver.state, new))
+
+
+def _start(driver: Driver) -> Next:
+    """Whatever is refused is refused before anything is asked or written."""
+    refuse_early(driver.state, driver.incoming, driver.settings.on_rewind)
+    plan = driver.state.pending
+    if plan is None:
+        return _go_on(driver)
+    refusals.settleable(plan, driver.settings.table)
+    _again(driver)
+    if driver.settings.deadlines:
+        return _to(driver, Step.AWAIT, Await(plan.deadline))
+    return _sort_out(driver, 0)
+
+
+# A pending plan.
+
+
+def _again(driver: Driver) -> frozenset[int]:
+    told = driver.settings
+    return again(driver.state, driver.pending, driver.incoming, told.fingerprint, can_probe=told.can_probe)
+
+
+def _sort_out(driver: Driver, deadline: int) -> Next:
+    """No write of the pending plan can take effect any more, but for those that are made from here on."""
+    again_ = _again(driver)
+    others = tuple(index for index in range(len(driver.pending.blocks)) if index not in again_)
+    if others:
+        return _to(replace(driver, deadline=deadline), Own.RESOLVE, Resolve(driver.pending, others))
+    if driver.settings.deadlines:
+        plan = driver.pending.regenerated(driver.burnt).rearmed(deadline)
+        return _change(driver, Step.REARM, states.amended(driver.state, plan))
+    return _write(driver, Mode.RESOLVE)
+
+
+def _settle(driver: Driver, found: tuple[Found, ...]) -> Next:
+    """What landed counts, and what did not never was. What is left of the plan is written again."""
+    for each in found:
+        follow(driver.state, driver.pending.blocks[each.index], driver.incoming, landed=each.landed)
+    settled = {each.index for each in found}
+    blocks = tuple(block for index, block in enumerate(driver.pending.blocks) if index not in settled)
+    left = replace(driver.pending, blocks=blocks, deadline=driver.deadline) if blocks else None
+    landed = {each.index: each.totals for each in found if each.landed}
+    return _change(driver, Step.REARM, states.resolved(driver.state, landed, left))
+
+
+# New offsets.
+
+
+def _go_on(driver: Driver) -> Next:
+    """Nothing is pending. The target is asked once for each partition what it holds, before anything new is planned."""
+    if driver.incoming.partitions <= driver.looked:
+        return _bind(driver)
+    return _to(driver, Step.KILL, Kill()) if driver.settings.deadlines else _look(driver)
+
+
+def _bound(driver: Driver) -> LedgerState:
+    known = driver.state.committed()
+    added = {each.partition: each.first for each in driver.incoming.ranges if each.partition not in known}
+    topic_ids = {**dict(driver.state.topic_ids), **dict(driver.incoming.topic_ids)}
+    return states.bound(driver.state, driver.incoming.cluster_id, topic_ids, added)
+
+
+def _look(driver: Driver) -> Next:
+    committed = _bound(driver).committed()
+    floors = tuple(
+        (each, 0 if driver.state.batch == 0 else committed[each])
+        for each in sorted(driver.incoming.partitions - driver.looked)
+    )
+    return _to(driver, Step.LOOK, Look(floors))
+
+
+def _after_look(driver: Driver, target: TargetView) -> Next:
+    """Where rows and ledger change together, a table that is ahead has lost its ledger. Elsewhere what it holds is
+    compared, row by row, before anything is written."""
+    state = _bound(driver)
+    if target.ends and not driver.settings.deadlines:
+        raise refusals.ahead_of_ledger(state, target.ends[0], driver.settings.table)
+    everything = tuple((each, Extent(0, _NO_END)) for each in sorted(driver.incoming.partitions))
+    source = SourceView(driver.incoming.cluster_id, driver.incoming.topic_ids, everything)
+    found = ahead(state, target, source, Start.EARLIEST, unbound=driver.state.fresh)
+    ends = (*driver.ahead, *((each.partition, each.end) for each in found))
+    return _bind(replace(driver, looked=driver.looked | driver.incoming.partitions, ahead=ends))
+
+
+def _bind(driver: Driver) -> Next:
+    """The ledger learns the cluster, the topics, and where partitions begin that are new to it."""
+    new, old = _bound(driver), driver.state
+    if (new.positions, new.topic_ids, new.cluster_id) == (old.positions, old.topic_ids, old.cluster_id):
+        return _plan(driver)
+    return _change(driver, Step.BIND, new)
+
+
+def _plan(driver: Driver) -> Next:
+    """What is new of this batch, until nothing is."""
+    if not _todo(driver):
+        return _to(driver, Step.STOP, Stop())
+    return _to(driver, Step.SURVEY, Clock()) if driver.settings.deadlines else _prepare(driver, 0)
+
+
+def _todo(driver: Driver) -> tuple[Range, ...]:
+    committed = driver.state.committed()
+    return tuple(
+        Range(each.partition, max(each.first, committed[each.partition]), each.end)
+        for each in driver.incoming.ranges
+        if committed[each.partition] < each.end
+    )
+
+
+def _prepare(driver: Driver, deadline: int) -> Next:
+    """One block of each partition. What the target may hold already is compared first, in blocks of its own."""
+    todo, ends = _todo(driver), dict(driver.ahead)
+    held = tuple(
+        replace(each, end=min(each.end, ends[each.partition]))
+        for each in todo
+        if each.first < ends.get(each.partition, 0)
+    )
+    plan = Plan(
+        batch=driver.state.batch + 1,
+        blocks=one_each(held or todo, driver.settings.table, Limits(_NO_END, driver.settings.block_rows)),
+        fingerprint=driver.settings.fingerprint,
+        deadline=deadline,
+        kind=Kind.RECONCILE if held else Kind.DELIVER,
+    )
+    return _change(driver, Step.PREPARE, states.prepared(driver.state, plan))
+
+
+# Writing.
+
+
+def _write(driver: Driver, mode: Mode) -> Next:
+    """All blocks of the pending plan that have no receipt yet."""
+    return _to(replace(driver, burnt=frozenset()), Step.WRITE, Write(driver.pending, driver.unwritten, mode))
+
+
+def _after_write(driver: Driver, results: tuple[BlockResult, ...]) -> Next:
+    """Everything landed: record it. Anything else: settle the doubt first, then write what is left."""
+    burnt = frozenset(result.index for result in results if result.fate is Fate.BURNT)
+    driver = replace(driver, receipts=driver.receipts_with(results), burnt=burnt)
+    if not driver.unwritten:
+        driver.balanced_receipts()
+        return _change(driver, Step.RECORD, states.recorded(driver.state, driver.totals))
+    if driver.settings.deadlines:
+        return _to(driver, Step.AWAIT, Await(driver.pending.deadline))
+    return _write(driver, Mode.RESOLVE)

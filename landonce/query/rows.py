@@ -1,0 +1,173 @@
+"""From the DataFrame of a micro-batch to blocks: one Spark task for each, with exactly its rows, in order of their offsets.
+
+    the query's rows ─► which block? ─► shuffle: a block, a task ─► mapInArrow: sort, check, land, account
+
+How Spark cut the batch into tasks makes no difference to a block, and rows never pass through the driver. A row that lies
+outside of the batch's ranges shows that the query changed coordinates, and nothing is recorded then.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sql
+from pyspark.sql.types import StructType
+
+from landonce.plan.ranges import Range
+from landonce.query import refusals
+from landonce.query.examine import coordinates_of
+from landonce.run.finders import forget_zips
+from landonce.write.land import failed
+from landonce.write.receipt import BlockResult, Fate
+from landonce.write.sink import COORDINATES
+
+BLOCK, MARK = "__landonce_block", "__landonce_mark"
+STRAY = -1
+"""The block of rows that belong to none."""
+_SEED, _WORD = 42, 0xFFFFFFFF
+Land = Callable[[Any, Any, pa.Table], BlockResult]
+"""Lands the rows of one block, given the recipe and the task."""
+
+
+def with_coordinates(frame: DataFrame) -> DataFrame:
+    """The rows under the names that landonce uses: the coordinates, then everything else."""
+    names = coordinates_of(frame.columns)
+    twice = sorted({name for name in frame.columns if frame.columns.count(name) > 1})
+    if twice:
+        raise refusals.query(f"column {', '.join(twice)} stands in it twice")
+    topic, number, offset = (_column(name) for name in names)
+    carried = (topic.cast("string"), number.cast("int"), offset.cast("long"))
+    others = [_column(name) for name in frame.columns if name not in names]
+    return frame.select(*(each.alias(name) for each, name in zip(carried, COORDINATES, strict=True)), *others)
+
+
+def write(
+    frame: DataFrame, ranges: Sequence[Range], recipe: Any, tasks: Sequence[Any], land: Land
+) -> tuple[BlockResult, ...]:
+    """One Spark job. `ranges` are those of the whole batch; each task's block has one range, inside one of them."""
+    listed = tuple(tasks)
+    session = frame.sparkSession
+    asked = frame.withColumn(BLOCK, _block_of(listed, ranges)).where(sql.col(BLOCK).isNotNull())
+    marks = session.range(0, len(listed), 1, 1).select(
+        sql.col("id").cast("int").alias(BLOCK), sql.lit(True).alias(MARK)
+    )
+    placed = asked.unionByName(marks, allowMissingColumns=True).repartition(len(listed), _place(len(listed)))
+    rows = placed.mapInArrow(_landing(recipe, listed, land), StructType().add("result", "binary")).collect()
+    return tuple(pickle.loads(row.result) for row in rows)  # noqa: S301  made by our own workers in this job
+
+
+def _block_of(tasks: Sequence[Any], ranges: Sequence[Range]) -> Column:
+    """The index of a row's task; nothing where it is delivered already or comes later."""
+    chosen: Any = sql
+    for at, task in enumerate(tasks):
+        chosen = chosen.when(_inside(task.block.ranges[0]), sql.lit(at))
+    inside: Column = chosen.when(_any_of(ranges), sql.lit(None).cast("int")).otherwise(sql.lit(STRAY))
+    return inside
+
+
+def _inside(each: Range) -> Column:
+    topic, number, offset = (sql.col(name) for name in COORDINATES)
+    return (
+        (topic == each.partition.topic)
+        & (number == each.partition.number)
+        & (offset >= sql.lit(each.first))
+        & (offset < sql.lit(each.end))
+    )
+
+
+def _any_of(ranges: Sequence[Range]) -> Column:
+    found = sql.lit(False)
+    for each in ranges:
+        found = found | _inside(each)
+    return found
+
+
+def _place(count: int) -> Column:
+    """A number for each block that Spark's shuffle sends to a task of its own. Two in one task would be slower, not wrong."""
+    places = sql.array(*map(sql.lit, numbers(count)))
+    return sql.element_at(places, sql.greatest(sql.col(BLOCK), sql.lit(0)) + 1)
+
+
+@lru_cache(maxsize=64)
+def numbers(count: int) -> tuple[int, ...]:
+    """Of each of so many tasks, a number that Spark's shuffle by hash sends there."""
+    found: dict[int, int] = {}
+    for number in range(100 * count):
+        found.setdefault(_hashed(number) % count, number)
+        if len(found) == count:
+            break
+    return tuple(found.get(at, at) for at in range(count))
+
+
+def _hashed(number: int) -> int:
+    """Spark's Murmur3 of an INT, with the seed of its shuffles."""
+    key = _turned(number * 0xCC9E2D51, 15) * 0x1B873593 & _WORD
+    value = (_turned(_SEED ^ key, 13) * 5 + 0xE6546B64 & _WORD) ^ 4
+    value = (value ^ value >> 16) * 0x85EBCA6B & _WORD
+    value = (value ^ value >> 13) * 0xC2B2AE35 & _WORD
+    value ^= value >> 16
+    return value - (value >> 31 << 32)
+
+
+def _turned(value: int, by: int) -> int:
+    value &= _WORD
+    return (value << by | value >> 32 - by) & _WORD
+
+
+def _landing(
+    recipe: Any, tasks: tuple[Any, ...], land: Land
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        given = list(batches)
+        if not given:
+            return
+        table = pa.Table.from_batches(given)
+        for at in sorted(pc.unique(table.column(BLOCK)).to_pylist()):
+            rows = table.filter(pc.equal(table.column(BLOCK), at))
+            rows = rows.filter(pc.is_null(rows.column(MARK))).drop_columns([BLOCK, MARK])
+            result = _stray(rows) if at == STRAY else _landed(recipe, tasks[at], rows, land)
+            yield pa.RecordBatch.from_pydict({"result": pa.array([pickle.dumps(result)], pa.binary())})
+        forget_zips()
+
+    return work
+
+
+def _landed(recipe: Any, task: Any, rows: pa.Table, land: Land) -> BlockResult:
+    """Whatever happens becomes a fate, so that other blocks' receipts are not lost with it."""
+    try:
+        return land(recipe, task, ordered(rows, dict(task.labels)))
+    except Exception as error:
+        return failed(task, error)
+
+
+def ordered(rows: pa.Table, labels: dict[str, str]) -> pa.Table:
+    """The rows of one partition in order of their offsets, under the label of their topic. No offset comes twice."""
+    rows = rows.sort_by("_offset").combine_chunks()
+    offsets = rows.column("_offset")
+    again = pc.equal(offsets.slice(1), offsets.slice(0, max(len(offsets) - 1, 0)))
+    if pc.any(again).as_py():
+        at = pc.index(again, True).as_py()
+        where = f"{rows.column('_topic')[at]}[{rows.column('_partition')[at]}], offset {offsets[at]}"
+        raise refusals.query(f"it makes several rows of one record: {where} comes more than once")
+    topics = rows.column("_topic").to_pylist()[:1]
+    label = labels.get(topics[0], topics[0]) if topics else ""
+    return rows.set_column(0, "_topic", pa.array([label] * rows.num_rows, pa.string()))
+
+
+def _stray(rows: pa.Table) -> BlockResult:
+    first = {name: rows.column(name)[0].as_py() for name in COORDINATES}
+    error = refusals.query(
+        f"a row with the coordinates {first} lies outside of the ranges that this batch was read from: the query changes "
+        "coordinates, or makes rows of its own"
+    )
+    return BlockResult(STRAY, Fate.HALTED, error=error)
+
+
+def _column(name: str) -> Column:
+    return sql.col("`" + name.replace("`", "``") + "`")

@@ -1,0 +1,197 @@
+"""The running query, as Spark knows it: its plan, its sources, and the offset log of its checkpoint.
+
+PySpark shows none of this, so it is asked for in the JVM. What is asked for is public there, and the tests ask a real Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.sql import DataFrame
+
+from landonce.config.secrets import redact
+from landonce.errors import SourceUnavailable, TopicMissing
+from landonce.plan.ranges import Partition
+from landonce.query import refusals
+from landonce.query.offsets import Span
+
+_QUERY_ID = "sql.streaming.queryId"
+_KAFKA_STREAM = "KafkaMicroBatchStream"
+_SINK = "WriteToMicroBatchDataSource"
+_SCAN = "StreamingDataSourceV2ScanRelation"
+_KAFKA_OPTION = "kafka."
+_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Source:
+    """One Kafka source of the query. Its options may hold passwords."""
+
+    stream: Any = field(repr=False)
+    options: Mapping[str, str] = field(repr=False)
+
+    @property
+    def client(self) -> dict[str, str]:
+        """The options of Kafka's own client."""
+        return {
+            name[len(_KAFKA_OPTION) :]: value
+            for name, value in self.options.items()
+            if name.lower().startswith(_KAFKA_OPTION)
+        }
+
+
+@dataclass(frozen=True)
+class RunningQuery:
+    """The query that a micro-batch belongs to."""
+
+    execution: Any = field(repr=False)
+    jvm: Any = field(repr=False)
+
+    @property
+    def run(self) -> str:
+        """One start of the query."""
+        return str(self.execution.runId().toString())
+
+    @property
+    def name(self) -> str | None:
+        name: str | None = self.execution.name()
+        return name
+
+    @property
+    def plan(self) -> Any:
+        """What it does, with its sources as leaves, and without the sink on top."""
+        plan = self.execution.logicalPlan()
+        return plan.children().apply(0) if plan.nodeName().startswith(_SINK) else plan
+
+    def sources(self) -> tuple[Source, ...]:
+        """Its sources, in the order of the offset log."""
+        streams = self.execution.sources()
+        options = {}
+        for scan in _scans(self.plan):
+            options[scan.stream().toString()] = dict(scan.relation().options().asCaseSensitiveMap())
+        found = []
+        for at in range(streams.size()):
+            stream = streams.apply(at)
+            if stream.getClass().getSimpleName() != _KAFKA_STREAM:
+                raise refusals.query(
+                    f"it reads from {stream.toString()}, and only Kafka has offsets that can be read again"
+                )
+            found.append(Source(stream, options.get(stream.toString(), {})))
+        for source in found:
+            _keeps_all(source)
+        return tuple(found)
+
+    def spans(self, batch: int, sources: tuple[Source, ...]) -> tuple[Span, ...]:
+        """Where each source began and ends in this batch. One that has not brought anything yet has an empty one."""
+        ends, starts = self._logged(batch), self._logged(batch - 1) if batch else None
+        if ends is None or (batch and starts is None):
+            raise refusals.query(
+                f"the checkpoint {self.execution.resolvedCheckpointRoot()} does not say where batch {batch} begins and ends",
+                "start the query with a new checkpoint, at the ledger's position (`starting_offsets`)",
+            )
+        spans = []
+        for at, source in enumerate(sources):
+            end = ends.apply(at)
+            if not end.isDefined():
+                spans.append(Span("{}", "{}"))
+                continue
+            start = starts.apply(at) if starts is not None else None
+            begun = start.get() if start is not None and start.isDefined() else source.stream.initialOffset()
+            spans.append(Span(begun.json(), end.get().json()))
+        return tuple(spans)
+
+    def _logged(self, batch: int) -> Any | None:
+        found = self.execution.offsetLog().get(batch)
+        return found.get().offsets() if found.isDefined() else None
+
+
+def running_query(frame: DataFrame) -> RunningQuery:
+    """The query whose micro-batch this is."""
+    jdf = getattr(frame, "_jdf", None)
+    if jdf is None:
+        raise refusals.query("it runs through Spark Connect, where the query's own offset log cannot be reached")
+    context = frame.sparkSession.sparkContext
+    told = context.getLocalProperty(_QUERY_ID)
+    jvm: Any = context._jvm
+    found = None
+    if told:
+        active = jdf.sparkSession().sharedState().activeStreamingQueries()
+        found = active.get(jvm.java.util.UUID.fromString(told))
+    if found is None:
+        raise refusals.query(
+            "it is not known to Spark", "pass `exactly_once(…)` to `writeStream.foreachBatch`, and start the query"
+        )
+    return RunningQuery(found, jvm)
+
+
+def _keeps_all(source: Source) -> None:
+    loses = next((value for name, value in source.options.items() if name.lower() == "failondataloss"), "true")
+    if loses.lower() == "false":
+        raise refusals.query(
+            "with failOnDataLoss=false Spark skips what was deleted before it was read, and says nothing",
+            "leave failOnDataLoss at its default",
+        )
+
+
+def _scans(plan: Any) -> list[Any]:
+    if plan.nodeName() == _SCAN:
+        return [plan]
+    children = plan.children()
+    return [scan for at in range(children.size()) for scan in _scans(children.apply(at))]
+
+
+@dataclass(frozen=True)
+class Brokers:
+    """What the brokers of one source say: which cluster, which topics. Asked with the source's own options."""
+
+    cluster_id: str
+    topic_ids: Mapping[str, str]
+    partitions: tuple[Partition, ...]
+
+
+def ask_brokers(jvm: Any, client: Mapping[str, str], topics: tuple[str, ...]) -> Brokers:
+    """Through the Kafka client that Spark itself uses, so that whatever lets Spark in lets landonce in."""
+    properties = jvm.java.util.HashMap()
+    for name, value in client.items():
+        properties.put(name, value)
+    listed = jvm.java.util.ArrayList()
+    for topic in topics:
+        listed.add(topic)
+    seconds = jvm.java.util.concurrent.TimeUnit.SECONDS
+    try:
+        admin = jvm.org.apache.kafka.clients.admin.Admin.create(properties)
+        try:
+            cluster = admin.describeCluster().clusterId().get(_SECONDS, seconds)
+            described = admin.describeTopics(listed).allTopicNames().get(_SECONDS, seconds)
+        finally:
+            admin.close()
+    except Py4JJavaError as error:
+        raise _named(error, topics) from None
+    except Py4JError as error:
+        raise refusals.query(f"Kafka's client cannot be reached in the JVM: {redact(str(error)[:300])}") from None
+    ids = {topic: _as_librdkafka(described.get(topic).topicId().toString()) for topic in topics}
+    partitions = [
+        Partition(topic, int(described.get(topic).partitions().get(at).partition()))
+        for topic in topics
+        for at in range(described.get(topic).partitions().size())
+    ]
+    return Brokers(str(cluster), ids, tuple(sorted(partitions)))
+
+
+def _as_librdkafka(topic_id: str) -> str:
+    """Java writes ids in the alphabet for URLs, librdkafka in the plain one; the ledger knows them as librdkafka does."""
+    return topic_id.replace("-", "+").replace("_", "/")
+
+
+def _named(error: Py4JJavaError, topics: tuple[str, ...]) -> Exception:
+    said = redact(str(error.java_exception.toString())[:300])
+    if "UnknownTopicOrPartition" in said:
+        return TopicMissing(
+            f"of the topics {', '.join(topics)}, one is not there: {said}",
+            safe="Nothing was written.",
+            command="create the topic, or correct the query's source",
+        )
+    return SourceUnavailable(f"Kafka did not say which cluster and topics these are: {said}")

@@ -1,0 +1,79 @@
+"""What a query may write to, as a user names it. Picklable, and quiet about passwords."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from landonce.config import secrets
+from landonce.config.model import Sql
+from landonce.errors import ConfigError
+from landonce.write.clickhouse import ClickHouseSink
+from landonce.write.sql import SqlSink
+from landonce.write.sql.databases import parsed
+
+
+@dataclass(frozen=True)
+class ClickHouseTable:
+    """A table in ClickHouse that keeps coordinates."""
+
+    url: str = field(repr=False)
+    table: str
+    create: bool = False
+    order_by: str | None = None
+    partition_by: str | None = None
+    deadline: float = 15.0
+    cluster: str = ""
+    settings: Mapping[str, object] = field(default_factory=dict, repr=False, hash=False)
+
+    def named(self, name: str) -> ClickHouseSink:
+        return ClickHouseSink(self.url, self.table, name, cluster=self.cluster, settings=self.settings)
+
+
+@dataclass(frozen=True)
+class SqlTable:
+    """A table in an SQL database, which also keeps the ledger."""
+
+    url: str = field(repr=False)
+    table: str
+    create: bool = False
+
+    def named(self, name: str) -> SqlSink:
+        return SqlSink(self.url, self.table, name)
+
+
+Sink = ClickHouseTable | SqlTable
+
+
+def clickhouse(
+    url: str,
+    table: str,
+    *,
+    create: bool = False,
+    order_by: str | None = None,
+    partition_by: str | None = None,
+    deadline: float = 15.0,
+    cluster: str = "",
+    settings: Mapping[str, object] | None = None,
+) -> ClickHouseTable:
+    """A table in ClickHouse, for `exactly_once`. `deadline`: how many seconds an insert has before ClickHouse refuses it."""
+    if not 1 <= deadline <= 3600:
+        raise ConfigError(f"deadline: between 1 and 3600 seconds, not {deadline}.")
+    secrets.remember_url(url)
+    made = ClickHouseTable(url, table, create, order_by, partition_by, deadline, cluster, dict(settings or {}))
+    made.named("check")
+    return made
+
+
+def sql(url: str, table: str, *, create: bool = False) -> SqlTable:
+    """A table in PostgreSQL, SQLite, MySQL, MariaDB or YDB, for `exactly_once`. Rows are added to it.
+
+    A relative path of a SQLite file is taken from the current folder.
+    """
+    told = Sql(url=SecretStr(url), table=table).beside(Path.cwd())
+    made = SqlTable(told.url.get_secret_value(), table, create)
+    parsed(made.url)
+    return made

@@ -1,0 +1,137 @@
+"""Real queries of a user's own: Spark's Kafka source, a stateless transformation, and `exactly_once` at the end.
+
+The judge reads the target with plain SQL over a connection of its own, and compares coordinates as a multiset.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Message, Producer
+from pyspark.sql import DataFrame, SparkSession
+
+import landonce
+from landonce.query.once import ExactlyOnce
+from landonce.query.sinks import Sink
+
+PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
+Coordinate = tuple[str, int, int]
+Make = Callable[[DataFrame], DataFrame]
+
+
+def open_session(master: str = "local[2]", **conf: str) -> SparkSession:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.master(master).config("spark.jars.packages", PACKAGE)
+    builder = builder.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
+    builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    return session
+
+
+def plain(frame: DataFrame) -> DataFrame:
+    """What users write: JSON, some of it filtered away, coordinates kept."""
+    parsed = frame.selectExpr(
+        "topic", "partition", "offset", "from_json(CAST(value AS STRING), 'id BIGINT, word STRING') r"
+    )
+    return parsed.selectExpr("topic", "partition", "offset", "r.id", "r.word").where("word <> 'skip'")
+
+
+@dataclass
+class Site:
+    """One query: its topics, its sink, its ledger, its checkpoint."""
+
+    spark: SparkSession
+    bootstrap: str
+    topics: tuple[str, ...]
+    folder: Path
+    sink: Sink
+    ask: Callable[[], list[Coordinate]]
+    """All coordinates of the target."""
+    ledger: str | None = None
+    name: str = "q"
+    produced: list[tuple[Coordinate, str]] = field(default_factory=list)
+    block_rows: int = 100_000
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "checkpoint"
+
+    def produce(self, count: int, *, topic: str = "", partitions: int = 2, word: Callable[[int], str] = str) -> None:
+        """Records in every partition in turn."""
+        producer = Producer({"bootstrap.servers": self.bootstrap, "acks": "all"})
+
+        def note(value: str) -> Callable[[Any, Message], None]:
+            def delivered(error: Any, message: Message) -> None:
+                assert error is None, error
+                self.produced.append(((message.topic(), message.partition(), message.offset()), value))
+
+            return delivered
+
+        for number in range(count):
+            told = word(number)
+            value = json.dumps({"id": number, "word": told})
+            producer.produce(
+                topic or self.topics[0], value.encode(), partition=number % partitions, on_delivery=note(told)
+            )
+        assert producer.flush(60) == 0
+
+    def once(self, **told: Any) -> ExactlyOnce:
+        return landonce.exactly_once(
+            self.sink, self.ledger, **{"name": self.name, "block_rows": self.block_rows, **told}
+        )
+
+    def stream(self, *, per_trigger: int | None = None, start: str = "earliest", **options: str) -> DataFrame:
+        reader = (
+            self.spark.readStream.format("kafka")
+            .option("kafka.bootstrap.servers", self.bootstrap)
+            .option("subscribe", ",".join(self.topics))
+            .option("startingOffsets", start)
+        )
+        if per_trigger is not None:
+            reader = reader.option("maxOffsetsPerTrigger", per_trigger)
+        for name, value in options.items():
+            reader = reader.option(name, value)
+        return reader.load()
+
+    def run(self, deliver: Callable[[DataFrame, int], None] | None = None, make: Make = plain, **source: Any) -> None:
+        """The query, until what is there is done; raises what ended it."""
+        frame = make(self.stream(**source))
+        query = (
+            frame.writeStream.foreachBatch(deliver or self.once())
+            .option("checkpointLocation", str(self.checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    def lose_checkpoint(self) -> None:
+        shutil.rmtree(self.checkpoint)
+
+    def forget_last_commit(self) -> None:
+        """As if Spark had died before it wrote that the last batch is done."""
+        commits = self.checkpoint / "commits"
+        last = max((each for each in commits.iterdir() if each.name.isdigit()), key=lambda each: int(each.name))
+        last.unlink()
+        (commits / f".{last.name}.crc").unlink(missing_ok=True)
+
+    def due(self, keep: Callable[[str], bool] = lambda word: word != "skip") -> Counter[Coordinate]:
+        return Counter(coordinate for coordinate, word in self.produced if keep(word))
+
+    def exact(self, keep: Callable[[str], bool] = lambda word: word != "skip") -> None:
+        """0 missing, 0 twice."""
+        found, due = Counter(self.ask()), self.due(keep)
+        assert found - due == Counter(), f"too many: {found - due}"
+        assert due - found == Counter(), f"missing: {due - found}"

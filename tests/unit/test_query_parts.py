@@ -1,0 +1,140 @@
+"""Offsets, names, rows and refusals of a query, without Spark and without servers."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import landonce
+from landonce import errors
+from landonce.plan.ranges import Partition, Range
+from landonce.query.examine import coordinates_of
+from landonce.query.fit import declared, refuse_misfits
+from landonce.query.offsets import Span, ranges_of, starting_offsets, topics_of
+from landonce.query.rows import numbers, ordered
+from landonce.read.schema import Field, Schema
+
+T = Partition("t", 0)
+
+
+def span(start: object, end: object) -> Span:
+    return Span(json.dumps(start), json.dumps(end))
+
+
+class TestOffsets:
+    def test_a_range_lies_between_two_entries_and_an_empty_one_is_none(self) -> None:
+        found = ranges_of([span({"t": {"0": 3, "1": 5}}, {"t": {"0": 9, "1": 5}}), span({}, {"u": {"7": 2}})])
+        assert found == (Range(T, 3, 9), Range(Partition("u", 7), 0, 2))
+
+    def test_a_partition_that_went_back_is_refused(self) -> None:
+        with pytest.raises(errors.QueryRefused, match="went back from offset 3 to 2"):
+            ranges_of([span({"t": {"0": 3}}, {"t": {"0": 2}})])
+
+    def test_a_topic_of_two_sources_is_refused(self) -> None:
+        both = [span({}, {"t": {"0": 2}}), span({}, {"t": {"1": 2}})]
+        with pytest.raises(errors.QueryRefused, match="two of its sources read topic 't'"):
+            topics_of(both)
+        with pytest.raises(errors.QueryRefused, match="two of its sources read topic 't'"):
+            ranges_of([both[0], both[0]])
+
+    @pytest.mark.parametrize("text", ["7", '{"logOffset":0}', "[]", "-"])
+    def test_offsets_of_another_source_are_refused(self, text: str) -> None:
+        with pytest.raises(errors.QueryRefused, match="not those of Kafka"):
+            ranges_of([Span("{}", text)])
+
+    def test_a_new_checkpoint_starts_at_the_ledger_and_unknown_partitions_at_their_beginning(self) -> None:
+        text = starting_offsets({T: 7}, [Partition("t", 1), T])
+        assert json.loads(text) == {"t": {"0": 7, "1": -2}}
+
+
+class TestRows:
+    def table(self, *offsets: int) -> pa.Table:
+        count = len(offsets)
+        return pa.table(
+            {
+                "_topic": ["t"] * count,
+                "_partition": pa.array([0] * count, pa.int32()),
+                "_offset": pa.array(offsets, pa.int64()),
+                "id": [str(at) for at in offsets],
+            }
+        )
+
+    def test_rows_of_a_block_are_in_order_whatever_order_they_came_in(self) -> None:
+        assert ordered(self.table(5, 3, 9), {}).equals(ordered(self.table(9, 5, 3), {}))
+        assert ordered(self.table(5, 3, 9), {}).column("id").to_pylist() == ["3", "5", "9"]
+
+    def test_a_rebased_topic_lands_under_its_label(self) -> None:
+        assert ordered(self.table(5, 3), {"t": "t@2"}).column("_topic").to_pylist() == ["t@2", "t@2"]
+
+    def test_a_coordinate_that_comes_twice_is_refused(self) -> None:
+        with pytest.raises(errors.QueryRefused, match=r"t\[0\], offset 5 comes more than once"):
+            ordered(self.table(5, 3, 5), {})
+
+    def test_no_rows_are_no_rows(self) -> None:
+        assert ordered(self.table().cast(self.table(1).schema), {}).num_rows == 0
+
+    @pytest.mark.parametrize("count", [1, 2, 7, 64])
+    def test_each_block_has_a_number_of_its_own(self, count: int) -> None:
+        assert len(set(numbers(count))) == count
+
+
+class TestColumns:
+    def test_coordinates_go_by_two_sets_of_names(self) -> None:
+        assert coordinates_of(["id", "offset", "topic", "partition"]) == ("topic", "partition", "offset")
+        assert coordinates_of(["topic", "_topic", "_partition", "_offset", "partition", "offset"])[0] == "_topic"
+        with pytest.raises(errors.QueryRefused, match="have no coordinates: they need topic, partition, offset"):
+            coordinates_of(["topic", "_partition", "offset"])
+
+    def test_what_the_table_does_not_take_is_named(self) -> None:
+        target = Schema((Field("id", pa.int64(), required=True), Field("word", pa.string())))
+        refuse_misfits(pa.schema([("_topic", pa.string()), ("id", pa.int32())]), target, "t")
+        with pytest.raises(errors.QueryRefused, match="t has no column 'key', 'value'; it has id, word"):
+            refuse_misfits(pa.schema([("key", pa.binary()), ("value", pa.binary())]), target, "t")
+        with pytest.raises(errors.QueryRefused, match="lack id, which t requires"):
+            refuse_misfits(pa.schema([("word", pa.string())]), target, "t")
+        with pytest.raises(errors.QueryRefused, match="column 'id' is of type list"):
+            refuse_misfits(pa.schema([("id", pa.list_(pa.int64()))]), target, "t")
+
+    def test_rows_that_are_nothing_but_coordinates_make_no_table(self) -> None:
+        with pytest.raises(errors.QueryRefused, match="nothing but coordinates"):
+            declared(pa.schema([("_topic", pa.string())]))
+
+
+class TestNames:
+    def test_sinks_travel_and_do_not_show_passwords(self) -> None:
+        for made in (
+            landonce.sql("postgresql://u:s3cret-pw@h/db", "t"),
+            landonce.clickhouse("http://u:s3cret-pw@h:8123/db", "t", settings={"a": 1}),
+        ):
+            assert pickle.loads(pickle.dumps(made)) == made
+            assert "s3cret-pw" not in repr(made)
+
+    def test_a_relative_file_is_one_of_this_folder(self, in_folder: Path) -> None:
+        assert landonce.sql("sqlite:///shop.db", "t").url == f"sqlite:///{in_folder / 'shop.db'}"
+
+    def test_what_cannot_be_is_refused_at_once(self, tmp_path: Path) -> None:
+        sql, house = landonce.sql(f"sqlite:///{tmp_path / 'db'}", "t"), landonce.clickhouse("http://h:8123/db", "t")
+        with pytest.raises(errors.ConfigError, match="kept in the target database"):
+            landonce.exactly_once(sql, "sqlite:///ledger")
+        with pytest.raises(errors.ConfigError, match="say where the position is kept"):
+            landonce.exactly_once(house)
+        with pytest.raises(errors.ConfigError, match="name one, `sqlite` or `postgres`"):
+            landonce.exactly_once(house, {"redis": "x"})
+        with pytest.raises(errors.ConfigError, match="must be 1 to 100 letters"):
+            landonce.exactly_once(sql, name="no spaces")
+        with pytest.raises(errors.ConfigError, match="block_rows"):
+            landonce.exactly_once(sql, block_rows=0)
+        with pytest.raises(errors.ConfigError, match="is not one that a query can be delivered to"):
+            landonce.exactly_once("clicks", name="q")  # type: ignore[arg-type]
+        with pytest.raises(errors.ConfigError, match="between 1 and 3600"):
+            landonce.clickhouse("http://h:8123/db", "t", deadline=0.1)
+        with pytest.raises(errors.ConfigError, match="not to 'oracle'"):
+            landonce.sql("oracle://h/db", "t")
+        with pytest.raises(errors.ConfigError, match="`starting_offsets` needs it"):
+            landonce.exactly_once(sql).starting_offsets("h:9092", ["t"])
+        with pytest.raises(errors.ConfigError, match="drop or error, not 'skip'"):
+            landonce.exactly_once(sql, on_rewind="skip")  # type: ignore[arg-type]

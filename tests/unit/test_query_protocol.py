@@ -1,0 +1,407 @@
+"""The step machine of a query, in a small world of its own: every cut, every crash, every start after it.
+
+The world holds a ledger and a target. A driver may die before or after every effect, a write may land and not be answered,
+and Spark may come back with any range. Whatever happens, no record stands twice, and whoever goes on where the ledger stands
+brings all of them in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from landonce import errors
+from landonce.plan.blocks import Block, Kind, Plan
+from landonce.plan.cases import OnRewind
+from landonce.plan.ranges import Partition, Range
+from landonce.query import protocol
+from landonce.query.judging import Incoming
+from landonce.query.protocol import Clock, Found, Resolve, Settings
+from landonce.record import ledger as states
+from landonce.record.ledger import LedgerState, Position, Totals
+from landonce.run.protocol import Await, Kill, Write
+from landonce.run.steps import Acquire, Change, Look, Stop
+from landonce.write.receipt import BlockResult, Fate, Receipt
+from landonce.write.settle import Mode
+from landonce.write.target import TargetView
+
+P, Q = Partition("t", 0), Partition("t", 1)
+END = 3
+
+
+@dataclass
+class World:
+    """A ledger and a target, and what the target can do."""
+
+    deadlines: bool = True
+    can_probe: bool = True
+    state: LedgerState = field(default_factory=lambda: LedgerState("p", "lineage"))
+    held: Counter[tuple[Partition, int]] = field(default_factory=Counter)
+    look_first: bool = True
+    """A worker that resolves looks before it writes."""
+
+    def copy(self) -> World:
+        return replace(self, held=self.held.copy())
+
+    def key(self) -> object:
+        state = self.state
+        return (state.positions, state.pending, state.batch, tuple(sorted(self.held.items())))
+
+    def rows(self, block: Block) -> list[tuple[Partition, int]]:
+        (each,) = block.ranges
+        return [(each.partition, at) for at in range(each.first, each.end)]
+
+    def there(self, block: Block) -> bool:
+        return any(self.held[row] for row in self.rows(block))
+
+    def land(self, block: Block, mode: Mode) -> None:
+        if mode is Mode.RESOLVE and self.look_first and self.there(block):
+            return
+        self.held.update(self.rows(block))
+
+    @property
+    def exact(self) -> bool:
+        return all(count == 1 for count in self.held.values())
+
+
+class Died(Exception):
+    pass
+
+
+@dataclass
+class Crash:
+    """In the effect with this number: a change of the ledger is made and not heard of, of a write some blocks landed."""
+
+    at: int
+    landed: int = 0
+
+
+def incoming(*ranges: Range) -> Incoming:
+    return Incoming(tuple(sorted(ranges)), "cluster", (("t", "id"),))
+
+
+def deliver(world: World, came: Incoming, crash: Crash | None = None, fingerprint: str = "f") -> list[protocol.Effect]:
+    """One run of the query with one micro-batch, and what it did."""
+    done: list[protocol.Effect] = []
+    settings = Settings(
+        "table",
+        fingerprint,
+        2,
+        deadlines=world.deadlines,
+        can_probe=world.can_probe,
+    )
+    driver, effect = protocol.begin(settings, came)
+    for number in itertools.count():
+        if isinstance(effect, Stop):
+            return done
+        done.append(effect)
+        if crash is not None and crash.at == number:
+            die(world, effect, crash)
+        reply = perform(world, effect)
+        driver, effect = protocol.advance(driver, reply)
+    raise AssertionError
+
+
+def die(world: World, effect: protocol.Effect, crash: Crash) -> None:
+    if isinstance(effect, Write):
+        for index in effect.indexes[: crash.landed]:
+            world.land(effect.plan.blocks[index], effect.mode)
+    elif isinstance(effect, Change | Acquire):
+        perform(world, effect)
+    raise Died
+
+
+def perform(world: World, effect: protocol.Effect) -> protocol.Reply:
+    if isinstance(effect, Acquire):
+        world.state = states.taken(world.state, f"owner{world.state.epoch}")
+        return world.state
+    if isinstance(effect, Change):
+        assert effect.old == world.state
+        world.state = effect.new
+        return world.state
+    if isinstance(effect, Clock | Kill):
+        return 1000
+    if isinstance(effect, Await):
+        return None
+    if isinstance(effect, Look):
+        ends = {}
+        for partition, floor in effect.floors:
+            found = [at for (where, at), count in world.held.items() if where == partition and at >= floor and count]
+            if found:
+                ends[partition] = max(found) + 1
+        return TargetView(tuple(ends.items()))
+    if isinstance(effect, Resolve):
+        return tuple(Found(index, world.there(effect.plan.blocks[index]), Totals(landed=1)) for index in effect.indexes)
+    assert isinstance(effect, Write)
+    results = []
+    for index in effect.indexes:
+        block = effect.plan.blocks[index]
+        world.land(block, effect.mode)
+        results.append(
+            BlockResult(index, Fate.LANDED, Receipt(read=len(world.rows(block)), landed=len(world.rows(block))))
+        )
+    return tuple(results)
+
+
+def cuts(partition: Partition) -> list[Range | None]:
+    return [None, *(Range(partition, a, b) for a in range(END) for b in range(a + 1, END + 1))]
+
+
+def crashes(world: World, came: Incoming) -> Iterator[Crash | None]:
+    """Every place where a run can die: each effect, and of a write after each of its blocks."""
+    yield None
+    with contextlib.suppress(errors.LandonceError):
+        for at, effect in enumerate(deliver(world.copy(), came)):
+            blocks = len(effect.indexes) if isinstance(effect, Write) else 0
+            yield from (Crash(at, landed) for landed in range(blocks + 1))
+
+
+def finish(world: World) -> None:
+    """Starts where the ledger stands, as `starting_offsets` says, and brings everything in."""
+    committed = world.state.committed()
+    ranges = [Range(each, at, END) for each, at in committed.items() if at < END]
+    if ranges or world.state.pending is not None:
+        deliver(world, incoming(*ranges))
+    firsts = {each: position.first for each, position in world.state.positions}
+    wanted = {(each, at) for each, first in firsts.items() for at in range(first, END)}
+    assert world.exact
+    assert set(world.held) >= wanted, (world.state, world.held)
+
+
+def batches() -> list[tuple[Range, ...]]:
+    return [tuple(filter(None, each)) for each in itertools.product(cuts(P), (None, Range(Q, 0, 2))) if any(each)]
+
+
+def explore(start: World, depth: int = 2) -> int:
+    """All that can follow, one micro-batch after the other."""
+    seen, worlds = {start.key()}, [start]
+    for _ in range(depth):
+        following = []
+        for world, ranges in itertools.product(worlds, batches()):
+            came = incoming(*ranges)
+            for crash in crashes(world, came):
+                later = world.copy()
+                try:
+                    deliver(later, came, crash)
+                except Died:
+                    pass
+                except (errors.GapRefused, errors.RewindRefused, errors.OutcomeUnknown, errors.TargetAhead):
+                    assert later.held == world.held, "refused, and written all the same"
+                assert later.exact, (world.state, came, crash, later.held)
+                if later.key() not in seen:
+                    seen.add(later.key())
+                    following.append(later)
+                    finish(later.copy())
+        worlds = following
+    return len(seen)
+
+
+@pytest.mark.parametrize("deadlines", [True, False], ids=["deduplicating", "transactional"])
+def test_no_cut_and_no_crash_duplicates_or_loses(deadlines: bool) -> None:
+    assert explore(World(deadlines=deadlines)) > 60
+
+
+def test_a_worker_that_does_not_look_is_caught() -> None:
+    with pytest.raises(AssertionError):
+        explore(World(look_first=False))
+
+
+def test_a_probe_that_says_landed_too_often_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(World, "there", lambda _self, _block: True)
+    with pytest.raises(AssertionError):
+        explore(World())
+
+
+def test_a_range_that_is_not_judged_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "refuse_early", lambda *_: None)
+    with pytest.raises(AssertionError):
+        explore(World())
+
+
+# One case after the other, by name.
+
+
+def at(*positions: tuple[Partition, int, int], pending: tuple[Range, ...] = (), fingerprint: str = "f") -> World:
+    """A pipeline that stands there, and what is pending."""
+    state = states.taken(LedgerState("p", "lineage"), "first")
+    state = states.bound(state, "cluster", {"t": "id"}, {})
+    told = tuple((partition, Position(first, committed)) for partition, first, committed in positions)
+    state = replace(state, positions=told, batch=1)
+    if pending:
+        blocks = tuple(Block((each,), "table", number=number) for number, each in enumerate(pending))
+        state = states.prepared(state, Plan(2, blocks, fingerprint, 5))
+    world = World(state=state)
+    for partition, first, committed in positions:
+        world.held.update((partition, offset) for offset in range(first, committed))
+    return world
+
+
+def steps(world: World, came: Incoming, **told: object) -> list[str]:
+    taken: list[str] = []
+    settings = Settings("table", "f", 100, **told)
+    driver, effect = protocol.begin(settings, came)
+    while not isinstance(effect, Stop):
+        taken.append(effect.step.value)
+        driver, effect = protocol.advance(driver, perform(world, effect))
+    return taken
+
+
+RECOVERED = ["acquire", "await", "kill", "rearm", "write", "record"]
+
+
+def test_the_same_range_again_is_dropped_when_it_landed() -> None:
+    world = at((P, 0, 10))
+    assert steps(world, incoming(Range(P, 5, 10))) == ["acquire", "kill", "look"]
+    assert world.exact
+    assert len(world.held) == 10
+
+
+def test_the_same_range_again_is_written_again_when_it_was_pending() -> None:
+    world = at((P, 0, 5), pending=(Range(P, 5, 10),))
+    before = world.state.pending
+    assert before is not None
+    assert steps(world, incoming(Range(P, 5, 10))) == [*RECOVERED, "kill", "look"]
+    assert world.state.committed() == {P: 10}
+
+
+def test_an_overlapping_range_is_written_again_and_goes_on() -> None:
+    world = at((P, 0, 5), pending=(Range(P, 5, 10),))
+    taken = steps(world, incoming(Range(P, 0, 12)))
+    assert taken == [*RECOVERED, "kill", "look", "survey", "prepare", "write", "record"]
+    assert world.exact
+    assert len(world.held) == 12
+
+
+@pytest.mark.parametrize("landed", [True, False])
+@pytest.mark.parametrize("came", [Range(P, 5, 8), Range(P, 3, 8)])
+def test_a_contained_range_is_resolved(came: Range, landed: bool) -> None:
+    world = at((P, 0, 5), pending=(Range(P, 5, 10),))
+    if landed:
+        world.held.update((P, offset) for offset in range(5, 10))
+    assert "resolve" in steps(world, incoming(came))
+    assert world.state.committed() == {P: 10 if landed else 8}
+    assert world.exact
+    assert len(world.held) == (10 if landed else 8)
+
+
+def test_a_contained_range_of_a_sink_that_cannot_be_asked_halts() -> None:
+    with pytest.raises(errors.OutcomeUnknown, match=r"t\[0\] \[5, 10\)"):
+        steps(at((P, 0, 5), pending=(Range(P, 5, 10),)), incoming(Range(P, 5, 8)), can_probe=False)
+
+
+def test_a_pending_partition_that_does_not_come_of_a_sink_that_cannot_be_asked_halts() -> None:
+    with pytest.raises(errors.OutcomeUnknown, match="holds nothing of it"):
+        steps(at((P, 0, 5), (Q, 0, 0), pending=(Range(P, 5, 10),)), incoming(Range(Q, 0, 8)), can_probe=False)
+
+
+@pytest.mark.parametrize("came", [Range(P, 7, 12), Range(P, 10, 12)], ids=["crossing", "next"])
+def test_what_comes_behind_a_pending_block_goes_on_if_that_landed(came: Range) -> None:
+    world = at((P, 0, 5), pending=(Range(P, 5, 10),))
+    absent = world.copy()
+    world.held.update((P, offset) for offset in range(5, 10))
+    steps(world, incoming(came))
+    assert world.exact
+    assert len(world.held) == 12
+    with pytest.raises(errors.GapRefused, match=rf"the next offset is 5, and the source goes on at {came.first}"):
+        steps(absent, incoming(came))
+    assert absent.state.pending is not None, "the plan is still there for whoever brings it"
+
+
+def test_a_gap_is_refused_before_another_partition_is_written() -> None:
+    world = at((P, 0, 5), (Q, 0, 5))
+    with pytest.raises(errors.GapRefused):
+        steps(world, incoming(Range(P, 5, 8), Range(Q, 6, 8)))
+    assert len(world.held) == 10
+
+
+def test_a_rewind_is_dropped_or_refused() -> None:
+    world = at((P, 2, 9))
+    assert steps(world, incoming(Range(P, 2, 5))) == ["acquire", "kill", "look"]
+    with pytest.raises(errors.RewindRefused, match="was delivered already"):
+        steps(world, incoming(Range(P, 2, 5)), on_rewind=OnRewind.ERROR)
+    assert steps(world, incoming(Range(P, 5, 9)), on_rewind=OnRewind.ERROR), "a replay of the last range is none"
+
+
+def test_what_lies_before_the_beginning_is_refused() -> None:
+    with pytest.raises(errors.RewindRefused, match="the first one that this pipeline ever covered"):
+        steps(at((P, 2, 9)), incoming(Range(P, 1, 12)))
+    with pytest.raises(errors.RewindRefused, match="the first one that this pipeline ever covered"):
+        steps(at((P, 2, 2)), incoming(Range(P, 1, 12)))
+
+
+def test_another_cluster_or_topic_is_refused() -> None:
+    world = at((P, 0, 5))
+    with pytest.raises(errors.ClusterChanged):
+        steps(world, Incoming((Range(P, 5, 8),), "other", (("t", "id"),)))
+    with pytest.raises(errors.TopicRecreated):
+        steps(world, Incoming((Range(P, 5, 8),), "cluster", (("t", "new"),)))
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_changed_query_does_not_write_an_old_plan_again_but_asks_what_became_of_it(landed: bool) -> None:
+    world = at((P, 0, 5), pending=(Range(P, 5, 10),), fingerprint="old")
+    if landed:
+        world.held.update((P, offset) for offset in range(5, 10))
+    taken = steps(world, incoming(Range(P, 5, 12)))
+    assert taken[:5] == ["acquire", "await", "kill", "resolve", "rearm"]
+    assert world.exact
+    assert len(world.held) == 12
+
+
+def test_a_changed_query_of_a_sink_that_cannot_be_asked_is_refused() -> None:
+    with pytest.raises(errors.PlanChanged):
+        steps(at((P, 0, 5), pending=(Range(P, 5, 10),), fingerprint="old"), incoming(Range(P, 5, 12)), can_probe=False)
+
+
+def test_a_plan_for_another_table_is_refused() -> None:
+    world = at((P, 0, 5), pending=(Range(P, 5, 10),))
+    pending = world.state.pending
+    assert pending is not None
+    blocks = tuple(replace(each, table="elsewhere") for each in pending.blocks)
+    world.state = replace(world.state, pending=replace(pending, blocks=blocks))
+    with pytest.raises(errors.PlanChanged, match="a plan for elsewhere is pending"):
+        steps(world, incoming(Range(P, 5, 12)))
+
+
+def test_a_plan_of_landonce_run_is_refused() -> None:
+    world = at((P, 0, 5), pending=(Range(P, 5, 8), Range(P, 8, 10)))
+    with pytest.raises(errors.PlanChanged, match="landonce run"):
+        steps(world, incoming(Range(P, 5, 12)))
+
+
+def test_a_lost_ledger_compares_what_the_table_holds() -> None:
+    world = World()
+    world.held.update((P, offset) for offset in range(6))
+    settings = Settings("table", "f", 100)
+    driver, effect = protocol.begin(settings, incoming(Range(P, 0, 9)))
+    kinds = []
+    while not isinstance(effect, Stop):
+        if isinstance(effect, Write):
+            kinds.append((effect.plan.kind, effect.mode, str(effect.plan.blocks[0])))
+        driver, effect = protocol.advance(driver, perform(world, effect))
+    assert kinds == [
+        (Kind.RECONCILE, Mode.RESOLVE, "t[0] [0, 6)"),
+        (Kind.DELIVER, Mode.FIRST, "t[0] [6, 9)"),
+    ]
+    assert world.exact
+    assert len(world.held) == 9
+
+
+def test_a_table_that_is_ahead_of_its_own_ledger_is_refused() -> None:
+    world = World(deadlines=False)
+    world.held[P, 3] = 1
+    with pytest.raises(errors.TargetAhead, match="the ledger is at offset 0"):
+        deliver(world, incoming(Range(P, 0, 9)))
+
+
+def test_a_large_batch_is_written_in_several_plans() -> None:
+    world = World()
+    deliver(world, incoming(Range(P, 0, 7), Range(Q, 0, 2)))
+    assert world.state.batch == 4
+    assert world.exact
+    assert len(world.held) == 9
