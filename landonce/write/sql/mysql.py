@@ -8,14 +8,13 @@ import pymysql
 from sqlalchemy.dialects.mysql.pymysql import MySQLDialect_pymysql
 from sqlalchemy.engine.interfaces import DBAPIModule
 
-from landonce.record.mysql import connect_arguments, error_code, mysql_url
+from landonce.record.mysql import connect_arguments, error_code, is_clients_own, mysql_url
 from landonce.write.sql.rows import RowWriter
 from landonce.write.sql.statements import words_of
 from landonce.write.sql.writer import Trouble
 
 _PASSING = {1205, 1213, 1040, 1053, 1180, 1290, 1317, 3024}
 _DUPLICATE = 1062
-_CLIENTS_OWN = 2000
 _LONGEST = 4 * 2**20
 """Bytes of one statement."""
 
@@ -43,7 +42,7 @@ class MySqlWriter(RowWriter):
 
     def _trouble(self, error: Exception) -> Trouble:
         code = error_code(error)
-        lost = code is None or code == 0 or code >= _CLIENTS_OWN
+        lost = isinstance(error, (pymysql.OperationalError, pymysql.InterfaceError)) and is_clients_own(code)
         return Trouble(
             str(error.args[-1] if error.args else error),
             passing=lost or code in _PASSING,

@@ -44,8 +44,11 @@ _DURABLE = (
     "ELSE current_setting('synchronous_commit') END, false), "
     f"set_config('lock_timeout', '{_LOCK}', false), set_config('idle_in_transaction_session_timeout', '{_IDLE}', false)"
 )
-_PASSING = ("08", "40", "53", "55", "57", "58", "25006", "72")
-"""Connections, serialization and deadlocks, resources, locks, an operator's hand, the system, a standby."""
+_PASSING = ("08", "40", "53", "55", "57", "58", "25006", "25P03", "25P04", "72")
+"""Connections, serialization and deadlocks, resources, locks, an operator's hand, the system, a standby, and a session that
+stood still in its transaction for too long."""
+_ENDED = ("08", "57P0", "25P03", "25P04")
+"""The session is over, so what was sent last may not have been looked at."""
 
 
 class PostgresWriter(BlockWriter):
@@ -158,7 +161,7 @@ def trouble_of(error: adbc_driver_manager.Error) -> Trouble:
     state = error.sqlstate or ""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = lines[0] if lines else type(error).__name__
-    over = not state or state.startswith(("08", "57P0"))
+    over = not state or state.startswith(_ENDED)
     return Trouble(
         said,
         passing=not state or state.startswith(_PASSING),

@@ -29,6 +29,11 @@ from landonce.read.schema import Field, is_uuid
 
 _DAY = 86_400
 _MICROSECONDS = 10**6
+_POSTGRES_DATE = (-2_440_588, 2_145_042_905)
+"""From the 24th of November 4714 BC on, in days."""
+_POSTGRES_MOMENT = (_POSTGRES_DATE[0] * _DAY * _MICROSECONDS, 2**63 - 1)
+_FINITE = ("sqlite", "mysql", "mariadb")
+"""SQLite makes NULL of what is not a number, and MySQL has neither that nor infinity."""
 _MYSQL_DATE = (-354_285, 2_932_896)
 """The years 1000 to 9999, in days."""
 _MYSQL_TIMESTAMP = (1, 2**31 - 1)
@@ -53,9 +58,18 @@ def field_of(name: str, type_: Any, dialect: str, *, required: bool) -> Field:
     if isinstance(type_, sql.String):
         return Field(name, pa.string(), required, longest=type_.length, without_nul=dialect == "postgresql")
     if isinstance(type_, sql.DateTime):
-        utc = bool(getattr(type_, "timezone", False))
-        return Field(name, pa.timestamp("us", tz="UTC" if utc else None), required)
-    return Field(name, _plain(type_, dialect), required)
+        return _moment(name, type_, dialect, required)
+    plain = _plain(type_, dialect)
+    if pt.is_date32(plain) and dialect == "postgresql":
+        return Field(name, plain, required, bounds=_POSTGRES_DATE)
+    return Field(name, plain, required, finite=pt.is_floating(plain) and dialect in _FINITE)
+
+
+def _moment(name: str, type_: Any, dialect: str, required: bool) -> Field:
+    arrow = pa.timestamp("us", tz="UTC" if getattr(type_, "timezone", False) else None)
+    if dialect != "postgresql":
+        return Field(name, arrow, required)
+    return Field(name, arrow, required, bounds=_POSTGRES_MOMENT, digits=getattr(type_, "precision", None))
 
 
 def _plain(type_: Any, dialect: str) -> pa.DataType:
