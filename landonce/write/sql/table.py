@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 from sqlalchemy import Column, Connection, Index, MetaData, Table, and_, func, inspect, or_, select, text
 from sqlalchemy import types as sql
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError, NoSuchTableError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -22,7 +23,7 @@ from landonce.record.database import Database
 from landonce.write.sink import COORDINATES, Finding, Level
 from landonce.write.sql.databases import engine_of, open_database
 from landonce.write.sql.sink import SqlSink
-from landonce.write.sql.types import Unsupported, column_type, field_of, key_type
+from landonce.write.sql.types import Unsupported, column_type, document_of, field_of, key_type
 from landonce.write.target import TargetView
 
 _LONGEST_NAME = 63
@@ -66,28 +67,41 @@ class SqlTable:
         with self.reading() as connection:
             return self._shape(connection)
 
-    def schema(self, declared: Schema | None = None) -> Schema:
-        """What records must hold. A column that need not be told and has a default is left to it, unless it is declared."""
+    def schema(self, declared: Schema | None = None, *, selected: bool = False) -> Schema:
+        """What records must hold. A column that need not be told and has a default is left to it, unless it is declared, and so
+        is one of documents. `selected`: expressions yield the columns, and documents as text."""
         named = declared.by_name() if declared is not None else {}
         fields = []
         for each in self.shape().columns:
-            found = self._field(each, told=each["name"] in named)
+            found = self._field(each, told=named.get(each["name"]), selected=selected)
             if isinstance(found, Field):
                 fields.append(found)
+            elif found is not None and isinstance(each["type"], sql.JSON):
+                raise errors.ConfigError(
+                    f"source.kafka.schema: column {each['name']!r} of {self.sink.table} holds documents; declare what they "
+                    "hold (a STRUCT, an ARRAY, a MAP), or STRING where records hold them as text."
+                )
         return Schema(tuple(fields))
 
-    def _field(self, column: Mapping[str, Any], *, told: bool) -> Field | str | None:
+    def jsonb(self) -> tuple[str, ...]:
+        """The columns that hold documents in PostgreSQL's binary form."""
+        return tuple(each["name"] for each in self.shape().columns if isinstance(each["type"], postgresql.JSONB))
+
+    def _field(self, column: Mapping[str, Any], *, told: Field | None, selected: bool = False) -> Field | str | None:
         """None for what is not written; a reason for what should be, and cannot."""
         name = column["name"]
         if name in self.sink.beside or column.get("computed") is not None or column.get("identity") is not None:
             return None
         required = not column["nullable"]
-        if not told and required and (column.get("default") is not None or column.get("autoincrement") is True):
+        if told is None and required and (column.get("default") is not None or column.get("autoincrement") is True):
             return None
+        held = told.type if told is not None else pa.string() if selected else None
+        if held is not None and (document := document_of(name, column["type"], held, required=required)) is not None:
+            return document
         try:
             return field_of(name, column["type"], self.sink.dialect, required=required)
         except Unsupported as reason:
-            return f"column {name}: {reason}" if required or told else None
+            return f"column {name}: {reason}" if required or told is not None else None
 
     def check(self) -> tuple[Finding, ...]:
         """Whether the table holds the guarantee, and what else is worth knowing."""
@@ -103,8 +117,13 @@ class SqlTable:
                 "; ".join(self._adding(missing)) + ", or say `coordinates: false` (then `verify` cannot audit it)",
             )
         for each in shape.columns:
-            if isinstance(reason := self._field(each, told=False), str):
-                yield Finding(Level.REFUSED, reason, "give the column a default, make it nullable, or change its type")
+            found = self._field(each, told=None)
+            if isinstance(found, str) and not isinstance(each["type"], sql.JSON):
+                yield Finding(Level.REFUSED, found, "give the column a default, make it nullable, or change its type")
+            elif found is None and isinstance(each["type"], sql.JSON):
+                yield Finding(
+                    Level.OK, f"column {each['name']} holds documents: it is written if `source.kafka.schema` names it"
+                )
         if self.sink.key:
             yield from self._key_findings(shape)
         elif self.sink.coordinates and not missing:

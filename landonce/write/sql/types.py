@@ -11,6 +11,7 @@
     BYTEA, BLOB                             binary (base64 in JSON)                     all
     DATE, TIMESTAMP, TIMESTAMPTZ            date32, microseconds, the latter in UTC     all
     UUID, ENUM                              uuid, string of a closed set                PostgreSQL
+    JSON, JSONB, TEXT                       any nested type, as JSON                    all but YDB, where it is declared
 
 A column of another type is left to its default, or refused where it has none. It is never approximated.
 """
@@ -70,6 +71,14 @@ def _moment(name: str, type_: Any, dialect: str, required: bool) -> Field:
     if dialect != "postgresql":
         return Field(name, arrow, required)
     return Field(name, arrow, required, bounds=_POSTGRES_MOMENT, digits=getattr(type_, "precision", None))
+
+
+def document_of(name: str, type_: Any, told: pa.DataType, *, required: bool) -> Field | None:
+    """What a record must hold for a column of documents, or of text that holds one; None for a column that is neither."""
+    if isinstance(type_, sql.JSON) and (pt.is_nested(told) or pt.is_string(told)):
+        return Field(name, told, required)
+    is_text = isinstance(type_, sql.String) and not isinstance(type_, sql.Enum)
+    return Field(name, told, required) if is_text and pt.is_nested(told) else None
 
 
 def _plain(type_: Any, dialect: str) -> pa.DataType:
@@ -139,6 +148,8 @@ def column_type(type_: pa.DataType, dialect: str, name: str) -> sql.TypeEngine[A
         return sql.Numeric(type_.precision, type_.scale)
     if is_uuid(type_) and dialect == "postgresql":
         return postgresql.UUID(as_uuid=False)
+    if pt.is_nested(type_) and dialect != "yql":
+        return sql.JSON().with_variant(postgresql.JSONB(), "postgresql")
     raise _not_here(name, f"{type_} is no type of a column here; `select` parts of it, or make text of it with to_json")
 
 
