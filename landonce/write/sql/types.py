@@ -159,10 +159,10 @@ def _timestamp(type_: pa.TimestampType, name: str) -> sql.TypeEngine[Any]:
     return sql.DateTime(timezone=type_.tz is not None).with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
 
 
-def key_type(dialect: str) -> sql.TypeEngine[Any]:
+def key_type(dialect: str, collation: str = "utf8mb4_bin") -> sql.TypeEngine[Any]:
     """Text that can be part of a key, and in which upper and lower case differ."""
     if dialect in ("mysql", "mariadb"):
-        return mysql.VARCHAR(255, charset="utf8mb4", collation="utf8mb4_bin")
+        return mysql.VARCHAR(255, charset="utf8mb4", collation=collation)
     return sql.Text()
 
 
