@@ -40,6 +40,8 @@ from landonce.write.sql.watch import Patience, Watch
 from landonce.write.sql.writer import Blame, BlockWriter, Trouble
 
 PATIENCE = Patience()
+_PORTION = 8_192
+"""Rows that are encoded at once: while the server takes some, the next are encoded."""
 _CONNECT_SECONDS = 5
 _IDLE = "60s"
 _LOCK = "20s"
@@ -133,7 +135,11 @@ class PostgresWriter(BlockWriter):
     def _copy(self, rows: pa.Table, table: str, *, schema: str | None = None, temporary: bool = False) -> None:
         try:
             self._cursor.adbc_ingest(
-                table, rows, mode="append", db_schema_name=None if temporary else schema, temporary=temporary
+                table,
+                rows.to_reader(_PORTION),
+                mode="append",
+                db_schema_name=None if temporary else schema,
+                temporary=temporary,
             )
         except adbc_driver_manager.Error as error:
             raise trouble_of(error) from None
