@@ -397,6 +397,15 @@ def test_rows_are_changed_by_their_key(keyed: Site) -> None:
     assert found == [(1, "uno", 4), (3, "three", 2), (4, None, 6)]
 
 
+def test_keys_that_differ_in_case_and_spaces_are_different(keyed: Site) -> None:
+    keyed.ask("DROP TABLE events")
+    keyed.made("id STRING NOT NULL, word STRING")
+    told = changes(*((at, "U", at, f"w{at}") for at in range(5)))
+    ids = ["a", "A", "a ", "ä", ""]
+    keyed.settle(keyed.prepared((0, 5)), told.set_column(4, "id", [ids]))
+    assert sorted(keyed.ask("SELECT id, word FROM events")) == sorted((each, f"w{at}") for at, each in enumerate(ids))
+
+
 def test_an_older_change_never_replaces_a_newer_one(keyed: Site) -> None:
     """The blocks of a partition come in order; and if they did not, the coordinates would still tell."""
     state = keyed.prepared((0, 4), (4, 8))
