@@ -101,7 +101,11 @@ def test_the_server_is_killed_in_the_middle_of_a_transaction(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.mark.parametrize("cut", [Cut.ANSWERED, Cut.REQUEST, Cut.LATE], ids=lambda cut: cut.name)
+@pytest.mark.parametrize(
+    "cut",
+    [Cut.ANSWERED, *(pytest.param(each, marks=pytest.mark.long) for each in (Cut.REQUEST, Cut.LATE))],
+    ids=lambda cut: cut.name,
+)
 def test_a_commit_is_cut_after_it_was_sent(
     tmp_path: Path,
     kafka: LocalKafka,
