@@ -17,7 +17,7 @@ from landonce.config.model import Pipeline
 from landonce.run.assemble import open_parts
 from landonce.run.assemble_iceberg import make_iceberg_driver, open_lake
 from landonce.run.observe import BatchReport, Silent
-from landonce.run.protocol import Step
+from landonce.run.steps import Step
 
 
 @dataclass

@@ -9,6 +9,7 @@ from pyiceberg.table import Table
 
 from landonce.config.model import Iceberg
 from landonce.errors import TableUnfit
+from landonce.read.evolution import READERS_OWN
 from landonce.write.iceberg.coordinates import COLUMNS
 from landonce.write.iceberg.names import schema_for
 from landonce.write.iceberg.partitioning import parse_spec, spec_differs, spelled
@@ -16,8 +17,6 @@ from landonce.write.iceberg.shape import fast_path
 from landonce.write.iceberg.types import COORDINATE_TYPES, coordinate_faults
 from landonce.write.sink import Finding, Level
 
-_RESERVED = {"_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"}
-"""Metadata columns of Iceberg's readers: Spark can neither read nor merge nor compact a table that has one itself."""
 _SQL = {"long": "bigint"}
 _AGE = "history.expire.max-snapshot-age-ms"
 _SHORT = 24 * 3_600_000
@@ -99,7 +98,7 @@ def _adding(sql_name: str, schema: TableSchema) -> str:
 
 def _columns(told: Iceberg, table: Table) -> Iterator[Finding]:
     names = table.schema().column_names
-    reserved = sorted(_RESERVED & set(names))
+    reserved = sorted(set(READERS_OWN) & set(names))
     if reserved:
         by_spark = told.changes is not None or bool(fast_path(table, unpartitioned=told.unpartitioned))
         yield Finding(

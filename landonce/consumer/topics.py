@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from landonce.consumer.handler import Stored
@@ -23,6 +23,7 @@ from landonce.errors import (
     TopicRecreated,
 )
 from landonce.plan.ranges import Partition
+from landonce.read.groups import committed
 
 T = TypeVar("T")
 _PATIENCE = 10.0
@@ -109,20 +110,11 @@ class Topics:
         return {each: Extent(ids[each.topic], firsts[each], ends[each]) for each in partitions}
 
     def committed(self, group: str, partitions: Collection[Partition]) -> dict[Partition, int]:
-        """What the group has committed to Kafka, where it has. Asked as a consumer that never joins: librdkafka's own request
-        for a group's offsets ends the process where the group's coordinator is moving."""
-        asked = [TopicPartition(each.topic, each.number) for each in partitions]
-        consumer = Consumer({**self._config, "group.id": group, "enable.auto.commit": False}, logger=None)
+        """What the group has committed to Kafka, where it has."""
         try:
-            told = consumer.committed(asked, timeout=_PATIENCE)
+            return committed(group, partitions, self._config, timeout=_PATIENCE)
         except KafkaException as error:
             raise named(error.args[0]) from None
-        finally:
-            consumer.close()
-        for each in told:
-            if each.error is not None:
-                raise named(each.error, each.topic)
-        return {Partition(each.topic, each.partition): each.offset for each in told if each.offset >= 0}
 
     def _offsets(self, partitions: Collection[Partition], spec: OffsetSpec) -> dict[Partition, int]:
         asked = {TopicPartition(each.topic, each.number): spec for each in partitions}

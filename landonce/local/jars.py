@@ -7,7 +7,6 @@ folder is never seen: it is filled beside its place and renamed into it.
 
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from landonce.errors import LocalStackError
+from landonce.java import java
 
 KAFKA_VERSION = "4.1.1"
 ICEBERG_VERSION = "1.11.0"
@@ -129,7 +129,17 @@ def _resolve_with_ivy(wanted: JarSet, jars: list[Jar], folder: Path) -> None:
     ivy_file, settings = folder.parent / "ivy.xml", folder.parent / "ivysettings.xml"
     ivy_file.write_text(ivy_module(jars))
     settings.write_text(_IVY_SETTINGS)
-    command = [java(), "-jar", str(_ivy_jar()), "-settings", str(settings), "-ivy", str(ivy_file), "-confs", "default"]
+    command = [
+        need_java(),
+        "-jar",
+        str(_ivy_jar()),
+        "-settings",
+        str(settings),
+        "-ivy",
+        str(ivy_file),
+        "-confs",
+        "default",
+    ]
     command += ["-cache", str(folder.parent / "ivy-cache")]
     command += ["-retrieve", f"{folder}/[artifact]-[revision](-[classifier]).[ext]"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -185,10 +195,8 @@ def _ivy_jar() -> Path:
     return _pyspark_jars("ivy")[-1]
 
 
-def java() -> str:
-    """The Java that Spark would take, so that one installation serves both."""
-    home = os.environ.get("JAVA_HOME")
-    found = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
+def need_java() -> str:
+    found = java()
     if found is None:
         raise LocalStackError("no Java found; install it with: apt-get install openjdk-17-jre-headless")
     return found

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from landonce.local.jars import java
+from landonce.local.jars import need_java
 
 HADOOP_AND_LOGS = (
     "hadoop-client-api",
@@ -38,7 +38,7 @@ def write_log4j(folder: Path, levels: Mapping[str, str]) -> None:
 def java_command(class_path: str, *arguments: str) -> list[str]:
     """To be run in the folder that `write_log4j` wrote to."""
     options = ["-XX:-UsePerfData", "-Djava.awt.headless=true", "-Dlog4j2.configurationFile=log4j2.properties"]
-    return [java(), *options, "-cp", class_path, *arguments]
+    return [need_java(), *options, "-cp", class_path, *arguments]
 
 
 def java_environment() -> dict[str, str]:

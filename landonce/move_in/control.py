@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from landonce.errors import SourceUnavailable, TopicMissing
@@ -17,6 +17,7 @@ from landonce.move_in.events import Complete, Written, event_of
 from landonce.move_in.found import refused
 from landonce.plan.ranges import Partition, Range
 from landonce.read.broker import Broker
+from landonce.read.groups import committed
 from landonce.read.records import QUIET, read, source_error
 from landonce.read.source import Extent
 
@@ -48,20 +49,10 @@ class Cluster:
         return Broker(self.servers, self.options)
 
     def _offsets(self, group: str, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """As a consumer that never joins. librdkafka's own request for a group's offsets ends the process where the group's
-        coordinator is moving."""
-        asked = [TopicPartition(each.topic, each.number) for each in sorted(partitions)]
-        consumer = Consumer({**self.consumer, "group.id": group}, logger=None)
         try:
-            told = consumer.committed(asked, timeout=_PATIENCE)
+            return committed(group, partitions, self.consumer, timeout=_PATIENCE)
         except KafkaException as error:
             raise source_error(error.args[0], f"the consumer group {group}") from None
-        finally:
-            consumer.close()
-        for each in told:
-            if each.error is not None:
-                raise source_error(each.error, f"the consumer group {group}")
-        return {Partition(each.topic, each.partition): each.offset for each in told if each.offset >= 0}
 
     def _log(self, admin: AdminClient, control: str, group: str) -> ControlLog:
         extents = self._extents(control)

@@ -11,8 +11,9 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCol
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from landonce.errors import SourceUnavailable, TopicMissing
-from landonce.plan.ranges import Partition
-from landonce.read.records import QUIET, source_error
+from landonce.plan.ranges import Partition, Range
+from landonce.read.peek import record_bytes
+from landonce.read.records import QUIET, consumer_options, source_error
 from landonce.read.source import Extent, SourceView
 
 T = TypeVar("T")
@@ -25,6 +26,7 @@ class Broker:
     def __init__(self, bootstrap_servers: str, options: Mapping[str, Any], *, timeout: float = _PATIENCE) -> None:
         self._admin = AdminClient({**QUIET, **options, "bootstrap.servers": bootstrap_servers})
         self._servers = bootstrap_servers
+        self._options = options
         self._timeout = timeout
 
     def survey(self, topics: Iterable[str]) -> SourceView:
@@ -39,6 +41,10 @@ class Broker:
             topic_ids=tuple(sorted((topic, str(info.topic_id)) for topic, info in described.items())),
             extents=tuple(sorted((each, Extent(starts[each], ends[each])) for each in partitions)),
         )
+
+    def record_bytes(self, ranges: tuple[Range, ...]) -> float | None:
+        """How large the next records of these ranges are, if that is easily seen."""
+        return record_bytes(ranges, consumer_options(self._servers, self._options, "peek"))
 
     def _describe(self, topics: tuple[str, ...]) -> dict[str, Any]:
         futures = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=self._timeout)

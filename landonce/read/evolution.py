@@ -24,13 +24,14 @@ from landonce.read.shapes import BOOLEAN, DOUBLE, LIST, LONG, STRING, STRUCT, Sh
 from landonce.read.structure import BRACE, BRACKET, COMMA, QUOTE, Bytes, Containers, Ints, Structure, scan
 from landonce.read.widths import wider
 
+READERS_OWN = ("_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number")
+"""Metadata columns of Iceberg's readers: Spark can neither read nor merge nor compact a table that has one itself."""
 RESERVED = (
-    *("_topic", "_partition", "_kafka_partition", "_offset", "_op"),
-    *("_file", "_pos", "_deleted", "_spec_id", "_row_id", "_last_updated_sequence_number"),
+    *("_topic", "_kafka_partition", "_offset", "_op"),
+    *READERS_OWN,
     *("_change_type", "_change_ordinal", "_commit_snapshot_id"),
 )
-"""Never made from what a record says: names that the coordinates have, or that Iceberg's readers keep for columns of their
-own. Spark cannot read a table with one of those."""
+"""Never made from what a record says: names that the coordinates have, or that Iceberg's readers keep for columns of their own."""
 _DEEPEST = 32
 _NULL, _CLOSING_BRACKET = ord("n"), ord("]")
 _BOOLEANS = np.array([ord("t"), ord("f")])

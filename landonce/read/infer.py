@@ -17,7 +17,7 @@ from landonce.errors import ConfigError, NothingToInfer
 from landonce.plan.ranges import Range
 from landonce.read.records import read
 from landonce.read.schema import Field, Schema
-from landonce.read.source import SourceView
+from landonce.read.source import SourceView, everything
 
 _SAMPLE = 1_000
 """Records per partition."""
@@ -25,11 +25,7 @@ _SAMPLE = 1_000
 
 def infer(view: SourceView, options: Mapping[str, Any]) -> Schema:
     """The fields of the first records of each partition."""
-    ranges = tuple(
-        Range(partition, extent.start, min(extent.stable_end, extent.start + _SAMPLE))
-        for partition, extent in view.extents
-        if extent.stable_end > extent.start
-    )
+    ranges = tuple(Range(each.partition, each.first, min(each.end, each.first + _SAMPLE)) for each in everything(view))
     values = [value for records in read(ranges, options) for value in records.values.to_pylist()] if ranges else []
     return of_sample([value for value in values if value and value.lstrip()[:1] == b"{"])
 

@@ -79,6 +79,15 @@ def available(ledger: LedgerState, view: SourceView) -> tuple[Range, ...]:
     )
 
 
+def everything(view: SourceView) -> tuple[Range, ...]:
+    """All that is stable, wherever the ledger is."""
+    return tuple(
+        Range(partition, extent.start, extent.stable_end)
+        for partition, extent in view.extents
+        if extent.stable_end > extent.start
+    )
+
+
 def _same_cluster(ledger: LedgerState, view: SourceView) -> None:
     if ledger.cluster_id != view.cluster_id:
         raise errors.ClusterChanged(

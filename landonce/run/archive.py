@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pyspark
+
+from landonce.java import java
 
 _USE = "-XX:SharedArchiveFile={path} -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off"
 _MAKE = "-XX:ArchiveClassesAtExit={path} -Xlog:cds=off -Xlog:cds+dynamic=off"
@@ -72,18 +73,11 @@ def rehearse() -> None:
     gateway.proc.wait(_PATIENCE)
 
 
-def java() -> Path | None:
-    """The Java that Spark takes."""
-    home = os.environ.get("JAVA_HOME")
-    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    return Path(found) if found is not None and Path(found).exists() else None
-
-
 def _path() -> Path | None:
     found = java()
     if found is None or not os.access(sys.prefix, os.W_OK):
         return None
-    real = found.resolve()
+    real = Path(found).resolve()
     of = f"{real} {real.stat().st_mtime_ns} {pyspark.__version__} {pyspark.__file__}"
     return Path(sys.prefix) / "landonce" / f"spark-{hashlib.sha256(of.encode()).hexdigest()[:16]}.jsa"
 

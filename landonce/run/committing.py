@@ -16,7 +16,6 @@ from landonce.record.ledger import Ledger, LedgerState, fenced
 from landonce.record.swap import key
 from landonce.run import snapshots
 from landonce.run.hands import Hands
-from landonce.run.protocol import Step
 from landonce.run.snapshots import (
     CommitTables,
     Committed,
@@ -27,6 +26,7 @@ from landonce.run.snapshots import (
     Settings,
     WriteFiles,
 )
+from landonce.run.steps import Step
 from landonce.write.iceberg.lake import Lake
 from landonce.write.iceberg.ledger import TableLedger
 from landonce.write.iceberg.recipe import FileRecipe, FileTask

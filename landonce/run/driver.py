@@ -17,13 +17,13 @@ from landonce.errors import Fenced, Halt, LandonceError, LedgerUnavailable, Roll
 from landonce.failpoints import reach
 from landonce.plan.ranges import Partition
 from landonce.read.broker import Broker
-from landonce.read.source import Extent, SourceView, available
+from landonce.read.source import Extent, SourceView, available, everything
 from landonce.record import ledger as states
 from landonce.record.ledger import Ledger, LedgerState, Totals
 from landonce.run.hands import Hands
 from landonce.run.observe import BatchReport, Observer
 from landonce.run.pace import Pace
-from landonce.run.protocol import Acquire, Change, Idle, Step, Stop, Survey, Surveyed
+from landonce.run.steps import Acquire, Change, Idle, Step, Stop, Survey, Surveyed
 from landonce.write.receipt import BlockResult, Fate
 
 T = TypeVar("T")
@@ -49,6 +49,7 @@ class Driver:
     _began: float = 0.0
     _troubled: float | None = None
     _lag: int = 0
+    _glimpsed: bool = False
     _source: SourceView | None = None
 
     def run(self) -> Totals:
@@ -125,6 +126,7 @@ class Driver:
             source = self._clipped(source)
         self._source = source
         self._measure_lag()
+        self._glimpse(source)
         return Surveyed(
             source=source,
             target_now=self.hands.now(),
@@ -134,6 +136,16 @@ class Driver:
             stop=self.stopping.is_set(),
             look=self.hands.look_due(),
         )
+
+    def _glimpse(self, source: SourceView) -> None:
+        """Before the first plan of this run: how large the records are. A plan that is pending has its size already."""
+        if not self.pace.guessing or self._held.pending is not None or self._glimpsed:
+            return
+        coming = available(self._held, source) if not self._held.fresh else everything(source)
+        if coming:
+            self._glimpsed = True
+            if (size := self.broker.record_bytes(coming)) is not None:
+                self.pace.glimpsed(size)
 
     def _measure_lag(self) -> None:
         if self._state is not None and self._source is not None:

@@ -11,7 +11,8 @@ from landonce.plan.blocks import token
 from landonce.record.ledger import LedgerState
 from landonce.run import protocol
 from landonce.run.hands import Hands
-from landonce.run.protocol import Commit, Effect, Look, Reply, Settings, Write
+from landonce.run.protocol import Effect, Reply, Settings, Write
+from landonce.run.steps import Commit, Look
 from landonce.write.receipt import BlockResult, Fate
 from landonce.write.recipe import Recipe, Task
 from landonce.write.sink import Target, look_by_name, wait_out

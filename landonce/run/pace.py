@@ -8,16 +8,17 @@ from landonce.config.model import Batch
 from landonce.plan.packing import Limits
 
 _FIRST_GUESS = 64.0 * 1024
-"""Bytes per record before any was seen: far too large, so that the first blocks are far too small.
+"""Bytes per record where none could be glimpsed: far too large, so that the first blocks are far too small.
 
 The first plan is replayed literally whatever happens, so one that does not fit into memory could never be got rid of.
 """
 _SLACK = 3.0
+_ROOM = 2.0
 
 
 @dataclass
 class Pace:
-    """Learns from every batch. Forgets in a crash, which costs nothing but a small first batch."""
+    """Learns from every batch. Forgets in a crash, which costs nothing but another glimpse."""
 
     batch: Batch
     deadline: float
@@ -36,6 +37,11 @@ class Pace:
             parallelism=self.parallelism,
             record_bytes=self.record_bytes,
         )
+
+    def glimpsed(self, record_bytes: float) -> None:
+        """What the first records weigh. Those that follow may be larger, so the first batch is made for twice as much."""
+        if self.guessing:
+            self.record_bytes = record_bytes * _ROOM
 
     def patience(self) -> int:
         """Milliseconds: as configured, or three times the slowest recent write if that is longer."""

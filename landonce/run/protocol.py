@@ -29,37 +29,18 @@ model checker performs them on fakes: both call this, and nothing else decides. 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import Enum
 
 from landonce import errors
 from landonce.plan.blocks import Kind, Plan
-from landonce.plan.packing import Limits, pack, take
-from landonce.plan.ranges import Partition, Range
-from landonce.read.source import SourceView, Start, available, bind
+from landonce.plan.packing import pack
+from landonce.plan.ranges import Range
+from landonce.read.source import Start, bind
 from landonce.record import ledger as states
-from landonce.record.ledger import LedgerState, Totals
+from landonce.record.ledger import LedgerState
+from landonce.run.steps import Acquire, Change, Commit, Idle, Look, Remembering, Step, Stop, Survey, Surveyed
 from landonce.write.receipt import BlockResult, Fate, Receipt
 from landonce.write.settle import Mode
 from landonce.write.target import TargetView, ahead
-
-
-class Step(str, Enum):
-    """The named steps: the same names in logs, metrics, docs and failpoints."""
-
-    ACQUIRE = "acquire"
-    SURVEY = "survey"
-    BIND = "bind"
-    AWAIT = "await"
-    KILL = "kill"
-    REARM = "rearm"
-    LOOK = "look"
-    PREPARE = "prepare"
-    WRITE = "write"
-    OPEN = "open"
-    COMMIT = "commit"
-    RECORD = "record"
-    IDLE = "idle"
-    STOP = "stop"
 
 
 @dataclass(frozen=True)
@@ -70,47 +51,6 @@ class Settings:
     fingerprint: str
     start: Start = Start.EARLIEST
     once: bool = False
-
-
-@dataclass(frozen=True)
-class Acquire:
-    """Take the pipeline. Reply: `LedgerState` with my epoch."""
-
-    step = Step.ACQUIRE
-
-
-@dataclass(frozen=True)
-class Survey:
-    """Look at the brokers and at the target's clock. Reply: `Surveyed`."""
-
-    step = Step.SURVEY
-
-
-@dataclass(frozen=True)
-class Surveyed:
-    """The world at one moment, and how the next batch is to be sized."""
-
-    source: SourceView
-    target_now: int
-    """The target's clock, in milliseconds."""
-    limits: Limits
-    patience: int
-    """Milliseconds from a plan to its deadline."""
-    due: bool = True
-    """The interval is over: a batch is made of whatever is there."""
-    stop: bool = False
-    """Somebody asked the driver to finish."""
-    look: bool = False
-    """It is time to look at the tables again, though nothing was committed to them."""
-
-
-@dataclass(frozen=True)
-class Change:
-    """Swap the ledger's state. Reply: the new `LedgerState`."""
-
-    step: Step
-    old: LedgerState
-    new: LedgerState
 
 
 @dataclass(frozen=True)
@@ -129,14 +69,6 @@ class Kill:
 
 
 @dataclass(frozen=True)
-class Look:
-    """Ask the target what it holds at or above these offsets. Reply: `TargetView`."""
-
-    floors: tuple[tuple[Partition, int], ...]
-    step = Step.LOOK
-
-
-@dataclass(frozen=True)
 class Write:
     """Have the workers write these blocks of the plan. Reply: one `BlockResult` each, in any order."""
 
@@ -146,56 +78,8 @@ class Write:
     step = Step.WRITE
 
 
-@dataclass(frozen=True)
-class Commit:
-    """Make dead letters durable. Reply: None."""
-
-    plan: Plan
-    receipts: tuple[Receipt, ...]
-    step = Step.COMMIT
-
-
-@dataclass(frozen=True)
-class Idle:
-    """Nothing to do for now. Reply: True to go on, False to stop."""
-
-    step = Step.IDLE
-
-
-@dataclass(frozen=True)
-class Stop:
-    """The driver is done."""
-
-    step = Step.STOP
-
-
 Effect = Acquire | Survey | Change | Await | Kill | Look | Write | Commit | Idle | Stop
 Reply = LedgerState | Surveyed | TargetView | tuple[BlockResult, ...] | int | bool | None
-
-
-class Remembering:
-    """What a driver of any protocol remembers of the ledger and of the world, and may only be asked for once it is known."""
-
-    ledger: LedgerState | None
-    surveyed: Surveyed | None
-
-    @property
-    def state(self) -> LedgerState:
-        if self.ledger is None:
-            raise ValueError("the pipeline was not acquired yet")
-        return self.ledger
-
-    @property
-    def pending(self) -> Plan:
-        if self.state.pending is None:
-            raise ValueError("there is no pending plan")
-        return self.state.pending
-
-    @property
-    def world(self) -> Surveyed:
-        if self.surveyed is None:
-            raise ValueError("nothing was surveyed yet")
-        return self.surveyed
 
 
 @dataclass(frozen=True)
@@ -269,13 +153,10 @@ def _after_survey(driver: Driver) -> Next:
         return _to(driver, Step.KILL, Kill())
     binding = bind(driver.state, driver.world.source, driver.settings.start)
     if binding.added or dict(driver.state.topic_ids) != dict(binding.topic_ids):
-        return _change(replace(driver, looked=driver.looked and not binding.added), Step.BIND, _bound(driver))
+        return _change(
+            replace(driver, looked=driver.looked and not binding.added), Step.BIND, driver.bound(driver.state)
+        )
     return _recover_or_look(driver)
-
-
-def _bound(driver: Driver) -> LedgerState:
-    binding = bind(driver.state, driver.world.source, driver.settings.start)
-    return states.bound(driver.state, binding.cluster_id, binding.topic_ids, binding.added)
 
 
 def _recover_or_look(driver: Driver) -> Next:
@@ -292,7 +173,7 @@ def _recover_or_look(driver: Driver) -> Next:
 
 
 def _look(driver: Driver) -> Next:
-    state = _bound(driver) if driver.state.fresh else driver.state
+    state = driver.bound(driver.state) if driver.state.fresh else driver.state
     topics = dict(driver.world.source.topic_ids)
     floors = tuple(
         (partition, 0 if state.batch == 0 else at)
@@ -305,7 +186,7 @@ def _look(driver: Driver) -> Next:
 def _after_look(driver: Driver, target: TargetView) -> Next:
     """If the target is ahead, what it holds is reconciled first: read again, compared, and written only if absent."""
     if driver.state.fresh:
-        new = _bound(driver)
+        new = driver.bound(driver.state)
         ahead(new, target, driver.world.source, driver.settings.start, unbound=True)
         return _change(driver, Step.BIND, new)
     driver = replace(driver, looked=True)
@@ -316,12 +197,9 @@ def _after_look(driver: Driver, target: TargetView) -> Next:
 
 
 def _plan(driver: Driver) -> Next:
-    """New offsets, up to the last stable ones: when the batch is full, or when its interval is over."""
     if driver.world.stop:
         return _to(driver, Step.STOP, Stop())
-    full = driver.world.limits.max_rows
-    ranges = take(available(driver.state, driver.world.source), full)
-    if ranges and (driver.world.due or driver.settings.once or sum(each.span for each in ranges) >= full):
+    if ranges := driver.new_ranges():
         return _prepare(driver, ranges, Kind.DELIVER)
     return _to(driver, Step.STOP, Stop()) if driver.settings.once else _to(driver, Step.IDLE, Idle())
 
@@ -338,23 +216,15 @@ def _prepare(driver: Driver, ranges: tuple[Range, ...], kind: Kind) -> Next:
 
 
 def _write(driver: Driver, mode: Mode) -> Next:
-    """All blocks of the pending plan that have no receipt yet."""
-    done = {index for index, _ in driver.receipts}
-    indexes = tuple(index for index in range(len(driver.pending.blocks)) if index not in done)
-    return _to(replace(driver, burnt=frozenset()), Step.WRITE, Write(driver.pending, indexes, mode))
+    return _to(replace(driver, burnt=frozenset()), Step.WRITE, Write(driver.pending, driver.unwritten, mode))
 
 
 def _after_write(driver: Driver, results: tuple[BlockResult, ...]) -> Next:
     """Everything landed: commit. Anything else: wait out the deadline, kill, and let the workers look."""
-    for result in results:
-        if result.error is not None:
-            raise result.error
-    landed = tuple((result.index, result.receipt) for result in results if result.receipt is not None)
     burnt = frozenset(result.index for result in results if result.fate is Fate.BURNT)
-    driver = replace(driver, receipts=tuple(sorted(driver.receipts + landed)), burnt=burnt)
-    if len(driver.receipts) == len(driver.pending.blocks):
-        receipts = tuple(receipt for _, receipt in driver.receipts)
-        balance(driver.pending, receipts)
+    driver = replace(driver, receipts=driver.receipts_with(results), burnt=burnt)
+    if not driver.unwritten:
+        receipts = driver.balanced_receipts()
         return _to(driver, Step.COMMIT, Commit(driver.pending, receipts))
     return _to(driver, Step.AWAIT, Await(driver.pending.deadline))
 
@@ -366,21 +236,7 @@ def _rearm(driver: Driver, target_now: int) -> Next:
 
 
 def _record(driver: Driver) -> Next:
-    totals = Totals()
-    for _, receipt in driver.receipts:
-        totals = totals.plus(receipt.totals)
-    return _change(driver, Step.RECORD, states.recorded(driver.state, totals))
-
-
-def balance(plan: Plan, receipts: tuple[Receipt, ...]) -> None:
-    """read = landed + dead-lettered + filtered, for every block, before the commit."""
-    for block, receipt in zip(plan.blocks, receipts, strict=True):
-        if not receipt.balanced:
-            raise errors.Unbalanced(
-                f"block {block}: {receipt.read} records were read, but {receipt.landed} landed, "
-                f"{receipt.dead_lettered} were dead-lettered and {receipt.filtered} filtered.",
-                safe="The position did not move. This is a defect in landonce: please report it.",
-            )
+    return _change(driver, Step.RECORD, states.recorded(driver.state, driver.totals))
 
 
 def _same_fingerprint(driver: Driver) -> None:

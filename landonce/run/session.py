@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from landonce.config.model import Spark
 from landonce.errors import ConfigError
+from landonce.java import java
 from landonce.run import archive
 
 _PINNED = {
@@ -64,9 +65,9 @@ def open_session(
 def _settings(pipeline: str, spark: Spark, expressions: bool, extra: Mapping[str, str]) -> dict[str, str]:
     own: dict[str, str] = {}
     if not _submitted():
-        java = f"-Dlog4j2.configurationFile={_quiet_log()}{archive.java_options()}"
-        java += "" if expressions else f" {_QUICK_START}"
-        own = {**_DEFAULTS, "spark.master": spark.master or "local[*]", "spark.driver.extraJavaOptions": java}
+        options = f"-Dlog4j2.configurationFile={_quiet_log()}{archive.java_options()}"
+        options += "" if expressions else f" {_QUICK_START}"
+        own = {**_DEFAULTS, "spark.master": spark.master or "local[*]", "spark.driver.extraJavaOptions": options}
     told = {name: str(value) for name, value in spark.conf.items()}
     return {"spark.app.name": f"landonce {pipeline}", **own, **extra, **told, **_PINNED}
 
@@ -130,10 +131,10 @@ _INSTALL = "apt-get install openjdk-17-jre-headless   (or set JAVA_HOME)"
 
 
 def _java_version() -> int | None:
-    java = archive.java()
-    if java is None:
+    found = java()
+    if found is None:
         return None
-    told = subprocess.run([str(java), "-version"], capture_output=True, text=True, check=False).stderr
+    told = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr
     version = told.split('"')[1] if '"' in told else ""
     major = version.split(".")[0]
     return int(major) if major.isdigit() else None

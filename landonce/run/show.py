@@ -14,7 +14,8 @@ from rich.table import Table
 from landonce.config.secrets import redact
 from landonce.record.ledger import Totals
 from landonce.run.observe import BatchReport
-from landonce.run.protocol import Effect, Step
+from landonce.run.protocol import Effect
+from landonce.run.steps import Step
 
 _QUIET = {Step.SURVEY, Step.IDLE}
 

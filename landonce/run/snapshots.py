@@ -32,10 +32,10 @@ from landonce import errors
 from landonce.plan.blocks import Kind, Plan
 from landonce.plan.packing import pack, take
 from landonce.plan.ranges import Range
-from landonce.read.source import Start, available, bind
+from landonce.read.source import Start, bind
 from landonce.record import ledger as states
 from landonce.record.ledger import LedgerState, Totals
-from landonce.run.protocol import Acquire, Change, Idle, Remembering, Step, Stop, Survey, Surveyed, balance
+from landonce.run.steps import Acquire, Change, Idle, Remembering, Step, Stop, Survey, Surveyed
 from landonce.write.marks import Stand, TableView, adopted, behind_ranges, learnt, past_epochs, stand, takes_part
 from landonce.write.own import rollback_refused
 from landonce.write.receipt import BlockResult, Fate, Receipt
@@ -188,15 +188,10 @@ def _after_survey(driver: Driver) -> Next:
         return _to(driver, Step.LOOK, Look())
     binding = bind(driver.state, driver.world.source, driver.settings.start)
     if binding.added or dict(driver.state.topic_ids) != dict(binding.topic_ids):
-        return _change(driver, Step.BIND, _bound(driver.state, driver))
+        return _change(driver, Step.BIND, driver.bound(driver.state))
     if driver.world.look and driver.state.pending is None:
         driver = replace(driver, stands=None)
     return _look_or_go_on(driver)
-
-
-def _bound(state: LedgerState, driver: Driver) -> LedgerState:
-    binding = bind(state, driver.world.source, driver.settings.start)
-    return states.bound(state, binding.cluster_id, binding.topic_ids, binding.added)
 
 
 def _look_or_go_on(driver: Driver) -> Next:
@@ -231,7 +226,7 @@ def _first_binding(driver: Driver, looked: Looked) -> LedgerState:
     """From the marks of the tables, if there are any: then the ledger was lost. Otherwise from where the topics begin."""
     found = adopted(driver.state, looked.views)
     if found is not None:
-        return replace(_bound(found, driver), version=found.version)
+        return replace(driver.bound(found), version=found.version)
     if looked.filled_by:
         raise errors.TargetAhead(
             f"{looked.filled_by} wrote to the table {looked.held}, and nothing in it says which records of these topics it holds.",
@@ -244,7 +239,7 @@ def _first_binding(driver: Driver, looked: Looked) -> LedgerState:
             safe="Nothing was written. Another pipeline wrote them, or the table's properties and history were removed.",
             command="take a new table, the old pipeline's name, or `landonce state import {file}`",
         )
-    return _bound(driver.state, driver)
+    return driver.bound(driver.state)
 
 
 def _go_on(driver: Driver, stands: tuple[Stand, ...]) -> Next:
@@ -257,9 +252,7 @@ def _go_on(driver: Driver, stands: tuple[Stand, ...]) -> Next:
     if again:
         _readable(driver, again)
         return _prepare(driver, take(again, driver.world.limits.max_rows), Kind.REPLAY)
-    full = driver.world.limits.max_rows
-    ranges = take(available(driver.state, driver.world.source), full)
-    if ranges and (driver.world.due or driver.settings.once or sum(each.span for each in ranges) >= full):
+    if ranges := driver.new_ranges():
         return _prepare(driver, ranges, Kind.DELIVER)
     return _to(driver, Step.STOP, Stop()) if driver.settings.once else _to(driver, Step.IDLE, Idle())
 
@@ -278,10 +271,7 @@ def _prepare(driver: Driver, ranges: tuple[Range, ...], kind: Kind) -> Next:
 
 
 def _write(driver: Driver) -> Next:
-    """All blocks of the pending plan that have no receipt yet."""
-    done = {index for index, _ in driver.receipts}
-    indexes = tuple(index for index in range(len(driver.pending.blocks)) if index not in done)
-    return _to(driver, Step.WRITE, WriteFiles(driver.pending, indexes, _taking(driver), driver.opened))
+    return _to(driver, Step.WRITE, WriteFiles(driver.pending, driver.unwritten, _taking(driver), driver.opened))
 
 
 def _taking(driver: Driver) -> tuple[Stand, ...]:
@@ -297,27 +287,19 @@ def _refreshed(stands: tuple[Stand, ...], views: Iterable[TableView]) -> tuple[S
 
 def _after_write(driver: Driver, results: tuple[BlockResult, ...]) -> Next:
     """Everything is written: commit. Files of a task that failed do not count, so it is simply done again."""
-    for result in results:
-        if result.error is not None:
-            raise result.error
-    landed = tuple((result.index, result.receipt) for result in results if result.receipt is not None)
-    driver = replace(driver, receipts=tuple(sorted(driver.receipts + landed, key=lambda each: each[0])))
+    driver = replace(driver, receipts=driver.receipts_with(results))
     wants = tuple(result.wants for result in results if result.fate is Fate.WAITING)
     if wants:
         return _to(driver, Step.OPEN, Open(wants))
-    if len(driver.receipts) < len(driver.pending.blocks):
+    if driver.unwritten:
         return _write(driver)
-    receipts = tuple(receipt for _, receipt in driver.receipts)
-    balance(driver.pending, receipts)
+    receipts = driver.balanced_receipts()
     return _to(driver, Step.COMMIT, CommitTables(driver.pending, receipts, _taking(driver), _recorded(driver)))
 
 
 def _recorded(driver: Driver) -> LedgerState:
     """What was delivered again was counted when it was delivered first."""
-    totals = Totals()
-    if driver.pending.kind is not Kind.REPLAY:
-        for _, receipt in driver.receipts:
-            totals = totals.plus(receipt.totals)
+    totals = driver.totals if driver.pending.kind is not Kind.REPLAY else Totals()
     return states.recorded(driver.state, totals, learnt(driver.state, driver.pending, driver.stands or ()))
 
 

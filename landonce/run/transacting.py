@@ -15,7 +15,7 @@ from landonce.record.in_target import TargetLedger
 from landonce.record.ledger import LedgerState
 from landonce.run import transactions
 from landonce.run.hands import Hands
-from landonce.run.protocol import Commit, Look
+from landonce.run.steps import Commit, Look
 from landonce.run.transactions import Open, Settings, WriteBlocks
 from landonce.write.receipt import BlockResult, Fate, Receipt
 from landonce.write.sql.recipe import SqlRecipe, SqlTask

@@ -30,24 +30,12 @@ from dataclasses import dataclass, replace
 
 from landonce import errors
 from landonce.plan.blocks import Block, Plan
-from landonce.plan.packing import one_each, pack, take
+from landonce.plan.packing import one_each, pack
 from landonce.plan.ranges import Range
-from landonce.read.source import Start, available, bind
+from landonce.read.source import Start, bind
 from landonce.record import ledger as states
-from landonce.record.ledger import LedgerState, Totals
-from landonce.run.protocol import (
-    Acquire,
-    Change,
-    Commit,
-    Idle,
-    Look,
-    Remembering,
-    Step,
-    Stop,
-    Survey,
-    Surveyed,
-    balance,
-)
+from landonce.record.ledger import LedgerState
+from landonce.run.steps import Acquire, Change, Commit, Idle, Look, Remembering, Step, Stop, Survey, Surveyed
 from landonce.write.receipt import BlockResult, Fate, Receipt
 from landonce.write.target import TargetView
 
@@ -147,16 +135,13 @@ def _change(driver: Driver, step: Step, new: LedgerState) -> Next:
 def _after_survey(driver: Driver) -> Next:
     """A ledger that is new altogether may be one that was lost, so the table is asked before it is bound."""
     if driver.state.fresh:
-        return _look(driver, _bound(driver))
+        return _look(driver, driver.bound(driver.state))
     binding = bind(driver.state, driver.world.source, driver.settings.start)
     if binding.added or dict(driver.state.topic_ids) != dict(binding.topic_ids):
-        return _change(replace(driver, looked=driver.looked and not binding.added), Step.BIND, _bound(driver))
+        return _change(
+            replace(driver, looked=driver.looked and not binding.added), Step.BIND, driver.bound(driver.state)
+        )
     return _look_or_go_on(driver)
-
-
-def _bound(driver: Driver) -> LedgerState:
-    binding = bind(driver.state, driver.world.source, driver.settings.start)
-    return states.bound(driver.state, binding.cluster_id, binding.topic_ids, binding.added)
 
 
 def _look_or_go_on(driver: Driver) -> Next:
@@ -188,7 +173,7 @@ def _after_look(driver: Driver, target: TargetView) -> Next:
         )
     driver = replace(driver, looked=True)
     if driver.state.fresh:
-        return _change(driver, Step.BIND, _bound(driver))
+        return _change(driver, Step.BIND, driver.bound(driver.state))
     return _go_on(driver)
 
 
@@ -199,9 +184,7 @@ def _go_on(driver: Driver) -> Next:
         return _write(driver)
     if driver.world.stop:
         return _to(driver, Step.STOP, Stop())
-    full = driver.world.limits.max_rows
-    ranges = take(available(driver.state, driver.world.source), full)
-    if ranges and (driver.world.due or driver.settings.once or sum(each.span for each in ranges) >= full):
+    if ranges := driver.new_ranges():
         return _prepare(driver, ranges)
     return _to(driver, Step.STOP, Stop()) if driver.settings.once else _to(driver, Step.IDLE, Idle())
 
@@ -217,34 +200,23 @@ def _blocks(driver: Driver, ranges: tuple[Range, ...]) -> tuple[Block, ...]:
 
 
 def _write(driver: Driver) -> Next:
-    """All blocks of the pending plan that have no receipt yet."""
-    done = {index for index, _ in driver.receipts}
-    indexes = tuple(index for index in range(len(driver.pending.blocks)) if index not in done)
-    return _to(driver, Step.WRITE, WriteBlocks(driver.pending, indexes, driver.opened))
+    return _to(driver, Step.WRITE, WriteBlocks(driver.pending, driver.unwritten, driver.opened))
 
 
 def _after_write(driver: Driver, results: tuple[BlockResult, ...]) -> Next:
     """Everything landed: commit. A block without an answer is written again, which is safe at any time."""
-    for result in results:
-        if result.error is not None:
-            raise result.error
-    landed = tuple((result.index, result.receipt) for result in results if result.receipt is not None)
-    driver = replace(driver, receipts=tuple(sorted(driver.receipts + landed, key=lambda each: each[0])))
+    driver = replace(driver, receipts=driver.receipts_with(results))
     wants = tuple(result.wants for result in results if result.fate is Fate.WAITING)
     if wants:
         return _to(driver, Step.OPEN, Open(wants))
-    if len(driver.receipts) < len(driver.pending.blocks):
+    if driver.unwritten:
         return _write(driver)
-    receipts = tuple(receipt for _, receipt in driver.receipts)
-    balance(driver.pending, receipts)
+    receipts = driver.balanced_receipts()
     return _to(driver, Step.COMMIT, Commit(driver.pending, receipts))
 
 
 def _recorded(driver: Driver) -> LedgerState:
-    totals = Totals()
-    for _, receipt in driver.receipts:
-        totals = totals.plus(receipt.totals)
-    return states.recorded(driver.state, totals)
+    return states.recorded(driver.state, driver.totals)
 
 
 def _same_fingerprint(driver: Driver) -> None:

@@ -16,7 +16,7 @@ from scene import scene
 
 import landonce
 from landonce.local import LocalClickHouse, LocalKafka
-from landonce.run.protocol import Step
+from landonce.run.steps import Step
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -29,8 +29,9 @@ from landonce.record.ledger import LedgerState, Totals
 from landonce.run.assemble import create_if_asked, make_driver, open_parts
 from landonce.run.driver import Driver
 from landonce.run.observe import BatchReport
-from landonce.run.protocol import Effect, Step
+from landonce.run.protocol import Effect
 from landonce.run.session import open_session
+from landonce.run.steps import Step
 
 COORDINATES = "_topic LowCardinality(String), _partition Int32, _offset Int64"
 Coordinates = tuple[str, int, int]

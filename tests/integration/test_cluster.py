@@ -25,8 +25,9 @@ from landonce.config.model import Spark
 from landonce.errors import ConfigError
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.record.ledger import Totals
-from landonce.run.protocol import Effect, Step
+from landonce.run.protocol import Effect
 from landonce.run.session import open_session
+from landonce.run.steps import Step
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
 

@@ -16,7 +16,8 @@ from landonce.errors import Unbalanced
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.record.ledger import Totals
 from landonce.run import assemble, transform
-from landonce.run.protocol import Effect, Step
+from landonce.run.protocol import Effect
+from landonce.run.steps import Step
 from landonce.write.receipt import BlockResult
 from landonce.write.recipe import Recipe, Task
 from landonce.write.work import Reaped, deliver, gather, guarded

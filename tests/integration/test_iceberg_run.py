@@ -21,7 +21,8 @@ from small_lakes import Heard, SmallLake, once
 from landonce.errors import ConfigError, Halt, RollbackRefused, TableUnfit, TargetAhead, TransformFailed
 from landonce.local import LocalKafka
 from landonce.run import committing
-from landonce.run.protocol import Effect, Step
+from landonce.run.protocol import Effect
+from landonce.run.steps import Step
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

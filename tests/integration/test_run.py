@@ -37,7 +37,7 @@ from pyspark.sql import SparkSession
 from landonce.errors import NothingToInfer, TableUnfit
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.record.ledger import Totals
-from landonce.run.protocol import Step
+from landonce.run.steps import Step
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

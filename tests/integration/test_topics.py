@@ -26,7 +26,8 @@ from landonce.errors import (
 )
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.record.ledger import Totals
-from landonce.run.protocol import Effect, Step
+from landonce.run.protocol import Effect
+from landonce.run.steps import Step
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

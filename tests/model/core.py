@@ -25,6 +25,7 @@ MODULES = (
     "landonce.write.receipt",
     "landonce.write.target",
     "landonce.write.settle",
+    "landonce.run.steps",
     "landonce.run.protocol",
     "landonce.write.marks",
     "landonce.write.own",
@@ -63,6 +64,7 @@ class Core:
     receipt: ModuleType
     target: ModuleType
     settle: ModuleType
+    steps: ModuleType
     protocol: ModuleType
     marks: ModuleType
     own: ModuleType

@@ -63,7 +63,7 @@ def _fair(model: Model, world: World) -> tuple[str, World | Violation]:
         for step in model.worker_steps(world, worker):
             return step
     effect = model.effects.values[world.drivers[0].effect]
-    if isinstance(effect, model.core.protocol.Idle):
+    if isinstance(effect, model.core.steps.Idle):
         return _DONE, world
     return "the clock ticks", model.tick(world)
 

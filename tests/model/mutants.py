@@ -45,7 +45,7 @@ MUTANTS = (
         "records arrive, one block",
         PROTOCOL,
         "plan = driver.pending.regenerated(driver.burnt).rearmed(target_now + driver.world.patience)",
-        "anew = pack(available(driver.state, driver.world.source), driver.settings.table, driver.world.limits)\n"
+        "anew = pack(driver.new_ranges(), driver.settings.table, driver.world.limits)\n"
         "    plan = replace(driver.pending, blocks=anew, deadline=target_now + driver.world.patience)",
     ),
     planted(
@@ -232,8 +232,8 @@ MUTANTS = (
         "driver.pending.rearmed",
         Patch(
             PROTOCOL,
-            "Write(driver.pending, indexes, mode))",
-            "Write(driver.pending.regenerated(driver.burnt), indexes, mode))",
+            "Write(driver.pending, driver.unwritten, mode))",
+            "Write(driver.pending.regenerated(driver.burnt), driver.unwritten, mode))",
         ),
     ),
     # ── the position ──

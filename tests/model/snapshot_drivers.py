@@ -77,13 +77,13 @@ class Drivers:
 
     def _go_on_inside(self, world: Lake, agent: Agent) -> Lake | Violation:
         effect = self.effects.values[agent.effect]
-        if isinstance(effect, self.core.protocol.Stop):
+        if isinstance(effect, self.core.steps.Stop):
             return self.leave(world, agent)
-        if isinstance(effect, self.core.protocol.Survey) and self._nothing_to_see(world, agent):
+        if isinstance(effect, self.core.steps.Survey) and self._nothing_to_see(world, agent):
             return self.survey(world, agent)
         if isinstance(effect, self.core.snapshots.WriteFiles) and not self.left(world, "doubt"):
             return self.write(world, agent, effect)
-        if self.scenario.own and isinstance(effect, self.core.protocol.Change) and self._kept(agent, effect):
+        if self.scenario.own and isinstance(effect, self.core.steps.Change) and self._kept(agent, effect):
             return self.go_on(world, agent, "kept", lambda: effect.new)
         return world
 
@@ -174,7 +174,7 @@ class Drivers:
 
     def _from_the_start(self, agent: Agent) -> Agent:
         """An effect without an answer is performed again, whole."""
-        taking = isinstance(self.effects.values[agent.effect], self.core.protocol.Acquire)
+        taking = isinstance(self.effects.values[agent.effect], self.core.steps.Acquire)
         return agent._replace(done=(), attempt=None, takes=agent.takes + taking)
 
     def arrive(self, world: Lake, attempt: Attempt) -> Lake | Violation:

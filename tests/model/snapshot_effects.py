@@ -22,11 +22,11 @@ class Effects(Drivers):
 
     def driver_steps(self, world: Lake, agent: Agent) -> Iterator[Step]:
         effect = self.effects.values[agent.effect]
-        protocol, snapshots = self.core.protocol, self.core.snapshots
+        steps, snapshots = self.core.steps, self.core.snapshots
         who = f"driver {agent.number}: {effect.step.value}"
-        if isinstance(effect, protocol.Survey):
+        if isinstance(effect, steps.Survey):
             yield who, self.survey(world, agent)
-        elif isinstance(effect, protocol.Idle):
+        elif isinstance(effect, steps.Idle):
             after = agent._replace(idle=True)
             yield who, self.go_on(self.put(world, agent, after), after, "idle", lambda: True)
         elif isinstance(effect, snapshots.WriteFiles):
@@ -38,9 +38,9 @@ class Effects(Drivers):
             yield who, self._open(world, agent, effect)
         elif self.scenario.own:
             yield from self._own_steps(world, agent, effect, who)
-        elif isinstance(effect, protocol.Acquire):
+        elif isinstance(effect, steps.Acquire):
             yield who, self._acquire(world, agent)
-        elif isinstance(effect, protocol.Change):
+        elif isinstance(effect, steps.Change):
             yield f"{who}{self._planned(effect)}", self._change(world, agent, effect)
         elif isinstance(effect, snapshots.Look):
             at = f" at table {self.scenario.tables[len(agent.done) - 1]}" if agent.done else ", is it still the owner"
@@ -56,7 +56,7 @@ class Effects(Drivers):
         return self.go_on(world._replace(ledger=number), agent, ("taken", number), lambda: taken)
 
     def _planned(self, effect: Any) -> str:
-        if effect.step is not self.core.protocol.Step.PREPARE:
+        if effect.step is not self.core.steps.Step.PREPARE:
             return ""
         plan = effect.new.pending
         ranges = ", ".join(str(each) for block in plan.blocks for each in block.ranges)
@@ -185,7 +185,7 @@ class Effects(Drivers):
     # ── the table is the ledger ─────────────────────────────────────────────────────────────────────────────────────
 
     def _own_steps(self, world: Lake, agent: Agent, effect: Any, who: str) -> Iterator[Step]:
-        if isinstance(effect, self.core.protocol.Acquire) and not agent.done:
+        if isinstance(effect, self.core.steps.Acquire) and not agent.done:
             yield f"{who}: loads", self._load(world, agent)
         elif isinstance(effect, self.core.snapshots.Look):
             yield who, self._glance(world, agent)
@@ -222,9 +222,9 @@ class Effects(Drivers):
 
     def _swap(self, agent: Agent, effect: Any) -> tuple[Any, Any, int, Any]:
         """What the state was, what it becomes, the rows that come with it, and the batch's dead letters."""
-        if isinstance(effect, self.core.protocol.Acquire):
+        if isinstance(effect, self.core.steps.Acquire):
             return self.ledgers.values[agent.done[0]], self.ledgers.values[agent.done[1]], 0, None
-        if isinstance(effect, self.core.protocol.Change):
+        if isinstance(effect, self.core.steps.Change):
             return effect.old, effect.new, 0, None
         rows = sum(bits for each in effect.receipts for _, written in each.files for bits in written)
         letters = tuple(sorted(each.dead_letters for each in effect.receipts if each.dead_letters))
@@ -233,7 +233,7 @@ class Effects(Drivers):
     def _own_judge(self, world: Lake, agent: Agent, effect: Any) -> Lake | Violation:
         tab, number = self.tables.tabs.values[world.tables[0]], self.tables.own(world.tables[0])
         old, new, rows, letters = self._swap(agent, effect)
-        acquiring = isinstance(effect, self.core.protocol.Acquire)
+        acquiring = isinstance(effect, self.core.steps.Acquire)
         try:
             verdict = self._verdict(agent, number, old, new)
         except errors.Fenced as error:
@@ -263,18 +263,18 @@ class Effects(Drivers):
     def _own_done(self, world: Lake, agent: Agent, effect: Any) -> Lake | Violation:
         after = agent._replace(expected=self.tables.own(world.tables[0]), attempt=None)
         world = self.put(world, agent, after)
-        if not self.topics.dead or isinstance(effect, self.core.protocol.Change):
+        if not self.topics.dead or isinstance(effect, self.core.steps.Change):
             return self._own_replied(world, after, effect)
         committed = after._replace(done=("committed",))
         return self.put(world, after, committed)
 
     def _own_replied(self, world: Lake, agent: Agent, effect: Any) -> Lake | Violation:
         view = self.tables.owns.values[agent.expected]
-        if isinstance(effect, self.core.protocol.Change):
+        if isinstance(effect, self.core.steps.Change):
             return self.go_on(world, agent, "changed", lambda: effect.new)
         letters = view.standing.letters if view.standing else ()
         world = world._replace(letters=world.letters | sum(int(each) for each in letters))
-        if isinstance(effect, self.core.protocol.Acquire):
+        if isinstance(effect, self.core.steps.Acquire):
             taken = view.last.state
             return self.go_on(world, agent, ("taken", self.ledgers.of(taken)), lambda: taken)
         return self.go_on(world, agent, "committed", self.core.snapshots.Committed)

@@ -74,7 +74,7 @@ class Topics:
                 for partition, end in zip(self.partitions, self.levels[level], strict=True)
                 if end >= 0
             )
-            known = self.core.protocol.Surveyed(
+            known = self.core.steps.Surveyed(
                 source=self.core.source.SourceView("cluster", ((TOPIC, "id"),), extents),
                 target_now=0,
                 limits=self.core.packing.Limits(max_rows, self.scenario.block_rows),

@@ -149,7 +149,7 @@ class Snapshots(Effects):
         """The last driver has left, or whoever is there waits, looks, and waits again."""
         if not world.drivers:
             return world.starts > LAST
-        waits = isinstance(self.effects.values[world.drivers[0].effect], self.core.protocol.Idle)
+        waits = isinstance(self.effects.values[world.drivers[0].effect], self.core.steps.Idle)
         return waits and world in way
 
     def _unfinished(self, world: Lake) -> str:

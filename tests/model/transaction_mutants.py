@@ -119,8 +119,8 @@ _DRIVER = (
         "the batch is recorded before all of its blocks are there",
         "the database is restarted",
         TRANSACTIONS,
-        "    if len(driver.receipts) < len(driver.pending.blocks):\n        return _write(driver)\n",
-        "    if len(driver.receipts) < len(driver.pending.blocks):\n        return _change(driver, Step.RECORD, _recorded(driver))\n",
+        "    if driver.unwritten:\n        return _write(driver)\n",
+        "    if driver.unwritten:\n        return _change(driver, Step.RECORD, _recorded(driver))\n",
         _UNCHECKED,
     ),
     planted(
@@ -171,8 +171,8 @@ _DRIVER = (
         "a new ledger is bound before the table is looked at, at the end",
         "the ledger is lost, and the pipeline begins at the end",
         TRANSACTIONS,
-        "        return _look(driver, _bound(driver))\n",
-        "        return _change(replace(driver, looked=True), Step.BIND, _bound(driver))\n",
+        "        return _look(driver, driver.bound(driver.state))\n",
+        "        return _change(replace(driver, looked=True), Step.BIND, driver.bound(driver.state))\n",
     ),
     planted(
         "a pending plan is not expected in the table",

@@ -77,21 +77,21 @@ class Transactions:
     def driver_steps(self, world: Base, agent: Agent) -> Iterator[Step]:
         effect = self.effects.values[agent.effect]
         who = f"driver {agent.number}: {effect.step.value}"
-        protocol = self.core.protocol
-        if isinstance(effect, protocol.Acquire):
+        steps = self.core.steps
+        if isinstance(effect, steps.Acquire):
             yield from self._acquire(world, agent, who)
-        elif isinstance(effect, protocol.Survey):
+        elif isinstance(effect, steps.Survey):
             rows = self.scenario.max_rows[min(agent.number, len(self.scenario.max_rows)) - 1]
             yield who, self._go_on(world, agent, self.topics.surveyed(world.level, rows, False))
-        elif isinstance(effect, protocol.Change):
+        elif isinstance(effect, steps.Change):
             yield from self._change(world, agent, effect, who)
-        elif isinstance(effect, protocol.Look):
+        elif isinstance(effect, steps.Look):
             yield who, self._go_on(world, agent, self._look(world.landed, effect.floors))
         elif isinstance(effect, self.core.transactions.WriteBlocks):
             yield from self._write(world, agent, effect, who)
         elif isinstance(effect, self.core.transactions.Open):
             yield who, self._go_on(world, agent, None)
-        elif isinstance(effect, protocol.Commit):
+        elif isinstance(effect, steps.Commit):
             bits = sum(self.topics.of(block.ranges) for block in effect.plan.blocks)
             yield who, self._go_on(world._replace(letters=world.letters | bits & self.topics.dead), agent, None)
         else:

@@ -81,7 +81,7 @@ class Model:
                 for partition, end in zip(self.partitions, self.scenario.levels[level], strict=True)
                 if end >= 0
             )
-            known = self.core.protocol.Surveyed(
+            known = self.core.steps.Surveyed(
                 self.core.source.SourceView("cluster", ((TOPIC, "id"),), extents),
                 clock,
                 self.core.packing.Limits(self.scenario.max_rows, self.scenario.block_rows, self.scenario.parallelism),
@@ -176,15 +176,15 @@ class Model:
         effect = self.effects.values[agent.effect]
         step = effect.step.value
         who = f"driver {agent.number}: {step}"
-        protocol = self.core.protocol
-        if isinstance(effect, protocol.Acquire):
+        protocol, steps = self.core.protocol, self.core.steps
+        if isinstance(effect, steps.Acquire):
             yield who, self._acquire(world, agent)
-        elif isinstance(effect, protocol.Survey):
+        elif isinstance(effect, steps.Survey):
             yield who, self._go_on(world, agent, self._surveyed(world.level, world.clock))
             if world.level and self._left(world, "stale"):
                 past = self._surveyed(world.level - 1, world.clock)
                 yield f"{who} sees the past", self._go_on(self._spend(world, "stale"), agent, past)
-        elif isinstance(effect, protocol.Change):
+        elif isinstance(effect, steps.Change):
             yield from self._change(world, agent, effect, who)
         elif isinstance(effect, protocol.Await):
             if world.clock > effect.deadline:
@@ -193,13 +193,13 @@ class Model:
             yield who, self._go_on(self._kill(world), agent, world.clock)
             if self._left(world, "leak") and self._runs(world):
                 yield f"{who}, but it misses what runs", self._go_on(self._spend(world, "leak"), agent, world.clock)
-        elif isinstance(effect, protocol.Look):
+        elif isinstance(effect, steps.Look):
             yield who, self._go_on(world, agent, self._look(world.landed, effect.floors))
         elif isinstance(effect, protocol.Write):
             yield from self._write(world, agent, effect, who)
-        elif isinstance(effect, protocol.Commit):
+        elif isinstance(effect, steps.Commit):
             yield who, self._commit(world, agent, effect)
-        elif isinstance(effect, protocol.Idle):
+        elif isinstance(effect, steps.Idle):
             seen = self.drivers.values[agent.driver].world.source
             if seen != self._surveyed(world.level, 0).source:
                 yield who, self._go_on(world, agent, True)

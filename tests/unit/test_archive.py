@@ -13,7 +13,7 @@ from landonce.run import archive
 def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     java = tmp_path / "java" / "bin" / "java"
     java.parent.mkdir(parents=True)
-    java.touch()
+    java.touch(mode=0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
     monkeypatch.setattr("sys.prefix", str(tmp_path))
     return tmp_path
@@ -36,7 +36,7 @@ def test_another_java_needs_another_one(prefix: Path, monkeypatch: pytest.Monkey
     before = archive._path()
     other = prefix / "other" / "bin" / "java"
     other.parent.mkdir(parents=True)
-    other.touch()
+    other.touch(mode=0o755)
     monkeypatch.setenv("JAVA_HOME", str(prefix / "other"))
     assert archive._path() != before
 

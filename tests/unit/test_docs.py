@@ -13,7 +13,7 @@ from landonce.cli import app
 from landonce.config.load import parse, section
 from landonce.config.model import Pipeline
 from landonce.run import protocol, snapshots, transactions
-from landonce.run.protocol import Step
+from landonce.run.steps import Step
 
 ROOT = Path(__file__).parents[2]
 

@@ -59,7 +59,7 @@ def test_what_came_too_late_gets_more_time(tmp_path: Path) -> None:
     driver = Driver(
         pipeline="p",
         topics=("t",),
-        broker=SimpleNamespace(survey=lambda _: view),  # type: ignore[arg-type]
+        broker=SimpleNamespace(survey=lambda _: view, record_bytes=lambda _: None),  # type: ignore[arg-type]
         ledger=MemoryLedger("p"),
         hands=Inserting(
             settings=Settings("table", "fingerprint", once=True),

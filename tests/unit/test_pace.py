@@ -8,10 +8,21 @@ def pace() -> Pace:
     return Pace(Batch(max_rows=1_000_000, block_rows=200_000), deadline=15.0, parallelism=2)
 
 
-def test_the_first_blocks_are_small_whatever_the_records_are() -> None:
+def test_the_first_blocks_are_small_where_no_record_could_be_seen() -> None:
     limits = pace().limits()
     assert limits.block_rows * 64 * 1024 <= Batch().block_bytes
     assert limits.max_rows * 64 * 1024 <= Batch().max_bytes
+
+
+def test_a_glimpse_of_the_records_leaves_room_for_larger_ones_and_counts_until_a_batch_was_seen() -> None:
+    seen = pace()
+    seen.glimpsed(100_000)
+    assert seen.limits().block_rows * 200_000 <= Batch().block_bytes
+    seen.glimpsed(125)
+    assert (seen.limits().max_rows, seen.limits().block_rows) == (1_000_000, 200_000)
+    seen.saw(1_000, 100_000_000, 1.0)
+    seen.glimpsed(125)
+    assert seen.limits().block_rows * 100_000 <= Batch().block_bytes
 
 
 def test_bytes_become_records_by_the_average_seen() -> None:
