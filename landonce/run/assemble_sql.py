@@ -38,11 +38,11 @@ def create_sql_if_asked(parts: Parts, table: SqlTable) -> bool:
     """Creates the table from the declared schema, or from a sample, if the file asks for it and there is none."""
     if not sql_of(parts).create or table.exists():
         return False
-    table.create(declared_schema(parts.config) or _flat(sampled_schema(parts)))
+    table.create(declared_schema(parts.config) or flat_sample(sampled_schema(parts)))
     return True
 
 
-def _flat(sampled: Schema) -> Schema:
+def flat_sample(sampled: Schema) -> Schema:
     """A sample does not tell what else a document may hold, so those are declared."""
     nested = [each.name for each in sampled.fields if pa.types.is_nested(each.type)]
     if nested:

@@ -101,6 +101,14 @@ def test_nested_fields_are_documents(site: SqlSite) -> None:
         assert site.ask("SELECT doc->>'a' FROM events WHERE doc @> '{\"a\": 1}'") == [("1",)]
 
 
+def test_a_table_with_documents_is_not_made_from_a_sample(site: SqlSite) -> None:
+    """A sample does not tell what else they may hold."""
+    site.write_file(create=True)
+    site.send(told(id=1, doc={"a": 1}))
+    with pytest.raises(ConfigError, match="'doc' is nested"):
+        site.run()
+
+
 def test_documents_of_a_table_of_ones_own(pg: SqlSite) -> None:
     """In any kind of column; text that is no document is a dead letter; what is required must be declared."""
     pg.ask(f"CREATE TABLE events (id bigint, a json, b jsonb NOT NULL, c text, d jsonb, {COORDINATES})")
