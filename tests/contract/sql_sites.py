@@ -24,7 +24,7 @@ from landonce.write.sql.opened import open_writer
 from landonce.write.sql.refused import Found, refused_rows
 from landonce.write.sql.statements import Place
 from landonce.write.sql.table import SqlTable
-from landonce.write.sql.writer import BlockWriter, settle_block
+from landonce.write.sql.writer import BlockWriter, settle_rows
 from landonce.write.transact import Transacting
 
 PIPELINE = "contract"
@@ -79,7 +79,7 @@ class Site:
         self, state: LedgerState, rows: pa.Table, number: int = 0, url: str = "", receipt: str = RECEIPT
     ) -> Transacting:
         batch = state.pending.batch if state.pending else 0
-        return settle_block(lambda: self.writer(number, batch, url), Claim.of(state), receipt, rows, "block")
+        return settle_rows(lambda: self.writer(number, batch, url), Claim.of(state), receipt, rows, "block")
 
     def refused(self, state: LedgerState, rows: pa.Table, number: int = 0) -> Found | None:
         batch = state.pending.batch if state.pending else 0

@@ -31,7 +31,7 @@ from landonce.write.sql.opened import open_writer
 from landonce.write.sql.recipe import SqlRecipe, SqlTask
 from landonce.write.sql.refused import MOST, refused_rows
 from landonce.write.sql.statements import Place
-from landonce.write.sql.writer import Blame, BlockWriter, Trouble, named, settle_block
+from landonce.write.sql.writer import Blame, BlockWriter, Trouble, named, settle_rows
 from landonce.write.work import Reaped
 
 
@@ -102,7 +102,7 @@ def _deliver(
         at = last_changes(left, recipe.sink.key) if recipe.changes is not None and left.num_rows else None
         shaped = _shaped(recipe, left if at is None else left.take(at))
         try:
-            settled = settle_block(opened, task.claim, told.to_json(), shaped, f"block {task.block}")
+            settled = settle_rows(opened, task.claim, told.to_json(), shaped, f"block {task.block}")
         except Trouble as trouble:
             found = refused_rows(opened, task.claim, shaped, f"block {task.block}")
             if found is not None:
@@ -111,7 +111,7 @@ def _deliver(
                 left = left.filter(pa.array(~np.isin(np.arange(left.num_rows), [index for index, _ in bad])))
             continue
         if settled.fate is not Fate.LANDED:
-            return BlockResult(task.index, Fate.HALTED, error=_fenced(recipe, task))
+            return BlockResult(task.index, Fate.HALTED, error=fenced(recipe.pipeline, task))
         return BlockResult(task.index, Fate.LANDED, Receipt.from_json(settled.settled) if settled.settled else told)
 
 
@@ -178,9 +178,10 @@ def _wants(recipe: SqlRecipe, sheaf: Sheaf) -> Evolution | None:
     return Evolution(added) if added else None
 
 
-def _fenced(recipe: SqlRecipe, task: SqlTask) -> errors.Fenced:
+def fenced(pipeline: str, task: SqlTask) -> errors.Fenced:
+    """What a worker hears whose block is another driver's by now."""
     return errors.Fenced(
-        f"pipeline {recipe.pipeline!r} was taken over: block {task.block} of batch {task.batch} is not claimed by epoch "
+        f"pipeline {pipeline!r} was taken over: block {task.block} of batch {task.batch} is not claimed by epoch "
         f"{task.claim.epoch} any more.",
         safe="Its transaction was rolled back, and this driver stops. Nothing is lost: the newer driver goes on.",
     )

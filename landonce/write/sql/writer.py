@@ -71,7 +71,15 @@ Opened = Callable[[], BlockWriter]
 
 
 def settle_block(opened: Opened, claim: Claim, receipt: str, rows: pa.Table, where: str) -> Transacting:
-    """Until the block's fate is known. Raises `Trouble` where rows are to blame, and a named error for all else."""
+    """Until the block's fate is known."""
+    try:
+        return settle_rows(opened, claim, receipt, rows, where)
+    except Trouble as trouble:
+        raise named(trouble, where) from None
+
+
+def settle_rows(opened: Opened, claim: Claim, receipt: str, rows: pa.Table, where: str) -> Transacting:
+    """As `settle_block`, but where rows are to blame the `Trouble` itself is raised: the rows can be searched for."""
     settling = transact.begin()
     for _ in range(_UNANSWERED):
         try:
