@@ -8,7 +8,7 @@ from landonce.check import common
 from landonce.check.found import Look, World
 from landonce.read.infer import infer
 from landonce.run.assemble import Parts, declared_schema
-from landonce.run.assemble_sql import sql_of, sql_recipe
+from landonce.run.assemble_sql import flat_sample, sql_of, sql_recipe
 from landonce.run.transacting import look_by_name
 from landonce.write.sink import Finding, Level
 from landonce.write.sql.table import SqlTable
@@ -52,7 +52,7 @@ def _table(parts: Parts, table: SqlTable, world: World) -> Iterator[Finding]:
     elif sql_of(parts).create:
         schema = declared_schema(parts.config)
         if schema is None and world.source is not None:
-            schema = infer(world.source, parts.consumer)
+            schema = flat_sample(infer(world.source, parts.consumer))
         if schema is None:
             yield Finding(Level.WARNING, "the table is not there yet; it is created at the first start, from a sample")
         else:

@@ -4,12 +4,15 @@ A worker stages a block's file (written whole, then renamed to `….jsonl.staged
 under its final name. The name comes from the plan and the block, so a replay overwrites and never repeats; a plan that
 reads again what an earlier, lost ledger had delivered leaves out what is there already. Only files without `.staged` count.
 A file may be the only copy left of its records, so nothing is taken away but by a replay that read the block again whole.
+What the target itself refused has a file of its own, whose name also tells which records these are: it counts only if the
+attempt landed that left them out.
 An unknown outcome never comes here.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import os
 import re
@@ -22,6 +25,8 @@ from landonce.errors import DeadLettersMissing, LettersUnreadable
 from landonce.plan.ranges import Partition
 
 _STAGED = ".staged"
+_NUMBERED = r"\.batch-\d{9}-\w+-\d{4}(?:r[0-9a-f]{8})?\.jsonl"
+_REFUSED = re.compile(r"-\d{4}r[0-9a-f]{8}\.jsonl")
 
 
 @dataclass(frozen=True)
@@ -45,16 +50,32 @@ def stem(pipeline: str, batch: int, lineage: str) -> str:
 
 def files(folder: Path, pipeline: str) -> tuple[Path, ...]:
     """The files of one pipeline that count, oldest batch first. Others in the folder are not landonce's business."""
-    name = re.compile(re.escape(pipeline) + r"\.batch-\d{9}-\w+-\d{4}\.jsonl")
+    name = re.compile(re.escape(pipeline) + _NUMBERED)
     return tuple(sorted(path for path in folder.glob("*.jsonl") if name.fullmatch(path.name)))
 
 
 def stage(folder: Path, plan: str, block: int, letters: Iterable[DeadLetter]) -> str:
     """Writes a block's letters and gives back the name that `publish` needs; empty if there are none, and were none."""
-    ordered = sorted(letters, key=lambda each: (each.topic, each.partition, each.offset))
+    ordered = _ordered(letters)
     name = _name(plan, block)
     if not ordered and _kept(folder, name) is None:
         return ""
+    return _staged(folder, name, ordered)
+
+
+def stage_refused(folder: Path, plan: str, block: int, letters: Iterable[DeadLetter]) -> str:
+    """As `stage`, of records that the target refused in one attempt."""
+    ordered = _ordered(letters)
+    places = json.dumps([(each.topic, each.partition, each.offset) for each in ordered])
+    digest = hashlib.sha256(places.encode()).hexdigest()[:8]
+    return _staged(folder, _name(plan, block).replace(".jsonl", f"r{digest}.jsonl"), ordered) if ordered else ""
+
+
+def _ordered(letters: Iterable[DeadLetter]) -> list[DeadLetter]:
+    return sorted(letters, key=lambda each: (each.topic, each.partition, each.offset))
+
+
+def _staged(folder: Path, name: str, ordered: Iterable[DeadLetter]) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder, name + _STAGED, (json.dumps(_to_dict(letter), ensure_ascii=False) + "\n" for letter in ordered))
     return name
@@ -79,7 +100,9 @@ def publish(folder: Path, plan: str, names: Iterable[str], *, read_again: bool =
         _leave_out_known(folder, plan, wanted)
     for staged in folder.glob(f"{plan}-*{_STAGED}"):
         final = folder / staged.name.removesuffix(_STAGED)
-        if staged.stat().st_size:
+        if _REFUSED.search(final.name) and final.name not in wanted:
+            staged.unlink()
+        elif staged.stat().st_size:
             staged.replace(final)
         else:
             final.unlink(missing_ok=True)
@@ -101,7 +124,7 @@ def require(folder: Path, names: Iterable[str]) -> None:
 
 def clear_staged(folder: Path, pipeline: str) -> None:
     """Removes what plans staged that are never taken up again. Files that count are not touched."""
-    name = re.compile(re.escape(pipeline) + r"\.batch-\d{9}-\w+-\d{4}\.jsonl" + re.escape(_STAGED))
+    name = re.compile(re.escape(pipeline) + _NUMBERED + re.escape(_STAGED))
     for path in folder.glob(f"*{_STAGED}"):
         if name.fullmatch(path.name):
             path.unlink(missing_ok=True)

@@ -20,6 +20,7 @@ from landonce.local.server import LocalServer
 
 _USER = "landonce"
 _DATABASE = "landonce"
+_SYSTEM_TABLES = ("mysql_system_tables.sql", "mysql_performance_tables.sql", "mysql_system_tables_data.sql")
 _SBIN = "/usr/sbin:/usr/local/sbin"
 
 
@@ -95,7 +96,7 @@ class LocalMariaDB(LocalServer):
             f"--init-file={self._setup_file}",
             "--skip-name-resolve",
             "--innodb-buffer-pool-size=32M",
-            f"--lc-messages-dir={_base() / 'share' / 'mysql'}",
+            f"--lc-messages-dir={_messages()}",
             *_as_root(),
         ]
 
@@ -124,17 +125,22 @@ class LocalMariaDB(LocalServer):
         return self.folder / "setup.sql"
 
     def _init_data(self) -> None:
+        """As `mariadb-install-db` does it, which needs a program of another package that need not be there."""
+        scripts = [(_messages() / name).read_text() for name in _SYSTEM_TABLES]
         command = [
-            str(_binary("mariadb-install-db")),
+            str(_binary("mariadbd")),
             "--no-defaults",
-            f"--basedir={_base()}",
+            "--bootstrap",
             f"--datadir={self._data}",
+            f"--lc-messages-dir={_messages()}",
+            "--log-warnings=0",
+            *_as_root(),
         ]
-        command += ["--auth-root-authentication-method=normal", "--skip-test-db", *_as_root()]
-        done = subprocess.run(command, cwd="/", capture_output=True, text=True)
+        told = "CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket = NULL;\n" + "\n".join(scripts)
+        done = subprocess.run(command, cwd="/", input=told, capture_output=True, text=True)
         if done.returncode != 0:
             raise LocalStackError(
-                f"mariadb-install-db failed in {self._data}: {(done.stderr or done.stdout).strip()[-600:]}"
+                f"mariadbd could not make {self._data}: {(done.stderr or done.stdout).strip()[-600:]}"
             )
 
 
@@ -147,8 +153,9 @@ def _as_root() -> list[str]:
     return ["--user=root"] if os.geteuid() == 0 else []
 
 
-def _base() -> Path:
-    return _binary("mariadbd").parents[1]
+def _messages() -> Path:
+    """Where the server's own files are: its words, and the statements that make its tables."""
+    return _binary("mariadbd").parents[1] / "share" / "mysql"
 
 
 def _found(name: str) -> str | None:

@@ -30,7 +30,8 @@ class Field:
     field take JSON integers as ticks of ``10**-scale`` seconds since the epoch; without it integers are rejected.
     ``bounds`` are the least and the greatest value that the target can hold of a temporal field, in units of ``type``, and
     ``digits`` how many digits after the second it keeps, where these are fewer than ``type`` has. ``longest`` is how many
-    characters it can hold of a string, and ``without_nul`` says that it cannot hold a zero byte in one.
+    characters it can hold of a string, ``without_nul`` says that it cannot hold a zero byte in one, and ``finite`` that it
+    knows no infinite numbers, and none that are not numbers: JSON has none, but an expression may yield them.
 
     ``aliases`` are the names under which records hold the field; where there are none, it is ``name``, and where there
     are some, ``name`` is only one of them if it stands among them. ``inner_aliases`` says the same of what lies inside,
@@ -49,6 +50,7 @@ class Field:
     inner_aliases: tuple[tuple[Path, Names], ...] = ()
     longest: int | None = None
     without_nul: bool = False
+    finite: bool = False
 
     def __post_init__(self) -> None:
         if self.scale is not None:
@@ -182,6 +184,7 @@ def _innermost(type_: pa.DataType) -> pa.DataType:
 def _canonical(field: Field) -> list[Any]:
     names = [field.aliases, field.inner_aliases] if field.aliases or field.inner_aliases else []
     strings = [["strings", field.longest, field.without_nul]] if field.longest is not None or field.without_nul else []
+    numbers = ["finite"] if field.finite else []
     return [
         field.name,
         _spell(field.type),
@@ -193,6 +196,7 @@ def _canonical(field: Field) -> list[Any]:
         field.digits,
         *names,
         *strings,
+        *numbers,
     ]
 
 

@@ -51,6 +51,8 @@ def unfit_value(array: pa.Array, type_: pa.DataType, field: Field) -> list[Fault
     """Values of the right type that the target cannot hold."""
     if pt.is_string(type_):
         return _string_faults(array, field)
+    if pt.is_floating(type_) and field.finite:
+        return unless(pc.is_finite(array), "is not a finite number")
     return _out_of_bounds(array, field) + _too_fine(array, field) if pt.is_temporal(type_) else []
 
 

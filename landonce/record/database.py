@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Executable, Inspector, inspect, update
+from sqlalchemy import ColumnElement, Connection, Executable, Inspector, Select, inspect, update
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from landonce.errors import ConfigError, Halt, LandonceError
@@ -62,6 +62,10 @@ class Database(ABC):
 
     def end_writers(self, connection: Connection, pipeline: str) -> None:  # noqa: B027  (most need not)
         """Ends open transactions of a pipeline's workers, where they could hold a takeover up for long."""
+
+    def locking(self, rows: Select[Any]) -> Select[Any]:
+        """The same rows, once nobody has them in an open transaction."""
+        return rows.with_for_update()
 
     def may_exist(self) -> bool:
         """False if there is nothing that could be opened. Asked before every read, which must create nothing."""

@@ -8,16 +8,32 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, and_, delete, insert, select, update
+from sqlalchemy import Connection, and_, delete, insert, inspect, select, update
 
 from landonce.record.blocks import BlockRow, Claim, Mark, block_change, may_change
-from landonce.record.ledger import LedgerState
+from landonce.record.ledger import LedgerState, Note
 from landonce.record.sql import SqlLedger
 from landonce.record.tables import block_metadata, block_table
 
 
 class TargetLedger(SqlLedger):
     """Keeps one pipeline's state beside its table."""
+
+    _complete = False
+
+    def change(self, old: LedgerState, new: LedgerState, note: Note | None = None) -> LedgerState:
+        if not self._complete:
+            self._patiently(self._complete_tables, safe="Nothing was changed.")
+            self._complete = True
+        return super().change(old, new, note)
+
+    def _complete_tables(self) -> None:
+        """A ledger that was made for another sink in the same database has no table for blocks yet."""
+        with self.database.reading() as connection:
+            if not self.database.has_tables(connection) or inspect(connection).has_table(block_table.name):
+                return
+        with self.database.creating() as connection:
+            self._create_beside(connection)
 
     def blocks(self, batch: int) -> tuple[BlockRow, ...]:
         """The rows of a batch that is pending."""
@@ -28,8 +44,10 @@ class TargetLedger(SqlLedger):
 
         return self._patiently(read, safe="Nothing was changed.")
 
-    def _blocks(self, connection: Connection, batch: int) -> tuple[BlockRow, ...]:
-        found = connection.execute(select(block_table).where(self._mine(), block_table.c.batch == batch))
+    def _blocks(self, connection: Connection, batch: int, *, waiting: bool = False) -> tuple[BlockRow, ...]:
+        """`waiting`: for transactions that have flipped one of them and are open, to see what they leave."""
+        wanted = select(block_table).where(self._mine(), block_table.c.batch == batch)
+        found = connection.execute(self.database.locking(wanted) if waiting else wanted)
         return tuple(sorted((block_row(each) for each in found), key=lambda each: each.number))
 
     def _create_beside(self, connection: Connection) -> None:
@@ -42,7 +60,9 @@ class TargetLedger(SqlLedger):
             claim = {"epoch": told.claim.epoch, "owner": told.claim.owner}
             connection.execute(update(block_table).where(self._mine()).values(claim))
         if told.removed is not None:
-            may_change(old, new, self._blocks(connection, told.removed))
+            if old.epoch != new.epoch:
+                self.database.end_writers(connection, self.pipeline)
+            may_change(old, new, self._blocks(connection, told.removed, waiting=True))
             connection.execute(delete(block_table).where(and_(self._mine(), block_table.c.batch == told.removed)))
         if told.added and new.pending is not None:
             connection.execute(

@@ -70,7 +70,7 @@ class MySqlDatabase(Database):
                 f"the database {self.place} refused: {said}.",
                 "grant the user CREATE, or SELECT, INSERT, UPDATE and DELETE on the tables landonce_*",
             )
-        passing = code in _PASSING or ((code is None or code >= 2000) and passes_by_itself(failure))
+        passing = code in _PASSING or (is_clients_own(code) and passes_by_itself(failure))
         return None if passing else refused(self.place, said)
 
     def no_tables(self, failure: DBAPIError) -> bool:
@@ -105,6 +105,11 @@ def connect_arguments(url: URL) -> dict[str, Any]:
 
 
 def error_code(failure: BaseException | None) -> int | None:
-    """MySQL's own number of an error; from 2000 on it is the client's."""
+    """MySQL's own number of an error."""
     told = getattr(failure, "args", ())
     return told[0] if told and isinstance(told[0], int) else None
+
+
+def is_clients_own(code: int | None) -> bool:
+    """Whether the client says so and not the server: numbers below 2000, and from 3000 on, are the server's."""
+    return code is None or code == 0 or 2000 <= code < 3000

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import URL, ColumnElement, Connection, Engine, Executable, create_engine, select, update
+from sqlalchemy import URL, ColumnElement, Connection, Engine, Executable, Select, create_engine, select, update
 from sqlalchemy.exc import DBAPIError
 
 from landonce.errors import LandonceError
@@ -59,6 +59,10 @@ class YdbDatabase(Database):
             return False
         connection.execute(update(pipeline_table).where(pipeline_table.c.pipeline == found[0]).values(values))
         return True
+
+    def locking(self, rows: Select[Any]) -> Select[Any]:
+        """Nobody waits here: a transaction that changes what was read makes the COMMIT fail."""
+        return rows
 
     def upsert_positions(self) -> Executable:
         from ydb_sqlalchemy import upsert

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from landonce.commit.publish import Letters
@@ -37,8 +38,21 @@ def create_sql_if_asked(parts: Parts, table: SqlTable) -> bool:
     """Creates the table from the declared schema, or from a sample, if the file asks for it and there is none."""
     if not sql_of(parts).create or table.exists():
         return False
-    table.create(declared_schema(parts.config) or sampled_schema(parts))
+    table.create(declared_schema(parts.config) or flat_sample(sampled_schema(parts)))
     return True
+
+
+def flat_sample(sampled: Schema) -> Schema:
+    """A sample does not tell what else a document may hold, so those are declared."""
+    nested = [each.name for each in sampled.fields if pa.types.is_nested(each.type)]
+    if nested:
+        raise ConfigError(
+            f"sink.sql.create: the records' field {', '.join(map(repr, nested))} is nested.",
+            safe="Nothing was made.",
+            command="declare `source.kafka.schema` in {file}, with the nested fields that are to be written, as JSON, or "
+            "without them",
+        )
+    return sampled
 
 
 def sql_recipe(parts: Parts, table: SqlTable) -> SqlRecipe:
@@ -49,7 +63,8 @@ def sql_recipe(parts: Parts, table: SqlTable) -> SqlRecipe:
         raise ConfigError(
             "transform.select: the table's columns say nothing about the records; declare `source.kafka.schema`."
         )
-    target = table.schema(declared if not config.transform.select else None)
+    selecting = bool(config.transform.select)
+    target = table.schema(None if selecting else declared, selected=selecting)
     source = declared if config.transform.select and declared else _source(declared, target, evolve=told.evolve)
     how = told.meaning
     return SqlRecipe(
@@ -57,7 +72,7 @@ def sql_recipe(parts: Parts, table: SqlTable) -> SqlRecipe:
         consumer=tuple(sorted(parts.consumer.items())),
         source=source,
         target=target,
-        sink=parts.sql,
+        sink=replace(parts.sql, jsonb=table.jsonb()),
         dead_letters=config.dead_letters.path,
         max_record_bytes=config.source.kafka.max_record_bytes,
         block_bytes=config.batch.block_bytes,

@@ -63,7 +63,8 @@ class Transacting(Hands):
             self._open(effect)
             return None
         if isinstance(effect, Commit):
-            self.letters.publish(effect.plan, held, [receipt.dead_letters for receipt in effect.receipts])
+            names = [name for each in effect.receipts for name in (each.dead_letters, each.refused)]
+            self.letters.publish(effect.plan, held, names)
             return None
         raise TypeError(f"not an effect: {effect!r}")
 

@@ -9,7 +9,7 @@ from typing import Protocol
 from confluent_kafka import Message
 
 from landonce import errors
-from landonce.commit.dead_letters import DeadLetter, stage
+from landonce.commit.dead_letters import DeadLetter, stage, stage_refused
 from landonce.plan.blocks import Block
 from landonce.plan.ranges import Partition
 from landonce.read.harvest import Rejected, find
@@ -41,8 +41,22 @@ def stage_letters(
     read: Mapping[tuple[Partition, int], Message] | None,
 ) -> str:
     """Writes the block's file and gives back its name. `read`: the records themselves, if they are still at hand."""
-    if not rejected:
-        return stage(recipe.dead_letters, task.plan, task.block.number, ())
+    letters = _letters(recipe, task, rejected, read) if rejected else []
+    return stage(recipe.dead_letters, task.plan, task.block.number, letters)
+
+
+def stage_refusals(recipe: _Recipe, task: _Task, refused: tuple[Rejected, ...]) -> str:
+    """As `stage_letters`, of records that the target refused: the file is for the attempt that leaves out these."""
+    letters = _letters(recipe, task, refused, None) if refused else []
+    return stage_refused(recipe.dead_letters, task.plan, task.block.number, letters)
+
+
+def _letters(
+    recipe: _Recipe,
+    task: _Task,
+    rejected: tuple[Rejected, ...],
+    read: Mapping[tuple[Partition, int], Message] | None,
+) -> list[DeadLetter]:
     messages = read if read is not None else find(rejected, task.block.ranges, dict(recipe.consumer))
     labels = dict(task.labels)
     letters = []
@@ -67,7 +81,7 @@ def stage_letters(
                 headers=_headers(message),
             )
         )
-    return stage(recipe.dead_letters, task.plan, task.block.number, letters)
+    return letters
 
 
 def _headers(message: Message) -> tuple[tuple[str, bytes | None], ...]:

@@ -11,7 +11,7 @@ from landonce.errors import LandonceError
 from landonce.plan.ranges import Partition
 from landonce.record.ledger import Totals
 
-_KEPT = ("read", "landed", "filtered", "dead_lettered", "dead_letters", "bytes_read")
+_KEPT = ("read", "landed", "filtered", "dead_lettered", "dead_letters", "refused", "bytes_read")
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,8 @@ class Receipt:
     dead_lettered: int = 0
     dead_letters: str = ""
     """The name of the staged file that holds them; empty if there are none."""
+    refused: str = ""
+    """The same, of those that the target itself refused."""
     bytes_read: int = 0
     files: tuple[tuple[str, tuple[Any, ...]], ...] = ()
     """The files that were written, by table. They count once the driver has committed them."""

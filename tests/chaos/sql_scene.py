@@ -19,6 +19,7 @@ from harness import SCHEMA, Drivers, Feed, Home
 from scene import Play
 
 from landonce.local import LocalKafka
+from landonce.local.mariadb import LocalMariaDB
 
 _PIPELINE = Template("""\
 pipeline: $pipeline
@@ -61,6 +62,15 @@ def postgres_judge(url: str) -> Judge:
             return connection.execute(query).fetchall()
 
     return Judge(ask, lambda: bool(ask("SELECT 1 FROM pg_tables WHERE tablename = 'events'")))
+
+
+def mariadb_judge(server: LocalMariaDB) -> Judge:
+    def ask(query: str) -> list[tuple[Any, ...]]:
+        with server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(query)
+            return list(cursor.fetchall())
+
+    return Judge(ask, lambda: bool(ask("SELECT 1 FROM information_schema.tables WHERE table_name = 'events'")))
 
 
 @dataclass

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from cutting_proxy import Cut, CuttingProxy
 from scene import wait_for, wake
 from sql_scene import Base, base, postgres_judge, sqlite_judge
 
@@ -98,6 +99,39 @@ def test_the_server_is_killed_in_the_middle_of_a_transaction(
                 pipeline.exact()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [Cut.ANSWERED, *(pytest.param(each, marks=pytest.mark.long) for each in (Cut.REQUEST, Cut.LATE))],
+    ids=lambda cut: cut.name,
+)
+def test_a_commit_is_cut_after_it_was_sent(
+    tmp_path: Path,
+    kafka: LocalKafka,
+    new_topic: Callable[..., str],
+    new_database: Callable[[], str],
+    postgres: LocalPostgres,
+    cut: Cut,
+) -> None:
+    """Of a whole run: the worker's COMMIT is on its way, and nobody answers. Whether it held is in the block's row."""
+    url, go = new_database(), tmp_path / "go"
+    proxy = CuttingProxy(postgres.port)
+    try:
+        cuttable = url.replace(f":{postgres.port}/", f":{proxy.port}/")
+        with base(tmp_path, kafka, new_topic(partitions=2), cuttable, postgres_judge(url)) as pipeline:
+            pipeline.feed.more(600, bad_every=50)
+            run = pipeline.start("rows.after", go=go)
+            run.wait_reached()
+            assert pipeline.count() == 0
+            proxy.arm(cut)
+            go.touch()
+            assert run.finish() == 0, run.tail()
+            assert proxy.cuts == 1
+            pipeline.exact()
+            assert pipeline.blocks() == []
+    finally:
+        proxy.close()
 
 
 def test_a_zombie_of_a_file(tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]) -> None:

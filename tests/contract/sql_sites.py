@@ -21,9 +21,10 @@ from landonce.record.in_target import TargetLedger
 from landonce.record.ledger import LedgerState, Position, prepared, taken
 from landonce.write.sql import SqlSink
 from landonce.write.sql.opened import open_writer
+from landonce.write.sql.refused import Found, refused_rows
 from landonce.write.sql.statements import Place
 from landonce.write.sql.table import SqlTable
-from landonce.write.sql.writer import BlockWriter, settle_block
+from landonce.write.sql.writer import BlockWriter, settle_rows
 from landonce.write.transact import Transacting
 
 PIPELINE = "contract"
@@ -78,7 +79,11 @@ class Site:
         self, state: LedgerState, rows: pa.Table, number: int = 0, url: str = "", receipt: str = RECEIPT
     ) -> Transacting:
         batch = state.pending.batch if state.pending else 0
-        return settle_block(lambda: self.writer(number, batch, url), Claim.of(state), receipt, rows, "block")
+        return settle_rows(lambda: self.writer(number, batch, url), Claim.of(state), receipt, rows, "block")
+
+    def refused(self, state: LedgerState, rows: pa.Table, number: int = 0) -> Found | None:
+        batch = state.pending.batch if state.pending else 0
+        return refused_rows(lambda: self.writer(number, batch), Claim.of(state), rows, "block")
 
     def blocks(self) -> list[tuple[Any, ...]]:
         return sorted(self.ask("SELECT number, epoch, owner, state, receipt FROM landonce_block"))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import adbc_driver_manager
 import pyarrow as pa
+import pymysql
 import pytest
 from sqlalchemy import types as sql
 from sqlalchemy.dialects import mysql, postgresql, sqlite
@@ -11,10 +13,12 @@ from sqlalchemy.schema import CreateTable
 from landonce.config.model import Sql
 from landonce.errors import ConfigError
 from landonce.read.ddl import parse_schema
+from landonce.read.schema import Field
 from landonce.record.blocks import Claim
 from landonce.record.tables import block_table, pipeline_table
 from landonce.write.sql import SqlSink
-from landonce.write.sql.postgres import conninfo
+from landonce.write.sql.mysql import MySqlWriter
+from landonce.write.sql.postgres import conninfo, trouble_of
 from landonce.write.sql.statements import (
     Place,
     delete_statement,
@@ -27,8 +31,9 @@ from landonce.write.sql.statements import (
     words_of,
 )
 from landonce.write.sql.table import SqlTable
-from landonce.write.sql.types import Unsupported, column_type, field_of
+from landonce.write.sql.types import Unsupported, column_type, document_of, field_of
 from landonce.write.sql.work import last_changes
+from landonce.write.sql.writer import Blame
 
 PLACE = Place("p", 7, 2)
 COLUMNS = ("_topic", "_partition", "_offset", "id", "wo rd")
@@ -114,7 +119,7 @@ def test_mysql_changes_rows_by_their_key() -> None:
 def test_postgres_merges_what_is_staged() -> None:
     text = merge_statement(words_of("postgresql"), "own.t", COLUMNS, ("id",))
     assert text.startswith('INSERT INTO "own"."t" AS landonce_old ("_topic"')
-    assert 'FROM "landonce_rows" ON CONFLICT ("id") DO UPDATE SET' in text
+    assert 'FROM "landonce_rows" ORDER BY "id" ON CONFLICT ("id") DO UPDATE SET' in text
     assert text.endswith('OR landonce_old."_offset" < excluded."_offset"')
     assert purge_statement(words_of("postgresql"), "t", ("id",), ()) == (
         'DELETE FROM "t" AS landonce_old USING "landonce_gone" WHERE landonce_old."id" = "landonce_gone"."id"'
@@ -123,8 +128,8 @@ def test_postgres_merges_what_is_staged() -> None:
 
 def test_the_last_change_of_a_key_wins() -> None:
     rows = pa.table({"a": [1, 2, 1, 3, 2], "b": ["x", "x", "x", "y", "z"], "n": [0, 1, 2, 3, 4]})
-    assert last_changes(rows, ("a", "b")).column("n").to_pylist() == [1, 2, 3, 4]
-    assert last_changes(rows, ("a",)).column("n").to_pylist() == [2, 3, 4]
+    assert last_changes(rows, ("a", "b")).to_pylist() == [1, 2, 3, 4]
+    assert last_changes(rows, ("a",)).to_pylist() == [2, 3, 4]
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -152,7 +157,70 @@ def test_types_that_have_no_exact_counterpart() -> None:
     assert field_of("x", mysql.BIGINT(unsigned=True), "mysql", required=True).type == pa.uint64()
     assert field_of("x", mysql.TINYINT(display_width=1), "mysql", required=True).type == pa.bool_()
     with pytest.raises(ConfigError, match="to_json"):
-        column_type(pa.list_(pa.int64()), "postgresql", "x")
+        column_type(pa.list_(pa.int64()), "yql", "x")
+
+
+def test_what_a_column_cannot_hold_is_known_beforehand() -> None:
+    rounded = field_of("x", postgresql.TIMESTAMP(precision=3), "postgresql", required=False)
+    assert rounded.digits == 3
+    assert rounded.bounds == (-2_440_588 * 86_400 * 10**6, 2**63 - 1)
+    assert field_of("x", sql.Date(), "postgresql", required=False).bounds == (-2_440_588, 2_145_042_905)
+    finite = {
+        each: field_of("x", sql.Double(), each, required=False).finite for each in ("postgresql", "sqlite", "mysql")
+    }
+    assert finite == {"postgresql": False, "sqlite": True, "mysql": True}
+
+
+def test_documents_go_to_columns_of_documents_and_of_text() -> None:
+    nested, text = pa.list_(pa.int64()), pa.string()
+    assert document_of("x", postgresql.JSONB(), nested, required=True) == Field("x", nested, required=True)
+    assert document_of("x", sql.JSON(), text, required=False) == Field("x", text)
+    assert document_of("x", sql.Text(), nested, required=False) == Field("x", nested)
+    for type_, told in ((sql.Text(), text), (sql.JSON(), pa.int64()), (sql.Integer(), nested), (sql.Enum("a"), nested)):
+        assert document_of("x", type_, told, required=False) is None
+    made = {each: column_type(nested, each, "x") for each in ("postgresql", "sqlite", "mysql")}
+    assert isinstance(made["postgresql"].dialect_impl(postgresql.dialect()), postgresql.JSONB)
+    assert isinstance(made["sqlite"], sql.JSON)
+
+
+@pytest.mark.parametrize(
+    ("state", "passing", "answered", "blame"),
+    [
+        ("23514", False, True, Blame.ROW),
+        ("22008", False, True, Blame.ROW),
+        ("23503", False, True, Blame.OTHERS),
+        ("23505", False, True, Blame.TWICE),
+        ("42703", False, True, Blame.ELSE),
+        ("40P01", True, True, Blame.ELSE),
+        ("57P01", True, False, Blame.ELSE),
+        ("25P03", True, False, Blame.ELSE),
+        (None, True, False, Blame.ELSE),
+    ],
+)
+def test_what_postgres_says_is_told_apart(state: str | None, passing: bool, answered: bool, blame: Blame) -> None:
+    """A session that was ended for standing still is no reason to halt."""
+    failure = adbc_driver_manager.Error("said", status_code=adbc_driver_manager.AdbcStatusCode.UNKNOWN, sqlstate=state)
+    told = trouble_of(failure)
+    assert (told.passing, told.answered, told.blame) == (passing, answered, blame)
+
+
+@pytest.mark.parametrize(
+    ("failure", "passing", "answered", "blame"),
+    [
+        (pymysql.OperationalError(4025, "CONSTRAINT `c` failed"), False, True, Blame.ROW),
+        (pymysql.OperationalError(3819, "Check constraint 'c' is violated."), False, True, Blame.ROW),
+        (pymysql.IntegrityError(1452, "a foreign key"), False, True, Blame.OTHERS),
+        (pymysql.IntegrityError(1062, "Duplicate entry"), False, True, Blame.TWICE),
+        (pymysql.ProgrammingError("nan can not be used with MySQL"), False, True, Blame.ELSE),
+        (pymysql.OperationalError(2013, "Lost connection"), True, False, Blame.ELSE),
+        (pymysql.InterfaceError(0, ""), True, False, Blame.ELSE),
+        (pymysql.OperationalError(1213, "Deadlock found"), True, True, Blame.ELSE),
+    ],
+)
+def test_what_mysql_says_is_told_apart(failure: Exception, passing: bool, answered: bool, blame: Blame) -> None:
+    """Numbers from 3000 on are the server's again."""
+    told = MySqlWriter.__new__(MySqlWriter)._trouble(failure)
+    assert (told.passing, told.answered, told.blame) == (passing, answered, blame)
 
 
 def test_a_table_is_made_with_its_key_and_its_coordinates(tmp_path: object) -> None:

@@ -1,7 +1,8 @@
 """A block's transaction in PostgreSQL, through ADBC: rows go from Arrow by COPY, on the connection that flips the block.
 
 What was answered is on disk, even where the server's default is `synchronous_commit=off`. A worker that stops in the middle
-does not hold the block for ever: the server ends sessions that stand in a transaction, and a takeover ends them at once.
+does not hold the block for ever: the server ends sessions that stand in a transaction, and a takeover ends them at once. Nor
+does a server that stands still hold a worker for ever (`watch`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from adbc_driver_postgresql import dbapi
 from psycopg.conninfo import make_conninfo
+from psycopg.pq import PGconn, Ping
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from landonce.read.changes import OPERATION
@@ -21,6 +23,7 @@ from landonce.read.images import DELETE
 from landonce.record.blocks import BlockRow, Claim, Mark
 from landonce.record.postgres import postgres_url
 from landonce.write.sql.databases import session_name
+from landonce.write.sql.documents import versioned
 from landonce.write.sql.sink import SqlSink
 from landonce.write.sql.statements import (
     GONE,
@@ -33,8 +36,12 @@ from landonce.write.sql.statements import (
     staging_statement,
     words_of,
 )
-from landonce.write.sql.writer import BlockWriter, Trouble
+from landonce.write.sql.watch import Patience, Watch
+from landonce.write.sql.writer import Blame, BlockWriter, Trouble
 
+PATIENCE = Patience()
+_PORTION = 8_192
+"""Rows that are encoded at once: while the server takes some, the next are encoded."""
 _CONNECT_SECONDS = 5
 _IDLE = "60s"
 _LOCK = "20s"
@@ -44,8 +51,15 @@ _DURABLE = (
     "ELSE current_setting('synchronous_commit') END, false), "
     f"set_config('lock_timeout', '{_LOCK}', false), set_config('idle_in_transaction_session_timeout', '{_IDLE}', false)"
 )
-_PASSING = ("08", "40", "53", "55", "57", "58", "25006", "72")
-"""Connections, serialization and deadlocks, resources, locks, an operator's hand, the system, a standby."""
+_AT_ONCE = "SET CONSTRAINTS ALL IMMEDIATE"
+"""Constraints that are deferred speak here, and not with the COMMIT."""
+_PASSING = ("08", "40", "53", "55", "57", "58", "25006", "25P03", "25P04", "72")
+"""Connections, serialization and deadlocks, resources, locks, an operator's hand, the system, a standby, and a session that
+stood still in its transaction for too long."""
+_OF_ROWS = ("22", "23502", "23514", "44000", "P0001")
+"""Values, NULL, CHECK, a view's own check, what a trigger raises."""
+_ENDED = ("08", "57P0", "25P03", "25P04")
+"""The session is over, so what was sent last may not have been looked at."""
 
 
 class PostgresWriter(BlockWriter):
@@ -55,8 +69,10 @@ class PostgresWriter(BlockWriter):
         self._sink, self._place = sink, place
         self._connection: Any = None
         self._cursor: Any = None
+        told = conninfo(sink)
+        self._watch = Watch(lambda: _answers(told), PATIENCE)
         try:
-            self._connection = dbapi.connect(conninfo(sink), autocommit=True)
+            self._connection = dbapi.connect(told, autocommit=True)
             self._cursor = self._connection.cursor()
             self._ask(_DURABLE)
         except adbc_driver_manager.Error as error:
@@ -74,14 +90,18 @@ class PostgresWriter(BlockWriter):
         return None
 
     def write(self, rows: pa.Table) -> None:
-        rows = landing(rows)
-        if not self._sink.key:
+        rows = landing(rows, self._sink.jsonb)
+        if self._sink.key:
+            gone = pc.equal(rows.column(OPERATION), DELETE)
+            rows = rows.drop_columns([OPERATION])
+            self._merge(rows.filter(pc.invert(gone)))
+            self._purge(rows.filter(gone))
+        else:
             self._copy(rows, self._sink.name, schema=self._sink.schema)
-            return
-        gone = pc.equal(rows.column(OPERATION), DELETE)
-        rows = rows.drop_columns([OPERATION])
-        self._merge(rows.filter(pc.invert(gone)))
-        self._purge(rows.filter(gone))
+        self._do(_AT_ONCE)
+
+    def savepoint(self, statement: str) -> None:
+        self._do(statement)
 
     def commit(self) -> None:
         self._do("COMMIT")
@@ -91,16 +111,19 @@ class PostgresWriter(BlockWriter):
             with suppress(adbc_driver_manager.Error):
                 if each is not None:
                     each.close()
+        self._watch.end()
 
     def _merge(self, rows: pa.Table) -> None:
         if rows.num_rows:
             self._stage(rows, STAGED)
             self._do(merge_statement(_WORDS, self._sink.table, rows.column_names, self._sink.key))
+            self._do(f"DROP TABLE pg_temp.{STAGED}")
 
     def _purge(self, rows: pa.Table) -> None:
         if rows.num_rows:
             self._stage(rows.select([*self._sink.key, *self._beside()]), GONE)
             self._do(purge_statement(_WORDS, self._sink.table, self._sink.key, self._beside()))
+            self._do(f"DROP TABLE pg_temp.{GONE}")
 
     def _beside(self) -> tuple[str, ...]:
         return tuple(each for each in self._sink.beside if each not in self._sink.key)
@@ -112,7 +135,11 @@ class PostgresWriter(BlockWriter):
     def _copy(self, rows: pa.Table, table: str, *, schema: str | None = None, temporary: bool = False) -> None:
         try:
             self._cursor.adbc_ingest(
-                table, rows, mode="append", db_schema_name=None if temporary else schema, temporary=temporary
+                table,
+                rows.to_reader(_PORTION),
+                mode="append",
+                db_schema_name=None if temporary else schema,
+                temporary=temporary,
             )
         except adbc_driver_manager.Error as error:
             raise trouble_of(error) from None
@@ -131,9 +158,11 @@ class PostgresWriter(BlockWriter):
             raise trouble_of(error) from None
 
 
-def landing(rows: pa.Table) -> pa.Table:
-    """As COPY takes them: a UUID is its sixteen bytes."""
+def landing(rows: pa.Table, jsonb: tuple[str, ...] = ()) -> pa.Table:
+    """As COPY takes them: a UUID is its sixteen bytes, and a document begins with its version."""
     for at, each in enumerate(rows.schema):
+        if each.name in jsonb:
+            rows = rows.set_column(at, each.name, versioned(rows.column(at)))
         if each.type == pa.uuid():
             storage = pa.chunked_array([chunk.storage for chunk in rows.column(at).chunks], pa.binary(16))
             rows = rows.set_column(at, each.name, storage)
@@ -148,9 +177,16 @@ def conninfo(sink: SqlSink) -> str:
         "connect_timeout": _CONNECT_SECONDS,
         "target_session_attrs": "read-write",
         "keepalives_idle": 30,
+        "keepalives_interval": 10,
+        "keepalives_count": 3,
         "tcp_user_timeout": 60_000,
     }
     return str(make_conninfo(**{**defaults, **told, "application_name": session_name(sink.pipeline)}))
+
+
+def _answers(told: str) -> bool:
+    """Whether the server answers anybody at all, be it with a no."""
+    return Ping(PGconn.ping(told.encode())) is not Ping.NO_RESPONSE
 
 
 def trouble_of(error: adbc_driver_manager.Error) -> Trouble:
@@ -158,10 +194,18 @@ def trouble_of(error: adbc_driver_manager.Error) -> Trouble:
     state = error.sqlstate or ""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = lines[0] if lines else type(error).__name__
-    over = not state or state.startswith(("08", "57P0"))
+    over = not state or state.startswith(_ENDED)
     return Trouble(
         said,
         passing=not state or state.startswith(_PASSING),
         answered=not over,
-        duplicate=state == "23505",
+        blame=_blame(state),
     )
+
+
+def _blame(state: str) -> Blame:
+    if state in ("23505", "23P01"):
+        return Blame.TWICE
+    if state == "23503":
+        return Blame.OTHERS
+    return Blame.ROW if state.startswith(_OF_ROWS) else Blame.ELSE

@@ -27,7 +27,7 @@ from landonce.write.sql.statements import (
     upsert_statement,
     words_of,
 )
-from landonce.write.sql.writer import BlockWriter, Trouble
+from landonce.write.sql.writer import Blame, BlockWriter, Trouble
 
 
 class RowWriter(BlockWriter):
@@ -76,6 +76,9 @@ class RowWriter(BlockWriter):
         deleted = rows.filter(gone).select([*key, *beside])
         self._many(delete_statement(self.words, table, key, beside), deleted)
 
+    def savepoint(self, statement: str) -> None:
+        self._do(statement)
+
     def commit(self) -> None:
         try:
             self._connection.commit()
@@ -83,8 +86,10 @@ class RowWriter(BlockWriter):
             raise self._trouble(error) from None
 
     def close(self) -> None:
-        with suppress(self.failures):
-            self._connection.close()
+        """Rolls back by itself first: what a failed statement left unfinished keeps SQLite's file locked otherwise."""
+        for end in (self._cursor.close, self._connection.rollback, self._connection.close):
+            with suppress(self.failures):
+                end()
 
     def _many(self, statement: str, rows: pa.Table) -> None:
         if not rows.num_rows:
@@ -132,4 +137,12 @@ class SqliteWriter(RowWriter):
         passing = isinstance(error, sqlite3.OperationalError) and any(
             word in str(error) for word in ("locked", "busy", "disk I/O", "full", "unable to open")
         )
-        return Trouble(str(error), passing=passing, answered=True, duplicate="UNIQUE" in str(error))
+        return Trouble(str(error), passing=passing, answered=True, blame=_blame(error))
+
+
+def _blame(error: Exception) -> Blame:
+    if not isinstance(error, (sqlite3.IntegrityError, sqlite3.DataError)):
+        return Blame.ELSE
+    if "UNIQUE" in str(error):
+        return Blame.TWICE
+    return Blame.OTHERS if "FOREIGN KEY" in str(error) else Blame.ROW

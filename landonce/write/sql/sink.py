@@ -22,6 +22,8 @@ class SqlSink:
     key: tuple[str, ...] = ()
     """The columns by which rows are changed; empty where rows are only added."""
     coordinates: bool = True
+    jsonb: tuple[str, ...] = ()
+    """Columns that hold documents in PostgreSQL's binary form."""
     guarantee = Guarantee.TRANSACTIONAL
 
     @staticmethod

@@ -49,7 +49,7 @@ class Words:
 def words_of(dialect: str) -> Words:
     """Of PostgreSQL (as ADBC takes it), SQLite, MySQL and MariaDB."""
     if dialect == "postgresql":
-        return Words(dialect, postgresql.dialect(), "${}")
+        return Words(dialect, postgresql.dialect(paramstyle="numeric_dollar"), "${}")
     if dialect == "sqlite":
         return Words(dialect, sqlite.dialect(), "?")
     return Words(dialect, mysql.dialect(), "%s")
@@ -162,12 +162,13 @@ def staging_statement(words: Words, temporary: str, table: str, columns: Sequenc
 
 
 def merge_statement(words: Words, table: str, columns: Sequence[str], key: Sequence[str]) -> str:
-    """PostgreSQL: the staged rows, new or in place of those with their keys."""
+    """PostgreSQL: the staged rows, new or in place of those with their keys. In the order of keys, so that blocks of two
+    partitions which change the same rows rarely wait for each other in a circle."""
     listed = words.names(columns)
     conflict = _on_conflict(words, table, columns, key).replace(f"{words.table(table)}.", "landonce_old.")
     return (
         f"INSERT INTO {words.table(table)} AS landonce_old ({listed}) "
-        f"SELECT {listed} FROM {words.name(STAGED)} {conflict}"
+        f"SELECT {listed} FROM {words.name(STAGED)} ORDER BY {words.names(key)} {conflict}"
     )
 
 

@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.types as pt
-from sqlalchemy import Column, Connection, Index, MetaData, Table, and_, func, inspect, or_, select, text
+from sqlalchemy import Column, Connection, Dialect, MetaData, Table, and_, func, inspect, or_, select, text
 from sqlalchemy import types as sql
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError, NoSuchTableError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -21,26 +21,13 @@ from landonce.read.schema import Field, Schema
 from landonce.record.database import Database
 from landonce.write.sink import COORDINATES, Finding, Level
 from landonce.write.sql.databases import engine_of, open_database
+from landonce.write.sql.fitness import Shape, findings
+from landonce.write.sql.making import addition, made_table
 from landonce.write.sql.sink import SqlSink
-from landonce.write.sql.types import Unsupported, column_type, field_of, key_type
+from landonce.write.sql.types import Unsupported, column_type, document_of, field_of, key_type
 from landonce.write.target import TargetView
 
 _LONGEST_NAME = 63
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The columns of a table, as the database reflects them."""
-
-    columns: tuple[Mapping[str, Any], ...]
-    unique: tuple[frozenset[str], ...]
-    """Each set of columns of which no two rows may hold the same."""
-    indexed: tuple[frozenset[str], ...] = ()
-    notes: tuple[Finding, ...] = ()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(each["name"] for each in self.columns)
 
 
 @dataclass
@@ -66,84 +53,47 @@ class SqlTable:
         with self.reading() as connection:
             return self._shape(connection)
 
-    def schema(self, declared: Schema | None = None) -> Schema:
-        """What records must hold. A column that need not be told and has a default is left to it, unless it is declared."""
+    def schema(self, declared: Schema | None = None, *, selected: bool = False) -> Schema:
+        """What records must hold. A column that need not be told and has a default is left to it, unless it is declared, and so
+        is one of documents. `selected`: expressions yield the columns, and documents as text."""
         named = declared.by_name() if declared is not None else {}
         fields = []
         for each in self.shape().columns:
-            found = self._field(each, told=each["name"] in named)
+            found = self._field(each, told=named.get(each["name"]), selected=selected)
             if isinstance(found, Field):
                 fields.append(found)
+            elif found is not None and isinstance(each["type"], sql.JSON):
+                raise errors.ConfigError(
+                    f"source.kafka.schema: column {each['name']!r} of {self.sink.table} holds documents; declare what they "
+                    "hold (a STRUCT, an ARRAY, a MAP), or STRING where records hold them as text."
+                )
         return Schema(tuple(fields))
 
-    def _field(self, column: Mapping[str, Any], *, told: bool) -> Field | str | None:
+    def jsonb(self) -> tuple[str, ...]:
+        """The columns that hold documents in PostgreSQL's binary form."""
+        return tuple(each["name"] for each in self.shape().columns if isinstance(each["type"], postgresql.JSONB))
+
+    def _field(self, column: Mapping[str, Any], *, told: Field | None, selected: bool = False) -> Field | str | None:
         """None for what is not written; a reason for what should be, and cannot."""
         name = column["name"]
         if name in self.sink.beside or column.get("computed") is not None or column.get("identity") is not None:
             return None
         required = not column["nullable"]
-        if not told and required and (column.get("default") is not None or column.get("autoincrement") is True):
+        if told is None and required and (column.get("default") is not None or column.get("autoincrement") is True):
             return None
+        held = told.type if told is not None else pa.string() if selected else None
+        if held is not None and (document := document_of(name, column["type"], held, required=required)) is not None:
+            return document
         try:
             return field_of(name, column["type"], self.sink.dialect, required=required)
         except Unsupported as reason:
-            return f"column {name}: {reason}" if required or told else None
+            return f"column {name}: {reason}" if required or told is not None else None
 
     def check(self) -> tuple[Finding, ...]:
         """Whether the table holds the guarantee, and what else is worth knowing."""
-        return tuple(self._findings(self.shape()))
-
-    def _findings(self, shape: Shape) -> Iterator[Finding]:
-        yield from shape.notes
-        missing = [name for name in self.sink.beside if name not in shape.names]
-        if missing:
-            yield Finding(
-                Level.REFUSED,
-                f"the table {self.sink.table} has no column {', '.join(missing)}",
-                "; ".join(self._adding(missing)) + ", or say `coordinates: false` (then `verify` cannot audit it)",
-            )
-        for each in shape.columns:
-            if isinstance(reason := self._field(each, told=False), str):
-                yield Finding(Level.REFUSED, reason, "give the column a default, make it nullable, or change its type")
-        if self.sink.key:
-            yield from self._key_findings(shape)
-        elif self.sink.coordinates and not missing:
-            yield from self._index_findings(shape)
-
-    def _key_findings(self, shape: Shape) -> Iterator[Finding]:
-        unknown = [name for name in self.sink.key if name not in shape.names]
-        if unknown:
-            yield Finding(
-                Level.REFUSED, f"key: the table has no column {', '.join(unknown)}", "correct `key` in {file}"
-            )
-        elif frozenset(self.sink.key) not in shape.unique:
-            listed = ", ".join(self.sink.key)
-            yield Finding(
-                Level.REFUSED,
-                f"nothing keeps the table from holding a key ({listed}) twice, so rows cannot be changed by it",
-                f"CREATE UNIQUE INDEX ON {self.sink.table} ({listed})",
-            )
-        elif self.sink.dialect in ("mysql", "mariadb") and len(shape.unique) > 1:
-            yield Finding(
-                Level.REFUSED,
-                "the table has another unique key, and MySQL changes the row that any of them finds",
-                "drop the other unique keys",
-            )
-        else:
-            yield Finding(Level.OK, f"{self.sink.table} is there, and no key stands in it twice")
-
-    def _index_findings(self, shape: Shape) -> Iterator[Finding]:
-        if frozenset(COORDINATES) in shape.unique:
-            yield Finding(Level.OK, f"{self.sink.table} is there, and no coordinates stand in it twice")
-        elif frozenset(COORDINATES) in shape.indexed:
-            yield Finding(Level.OK, f"{self.sink.table} is there, and its coordinates are indexed")
-        else:
-            using = " USING brin" if self.sink.dialect == "postgresql" else ""
-            yield Finding(
-                Level.WARNING,
-                f"{self.sink.table} is there, and has no index on its coordinates: every start reads all of it",
-                f"CREATE INDEX ON {self.sink.table}{using} ({', '.join(COORDINATES)})",
-            )
+        shape = self.shape()
+        fields = [(each, self._field(each, told=None)) for each in shape.columns]
+        return tuple(findings(self.sink, shape, fields, self._dialect))
 
     def look(self, floors: Iterable[tuple[Partition, int]]) -> TargetView:
         """One past the highest offset that is there, for each partition that holds any at or above its floor."""
@@ -184,62 +134,22 @@ class SqlTable:
 
     # Making it.
 
+    @property
+    def _dialect(self) -> Dialect:
+        """Of the engine, which knows the server once it was asked anything."""
+        return engine_of(self.database).dialect
+
     def create(self, declared: Schema) -> None:
         """Harmless if it is there."""
-        table = self.made(declared)
+        table = made_table(self.sink, declared, self._dialect)
         with self._creating() as connection:
             table.create(connection, checkfirst=True)
 
     def creation(self, declared: Schema) -> str:
         """What `create` would say."""
-        table, dialect = self.made(declared), engine_of(self.database).dialect
+        table, dialect = made_table(self.sink, declared, self._dialect), self._dialect
         made: list[Any] = [CreateTable(table), *(CreateIndex(each) for each in sorted(table.indexes, key=str))]
         return "\n".join(str(each.compile(dialect=dialect)).strip() for each in made)
-
-    def made(self, declared: Schema) -> Table:
-        """The key is the primary one; the coordinates of rows that are only added have an index."""
-        dialect = self.sink.dialect
-        unknown = [name for name in self.sink.key if name not in declared.by_name()]
-        if unknown:
-            raise errors.ConfigError(f"sink.sql.key: the records have no field {', '.join(unknown)}.")
-        columns = [
-            Column(
-                each.name,
-                self._made_type(each),
-                primary_key=each.name in self.sink.key,
-                nullable=not (each.required or each.name in self.sink.key),
-                autoincrement=False,
-            )
-            for each in declared.fields
-        ]
-        kinds = (key_type(dialect), sql.Integer(), sql.BigInteger())
-        keyed = dialect == "yql" and not self.sink.key  # every table of YDB has a primary key
-        if self.sink.coordinates:
-            columns = [
-                *(
-                    Column(name, kind, nullable=False, primary_key=keyed, autoincrement=False)
-                    for name, kind in zip(COORDINATES, kinds, strict=True)
-                ),
-                *columns,
-            ]
-        table = Table(
-            self.sink.name,
-            MetaData(),
-            *columns,
-            schema=self.sink.schema,
-            mysql_engine="InnoDB",
-            mysql_charset="utf8mb4",
-        )
-        if self.sink.coordinates and not self.sink.key and not keyed:
-            brin = dialect == "postgresql"  # a unique index would cost twice as much as COPY itself
-            columns_ = [table.c[name] for name in COORDINATES]
-            Index(f"{self.sink.name[:40]}_coordinates", *columns_, unique=not brin, postgresql_using="brin")
-        return table
-
-    def _made_type(self, field_: Field) -> sql.TypeEngine[Any]:
-        if field_.name in self.sink.key and pt.is_string(field_.type):
-            return key_type(self.sink.dialect)
-        return column_type(field_.type, self.sink.dialect, field_.name)
 
     def add(self, wanted: Mapping[str, pa.DataType]) -> tuple[str, ...]:
         """Adds the columns that are not there. Gives the names of those that it added."""
@@ -249,23 +159,11 @@ class SqlTable:
             for name, type_ in sorted(wanted.items()):
                 if name.lower() in there or len(name.encode()) > _LONGEST_NAME:
                     continue
-                connection.execute(text(self._addition(name, column_type(type_, self.sink.dialect, name))))
+                kind = column_type(type_, self.sink.dialect, name)
+                connection.execute(text(addition(self.sink, name, kind, self._dialect)))
                 there.add(name.lower())
                 added.append(name)
         return tuple(added)
-
-    def _addition(self, name: str, type_: sql.TypeEngine[Any]) -> str:
-        dialect = engine_of(self.database).dialect
-        prepare = dialect.identifier_preparer
-        table = ".".join(prepare.quote_identifier(part) for part in self.sink.table.split("."))
-        spelled = dialect.type_compiler_instance.process(type_.dialect_impl(dialect))
-        return f"ALTER TABLE {table} ADD COLUMN {prepare.quote_identifier(name)} {spelled}".replace(":", "\\:")
-
-    def _adding(self, names: Iterable[str]) -> Iterator[str]:
-        kinds: dict[str, sql.TypeEngine[Any]] = dict(
-            zip(COORDINATES, (key_type(self.sink.dialect), sql.Integer(), sql.BigInteger()), strict=True)
-        )
-        return (self._addition(name, kinds[name]) for name in names)
 
     # Asking.
 

@@ -11,6 +11,7 @@
     BYTEA, BLOB                             binary (base64 in JSON)                     all
     DATE, TIMESTAMP, TIMESTAMPTZ            date32, microseconds, the latter in UTC     all
     UUID, ENUM                              uuid, string of a closed set                PostgreSQL
+    JSON, JSONB, TEXT                       any nested type, as JSON                    all but YDB, where it is declared
 
 A column of another type is left to its default, or refused where it has none. It is never approximated.
 """
@@ -29,6 +30,11 @@ from landonce.read.schema import Field, is_uuid
 
 _DAY = 86_400
 _MICROSECONDS = 10**6
+_POSTGRES_DATE = (-2_440_588, 2_145_042_905)
+"""From the 24th of November 4714 BC on, in days."""
+_POSTGRES_MOMENT = (_POSTGRES_DATE[0] * _DAY * _MICROSECONDS, 2**63 - 1)
+_FINITE = ("sqlite", "mysql", "mariadb")
+"""SQLite makes NULL of what is not a number, and MySQL has neither that nor infinity."""
 _MYSQL_DATE = (-354_285, 2_932_896)
 """The years 1000 to 9999, in days."""
 _MYSQL_TIMESTAMP = (1, 2**31 - 1)
@@ -53,9 +59,26 @@ def field_of(name: str, type_: Any, dialect: str, *, required: bool) -> Field:
     if isinstance(type_, sql.String):
         return Field(name, pa.string(), required, longest=type_.length, without_nul=dialect == "postgresql")
     if isinstance(type_, sql.DateTime):
-        utc = bool(getattr(type_, "timezone", False))
-        return Field(name, pa.timestamp("us", tz="UTC" if utc else None), required)
-    return Field(name, _plain(type_, dialect), required)
+        return _moment(name, type_, dialect, required)
+    plain = _plain(type_, dialect)
+    if pt.is_date32(plain) and dialect == "postgresql":
+        return Field(name, plain, required, bounds=_POSTGRES_DATE)
+    return Field(name, plain, required, finite=pt.is_floating(plain) and dialect in _FINITE)
+
+
+def _moment(name: str, type_: Any, dialect: str, required: bool) -> Field:
+    arrow = pa.timestamp("us", tz="UTC" if getattr(type_, "timezone", False) else None)
+    if dialect != "postgresql":
+        return Field(name, arrow, required)
+    return Field(name, arrow, required, bounds=_POSTGRES_MOMENT, digits=getattr(type_, "precision", None))
+
+
+def document_of(name: str, type_: Any, told: pa.DataType, *, required: bool) -> Field | None:
+    """What a record must hold for a column of documents, or of text that holds one; None for a column that is neither."""
+    if isinstance(type_, sql.JSON) and (pt.is_nested(told) or pt.is_string(told)):
+        return Field(name, told, required)
+    is_text = isinstance(type_, sql.String) and not isinstance(type_, sql.Enum)
+    return Field(name, told, required) if is_text and pt.is_nested(told) else None
 
 
 def _plain(type_: Any, dialect: str) -> pa.DataType:
@@ -125,6 +148,8 @@ def column_type(type_: pa.DataType, dialect: str, name: str) -> sql.TypeEngine[A
         return sql.Numeric(type_.precision, type_.scale)
     if is_uuid(type_) and dialect == "postgresql":
         return postgresql.UUID(as_uuid=False)
+    if pt.is_nested(type_) and dialect != "yql":
+        return sql.JSON().with_variant(postgresql.JSONB(), "postgresql")
     raise _not_here(name, f"{type_} is no type of a column here; `select` parts of it, or make text of it with to_json")
 
 
@@ -134,10 +159,10 @@ def _timestamp(type_: pa.TimestampType, name: str) -> sql.TypeEngine[Any]:
     return sql.DateTime(timezone=type_.tz is not None).with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
 
 
-def key_type(dialect: str) -> sql.TypeEngine[Any]:
+def key_type(dialect: str, collation: str = "utf8mb4_bin") -> sql.TypeEngine[Any]:
     """Text that can be part of a key, and in which upper and lower case differ."""
     if dialect in ("mysql", "mariadb"):
-        return mysql.VARCHAR(255, charset="utf8mb4", collation="utf8mb4_bin")
+        return mysql.VARCHAR(255, charset="utf8mb4", collation=collation)
     return sql.Text()
 
 

@@ -23,13 +23,15 @@ from landonce.read.harvest import Rejected
 from landonce.read.route import Routing, Rule
 from landonce.write.conform import chosen, conform, misfit
 from landonce.write.land import failed
-from landonce.write.letters import stage_letters
+from landonce.write.letters import stage_letters, stage_refusals
 from landonce.write.receipt import BlockResult, Fate, Receipt
 from landonce.write.sink import COORDINATES
+from landonce.write.sql.documents import as_text
 from landonce.write.sql.opened import open_writer
 from landonce.write.sql.recipe import SqlRecipe, SqlTask
+from landonce.write.sql.refused import MOST, refused_rows
 from landonce.write.sql.statements import Place
-from landonce.write.sql.writer import settle_block
+from landonce.write.sql.writer import Blame, BlockWriter, Trouble, named, settle_rows
 from landonce.write.work import Reaped
 
 
@@ -84,39 +86,73 @@ def _deliver(
     rejected: tuple[Rejected, ...],
     messages: Mapping[tuple[Partition, int], Message] | None,
 ) -> BlockResult:
-    """Stages dead letters, and lands the rows with the receipt in the block's row."""
+    """Stages dead letters, and lands the rows with the receipt in the block's row. Rows that the database refuses become dead
+    letters too, and the others are tried again: then an earlier change of the same key may count."""
     receipt = replace(receipt, dead_letters=stage_letters(recipe, task, rejected, messages))
     reach("stage.after")
     place = Place(recipe.pipeline, task.batch, task.block.number)
-    settled = settle_block(
-        lambda: open_writer(recipe.sink, place),
-        task.claim,
-        receipt.to_json(),
-        _shaped(recipe, rows) if rows is not None else pa.table({}),
-        f"block {task.block}",
+
+    def opened() -> BlockWriter:
+        return open_writer(recipe.sink, place)
+
+    left = rows if rows is not None else pa.table({})
+    refused: tuple[Rejected, ...] = ()
+    while True:
+        told = _told(recipe, task, receipt, refused)
+        at = last_changes(left, recipe.sink.key) if recipe.changes is not None and left.num_rows else None
+        shaped = _shaped(recipe, left if at is None else left.take(at))
+        try:
+            settled = settle_rows(opened, task.claim, told.to_json(), shaped, f"block {task.block}")
+        except Trouble as trouble:
+            found = refused_rows(opened, task.claim, shaped, f"block {task.block}")
+            if found is not None:
+                bad = [(index if at is None else at[index].as_py(), said) for index, said in found]
+                refused += _judged(task, left, bad, trouble)
+                left = left.filter(pa.array(~np.isin(np.arange(left.num_rows), [index for index, _ in bad])))
+            continue
+        if settled.fate is not Fate.LANDED:
+            return BlockResult(task.index, Fate.HALTED, error=fenced(recipe.pipeline, task))
+        return BlockResult(task.index, Fate.LANDED, Receipt.from_json(settled.settled) if settled.settled else told)
+
+
+def _told(recipe: SqlRecipe, task: SqlTask, receipt: Receipt, refused: tuple[Rejected, ...]) -> Receipt:
+    """The receipt of a block without these records."""
+    return replace(
+        receipt,
+        landed=receipt.landed - len(refused),
+        dead_lettered=receipt.dead_lettered + len(refused),
+        refused=stage_refusals(recipe, task, refused),
     )
-    if settled.fate is not Fate.LANDED:
-        return BlockResult(task.index, Fate.HALTED, error=fenced(recipe.pipeline, task))
-    if settled.settled is not None:
-        receipt = Receipt.from_json(settled.settled)
-    return BlockResult(task.index, Fate.LANDED, receipt)
+
+
+def _judged(task: SqlTask, rows: pa.Table, bad: list[tuple[int, Trouble]], trouble: Trouble) -> tuple[Rejected, ...]:
+    """Rows that can never be there are dead letters. All else halts, and names the first record that it is about."""
+    if not bad:
+        raise named(trouble, f"block {task.block}")
+    records = tuple(misfit(dict(task.labels), rows, at, said.said) for at, said in bad)
+    first, last = records[0], records[-1]
+    if bad[-1][1].blame is not Blame.ROW:
+        raise named(bad[-1][1], f"{last.partition}: the record at offset {last.offset}")
+    if len(bad) > MOST:
+        raise named(
+            bad[0][1], f"{first.partition}: the record at offset {first.offset}, and {MOST:,} others of its block"
+        )
+    return records
 
 
 def _shaped(recipe: SqlRecipe, rows: pa.Table) -> pa.Table:
-    """The columns that are written; of changes, the last of each key."""
-    rows = rows.set_column(0, "_topic", rows.column("_topic").cast(pa.string()))
-    if recipe.changes is not None:
-        rows = last_changes(rows, recipe.sink.key)
+    """The columns that are written."""
+    if not rows.num_rows:
+        return rows
+    rows = as_text(rows.set_column(0, "_topic", rows.column("_topic").cast(pa.string())))
     return rows if recipe.sink.coordinates else rows.drop_columns(list(COORDINATES))
 
 
-def last_changes(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
-    """Of each key the last row, in the order in which they came."""
+def last_changes(rows: pa.Table, key: tuple[str, ...]) -> pa.Int64Array:
+    """Of each key the last row, by its index, in the order in which they came."""
     keyed = rows.select(list(key)).append_column(OPERATION, pa.array(np.arange(rows.num_rows)))
     last = keyed.group_by(list(key)).aggregate([(OPERATION, "max")]).column(f"{OPERATION}_max")
-    if len(last) == rows.num_rows:
-        return rows
-    return rows.take(pa.array(np.sort(np.asarray(last.to_numpy()))))
+    return pa.array(np.sort(np.asarray(last.to_numpy())))
 
 
 def _sorting(recipe: SqlRecipe, task: SqlTask) -> Sorting:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from enum import Enum
 
 import pyarrow as pa
 
@@ -18,15 +19,24 @@ _UNANSWERED = 5
 """Commits in a row that were not answered, before the driver is told."""
 
 
+class Blame(str, Enum):
+    """What is at fault when a database refuses rows."""
+
+    ROW = "a row, which can never be there: a CHECK, a NULL, a value out of range"
+    OTHERS = "a row beside those that are there now: a foreign key without its row, or the other way around"
+    TWICE = "a row that is there already, by its coordinates or another unique key"
+    ELSE = "something else"
+
+
 class Trouble(Exception):
     """The database, or the way to it, failed. `answered`: the database itself said so, and the transaction is over."""
 
-    def __init__(self, said: str, *, passing: bool, answered: bool, duplicate: bool = False) -> None:
+    def __init__(self, said: str, *, passing: bool, answered: bool, blame: Blame = Blame.ELSE) -> None:
         super().__init__(redact(said))
         self.said = redact(said)
         self.passing = passing
         self.answered = answered
-        self.duplicate = duplicate
+        self.blame = blame
 
 
 class BlockWriter(ABC):
@@ -52,11 +62,24 @@ class BlockWriter(ABC):
     def close(self) -> None:
         """Ends the connection, and with it what is open."""
 
+    def savepoint(self, statement: str) -> None:
+        """`SAVEPOINT …`, or back to it. Only where the database blames rows."""
+        raise NotImplementedError(statement)
 
-def settle_block(
-    opened: Callable[[], BlockWriter], claim: Claim, receipt: str, rows: pa.Table, where: str
-) -> Transacting:
+
+Opened = Callable[[], BlockWriter]
+
+
+def settle_block(opened: Opened, claim: Claim, receipt: str, rows: pa.Table, where: str) -> Transacting:
     """Until the block's fate is known."""
+    try:
+        return settle_rows(opened, claim, receipt, rows, where)
+    except Trouble as trouble:
+        raise named(trouble, where) from None
+
+
+def settle_rows(opened: Opened, claim: Claim, receipt: str, rows: pa.Table, where: str) -> Transacting:
+    """As `settle_block`, but where rows are to blame the `Trouble` itself is raised: the rows can be searched for."""
     settling = transact.begin()
     for _ in range(_UNANSWERED):
         try:
@@ -66,7 +89,9 @@ def settle_block(
             finally:
                 writer.close()
         except Trouble as trouble:
-            raise _named(trouble, where) from None
+            if trouble.blame is not Blame.ELSE:
+                raise
+            raise named(trouble, where) from None
         if settling.fate is not None:
             return settling
     raise errors.TargetUnavailable(f"{where}: COMMIT is not answered, again and again.")
@@ -108,14 +133,23 @@ def _commit(writer: BlockWriter) -> bool:
     return True
 
 
-def _named(trouble: Trouble, where: str) -> errors.LandonceError:
+def named(trouble: Trouble, where: str) -> errors.LandonceError:
+    """`where`: the block, or the record in it that the database blames."""
     if trouble.passing:
         return errors.TargetUnavailable(f"{where}: {trouble.said}")
-    if trouble.duplicate:
+    if trouble.blame is Blame.TWICE:
         return errors.DuplicatePresent(
             f"{where}: {trouble.said}.",
-            safe="Nothing of the block was written. Something else wrote rows with these coordinates or keys.",
-            command="landonce verify {file}   (names the coordinates; remove the copies, then run again)",
+            safe="Nothing of the block was written. Something else wrote a row with these coordinates, or with the same "
+            "value under a unique key.",
+            command="landonce verify {file}   (names coordinates that are there already; remove the row, then run again)",
+        )
+    if trouble.blame is Blame.OTHERS:
+        return errors.TargetRefused(
+            f"{where}: {trouble.said}.",
+            safe="Nothing of the block was written; the position did not move. The row may be welcome later, so it is no dead "
+            "letter.",
+            command="add the row that it refers to, or drop the foreign key, then: landonce run {file}",
         )
     return errors.TargetRefused(
         f"{where}: the database refused its rows: {trouble.said}.",

@@ -1,0 +1,97 @@
+"""Whether a table holds the guarantee, from what the database tells of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Dialect
+from sqlalchemy import types as sql
+
+from landonce.read.schema import Field
+from landonce.write.sink import COORDINATES, Finding, Level
+from landonce.write.sql.making import additions
+from landonce.write.sql.sink import SqlSink
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The columns of a table, as the database reflects them."""
+
+    columns: tuple[Mapping[str, Any], ...]
+    unique: tuple[frozenset[str], ...]
+    """Each set of columns of which no two rows may hold the same."""
+    indexed: tuple[frozenset[str], ...] = ()
+    notes: tuple[Finding, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(each["name"] for each in self.columns)
+
+
+Told = Iterable[tuple[Mapping[str, Any], Field | str | None]]
+"""Each column, with the field that fills it, the reason why none can, or nothing."""
+
+
+def findings(sink: SqlSink, shape: Shape, told: Told, dialect: Dialect) -> Iterator[Finding]:
+    yield from shape.notes
+    missing = [name for name in sink.beside if name not in shape.names]
+    if missing:
+        yield Finding(
+            Level.REFUSED,
+            f"the table {sink.table} has no column {', '.join(missing)}",
+            "; ".join(additions(sink, missing, dialect))
+            + ", or say `coordinates: false` (then `verify` cannot audit it)",
+        )
+    yield from _of_columns(told)
+    if sink.key:
+        yield from _of_key(sink, shape)
+    elif sink.coordinates and not missing:
+        yield from _of_index(sink, shape)
+
+
+def _of_columns(told: Told) -> Iterator[Finding]:
+    for column, found in told:
+        is_document = isinstance(column["type"], sql.JSON)
+        if isinstance(found, str) and not is_document:
+            yield Finding(Level.REFUSED, found, "give the column a default, make it nullable, or change its type")
+        elif is_document:
+            yield Finding(
+                Level.OK, f"column {column['name']} holds documents: it is written if `source.kafka.schema` names it"
+            )
+
+
+def _of_key(sink: SqlSink, shape: Shape) -> Iterator[Finding]:
+    unknown = [name for name in sink.key if name not in shape.names]
+    if unknown:
+        yield Finding(Level.REFUSED, f"key: the table has no column {', '.join(unknown)}", "correct `key` in {file}")
+    elif frozenset(sink.key) not in shape.unique:
+        listed = ", ".join(sink.key)
+        yield Finding(
+            Level.REFUSED,
+            f"nothing keeps the table from holding a key ({listed}) twice, so rows cannot be changed by it",
+            f"CREATE UNIQUE INDEX ON {sink.table} ({listed})",
+        )
+    elif sink.dialect in ("mysql", "mariadb") and len(shape.unique) > 1:
+        yield Finding(
+            Level.REFUSED,
+            "the table has another unique key, and MySQL changes the row that any of them finds",
+            "drop the other unique keys",
+        )
+    else:
+        yield Finding(Level.OK, f"{sink.table} is there, and no key stands in it twice")
+
+
+def _of_index(sink: SqlSink, shape: Shape) -> Iterator[Finding]:
+    if frozenset(COORDINATES) in shape.unique:
+        yield Finding(Level.OK, f"{sink.table} is there, and no coordinates stand in it twice")
+    elif frozenset(COORDINATES) in shape.indexed:
+        yield Finding(Level.OK, f"{sink.table} is there, and its coordinates are indexed")
+    else:
+        using = " USING brin" if sink.dialect == "postgresql" else ""
+        yield Finding(
+            Level.WARNING,
+            f"{sink.table} is there, and has no index on its coordinates: every start reads all of it",
+            f"CREATE INDEX ON {sink.table}{using} ({', '.join(COORDINATES)})",
+        )

@@ -1,0 +1,56 @@
+"""Whole runs into a real MariaDB, killed in their workers' transactions and in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from chain import Chain, Kill
+from sql_scene import Base, base, mariadb_judge
+
+from landonce.local import LocalKafka
+from landonce.local.mariadb import LocalMariaDB, installed
+
+pytestmark = [
+    pytest.mark.chaos,
+    pytest.mark.slow,
+    pytest.mark.long,
+    pytest.mark.timeout(1500),
+    pytest.mark.skipif(not installed(), reason="MariaDB is not installed: scripts/test-setup does that"),
+]
+
+BATCH = "interval: 0s, max_rows: 40, block_rows: 8"
+KILLS = [
+    Kill("acquire.after"),
+    Kill("prepare.after"),
+    Kill("flip.after", replay=True),
+    Kill("rows.after", replay=True),
+    Kill("landed.after", replay=True),
+    Kill("rows.after", replay=True),
+    Kill("record.before"),
+    Kill("record.after"),
+]
+
+
+@pytest.fixture(scope="module")
+def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalMariaDB]:
+    with LocalMariaDB(tmp_path_factory.mktemp("mariadb")) as server:
+        yield server
+
+
+@pytest.fixture
+def in_mariadb(
+    tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str], mariadb: LocalMariaDB
+) -> Iterator[Base]:
+    with base(tmp_path, kafka, new_topic(2), mariadb.url, mariadb_judge(mariadb), batch=BATCH) as made:
+        yield made
+
+
+def test_mariadb_is_killed_in_its_transactions(in_mariadb: Base) -> None:
+    chain = Chain(in_mariadb)
+    chain.suffer(KILLS)
+    chain.settled()
+    assert in_mariadb.blocks() == []
+    verified = in_mariadb.site.landonce("verify", str(in_mariadb.site.file))
+    assert verified.returncode == 0, verified.stdout + verified.stderr
