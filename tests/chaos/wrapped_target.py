@@ -69,11 +69,11 @@ class Blind(Store):
     probe = None
 
 
-def probing(folder: str, settles_within: float = 60.0) -> landonce.WrappedSink:
+def probing(folder: str, settles_within: float = 600.0) -> landonce.WrappedSink:
     return landonce.wrap(Store(folder), idempotent=False, settles_within=settles_within, name="store")
 
 
-def blind(folder: str, settles_within: float = 60.0) -> landonce.WrappedSink:
+def blind(folder: str, settles_within: float = 600.0) -> landonce.WrappedSink:
     return landonce.wrap(Blind(folder), idempotent=False, settles_within=settles_within, name="store")
 
 

@@ -136,7 +136,7 @@ _WORKERS = (
         "no probe: a driver dies",
         WORKER,
         "    if row is not None and row.mark is Mark.AFTER:\n",
-        "    if row is None:\n",
+        "    if row is not None and row.mark is None:\n",
     ),
     planted(
         "a block without rows counts before it is settled",

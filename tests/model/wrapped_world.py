@@ -348,7 +348,9 @@ class Pushes(Transactions):
             return Violation("a driver halts though its sink has a probe")
         if isinstance(error, errors.OutcomeUnknown) and self._may_arrive(world):
             return Violation("a person is asked about a block that may still arrive")
-        return super()._raised(world, agent, error)  # type: ignore[arg-type, return-value]
+        after: Any = super()._raised(world, agent, error)  # type: ignore[arg-type]
+        halted = not isinstance(after, Violation) and after.halted == "OutcomeUnknown"
+        return after._replace(starts=LAST) if halted else after
 
     def _may_arrive(self, world: Sky) -> bool:
         """An attempt that is claimed is under way, or may still be begun."""
