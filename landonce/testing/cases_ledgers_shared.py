@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from landonce.errors import Fenced
-from landonce.record.ledger import Ledger, LedgerState, Totals, recorded, taken
+from landonce.record.ledger import Ledger, LedgerState, taken
 from landonce.testing.cases_ledgers import check_agreed, check_counted, count
 from landonce.testing.crashing import Lines, crashed, crashes, in_another_process, lines_of, moments
 from landonce.testing.ledger_sites import BARE, LEDGER_CASES, SHARED, LedgerSite
@@ -22,6 +22,7 @@ from landonce.testing.states import (
     full_state,
     march,
     marched,
+    moved,
     note,
 )
 from landonce.testing.together import in_processes
@@ -79,7 +80,7 @@ def a_create_that_is_killed_at_any_line_is_whole_or_absent(site: LedgerSite) -> 
         )
 
 
-@case(SHARED, BARE)
+@case(SHARED)
 def a_change_that_is_killed_at_any_line_is_whole_or_absent(site: LedgerSite) -> None:
     """A crash would leave the position of some partitions behind, or move it without its note."""
     names = _names()
@@ -141,9 +142,9 @@ def _creating(site: LedgerSite, name: str) -> tuple[Lines, Callable[[], object]]
 
 
 def _marching(name: str) -> tuple[LedgerState, LedgerState]:
-    """A batch of thirty partitions that is pending, and recorded with a note."""
-    before = _named(marched(5), name)
-    return before, replace(recorded(before, Totals(landed=1)), owner="moved")
+    """Thirty partitions, and all of them one step further."""
+    before = _named(marched(2), name)
+    return before, moved(before)
 
 
 def _changing(site: LedgerSite, name: str) -> tuple[Lines, Callable[[], object]]:

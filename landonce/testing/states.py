@@ -95,6 +95,12 @@ def check_whole(seen: LedgerState | None) -> None:
     assert seen == marched(seen.version), "torn: not a state that anybody wrote"
 
 
+def moved(state: LedgerState, owner: str = "moved") -> LedgerState:
+    """Every position by one step, and nothing else but the owner."""
+    positions = tuple((each, replace(at, committed=at.committed + STEP)) for each, at in state.positions)
+    return replace(state, owner=owner, version=state.version + 1, positions=positions)
+
+
 def counter() -> LedgerState:
     return replace(first_state(), positions=((Partition("counter", 0), Position(0, 0)),))
 

@@ -8,6 +8,7 @@ import pytest
 from kit_controls import check_fails, check_mostly_sound
 
 from landonce.record.in_target import TargetLedger
+from landonce.record.push_ledger import PushLedger
 from landonce.testing import LEDGER_CASES, Case, LedgerContract, LedgerSite
 from landonce.testing.broken_ledgers import BROKEN_LEDGERS
 from landonce.testing.ledger_sites import SHARED, InMemory, InSqlite
@@ -15,19 +16,16 @@ from landonce.testing.ledger_sites import SHARED, InMemory, InSqlite
 pytestmark = pytest.mark.timeout(300)
 
 
-class InTarget(InSqlite):
-    """The ledger that lives beside the table: it looks at its blocks, which `TransactionContract` tries."""
+class WithBlocks(InSqlite):
+    """A ledger that looks at the rows of its blocks, which `TransactionContract` and `WrappedContract` try."""
 
     bare = False
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, TargetLedger)
 
-
-class TestInTarget(LedgerContract):
-    @pytest.fixture
-    def site(self, tmp_path: Path) -> LedgerSite:
-        return InTarget(tmp_path)
+class TestWithBlocks(LedgerContract):
+    @pytest.fixture(params=[TargetLedger, PushLedger])
+    def site(self, request: pytest.FixtureRequest, tmp_path: Path) -> LedgerSite:
+        return WithBlocks(tmp_path, request.param)
 
 
 @pytest.mark.parametrize("case", tuple(LEDGER_CASES), ids=str)
