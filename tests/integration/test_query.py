@@ -76,7 +76,7 @@ def open_site(
         server: LocalClickHouse = request.getfixturevalue("clickhouse")
         table = new_table()
         server.ask(TABLE.format(table))
-        sink = landonce.clickhouse(server.url, table, deadline=2.0)
+        sink = landonce.clickhouse(server.url, table, deadline=4.0)
         ledger = f"sqlite:///{tmp_path / 'ledger'}"
         return Site(*here, sink, lambda: in_clickhouse(server, table), ledger, **told)
 
