@@ -22,6 +22,7 @@ from query_site import Coordinate, Site, open_session, plain
 
 import landonce
 from landonce.local import LocalClickHouse, LocalKafka
+from landonce.query.examine import KAFKAS
 from landonce.query.rows import numbers
 from landonce.run.observe import Silent
 
@@ -391,7 +392,10 @@ def beside_another_source(frame: DataFrame) -> DataFrame:
 
 
 REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
-    "an aggregate": (lambda f: f.groupBy("topic", "partition", "offset").count(), "it aggregates"),
+    "an aggregate": (
+        lambda f: f.withWatermark("timestamp", "1 minute").groupBy("timestamp", *KAFKAS).count(),
+        "it aggregates",
+    ),
     "distinct": (lambda f: plain(f).distinct(), "it holds state|it aggregates"),
     "state": (lambda f: plain(f).dropDuplicates(["word"]), "it holds state"),
     "limit": (lambda f: plain(f).limit(3), "it holds state"),
