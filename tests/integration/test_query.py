@@ -22,6 +22,7 @@ from query_site import Coordinate, Site, open_session, plain
 
 import landonce
 from landonce.local import LocalClickHouse, LocalKafka
+from landonce.query.examine import KAFKAS
 from landonce.query.rows import numbers
 from landonce.run.observe import Silent
 
@@ -76,7 +77,7 @@ def open_site(
         server: LocalClickHouse = request.getfixturevalue("clickhouse")
         table = new_table()
         server.ask(TABLE.format(table))
-        sink = landonce.clickhouse(server.url, table, deadline=2.0)
+        sink = landonce.clickhouse(server.url, table, deadline=4.0)
         ledger = f"sqlite:///{tmp_path / 'ledger'}"
         return Site(*here, sink, lambda: in_clickhouse(server, table), ledger, **told)
 
@@ -391,7 +392,10 @@ def beside_another_source(frame: DataFrame) -> DataFrame:
 
 
 REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
-    "an aggregate": (lambda f: f.groupBy("topic", "partition", "offset").count(), "it aggregates"),
+    "an aggregate": (
+        lambda f: f.withWatermark("timestamp", "1 minute").groupBy("timestamp", *KAFKAS).count(),
+        "it aggregates",
+    ),
     "distinct": (lambda f: plain(f).distinct(), "it holds state|it aggregates"),
     "state": (lambda f: plain(f).dropDuplicates(["word"]), "it holds state"),
     "limit": (lambda f: plain(f).limit(3), "it holds state"),
