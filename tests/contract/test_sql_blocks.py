@@ -7,6 +7,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,6 +24,7 @@ from landonce.record.blocks import Claim, Mark
 from landonce.record.ledger import LedgerState, Totals, recorded, taken
 from landonce.write.receipt import Fate
 from landonce.write.sql import statements
+from landonce.write.sql.databases import TargetPostgres
 from landonce.write.sql.table import SqlTable
 from landonce.write.sql.watch import Patience
 from landonce.write.sql.writer import Blame, Trouble, named
@@ -227,8 +230,6 @@ def test_a_batch_is_not_recorded_before_all_of_its_blocks_are_there(site: Site) 
 
 
 def test_a_plan_is_not_forgotten_with_blocks_that_are_there(site: Site) -> None:
-    from dataclasses import replace
-
     state = site.prepared((0, 3), (3, 6))
     forgotten = replace(taken(state, "operator"), pending=None)
     site.settle(state, rows(0, 1, 2))
@@ -237,35 +238,52 @@ def test_a_plan_is_not_forgotten_with_blocks_that_are_there(site: Site) -> None:
     assert len(site.blocks()) == 2
 
 
-def test_a_plan_is_not_forgotten_under_a_transaction_that_is_open(site: Site) -> None:
-    """An operator forgets it while a worker of the last driver has flipped a block, and then commits: either its rows are not
-    there, or the plan is still known."""
-    from dataclasses import replace
-
-    if site.url.startswith("sqlite"):
-        pytest.skip("one writer at a time: the operator waits")
+def _forgotten_under(site: Site, waiting: Callable[[], bool]) -> tuple[bool, int]:
+    """An operator forgets a plan while a worker of the last driver has flipped a block, and commits once the operator waits
+    for it: whether the plan is still known, and how many rows are there."""
     state = site.prepared((0, 3))
     worker = site.writer()
     assert worker.flip(Claim.of(state), RECEIPT)
     worker.write(rows(0, 1, 2))
-    told: list[object] = []
+    told: list[bool] = []
 
     def forget() -> None:
         try:
-            told.append(site.ledger().change(state, replace(taken(state, "operator"), pending=None)))
-        except PlanPending as error:
-            told.append(error)
+            site.ledger().change(state, replace(taken(state, "operator"), pending=None))
+            told.append(False)
+        except PlanPending:
+            told.append(True)
 
     operator = threading.Thread(target=forget)
     operator.start()
-    time.sleep(0.5)
-    try:
+    while operator.is_alive() and not waiting():
+        time.sleep(0.02)
+    with suppress(Trouble):  # its session may have been ended
         worker.commit()
-    except Trouble:
-        assert site.url.startswith("postgresql"), "its session was ended"
     worker.close()
     operator.join(60)
-    assert [isinstance(each, PlanPending) for each in told] == [len(site.coordinates()) == 3]
+    [known] = told
+    return known, len(site.coordinates())
+
+
+def test_a_plan_is_not_forgotten_under_a_transaction_that_is_open(site: Site) -> None:
+    """Either its rows are not there, or the plan is still known."""
+    if site.url.startswith("sqlite"):
+        pytest.skip("one writer at a time: the operator waits")
+    began = time.monotonic()
+    assert _forgotten_under(site, lambda: time.monotonic() - began > 1) in ((False, 0), (True, 3))
+
+
+@pytest.mark.parametrize("locking", [True, False], ids=["as it is", "the control"])
+def test_a_plan_that_is_to_be_forgotten_is_read_under_a_lock(
+    pg: Site, monkeypatch: pytest.MonkeyPatch, locking: bool
+) -> None:
+    """Without it, the rows of a plan that nobody knows any more are in the table: they would be delivered again."""
+    monkeypatch.setattr(TargetPostgres, "end_writers", lambda *_: None)
+    if not locking:
+        monkeypatch.setattr(TargetPostgres, "locking", lambda _, wanted: wanted)
+    waits = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    assert _forgotten_under(pg, lambda: bool(pg.ask(waits))) == (locking, 3)
 
 
 def test_blocks_get_their_table_where_a_ledger_is_without_one(site: Site) -> None:
