@@ -113,6 +113,14 @@ def _remember_secrets(properties: Mapping[str, Any], above: str = "") -> None:
                 secrets.remember(part)
 
 
+def _without_lists(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: _without_lists(value) if isinstance(value, Mapping) else value
+        for name, value in options.items()
+        if not isinstance(value, list)
+    }
+
+
 def _as_text(properties: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _as_text(value) if isinstance(value, Mapping) else str(value) for name, value in properties.items()}
 
@@ -300,7 +308,7 @@ class Wrapped(Part):
 
     @model_validator(mode="after")
     def _sound(self) -> Wrapped:
-        _remember_secrets({name: each for name, each in self.options.items() if not isinstance(each, list)})
+        _remember_secrets(_without_lists(self.options))
         return self
 
     @property

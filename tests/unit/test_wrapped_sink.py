@@ -14,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import landonce
+from landonce.config.load import parse
+from landonce.config.secrets import redact
 from landonce.errors import ConfigError
 from landonce.plan.blocks import Block, Identity
 from landonce.plan.keys import block_key
@@ -186,3 +188,19 @@ def test_a_sink_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.
         find_sink("broken", {}, Path("/nowhere"))
     with pytest.raises(ConfigError, match=r"installed packages offer .*plugged"):
         find_sink("plugged2", {}, Path("/nowhere"))
+
+
+def test_what_a_pipeline_file_says_of_it(tmp_path: Path) -> None:
+    """Options are the sink's own business; what looks like a secret is not shown."""
+    text = (
+        "pipeline: p\nsource: {kafka: {bootstrap_servers: b, topics: [t]}}\n"
+        "sink: {wrapped: {sink: 'm:n', options: {hosts: [a, b], deep: {list: [1], token: hush-hush}, url: 'http://x'}}}\n"
+    )
+    told = parse(text, tmp_path / "p.yaml").sink.wrapped
+    assert told is not None
+    assert (told.sink, told.folder) == ("m:n", tmp_path)
+    assert told.options["hosts"] == ["a", "b"]
+    assert "hush-hush" not in redact("it is hush-hush")
+    assert "hush-hush" not in repr(told)
+    with pytest.raises(ConfigError, match="name one sink: clickhouse, iceberg, sql or wrapped"):
+        parse(text.replace("{wrapped:", "{sql: {url: 'sqlite:///x', table: t}, wrapped:"), tmp_path / "p.yaml")

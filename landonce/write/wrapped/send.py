@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ import pyarrow as pa
 
 from landonce import errors
 from landonce.config.secrets import redact
+from landonce.consumer.clock import now
 from landonce.failpoints import reach
 from landonce.plan.ranges import Range
 from landonce.record.blocks import Claim
@@ -102,7 +102,7 @@ class _Attempt:
 
     def _claimed(self, *, reclaim: bool) -> bool:
         ledger, sending = self._ledger, self._sending
-        self._began = time.monotonic()
+        self._began = now()
         if reclaim:
             self._row = ledger.reclaim(sending.spot, sending.claim, self._nonce, self._state.seen)
         else:
@@ -127,7 +127,7 @@ class _Attempt:
 
     def _push(self) -> Outcome:
         block = self._block()
-        if time.monotonic() - self._began > self._sink.begins_within and not self._sink.idempotent:
+        if now() - self._began > self._sink.begins_within and not self._sink.idempotent:
             self._why = "it was too late after the claim to begin"
             return Outcome.NOT_PUSHED
         try:
