@@ -107,32 +107,12 @@ def killed(query: Query, *places: str) -> None:
     query.exact()
 
 
-def around(*steps: str) -> tuple[str, ...]:
-    return tuple(f"{step}.{when}" for step in steps for when in ("before", "after"))
-
-
 def test_a_query_into_clickhouse_is_killed_and_lands_everything_once(in_clickhouse: Query) -> None:
     killed(in_clickhouse, "send.after+1", "record.before", LOST, "resolve.after")
 
 
 def test_a_query_into_postgres_is_killed_and_lands_everything_once(in_postgres: Query) -> None:
     killed(in_postgres, "rows.after+1", "record.before", LOST, "resolve.after")
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1800)
-def test_a_query_into_clickhouse_is_killed_at_every_step(in_clickhouse: Query) -> None:
-    first = around("acquire", "kill", "look", "bind", "survey", "prepare", "write", "record")
-    again = around("await", "rearm", "probe", "send")
-    killed(in_clickhouse, *first, "prepare.after", *again, LOST, *around("resolve"), "rearm.after")
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1800)
-def test_a_query_into_postgres_is_killed_at_every_step(in_postgres: Query) -> None:
-    first = around("acquire", "look", "bind", "prepare", "write", "record")
-    again = (*around("flip"), "rows.after", "landed.after")
-    killed(in_postgres, *first, "prepare.after", *again, LOST, *around("resolve"), "rearm.after")
 
 
 @pytest.mark.parametrize(("fixture", "place"), [("in_clickhouse", "send.after"), ("in_postgres", "landed.after")])
