@@ -97,7 +97,7 @@ class Demo:
             processes = driver.kill()
             self.kills += 1
             self._say(f"  killed the driver with -9 ({processes} processes), and start it again")
-        driver.finish(_PATIENCE * 2)
+        driver.finish(_PATIENCE * 5)
 
     def _moment(self, after: int, driver: DriverProcess) -> InFlight:
         found = self.stage.wait(after, _PATIENCE, lambda: driver.process.poll() is None)
