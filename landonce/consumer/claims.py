@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
-from landonce.consumer.clock import now
+from landonce.clock import now
 from landonce.consumer.handler import OffsetHandler, Step, Stored
 from landonce.consumer.holding import Holding, came_back, in_doubt, unsettled
 from landonce.consumer.options import Settings

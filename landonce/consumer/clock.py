@@ -10,16 +10,11 @@ that lost the heartbeats of a running process: that is what the fence is for, an
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
+from landonce.clock import now
+
 Now = Callable[[], float]
-
-
-def now() -> float:
-    """Seconds that never go back, and go on while the machine sleeps where the system can tell."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 class PollClock:

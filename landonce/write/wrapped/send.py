@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from landonce import errors
+from landonce.clock import now
 from landonce.config.secrets import redact
-from landonce.consumer.clock import now
 from landonce.failpoints import reach
 from landonce.plan.ranges import Range
 from landonce.record.blocks import Claim
