@@ -16,21 +16,40 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from landonce import errors
     from landonce.config import Pipeline, load
+    from landonce.errors import NotPushed
     from landonce.query.once import exactly_once
     from landonce.query.sinks import clickhouse, sql
     from landonce.record.ledger import Totals
     from landonce.run.pipeline import run_pipeline
+    from landonce.write.wrapped import PushedBlock, WrappedSink, wrap
 
-__all__ = ["Pipeline", "Totals", "clickhouse", "errors", "exactly_once", "load", "run_pipeline", "sql"]
+__all__ = [
+    "NotPushed",
+    "Pipeline",
+    "PushedBlock",
+    "Totals",
+    "WrappedSink",
+    "clickhouse",
+    "errors",
+    "exactly_once",
+    "load",
+    "run_pipeline",
+    "sql",
+    "wrap",
+]
 
 _HOMES = {
+    "NotPushed": "landonce.errors",
     "Pipeline": "landonce.config",
+    "PushedBlock": "landonce.write.wrapped",
     "Totals": "landonce.record.ledger",
+    "WrappedSink": "landonce.write.wrapped",
     "clickhouse": "landonce.query.sinks",
     "exactly_once": "landonce.query.once",
     "load": "landonce.config",
     "run_pipeline": "landonce.run.pipeline",
     "sql": "landonce.query.sinks",
+    "wrap": "landonce.write.wrapped",
 }
 
 

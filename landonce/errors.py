@@ -8,6 +8,7 @@
     ├── TransactionUnsettled      offsets were saved in a transaction, and nobody said how it ended
     ├── RolledBack                a table that is its own ledger was rolled back; the driver starts anew from there
     ├── TableReshaped             a table's columns changed under a batch; the driver writes it again
+    ├── NotPushed                 a wrapped sink says that certainly nothing of a block arrived; it is pushed again
     ├── Transient                 may pass by itself; retried with backoff before anyone sees it
     │   ├── SourceUnavailable     Kafka did not answer
     │   ├── TargetUnavailable     the target did not answer
@@ -111,6 +112,10 @@ class RolledBack(LandonceError):
 
 class TableReshaped(LandonceError):
     """The columns of a table are not those that a batch was written for. The driver looks at it and writes again."""
+
+
+class NotPushed(LandonceError):
+    """A wrapped sink raises it to say that certainly nothing of a block arrived. It is pushed again."""
 
 
 class Transient(LandonceError):

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from landonce.check import clickhouse, common, iceberg, sql
+from landonce.check import clickhouse, common, iceberg, sql, wrapped
 from landonce.check.found import Check, Look, Section, World, gathered
 from landonce.check.promise import promise
 from landonce.run.assemble import Parts
 from landonce.write.iceberg.sink import IcebergSink
 from landonce.write.sql import SqlSink
 from landonce.write.sql.table import SqlTable
+from landonce.write.wrapped import WrappedSink
 
 
 def check_pipeline(parts: Parts, *, spark: bool = False) -> Check:
@@ -24,6 +25,8 @@ def check_pipeline(parts: Parts, *, spark: bool = False) -> Check:
     elif isinstance(parts.sink, SqlSink):
         with closing(SqlTable(parts.sink)) as table:
             sections = _sections(parts, world, sql.looks(parts, table, world), spark=spark)
+    elif isinstance(parts.sink, WrappedSink):
+        sections = _sections(parts, world, wrapped.looks(parts, world), spark=spark)
     else:
         with closing(parts.sink.target()) as target:
             sections = _sections(parts, world, clickhouse.looks(parts, target, world), spark=spark)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
 
 from landonce.config import secrets
 from landonce.config.values import Duration, Size
@@ -289,17 +289,43 @@ class Sql(Part):
         return self.model_copy(update={"url": SecretStr(f"{scheme}:///{folder.absolute() / path}")})
 
 
+class Wrapped(Part):
+    """A sink of the user's own, made by `landonce.wrap`."""
+
+    sink: str | None = None
+    """`module:name`, or the name of a plug-in. None where a program hands the sink over itself."""
+    options: dict[str, Any] = Field(default_factory=dict, repr=False)
+    """For a `name` that is a function: what it is called with."""
+    _folder: Path = PrivateAttr(default=Path())
+
+    @model_validator(mode="after")
+    def _sound(self) -> Wrapped:
+        _remember_secrets({name: each for name, each in self.options.items() if not isinstance(each, list)})
+        return self
+
+    @property
+    def folder(self) -> Path:
+        """Where modules are looked for first."""
+        return self._folder
+
+    def beside(self, folder: Path) -> Wrapped:
+        made = self.model_copy()
+        made._folder = folder
+        return made
+
+
 class Sink(Part):
-    """Where records land: one of the three."""
+    """Where records land: one of the four."""
 
     clickhouse: ClickHouse | None = None
     iceberg: Iceberg | None = None
     sql: Sql | None = None
+    wrapped: Wrapped | None = None
 
     @model_validator(mode="after")
     def _one(self) -> Sink:
-        if sum(each is not None for each in (self.clickhouse, self.iceberg, self.sql)) != 1:
-            raise ValueError("name one sink: clickhouse, iceberg or sql")
+        if sum(each is not None for each in (self.clickhouse, self.iceberg, self.sql, self.wrapped)) != 1:
+            raise ValueError("name one sink: clickhouse, iceberg, sql or wrapped")
         return self
 
 
@@ -314,6 +340,11 @@ class Ledger(Part):
         if (self.sqlite is None) == (self.postgres is None):
             raise ValueError("name one ledger: sqlite or postgres")
         return self
+
+    @property
+    def place(self) -> Path | str:
+        """The file, or the URL with its password."""
+        return self.postgres.get_secret_value() if self.postgres is not None else self.sqlite or Path()
 
 
 class Batch(Part):
@@ -394,4 +425,6 @@ class Pipeline(Part):
             sink = sink.model_copy(update={"iceberg": sink.iceberg.model_copy(update={"catalog": catalog})})
         if sink.sql is not None:
             sink = sink.model_copy(update={"sql": sink.sql.beside(folder)})
+        if sink.wrapped is not None:
+            sink = sink.model_copy(update={"wrapped": sink.wrapped.beside(folder)})
         return self.model_copy(update={"ledger": ledger, "dead_letters": dead, "sink": sink})

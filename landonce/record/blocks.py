@@ -21,6 +21,8 @@ class Mark(str, Enum):
     """Whether a block's rows are in the table."""
 
     BEFORE = "BEFORE"
+    CLAIMED = "CLAIMED"
+    """Only where rows and ledger are apart (`pushes`): an attempt may be on its way, or may have arrived."""
     AFTER = "AFTER"
 
 

@@ -27,10 +27,11 @@ def open_ledger(
     where: Path | str | URL | Engine, pipeline: str, *, attempts: int = 8, backoff: float = 0.2
 ) -> SqlLedger:
     """A path or a `sqlite:` URL is a file; everything else is a URL of SQLAlchemy's."""
-    return SqlLedger(_database(where), pipeline, attempts=attempts, backoff=backoff)
+    return SqlLedger(database_of(where), pipeline, attempts=attempts, backoff=backoff)
 
 
-def _database(where: Path | str | URL | Engine) -> Database:
+def database_of(where: Path | str | URL | Engine) -> Database:
+    """The database at this place."""
     if isinstance(where, Path) or (isinstance(where, str) and "://" not in where):
         return SqliteDatabase(Path(where))
     try:

@@ -5,6 +5,7 @@
     landonce_position   one row per pipeline and partition: first and committed
     landonce_journal    what was decided outside the ordinary flow, in order
     landonce_block      where the ledger lives in the target: one row per block of a pending plan
+    landonce_push       where a user's own function delivers: one row per block of a pending plan, with its last attempt
 
 A row must come back as exactly the state it was made from: settling a lost answer compares them whole. Rows are
 sorted in Python, since databases sort text each in their own way.
@@ -29,6 +30,7 @@ SCHEMA_VERSION = 2
 
 metadata = MetaData()
 block_metadata = MetaData()
+push_metadata = MetaData()
 
 _BIN = {"charset": "utf8mb4", "collation": "utf8mb4_bin"}
 _NAME = Text().with_variant(mysql.VARCHAR(255, **_BIN), "mysql", "mariadb")
@@ -90,6 +92,21 @@ block_table = Table(
     Column("epoch", BigInteger, nullable=False),
     Column("owner", _NAME, nullable=False),
     Column("state", _NAME, nullable=False),
+    Column("receipt", _LONG),
+)
+
+push_table = Table(
+    "landonce_push",
+    push_metadata,
+    Column("pipeline", _NAME, primary_key=True),
+    Column("batch", BigInteger, primary_key=True, autoincrement=False),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("owner", _NAME, nullable=False),
+    Column("state", _NAME, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("nonce", _NAME, nullable=False),
+    Column("claimed_at", BigInteger, nullable=False),
     Column("receipt", _LONG),
 )
 

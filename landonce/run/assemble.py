@@ -20,6 +20,7 @@ from landonce.read.source import Start
 from landonce.record.in_target import TargetLedger
 from landonce.record.ledger import Ledger
 from landonce.record.open import postgres_ledger, sqlite_ledger
+from landonce.record.push_ledger import PushPlace
 from landonce.run import transform
 from landonce.run.driver import Driver
 from landonce.run.inserting import Inserting
@@ -34,6 +35,8 @@ from landonce.write.sink import Finding, Level, Target
 from landonce.write.sql import SqlSink
 from landonce.write.sql.databases import open_database
 from landonce.write.work import work
+from landonce.write.wrapped import WrappedSink
+from landonce.write.wrapped.find import find_sink
 
 if TYPE_CHECKING:  # whoever writes to ClickHouse does not wait for PyIceberg
     from landonce.write.iceberg.ledger import TableLedger
@@ -47,7 +50,7 @@ class Parts:
     config: Pipeline
     broker: Broker
     ledger: Ledger
-    sink: ClickHouseSink | IcebergSink | SqlSink
+    sink: ClickHouseSink | IcebergSink | SqlSink | WrappedSink
 
     @property
     def clickhouse(self) -> ClickHouseSink:
@@ -57,7 +60,7 @@ class Parts:
 
     @property
     def iceberg(self) -> IcebergSink:
-        if isinstance(self.sink, ClickHouseSink | SqlSink):
+        if isinstance(self.sink, ClickHouseSink | SqlSink | WrappedSink):
             raise TypeError(f"{self.sink} is not Iceberg")
         return self.sink
 
@@ -68,21 +71,45 @@ class Parts:
         return self.sink
 
     @property
+    def wrapped(self) -> WrappedSink:
+        if not isinstance(self.sink, WrappedSink):
+            raise TypeError(f"{self.sink} is not a wrapped sink")
+        return self.sink
+
+    @property
     def consumer(self) -> dict[str, Any]:
         kafka = self.config.source.kafka
         return consumer_options(kafka.bootstrap_servers, kafka.options, self.config.pipeline)
 
 
-def open_parts(config: Pipeline) -> Parts:
-    """The parts that every command needs."""
+def open_parts(config: Pipeline, sink: WrappedSink | None = None) -> Parts:
+    """The parts that every command needs. A program may hand over a wrapped sink itself."""
     kafka = config.source.kafka
     broker = Broker(kafka.bootstrap_servers, kafka.options)
+    if config.sink.wrapped is not None or sink is not None:
+        ledger = PushPlace(config.outside_ledger.place, config.pipeline).open()
+        return Parts(config, broker, ledger, _wrapped(config, sink))
+    return _open_others(config, broker)
+
+
+def _open_others(config: Pipeline, broker: Broker) -> Parts:
     sink = _sink(config)
     if isinstance(sink, SqlSink):
         return Parts(config, broker, TargetLedger(open_database(sink.address), config.pipeline), sink)
     if config.own_ledger and not isinstance(sink, ClickHouseSink):
         return Parts(config, broker, own_ledger(sink), sink)
     return Parts(config, broker, _ledger(config), sink)
+
+
+def _wrapped(config: Pipeline, given: WrappedSink | None) -> WrappedSink:
+    told = config.sink.wrapped
+    if told is None:
+        raise ConfigError("sink: a sink was handed over, so the pipeline says `sink: {wrapped: {}}` and no other.")
+    if (told.sink is None) == (given is None):
+        raise ConfigError(
+            "sink.wrapped.sink: name the sink, or hand it over: run_pipeline(config, sink=…). One of them."
+        )
+    return given if given is not None else find_sink(str(told.sink), told.options, told.folder)
 
 
 def _sink(config: Pipeline) -> ClickHouseSink | IcebergSink | SqlSink:
@@ -106,7 +133,7 @@ def _sink(config: Pipeline) -> ClickHouseSink | IcebergSink | SqlSink:
 def clickhouse_of(config: Pipeline) -> ClickHouse:
     """The file's section on ClickHouse."""
     if config.sink.clickhouse is None:
-        raise ConfigError("sink: name clickhouse, iceberg or sql.")
+        raise ConfigError("sink: name clickhouse, iceberg, sql or wrapped.")
     return config.sink.clickhouse
 
 

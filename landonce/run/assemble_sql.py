@@ -29,7 +29,7 @@ from landonce.write.sql.work import sow, work
 def sql_of(parts: Parts) -> Sql:
     """The file's section on the database."""
     if parts.config.sink.sql is None:
-        raise ConfigError("sink: name clickhouse, iceberg or sql.")
+        raise ConfigError("sink: name clickhouse, iceberg, sql or wrapped.")
     return parts.config.sink.sql
 
 

@@ -13,11 +13,13 @@ from landonce.run.assemble import Parts, create_if_asked, make_driver, open_part
 from landonce.run.driver import Driver
 from landonce.run.observe import Observer, Silent
 from landonce.run.session import open_session
+from landonce.write.wrapped import WrappedSink
 
 
 def run_pipeline(
     config: Pipeline,
     *,
+    sink: WrappedSink | None = None,
     once: bool = False,
     observer: Observer | None = None,
     ready: Callable[[Driver], None] | None = None,
@@ -25,9 +27,9 @@ def run_pipeline(
     """Runs a pipeline until it is stopped, or (`once`) until what is there has landed; gives what became of the records.
 
     `ready` gets the driver before it starts; `driver.stopping.set()` from a signal handler or another thread finishes the
-    batch in hand. Every way out but a return is an error of `landonce.errors`, and after each of them starting again is safe.
+    batch in hand. `sink` is one made by `landonce.wrap`, for a pipeline that says `sink: {wrapped: {}}`. Every way out but a return is an error of `landonce.errors`, and after each of them starting again is safe.
     """
-    parts = open_parts(config)
+    parts = open_parts(config, sink)
     borrowed = SparkSession.getActiveSession()
     with closing(parts.ledger), _ready(parts, observer or Silent(), once=once) as (driver, session):
         if ready is not None:
@@ -49,6 +51,9 @@ def _ready(parts: Parts, observer: Observer, *, once: bool) -> Iterator[tuple[Dr
         with _ready_for_sql(parts, observer, once=once) as ready:
             yield ready
         return
+    if config.sink.wrapped is not None:
+        yield _ready_for_wrapped(parts, observer, once=once)
+        return
     with closing(parts.clickhouse.target()) as target:
         create_if_asked(parts, target)
         session = open_session(config.pipeline, config.spark, expressions=not config.transform.empty)
@@ -65,6 +70,15 @@ def _ready_for_iceberg(parts: Parts, observer: Observer, *, once: bool) -> tuple
     opened.append(open_session(config.pipeline, config.spark, expressions=expressions, extra=lake_conf(lake)))
     lake.upgrade()
     return make_iceberg_driver(parts, lake, opened[0], observer, once=once), opened[0]
+
+
+def _ready_for_wrapped(parts: Parts, observer: Observer, *, once: bool) -> tuple[Driver, SparkSession]:
+    from landonce.run.assemble_wrapped import make_wrapped_driver, refuse_unfit
+
+    config = parts.config
+    refuse_unfit(parts)
+    session = open_session(config.pipeline, config.spark, expressions=not config.transform.empty)
+    return make_wrapped_driver(parts, session, observer, once=once), session
 
 
 @contextmanager

@@ -145,6 +145,16 @@ def examine(session: SparkSession, recipe: Any) -> None:
         raise ConfigError(f"transform: {_first_line(error)}") from None
 
 
+def selected(source: DataFrame, recipe: Any) -> DataFrame:
+    """What the expressions make of a record, in Spark's types."""
+    for each in recipe.select:
+        _no_moving_literal(each)
+    try:
+        return source.select(*chosen_columns(recipe))
+    except PySparkException as error:
+        raise ConfigError(f"transform: {_first_line(error)}") from None
+
+
 def _is_condition(frame: DataFrame) -> None:
     kind = frame.select(KEEP).dtypes[0][1]
     if kind not in ("boolean", "void"):

@@ -27,6 +27,7 @@ from landonce.write.iceberg.sink import IcebergSink
 from landonce.write.sql import SqlSink
 from landonce.write.sql.recipe import SqlRecipe
 from landonce.write.sql.table import SqlTable
+from landonce.write.wrapped import WrappedSink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,6 +94,12 @@ def _auditor(parts: Parts, stack: ExitStack, to_end: bool) -> Auditor:
 
 def _ends(parts: Parts, state: LedgerState | None, stack: ExitStack) -> tuple[Targets, Expectation]:
     """What the tables hold, and what they should."""
+    if isinstance(parts.sink, WrappedSink):
+        raise TableUnfit(
+            f"{parts.sink.name} is a wrapped sink: landonce can push to its target and cannot read what it holds.",
+            safe="An audit changes nothing.",
+            command="compare the coordinates in the target with the topic yourself: every row has _topic, _partition and _offset",
+        )
     if isinstance(parts.sink, SqlSink):
         return _sql(parts, parts.sink, stack)
     return _iceberg(parts, state, stack) if isinstance(parts.sink, IcebergSink) else _clickhouse(parts, stack)

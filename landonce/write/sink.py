@@ -38,6 +38,8 @@ class Guarantee(str, Enum):
     """Rows and position are one atomic commit, which checks position and epoch inside every attempt."""
     TRANSACTIONAL = "transactional"
     """Rows and the block's row in the ledger change in one transaction, which checks whose block it is."""
+    WRAPPED = "wrapped"
+    """A user's function: sending again is harmless, or each attempt is claimed before it is sent."""
 
 
 class Level(str, Enum):

@@ -153,14 +153,16 @@ def scene(
         yield Scene(site, drivers, feed, keeps=lambda _, payload: keeps(payload), clickhouse=clickhouse.url)
 
 
-def wait_for(condition: Callable[[], bool], what: str, run: DriverRun | None = None, *, every: float = 0.02) -> None:
+def wait_for(
+    condition: Callable[[], bool], what: str, run: DriverRun | None = None, *, every: float = 0.02, limit: float = LIMIT
+) -> None:
     """Returns when it is so; fails when it takes too long, or when the driver that should bring it about has ended."""
-    end = time.monotonic() + LIMIT
+    end = time.monotonic() + limit
     while not condition():
         if run is not None and run.process.poll() is not None:
             raise AssertionError(f"ended with {run.process.returncode} before {what}:\n{run.tail()}")
         if time.monotonic() > end:
-            raise AssertionError(f"not within {LIMIT:.0f} s: {what}" + (f"\n{run.tail()}" if run else ""))
+            raise AssertionError(f"not within {limit:.0f} s: {what}" + (f"\n{run.tail()}" if run else ""))
         time.sleep(every)
 
 

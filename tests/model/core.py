@@ -33,6 +33,10 @@ MODULES = (
     "landonce.record.blocks",
     "landonce.write.transact",
     "landonce.run.transactions",
+    "landonce.record.pushes",
+    "landonce.write.push",
+    "landonce.plan.keys",
+    "landonce.run.pushes",
 )
 
 
@@ -72,6 +76,10 @@ class Core:
     marks_of_blocks: ModuleType
     transact: ModuleType
     transactions: ModuleType
+    marks_of_pushes: ModuleType
+    push: ModuleType
+    keys: ModuleType
+    pushes: ModuleType
 
 
 def load(*patches: Patch) -> Core:

@@ -8,14 +8,18 @@ import landonce
 
 def test_the_public_names() -> None:
     assert landonce.__all__ == [
+        "NotPushed",
         "Pipeline",
+        "PushedBlock",
         "Totals",
+        "WrappedSink",
         "clickhouse",
         "errors",
         "exactly_once",
         "load",
         "run_pipeline",
         "sql",
+        "wrap",
     ]
     for name in landonce.__all__:
         assert getattr(landonce, name) is not None

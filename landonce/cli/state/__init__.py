@@ -10,6 +10,7 @@ import typer
 
 from landonce.cli.state.importing import import_position
 from landonce.cli.state.plans import accept_change, fill
+from landonce.cli.state.settle import settle
 from landonce.cli.state.show import show
 from landonce.cli.state.source import accept_gap, rebase
 from landonce.cli.state.tables import accept_position, forget_table
@@ -28,6 +29,7 @@ state.command("accept-gap", rich_help_panel=_SOURCE)(accept_gap)
 state.command(rich_help_panel=_SOURCE)(rebase)
 state.command(rich_help_panel=_PLAN)(fill)
 state.command("accept-change", rich_help_panel=_PLAN)(accept_change)
+state.command(rich_help_panel=_PLAN)(settle)
 state.command("accept-position", rich_help_panel=_TABLE)(accept_position)
 state.command("forget-table", rich_help_panel=_TABLE)(forget_table)
 state.command("import", rich_help_panel=_MOVE_IN)(import_position)

@@ -32,8 +32,12 @@ def decide(
     yes: bool,
     also: str = "",
     before: Callable[[], None] | None = None,
+    change: Callable[[], None] | None = None,
 ) -> None:
-    """Explains, asks, swaps. A driver that changed the ledger in the meantime makes this `Fenced`, and nothing is done."""
+    """Explains, asks, swaps. A driver that changed the ledger in the meantime makes this `Fenced`, and nothing is done.
+
+    `change`: what to do instead of swapping the state alone.
+    """
     for line in decision.does:
         out.print(line, markup=False)
     for line in (*decision.costs, also, "A driver of this pipeline that still runs ends with exit code 4."):
@@ -43,7 +47,10 @@ def decide(
         typer.confirm("Do it?", abort=True)
     if before is not None:
         before()
-    _change(parts, ledger, decision)
+    if change is not None:
+        change()
+    else:
+        _change(parts, ledger, decision)
     out.print(f"[green]done[/], and recorded in the journal: epoch {decision.new.epoch}. Next:", end=" ")
     out.print(f"landonce run {file}", markup=False)
 

@@ -12,9 +12,11 @@ from landonce.record import operate
 from landonce.run.assemble import Parts, make_recipe
 from landonce.run.assemble_iceberg import file_recipe
 from landonce.run.assemble_sql import sql_recipe
+from landonce.run.assemble_wrapped import wrapped_recipe
 from landonce.write.iceberg.sink import IcebergSink
 from landonce.write.sql import SqlSink
 from landonce.write.sql.table import SqlTable
+from landonce.write.wrapped import WrappedSink
 
 
 def fill(file: File, yes: Yes = False) -> None:
@@ -35,6 +37,12 @@ def fill(file: File, yes: Yes = False) -> None:
         if isinstance(parts.sink, SqlSink):
             raise NothingToDo(
                 "there is nothing to fill: a block's rows are in the table if its row in the ledger says so, and else none is.",
+                safe="Nothing was changed.",
+                command="landonce run {file}",
+            )
+        if isinstance(parts.sink, WrappedSink):
+            raise NothingToDo(
+                "there is nothing to fill: a block is pushed whole, and its row in the ledger says what became of it.",
                 safe="Nothing was changed.",
                 command="landonce run {file}",
             )
@@ -66,4 +74,6 @@ def _fingerprint(parts: Parts) -> str:
     if isinstance(parts.sink, SqlSink):
         with closing(SqlTable(parts.sink)) as table:
             return sql_recipe(parts, table).fingerprint()
+    if isinstance(parts.sink, WrappedSink):
+        return wrapped_recipe(parts).fingerprint()
     return make_recipe(parts, parts.sink.target()).fingerprint()

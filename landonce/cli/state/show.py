@@ -12,8 +12,11 @@ from landonce.cli.state.lake import tables_of
 from landonce.errors import LandonceError
 from landonce.plan.blocks import Plan
 from landonce.read.source import SourceView
-from landonce.record.ledger import LedgerState, Note
+from landonce.record.blocks import Mark
+from landonce.record.ledger import Ledger, LedgerState, Note
+from landonce.record.push_ledger import PushLedger
 from landonce.run.assemble import Parts
+from landonce.run.pushes import key_of
 from landonce.write.iceberg.ledger import TableLedger
 from landonce.write.iceberg.sink import IcebergSink
 from landonce.write.iceberg.survey import catalog_made, survey
@@ -53,6 +56,8 @@ class _Seen:
     tables: tuple[Standing, ...]
     no_tables: str
     noticed: str
+    claimed: tuple[str, ...] = ()
+    """Keys of blocks that were pushed and are not settled."""
 
 
 def _look(parts: Parts) -> _Seen:
@@ -73,7 +78,17 @@ def _look(parts: Parts) -> _Seen:
         tables=tables,
         no_tables=no_tables,
         noticed=ledger.noticed if isinstance(ledger, TableLedger) else "",
+        claimed=claimed_of(ledger, state),
     )
+
+
+def claimed_of(ledger: Ledger, state: LedgerState | None) -> tuple[str, ...]:
+    """Blocks of a wrapped sink of which nobody has said yet what became of them."""
+    if not isinstance(ledger, PushLedger) or state is None or state.pending is None:
+        return ()
+    rows = ledger.standing(state.pending.batch).rows
+    claimed = {row.number for row in rows if row.mark is Mark.CLAIMED}
+    return tuple(key_of(state, block) for block in state.pending.blocks if block.number in claimed)
 
 
 def _survey(parts: Parts) -> tuple[SourceView | None, str]:
@@ -140,6 +155,8 @@ def _show(seen: _Seen) -> None:
         out.print(trouble, style="yellow", markup=False)
     for line in (*_position_lines(ledger, seen.source), *_pending_lines(ledger.pending), *_table_lines(seen.tables)):
         out.print(line, markup=False)
+    for key in seen.claimed:
+        out.print(f"  block {key} was pushed and is not settled: it may be on its way", style="yellow", markup=False)
     for topic, label in ledger.labels:
         out.print(f"topic {topic} was rebased: its rows have _topic = {label!r}", markup=False)
     for note in seen.journal:
@@ -209,6 +226,7 @@ def _document(seen: _Seen) -> dict[str, Any]:
     }
     document["kafka"] = seen.no_source or "ok"
     document["noticed"] = seen.noticed
+    document["claimed"] = list(seen.claimed)
     document["tables"] = [_table_document(each) for each in seen.tables]
     document["tables_asked"] = seen.no_tables or "ok"
     document["journal"] = [{"at": note.at, "action": note.action, "detail": note.detail} for note in seen.journal]

@@ -24,6 +24,7 @@ from landonce.write.sink import Target, look_by_name, wait_out
 from landonce.write.sql import SqlSink
 from landonce.write.sql.table import SqlTable
 from landonce.write.target import TargetView
+from landonce.write.wrapped import WrappedSink
 
 
 class To(str, Enum):
@@ -86,6 +87,10 @@ def rebase(
             decision = operate.rebase(ledger, view, seen, new_owner(), to=start, drop_pending=drop_pending)
             decide(parts, file, ledger, decision, yes=yes)
             return
+        if isinstance(parts.sink, WrappedSink):
+            decision = operate.rebase(ledger, view, TargetView(()), new_owner(), to=start, drop_pending=drop_pending)
+            decide(parts, file, ledger, decision, yes=yes)
+            return
         target = parts.sink.target()
         held = _held(target, ledger, view)
         decision = operate.rebase(ledger, view, held, new_owner(), to=start, drop_pending=drop_pending)
@@ -116,6 +121,8 @@ def _wait_out(target: Target, plan: Plan) -> None:
 
 def landed_of(parts: Parts, ledger: LedgerState, ranges: tuple[Range, ...]) -> str:
     """How much of these ranges the target holds; silent where it cannot be asked."""
+    if isinstance(parts.sink, WrappedSink):
+        return ""
     labelled = [Range(ledger.labelled(each.partition), each.first, each.end) for each in ranges]
     try:
         if isinstance(parts.sink, SqlSink):

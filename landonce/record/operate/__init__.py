@@ -9,6 +9,7 @@ so that the one compare-and-set that records it also fences a driver that still 
     fill              a pending block is there in part                  what is missing is written
     accept_change     a pending plan was made by another file           it is settled by the present one
     accept_position   a table's history is gone, and how far it came    the copy of its last mark counts
+    settle            a pushed block was never answered                 it arrived, or it did not
     forget_table      a table of a fan-out is another one, or none      the new one takes its place
 """
 
@@ -16,6 +17,7 @@ from landonce.record.operate.decision import Decision, Restated
 from landonce.record.operate.gap import accept_gap
 from landonce.record.operate.plans import accept_change, fill
 from landonce.record.operate.rebase import changed_topics, rebase
+from landonce.record.operate.settle import settle
 from landonce.record.operate.tables import (
     accept_own_position,
     accept_position,
@@ -36,5 +38,6 @@ __all__ = [
     "forget_table",
     "nothing_uncertain",
     "rebase",
+    "settle",
     "standing",
 ]

@@ -1,0 +1,32 @@
+"""Each block becomes a file of JSON lines that is named by its key. Pushed again, it is the same file with the same bytes.
+
+In a pipeline file: sink: {wrapped: {sink: "file_per_block:sink", options: {folder: /data/orders}}}
+"""
+
+import os
+import uuid
+from pathlib import Path
+
+import landonce
+
+
+class Files:
+    """Idempotent, because a file is written aside and then takes its name at once, and the name says what is in it."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = Path(folder)
+
+    def open(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def push(self, block: landonce.PushedBlock) -> None:
+        aside = self.folder / f".{block.key}.{uuid.uuid4().hex[:8]}"
+        with aside.open("wb") as file:
+            file.write(block.json_lines())
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(self.folder / f"{block.key}.jsonl")
+
+
+def sink(folder: str) -> landonce.WrappedSink:
+    return landonce.wrap(Files(folder), idempotent=True, name=f"files in {folder}")

@@ -1,0 +1,55 @@
+"""`landonce state settle`: a person has looked into the target of a wrapped sink."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from landonce.cli.files import File, opened
+from landonce.cli.state.decide import Yes, decide, load, new_owner
+from landonce.errors import ConfigError, NothingToDo
+from landonce.record import operate
+from landonce.record.push_ledger import PushLedger, Verdict
+from landonce.record.pushes import Spot, over
+from landonce.run.pushes import key_of
+
+_NOTHING = "there is nothing to settle: no plan of a wrapped sink is pending."
+
+
+def settle(
+    file: File,
+    block: Annotated[str, typer.Option("--block", help="The block's key, as the error names it.", show_default=False)],
+    landed: Annotated[bool, typer.Option("--landed", help="All of it is in the target.")] = False,
+    absent: Annotated[bool, typer.Option("--absent", help="Nothing of it is in the target: push it again.")] = False,
+    yes: Yes = False,
+) -> None:
+    """Say whether a block that was pushed, and never settled, is in the target (wrapped sinks).
+
+    A sink that is not idempotent and has no probe halts with OutcomeUnknown when nobody knows whether a block arrived. Look
+    for its key or its coordinates in the target, and say what you found.
+
+    Example: `landonce state settle clicks.yaml --block clicks-0-0-500-0123456789abcdef --absent`
+    """
+    if landed == absent:
+        raise ConfigError("say --landed or --absent: one of them.", safe="Nothing was changed.")
+    with opened(file) as parts:
+        ledger, state = parts.ledger, load(parts)
+        if not isinstance(ledger, PushLedger) or state.pending is None:
+            raise NothingToDo(_NOTHING, safe="Nothing was changed.", command="landonce run {file}")
+        batch, wait = state.pending.batch, parts.wrapped.wait
+        blocks = {key_of(state, each): each for each in state.pending.blocks}
+        decision, row = operate.settle(
+            state, blocks, ledger.standing(batch).rows, block, new_owner(), landed=landed
+        )  # fmt: skip
+
+        def wait_out() -> None:
+            while not over(row, ledger.standing(batch).now, wait):
+                time.sleep(0.5)
+
+        def change() -> None:
+            verdict = Verdict(Spot(batch, row.number), row.nonce, landed)
+            ledger.decide(state, decision.new, decision.note(), verdict)
+
+        decide(parts, file, state, decision, yes=yes, before=wait_out, change=change)

@@ -1,0 +1,110 @@
+"""From a pipeline file to a driver that has a user's own function deliver."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from landonce.commit.publish import Letters
+from landonce.errors import ConfigError
+from landonce.read.schema import Field, Schema
+from landonce.read.source import Start
+from landonce.record.push_ledger import PushLedger, PushPlace
+from landonce.run import transform
+from landonce.run.assemble import Parts, dead_letters_reachable, declared_schema
+from landonce.run.driver import Driver
+from landonce.run.observe import Observer
+from landonce.run.pace import Pace
+from landonce.run.pushes import Settings
+from landonce.run.pushing import Pushing
+from landonce.run.session import is_remote
+from landonce.run.workers import SparkWorkers
+from landonce.write.sink import COORDINATES
+from landonce.write.wrapped.find import need_picklable
+from landonce.write.wrapped.recipe import WrappedRecipe
+from landonce.write.wrapped.work import sow, work
+
+
+def wrapped_recipe(parts: Parts) -> WrappedRecipe:
+    """What a record is decoded to, and who gets it. What `select` makes of it is known once there is a session."""
+    config = parts.config
+    source = declared_schema(config)
+    if source is None:
+        raise ConfigError(
+            "source.kafka.schema: is missing. A wrapped sink has no columns that could say what a record holds.",
+            command='declare it in {file}, for example `schema: "id BIGINT NOT NULL, word STRING"`',
+        )
+    return WrappedRecipe(
+        pipeline=config.pipeline,
+        consumer=tuple(sorted(parts.consumer.items())),
+        source=source,
+        target=source,
+        sink=parts.wrapped,
+        ledger=PushPlace(config.outside_ledger.place, config.pipeline),
+        dead_letters=config.dead_letters.path,
+        max_record_bytes=config.source.kafka.max_record_bytes,
+        block_bytes=config.batch.block_bytes,
+        select=config.transform.select,
+        where=config.transform.where,
+    )
+
+
+def with_selected(session: SparkSession, recipe: WrappedRecipe) -> WrappedRecipe:
+    """The recipe with the columns that `select` makes; nothing but the expressions decides about them."""
+    if not recipe.select:
+        return recipe
+    frame = session.createDataFrame([], from_arrow_schema(transform.reaped_schema(recipe.source)))
+    made = to_arrow_schema(transform.selected(frame, recipe).schema)
+    fields = tuple(Field(each.name, each.type) for each in made if each.name not in COORDINATES)
+    return replace(recipe, target=Schema(fields)) if fields else recipe
+
+
+def ledger_reachable(parts: Parts) -> None:
+    """Workers claim blocks in the ledger, so they must see it."""
+    path = parts.config.outside_ledger.sqlite
+    if path is not None and is_remote(parts.config.spark):
+        raise ConfigError(
+            f"ledger.sqlite: {path} is a file of this machine, and the workers, which claim blocks in it, run on others.",
+            command="name a PostgreSQL ledger: `ledger: {postgres: …}`",
+        )
+
+
+def make_wrapped_driver(parts: Parts, session: SparkSession, observer: Observer, *, once: bool) -> Driver:
+    """A driver that is ready to run: workers can load the sink and reach the ledger, the expressions are sound."""
+    config, ledger, sink = parts.config, parts.ledger, parts.wrapped
+    if not isinstance(ledger, PushLedger):
+        raise TypeError("the ledger of a wrapped sink keeps a row per block")
+    dead_letters_reachable(config)
+    recipe = wrapped_recipe(parts)
+    if recipe.transforms:
+        recipe = with_selected(session, recipe)
+        transform.examine(session, recipe)
+    workers = SparkWorkers(session, work, sow)
+    settings = Settings(
+        sink=sink.name,
+        fingerprint=recipe.fingerprint(),
+        harmless=sink.idempotent,
+        can_probe=sink.can_probe,
+        wait=sink.wait,
+        start=Start(config.source.kafka.start),
+        once=once,
+    )
+    return Driver(
+        pipeline=config.pipeline,
+        topics=config.source.kafka.topics,
+        broker=parts.broker,
+        ledger=ledger,
+        hands=Pushing(settings, recipe, workers, Letters(config.dead_letters.path, config.pipeline), ledger),
+        pace=Pace(config.batch, 0.0, workers.parallelism),
+        stall=config.stall,
+        observer=observer,
+    )
+
+
+def refuse_unfit(parts: Parts) -> None:
+    """What can be told before Spark starts."""
+    wrapped_recipe(parts)
+    ledger_reachable(parts)
+    need_picklable(parts.wrapped)

@@ -1,0 +1,101 @@
+"""The hands for wrapped sinks: workers push blocks under claims, and the blocks' rows say what became of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from landonce.commit.publish import Letters
+from landonce.record.blocks import Claim, Mark
+from landonce.record.ledger import LedgerState
+from landonce.record.push_ledger import PushLedger
+from landonce.record.pushes import over
+from landonce.run import pushes
+from landonce.run.hands import Hands
+from landonce.run.protocol import Await
+from landonce.run.pushes import LookAtClaims, PushBlocks, Settings
+from landonce.run.steps import Commit
+from landonce.write.receipt import BlockResult, Fate, Receipt
+from landonce.write.wrapped.recipe import WrappedRecipe, WrappedTask
+
+_PAUSE = 1.0
+_GLANCE = 0.25
+
+
+class Workers(Protocol):
+    """Whoever pushes blocks."""
+
+    def write(self, recipe: WrappedRecipe, tasks: Sequence[WrappedTask]) -> tuple[BlockResult, ...]: ...
+
+
+@dataclass
+class Pushing(Hands):
+    """Performs the effects of `pushes`."""
+
+    settings: Settings
+    recipe: WrappedRecipe
+    workers: Workers
+    letters: Letters
+    ledger: PushLedger
+
+    @property
+    def once(self) -> bool:  # type: ignore[override]
+        return self.settings.once
+
+    def begin(self) -> pushes.Next:
+        return pushes.begin(self.settings)
+
+    def advance(self, driver: pushes.Driver, reply: pushes.Reply) -> pushes.Next:
+        return pushes.advance(driver, reply)
+
+    def perform(self, effect: Any, held: LedgerState) -> Any:
+        if isinstance(effect, PushBlocks):
+            return self._write(effect, held)
+        if isinstance(effect, LookAtClaims):
+            return self.ledger.standing(effect.plan.batch)
+        if isinstance(effect, Await):
+            self._wait(held)
+            return None
+        if isinstance(effect, Commit):
+            self.letters.publish(effect.plan, held, [receipt.dead_letters for receipt in effect.receipts])
+            return None
+        raise TypeError(f"not an effect: {effect!r}")
+
+    def _wait(self, held: LedgerState) -> None:
+        """Until every attempt that is claimed is over, or was settled by whoever made it."""
+        batch = held.pending.batch if held.pending is not None else 0
+        while True:
+            seen = self.ledger.standing(batch)
+            claimed = [row for row in seen.rows if row.mark is Mark.CLAIMED]
+            if all(over(row, seen.now, self.settings.wait) for row in claimed):
+                return
+            time.sleep(_GLANCE)
+
+    def _write(self, effect: PushBlocks, held: LedgerState) -> tuple[BlockResult, ...]:
+        """Blocks that landed before a crash are not read again: their rows hold their receipts."""
+        rows = {row.number: row for row in self.ledger.standing(effect.plan.batch).rows}
+        done, tasks = [], []
+        for index in effect.indexes:
+            row = rows.get(effect.plan.blocks[index].number)
+            if row is not None and row.mark is Mark.AFTER and row.receipt is not None:
+                done.append(BlockResult(index, Fate.LANDED, Receipt.from_json(row.receipt)))
+            else:
+                tasks.append(self._task(effect, index, held))
+        results = self.workers.write(self.recipe, tasks) if tasks else ()
+        if any(result.fate is Fate.DOUBTFUL for result in results):
+            time.sleep(_PAUSE)
+        return (*done, *results)
+
+    def _task(self, effect: PushBlocks, index: int, held: LedgerState) -> WrappedTask:
+        block = effect.plan.blocks[index]
+        return WrappedTask(
+            index=index,
+            batch=effect.plan.batch,
+            plan=self.letters.stem(effect.plan, held),
+            block=block,
+            key=pushes.key_of(held, block),
+            claim=Claim.of(held),
+            labels=held.labels,
+        )

@@ -1,0 +1,114 @@
+"""A user's function or class as a sink: what it declares, and how a worker opens it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from landonce.errors import ConfigError
+from landonce.write.sink import Guarantee
+from landonce.write.wrapped.block import PushedBlock
+
+Push = Callable[[PushedBlock], object]
+Probe = Callable[[PushedBlock], bool]
+_BEGIN_WITHIN = 10.0
+"""Seconds: a push that is not begun so soon after its claim is not begun at all."""
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """The user's own, opened on a worker."""
+
+    push: Push
+    probe: Probe | None
+
+
+@dataclass(frozen=True)
+class WrappedSink:
+    """Made by `wrap`. Picklable as far as what it wraps is, by PySpark's rules: functions go by value."""
+
+    wrapped: Any = field(repr=False)
+    """A function, an object with `push`, or a class of such objects."""
+    name: str
+    idempotent: bool
+    probe: Probe | None = field(default=None, repr=False)
+    settles_within: float = 60.0
+    guarantee = Guarantee.WRAPPED
+
+    def __str__(self) -> str:
+        return f"{self.name} ({'idempotent' if self.idempotent else 'not idempotent'}{', with a probe' if self.can_probe else ''})"
+
+    @property
+    def identity(self) -> str:
+        """Which target it is. A pending plan is not pushed to another one."""
+        return f"wrapped:{self.name}"
+
+    @property
+    def can_probe(self) -> bool:
+        return not self.idempotent and (self.probe is not None or callable(getattr(self.wrapped, "probe", None)))
+
+    @property
+    def begins_within(self) -> float:
+        return min(_BEGIN_WITHIN, self.settles_within)
+
+    @property
+    def wait(self) -> int:
+        """Milliseconds from a claim until nothing of its attempt can take effect any more."""
+        return int((self.begins_within + self.settles_within) * 1000)
+
+    @contextmanager
+    def opened(self) -> Iterator[Delivery]:
+        """On a worker, for one block. Closing comes after the outcome is known, and cannot change it."""
+        target = self.wrapped() if isinstance(self.wrapped, type) else self.wrapped
+        if not hasattr(target, "push"):
+            yield Delivery(target, self.probe)
+            return
+        if hasattr(target, "open"):
+            target.open()
+        try:
+            yield Delivery(target.push, self.probe or getattr(target, "probe", None))
+        finally:
+            if hasattr(target, "close"):
+                with suppress(Exception):
+                    target.close()
+
+
+def wrap(
+    push: Any,
+    *,
+    idempotent: bool | None = None,
+    probe: Probe | None = None,
+    settles_within: float = 60.0,
+    name: str | None = None,
+) -> WrappedSink:
+    """Turns a function or a class into a sink that landonce drives: every block is pushed, and none takes effect twice.
+
+    `push(block)` gets a `PushedBlock`. Returning means that all of it landed. Raising `landonce.NotPushed` means that certainly
+    nothing of it did, and `landonce.errors.TargetRefused` that it never will; whatever else is raised is an unknown outcome.
+    Instead of a function: an object with `push`, or a class without arguments of such objects, optionally with `open`, `close`
+    and `probe`.
+
+    `idempotent=True`: the same block pushed again, at any later time, changes nothing. `idempotent=False`: an attempt is
+    claimed in the ledger before it is made. One of which nobody knows whether it arrived is waited out: `settles_within`
+    seconds after `push` was called it can take effect no more. Then `probe(block)` says whether the block is there, or, where
+    there is no probe, the pipeline halts with `OutcomeUnknown` and a person says.
+    """
+    if not isinstance(idempotent, bool):
+        raise ConfigError(
+            "wrap: say whether pushing the same block again is harmless: nothing can be guessed about that.",
+            command="wrap(push, idempotent=True), or wrap(push, idempotent=False, probe=…)",
+        )
+    if not callable(getattr(push, "push", None)) and (isinstance(push, type) or not callable(push)):
+        raise ConfigError(f"wrap: {push!r} is neither a function nor something with `push`.")
+    if probe is not None and not callable(probe):
+        raise ConfigError("wrap: `probe` is a function that takes a block and says whether it is there.")
+    if not settles_within > 0:
+        raise ConfigError("wrap: `settles_within` is a number of seconds above zero.")
+    return WrappedSink(push, name or _name(push), idempotent, probe, float(settles_within))
+
+
+def _name(push: Any) -> str:
+    named = getattr(push, "__name__", None) or type(push).__name__
+    return str(named).strip("<>")

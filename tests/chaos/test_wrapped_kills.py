@@ -1,0 +1,128 @@
+"""The driver of a wrapped sink is killed before and after every step, and everywhere in its workers' attempts.
+
+The kills are chained: each start recovers from the kill before it, and there are always new records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from chain import Kill
+from wrapped_scene import Aging, wrapped
+
+from landonce.local import LocalKafka
+from landonce.run.steps import Step
+from landonce.write.push import Stage
+
+pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(1500)]
+
+BATCH = "interval: 0s, max_rows: 40, block_rows: 8"
+FRESH = [
+    Kill("acquire.before"),
+    Kill("acquire.after"),
+    Kill("survey.before"),
+    Kill("survey.after"),
+    Kill("bind.before"),
+    Kill("bind.after"),
+]
+ATTEMPTS = [
+    Kill("prepare.before", replay=False),
+    Kill("prepare.after"),
+    Kill("write.before", replay=True),
+    Kill("read.after", replay=True),
+    Kill("stage.after", replay=True),
+    Kill("claim.before", replay=True),
+    # Claimed and not pushed: whoever comes next waits that attempt out, and asks the target, which has nothing.
+    Kill("claim.after", replay=True),
+    Kill("look.before"),
+    Kill("look.after"),
+    Kill("await.before"),
+    Kill("await.after"),
+    Kill("row.before", replay=True),
+    Kill("row.after", replay=True),
+    Kill("probe.before", replay=True),
+    Kill("probe.after", replay=True),
+    Kill("reclaim.before", replay=True),
+    Kill("reclaim.after", replay=True),
+    Kill("push.before", replay=True),
+    # Pushed and not settled: the target has it.
+    Kill("push.after", replay=True),
+    Kill("found.before", replay=True),
+    Kill("found.after", replay=True),
+    # The other block of the plan.
+    Kill("settle.before", replay=True),
+    Kill("write.after", replay=True),
+    Kill("commit.before"),
+    Kill("commit.after"),
+    Kill("record.before"),
+    Kill("record.after"),
+    Kill("settle.after", replay=False),
+    Kill("idle.before", once=False),
+    Kill("idle.after", once=False),
+]
+RELEASED = [Kill("release.before"), Kill("release.after")]
+"""The target says that it took nothing."""
+EMPTY = [Kill("skip.before"), Kill("skip.after")]
+"""All records of a block are dead letters."""
+HARMLESS = [
+    Kill("prepare.after"),
+    Kill("claim.after", replay=True),
+    Kill("push.after", replay=True),
+    Kill("settle.before", replay=True),
+    Kill("settle.after", replay=True),
+    Kill("push.after", replay=True),
+    Kill("commit.before"),
+    Kill("record.after"),
+]
+
+
+def test_every_step_and_every_place_is_killed() -> None:
+    """A new step or a new stage fails here until a chain kills it."""
+    others = {Step.STOP, Step.KILL, Step.REARM, Step.OPEN}
+    named = [step.value for step in set(Step) - others] + [stage.value for stage in Stage]
+    places = {f"{each}.{side}" for each in named for side in ("before", "after")} | {"read.after", "stage.after"}
+    assert {kill.place for kill in FRESH + ATTEMPTS + RELEASED + EMPTY} == places
+
+
+def test_a_sink_with_a_probe_is_killed_at_every_step(
+    tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]
+) -> None:
+    """It is not idempotent. Whatever is pushed again is the same, to the byte."""
+    with wrapped(tmp_path, kafka, new_topic(partitions=2), batch=BATCH) as play:
+        chain = Aging(play)
+        chain.suffer(FRESH[1::2])
+        chain.suffer(ATTEMPTS)
+        for kill in RELEASED:
+            play.fail("refuse")
+            chain.suffer([kill])
+        play.an_hour_passes()
+        play.drivers.drain()
+        play.feed.more(2, bad_every=1)
+        for kill in EMPTY:
+            chain.suffered(kill, play.drivers.kill_at(kill.place))
+        chain.settled()
+        assert play.blocks() == []
+        assert play.same_bytes() >= 2
+
+
+def test_files_are_killed_where_they_are_written(
+    tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]
+) -> None:
+    """Idempotent: what has no answer is simply pushed again."""
+    with wrapped(tmp_path, kafka, new_topic(partitions=2), "file_per_block:sink", batch=BATCH) as play:
+        chain = Aging(play)
+        chain.suffer(HARMLESS)
+        chain.settled()
+        assert play.blocks() == []
+
+
+@pytest.mark.long
+def test_a_new_pipeline_is_killed_at_every_step(
+    tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]
+) -> None:
+    with wrapped(tmp_path, kafka, new_topic(partitions=2), batch=BATCH) as play:
+        chain = Aging(play)
+        chain.suffer(FRESH)
+        chain.settled()

@@ -1,0 +1,229 @@
+"""A block's row in SQLite and in PostgreSQL: of many that claim it one has it, and only who has it says what became of it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from landonce.errors import Fenced, LedgerUnavailable, NothingToDo, PlanPending, Unbalanced
+from landonce.plan.blocks import Block, Plan
+from landonce.plan.ranges import Partition, Range
+from landonce.record import ledger as states
+from landonce.record.blocks import Claim, Mark
+from landonce.record.ledger import LedgerState, Note, Totals
+from landonce.record.open import sqlite_ledger
+from landonce.record.push_ledger import PushLedger, PushPlace, Verdict
+from landonce.record.pushes import PushRow, Spot
+
+SPOT = Spot(1, 0)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> PushPlace:
+    if request.param == "sqlite":
+        return PushPlace(tmp_path / "ledger", "p")
+    return PushPlace(request.getfixturevalue("new_database")(), "p")
+
+
+@pytest.fixture
+def ledger(place: PushPlace) -> Iterator[PushLedger]:
+    with closing(place.open()) as opened:
+        yield opened
+
+
+def plan(*ends: int) -> Plan:
+    ranges = [Range(Partition("t", number), 0, end) for number, end in enumerate(ends)]
+    return Plan(1, tuple(Block((each,), "s", number=at) for at, each in enumerate(ranges)), "f", 0)
+
+
+def prepared(ledger: PushLedger, blocks: int = 2) -> LedgerState:
+    state = ledger.create(LedgerState("p", "lineage"))
+    state = ledger.change(state, states.taken(state, "owner"))
+    added = {Partition("t", number): 0 for number in range(blocks)}
+    state = ledger.change(state, states.bound(state, "c", {"t": "id"}, added))
+    return ledger.change(state, states.prepared(state, plan(*[5] * blocks)))
+
+
+def row_of(ledger: PushLedger, spot: Spot = SPOT) -> PushRow:
+    [row] = ledger.row(spot).rows
+    return row
+
+
+def test_of_many_attempts_one_has_the_block(place: PushPlace, ledger: PushLedger) -> None:
+    """And where pushing again is harmless, the last one."""
+    claim = Claim.of(prepared(ledger))
+
+    def attempt(number: int) -> bool:
+        with closing(place.open()) as mine:
+            return mine.claim(SPOT, claim, f"nonce {number}", harmless=False) is not None
+
+    with ThreadPoolExecutor(4) as workers:
+        won = list(workers.map(attempt, range(8)))
+    assert sum(won) == 1
+    row = row_of(ledger)
+    assert (row.mark, row.nonce, row.attempt) == (Mark.CLAIMED, f"nonce {won.index(True)}", 1)
+    assert ledger.claim(SPOT, claim, "later", harmless=False) is None
+    taken = ledger.claim(SPOT, claim, "later", harmless=True)
+    assert taken is not None
+    assert (taken.nonce, taken.attempt) == ("later", 2)
+
+
+def test_who_has_the_block_says_what_became_of_it(ledger: PushLedger) -> None:
+    claim = Claim.of(prepared(ledger))
+    assert ledger.claim(SPOT, claim, "a", harmless=False)
+    assert not ledger.settle(SPOT, "b", "{}")
+    assert not ledger.release(SPOT, "b")
+    assert ledger.release(SPOT, "a")
+    assert row_of(ledger).mark is Mark.BEFORE
+    assert not ledger.settle(SPOT, "a", "{}")
+    assert ledger.claim(SPOT, claim, "c", harmless=False)
+    assert ledger.settle(SPOT, "c", "receipt")
+    assert ledger.settle(SPOT, "c", "receipt"), "the same word again, because its answer was lost"
+    assert not ledger.settle(SPOT, "a", "other")
+    row = row_of(ledger)
+    assert (row.mark, row.receipt, row.attempt) == (Mark.AFTER, "receipt", 2)
+    assert ledger.claim(SPOT, claim, "d", harmless=True) is None
+    assert not ledger.skip(SPOT, claim, "other")
+
+
+def test_two_that_waited_an_attempt_out_do_not_both_follow_it(ledger: PushLedger) -> None:
+    claim = Claim.of(prepared(ledger))
+    assert ledger.claim(SPOT, claim, "lost", harmless=False)
+    assert ledger.reclaim(SPOT, claim, "one", "lost")
+    assert ledger.reclaim(SPOT, claim, "two", "lost") is None
+    assert not ledger.found(SPOT, claim, "lost", "{}")
+    assert not ledger.settle(SPOT, "lost", "{}")
+    assert ledger.found(SPOT, claim, "one", "{}")
+
+
+def test_a_takeover_ends_claims_to_come_and_not_those_that_are_made(ledger: PushLedger) -> None:
+    """What an attempt of an earlier driver says of itself is true, whoever the driver is by now."""
+    state = prepared(ledger)
+    old, other = Claim.of(state), Spot(1, 1)
+    assert ledger.claim(SPOT, old, "a", harmless=False)
+    new = Claim.of(ledger.change(state, states.taken(state, "newer")))
+    assert ledger.claim(other, old, "b", harmless=True) is None
+    assert ledger.reclaim(SPOT, old, "b", "a") is None
+    assert not ledger.skip(other, old, "{}")
+    assert row_of(ledger).claim == new
+    assert ledger.settle(SPOT, "a", "{}")
+    assert ledger.claim(other, new, "b", harmless=False)
+
+
+def test_a_batch_is_recorded_when_all_of_it_is_there(ledger: PushLedger) -> None:
+    state = prepared(ledger)
+    assert ledger.skip(SPOT, Claim.of(state), "{}")
+    done = states.recorded(state, Totals(10))
+    with pytest.raises(Unbalanced):
+        ledger.change(state, done)
+    assert ledger.claim(Spot(1, 1), Claim.of(state), "a", harmless=False)
+    with pytest.raises(Unbalanced):
+        ledger.change(state, done)
+    assert ledger.settle(Spot(1, 1), "a", "{}")
+    assert ledger.change(state, done) == done
+    assert ledger.standing(1).rows == ()
+    assert ledger.load() == done
+
+
+def test_a_block_in_doubt_is_neither_forgotten_nor_cut(ledger: PushLedger) -> None:
+    state = prepared(ledger)
+    assert ledger.claim(SPOT, Claim.of(state), "a", harmless=False)
+    taken = states.taken(state, "person")
+    forgotten = LedgerState(**{**taken.__dict__, "pending": None})
+    short = Range(Partition("t", 0), 2, 5)
+    pending = plan(5, 5)
+    cut = Plan(1, (Block((short,), "s"), pending.blocks[1]), "f", 0)
+    for new in (forgotten, LedgerState(**{**taken.__dict__, "pending": cut})):
+        with pytest.raises(PlanPending):
+            ledger.change(state, new)
+    assert ledger.load() == state
+    assert ledger.release(SPOT, "a")
+    assert ledger.change(state, forgotten) == forgotten
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_person_decides_about_the_last_attempt_only(ledger: PushLedger, landed: bool) -> None:
+    state = prepared(ledger)
+    assert ledger.claim(SPOT, Claim.of(state), "a", harmless=False)
+    taken, note = states.taken(state, "person"), Note("now", "settle", "seen")
+    with pytest.raises(NothingToDo):
+        ledger.decide(state, taken, note, Verdict(SPOT, "other", landed))
+    assert ledger.load() == state
+    assert ledger.journal() == ()
+    ledger.decide(state, taken, note, Verdict(SPOT, "a", landed))
+    row = row_of(ledger)
+    assert (row.mark, row.receipt) == (Mark.AFTER if landed else Mark.BEFORE, None)
+    assert ledger.journal() == (note,)
+    assert not ledger.settle(SPOT, "a", "{}") or landed
+    with pytest.raises(Fenced):
+        ledger.change(state, states.taken(state, "driver"))
+
+
+def test_the_clock_is_the_ledgers(place: PushPlace, ledger: PushLedger) -> None:
+    state = prepared(ledger)
+    before = ledger.standing(1).now
+    row = ledger.claim(SPOT, Claim.of(state), "a", harmless=False)
+    assert row is not None
+    assert before <= row.claimed_at <= ledger.standing(1).now
+    asked = _clock(place)
+    assert abs(asked - ledger.standing(1).now) < 60_000
+
+
+def _clock(place: PushPlace) -> int:
+    if isinstance(place.where, Path):
+        with closing(sqlite3.connect(place.where)) as connection:
+            return int(connection.execute("SELECT strftime('%s', 'now')").fetchone()[0]) * 1000
+    with psycopg.connect(place.where.replace("+psycopg", "")) as connection:
+        return int(connection.execute("SELECT extract(epoch FROM now())").fetchone()[0]) * 1000
+
+
+def test_a_claim_whose_answer_is_lost_is_found_again(ledger: PushLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The change is made, and its answer is an error: the attempt's nonce in the row says so."""
+    state = prepared(ledger)
+    writing, lost = ledger.database.writing, [True, True]
+
+    @contextmanager
+    def unanswered() -> Iterator[object]:
+        with writing() as connection:
+            yield connection
+        if lost:
+            lost.pop()
+            raise OperationalError("UPDATE", {}, Exception("server closed the connection"))
+
+    monkeypatch.setattr(ledger.database, "writing", unanswered)
+    row = ledger.claim(SPOT, Claim.of(state), "a", harmless=False)
+    assert row is not None
+    assert row.attempt == 1
+    lost.extend([True])
+    assert ledger.settle(SPOT, "a", "{}")
+
+
+def test_a_ledger_of_another_kind_of_sink_becomes_one(tmp_path: Path) -> None:
+    with closing(sqlite_ledger(tmp_path / "ledger", "p")) as other:
+        other.create(LedgerState("p", "lineage"))
+    with closing(PushPlace(tmp_path / "ledger", "p").open()) as ledger:
+        state = ledger.load()
+        assert state is not None
+        state = ledger.change(state, states.taken(state, "owner"))
+        state = ledger.change(state, states.bound(state, "c", {"t": "id"}, {Partition("t", 0): 0}))
+        ledger.change(state, states.prepared(state, plan(5)))
+        assert [row.mark for row in ledger.standing(1).rows] == [Mark.BEFORE]
+
+
+def test_an_address_is_quiet() -> None:
+    assert "secret" not in repr(PushPlace("postgresql://me:secret@nowhere/d", "p"))
+
+
+def test_a_ledger_that_is_away_says_so() -> None:
+    away = PushPlace("postgresql://me:secret@127.0.0.1:1/d", "p").open()
+    away._attempts, away._backoff = 2, 0.01
+    with pytest.raises(LedgerUnavailable) as error:
+        away.claim(SPOT, Claim(1, "o"), "a", harmless=False)
+    assert "secret" not in str(error.value)

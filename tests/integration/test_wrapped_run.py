@@ -1,0 +1,328 @@
+"""Whole runs with wrapped sinks: functions of a program, modules beside a pipeline file, both ledgers, and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+import yaml
+from confluent_kafka import Producer
+from deliveries import spark_session
+from pipelines import landonce as command
+from pyspark.sql import SparkSession
+
+import landonce
+from landonce.config.load import parse
+from landonce.errors import ConfigError, PlanPending, TargetRefused
+from landonce.local import LocalKafka
+from landonce.local.ports import free_ports, is_open
+from landonce.write.wrapped.find import find_sink
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.usefixtures("spark")]
+
+SCHEMA = "id BIGINT NOT NULL, word STRING, amount DOUBLE"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "wrap"
+TARGET = Path(__file__).parents[1] / "chaos" / "wrapped_target.py"
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    yield from spark_session("test-wrapped-run")
+
+
+@dataclass
+class Site:
+    """One pipeline: its topic, its file, its target."""
+
+    kafka: LocalKafka
+    folder: Path
+    topic: str
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "p.yaml"
+
+    def write_file(self, sink: dict[str, Any], **more: Any) -> None:
+        kafka = {"bootstrap_servers": self.kafka.bootstrap_servers, "topics": [self.topic], "schema": SCHEMA}
+        told = {
+            "pipeline": "p",
+            "source": {"kafka": kafka},
+            "sink": {"wrapped": sink},
+            "ledger": {"sqlite": "ledger"},
+            "batch": {"interval": "0s", "max_rows": 1000, "block_rows": 50},
+            "stall": "60s",
+            "spark": {"master": "local[2]"},
+            **more,
+        }
+        self.file.write_text(yaml.safe_dump(told))
+
+    def run(self, sink: landonce.WrappedSink | None = None) -> landonce.Totals:
+        return landonce.run_pipeline(parse(self.file.read_text(), self.file), sink=sink, once=True)
+
+    def send(self, count: int, partition: int = 0, bad: int = 0) -> None:
+        producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers, "acks": "all"})
+        for number in range(count):
+            value = json.dumps({"id": number, "word": f"w{number}", "amount": number / 4})
+            producer.produce(self.topic, value, partition=partition)
+        for _ in range(bad):
+            producer.produce(self.topic, b"no json", partition=partition)
+        assert producer.flush(30) == 0
+
+    def ask(self, query: str) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(self.folder / "target.db", timeout=30)) as connection:
+            return connection.execute(query).fetchall()
+
+    def landed(self) -> list[tuple[int, int]]:
+        return sorted(self.ask("SELECT _partition, _offset FROM events"))
+
+
+@contextmanager
+def hours_pass(place: Path | str) -> Iterator[None]:
+    """For the ledger: an attempt of which nobody hears is waited out in no time. Nothing is under way when the driver waits."""
+    done = threading.Event()
+
+    def age() -> None:
+        older = "UPDATE landonce_push SET claimed_at = claimed_at - 3600000 WHERE state = 'CLAIMED'"
+        while not done.wait(0.3):
+            if isinstance(place, Path) and place.exists():
+                with closing(sqlite3.connect(place, timeout=30)) as connection, suppress(sqlite3.OperationalError):
+                    connection.execute(older)
+                    connection.commit()
+            elif isinstance(place, str):
+                with psycopg.connect(place.replace("+psycopg", "")) as server, suppress(psycopg.errors.UndefinedTable):
+                    server.execute(older)
+
+    thread = threading.Thread(target=age)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+@pytest.fixture
+def site(kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path) -> Site:
+    shutil.copy(TARGET, tmp_path)
+    return Site(kafka, tmp_path, new_topic(2))
+
+
+def due(*counts: int) -> list[tuple[int, int]]:
+    return [(partition, offset) for partition, count in enumerate(counts) for offset in range(count)]
+
+
+def test_a_function_of_a_program_gets_every_record_once(site: Site) -> None:
+    """Selected, filtered, in order, in blocks of one partition each; what cannot land is a dead letter."""
+    folder = str(site.folder)
+
+    def push(block: landonce.PushedBlock) -> None:
+        from pathlib import Path
+
+        Path(folder, f"{block.key}.block").write_bytes(block.json_lines())
+
+    transform = {"select": ["id", "upper(word) AS word", "amount * 2 AS twice"], "where": "id % 10 <> 3"}
+    site.write_file({}, transform=transform)
+    site.send(120, 0, bad=3)
+    site.send(30, 1)
+    totals = site.run(landonce.wrap(push, idempotent=True))
+    assert totals == landonce.Totals(landed=135, dead_lettered=3, filtered=15)
+    found = []
+    for path in sorted(site.folder.glob("*.block")):
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        assert len({row["_partition"] for row in rows}) == 1
+        assert [row["_offset"] for row in rows] == sorted(row["_offset"] for row in rows)
+        assert len(rows) <= 50
+        found += rows
+    assert len(found) == 135
+    assert {(row["_partition"], row["_offset"]) for row in found} == {
+        (partition, offset) for partition, offset in due(120, 30) if offset % 10 != 3
+    }
+    assert all(row["word"] == f"W{row['_offset']}" and row["twice"] == row["_offset"] / 2 for row in found)
+    assert {row["_topic"] for row in found} == {site.topic}
+    again = site.run(landonce.wrap(push, idempotent=True))
+    assert again == landonce.Totals()
+
+
+def test_the_commands_know_a_sink_beside_the_file(
+    site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.write_file({"sink": "wrapped_target:probing", "options": {"folder": str(site.folder)}})
+    site.send(10)
+    said = command(capsys, monkeypatch, "check", site.file)
+    assert said.code == 0, said.out + said.err
+    assert "store (not idempotent, with a probe) can be sent to workers" in said.out
+    assert "claimed in the ledger" in said.out
+    assert site.run().landed == 10
+    assert site.landed() == due(10)
+    shown = command(capsys, monkeypatch, "state", "show", site.file, "--json")
+    assert shown.json["ledger"]["totals"]["landed"] == 10
+    assert shown.json["claimed"] == []
+    audit = command(capsys, monkeypatch, "verify", site.file)
+    assert audit.code == 3
+    assert "cannot read what it holds" in audit.err
+    nothing = command(capsys, monkeypatch, "state", "settle", site.file, "--block", "x", "--landed", "--yes")
+    assert nothing.code == 1
+    assert "nothing to settle" in nothing.err
+
+
+@pytest.mark.parametrize("ledger", ["sqlite", "postgres"])
+def test_what_has_no_answer_is_looked_for(site: Site, ledger: str, request: pytest.FixtureRequest) -> None:
+    """The block is in, or it is not, or the target says that it took nothing: it lands once, and every push is the same bytes."""
+    where = "ledger" if ledger == "sqlite" else request.getfixturevalue("new_database")()
+    sink = {"sink": "wrapped_target:probing", "options": {"folder": str(site.folder)}}
+    site.write_file(sink, ledger={ledger: where})
+    total = 0
+    for what, attempts in (("raise-after", 1), ("raise-before", 2), ("refuse", 2)):
+        site.send(20)
+        (site.folder / what).touch()
+        with hours_pass(site.folder / where if ledger == "sqlite" else where):
+            assert site.run().landed == 20
+        total += 20
+        pushed = Counter(key for (key,) in site.ask("SELECT key FROM attempts"))
+        assert max(pushed.values()) >= attempts
+        assert site.landed() == due(total)
+    assert all(kinds == 1 for (kinds,) in site.ask("SELECT count(DISTINCT seen) FROM attempts GROUP BY key"))
+    assert site.ask("SELECT count(*) FROM attempts") == [(5,)]
+    assert sorted(site.ask("SELECT attempt FROM attempts")) == [(1,), (1,), (1,), (2,), (2,)]
+
+
+def test_a_target_that_refuses_for_good(site: Site) -> None:
+    """Nothing arrived, so the block is free: when the cause is mended, the same block is pushed."""
+    folder = str(site.folder)
+
+    def push(block: landonce.PushedBlock) -> None:
+        from pathlib import Path
+
+        if not Path(folder, "mended").exists():
+            raise landonce.errors.TargetRefused("there is no such table", command="make it")
+        with Path(folder, "log").open("a") as log:
+            log.write(f"{block.key} {block.rows.num_rows}\n")
+
+    sink = landonce.wrap(push, idempotent=False)
+    site.write_file({})
+    site.send(7)
+    with pytest.raises(TargetRefused, match="no such table"):
+        site.run(sink)
+    (site.folder / "mended").touch()
+    assert site.run(sink).landed == 7
+    [line] = (site.folder / "log").read_text().splitlines()
+    assert line.endswith(" 7")
+
+
+def test_a_plan_in_doubt_is_not_forgotten(
+    site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no probe. Neither `rebase` nor another sink gets past the block that nobody knows of."""
+    site.write_file({"sink": "wrapped_target:blind", "options": {"folder": str(site.folder)}})
+    site.send(20)
+    (site.folder / "raise-after").touch()
+    unknown = pytest.raises(landonce.errors.OutcomeUnknown, match="whether it arrived is not known")
+    with hours_pass(site.folder / "ledger"), unknown:
+        site.run()
+    said = command(capsys, monkeypatch, "state", "rebase", site.file, "--drop-pending", "--yes")
+    assert said.code == PlanPending.exit_code, said.out
+    assert "can be neither" in said.err
+    shown = command(capsys, monkeypatch, "state", "show", site.file, "--json").json
+    [key] = shown["claimed"]
+    assert key.startswith(f"{site.topic}-0-0-20-")
+    wrong = command(capsys, monkeypatch, "state", "settle", site.file, "--block", "other", "--landed", "--yes")
+    assert wrong.code == 2
+    assert key in wrong.err
+    settled = command(capsys, monkeypatch, "state", "settle", site.file, "--block", key, "--landed", "--yes")
+    assert settled.code == 0, settled.err
+    assert site.run().landed == 20
+    assert site.landed() == due(20)
+    notes = command(capsys, monkeypatch, "state", "show", site.file, "--json").json["journal"]
+    assert [note["action"] for note in notes] == ["settle"]
+
+
+def test_what_cannot_work_is_said_before_the_start(site: Site) -> None:
+    lock = threading.Lock()
+    site.write_file({})
+    with pytest.raises(ConfigError, match="cannot be sent to workers"):
+        site.run(landonce.wrap(lambda _: lock.acquire(), idempotent=True))
+    fine = landonce.wrap(lambda _: None, idempotent=True)
+    site.write_file({}, spark={"master": "spark://elsewhere:7077"}, dead_letters={"path": "dead", "shared": True})
+    with pytest.raises(ConfigError, match="is a file of this machine"):
+        site.run(fine)
+    site.write_file({})
+    with pytest.raises(ConfigError, match="hand it over"):
+        site.run()
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path) -> Iterator[str]:
+    """The server of the example, with its database beside it."""
+    shutil.copy(EXAMPLES / "http_endpoint.py", tmp_path)
+    port = free_ports(1)[0]
+    server = subprocess.Popen(
+        [sys.executable, str(tmp_path / "http_endpoint.py"), str(port), str(tmp_path / "target.db")]
+    )
+    try:
+        until = time.monotonic() + 60
+        while not is_open(port):
+            assert server.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.kill()
+        server.wait(10)
+
+
+def test_an_http_endpoint(site: Site, endpoint: str) -> None:
+    """The example: an endpoint that takes whatever it is sent, once each."""
+    site.write_file({"sink": "http_endpoint:sink", "options": {"url": endpoint}})
+    site.send(120)
+    site.send(30, 1)
+    assert site.run().landed == 150
+    assert sorted(site.ask("SELECT partition, offset FROM events")) == due(120, 30)
+    assert site.ask("SELECT count(*) - count(DISTINCT key) FROM blocks") == [(0,)]
+
+
+def test_the_endpoint_refuses_what_comes_too_late(endpoint: str, tmp_path: Path) -> None:
+    """And the sink knows what certainly did not arrive, and can ask for what may have."""
+    sink = find_sink("http_endpoint:sink", {"url": endpoint}, tmp_path)
+    rows = pa.table({"_topic": ["t"], "_partition": [0], "_offset": [0]})
+    now = int(time.time() * 1000)
+    late, timely = (landonce.PushedBlock("k", "t", 0, 0, 1, rows, 1, now + more) for more in (-60_000, 600_000))
+    try:
+        with sink.opened() as delivery:
+            assert delivery.probe is not None
+            with pytest.raises(landonce.NotPushed):
+                delivery.push(late)
+            assert not delivery.probe(late)
+            delivery.push(timely)
+            assert delivery.probe(timely)
+        with find_sink("http_endpoint:sink", {"url": "http://127.0.0.1:1"}, tmp_path).opened() as nobody:
+            with pytest.raises(landonce.NotPushed):
+                nobody.push(timely)
+            assert nobody.probe is not None
+            with pytest.raises(OSError):
+                nobody.probe(timely)
+    finally:
+        sys.modules.pop("http_endpoint", None)
+
+
+def test_a_file_per_block(site: Site) -> None:
+    """The other example."""
+    shutil.copy(EXAMPLES / "file_per_block.py", site.folder)
+    site.write_file({"sink": "file_per_block:sink", "options": {"folder": str(site.folder / "files")}})
+    site.send(120)
+    assert site.run().landed == 120
+    lines = [json.loads(line) for path in (site.folder / "files").iterdir() for line in path.read_text().splitlines()]
+    assert sorted(line["_offset"] for line in lines) == list(range(120))

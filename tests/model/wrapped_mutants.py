@@ -1,0 +1,256 @@
+"""Bugs that were planted on purpose in the protocol of wrapped sinks: each must be found. See `mutants`.
+
+That a batch is recorded only if all of its blocks are there is checked twice, by the driver and in the transaction that
+records it: bugs of the one are planted without the other.
+"""
+
+from __future__ import annotations
+
+from .core import Patch
+from .mutants import LEDGER, SWAP, planted
+
+DRIVER = "landonce.run.pushes"
+WORKER = "landonce.write.push"
+ROWS = "landonce.record.pushes"
+BLOCKS = "landonce.record.blocks"
+
+_CLAIM = "claim=Claim.of(new) if after is not None and Claim.of(old) != Claim.of(new) else None,"
+_UNCHECKED = Patch(BLOCKS, "block.number not in landed and new.epoch", "block.number is None and new.epoch")
+_PROBED = "    if pushing.can_probe and over:\n"
+
+_CLAIMS = (
+    planted(
+        "a block that is claimed is claimed again",
+        "probe: tasks run again",
+        ROWS,
+        "if harmless else (Mark.BEFORE.value,)",
+        "if True else (Mark.BEFORE.value,)",
+    ),
+    planted(
+        "two attempts follow one that was waited out",
+        "probe: two look at once",
+        ROWS,
+        '        "nonce": (seen,),\n',
+        "",
+    ),
+    planted(
+        "an attempt settles the claim of another",
+        "probe: tasks run again",
+        ROWS,
+        'return {"state": (Mark.CLAIMED.value,), "nonce": (nonce,)}',
+        'return {"state": (Mark.CLAIMED.value, Mark.BEFORE.value)}',
+        Patch(WORKER, "    return replace(pushing, stage=Stage.PUSH if won else Stage.ROW)\n",
+              "    return replace(pushing, stage=Stage.PUSH if won else Stage.RELEASE)\n"),
+    ),
+    planted(
+        "a takeover leaves the blocks as they are",
+        "probe: workers outlive their driver",
+        BLOCKS,
+        _CLAIM,
+        "claim=None,",
+    ),
+    planted(
+        "an attempt is over at once",
+        "probe: one worker outlives its driver",
+        ROWS,
+        "return now > row.claimed_at + wait",
+        "return True",
+    ),
+    planted(
+        "an attempt is over a moment too early",
+        "probe: one worker outlives its driver",
+        ROWS,
+        "return now > row.claimed_at + wait",
+        "return now >= row.claimed_at + wait",
+    ),
+)  # fmt: skip
+
+_WORKERS = (
+    planted(
+        "a block is pushed without a claim",
+        "probe: tasks run again",
+        WORKER,
+        "    return replace(pushing, stage=Stage.PUSH if won else Stage.ROW)\n",
+        "    return replace(pushing, stage=Stage.PUSH)\n",
+    ),
+    planted(
+        "the probe is asked before the attempt is over",
+        "probe: tasks run again",
+        WORKER,
+        _PROBED,
+        "    if pushing.can_probe:\n",
+    ),
+    planted(
+        "what the probe finds is pushed",
+        "probe: a driver dies",
+        WORKER,
+        "stage=Stage.FOUND if there else Stage.RECLAIM",
+        "stage=Stage.RECLAIM",
+    ),
+    planted(
+        "what the probe does not find counts as there",
+        "probe: a driver dies",
+        WORKER,
+        "stage=Stage.FOUND if there else Stage.RECLAIM",
+        "stage=Stage.FOUND",
+    ),
+    planted(
+        "what may have arrived is set free",
+        "probe: a driver dies",
+        WORKER,
+        "    if outcome is Outcome.UNKNOWN:\n        return replace(pushing, fate=Fate.DOUBTFUL)\n",
+        "",
+    ),
+    planted(
+        "what may have arrived counts as there",
+        "probe: a driver dies",
+        WORKER,
+        "    if outcome is Outcome.RETURNED:\n",
+        "    if outcome in (Outcome.RETURNED, Outcome.UNKNOWN):\n",
+    ),
+    planted(
+        "what did not arrive counts as there",
+        "no probe: pushes are refused",
+        WORKER,
+        "    if outcome is Outcome.RETURNED:\n",
+        "    if outcome in (Outcome.RETURNED, Outcome.NOT_PUSHED):\n",
+    ),
+    planted(
+        "a refused block is never pushed again",
+        "no probe: pushes are refused",
+        WORKER,
+        "fate=Fate.HALTED if pushing.refused else Fate.DOUBTFUL",
+        "fate=Fate.LANDED",
+        _UNCHECKED,
+    ),
+    planted(
+        "another's claim counts as landed",
+        "probe: tasks run again",
+        WORKER,
+        "        return replace(pushing, stage=Stage.PROBE, seen=row.nonce)\n    return replace(pushing, fate=Fate.DOUBTFUL)\n",
+        "        return replace(pushing, stage=Stage.PROBE, seen=row.nonce)\n    return replace(pushing, fate=Fate.LANDED)\n",
+        _UNCHECKED,
+    ),
+    planted(
+        "a block that landed before is pushed again",
+        "no probe: a driver dies",
+        WORKER,
+        "    if row is not None and row.mark is Mark.AFTER:\n",
+        "    if row is None:\n",
+    ),
+    planted(
+        "a block without rows counts before it is settled",
+        "a block without rows",
+        WORKER,
+        "    first = Stage.SKIP if empty else Stage.CLAIM\n    return Pushing(first, harmless or empty, can_probe, first)\n",
+        "    return Pushing(Stage.CLAIM, harmless, can_probe, Stage.CLAIM, fate=Fate.LANDED if empty else None)\n",
+    ),
+)
+
+_DRIVERS = (
+    planted(
+        "prepare is skipped",
+        "probe: a driver dies",
+        DRIVER,
+        "return _change(driver, Step.PREPARE, states.prepared(driver.state, plan))",
+        "return _write(replace(driver, ledger=replace(driver.state, pending=plan, batch=plan.batch)))",
+    ),
+    planted(
+        "a pending plan is dropped",
+        "probe: a driver dies",
+        DRIVER,
+        "    if driver.state.pending is not None:\n        _same_fingerprint(driver)\n        return _settle(driver)\n",
+        "    driver = replace(driver, ledger=replace(driver.state, pending=None))\n",
+    ),
+    planted(
+        "a driver without a probe goes on as if it had one",
+        "no probe: a driver dies",
+        DRIVER,
+        "    if claimed and not driver.settings.can_probe:\n        raise outcome_unknown(driver.state, claimed[0])\n",
+        "",
+    ),
+    planted(
+        "a driver asks a person while an attempt may still take effect",
+        "no probe: one worker outlives its driver",
+        DRIVER,
+        "    if any(not over(row, seen.now, wait) for row in claimed):\n",
+        "    if False:\n",
+    ),
+    planted(
+        "the batch is recorded before all of its blocks are there",
+        "probe: a driver dies",
+        DRIVER,
+        "    if driver.unwritten:\n        return _settle(driver)\n",
+        "    if driver.unwritten:\n        return _change(driver, Step.RECORD, _recorded(driver))\n",
+        _UNCHECKED,
+    ),
+    planted(
+        "the position moves before the blocks are pushed",
+        "probe: a driver dies",
+        DRIVER,
+        "    if step is Step.PREPARE:\n        return _write(driver)\n",
+        "    if step is Step.PREPARE:\n        return _change(driver, Step.RECORD, _recorded(driver))\n",
+        _UNCHECKED,
+    ),
+    planted(
+        "dead letters are forgotten",
+        "dead letters, filtered records",
+        DRIVER,
+        "return _to(driver, Step.COMMIT, Commit(driver.pending, driver.balanced_receipts()))",
+        "return _change(driver, Step.RECORD, _recorded(driver))",
+    ),
+    planted(
+        "a plan of another transform is pushed",
+        "the transform changes",
+        DRIVER,
+        "        _same_fingerprint(driver)\n        return _settle(driver)\n",
+        "        return _settle(driver)\n",
+    ),
+    planted(
+        "receipts of the batch before are counted again",
+        "nothing fails, two drivers",
+        DRIVER,
+        "return _to(replace(driver, receipts=()), Step.SURVEY, Survey())",
+        "return _to(driver, Step.SURVEY, Survey())",
+    ),
+    planted(
+        "a partition has two blocks in a batch",
+        "probe: in order",
+        DRIVER,
+        "    blocks = one_each(ranges, driver.settings.sink, driver.world.limits)\n",
+        "    from landonce.plan.packing import Limits, pack\n    blocks = pack(ranges, 'sink', Limits(8, 1))\n",
+    ),
+)
+
+_LEDGER = (
+    planted(
+        "the rows of a batch stay when it is recorded",
+        "nothing fails, two drivers",
+        BLOCKS,
+        "removed=before if after is None else None,",
+        "removed=None,",
+    ),
+    planted(
+        "a plan is prepared without rows for its blocks",
+        "nothing fails, two drivers",
+        BLOCKS,
+        "return BlockChange(before, None, tuple(block.number for block in new.pending.blocks))",
+        "return BlockChange(before)",
+    ),
+    planted(
+        "any state may be swapped",
+        "nothing fails, two drivers",
+        SWAP,
+        "return (state.pipeline, state.epoch, state.owner, state.version, state.lineage)",
+        "return (state.pipeline,)",
+    ),
+    planted(
+        "a takeover keeps its epoch and its name",
+        "probe: workers outlive two drivers",
+        LEDGER,
+        "return replace(state, epoch=state.epoch + 1, owner=owner, version=state.version + 1)",
+        "return replace(state, version=state.version + 1)",
+    ),
+)
+
+MUTANTS = _CLAIMS + _WORKERS + _DRIVERS + _LEDGER

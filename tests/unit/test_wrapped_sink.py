@@ -1,0 +1,188 @@
+"""What a wrapped sink declares, what a block is made of, and how a sink is found by its name."""
+
+from __future__ import annotations
+
+import json
+import sys
+from decimal import Decimal
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import landonce
+from landonce.errors import ConfigError
+from landonce.plan.blocks import Block, Identity
+from landonce.plan.keys import block_key
+from landonce.plan.ranges import Partition, Range
+from landonce.write.wrapped.block import pushed_rows
+from landonce.write.wrapped.find import find_sink, need_picklable
+
+ROWS = 11
+
+
+def table() -> pa.Table:
+    """Every kind of value, with nulls over different garbage."""
+
+    def some(*values: object) -> list[object]:
+        return [values[at % len(values)] if at % 3 else None for at in range(ROWS)]
+
+    return pa.table(
+        {
+            "_topic": pa.array(["t"] * ROWS).dictionary_encode(),
+            "_partition": pa.array([0] * ROWS, pa.int32()),
+            "_offset": pa.array(range(ROWS)),
+            "flag": pa.array(some(True, False)),
+            "small": pa.array(some(1, 2), pa.int16()),
+            "real": pa.array(some(1.5, -0.25)),
+            "text": pa.array(some("a", "grüße", "")),
+            "money": pa.array(some(Decimal("1.25")), pa.decimal128(10, 2)),
+            "at": pa.array(some(1, 2), pa.timestamp("us", "UTC")),
+            "fine": pa.array(some(1, 2), pa.timestamp("ns")),
+            "day": pa.array(some(1, 2), pa.int32()).cast(pa.date32()),
+            "raw": pa.array(some(b"\x00x", b"")),
+            "fixed": pa.array(some(b"ab"), pa.binary(2)),
+            "list": pa.array(some([1, None], []), pa.list_(pa.int64())),
+            "inner": pa.array(some({"x": 1}, {"x": None})),
+        }
+    )
+
+
+def block(rows: pa.Table) -> landonce.PushedBlock:
+    return landonce.PushedBlock("k", "t", 0, 0, ROWS, pushed_rows(rows))
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, ROWS), max_size=4))
+def test_a_block_is_the_same_bytes_however_it_was_cut(cuts: list[int]) -> None:
+    edges = [0, *sorted(cuts), ROWS]
+    pieces = [table().slice(a, b - a) for a, b in pairwise(edges)]
+    whole, cut = block(table()), block(pa.concat_tables(pieces))
+    assert cut.ipc() == whole.ipc()
+    assert cut.json_lines() == whole.json_lines()
+
+
+def test_what_lies_under_a_null_does_not_show() -> None:
+    """Two arrays that are equal and hold other bytes where they hold nothing."""
+    valid = pa.py_buffer(bytes([0b11110101]))
+    clean, dirty = (
+        pa.Array.from_buffers(pa.int64(), 4, [valid, pa.array([1, garbage, 3, garbage]).buffers()[1]])
+        for garbage in (0, 77)
+    )
+    assert clean.equals(dirty)
+    rows = [table().slice(0, 4).append_column("x", each) for each in (clean, dirty)]
+    assert block(rows[0]).ipc() == block(rows[1]).ipc()
+
+
+def test_a_block_comes_back_as_it_was() -> None:
+    made = block(table())
+    assert pa.ipc.open_stream(made.ipc()).read_all().equals(made.rows)
+    lines = [json.loads(line) for line in made.json_lines().splitlines()]
+    assert len(lines) == ROWS
+    assert lines[1]["money"] == "1.25"
+    assert lines[2]["inner"] == {"x": 1}
+    assert lines[0]["text"] is None
+
+
+def test_a_key_names_a_range_for_ever() -> None:
+    one = Identity("p", "lineage", "c", (("t", "id"),))
+    ranges = [Range(Partition("t", 0), 0, 5), Range(Partition("t", 0), 0, 6), Range(Partition("t", 1), 0, 5)]
+    keys = [block_key(each, Block((r,), "s"), "t@x") for r in ranges for each in (one, Identity("q", "l", "c", ()))]
+    assert len(set(keys)) == len(keys)
+    assert keys[0] == block_key(one, Block((ranges[0],), "s", number=7), "t@x")
+    assert keys[0].startswith("t@x-0-0-5-")
+    assert len(block_key(one, Block((ranges[0],), "s"), "t" * 249)) < 200
+
+
+class Sink:
+    opened = False
+
+    def open(self) -> None:
+        self.opened = True
+
+    def push(self, block: landonce.PushedBlock) -> None: ...
+
+    def probe(self, block: landonce.PushedBlock) -> bool:
+        return self.opened
+
+    def close(self) -> None:
+        raise OSError("cannot change what is known")
+
+
+def test_what_a_sink_declares() -> None:
+    assert landonce.wrap(Sink(), idempotent=False).can_probe
+    assert not landonce.wrap(Sink(), idempotent=True).can_probe
+    assert not landonce.wrap(lambda _: None, idempotent=False).can_probe
+    assert landonce.wrap(lambda _: None, idempotent=False, probe=lambda _: True).can_probe
+    assert landonce.wrap(Sink, idempotent=True).name == "Sink"
+    assert landonce.wrap(Sink, idempotent=False, settles_within=60).wait == 70_000
+    assert landonce.wrap(Sink, idempotent=False, settles_within=1).wait == 2_000
+    with landonce.wrap(Sink, idempotent=False).opened() as delivery:
+        assert delivery.probe is not None
+        assert delivery.probe(block(table()))
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        ({"push": print}, "whether pushing the same block again is harmless"),
+        ({"push": 7, "idempotent": True}, "neither a function"),
+        ({"push": dict, "idempotent": True}, "neither a function"),
+        ({"push": print, "idempotent": False, "probe": True}, "`probe` is a function"),
+        ({"push": print, "idempotent": False, "settles_within": 0}, "`settles_within` is a number"),
+    ],
+)
+def test_what_is_refused(told: dict[str, object], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        landonce.wrap(**told)  # type: ignore[arg-type]
+
+
+def test_a_sink_is_found_beside_the_file(tmp_path: Path) -> None:
+    (tmp_path / "own_sinks.py").write_text(
+        "import landonce\n"
+        "ready = landonce.wrap(print, idempotent=True, name='ready')\n"
+        "def made(where, **more):\n    return landonce.wrap(lambda block: where, idempotent=True, name=where)\n"
+        "other = 7\n"
+        "def broken():\n    raise ValueError('no')\n"
+        "def nothing():\n    pass\n"
+    )
+    path = list(sys.path)
+    try:
+        assert find_sink("own_sinks:ready", {}, tmp_path).name == "ready"
+        made = find_sink("own_sinks:made", {"where": "here"}, tmp_path)
+        assert made.name == "here"
+        need_picklable(made)
+        for name, options, says in (
+            ("own_sinks:ready", {"x": 1}, "takes no options"),
+            ("own_sinks:made", {}, "missing 1 required"),
+            ("own_sinks:other", {}, "neither a sink nor"),
+            ("own_sinks:broken", {}, "failed: ValueError: no"),
+            ("own_sinks:nothing", {}, "is no sink"),
+            ("own_sinks:absent", {}, "has no 'absent'"),
+            ("not_there:x", {}, "cannot be imported"),
+            ("not-there", {}, "there is no plug-in 'not-there'"),
+        ):
+            with pytest.raises(ConfigError, match=says):
+                find_sink(name, options, tmp_path)
+        assert sys.path == path
+    finally:
+        sys.modules.pop("own_sinks", None)
+
+
+def test_a_sink_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "plugged_sink.py").write_text(
+        "import landonce\ndef make(to):\n    return landonce.wrap(print, idempotent=True, name=to)\n"
+    )
+    told = tmp_path / "plugged-1.0.dist-info"
+    told.mkdir()
+    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged\nVersion: 1.0\n")
+    (told / "entry_points.txt").write_text("[landonce.sinks]\nplugged = plugged_sink:make\nbroken = not_there:x\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert find_sink("plugged", {"to": "there"}, Path("/nowhere")).name == "there"
+    with pytest.raises(ConfigError, match="the plug-in 'broken' cannot be loaded"):
+        find_sink("broken", {}, Path("/nowhere"))
+    with pytest.raises(ConfigError, match=r"installed packages offer .*plugged"):
+        find_sink("plugged2", {}, Path("/nowhere"))
