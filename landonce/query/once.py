@@ -58,7 +58,7 @@ def exactly_once(
 ) -> ExactlyOnce:
     """A function for `writeStream.foreachBatch` that lands every record of the query once.
 
-    `sink`: `landonce.clickhouse(…)` or `landonce.sql(…)`. `ledger`: where the position is kept, `"sqlite:///path"` or a
+    `sink`: `landonce.clickhouse(…)`, `landonce.sql(…)` or `landonce.wrap(…)`. `ledger`: where the position is kept, `"sqlite:///path"` or a
     PostgreSQL URL; a database keeps its own. `name`: what the position is kept under; without it, the query's own name.
     `on_rewind`: what becomes of ranges that were delivered long ago. `block_rows`: how many offsets of a partition are written
     as one unit. `stall`: for how many seconds something may be away before the query ends with an error.
@@ -70,7 +70,7 @@ def exactly_once(
     if not isinstance(sink, Sink):
         raise errors.ConfigError(
             f"sink: {type(sink).__name__} is not one that a query can be delivered to.",
-            command="landonce.clickhouse(url, table), landonce.sql(url, table)",
+            command="landonce.clickhouse(url, table), landonce.sql(url, table), landonce.wrap(push, idempotent=…)",
         )
     if on_rewind not in ("drop", "error"):
         raise errors.ConfigError(f"on_rewind: drop or error, not {on_rewind!r}.")
