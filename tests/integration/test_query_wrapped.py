@@ -98,9 +98,9 @@ def test_a_push_without_an_answer_is_probed_and_not_made_again(open_site: Callab
 def test_without_a_probe_it_halts_and_names_the_block(open_site: Callable[..., Site], tmp_path: Path) -> None:
     site = open_site(one_file(tmp_path / "pushed", probe=False))
     site.produce(4, partitions=1)
-    with pytest.raises(StreamingQueryException, match="OutcomeUnknown: block .* was pushed"):
+    with pytest.raises(StreamingQueryException, match=r"OutcomeUnknown: block .* was pushed"):
         site.run()
     site.exact()
-    with pytest.raises(StreamingQueryException, match="OutcomeUnknown: block .* was pushed"):
+    with pytest.raises(StreamingQueryException, match=r"OutcomeUnknown: block .* was pushed"):
         site.run()
     site.exact()
