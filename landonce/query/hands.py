@@ -135,8 +135,8 @@ class Inserting(QueryHands):
         ]
         incoming, frame = self.batch
         results = write(frame, incoming.ranges, self.recipe, tasks, insert)
-        late = any(result.fate is Fate.LATE for result in results)
-        self._late = 2 * self._late if late else 1
+        if any(result.fate is Fate.LATE for result in results):
+            self._late *= 2
         return results
 
     def close(self) -> None:

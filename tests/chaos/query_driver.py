@@ -23,7 +23,7 @@ def main(
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     if kind == "clickhouse":
-        sink, ledger = landonce.clickhouse(url, table, deadline=2.0), f"sqlite:///{folder}/ledger"
+        sink, ledger = landonce.clickhouse(url, table, deadline=4.0), f"sqlite:///{folder}/ledger"
     else:
         sink, ledger = landonce.sql(url, table), None
     stream = (

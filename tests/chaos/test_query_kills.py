@@ -7,11 +7,11 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import oracle
+import psycopg
 import pytest
 import query_driver
 from harness import Drivers, Feed, Home
@@ -32,27 +32,20 @@ id bigint, word text, amount double precision)"""
 class Query:
     """One query, its drivers, and what it has to land."""
 
-    home: Home
+    drivers: Drivers
     feed: Feed
     arguments: tuple[str, ...]
     rows: Callable[[], list[oracle.Row]]
 
-    @contextmanager
-    def drivers(self, per_trigger: int = 16, master: str = "local[2]") -> Iterator[Drivers]:
-        command = (
-            sys.executable,
-            query_driver.__file__,
-            *self.arguments,
-            str(self.home.folder),
-            str(per_trigger),
-            master,
-        )
-        with Drivers(self.home, command=command) as drivers:
-            drivers.runs += [None] * len(list(self.home.folder.glob("run-*.log")))  # type: ignore[list-item]
-            try:
-                yield drivers
-            finally:
-                drivers.runs = [each for each in drivers.runs if each is not None]
+    @property
+    def folder(self) -> Path:
+        return self.drivers.site.folder
+
+    def cut(self, per_trigger: int = 16, master: str = "local[2]") -> Drivers:
+        """Its drivers, which make batches of so many records from now on."""
+        program = (sys.executable, query_driver.__file__)
+        self.drivers.command = (*program, *self.arguments, str(self.folder), str(per_trigger), master)
+        return self.drivers
 
     def unspoiled(self) -> None:
         assert oracle.twice(self.rows()) == []
@@ -69,67 +62,78 @@ def in_clickhouse(
     clickhouse: LocalClickHouse,
     new_topic: Callable[..., str],
     new_table: Callable[[], str],
-) -> Query:
+) -> Iterator[Query]:
     topic, table = new_topic(partitions=2), new_table()
     oracle.ask(clickhouse.url, IN_CLICKHOUSE.format(table))
     arguments = (kafka.bootstrap_servers, topic, "clickhouse", clickhouse.url, table)
-    return Query(
-        Home(tmp_path), Feed(kafka.bootstrap_servers, topic), arguments, lambda: oracle.rows(clickhouse.url, table)
-    )
+    feed = Feed(kafka.bootstrap_servers, topic)
+    with Drivers(Home(tmp_path)) as drivers:
+        yield Query(drivers, feed, arguments, lambda: oracle.rows(clickhouse.url, table))
 
 
 @pytest.fixture
 def in_postgres(
     tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str], new_database: Callable[[], str]
-) -> Query:
+) -> Iterator[Query]:
     topic, url = new_topic(partitions=2), new_database()
     judge = postgres_judge(url)
-    import psycopg
-
     with psycopg.connect(url.replace("+psycopg", "")) as connection:
         connection.execute(IN_POSTGRES)
     arguments = (kafka.bootstrap_servers, topic, "sql", url, "events")
     select = "SELECT _topic, _partition, _offset, id, word, amount FROM events"
-    return Query(Home(tmp_path), Feed(kafka.bootstrap_servers, topic), arguments, lambda: judge.ask(select))
+    with Drivers(Home(tmp_path)) as drivers:
+        yield Query(drivers, Feed(kafka.bootstrap_servers, topic), arguments, lambda: judge.ask(select))
 
 
-def killed_everywhere(query: Query, places: list[tuple[str, int]]) -> None:
-    """Kills in a chain, each in another cut than the one before; in the middle the checkpoint is lost, too."""
+LOST = "the checkpoint is lost"
+
+
+def killed(query: Query, *places: str) -> None:
+    """Kills in a chain, each in another cut than the one before. `place+1`: the second time that it is reached.
+
+    Without its checkpoint a query begins anew in batches that are smaller than any block: what is pending never comes whole.
+    """
     query.feed.more(40)
-    for number, (place, skip) in enumerate(places):
-        with query.drivers(per_trigger=16 - 5 * (number % 2)) as drivers:
-            drivers.kill_at(place, skip=skip)
+    cuts = (16, 11)
+    for number, place in enumerate(places):
+        if place == LOST:
+            shutil.rmtree(query.folder / "checkpoint")
+            cuts = (4, 4)
+            continue
+        name, _, skip = place.partition("+")
+        query.cut(cuts[number % 2]).kill_at(name, skip=int(skip or 0))
         query.unspoiled()
         query.feed.more(8)
-        if number % 2:
-            shutil.rmtree(query.home.folder / "checkpoint", ignore_errors=True)
-    with query.drivers() as drivers:
-        drivers.drain()
+    query.cut().drain()
     query.exact()
 
 
+def around(*steps: str) -> tuple[str, ...]:
+    return tuple(f"{step}.{when}" for step in steps for when in ("before", "after"))
+
+
 def test_a_query_into_clickhouse_is_killed_and_lands_everything_once(in_clickhouse: Query) -> None:
-    killed_everywhere(in_clickhouse, [("send.after", 1), ("record.before", 1), ("rearm.after", 0)])
+    killed(in_clickhouse, "send.after+1", "record.before", LOST, "resolve.after")
 
 
 def test_a_query_into_postgres_is_killed_and_lands_everything_once(in_postgres: Query) -> None:
-    killed_everywhere(in_postgres, [("rows.after", 1), ("landed.after", 1), ("record.before", 0)])
+    killed(in_postgres, "rows.after+1", "record.before", LOST, "resolve.after")
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_a_query_into_clickhouse_is_killed_at_every_step(in_clickhouse: Query) -> None:
-    steps = ("acquire", "kill", "look", "bind", "survey", "prepare", "write", "record")
-    places = [(f"{step}.{when}", 0) for step in steps for when in ("before", "after")]
-    again = [(f"{step}.{when}", 0) for step in ("await", "rearm", "probe") for when in ("before", "after")]
-    killed_everywhere(in_clickhouse, [*places, ("prepare.after", 0), *again, ("send.before", 0), ("resolve.before", 0)])
+    first = around("acquire", "kill", "look", "bind", "survey", "prepare", "write", "record")
+    again = around("await", "rearm", "probe", "send")
+    killed(in_clickhouse, *first, "prepare.after", *again, LOST, *around("resolve"), "rearm.after")
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_a_query_into_postgres_is_killed_at_every_step(in_postgres: Query) -> None:
-    steps = ("acquire", "look", "bind", "prepare", "write", "record")
-    places = [(f"{step}.{when}", 0) for step in steps for when in ("before", "after")]
-    workers = [("flip.before", 0), ("flip.after", 0), ("rows.after", 0), ("landed.after", 1)]
-    killed_everywhere(in_postgres, [*places, ("prepare.after", 0), *workers])
+    first = around("acquire", "look", "bind", "prepare", "write", "record")
+    again = (*around("flip"), "rows.after", "landed.after")
+    killed(in_postgres, *first, "prepare.after", *again, LOST, *around("resolve"), "rearm.after")
 
 
 @pytest.mark.parametrize(("fixture", "place"), [("in_clickhouse", "send.after"), ("in_postgres", "landed.after")])
@@ -138,13 +142,12 @@ def test_a_task_that_fails_after_its_write_is_run_again_and_writes_nothing(
 ) -> None:
     query: Query = request.getfixturevalue(fixture)
     query.feed.more(32)
-    with query.drivers(master="local[2,4]") as drivers:
-        go = query.home.folder / "go"
-        run = drivers.start(place, go=go)
-        run.wait_reached()
-        worker = int(run.reached.read_text().split()[1])
-        wait_for(lambda: len(query.rows()) > 0, "the block has landed", run)
-        go.touch()
-        os.kill(worker, signal.SIGKILL)
-        assert run.finish() == 0, run.tail()
+    go = query.folder / "go"
+    run = query.cut(master="local[2,4]").start(place, go=go)
+    run.wait_reached()
+    worker = int(run.reached.read_text().split()[1])
+    wait_for(lambda: len(query.rows()) > 0, "the block has landed", run)
+    go.touch()
+    os.kill(worker, signal.SIGKILL)
+    assert run.finish() == 0, run.tail()
     query.exact()
