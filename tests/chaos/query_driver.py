@@ -13,7 +13,15 @@ PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
 
 
 def main(
-    bootstrap: str, topic: str, kind: str, url: str, table: str, folder: str, per_trigger: str, master: str
+    bootstrap: str,
+    topic: str,
+    kind: str,
+    url: str,
+    table: str,
+    folder: str,
+    per_trigger: str,
+    master: str,
+    deadline: str,
 ) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -23,7 +31,7 @@ def main(
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     if kind == "clickhouse":
-        sink, ledger = landonce.clickhouse(url, table, deadline=4.0), f"sqlite:///{folder}/ledger"
+        sink, ledger = landonce.clickhouse(url, table, deadline=float(deadline)), f"sqlite:///{folder}/ledger"
     else:
         sink, ledger = landonce.sql(url, table), None
     stream = (

@@ -15,7 +15,6 @@ import psycopg
 import pytest
 import query_driver
 from harness import Drivers, Feed, Home
-from scene import wait_for
 from sql_scene import postgres_judge
 
 from landonce.local import LocalClickHouse, LocalKafka
@@ -41,10 +40,10 @@ class Query:
     def folder(self) -> Path:
         return self.drivers.site.folder
 
-    def cut(self, per_trigger: int = 16, master: str = "local[2]") -> Drivers:
+    def cut(self, per_trigger: int = 16, master: str = "local[2]", deadline: int = 4) -> Drivers:
         """Its drivers, which make batches of so many records from now on."""
-        program = (sys.executable, query_driver.__file__)
-        self.drivers.command = (*program, *self.arguments, str(self.folder), str(per_trigger), master)
+        told = (str(self.folder), str(per_trigger), master, str(deadline))
+        self.drivers.command = (sys.executable, query_driver.__file__, *self.arguments, *told)
         return self.drivers
 
     def unspoiled(self) -> None:
@@ -108,32 +107,12 @@ def killed(query: Query, *places: str) -> None:
     query.exact()
 
 
-def around(*steps: str) -> tuple[str, ...]:
-    return tuple(f"{step}.{when}" for step in steps for when in ("before", "after"))
-
-
 def test_a_query_into_clickhouse_is_killed_and_lands_everything_once(in_clickhouse: Query) -> None:
     killed(in_clickhouse, "send.after+1", "record.before", LOST, "resolve.after")
 
 
 def test_a_query_into_postgres_is_killed_and_lands_everything_once(in_postgres: Query) -> None:
     killed(in_postgres, "rows.after+1", "record.before", LOST, "resolve.after")
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1800)
-def test_a_query_into_clickhouse_is_killed_at_every_step(in_clickhouse: Query) -> None:
-    first = around("acquire", "kill", "look", "bind", "survey", "prepare", "write", "record")
-    again = around("await", "rearm", "probe", "send")
-    killed(in_clickhouse, *first, "prepare.after", *again, LOST, *around("resolve"), "rearm.after")
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1800)
-def test_a_query_into_postgres_is_killed_at_every_step(in_postgres: Query) -> None:
-    first = around("acquire", "look", "bind", "prepare", "write", "record")
-    again = (*around("flip"), "rows.after", "landed.after")
-    killed(in_postgres, *first, "prepare.after", *again, LOST, *around("resolve"), "rearm.after")
 
 
 @pytest.mark.parametrize(("fixture", "place"), [("in_clickhouse", "send.after"), ("in_postgres", "landed.after")])
@@ -143,10 +122,9 @@ def test_a_task_that_fails_after_its_write_is_run_again_and_writes_nothing(
     query: Query = request.getfixturevalue(fixture)
     query.feed.more(32)
     go = query.folder / "go"
-    run = query.cut(master="local[2,4]").start(place, go=go)
+    run = query.cut(master="local[2,4]", deadline=15).start(place, go=go)
     run.wait_reached()
     worker = int(run.reached.read_text().split()[1])
-    wait_for(lambda: len(query.rows()) > 0, "the block has landed", run)
     go.touch()
     os.kill(worker, signal.SIGKILL)
     assert run.finish() == 0, run.tail()
