@@ -20,17 +20,22 @@ from landonce.query.fit import declared, refuse_misfits
 from landonce.query.hands import Inserting, QueryHands, Transacting
 from landonce.query.landing import InsertRecipe, TransactRecipe, fingerprint_of
 from landonce.query.protocol import Settings
+from landonce.query.pushing import Pushing, PushRecipe
 from landonce.query.sinks import ClickHouseTable, Sink, SqlTable
 from landonce.read.broker import Broker
 from landonce.record.in_target import TargetLedger
 from landonce.record.ledger import Ledger
 from landonce.record.open import open_ledger
+from landonce.record.push_ledger import PushLedger, PushPlace
+from landonce.record.sqlite import SqliteDatabase
 from landonce.run.assemble import refuse_unfit
 from landonce.run.driver import Driver
 from landonce.run.observe import Observer
 from landonce.run.pace import Pace
 from landonce.write.sql.databases import open_database
 from landonce.write.sql.table import SqlTable as OpenTable
+from landonce.write.wrapped import WrappedSink
+from landonce.write.wrapped.find import need_picklable
 
 LedgerTold = str | Path | Mapping[str, Any] | None
 
@@ -67,12 +72,17 @@ def ledger_of(sink: Sink, ledger: LedgerTold, name: str) -> Ledger:
     """Opens it. Nothing is asked yet."""
     if isinstance(sink, SqlTable):
         return TargetLedger(open_database(sink.named(name).address), name)
+    where = _where(ledger)
+    if isinstance(where, str):
+        secrets.remember_url(where)
+    return PushPlace(where, name).open() if isinstance(sink, WrappedSink) else open_ledger(where, name)
+
+
+def _where(ledger: LedgerTold) -> str | Path:
     where = next(iter(ledger.values())) if isinstance(ledger, Mapping) else ledger
     if where is None:
         raise ConfigError("ledger: say where the position is kept.")
-    if isinstance(where, str):
-        secrets.remember_url(where)
-    return open_ledger(where, name)
+    return Path(where) if isinstance(where, Path) else str(where)
 
 
 def make_driver(told: Told, name: str, frame: DataFrame, plans: tuple[Any, ...], opened: ExitStack) -> Driver:
@@ -81,7 +91,7 @@ def make_driver(told: Told, name: str, frame: DataFrame, plans: tuple[Any, ...],
     opened.callback(ledger.close)
     settings = Settings("", "", told.block_rows, on_rewind=told.on_rewind)
     pace = Pace(Batch(), getattr(told.sink, "deadline", 0.0), frame.sparkSession.sparkContext.defaultParallelism)
-    hands = _HANDS[type(told.sink)](told.sink, name, frame, ledger, settings, pace)
+    hands = _hands(told, name, frame, ledger, settings, pace)
     opened.callback(hands.close)
     said = fingerprint(plans, frame, [hands.settings.fingerprint])
     hands.settings = replace(hands.settings, fingerprint=said)
@@ -95,6 +105,12 @@ def make_driver(told: Told, name: str, frame: DataFrame, plans: tuple[Any, ...],
         stall=told.stall,
         observer=told.observer,
     )
+
+
+def _hands(told: Told, name: str, frame: DataFrame, ledger: Ledger, settings: Settings, pace: Pace) -> QueryHands:
+    if isinstance(told.sink, WrappedSink):
+        return _pushing(told.sink, name, frame, ledger, settings, pace, told.ledger)
+    return _HANDS[type(told.sink)](told.sink, name, frame, ledger, settings, pace)
 
 
 def _inserting(
@@ -128,6 +144,23 @@ def _transacting(
     refuse_misfits(yields, recipe.target, sink.table)
     settings = replace(settings, table=made.identity, fingerprint=fingerprint_of(recipe), deadlines=False)
     return Transacting(settings, pace, recipe, table, cast(TargetLedger, ledger))
+
+
+def _pushing(
+    sink: WrappedSink, name: str, frame: DataFrame, ledger: Ledger, settings: Settings, pace: Pace, where: LedgerTold
+) -> Pushing:
+    """Workers claim blocks in the ledger, so they must see it, wherever their own folder is."""
+    need_picklable(sink)
+    claims = cast(PushLedger, ledger)
+    remote = not str(frame.sparkSession.sparkContext.master).startswith("local")
+    if remote and isinstance(claims.database, SqliteDatabase):
+        raise ConfigError(
+            "ledger: a SQLite file is one of this machine, and the query's workers, which claim blocks in it, run on others.",
+            command="name a PostgreSQL URL",
+        )
+    place = claims.database.path if isinstance(claims.database, SqliteDatabase) else _where(where)
+    settings = replace(settings, table=sink.identity, fingerprint=sink.identity, deadlines=False)
+    return Pushing(settings, pace, PushRecipe(sink, PushPlace(place, name)), claims)
 
 
 _HANDS: dict[type, Callable[..., QueryHands]] = {ClickHouseTable: _inserting, SqlTable: _transacting}

@@ -58,7 +58,7 @@ def exactly_once(
 ) -> ExactlyOnce:
     """A function for `writeStream.foreachBatch` that lands every record of the query once.
 
-    `sink`: `landonce.clickhouse(…)` or `landonce.sql(…)`. `ledger`: where the position is kept, `"sqlite:///path"` or a
+    `sink`: `landonce.clickhouse(…)`, `landonce.sql(…)` or `landonce.wrap(…)`. `ledger`: where the position is kept, `"sqlite:///path"` or a
     PostgreSQL URL; a database keeps its own. `name`: what the position is kept under; without it, the query's own name.
     `on_rewind`: what becomes of ranges that were delivered long ago. `block_rows`: how many offsets of a partition are written
     as one unit. `stall`: for how many seconds something may be away before the query ends with an error.
@@ -70,7 +70,7 @@ def exactly_once(
     if not isinstance(sink, Sink):
         raise errors.ConfigError(
             f"sink: {type(sink).__name__} is not one that a query can be delivered to.",
-            command="landonce.clickhouse(url, table), landonce.sql(url, table)",
+            command="landonce.clickhouse(url, table), landonce.sql(url, table), landonce.wrap(push, idempotent=…)",
         )
     if on_rewind not in ("drop", "error"):
         raise errors.ConfigError(f"on_rewind: drop or error, not {on_rewind!r}.")
@@ -175,10 +175,7 @@ class ExactlyOnce:
     def _entered(self, query: RunningQuery, rows: DataFrame, plans: tuple[Any, ...]) -> _Run:
         """The run that a micro-batch belongs to. One that another start of the query has replaced may not go on."""
         if query.run in self._former:
-            raise errors.Fenced(
-                "another start of this query took the pipeline over.",
-                safe="This one changed nothing after that and stops. Nothing is lost: the newer one goes on.",
-            )
+            raise refusals.taken_over()
         if self._run is None or self._run.query.run != query.run:
             self._leave()
             sources = query.sources()

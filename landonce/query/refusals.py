@@ -65,6 +65,16 @@ def not_here(block: Block) -> errors.OutcomeUnknown:
     )
 
 
+def pushed(plan: Plan, block: Block, key: str) -> errors.OutcomeUnknown:
+    return errors.OutcomeUnknown(
+        f"block {key} ({block}) of batch {plan.batch} was pushed and never settled, and its rows do not come again as they were: "
+        "this batch does not hold all of them, or the query was changed. Whether it arrived is not known.",
+        safe="It was not pushed again, and the position did not move. Nothing of that attempt can take effect any more.",
+        command="start the query as it was at the ledger's position (`starting_offsets`), with batches at least as large as before; or "
+        f"look for the block in the target, then: landonce state settle {{file}} --block {key} --landed   (or --absent)",
+    )
+
+
 def in_part(block: Block) -> errors.OutcomeUnknown:
     return errors.OutcomeUnknown(
         f"the table {block.table} holds rows of {block}, and this batch does not hold all of that block: whether it landed "
@@ -82,6 +92,13 @@ def ahead_of_ledger(state: LedgerState, found: tuple[Partition, int], table: str
         "or another pipeline wrote these rows.",
         safe=_UNTOUCHED,
         command="restore the tables landonce_* from the same backup as the table, or name an empty table",
+    )
+
+
+def taken_over() -> errors.Fenced:
+    return errors.Fenced(
+        "another start of this query took the pipeline over.",
+        safe="This one changed nothing after that and stops. Nothing is lost: the newer one goes on.",
     )
 
 

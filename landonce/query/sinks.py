@@ -14,6 +14,7 @@ from landonce.errors import ConfigError
 from landonce.write.clickhouse import ClickHouseSink
 from landonce.write.sql import SqlSink
 from landonce.write.sql.databases import parsed
+from landonce.write.wrapped import WrappedSink
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class SqlTable:
         return SqlSink(self.url, self.table, name)
 
 
-Sink = ClickHouseTable | SqlTable
+Sink = ClickHouseTable | SqlTable | WrappedSink
 
 
 def clickhouse(

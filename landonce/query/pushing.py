@@ -1,0 +1,122 @@
+"""Wrapped sinks at the end of a query: a block is claimed in the ledger before it is pushed, and its row says what became of it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from landonce.plan.keys import labelled
+from landonce.plan.ranges import Partition
+from landonce.query import refusals
+from landonce.query.hands import QueryHands
+from landonce.query.protocol import Found, Resolve
+from landonce.query.rows import write
+from landonce.record.blocks import Claim, Mark
+from landonce.record.ledger import LedgerState, Totals
+from landonce.record.push_ledger import PushLedger, PushPlace
+from landonce.record.pushes import PushRow, Spot, over
+from landonce.run.protocol import Write
+from landonce.run.pushes import key_of, outcome_unknown
+from landonce.write.receipt import BlockResult, Fate, Receipt
+from landonce.write.target import TargetView
+from landonce.write.wrapped import WrappedSink
+from landonce.write.wrapped.recipe import WrappedTask
+from landonce.write.wrapped.send import Sending, push_block
+
+_PAUSE, _GLANCE = 1.0, 0.25
+
+
+@dataclass(frozen=True)
+class PushRecipe:
+    """Where blocks are pushed to, and where they are claimed."""
+
+    sink: WrappedSink
+    place: PushPlace
+
+
+def push(recipe: PushRecipe, task: WrappedTask, rows: pa.Table) -> BlockResult:
+    """A task that Spark runs again finds the claim of the first."""
+    ledger, asked = recipe.place.open(), task.block.ranges[0]
+    try:
+        sending = Sending(
+            index=task.index,
+            spot=Spot(task.batch, task.block.number),
+            claim=task.claim,
+            key=task.key,
+            range=labelled(asked, dict(task.labels).get(asked.partition.topic, asked.partition.topic)),
+            rows=rows,
+            receipt=Receipt(read=rows.num_rows, landed=rows.num_rows, bytes_read=rows.nbytes),
+        )
+        return push_block(recipe.sink, ledger, sending)
+    finally:
+        ledger.close()
+
+
+@dataclass
+class Pushing(QueryHands):
+    """A user's own function, and the rows of its blocks in the ledger."""
+
+    recipe: PushRecipe
+    ledger: PushLedger
+
+    def look(self, held: LedgerState, floors: tuple[tuple[Partition, int], ...]) -> TargetView:
+        """The target may be anything, and is not looked at."""
+        del held, floors
+        return TargetView(())
+
+    def found(self, effect: Resolve, index: int, held: LedgerState) -> Found:
+        """A block that nobody claimed was never pushed: workers of earlier drivers can claim it no more. One that was claimed may
+        have arrived, and a probe cannot be asked about rows that are not here."""
+        block = effect.plan.blocks[index]
+        row = self._waited_out(effect.plan.batch, {block.number}).get(block.number)
+        if row is None:
+            raise refusals.taken_over()
+        if row.mark is Mark.CLAIMED:
+            raise refusals.pushed(effect.plan, block, key_of(held, block))
+        known = row.mark is Mark.AFTER and row.receipt is not None
+        totals = Receipt.from_json(str(row.receipt)).totals if known else Totals()
+        return Found(index, row.mark is Mark.AFTER, totals)
+
+    def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
+        """Blocks that landed before a crash are not made again: their rows hold their receipts."""
+        rows = self._settled(effect, held)
+        done, tasks = [], []
+        for index in effect.indexes:
+            block = effect.plan.blocks[index]
+            row = rows.get(block.number)
+            if row is not None and row.mark is Mark.AFTER and row.receipt is not None:
+                done.append(BlockResult(index, Fate.LANDED, Receipt.from_json(row.receipt)))
+                continue
+            key, claim = key_of(held, block), Claim.of(held)
+            tasks.append(WrappedTask(index, effect.plan.batch, "", block, key, claim, held.labels))
+        incoming, frame = self.batch
+        results = write(frame, incoming.ranges, self.recipe, tasks, push) if tasks else ()
+        if any(result.fate is Fate.DOUBTFUL for result in results):
+            time.sleep(_PAUSE)
+        return (*done, *results)
+
+    def _settled(self, effect: Write, held: LedgerState) -> dict[int, PushRow]:
+        """Where pushing again does harm, an attempt that nobody settled is waited out; then the worker asks the probe."""
+        sink = self.recipe.sink
+        if sink.idempotent:
+            return {row.number: row for row in self.ledger.standing(effect.plan.batch).rows}
+        numbers = {effect.plan.blocks[index].number for index in effect.indexes}
+        rows = self._waited_out(effect.plan.batch, numbers)
+        claimed = [row for number, row in rows.items() if number in numbers and row.mark is Mark.CLAIMED]
+        if claimed and not sink.can_probe:
+            raise outcome_unknown(held, claimed[0])
+        return rows
+
+    def _waited_out(self, batch: int, numbers: set[int]) -> dict[int, PushRow]:
+        """The rows of a batch, once nothing of the last attempt at these blocks can take effect any more."""
+        while True:
+            seen = self.ledger.standing(batch)
+            open_ = (row for row in seen.rows if row.number in numbers and row.mark is Mark.CLAIMED)
+            if all(over(row, seen.now, self.recipe.sink.wait) for row in open_):
+                return {row.number: row for row in seen.rows}
+            time.sleep(_GLANCE)
+
+    def close(self) -> None:
+        """The ledger is closed by whoever opened it."""
