@@ -48,6 +48,8 @@ class Cluster:
     """A master and two workers, each in a process group of its own."""
 
     folder: Path
+    hosts: tuple[str, ...] = (LOOPBACK, LOOPBACK)
+    cores: int = 1
     url: str = ""
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
     master: subprocess.Popen[bytes] | None = None
@@ -57,16 +59,16 @@ class Cluster:
         self.url = f"spark://{LOOPBACK}:{port}"
         self.master = self._launch("master.Master", "--host", LOOPBACK, "--port", str(port), "--webui-port", str(web))
         wait_until(lambda: reachable(port), 60)
-        for _ in range(2):
+        for host in self.hosts:
             self.workers.append(
                 self._launch(
                     "worker.Worker",
                     "--host",
-                    LOOPBACK,
+                    host,
                     "--webui-port",
                     str(free_port()),
                     "--cores",
-                    "1",
+                    str(self.cores),
                     "--memory",
                     "1g",
                     "--work-dir",

@@ -1,0 +1,115 @@
+"""A query finds a pending block of a wrapped sink that does not come again as it was: what its row in the ledger says of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_push_ledgers import SPOT, prepared
+
+import landonce
+from landonce.config.model import Batch
+from landonce.errors import Fenced, OutcomeUnknown
+from landonce.query.protocol import Found, Resolve, Settings
+from landonce.query.pushing import Pushing, PushRecipe
+from landonce.record import ledger as states
+from landonce.record.blocks import Claim
+from landonce.record.ledger import LedgerState, Note, Totals
+from landonce.record.push_ledger import PushLedger, PushPlace, Verdict
+from landonce.run.pace import Pace
+from landonce.run.pushes import key_of
+from landonce.write.receipt import Receipt
+
+RECEIPT = Receipt(read=5, landed=5).to_json()
+
+
+class World:
+    """A driver that died, its worker with one claim, and the driver after it."""
+
+    def __init__(self, place: PushPlace, ledger: PushLedger, *, idempotent: bool) -> None:
+        self.ledger = ledger
+        self.old = prepared(ledger)
+        sink = landonce.wrap(print, idempotent=idempotent, settles_within=600, name="s")
+        self.hands = Pushing(Settings("s", "f", 5), Pace(Batch(), 0.0, 1), PushRecipe(sink, place), ledger)
+
+    def claimed(self) -> None:
+        assert self.ledger.claim(SPOT, Claim.of(self.old), "lost", harmless=False)
+
+    def taken(self) -> LedgerState:
+        return self.ledger.change(self.old, states.taken(self.old, "newer"))
+
+    def an_hour_passes(self) -> None:
+        with self.ledger.database.writing() as connection:
+            connection.exec_driver_sql("UPDATE landonce_push SET claimed_at = claimed_at - 3600000")
+
+    def found(self, state: LedgerState) -> Found:
+        assert state.pending is not None
+        return self.hands.found(Resolve(state.pending, (0,)), 0, state)
+
+
+@pytest.fixture(params=[True, False], ids=["idempotent", "not idempotent"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    place = PushPlace(tmp_path / "ledger", "p")
+    with closing(place.open()) as ledger:
+        yield World(place, ledger, idempotent=request.param)
+
+
+def test_what_nobody_claimed_never_was_and_can_be_pushed_no_more(world: World) -> None:
+    state = world.taken()
+    assert world.found(state) == Found(0, False)
+    assert world.ledger.claim(SPOT, Claim.of(world.old), "zombie", harmless=True) is None
+
+
+def test_what_was_settled_landed(world: World) -> None:
+    world.claimed()
+    assert world.ledger.settle(SPOT, "lost", RECEIPT)
+    assert world.found(world.taken()) == Found(0, True, Totals(landed=5))
+
+
+def test_what_a_person_says_landed_has_landed(world: World) -> None:
+    """Nobody knows how many rows it were, but never that it is pushed again."""
+    world.claimed()
+    state = world.ledger.decide(
+        world.old, states.taken(world.old, "person"), Note("now", "settle", "told"), Verdict(SPOT, "lost", True)
+    )
+    assert world.found(state) == Found(0, True)
+
+
+def test_a_claim_that_stays_open_is_not_guessed_about(world: World) -> None:
+    world.claimed()
+    state = world.taken()
+    world.an_hour_passes()
+    with pytest.raises(OutcomeUnknown) as caught:
+        world.found(state)
+    assert state.pending is not None
+    assert key_of(state, state.pending.blocks[0]) in caught.value.command
+
+
+@pytest.mark.parametrize("said", ["settle", "release"])
+def test_a_zombie_that_speaks_up_is_waited_for(world: World, said: str) -> None:
+    """The worker of a driver that is gone may push for a while yet, and says truly what came of it."""
+    world.claimed()
+    state = world.taken()
+    results: list[Any] = []
+    asked = threading.Thread(target=lambda: results.append(world.found(state)), daemon=True)
+    asked.start()
+    asked.join(1.0)
+    assert results == []
+    if said == "settle":
+        assert world.ledger.settle(SPOT, "lost", RECEIPT)
+    else:
+        assert world.ledger.release(SPOT, "lost")
+    asked.join(60)
+    assert [each.landed for each in results] == [said == "settle"]
+
+
+def test_a_batch_that_another_driver_recorded_is_not_looked_for(world: World) -> None:
+    stale = world.old
+    newer = world.taken()
+    world.ledger.change(newer, states.resolved(newer, {}, None))
+    with pytest.raises(Fenced):
+        world.found(stale)
