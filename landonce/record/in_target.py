@@ -29,6 +29,8 @@ class TargetLedger(SqlLedger):
 
     def _complete_tables(self) -> None:
         """A ledger that was made for another sink in the same database has no table for blocks yet."""
+        if not self.database.may_exist():
+            return
         with self.database.reading() as connection:
             if not self.database.has_tables(connection) or inspect(connection).has_table(block_table.name):
                 return
