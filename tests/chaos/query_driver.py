@@ -1,13 +1,22 @@
-"""A user's own streaming query with `exactly_once`, as a process of its own: sixteen records a batch, until all is done."""
+"""A user's own streaming query with `exactly_once`, as a process of its own: sixteen records a batch, until all is done.
+
+`wrapped`: `url` is the folder of the target, and `table` is where the ledger is. `plain`: without landonce, for comparison.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, Row, SparkSession
 
 import landonce
+from landonce.write.wrapped.find import find_sink
 
 PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
 
@@ -30,9 +39,14 @@ def main(
     builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
+    sink: Any = None
+    ledger: str | None = None
     if kind == "clickhouse":
         sink, ledger = landonce.clickhouse(url, table, deadline=float(deadline)), f"sqlite:///{folder}/ledger"
-    else:
+    elif kind == "wrapped":
+        told = {"folder": url, "settles_within": float(deadline)}
+        sink, ledger = find_sink("wrapped_target:probing", told, Path(__file__).parent), table
+    elif kind == "sql":
         sink, ledger = landonce.sql(url, table), None
     stream = (
         session.readStream.format("kafka")
@@ -45,10 +59,27 @@ def main(
     fields = "from_json(CAST(value AS STRING), 'id BIGINT, word STRING, amount DOUBLE') r"
     rows = stream.selectExpr("topic", "partition", "offset", fields)
     rows = rows.selectExpr("topic", "partition", "offset", "r.id", "r.word", "r.amount")
-    once = landonce.exactly_once(sink, ledger, name="killed", block_rows=5)
+    once = plain(url) if kind == "plain" else landonce.exactly_once(sink, ledger, name="killed", block_rows=5)
     writer = rows.writeStream.foreachBatch(once).option("checkpointLocation", f"{folder}/checkpoint")
     writer.trigger(availableNow=True).start().awaitTermination()
     session.stop()
+
+
+def plain(folder: str) -> Callable[[DataFrame, int], None]:
+    """What one writes without landonce: every task appends its rows. A first attempt then stands still for good."""
+
+    def append(rows: Iterator[Row]) -> None:
+        lines = [f"{row.topic} {row.partition} {row.offset}\n" for row in rows]
+        with Path(folder, "appended").open("a") as file:
+            file.write("".join(lines))
+        context = TaskContext.get()
+        while context is not None and context.attemptNumber() == 0:
+            time.sleep(1)
+
+    def deliver(batch: DataFrame, _number: int) -> None:
+        batch.foreachPartition(append)
+
+    return deliver
 
 
 if __name__ == "__main__":

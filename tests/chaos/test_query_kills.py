@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sqlite3
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,6 +86,24 @@ def in_postgres(
         yield Query(drivers, Feed(kafka.bootstrap_servers, topic), arguments, lambda: judge.ask(select))
 
 
+@pytest.fixture
+def in_wrapped(tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]) -> Iterator[Query]:
+    """Pushing again would do harm: the target takes whatever it is sent. It can be asked."""
+    topic = new_topic(partitions=2)
+    arguments = (kafka.bootstrap_servers, topic, "wrapped", str(tmp_path), f"sqlite:///{tmp_path}/ledger")
+    with Drivers(Home(tmp_path)) as drivers:
+        yield Query(drivers, Feed(kafka.bootstrap_servers, topic), arguments, lambda: in_store(tmp_path / "target.db"))
+
+
+def in_store(path: Path) -> list[oracle.Row]:
+    if not path.exists():
+        return []
+    with closing(sqlite3.connect(path, timeout=60)) as connection:
+        seen = connection.execute("SELECT key, count(*), count(DISTINCT seen) FROM attempts GROUP BY key").fetchall()
+        assert all(kinds == 1 for _, _, kinds in seen), seen
+        return connection.execute("SELECT * FROM events").fetchall()
+
+
 LOST = "the checkpoint is lost"
 
 
@@ -115,7 +135,19 @@ def test_a_query_into_postgres_is_killed_and_lands_everything_once(in_postgres: 
     killed(in_postgres, "rows.after+1", "record.before", LOST, "resolve.after")
 
 
-@pytest.mark.parametrize(("fixture", "place"), [("in_clickhouse", "send.after"), ("in_postgres", "landed.after")])
+@pytest.mark.long
+def test_a_query_into_a_wrapped_sink_is_killed_and_lands_everything_once(in_wrapped: Query) -> None:
+    killed(in_wrapped, "push.after+1", "record.before", LOST, "resolve.after")
+
+
+@pytest.mark.parametrize(
+    ("fixture", "place"),
+    [
+        ("in_clickhouse", "send.after"),
+        ("in_postgres", "landed.after"),
+        pytest.param("in_wrapped", "push.after", marks=pytest.mark.long),
+    ],
+)
 def test_a_task_that_fails_after_its_write_is_run_again_and_writes_nothing(
     request: pytest.FixtureRequest, fixture: str, place: str
 ) -> None:
