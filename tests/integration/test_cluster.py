@@ -58,7 +58,7 @@ class Cluster:
         port, web = free_port(), free_port()
         self.url = f"spark://{LOOPBACK}:{port}"
         self.master = self._launch("master.Master", "--host", LOOPBACK, "--port", str(port), "--webui-port", str(web))
-        wait_until(lambda: reachable(port), 60)
+        wait_until(lambda: reachable(port), 120)
         for host in self.hosts:
             self.workers.append(
                 self._launch(
@@ -76,7 +76,7 @@ class Cluster:
                     self.url,
                 )
             )
-        wait_until(lambda: page(f"http://{LOOPBACK}:{web}/json/").count('"ALIVE"') >= 3, 60)
+        wait_until(lambda: page(f"http://{LOOPBACK}:{web}/json/").count('"ALIVE"') >= 3, 120)
 
     def executors(self) -> list[psutil.Process]:
         """The executors that run now, all of them children of our own workers."""
