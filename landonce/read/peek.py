@@ -36,13 +36,15 @@ def record_bytes(ranges: tuple[Range, ...], options: Mapping[str, Any], *, secon
 
 
 def _mean(consumer: Consumer, partitions: int, until: float) -> float | None:
-    count = size = ended = 0
-    while count < _RECORDS and size < _BYTES and ended < partitions and time.monotonic() < until:
+    count = size = 0
+    ended: set[tuple[str | None, int | None]] = set()
+    while count < _RECORDS and size < _BYTES and len(ended) < partitions and time.monotonic() < until:
         for message in consumer.consume(_HAND, timeout=_GLANCE):
             error = message.error()
-            ended += error is not None and error.code() == KafkaError._PARTITION_EOF
             if error is None:
                 count, size = count + 1, size + _size(message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                ended.add((message.topic(), message.partition()))
     return size / count if count else None
 
 

@@ -154,15 +154,10 @@ def recorded(state: LedgerState, totals: Totals, tables: Mapping[str, TableMark]
     """AFTER: the pending plan has landed; positions move to its ends and never backwards."""
     if state.pending is None:
         raise ValueError("there is no pending plan to record")
-    ends = state.pending.ends()
-    positions = tuple(
-        (partition, replace(position, committed=max(position.committed, ends.get(partition, 0))))
-        for partition, position in state.positions
-    )
     return replace(
         state,
         version=state.version + 1,
-        positions=positions,
+        positions=_moved(state, state.pending.ends()),
         pending=None,
         totals=state.totals.plus(totals),
         tables=tuple(sorted({**dict(state.tables), **(tables or {})}.items())),
@@ -180,11 +175,14 @@ def resolved(state: LedgerState, landed: Mapping[int, Totals], left: Plan | None
         totals = totals.plus(found)
         for each in state.pending.blocks[index].ranges:
             ends[each.partition] = each.end
-    positions = tuple(
+    return replace(state, version=state.version + 1, positions=_moved(state, ends), pending=left, totals=totals)
+
+
+def _moved(state: LedgerState, ends: Mapping[Partition, int]) -> tuple[tuple[Partition, Position], ...]:
+    return tuple(
         (partition, replace(position, committed=max(position.committed, ends.get(partition, 0))))
         for partition, position in state.positions
     )
-    return replace(state, version=state.version + 1, positions=positions, pending=left, totals=totals)
 
 
 def settled_change(old: LedgerState, new: LedgerState, seen: LedgerState | None) -> bool:

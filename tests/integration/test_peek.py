@@ -24,7 +24,7 @@ def test_the_mean_of_the_next_records_and_nothing_of_those_before(
     for size, times in ((100_000, 10), (300, 3), (100, 3)):
         for _ in range(times):
             producer.produce(topic, b"x" * size, partition=0)
-    producer.flush()
+        assert producer.flush(60) == 0
     options = consumer_options(kafka.bootstrap_servers, {}, "peek")
     next_ones = (Range(Partition(topic, 0), 10, 16), Range(Partition(topic, 1), 0, 1))
     assert record_bytes(next_ones, options, seconds=60) == 200
