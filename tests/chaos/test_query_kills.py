@@ -131,6 +131,7 @@ def test_a_query_into_clickhouse_is_killed_and_lands_everything_once(in_clickhou
     killed(in_clickhouse, "send.after+1", "record.before", LOST, "resolve.after")
 
 
+@pytest.mark.long
 def test_a_query_into_postgres_is_killed_and_lands_everything_once(in_postgres: Query) -> None:
     killed(in_postgres, "rows.after+1", "record.before", LOST, "resolve.after")
 
