@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -30,11 +31,11 @@ _COUNTED = (
 class _OnSql(Stage):
     """A plan is pending, and the transaction of one of its blocks is open: that is the moment."""
 
-    def _ask(self, query: str) -> list[tuple[Any, ...]]:
-        raise NotImplementedError
+    @abstractmethod
+    def _ask(self, query: str) -> list[tuple[Any, ...]]: ...
 
-    def _transacting(self) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    def _transacting(self) -> bool: ...
 
     def in_flight(self, after: int) -> InFlight | None:
         with suppress(psycopg.Error, sqlite3.Error):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from .core import Patch, load
+from .harm import does_harm
 from .mutants import MUTANTS, PROTOCOL, Mutant
 from .scenarios import SCENARIOS
-from .search import search
 from .world import Model
 
 ENOUGH = 14
@@ -16,12 +16,7 @@ LIMIT = 150_000
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.name)
 def test_a_planted_bug_is_found(mutant: Mutant) -> None:
-    scenario = next(each for each in SCENARIOS if each.name == mutant.scenario)
-    searched = search(Model(load(*mutant.patches), scenario), LIMIT, shortest=True)
-    assert searched.found is not None, f"{mutant.name} does no harm in {searched}"
-    print(f"{mutant.name}, after {searched.worlds} worlds: {searched.found}")
-    assert searched.found.schedule[0] == "driver 1 starts"
-    assert any(": acquire" in step for step in searched.found.schedule)
+    does_harm(mutant, Model, SCENARIOS, LIMIT)
 
 
 def test_there_are_enough_of_them() -> None:

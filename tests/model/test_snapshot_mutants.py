@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from .core import load
+from .harm import does_harm
 from .mutants import Mutant
-from .search import search
 from .snapshot_mutants import MUTANTS
 from .snapshot_scenarios import SCENARIOS
 from .snapshot_world import Snapshots
@@ -17,12 +16,7 @@ LIMIT = 20_000
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.name)
 def test_a_planted_bug_is_found(mutant: Mutant) -> None:
-    scenario = next(each for each in SCENARIOS if each.name == mutant.scenario)
-    searched = search(Snapshots(load(*mutant.patches), scenario), LIMIT, shortest=True)
-    assert searched.found is not None, f"{mutant.name} does no harm in {searched}"
-    print(f"{mutant.name}, after {searched.worlds} worlds: {searched.found}")
-    assert searched.found.schedule[0] == "driver 1 starts"
-    assert any(": acquire" in step for step in searched.found.schedule)
+    does_harm(mutant, Snapshots, SCENARIOS, LIMIT)
 
 
 def test_there_are_enough_of_them() -> None:

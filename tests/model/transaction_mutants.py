@@ -15,7 +15,7 @@ BLOCKS = "landonce.record.blocks"
 
 _FLIP = 'return {"epoch": claim.epoch, "owner": claim.owner, "state": Mark.BEFORE.value}'
 _CLAIM = "claim=Claim.of(new) if after is not None and Claim.of(old) != Claim.of(new) else None,"
-_UNCHECKED = Patch(BLOCKS, "block.number not in landed and new.epoch", "block.number is None and new.epoch")
+UNCHECKED = Patch(BLOCKS, "block.number not in landed and new.epoch", "block.number is None and new.epoch")
 _READ = "    if row is not None and row.mark is Mark.AFTER:\n"
 
 _CLAIMS = (
@@ -89,7 +89,7 @@ _STEPS = (
         TRANSACT,
         "    if answered:\n",
         "    if answered or True:\n",
-        _UNCHECKED,
+        UNCHECKED,
     ),
     planted(
         "a commit without an answer sends the rows again",
@@ -121,7 +121,7 @@ _DRIVER = (
         TRANSACTIONS,
         "    if driver.unwritten:\n        return _write(driver)\n",
         "    if driver.unwritten:\n        return _change(driver, Step.RECORD, _recorded(driver))\n",
-        _UNCHECKED,
+        UNCHECKED,
     ),
     planted(
         "the position moves before the blocks are written",
@@ -129,7 +129,7 @@ _DRIVER = (
         TRANSACTIONS,
         "    if step is Step.PREPARE:\n        return _write(driver)\n",
         "    if step is Step.PREPARE:\n        return _change(driver, Step.RECORD, _recorded(driver))\n",
-        _UNCHECKED,
+        UNCHECKED,
     ),
     planted(
         "what was added counts as written",
@@ -137,7 +137,7 @@ _DRIVER = (
         TRANSACTIONS,
         "        return _write(replace(driver, opened=True))\n",
         "        return _change(driver, Step.RECORD, _recorded(driver))\n",
-        _UNCHECKED,
+        UNCHECKED,
     ),
     planted(
         "dead letters are forgotten",
@@ -190,7 +190,7 @@ _DRIVER = (
     ),
 )
 
-_LEDGER = (
+LEDGER_WITH_BLOCKS = (
     planted(
         "the rows of a batch stay when it is recorded",
         "nothing fails, two drivers",
@@ -212,6 +212,11 @@ _LEDGER = (
         "return (state.pipeline, state.epoch, state.owner, state.version, state.lineage)",
         "return (state.pipeline,)",
     ),
+)
+"""Of a ledger that keeps a row for each block, whatever writes the blocks."""
+
+_LEDGER = (
+    *LEDGER_WITH_BLOCKS,
     planted(
         "a batch is recorded though the database forgot its blocks",
         "the database is restored under its drivers",

@@ -7,15 +7,14 @@ records it: bugs of the one are planted without the other.
 from __future__ import annotations
 
 from .core import Patch
-from .mutants import LEDGER, SWAP, planted
+from .mutants import LEDGER, planted
+from .transaction_mutants import BLOCKS, LEDGER_WITH_BLOCKS, UNCHECKED
 
 DRIVER = "landonce.run.pushes"
 WORKER = "landonce.write.push"
 ROWS = "landonce.record.pushes"
-BLOCKS = "landonce.record.blocks"
 
 _CLAIM = "claim=Claim.of(new) if after is not None and Claim.of(old) != Claim.of(new) else None,"
-_UNCHECKED = Patch(BLOCKS, "block.number not in landed and new.epoch", "block.number is None and new.epoch")
 _PROBED = "    if pushing.can_probe and over:\n"
 
 _CLAIMS = (
@@ -121,7 +120,7 @@ _WORKERS = (
         WORKER,
         "fate=Fate.HALTED if pushing.refused else Fate.DOUBTFUL",
         "fate=Fate.LANDED",
-        _UNCHECKED,
+        UNCHECKED,
     ),
     planted(
         "another's claim counts as landed",
@@ -129,7 +128,7 @@ _WORKERS = (
         WORKER,
         "        return replace(pushing, stage=Stage.PROBE, seen=row.nonce)\n    return replace(pushing, fate=Fate.DOUBTFUL)\n",
         "        return replace(pushing, stage=Stage.PROBE, seen=row.nonce)\n    return replace(pushing, fate=Fate.LANDED)\n",
-        _UNCHECKED,
+        UNCHECKED,
     ),
     planted(
         "a block that landed before is pushed again",
@@ -182,7 +181,7 @@ _DRIVERS = (
         DRIVER,
         "    if driver.unwritten:\n        return _settle(driver)\n",
         "    if driver.unwritten:\n        return _change(driver, Step.RECORD, _recorded(driver))\n",
-        _UNCHECKED,
+        UNCHECKED,
     ),
     planted(
         "the position moves before the blocks are pushed",
@@ -190,7 +189,7 @@ _DRIVERS = (
         DRIVER,
         "    if step is Step.PREPARE:\n        return _write(driver)\n",
         "    if step is Step.PREPARE:\n        return _change(driver, Step.RECORD, _recorded(driver))\n",
-        _UNCHECKED,
+        UNCHECKED,
     ),
     planted(
         "dead letters are forgotten",
@@ -223,27 +222,7 @@ _DRIVERS = (
 )
 
 _LEDGER = (
-    planted(
-        "the rows of a batch stay when it is recorded",
-        "nothing fails, two drivers",
-        BLOCKS,
-        "removed=before if after is None else None,",
-        "removed=None,",
-    ),
-    planted(
-        "a plan is prepared without rows for its blocks",
-        "nothing fails, two drivers",
-        BLOCKS,
-        "return BlockChange(before, None, tuple(block.number for block in new.pending.blocks))",
-        "return BlockChange(before)",
-    ),
-    planted(
-        "any state may be swapped",
-        "nothing fails, two drivers",
-        SWAP,
-        "return (state.pipeline, state.epoch, state.owner, state.version, state.lineage)",
-        "return (state.pipeline,)",
-    ),
+    *LEDGER_WITH_BLOCKS,
     planted(
         "a takeover keeps its epoch and its name",
         "probe: workers outlive two drivers",

@@ -1,0 +1,19 @@
+"""A planted bug must do harm in its scenario, and the schedule that shows it begins where drivers begin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from .core import load
+from .mutants import Mutant
+from .search import search
+
+
+def does_harm(mutant: Mutant, model: Callable[[Any, Any], Any], scenarios: Iterable[Any], limit: int) -> None:
+    scenario = next(each for each in scenarios if each.name == mutant.scenario)
+    searched = search(model(load(*mutant.patches), scenario), limit, shortest=True)
+    assert searched.found is not None, f"{mutant.name} does no harm in {searched}"
+    print(f"{mutant.name}, after {searched.worlds} worlds: {searched.found}")
+    assert searched.found.schedule[0] == "driver 1 starts", searched.found
+    assert any(": acquire" in step for step in searched.found.schedule), searched.found
