@@ -172,7 +172,8 @@ class Transacting(QueryHands):
             if (receipt := receipts.get(block.number)) is not None:
                 done.append(BlockResult(index, Fate.LANDED, receipt))
             else:
-                tasks.append(SqlTask(index, effect.plan.batch, "", block, Claim.of(held), labels=held.labels))
+                batch, claim = effect.plan.batch, Claim.of(held)
+                tasks.append(SqlTask(index=index, batch=batch, plan="", block=block, claim=claim, labels=held.labels))
         incoming, frame = self.batch
         results = write(frame, incoming.ranges, self.recipe, tasks, transact) if tasks else ()
         if any(result.fate is Fate.DOUBTFUL for result in results):

@@ -89,8 +89,17 @@ class Pushing(QueryHands):
             if row is not None and row.mark is Mark.AFTER and row.receipt is not None:
                 done.append(BlockResult(index, Fate.LANDED, Receipt.from_json(row.receipt)))
                 continue
-            key, claim = key_of(held, block), Claim.of(held)
-            tasks.append(WrappedTask(index, effect.plan.batch, "", block, key, claim, held.labels))
+            tasks.append(
+                WrappedTask(
+                    index=index,
+                    batch=effect.plan.batch,
+                    plan="",
+                    block=block,
+                    key=key_of(held, block),
+                    claim=Claim.of(held),
+                    labels=held.labels,
+                )
+            )
         incoming, frame = self.batch
         results = write(frame, incoming.ranges, self.recipe, tasks, push) if tasks else ()
         if any(result.fate is Fate.DOUBTFUL for result in results):

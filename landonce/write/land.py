@@ -16,26 +16,16 @@ from pyspark import TaskContext
 from landonce import errors
 from landonce.config.secrets import redact
 from landonce.failpoints import reach
-from landonce.plan.blocks import Block, Kind
+from landonce.plan.blocks import Kind
 from landonce.plan.ranges import Partition, Range
 from landonce.write import settle
 from landonce.write.receipt import BlockResult, Fate
-from landonce.write.recipe import Task
+from landonce.write.recipe import AnyTask, Task
 from landonce.write.settle import Problem, Reply, Settling, Stage
 from landonce.write.sink import BlockWriter, Insert, Sink
 
 _PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """Between sends that the target refuses. After the last one the driver takes over, which knows when to give up."""
-
-
-class Tasked(Protocol):
-    """A task of any kind: its place in the plan, and its block."""
-
-    @property
-    def index(self) -> int: ...
-
-    @property
-    def block(self) -> Block: ...
 
 
 class Landing(Protocol):
@@ -107,18 +97,18 @@ def verdict(task: Task, settling: Settling, said: str) -> BlockResult:
     return BlockResult(task.index, settling.fate or Fate.DOUBTFUL, why=redact(said))
 
 
-def halted(task: Tasked, error: errors.LandonceError) -> BlockResult:
+def halted(task: AnyTask, error: errors.LandonceError) -> BlockResult:
     return BlockResult(task.index, Fate.HALTED, error=error)
 
 
-def failed(task: Tasked, error: Exception) -> BlockResult:
+def failed(task: AnyTask, error: Exception) -> BlockResult:
     """An exception as a fate: what may pass is doubt, what is named halts, and a defect halts too."""
     if isinstance(error, errors.Transient):
         return BlockResult(task.index, Fate.DOUBTFUL, why=redact(str(error)))
     return halted(task, named(task, error))
 
 
-def named(task: Tasked, error: Exception) -> errors.LandonceError:
+def named(task: AnyTask, error: Exception) -> errors.LandonceError:
     """The error itself, or a defect as a `Halt`."""
     if isinstance(error, errors.LandonceError):
         return error

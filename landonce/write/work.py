@@ -15,14 +15,14 @@ import pyarrow as pa
 from landonce import errors
 from landonce.commit.dead_letters import kept
 from landonce.failpoints import reach
-from landonce.plan.blocks import Block, Kind
+from landonce.plan.blocks import Kind
 from landonce.plan.ranges import Partition
 from landonce.read.harvest import Harvest, Rejected, harvest
 from landonce.read.schema import Schema
 from landonce.write.land import failed, halted, labelled, land, rerun, verdict
 from landonce.write.letters import stage_letters
 from landonce.write.receipt import BlockResult, Fate, Receipt
-from landonce.write.recipe import Recipe, Task
+from landonce.write.recipe import AnyTask, Recipe, Task
 from landonce.write.settle import Mode
 
 
@@ -59,16 +59,6 @@ class Reading(Protocol):
     def timestamps(self) -> bool: ...
 
 
-class Reaping(Protocol):
-    """Which block."""
-
-    @property
-    def block(self) -> Block: ...
-
-    @property
-    def labels(self) -> tuple[tuple[str, str], ...]: ...
-
-
 def work(recipe: Recipe, task: Task) -> BlockResult:
     """Both halves, where no expression stands between them."""
 
@@ -79,7 +69,7 @@ def work(recipe: Recipe, task: Task) -> BlockResult:
     return guarded(recipe, task, attempt)
 
 
-def gather(recipe: Reading, task: Reaping) -> Harvest:
+def gather(recipe: Reading, task: AnyTask) -> Harvest:
     """Reads and decodes the block."""
     crop = harvest(
         task.block.ranges,
