@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from landonce.plan.keys import labelled
 from landonce.plan.ranges import Partition
 from landonce.query import refusals
 from landonce.query.hands import QueryHands
@@ -16,14 +15,13 @@ from landonce.query.rows import write
 from landonce.record.blocks import Claim, Mark
 from landonce.record.ledger import LedgerState, Totals
 from landonce.record.push_ledger import PushLedger, PushPlace
-from landonce.record.pushes import PushRow, Spot, over
+from landonce.record.pushes import PushRow, over
 from landonce.run.protocol import Write
 from landonce.run.pushes import key_of, outcome_unknown
 from landonce.write.receipt import BlockResult, Fate, Receipt
 from landonce.write.target import TargetView
-from landonce.write.wrapped import WrappedSink
+from landonce.write.wrapped import WrappedSink, work
 from landonce.write.wrapped.recipe import WrappedTask
-from landonce.write.wrapped.send import Sending, push_block
 
 _PAUSE, _GLANCE = 1.0, 0.25
 
@@ -38,20 +36,8 @@ class PushRecipe:
 
 def push(recipe: PushRecipe, task: WrappedTask, rows: pa.Table) -> BlockResult:
     """A task that Spark runs again finds the claim of the first."""
-    ledger, asked = recipe.place.open(), task.block.ranges[0]
-    try:
-        sending = Sending(
-            index=task.index,
-            spot=Spot(task.batch, task.block.number),
-            claim=task.claim,
-            key=task.key,
-            range=labelled(asked, dict(task.labels).get(asked.partition.topic, asked.partition.topic)),
-            rows=rows,
-            receipt=Receipt(read=rows.num_rows, landed=rows.num_rows, bytes_read=rows.nbytes),
-        )
-        return push_block(recipe.sink, ledger, sending)
-    finally:
-        ledger.close()
+    receipt = Receipt(read=rows.num_rows, landed=rows.num_rows, bytes_read=rows.nbytes)
+    return work.push(recipe.sink, recipe.place, task, rows, receipt)
 
 
 @dataclass

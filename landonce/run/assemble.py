@@ -35,7 +35,7 @@ from landonce.write.recipe import Recipe
 from landonce.write.sink import Finding, Level, Target
 from landonce.write.sql import SqlSink
 from landonce.write.sql.databases import open_database
-from landonce.write.work import work
+from landonce.write.work import sow, work
 from landonce.write.wrapped import WrappedSink
 from landonce.write.wrapped.find import find_sink
 
@@ -230,7 +230,7 @@ def make_driver(parts: Parts, target: Target, session: SparkSession, observer: O
     recipe = make_recipe(parts, target)
     if recipe.transforms:
         transform.examine(session, recipe)
-    workers = SparkWorkers(session, work, transform.sow)
+    workers = SparkWorkers(session, work, sow)
     told = clickhouse_of(config)
     settings = Settings(
         table=told.table, fingerprint=recipe.fingerprint(), start=Start(config.source.kafka.start), once=once

@@ -17,7 +17,6 @@ from landonce import errors
 from landonce.config.secrets import redact
 from landonce.failpoints import reach
 from landonce.plan.blocks import Kind
-from landonce.plan.ranges import Partition, Range
 from landonce.write import settle
 from landonce.write.receipt import BlockResult, Fate
 from landonce.write.recipe import AnyTask, Task
@@ -47,7 +46,7 @@ def land(recipe: Landing, task: Task, rows: pa.Table) -> tuple[Settling, str]:
     settling = settle.begin(task.mode, fill=task.kind is Kind.FILL or writer.resend_harmless)
     if rows.num_rows == 0:
         return settle.nothing_to_land(settling), ""
-    ranges = labelled(task)
+    ranges = task.labelled
     missing = rows
     refusals = 0
     while settling.fate is None:
@@ -73,19 +72,6 @@ def _send(writer: BlockWriter, rows: pa.Table, task: Task) -> Reply:
     reply = writer.send(rows, Insert(task.token, task.deadline, uuid.uuid4().hex[:12]))
     reach("send.after")
     return reply
-
-
-def labelled(task: Task) -> tuple[Range, ...]:
-    """The block's ranges under the names that the target knows."""
-    labels = dict(task.labels)
-    return tuple(
-        Range(
-            Partition(labels.get(each.partition.topic, each.partition.topic), each.partition.number),
-            each.first,
-            each.end,
-        )
-        for each in task.block.ranges
-    )
 
 
 def verdict(task: Task, settling: Settling, said: str) -> BlockResult:

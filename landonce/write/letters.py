@@ -12,12 +12,15 @@ from landonce.plan.ranges import Partition
 from landonce.read.harvest import Rejected, find
 from landonce.write.recipe import AnyRecipe, AnyTask
 
+Messages = Mapping[tuple[Partition, int], Message]
+"""Records themselves."""
+
 
 def stage_letters(
     recipe: AnyRecipe,
     task: AnyTask,
     rejected: tuple[Rejected, ...],
-    read: Mapping[tuple[Partition, int], Message] | None,
+    read: Messages | None,
 ) -> str:
     """Writes the block's file and gives back its name. `read`: the records themselves, if they are still at hand."""
     letters = _letters(recipe, task, rejected, read) if rejected else []
@@ -34,7 +37,7 @@ def _letters(
     recipe: AnyRecipe,
     task: AnyTask,
     rejected: tuple[Rejected, ...],
-    read: Mapping[tuple[Partition, int], Message] | None,
+    read: Messages | None,
 ) -> list[DeadLetter]:
     messages = read if read is not None else find(rejected, task.block.ranges, dict(recipe.consumer))
     labels = dict(task.labels)

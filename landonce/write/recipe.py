@@ -6,12 +6,13 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyspark
 
 from landonce.plan.blocks import Block, Kind
+from landonce.plan.ranges import Range
 from landonce.read import decode
 from landonce.read.schema import Schema
 from landonce.write.settle import Mode
@@ -85,6 +86,19 @@ class AnyTask:
     """What the plan's dead letters are called."""
     block: Block
     labels: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def labelled(self) -> tuple[Range, ...]:
+        """The block's ranges under the names that the target knows the topics by."""
+        labels = dict(self.labels)
+        return tuple(
+            Range(
+                replace(each.partition, topic=labels.get(each.partition.topic, each.partition.topic)),
+                each.first,
+                each.end,
+            )
+            for each in self.block.ranges
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
