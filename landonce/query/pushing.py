@@ -18,12 +18,13 @@ from landonce.record.push_ledger import PushLedger, PushPlace
 from landonce.record.pushes import PushRow, over
 from landonce.run.protocol import Write
 from landonce.run.pushes import key_of, outcome_unknown
-from landonce.write.receipt import BlockResult, Fate, Receipt
+from landonce.run.rest import write_rest
+from landonce.write.receipt import BlockResult, Receipt
 from landonce.write.target import TargetView
 from landonce.write.wrapped import WrappedSink, work
 from landonce.write.wrapped.recipe import WrappedTask
 
-_PAUSE, _GLANCE = 1.0, 0.25
+_GLANCE = 0.25
 
 
 @dataclass(frozen=True)
@@ -66,31 +67,25 @@ class Pushing(QueryHands):
         return Found(index, row.mark is Mark.AFTER, totals)
 
     def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
-        """Blocks that landed before a crash are not made again: their rows hold their receipts."""
-        rows = self._settled(effect, held)
-        done, tasks = [], []
-        for index in effect.indexes:
-            block = effect.plan.blocks[index]
-            row = rows.get(block.number)
-            if row is not None and row.mark is Mark.AFTER and row.receipt is not None:
-                done.append(BlockResult(index, Fate.LANDED, Receipt.from_json(row.receipt)))
-                continue
-            tasks.append(
+        plan, claim = effect.plan, Claim.of(held)
+        incoming, frame = self.batch
+
+        def rest(indexes: list[int]) -> tuple[BlockResult, ...]:
+            tasks = [
                 WrappedTask(
-                    index=index,
-                    batch=effect.plan.batch,
+                    index=at,
+                    batch=plan.batch,
                     plan="",
-                    block=block,
-                    key=key_of(held, block),
-                    claim=Claim.of(held),
+                    block=plan.blocks[at],
+                    key=key_of(held, plan.blocks[at]),
+                    claim=claim,
                     labels=held.labels,
                 )
-            )
-        incoming, frame = self.batch
-        results = write(frame, incoming.ranges, self.recipe, tasks, push) if tasks else ()
-        if any(result.fate is Fate.DOUBTFUL for result in results):
-            time.sleep(_PAUSE)
-        return (*done, *results)
+                for at in indexes
+            ]
+            return write(frame, incoming.ranges, self.recipe, tasks, push)
+
+        return write_rest(plan, effect.indexes, self._settled(effect, held).values(), rest)
 
     def _settled(self, effect: Write, held: LedgerState) -> dict[int, PushRow]:
         """Where pushing again does harm, an attempt that nobody settled is waited out; then the worker asks the probe."""
