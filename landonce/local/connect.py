@@ -96,10 +96,6 @@ class LocalConnect(LocalServer):
         """The consumer group that holds the sink's position in its topics."""
         return f"connect-{self.connector}"
 
-    def __enter__(self) -> "LocalConnect":
-        super().__enter__()
-        return self
-
     def worker_config(self) -> dict[str, str]:
         return {
             "bootstrap.servers": self.bootstrap_servers,

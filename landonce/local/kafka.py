@@ -54,10 +54,6 @@ class LocalKafka(LocalServer):
     def cluster_id(self) -> str:
         return (self.folder / "cluster-id").read_text().strip()
 
-    def __enter__(self) -> "LocalKafka":
-        super().__enter__()
-        return self
-
     def config(self) -> dict[str, str]:
         """The broker's configuration, `extra_config` last."""
         controller = f"{LOOPBACK}:{self._port('controller')}"

@@ -56,10 +56,6 @@ class LocalRestCatalog(LocalServer):
     def database(self) -> Path:
         return self.folder / "catalog.db"
 
-    def __enter__(self) -> "LocalRestCatalog":
-        super().__enter__()
-        return self
-
     def _prepare(self) -> None:
         self.warehouse.mkdir(exist_ok=True)
         (self.folder / "jetty.xml").write_text(self._jetty_xml())
