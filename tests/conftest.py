@@ -6,6 +6,7 @@ your own `LocalKafka` in `tmp_path` for that) and keeps to topics and tables of 
 """
 
 import itertools
+import os
 import shutil
 import sys
 import tempfile
@@ -20,6 +21,15 @@ from landonce.local import LocalClickHouse, LocalKafka, LocalRestCatalog
 from landonce.local.postgres import LocalPostgres
 
 _numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def leftovers() -> Iterator[None]:
+    """What Spark's JVMs put aside goes with the session: one that is killed cannot clear it."""
+    folder = tempfile.mkdtemp(prefix="landonce-test-java-")
+    os.environ["SPARK_SUBMIT_OPTS"] = f"-Djava.io.tmpdir={folder}"
+    yield
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module", autouse=True)
