@@ -27,7 +27,8 @@ def looks(parts: Parts, target: Target, world: World) -> tuple[Look, ...]:
 
 def _table(parts: Parts, target: Target, world: World) -> Iterator[Finding]:
     making = _to_be_created(parts, world) if clickhouse_of(parts.config).create else None
-    yield from common.table(world, target, parts.clickhouse.table_name, making)
+    findings = target.check() if target.exists() else None
+    yield from common.table(world, findings, parts.clickhouse.table_name, making)
 
 
 def _to_be_created(parts: Parts, world: World) -> Iterator[Finding]:

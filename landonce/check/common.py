@@ -17,9 +17,8 @@ from landonce.record.ledger import LedgerState, bound
 from landonce.run.assemble import Parts, declared_schema
 from landonce.run.session import is_remote, need_java
 from landonce.write.recipe import AnyRecipe, Recipe
-from landonce.write.sink import Finding, Level, Target
+from landonce.write.sink import Finding, Level
 from landonce.write.sql.recipe import SqlRecipe
-from landonce.write.sql.table import SqlTable
 
 
 def file(parts: Parts) -> Iterator[Finding]:
@@ -69,11 +68,12 @@ def entry(state: LedgerState) -> Finding:
     return Finding(Level.OK, f"epoch {state.epoch}, batch {state.batch}, {state.totals.read} records so far")
 
 
-def table(world: World, held: Target | SqlTable, name: object, making: Iterator[Finding] | None) -> Iterator[Finding]:
-    """The one table of a pipeline, as it is, or as a start would make it."""
-    world.table = held.exists()
-    if world.table:
-        findings = held.check()
+def table(
+    world: World, findings: tuple[Finding, ...] | None, name: object, making: Iterator[Finding] | None
+) -> Iterator[Finding]:
+    """The one table of a pipeline: what was found in it, or, where there is none, what a start would make."""
+    world.table = findings is not None
+    if findings is not None:
         world.fit = not any(each.level is Level.REFUSED for each in findings)
         yield from findings
     else:
@@ -174,19 +174,12 @@ def spark(parts: Parts, world: World, *, start: bool) -> Iterator[Finding]:
 
 
 def _examined(parts: Parts, recipe: AnyRecipe) -> Iterator[Finding]:
-    from pyspark.sql import SparkSession
-
     from landonce.run import transform
-    from landonce.run.session import open_session
+    from landonce.run.session import open_session, session_if_needed
 
-    borrowed = SparkSession.getActiveSession()
-    session = open_session(parts.config.pipeline, parts.config.spark)
-    try:
-        transform.examine(session, recipe)
+    with session_if_needed(lambda: open_session(parts.config.pipeline, parts.config.spark)) as session:
+        transform.examine(session(), recipe)
         yield Finding(Level.OK, "select and where are row-wise and deterministic, and fit the table")
-    finally:
-        if borrowed is None:
-            session.stop()
 
 
 def dead_letters(parts: Parts) -> Iterator[Finding]:

@@ -9,8 +9,7 @@ from landonce.check.found import Look, World
 from landonce.read.schema import Schema
 from landonce.run.assemble import Parts, declared_schema
 from landonce.run.assemble_sql import flat_sample, sql_of, sql_recipe
-from landonce.run.transacting import look_by_name
-from landonce.write.sink import Finding, Level
+from landonce.write.sink import Finding, Level, look_by_name
 from landonce.write.sql.table import SqlTable
 
 
@@ -37,7 +36,8 @@ def _table(parts: Parts, table: SqlTable, world: World) -> Iterator[Finding]:
         return table.creation(schema if declared_schema(parts.config) is not None else flat_sample(schema))
 
     making = common.to_be_created(parts, world, statement) if sql_of(parts).create else None
-    yield from common.table(world, table, parts.sql.table, making)
+    findings = table.check() if table.exists() else None
+    yield from common.table(world, findings, parts.sql.table, making)
 
 
 def _records(parts: Parts, table: SqlTable, world: World) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from landonce.plan.blocks import Block, Kind, token
+from landonce.plan.blocks import Block, Kind
 from landonce.plan.ranges import Partition, Range
 from landonce.query import protocol, refusals
 from landonce.query.judging import Incoming
@@ -19,13 +19,12 @@ from landonce.record.blocks import Claim
 from landonce.record.in_target import TargetLedger
 from landonce.record.ledger import LedgerState, Totals
 from landonce.run.hands import Hands
+from landonce.run.inserting import tasks_of
 from landonce.run.pace import Pace
 from landonce.run.protocol import Await, Kill, Write
 from landonce.run.rest import receipts_of, write_rest
 from landonce.run.steps import Look
-from landonce.run.transacting import look_by_name as look_in_table
 from landonce.write.receipt import BlockResult, Fate
-from landonce.write.recipe import Task
 from landonce.write.sink import Target, look_by_name, wait_out
 from landonce.write.sql.recipe import SqlTask
 from landonce.write.sql.table import SqlTable
@@ -117,22 +116,8 @@ class Inserting(QueryHands):
         return Found(index, bool(rows), Totals(landed=rows))
 
     def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
-        tasks = [
-            Task(
-                index=index,
-                batch=effect.plan.batch,
-                plan="",
-                block=effect.plan.blocks[index],
-                token=token(held.identity, effect.plan.blocks[index]),
-                deadline=effect.plan.deadline,
-                mode=effect.mode,
-                kind=effect.plan.kind,
-                labels=held.labels,
-            )
-            for index in effect.indexes
-        ]
         incoming, frame = self.batch
-        results = write(frame, incoming.ranges, self.recipe, tasks, insert)
+        results = write(frame, incoming.ranges, self.recipe, tasks_of(effect, held), insert)
         if any(result.fate is Fate.LATE for result in results):
             self._late *= 2
         return results
@@ -154,7 +139,7 @@ class Transacting(QueryHands):
     ledger: TargetLedger
 
     def look(self, held: LedgerState, floors: tuple[tuple[Partition, int], ...]) -> Any:
-        return look_in_table(self.table, held, floors)
+        return look_by_name(self.table, held, floors)
 
     def found(self, effect: Resolve, index: int, held: LedgerState) -> Found:
         del held

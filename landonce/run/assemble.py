@@ -24,6 +24,7 @@ from landonce.record.plugged import plugged_ledger
 from landonce.record.push_ledger import PushPlace
 from landonce.run import transform
 from landonce.run.driver import Driver
+from landonce.run.hands import Hands
 from landonce.run.inserting import Inserting
 from landonce.run.observe import Observer
 from landonce.run.pace import Pace
@@ -235,14 +236,20 @@ def make_driver(parts: Parts, target: Target, session: SparkSession, observer: O
     settings = Settings(
         table=told.table, fingerprint=recipe.fingerprint(), start=Start(config.source.kafka.start), once=once
     )
+    hands = Inserting(settings, recipe, target, workers, Letters(recipe.dead_letters, config.pipeline))
+    return driver_of(parts, hands, Pace(config.batch, told.deadline, workers.parallelism), observer)
+
+
+def driver_of(parts: Parts, hands: Hands, pace: Pace, observer: Observer) -> Driver:
+    """The same for every kind of sink: only its hands differ."""
     return Driver(
-        pipeline=config.pipeline,
-        topics=config.source.kafka.topics,
+        pipeline=parts.config.pipeline,
+        topics=parts.config.source.kafka.topics,
         broker=parts.broker,
         ledger=parts.ledger,
-        hands=Inserting(settings, recipe, target, workers, Letters(recipe.dead_letters, config.pipeline)),
-        pace=Pace(config.batch, told.deadline, workers.parallelism),
-        stall=config.stall,
+        hands=hands,
+        pace=pace,
+        stall=parts.config.stall,
         observer=observer,
     )
 

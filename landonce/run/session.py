@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -61,6 +61,24 @@ def open_session(
             session.conf.set(name, value)
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+@contextmanager
+def session_if_needed(opens: Callable[[], SparkSession]) -> Iterator[Callable[[], SparkSession]]:
+    """Gives a session when it is first asked for. It is stopped afterwards, unless it was there before."""
+    opened: list[SparkSession] = []
+    borrowed = SparkSession.getActiveSession() is not None
+
+    def session() -> SparkSession:
+        if not opened:
+            opened.append(opens())
+        return opened[0]
+
+    try:
+        yield session
+    finally:
+        if opened and not borrowed:
+            opened[0].stop()
 
 
 def _settings(pipeline: str, spark: Spark, expressions: bool, extra: Mapping[str, str]) -> dict[str, str]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from landonce.commit.publish import Letters
-from landonce.plan.ranges import Partition
 from landonce.read.evolution import Evolution, merge
 from landonce.record.blocks import Claim
 from landonce.record.in_target import TargetLedger
@@ -18,9 +17,9 @@ from landonce.run.rest import write_rest
 from landonce.run.steps import Commit, Look
 from landonce.run.transactions import Open, Settings, WriteBlocks
 from landonce.write.receipt import BlockResult
+from landonce.write.sink import look_by_name
 from landonce.write.sql.recipe import SqlRecipe, SqlTask
 from landonce.write.sql.table import SqlTable
-from landonce.write.target import TargetView
 
 
 class Workers(Protocol):
@@ -88,10 +87,3 @@ class Transacting(Hands):
             final=effect.final,
             labels=held.labels,
         )
-
-
-def look_by_name(table: SqlTable, ledger: LedgerState, floors: Sequence[tuple[Partition, int]]) -> TargetView:
-    """As `SqlTable.look`, asked and answered by the topics' own names: the table knows them by their labels."""
-    names = {ledger.labelled(partition): partition for partition, _ in floors}
-    seen = table.look([(ledger.labelled(partition), floor) for partition, floor in floors])
-    return TargetView(tuple((names[partition], end) for partition, end in seen.ends))

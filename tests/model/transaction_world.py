@@ -62,11 +62,12 @@ class Transactions:
         prints = self.scenario.fingerprints
         pending = self.ledgers.values[world.ledger].pending if patient else None
         fingerprint = pending.fingerprint if pending else prints[min(number, len(prints)) - 1]
-        driver, effect = self.core.transactions.begin(self._settings(fingerprint))
+        driver, effect = self.core.transactions.begin(self._settings(number, fingerprint))
         agent = Agent(number, self.drivers.of(driver), self.effects.of(effect), None, False)
         return f"driver {number} starts", world._replace(drivers=(*world.drivers, agent), starts=number)
 
-    def _settings(self, fingerprint: str) -> Any:
+    def _settings(self, number: int, fingerprint: str) -> Any:
+        del number
         return self.core.transactions.Settings(
             table="table",
             fingerprint=fingerprint,

@@ -43,7 +43,8 @@ class Pushes(Transactions):
         if world.clock < self.scenario.clock:
             yield from self._tick(world)
 
-    def _settings(self, fingerprint: str) -> Any:
+    def _settings(self, number: int, fingerprint: str) -> Any:
+        del number
         return self.core.pushes.Settings(
             sink="sink",
             fingerprint=fingerprint,
