@@ -16,6 +16,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from open_folder import open_folder
 
 from landonce.local import LocalClickHouse, LocalKafka, LocalRestCatalog
 from landonce.local.postgres import LocalPostgres
@@ -71,14 +72,9 @@ def rest_catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRest
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[LocalPostgres]:
-    """A module's own. Not in a folder of pytest's: the server of a root's tests runs as another user, who has to get in."""
-    folder = Path(tempfile.mkdtemp(prefix="landonce-test-"))
-    folder.chmod(0o755)
-    try:
-        with LocalPostgres(folder / "postgres", fsync=False) as server:
-            yield server
-    finally:
-        shutil.rmtree(folder)
+    """A module's own."""
+    with open_folder() as folder, LocalPostgres(folder / "postgres", fsync=False) as server:
+        yield server
 
 
 @pytest.fixture
