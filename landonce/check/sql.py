@@ -46,7 +46,7 @@ def _ledger(parts: Parts, table: SqlTable, world: World) -> Iterator[Finding]:
 def _table(parts: Parts, table: SqlTable, world: World) -> Iterator[Finding]:
     world.table = table.exists()
     if world.table:
-        findings = table.check()
+        findings = table.check(declared_schema(parts.config), selected=bool(parts.config.transform.select))
         world.fit = not any(each.level is Level.REFUSED for each in findings)
         yield from findings
     elif sql_of(parts).create:

@@ -167,6 +167,7 @@ class SqlLedger(Ledger):
             if not self.database.has_tables(connection):
                 self.database.check_ours(inspect(connection))
                 metadata.create_all(connection)
+            if self._unbegun(connection):
                 connection.execute(insert(schema_table), {"only": 1, "version": SCHEMA_VERSION})
             self._create_beside(connection)
             seen = self._read_in(connection)
@@ -189,7 +190,16 @@ class SqlLedger(Ledger):
                 return None
             return self._read_in(connection)
 
+    def _unbegun(self, connection: Connection) -> bool:
+        """Tables without a version and without any pipeline: where making a table ends the transaction, a crash in the middle
+        of the first start leaves them so."""
+        if connection.scalar(select(schema_table.c.version)) is not None:
+            return False
+        return connection.execute(select(pipeline_table.c.pipeline).limit(1)).first() is None
+
     def _read_in(self, connection: Connection) -> LedgerState | None:
+        if self._unbegun(connection):
+            return None
         check_schema(connection.scalar(select(schema_table.c.version)), self.database.place)
         found = select(pipeline_table).where(pipeline_table.c.pipeline == self.pipeline)
         row = connection.execute(found).one_or_none()

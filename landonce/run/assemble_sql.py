@@ -11,6 +11,7 @@ from landonce.commit.publish import Letters
 from landonce.config.model import Sql
 from landonce.errors import ConfigError
 from landonce.read.changes import Changes
+from landonce.read.decoders import decoder_of
 from landonce.read.schema import Field, Schema
 from landonce.read.source import Start
 from landonce.record.in_target import TargetLedger
@@ -67,7 +68,7 @@ def sql_recipe(parts: Parts, table: SqlTable) -> SqlRecipe:
     target = table.schema(None if selecting else declared, selected=selecting)
     source = declared if config.transform.select and declared else _source(declared, target, evolve=told.evolve)
     how = told.meaning
-    return SqlRecipe(
+    recipe = SqlRecipe(
         pipeline=config.pipeline,
         consumer=tuple(sorted(parts.consumer.items())),
         source=source,
@@ -82,6 +83,18 @@ def sql_recipe(parts: Parts, table: SqlTable) -> SqlRecipe:
         evolve=told.evolve,
         declared=declared.fingerprint() if declared is not None else "",
     )
+    _refuse_key(recipe)
+    return recipe
+
+
+def _refuse_key(recipe: SqlRecipe) -> None:
+    """What no change of a record can be decoded by, before any is read."""
+    try:
+        decoder_of(recipe.source, recipe.sink.key, recipe.changes, recipe.max_record_bytes)
+    except ValueError as reason:
+        raise ConfigError(
+            f"sink.sql.key: {reason}.", command="correct `key` or `source.kafka.schema` in {file}"
+        ) from None
 
 
 def _source(declared: Schema | None, table: Schema, *, evolve: bool) -> Schema:
@@ -111,7 +124,7 @@ def make_sql_driver(parts: Parts, table: SqlTable, session: SparkSession, observ
     config, ledger = parts.config, parts.ledger
     if not isinstance(ledger, TargetLedger):
         raise TypeError("the ledger of a database is in it")
-    refuse_unfit(table.check())
+    refuse_unfit(table.check(declared_schema(config), selected=bool(config.transform.select)))
     dead_letters_reachable(config)
     recipe = sql_recipe(parts, table)
     if recipe.transforms:

@@ -119,7 +119,7 @@ def test_mysql_changes_rows_by_their_key() -> None:
 def test_postgres_merges_what_is_staged() -> None:
     text = merge_statement(words_of("postgresql"), "own.t", COLUMNS, ("id",))
     assert text.startswith('INSERT INTO "own"."t" AS landonce_old ("_topic"')
-    assert 'FROM "landonce_rows" ORDER BY "id" ON CONFLICT ("id") DO UPDATE SET' in text
+    assert 'FROM "landonce_rows" ORDER BY "id", "_offset" DESC ON CONFLICT ("id") DO UPDATE SET' in text
     assert text.endswith('OR landonce_old."_offset" < excluded."_offset"')
     assert purge_statement(words_of("postgresql"), "t", ("id",), ()) == (
         'DELETE FROM "t" AS landonce_old USING "landonce_gone" WHERE landonce_old."id" = "landonce_gone"."id"'
@@ -187,6 +187,9 @@ def test_documents_go_to_columns_of_documents_and_of_text() -> None:
     ("state", "passing", "answered", "blame"),
     [
         ("23514", False, True, Blame.ROW),
+        ("54000", False, True, Blame.ROW),
+        ("55000", False, True, Blame.ELSE),
+        ("55P03", True, True, Blame.ELSE),
         ("22008", False, True, Blame.ROW),
         ("23503", False, True, Blame.OTHERS),
         ("23505", False, True, Blame.TWICE),
