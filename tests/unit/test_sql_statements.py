@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
 import adbc_driver_manager
 import pyarrow as pa
 import pymysql
 import pytest
+from sqlalchemy import create_engine
 from sqlalchemy import types as sql
 from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.schema import CreateTable
 
 from landonce.config.model import Sql
@@ -15,7 +21,9 @@ from landonce.errors import ConfigError
 from landonce.read.ddl import parse_schema
 from landonce.read.schema import Field
 from landonce.record.blocks import Claim
-from landonce.record.tables import block_table, pipeline_table
+from landonce.record.mysql import MySqlDatabase
+from landonce.record.tables import block_metadata, block_table, metadata, pipeline_table, push_metadata
+from landonce.write.sink import Level
 from landonce.write.sql import SqlSink
 from landonce.write.sql.mysql import MySqlWriter
 from landonce.write.sql.postgres import conninfo, trouble_of
@@ -130,6 +138,8 @@ def test_the_last_change_of_a_key_wins() -> None:
     rows = pa.table({"a": [1, 2, 1, 3, 2], "b": ["x", "x", "x", "y", "z"], "n": [0, 1, 2, 3, 4]})
     assert last_changes(rows, ("a", "b")).to_pylist() == [1, 2, 3, 4]
     assert last_changes(rows, ("a",)).to_pylist() == [2, 3, 4]
+    uuids = pa.array([bytes([each]) * 16 for each in (1, 2, 1)], pa.uuid())
+    assert last_changes(pa.table({"u": uuids}), ("u",)).to_pylist() == [1, 2]
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -189,6 +199,7 @@ def test_documents_go_to_columns_of_documents_and_of_text() -> None:
         ("23514", False, True, Blame.ROW),
         ("54000", False, True, Blame.ROW),
         ("55000", False, True, Blame.ELSE),
+        ("22P03", False, True, Blame.ELSE),
         ("55P03", True, True, Blame.ELSE),
         ("22008", False, True, Blame.ROW),
         ("23503", False, True, Blame.OTHERS),
@@ -208,6 +219,24 @@ def test_what_postgres_says_is_told_apart(state: str | None, passing: bool, answ
 
 
 @pytest.mark.parametrize(
+    ("told", "blame"),
+    [
+        ({"PG_DIAG_TABLE_NAME": b"t"}, Blame.OTHERS),
+        ({"PG_DIAG_TABLE_NAME": b"t", "PG_DIAG_CONSTRAINT_NAME": b"c"}, Blame.ROW),
+        ({"PG_DIAG_CONTEXT": b"a function that raises it"}, Blame.ROW),
+    ],
+)
+def test_a_check_without_a_name_is_a_partition_that_is_not_there(told: dict[str, bytes], blame: Blame) -> None:
+    failure = adbc_driver_manager.Error(
+        "said",
+        status_code=adbc_driver_manager.AdbcStatusCode.INTEGRITY,
+        sqlstate="23514",
+        details=list(told.items()),
+    )
+    assert trouble_of(failure).blame is blame
+
+
+@pytest.mark.parametrize(
     ("failure", "passing", "answered", "blame"),
     [
         (pymysql.OperationalError(4025, "CONSTRAINT `c` failed"), False, True, Blame.ROW),
@@ -218,6 +247,8 @@ def test_what_postgres_says_is_told_apart(state: str | None, passing: bool, answ
         (pymysql.OperationalError(2013, "Lost connection"), True, False, Blame.ELSE),
         (pymysql.InterfaceError(0, ""), True, False, Blame.ELSE),
         (pymysql.OperationalError(1213, "Deadlock found"), True, True, Blame.ELSE),
+        (pymysql.OperationalError(4031, "disconnected because of inactivity"), True, True, Blame.ELSE),
+        (pymysql.OperationalError(1927, "Connection was killed"), True, True, Blame.ELSE),
     ],
 )
 def test_what_mysql_says_is_told_apart(failure: Exception, passing: bool, answered: bool, blame: Blame) -> None:
@@ -246,6 +277,40 @@ def test_the_ledgers_tables_can_be_made_in_mysql() -> None:
         text = str(CreateTable(table).compile(dialect=mysql.dialect()))
         assert "pipeline VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin" in text
         assert " TEXT" not in text
+
+
+@pytest.mark.parametrize("url", ["mysql+pymysql://h/d", "mariadb+pymysql://h/d"])
+def test_tables_in_mysql_have_transactions(url: str) -> None:
+    """Whatever the server's default is: in another engine a block would be marked as landed and not be there."""
+    for table in (*metadata.tables.values(), *block_metadata.tables.values(), *push_metadata.tables.values()):
+        assert "ENGINE=InnoDB" in str(CreateTable(table).compile(dialect=create_engine(url).dialect))
+    made = SqlTable(SqlSink(url, "t", "p")).creation(parse_schema("id BIGINT"))
+    assert "ENGINE=InnoDB" in made
+    assert "CHARSET=utf8mb4" in made
+
+
+def test_a_session_that_mysql_ended_for_standing_still_is_no_reason_to_halt() -> None:
+    url = SqlSink("mysql://u:secret@h/d", "t", "p").address
+    database = MySqlDatabase(url)
+    for code in (4031, 1927, 2013):
+        failure = OperationalError("SELECT 1", None, pymysql.OperationalError(code, "over"))
+        assert database.fault(failure) is None
+    assert database.fault(OperationalError("SELECT 1", None, pymysql.OperationalError(1054, "no column"))) is not None
+
+
+def test_a_sqlite_table_with_columns_that_nothing_fits(tmp_path: Path) -> None:
+    """NUMERIC there is no exact number. Nor is a unique index on some rows a key."""
+    with closing(sqlite3.connect(tmp_path / "x.db")) as connection:
+        connection.execute("CREATE TABLE t (id BIGINT, price NUMERIC, _topic TEXT, _partition INT, _offset BIGINT)")
+        connection.execute("CREATE UNIQUE INDEX i ON t (id) WHERE price > 0")
+    plain = SqlTable(SqlSink(f"sqlite:///{tmp_path}/x.db", "t", "p"))
+    assert [each.what for each in plain.check() if each.level is Level.REFUSED] == [
+        "column price: records cannot become NUMERIC exactly"
+    ]
+    assert not any(each.level is Level.REFUSED for each in plain.check(parse_schema("id BIGINT")))
+    keyed = SqlTable(SqlSink(f"sqlite:///{tmp_path}/x.db", "t", "p", key=("id",)))
+    [said] = [each.what for each in keyed.check(parse_schema("id BIGINT")) if each.level is Level.REFUSED]
+    assert "twice" in said
 
 
 def test_a_url_is_told_to_libpq_without_landing_in_a_repr() -> None:
