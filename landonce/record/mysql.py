@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from sqlalchemy import URL, Connection, Executable, create_engine, text
+from sqlalchemy import URL, Connection, Executable, NullPool, create_engine, text
 from sqlalchemy.dialects.mysql import insert
 from sqlalchemy.exc import DBAPIError
 
@@ -16,6 +16,7 @@ from landonce.record.tables import position_table
 
 _CONNECT_SECONDS = 5
 _ANSWER_SECONDS = 60
+_SCAN_SECONDS = 3600
 _LOCK_SECONDS = 5
 _NO_ENTRY = {1044, 1045, 1049, 1698}
 _NO_RIGHT = {1142, 1143, 1227}
@@ -30,6 +31,7 @@ class MySqlDatabase(Database):
     """One database of one server."""
 
     def __init__(self, url: URL) -> None:
+        self._url = url
         self.engine = create_engine(
             mysql_url(url),
             connect_args=connect_arguments(url),
@@ -44,6 +46,14 @@ class MySqlDatabase(Database):
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         with self._transaction("REPEATABLE READ") as connection:
+            yield connection
+
+    @contextmanager
+    def scanning(self) -> Iterator[Connection]:
+        """By a session of its own, which waits longer for an answer."""
+        patient = {**connect_arguments(self._url), "read_timeout": _SCAN_SECONDS}
+        engine = create_engine(mysql_url(self._url), connect_args=patient, poolclass=NullPool, hide_parameters=True)
+        with engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection, connection.begin():
             yield connection
 
     @contextmanager

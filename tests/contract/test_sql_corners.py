@@ -14,8 +14,9 @@ import pyarrow as pa
 import pytest
 from sql_sites import RECEIPT, Site, changes, mariadb_site, postgres_site, rows, sqlite_site
 
-from landonce.errors import LandonceError, TargetRefused
+from landonce.errors import LandonceError, TargetRefused, TargetUnavailable
 from landonce.local.mariadb import LocalMariaDB
+from landonce.local.postgres import LocalPostgres
 from landonce.plan.ranges import Partition
 from landonce.read.ddl import parse_schema
 from landonce.record.blocks import Claim
@@ -349,3 +350,48 @@ def test_keys_that_are_true_or_false_can_be_audited(where: str, request: pytest.
     table.close()
     assert held is not None
     assert sorted(zip(*held.select([0, 2]).to_pydict().values(), strict=True)) == [(False, 1), (True, 0)]
+
+
+def _slow(site: Site) -> SqlTable:
+    """A table that takes three seconds to be read, in a database that has one to answer."""
+    site.ask("ALTER TABLE events RENAME TO held")
+    slowly = "BEGIN PERFORM pg_sleep(3); RETURN QUERY SELECT * FROM held; END"
+    site.ask(f"CREATE FUNCTION slowly() RETURNS SETOF held LANGUAGE plpgsql AS '{slowly}'")
+    site.ask("CREATE VIEW events AS SELECT * FROM slowly()")
+    table = SqlTable(site.sink)
+    table.database._answer_seconds = 1  # type: ignore[attr-defined]
+    return table
+
+
+@pytest.mark.parametrize("where", ["pg", "keyed_pg"])
+def test_a_look_at_a_large_table_takes_as_long_as_it_takes(where: str, request: pytest.FixtureRequest) -> None:
+    """As does an audit. The control: a look within the limit for questions that are answered at once."""
+    site: Site = request.getfixturevalue(where)
+    site.settle(site.prepared((0, 9)), changes((7, "U", 1, "a")) if site.key else rows(7))
+    table = _slow(site)
+    asked = [(Partition("t", 0), 7), (Partition("t", 1), 0), (Partition("u", 0), 0)]
+    assert table.look(asked).ends == ((Partition("t", 0), 8),)
+    assert table.look([(Partition("t", 0), 8)]).ends == ()
+    if site.key:
+        assert SqlKeys(table, parse_schema("id BIGINT NOT NULL")).rows({}) is not None
+    table.database.scanning = table.database.reading  # type: ignore[method-assign]
+    with pytest.raises(TargetUnavailable):
+        table.look(asked)
+    table.close()
+
+
+def test_a_look_at_a_server_that_stands_still_ends(
+    pg: Site, postgres: LocalPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("landonce.record.postgres._ASK_SECONDS", 0.2)
+    monkeypatch.setattr("landonce.record.postgres._UNANSWERED", 2)
+    table = _slow(pg)
+    stop = threading.Timer(1, postgres.freeze)
+    stop.start()
+    try:
+        with pytest.raises(TargetUnavailable):
+            table.look([(Partition("t", 0), 0)] * 20)
+    finally:
+        stop.join()
+        postgres.thaw()
+    table.close()

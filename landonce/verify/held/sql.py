@@ -38,7 +38,7 @@ class _Asked:
         return [row for batch in self.stream(query) for row in batch] if self.there else []
 
     def stream(self, query: Query) -> Iterator[Sequence[Any]]:
-        with self._opened.reading() as connection:
+        with self._opened.scanning() as connection:
             found = connection.execution_options(yield_per=_AT_ONCE).execute(query.select_from(self.rows))
             yield from found.partitions()
 

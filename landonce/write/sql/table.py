@@ -117,16 +117,25 @@ class SqlTable:
         asked = tuple(floors)
         if not asked or not self.sink.coordinates:
             return TargetView(())
-        table = self._coordinates
-        topic, number, offset = (table.c[name] for name in COORDINATES)
-        with self.reading() as connection:
-            ends = [
-                (partition, connection.scalar(select(func.max(offset)).where(
-                    topic == partition.topic, number == partition.number, offset >= floor
-                )))
-                for partition, floor in asked
-            ]  # fmt: skip
-        return TargetView(tuple((partition, int(end) + 1) for partition, end in ends if end is not None))
+        with self.scanning() as connection:
+            held = self._highest(connection, asked)
+        return TargetView(tuple((each, held[each] + 1) for each, floor in asked if held.get(each, -1) >= floor))
+
+    def _highest(self, connection: Connection, asked: Iterable[tuple[Partition, int]]) -> dict[Partition, int]:
+        """The highest offset of each partition, or of those at or above its floor. A table with a key has no index on the
+        coordinates, so it is scanned once for all of them."""
+        topic, number, offset = (self._coordinates.c[name] for name in COORDINATES)
+        if self.sink.key:
+            labels = sorted({partition.topic for partition, _ in asked})
+            grouped = select(topic, number, func.max(offset)).where(topic.in_(labels)).group_by(topic, number)
+            return {Partition(label, at): int(end) for label, at, end in connection.execute(grouped)}
+        found = {}
+        for partition, floor in asked:
+            mine = and_(topic == partition.topic, number == partition.number, offset >= floor)
+            end = connection.scalar(select(func.max(offset)).where(mine))
+            if end is not None:
+                found[partition] = int(end)
+        return found
 
     def count(self, ranges: Iterable[Range]) -> int:
         """How many rows are there of these offsets."""
@@ -140,7 +149,7 @@ class SqlTable:
         ]
         if not wanted or not self.sink.coordinates:
             return 0
-        with self.reading() as connection:
+        with self.scanning() as connection:
             return int(connection.scalar(select(func.count()).select_from(columns).where(or_(*wanted))) or 0)
 
     @cached_property
@@ -210,6 +219,12 @@ class SqlTable:
     def reading(self) -> Iterator[Connection]:
         """A transaction in which all reads see one moment."""
         with self._told(), self.database.reading() as connection:
+            yield connection
+
+    @contextmanager
+    def scanning(self) -> Iterator[Connection]:
+        """Likewise, for statements that may read all of the table."""
+        with self._told(), self.database.scanning() as connection:
             yield connection
 
     @contextmanager
