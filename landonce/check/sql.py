@@ -8,7 +8,7 @@ from landonce.check import common
 from landonce.check.found import Look, World
 from landonce.read.infer import infer
 from landonce.run.assemble import Parts, declared_schema
-from landonce.run.assemble_sql import flat_sample, sql_of, sql_recipe
+from landonce.run.assemble_sql import file_reachable, flat_sample, sql_of, sql_recipe
 from landonce.run.transacting import look_by_name
 from landonce.write.sink import Finding, Level
 from landonce.write.sql.table import SqlTable
@@ -25,6 +25,7 @@ def looks(parts: Parts, table: SqlTable, world: World) -> tuple[Look, ...]:
 
 
 def _ledger(parts: Parts, table: SqlTable, world: World) -> Iterator[Finding]:
+    file_reachable(parts.config)
     if not table.database.may_exist():
         world.ledger = True
         yield Finding(Level.OK, f"none yet: the first run makes {table.database.place}")

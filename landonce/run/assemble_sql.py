@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from landonce.commit.publish import Letters
-from landonce.config.model import Sql
+from landonce.config.model import Pipeline, Sql
 from landonce.errors import ConfigError
 from landonce.read.changes import Changes
 from landonce.read.decoders import decoder_of
@@ -20,6 +20,7 @@ from landonce.run.assemble import Parts, dead_letters_reachable, declared_schema
 from landonce.run.driver import Driver
 from landonce.run.observe import Observer
 from landonce.run.pace import Pace
+from landonce.run.session import is_remote
 from landonce.run.transacting import Transacting
 from landonce.run.transactions import Settings
 from landonce.run.workers import SparkWorkers
@@ -33,6 +34,17 @@ def sql_of(parts: Parts) -> Sql:
     if parts.config.sink.sql is None:
         raise ConfigError("sink: name clickhouse, iceberg, sql or wrapped.")
     return parts.config.sink.sql
+
+
+def file_reachable(config: Pipeline) -> None:
+    """Workers write to the file, so they must be on its machine."""
+    told = config.sink.sql
+    if told is not None and is_remote(config.spark) and told.url.get_secret_value().startswith("sqlite"):
+        raise ConfigError(
+            "sink.sql.url: an SQLite file is one of this machine, and the workers, which write to it, run on others.",
+            safe="Nothing was made or written.",
+            command="name another database, or a local Spark master, in {file}",
+        )
 
 
 def create_sql_if_asked(parts: Parts, table: SqlTable) -> bool:

@@ -347,3 +347,26 @@ def test_urls_that_will_not_do(told: dict[str, str], said: str) -> None:
 def test_sections_that_will_not_do(told: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Sql(url="sqlite:///x.db", table="t", **told)  # type: ignore[arg-type]
+
+
+def test_a_file_of_this_machine_is_not_for_workers_on_others(tmp_path: Path) -> None:
+    from landonce.config.load import parse
+    from landonce.run.assemble_sql import file_reachable
+
+    told = """
+pipeline: p
+source: {{kafka: {{bootstrap_servers: h, topics: [t]}}}}
+sink: {{sql: {{url: "{url}", table: t}}}}
+spark: {{master: "{master}"}}
+"""
+    for url, master, fine in (
+        ("sqlite:///x.db", "local[2]", True),
+        ("sqlite:///x.db", "spark://h:7077", False),
+        ("postgresql://h/d", "spark://h:7077", True),
+    ):
+        config = parse(told.format(url=url, master=master), tmp_path / "p.yaml")
+        if fine:
+            file_reachable(config)
+        else:
+            with pytest.raises(ConfigError, match="of this machine"):
+                file_reachable(config)
