@@ -30,7 +30,7 @@ _PATIENCE = 90.0
 """Seconds. Longer than a transaction may stay open by default (60): one of a stopped consumer holds readers up."""
 _PAUSE = 0.2
 _QUIET = {"log_level": 2}
-_TOPIC = {"cleanup.policy": "compact", "segment.bytes": str(16 * 2**20)}
+_TOPIC = {"cleanup.policy": "compact", "segment.bytes": str(64 * 2**20)}
 """What is in the last segment is never compacted, and is read at every assignment: Kafka's own size is a gigabyte."""
 _FENCED = (
     KafkaError._FENCED,

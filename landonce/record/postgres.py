@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 from psycopg.pq import PGconn, Ping
@@ -223,12 +223,14 @@ def _cut_after(seconds: float, line: socket.socket, over: threading.Event) -> No
 
 def _cut_if_dead(connection: Connection) -> AbstractContextManager[None]:
     """Whether the server still answers others can be asked; how long a scan may take nobody knows."""
-    told = connection.connection.driver_connection.info.dsn.encode()  # type: ignore[union-attr]
+    told = getattr(getattr(connection.connection.driver_connection, "info", None), "dsn", None)
+    if told is None:  # another driver
+        return nullcontext()
 
     def watch(line: socket.socket, over: threading.Event) -> None:
         missed = 0
         while not over.wait(_ASK_SECONDS):
-            missed = missed + 1 if Ping(PGconn.ping(told)) is Ping.NO_RESPONSE else 0
+            missed = missed + 1 if Ping(PGconn.ping(told.encode())) is Ping.NO_RESPONSE else 0
             if missed >= _UNANSWERED:
                 _cut(line)
                 return
