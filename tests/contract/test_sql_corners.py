@@ -115,6 +115,17 @@ def test_of_keys_that_the_table_takes_for_one_the_last_change_counts(
     assert found == [("a", "new", 1), ("c", "b", 5)]
 
 
+@pytest.mark.parametrize("where", ["keyed_pg", "keyed_lite"])
+def test_what_a_deleted_row_held_may_be_anothers(where: str, request: pytest.FixtureRequest) -> None:
+    """Under another unique key: a mail address, say, of an account that is closed and of one that is opened."""
+    site: Site = request.getfixturevalue(where)
+    site.ask("CREATE UNIQUE INDEX words ON events (word)")
+    state = site.prepared((0, 2), (2, 4))
+    site.settle(state, changes((0, "U", 1, "ann@example.org")), 0)
+    assert site.settle(state, changes((2, "D", 1, None), (3, "U", 2, "ann@example.org")), 1).fate is Fate.LANDED
+    assert site.ask("SELECT id, word FROM events") == [(2, "ann@example.org")]
+
+
 def test_a_key_that_is_a_uuid(keyed_pg: Site) -> None:
     keyed_pg.ask("DROP TABLE events")
     keyed_pg.ask(f"CREATE TABLE events (id uuid PRIMARY KEY, word text, {COORDINATES})")

@@ -103,8 +103,7 @@ class PostgresWriter(BlockWriter):
         if self._sink.key:
             gone = pc.equal(rows.column(OPERATION), DELETE)
             rows = rows.drop_columns([OPERATION])
-            self._merge(rows.filter(pc.invert(gone)))
-            self._purge(rows.filter(gone))
+            self._change(rows.filter(pc.invert(gone)), rows.filter(gone))
         else:
             self._copy(rows, self._sink.name, schema=self._sink.schema or self._home())
         self._do(_AT_ONCE)
@@ -122,16 +121,21 @@ class PostgresWriter(BlockWriter):
                     each.close()
         self._watch.end()
 
-    def _merge(self, rows: pa.Table) -> None:
+    def _change(self, rows: pa.Table, gone: pa.Table) -> None:
+        """Deletions come first: what a row held under another unique key may be another row's by now. Those that a row of this
+        block outlives, since the table takes its key for the deleted one, are made again: coordinates tell which is later."""
+        beside = self._beside()
+        purge = purge_statement(_WORDS, self._sink.table, self._sink.key, beside)
+        if gone.num_rows:
+            self._stage(gone.select([*self._sink.key, *beside]), GONE)
+            self._do(purge)
         if rows.num_rows:
             self._stage(rows, STAGED)
             self._do(merge_statement(_WORDS, self._sink.table, rows.column_names, self._sink.key))
             self._do(f"DROP TABLE pg_temp.{STAGED}")
-
-    def _purge(self, rows: pa.Table) -> None:
-        if rows.num_rows:
-            self._stage(rows.select([*self._sink.key, *self._beside()]), GONE)
-            self._do(purge_statement(_WORDS, self._sink.table, self._sink.key, self._beside()))
+        if gone.num_rows:
+            if rows.num_rows and beside:
+                self._do(purge)
             self._do(f"DROP TABLE pg_temp.{GONE}")
 
     def _home(self) -> str | None:
