@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from cutting_proxy import Cut, CuttingProxy
 from sql_sites import RECEIPT, Site, changes, mariadb_site, postgres_site, rows, sqlite_site
 
 from landonce.errors import LandonceError, TargetRefused, TargetUnavailable
@@ -335,6 +336,21 @@ def test_two_drivers_that_make_the_ledger_at_once(mariadb: LocalMariaDB) -> None
         assert len(told) == 4
         assert len({str(each) for each in told}) == 1, told
         site.close()
+
+
+@pytest.mark.parametrize("cut", [Cut.ANSWER, Cut.REQUEST, Cut.LATE], ids=lambda cut: cut.name)
+def test_a_commit_without_an_answer_in_mariadb(maria: Site, mariadb: LocalMariaDB, cut: Cut) -> None:
+    proxy = CuttingProxy(mariadb.port)
+    try:
+        url = maria.url.replace(f":{mariadb.port}/", f":{proxy.port}/")
+        state = maria.prepared((0, 3))
+        proxy.arm(cut)
+        assert maria.settle(state, rows(0, 1, 2), url=url).fate is Fate.LANDED
+        assert proxy.cuts == 1
+        assert len(maria.coordinates()) == 3
+        assert [row[3] for row in maria.blocks()] == ["AFTER"]
+    finally:
+        proxy.close()
 
 
 def test_a_session_that_the_server_has_ended_is_replaced(maria: Site) -> None:
