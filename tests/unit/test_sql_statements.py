@@ -200,6 +200,7 @@ def test_documents_go_to_columns_of_documents_and_of_text() -> None:
         ("54000", False, True, Blame.ROW),
         ("55000", False, True, Blame.ELSE),
         ("22P03", False, True, Blame.ELSE),
+        ("08P01", False, True, Blame.ELSE),
         ("55P03", True, True, Blame.ELSE),
         ("22008", False, True, Blame.ROW),
         ("23503", False, True, Blame.OTHERS),
@@ -221,12 +222,12 @@ def test_what_postgres_says_is_told_apart(state: str | None, passing: bool, answ
 @pytest.mark.parametrize(
     ("told", "blame"),
     [
-        ({"PG_DIAG_TABLE_NAME": b"t"}, Blame.OTHERS),
-        ({"PG_DIAG_TABLE_NAME": b"t", "PG_DIAG_CONSTRAINT_NAME": b"c"}, Blame.ROW),
-        ({"PG_DIAG_CONTEXT": b"a function that raises it"}, Blame.ROW),
+        ({b"PG_DIAG_TABLE_NAME": b"t"}, Blame.OTHERS),
+        ({b"PG_DIAG_TABLE_NAME": b"t", b"PG_DIAG_CONSTRAINT_NAME": b"c"}, Blame.ROW),
+        ({b"PG_DIAG_CONTEXT": b"a function that raises it"}, Blame.ROW),
     ],
 )
-def test_a_check_without_a_name_is_a_partition_that_is_not_there(told: dict[str, bytes], blame: Blame) -> None:
+def test_a_check_without_a_name_is_a_partition_that_is_not_there(told: dict[bytes, bytes], blame: Blame) -> None:
     failure = adbc_driver_manager.Error(
         "said",
         status_code=adbc_driver_manager.AdbcStatusCode.INTEGRITY,

@@ -64,9 +64,9 @@ _PASSING = ("08", "40", "53", "55006", "55P03", "57", "58", "25006", "25P03", "2
 stood still in its transaction for too long."""
 _OF_ROWS = ("22", "23502", "23514", "44000", "54000", "54001", "P0001")
 """Values, NULL, CHECK, a view's own check, what is too long for an index or nested too deep, what a trigger raises."""
-_OF_COPY = ("22P03", "22P04")
+_OF_COPY = ("22P03", "22P04", "08P01")
 """Bytes that are not of the column's type: then it is the table that is wrong, and no row."""
-_TABLE, _CONSTRAINT = "PG_DIAG_TABLE_NAME", "PG_DIAG_CONSTRAINT_NAME"
+_TABLE, _CONSTRAINT = b"PG_DIAG_TABLE_NAME", b"PG_DIAG_CONSTRAINT_NAME"
 _ENDED = ("08", "57P0", "25P03", "25P04")
 """The session is over, so what was sent last may not have been looked at."""
 
@@ -211,16 +211,17 @@ def trouble_of(error: adbc_driver_manager.Error) -> Trouble:
     state = error.sqlstate or ""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = lines[0] if lines else type(error).__name__
-    over = not state or state.startswith(_ENDED)
+    ours = state in _OF_COPY
+    over = not state or (state.startswith(_ENDED) and not ours)
     return Trouble(
         said,
-        passing=not state or state.startswith(_PASSING),
+        passing=not state or (state.startswith(_PASSING) and not ours),
         answered=not over,
         blame=_blame(state, dict(error.details)),
     )
 
 
-def _blame(state: str, details: Mapping[str, object]) -> Blame:
+def _blame(state: str, details: Mapping[Any, object]) -> Blame:
     """A row for which a table has no partition breaks a CHECK of that table, too, but one without a name."""
     if state in ("23505", "23P01"):
         return Blame.TWICE
