@@ -1,6 +1,6 @@
 """Servers and names that any test may ask for.
 
-One Kafka, one ClickHouse and one Iceberg REST catalog serve the whole session; a test never stops or kills them (make
+One Kafka, one ClickHouse, one MariaDB and one Iceberg REST catalog serve the whole session; a test never stops or kills them (make
 your own `LocalKafka` in `tmp_path` for that) and keeps to topics and tables of its own, which `new_topic` and
 `new_table` hand out. The servers die with the test process, whatever kills it. Spark is not here: tests that need it say so in their own folder.
 """
@@ -19,6 +19,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from open_folder import open_folder
 
 from landonce.local import LocalClickHouse, LocalKafka, LocalRestCatalog
+from landonce.local.mariadb import LocalMariaDB
+from landonce.local.mariadb import installed as mariadb_installed
 from landonce.local.postgres import LocalPostgres
 
 _numbers = itertools.count(1)
@@ -74,6 +76,14 @@ def rest_catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRest
 def postgres() -> Iterator[LocalPostgres]:
     """A module's own."""
     with open_folder() as folder, LocalPostgres(folder / "postgres", fsync=False) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalMariaDB]:
+    if not mariadb_installed():
+        pytest.skip("MariaDB is not installed: scripts/test-setup does that")
+    with LocalMariaDB(tmp_path_factory.mktemp("mariadb")) as server:
         yield server
 
 

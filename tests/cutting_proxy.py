@@ -8,9 +8,10 @@ import time
 from contextlib import suppress
 from enum import Enum
 
-_COMMIT = b"COMMIT\x00"
+_COMMITS = (b"COMMIT\x00", b"\x03COMMIT")
+"""As PostgreSQL is asked for it, and MySQL."""
 _COMMITTED = b"C\x00\x00\x00\x0bCOMMIT\x00"
-"""What the server says once a transaction holds."""
+"""What PostgreSQL says once a transaction holds."""
 
 
 class Cut(Enum):
@@ -67,7 +68,7 @@ class CuttingProxy:
         with suppress(OSError):
             while data := client.recv(65536):
                 cut = self._armed
-                if cut not in (None, Cut.ANSWERED) and _COMMIT in data:
+                if cut not in (None, Cut.ANSWERED) and any(each in data for each in _COMMITS):
                     self._armed = None
                     self.cuts += 1
                     self._cut(cut, client, server, data)

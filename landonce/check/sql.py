@@ -8,7 +8,7 @@ from landonce.check import common
 from landonce.check.found import Look, World
 from landonce.read.schema import Schema
 from landonce.run.assemble import Parts, declared_schema
-from landonce.run.assemble_sql import flat_sample, sql_of, sql_recipe
+from landonce.run.assemble_sql import file_reachable, flat_sample, sql_of, sql_recipe
 from landonce.write.sink import Finding, Level, look_by_name
 from landonce.write.sql.table import SqlTable
 
@@ -24,6 +24,7 @@ def looks(parts: Parts, table: SqlTable, world: World) -> tuple[Look, ...]:
 
 
 def _ledger(parts: Parts, table: SqlTable, world: World) -> Iterator[Finding]:
+    file_reachable(parts.config)
     if not table.database.may_exist():
         world.ledger = True
         yield Finding(Level.OK, f"none yet: the first run makes {table.database.place}")
@@ -32,11 +33,13 @@ def _ledger(parts: Parts, table: SqlTable, world: World) -> Iterator[Finding]:
 
 
 def _table(parts: Parts, table: SqlTable, world: World) -> Iterator[Finding]:
+    declared, selected = declared_schema(parts.config), bool(parts.config.transform.select)
+
     def statement(schema: Schema) -> str:
-        return table.creation(schema if declared_schema(parts.config) is not None else flat_sample(schema))
+        return table.creation(schema if declared is not None else flat_sample(schema))
 
     making = common.to_be_created(parts, world, statement) if sql_of(parts).create else None
-    findings = table.check() if table.exists() else None
+    findings = table.check(declared, selected=selected) if table.exists() else None
     yield from common.table(world, findings, parts.sql.table, making)
 
 

@@ -189,6 +189,13 @@ def committed(folder: Path, pipeline: str) -> Iterator[dict[str, Any]]:
         yield from _letters(path)
 
 
+def refused(folder: Path, pipeline: str) -> Iterator[dict[str, Any]]:
+    """Those of them that the target itself refused, though they could be decoded."""
+    for path in files(folder, pipeline):
+        if _REFUSED.search(path.name):
+            yield from _letters(path)
+
+
 def _letters(path: Path) -> Iterator[dict[str, Any]]:
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):

@@ -30,6 +30,8 @@ _PATIENCE = 90.0
 """Seconds. Longer than a transaction may stay open by default (60): one of a stopped consumer holds readers up."""
 _PAUSE = 0.2
 _QUIET = {"log_level": 2}
+_TOPIC = {"cleanup.policy": "compact", "segment.bytes": str(64 * 2**20)}
+"""What is in the last segment is never compacted, and is read at every assignment: Kafka's own size is a gigabyte."""
 _FENCED = (
     KafkaError._FENCED,
     KafkaError._FATAL,  # how the calls after the first `_FENCED` are answered
@@ -99,7 +101,7 @@ class KafkaOffsets:
                 command="make one KafkaOffsets for each OffsetStore",
             )
         self._group = group
-        made = self._admin.create_topics([NewTopic(self._topic, 1, config={"cleanup.policy": "compact"})])
+        made = self._admin.create_topics([NewTopic(self._topic, 1, config=_TOPIC)])
         try:
             made[self._topic].result(timeout=self._patience)
         except KafkaException as error:

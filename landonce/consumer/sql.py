@@ -22,29 +22,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    ColumnElement,
-    Connection,
-    Engine,
-    Executable,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    and_,
-    inspect,
-    select,
-    text,
-    update,
-)
-from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy import ColumnElement, Connection, Engine, and_, inspect, select, update
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
 from landonce.consumer.handler import Step, Stored
 from landonce.consumer.refusals import autocommits, behind, fenced, out_of_step
+from landonce.consumer.tables import end_when_idle, insert_new, offset_table, waiting
 from landonce.errors import ConfigError, LedgerUnavailable
 from landonce.plan.ranges import Partition
 
@@ -106,7 +90,7 @@ class SqlOffsets:
                 command="use an engine without isolation_level AUTOCOMMIT",
             )
         if self._idle_seconds is not None and connection.dialect.name == "postgresql":
-            _end_when_idle(connection, self._idle_seconds)
+            end_when_idle(connection, self._idle_seconds)
         for partition, step in sorted(steps.items()):
             if self._move(connection, group, partition, step) != 1:
                 raise self._refusal(connection, group, partition, step)
@@ -210,45 +194,5 @@ class SqlOffsets:
         with self._engine.connect() as connection:
             if connection.dialect.name != "sqlite":
                 connection = connection.execution_options(isolation_level="READ COMMITTED")
-            with connection.begin():
-                if connection.dialect.name == "postgresql":
-                    limit = f"{max(1, int(seconds * 1000))}ms"
-                    connection.execute(text("SELECT set_config('lock_timeout', :limit, true)"), {"limit": limit})
+            with connection.begin(), waiting(connection, seconds):
                 yield connection
-
-
-def offset_table(name: str, schema: str | None) -> Table:
-    """Names compare exactly: MariaDB's default would take `a` for `A`."""
-
-    def words(length: int) -> Any:
-        exact = mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin")
-        return String(length).with_variant(exact, "mysql", "mariadb")
-
-    return Table(
-        name,
-        MetaData(),
-        Column("consumer_group", words(255), primary_key=True),
-        Column("topic", words(249), primary_key=True),
-        Column("kafka_partition", Integer, primary_key=True, autoincrement=False),
-        Column("next_offset", BigInteger),
-        Column("epoch", BigInteger, nullable=False),
-        Column("owner", words(32), nullable=False),
-        Column("topic_id", words(64), nullable=False),
-        schema=schema,
-        mysql_engine="InnoDB",
-        mariadb_engine="InnoDB",
-    )
-
-
-def insert_new(table: Table, dialect: str) -> Executable:
-    """Inserts a row, or leaves the one that is there."""
-    if dialect in ("mysql", "mariadb"):
-        return mysql.insert(table).prefix_with("IGNORE")
-    if dialect == "sqlite":
-        return sqlite.insert(table).on_conflict_do_nothing()
-    return postgresql.insert(table).on_conflict_do_nothing()
-
-
-def _end_when_idle(connection: Connection, seconds: float) -> None:
-    limit = text("SELECT set_config('idle_in_transaction_session_timeout', :limit, true)")
-    connection.execute(limit, {"limit": f"{int(seconds * 1000)}ms"})

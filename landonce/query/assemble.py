@@ -139,7 +139,7 @@ def _transacting(
     table = OpenTable(made)
     if sink.create and not table.exists():
         table.create(declared(yields))
-    refuse_unfit(table.check())
+    refuse_unfit(table.check(declared(yields)))
     recipe = TransactRecipe(made, table.schema(declared(yields)))
     refuse_misfits(yields, recipe.target, sink.table)
     settings = replace(settings, table=made.identity, fingerprint=fingerprint_of(recipe), deadlines=False)

@@ -28,6 +28,10 @@ class Database(ABC):
     def reading(self) -> AbstractContextManager[Connection]:
         """A transaction in which all reads see one moment."""
 
+    def scanning(self) -> AbstractContextManager[Connection]:
+        """As `reading`, for a look at a table of any size: it takes as long as it takes, while the database answers at all."""
+        return self.reading()
+
     @abstractmethod
     def writing(self) -> AbstractContextManager[Connection]:
         """A transaction that is on disk once its end was answered."""

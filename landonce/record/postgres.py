@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
+from psycopg.pq import PGconn, Ping
 from sqlalchemy import URL, Connection, Engine, Executable, create_engine, make_url, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import ArgumentError, DBAPIError
@@ -25,6 +26,8 @@ from landonce.record.tables import position_table
 _CREATE_LOCK = 0x6C616E646F6E6365  # "landonce"
 _CONNECT_SECONDS = 5
 _ANSWER_SECONDS = 15.0
+_ASK_SECONDS, _UNANSWERED = 10.0, 3
+_Limit = Callable[[Connection], AbstractContextManager[None]]
 
 _DURABLE = text(
     """
@@ -57,13 +60,18 @@ class PostgresDatabase(Database):
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        with self._transaction(isolation_level="REPEATABLE READ", postgresql_readonly=True) as connection:
+        with self._transaction(self._soon, isolation_level="REPEATABLE READ", postgresql_readonly=True) as connection:
+            yield connection
+
+    @contextmanager
+    def scanning(self) -> Iterator[Connection]:
+        with self._transaction(_cut_if_dead, isolation_level="REPEATABLE READ", postgresql_readonly=True) as connection:
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """READ COMMITTED: an update that waited for another one compares again with what that one left."""
-        with self._transaction(isolation_level="READ COMMITTED", postgresql_readonly=False) as connection:
+        with self._transaction(self._soon, isolation_level="READ COMMITTED", postgresql_readonly=False) as connection:
             third = f"{int(self._answer_seconds * 1000 / 3)}ms"
             connection.execute(_DURABLE, {"lock": third, "idle": f"{int(self._answer_seconds * 2000)}ms"})
             yield connection
@@ -104,14 +112,17 @@ class PostgresDatabase(Database):
             self.engine.dispose()
 
     @contextmanager
-    def _transaction(self, **options: Any) -> Iterator[Connection]:
+    def _transaction(self, limit: _Limit, **options: Any) -> Iterator[Connection]:
         self._leave_parents_connections()
         with (
             _alive(self.engine.connect()) as connection,
-            _cut_after(self._answer_seconds, connection),
+            limit(connection),
             connection.execution_options(**options).begin(),
         ):
             yield connection
+
+    def _soon(self, connection: Connection) -> AbstractContextManager[None]:
+        return _limited(connection, lambda line, over: _cut_after(self._answer_seconds, line, over))
 
     def _leave_parents_connections(self) -> None:
         """After a fork the pool's sockets still belong to the parent: forget them, and do not say goodbye on them."""
@@ -185,8 +196,8 @@ def _alive(connection: Connection) -> Connection:
 
 
 @contextmanager
-def _cut_after(seconds: float, connection: Connection) -> Iterator[None]:
-    """Ends the connection from this side when the body takes longer: no server setting helps if the server is frozen.
+def _limited(connection: Connection, watch: Callable[[socket.socket, threading.Event], None]) -> Iterator[None]:
+    """Ends the connection from this side where `watch` says so: no server setting helps if the server is frozen.
 
     Works on a duplicate of the socket's descriptor, so that it can never hit a later file with the same number.
     """
@@ -194,15 +205,37 @@ def _cut_after(seconds: float, connection: Connection) -> Iterator[None]:
     if handle is None:  # another driver, in an engine that the caller made
         yield
         return
+    over = threading.Event()
     with socket.socket(fileno=os.dup(handle())) as line:
-        timer = threading.Timer(seconds, _cut, [line])
-        timer.daemon = True
-        timer.start()
+        watching = threading.Thread(target=watch, args=(line, over), daemon=True, name="landonce-limit")
+        watching.start()
         try:
             yield
         finally:
-            timer.cancel()
-            timer.join()
+            over.set()
+            watching.join()
+
+
+def _cut_after(seconds: float, line: socket.socket, over: threading.Event) -> None:
+    if not over.wait(seconds):
+        _cut(line)
+
+
+def _cut_if_dead(connection: Connection) -> AbstractContextManager[None]:
+    """Whether the server still answers others can be asked; how long a scan may take nobody knows."""
+    told = getattr(getattr(connection.connection.driver_connection, "info", None), "dsn", None)
+    if told is None:  # another driver
+        return nullcontext()
+
+    def watch(line: socket.socket, over: threading.Event) -> None:
+        missed = 0
+        while not over.wait(_ASK_SECONDS):
+            missed = missed + 1 if Ping(PGconn.ping(told.encode())) is Ping.NO_RESPONSE else 0
+            if missed >= _UNANSWERED:
+                _cut(line)
+                return
+
+    return _limited(connection, watch)
 
 
 def _cut(line: socket.socket) -> None:

@@ -48,6 +48,7 @@ from landonce.record.tables import (
 
 Answer = TypeVar("Answer")
 
+_VERSION = select(schema_table.c.version)
 _LONGEST_PAUSE = 5.0
 _CHANCE = random.SystemRandom()
 _NOTHING_CHANGED = "Nothing was changed."
@@ -167,6 +168,7 @@ class SqlLedger(Ledger):
             if not self.database.has_tables(connection):
                 self.database.check_ours(inspect(connection))
                 metadata.create_all(connection)
+            if _unbegun(connection, connection.scalar(_VERSION)):
                 connection.execute(insert(schema_table), {"only": 1, "version": SCHEMA_VERSION})
             self._create_beside(connection)
             seen = self._read_in(connection)
@@ -190,7 +192,10 @@ class SqlLedger(Ledger):
             return self._read_in(connection)
 
     def _read_in(self, connection: Connection) -> LedgerState | None:
-        check_schema(connection.scalar(select(schema_table.c.version)), self.database.place)
+        version = connection.scalar(_VERSION)
+        if _unbegun(connection, version):
+            return None
+        check_schema(version, self.database.place)
         found = select(pipeline_table).where(pipeline_table.c.pipeline == self.pipeline)
         row = connection.execute(found).one_or_none()
         if row is None:
@@ -235,3 +240,9 @@ class SqlLedger(Ledger):
         for number in range(self._attempts - 1):
             longest = min(_LONGEST_PAUSE, self._backoff * 2**number)
             yield _CHANCE.uniform(longest / 2, longest)
+
+
+def _unbegun(connection: Connection, version: int | None) -> bool:
+    """Tables without a version and without any pipeline: where making a table ends the transaction, a crash in the middle of
+    the first start leaves them so."""
+    return version is None and connection.execute(select(pipeline_table.c.pipeline).limit(1)).first() is None

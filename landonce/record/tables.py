@@ -36,12 +36,15 @@ _BIN = {"charset": "utf8mb4", "collation": "utf8mb4_bin"}
 _NAME = Text().with_variant(mysql.VARCHAR(255, **_BIN), "mysql", "mariadb")
 """MySQL has no keys of any length, and would take two names that differ in upper and lower case for one."""
 _LONG = Text().with_variant(mysql.LONGTEXT(**_BIN), "mysql", "mariadb")
+ENGINE: dict[str, Any] = {"mysql_engine": "InnoDB", "mariadb_engine": "InnoDB"}
+"""Whatever the server's default is: in an engine without transactions a block would be marked as landed and not be there."""
 
 schema_table = Table(
     "landonce_schema",
     metadata,
     Column("only", Integer, primary_key=True, autoincrement=False),
     Column("version", Integer, nullable=False),
+    **ENGINE,
 )
 
 pipeline_table = Table(
@@ -61,6 +64,7 @@ pipeline_table = Table(
     Column("landed", BigInteger, nullable=False),
     Column("dead_lettered", BigInteger, nullable=False),
     Column("filtered", BigInteger, nullable=False),
+    **ENGINE,
 )
 
 position_table = Table(
@@ -71,6 +75,7 @@ position_table = Table(
     Column("partition", Integer, primary_key=True, autoincrement=False),
     Column("first", BigInteger, nullable=False),
     Column("committed", BigInteger, nullable=False),
+    **ENGINE,
 )
 
 journal_table = Table(
@@ -81,6 +86,7 @@ journal_table = Table(
     Column("at", _NAME, nullable=False),
     Column("action", _NAME, nullable=False),
     Column("detail", _LONG, nullable=False),
+    **ENGINE,
 )
 
 block_table = Table(
@@ -93,6 +99,7 @@ block_table = Table(
     Column("owner", _NAME, nullable=False),
     Column("state", _NAME, nullable=False),
     Column("receipt", _LONG),
+    **ENGINE,
 )
 
 push_table = Table(
@@ -108,6 +115,7 @@ push_table = Table(
     Column("nonce", _NAME, nullable=False),
     Column("claimed_at", BigInteger, nullable=False),
     Column("receipt", _LONG),
+    **ENGINE,
 )
 
 

@@ -8,9 +8,10 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from landonce.commit.publish import Letters
-from landonce.config.model import Sql
+from landonce.config.model import Pipeline, Sql
 from landonce.errors import ConfigError
 from landonce.read.changes import Changes
+from landonce.read.decoders import decoder_of
 from landonce.read.schema import Field, Schema
 from landonce.read.source import Start
 from landonce.record.in_target import TargetLedger
@@ -26,6 +27,7 @@ from landonce.run.assemble import (
 from landonce.run.driver import Driver
 from landonce.run.observe import Observer
 from landonce.run.pace import Pace
+from landonce.run.session import is_remote
 from landonce.run.transacting import Transacting
 from landonce.run.transactions import Settings
 from landonce.run.workers import SparkWorkers
@@ -39,6 +41,17 @@ def sql_of(parts: Parts) -> Sql:
     if parts.config.sink.sql is None:
         raise ConfigError("sink: name clickhouse, iceberg, sql or wrapped.")
     return parts.config.sink.sql
+
+
+def file_reachable(config: Pipeline) -> None:
+    """Workers write to the file, so they must be on its machine."""
+    told = config.sink.sql
+    if told is not None and is_remote(config.spark) and told.url.get_secret_value().startswith("sqlite"):
+        raise ConfigError(
+            "sink.sql.url: an SQLite file is one of this machine, and the workers, which write to it, run on others.",
+            safe="Nothing was made or written.",
+            command="name another database, or a local Spark master, in {file}",
+        )
 
 
 def create_sql_if_asked(parts: Parts, table: SqlTable) -> bool:
@@ -74,7 +87,7 @@ def sql_recipe(parts: Parts, table: SqlTable) -> SqlRecipe:
     target = table.schema(None if selecting else declared, selected=selecting)
     source = declared if config.transform.select and declared else _source(declared, target, evolve=told.evolve)
     how = told.meaning
-    return SqlRecipe(
+    recipe = SqlRecipe(
         pipeline=config.pipeline,
         consumer=tuple(sorted(parts.consumer.items())),
         source=source,
@@ -89,6 +102,18 @@ def sql_recipe(parts: Parts, table: SqlTable) -> SqlRecipe:
         evolve=told.evolve,
         declared=declared.fingerprint() if declared is not None else "",
     )
+    _refuse_key(recipe)
+    return recipe
+
+
+def _refuse_key(recipe: SqlRecipe) -> None:
+    """What no change of a record can be decoded by, before any is read."""
+    try:
+        decoder_of(recipe.source, recipe.sink.key, recipe.changes, recipe.max_record_bytes)
+    except ValueError as reason:
+        raise ConfigError(
+            f"sink.sql.key: {reason}.", command="correct `key` or `source.kafka.schema` in {file}"
+        ) from None
 
 
 def _source(declared: Schema | None, table: Schema, *, evolve: bool) -> Schema:
@@ -118,7 +143,7 @@ def make_sql_driver(parts: Parts, table: SqlTable, session: SparkSession, observ
     config, ledger = parts.config, parts.ledger
     if not isinstance(ledger, TargetLedger):
         raise TypeError("the ledger of a database is in it")
-    refuse_unfit(table.check())
+    refuse_unfit(table.check(declared_schema(config), selected=bool(config.transform.select)))
     dead_letters_reachable(config)
     recipe = sql_recipe(parts, table)
     if recipe.transforms:

@@ -83,10 +83,11 @@ def _ready_for_wrapped(parts: Parts, observer: Observer, *, once: bool) -> tuple
 
 @contextmanager
 def _ready_for_sql(parts: Parts, observer: Observer, *, once: bool) -> Iterator[tuple[Driver, SparkSession]]:
-    from landonce.run.assemble_sql import create_sql_if_asked, make_sql_driver
+    from landonce.run.assemble_sql import create_sql_if_asked, file_reachable, make_sql_driver
     from landonce.write.sql.table import SqlTable
 
     config = parts.config
+    file_reachable(config)
     with closing(SqlTable(parts.sql)) as table:
         create_sql_if_asked(parts, table)
         session = open_session(config.pipeline, config.spark, expressions=not config.transform.empty)

@@ -13,12 +13,12 @@ from landonce.read.source import SourceView
 from landonce.record.ledger import LedgerState
 from landonce.verify.bounds import Bounds, bounds, notes
 from landonce.verify.expect import Expectation
-from landonce.verify.judge import Place, judge_letters
+from landonce.verify.judge import Fates, Place, judge_letters
 from landonce.verify.letters import Letters
 from landonce.verify.partition import PartitionReport
 from landonce.verify.report import Report
 from landonce.verify.table import Stretch, TableAudit, cut
-from landonce.verify.topic import PlainReader
+from landonce.verify.topic import PlainReader, Window
 
 Progress = Callable[[int], None]
 """Told how many offsets were judged."""
@@ -75,7 +75,7 @@ class Auditor:
         letters = self.letters.of(bound.label)
         report.note_repeated(Place.DEAD_LETTERS, letters.between(0, bound.start))
         for window in self.reader.windows(bound.partition, bound.start, bound.end):
-            fates = self.expectation.of(window)
+            fates = self._fates(bound, window)
             for first, end in cut(window.first, window.end):
                 parts = fates.between(first, end), letters.between(first, end)
                 _judge(Stretch(bound, first, end, *parts, self._is_compacted(bound)), tables, report)
@@ -87,12 +87,15 @@ class Auditor:
         pipeline may have gone on while it was being audited."""
         ends = {partition: extent.stable_end for partition, extent in self.survey().extents}
         changes = [
-            self.expectation.of(window).changes.get(table)
+            self._fates(bound, window).changes.get(table)
             for bound in found
             for window in self.reader.windows(bound.partition, bound.end, ends.get(bound.partition, bound.end))
         ]
         there = [each for each in changes if each is not None]
         return pa.concat_tables(there) if there else None
+
+    def _fates(self, bound: Bounds, window: Window) -> Fates:
+        return self.expectation.of(window).without(self.letters.refused(bound.label))
 
     def _is_compacted(self, bound: Bounds) -> bool:
         return bound.partition.topic in self.compacted

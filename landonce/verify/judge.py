@@ -4,6 +4,7 @@
     ─────────────  ──────────────  ────────────────────  ─────────────────────────────────────────────
     lands          once            -                     fine
     is dead        -               once                  fine
+    is refused     -               once                  fine: by the target, which alone can tell
     is filtered    -               -                     fine
     lands          -                                     missing in the target
     is dead                        -                     missing in the dead letters
@@ -94,6 +95,19 @@ class Fates:
         lands[self.lands.get(table, np.empty(0, np.int64))] = True
         concerned = lands | self.dead
         return Expected(self.offsets[concerned], lands[concerned], self.offsets)
+
+    def without(self, refused: Offsets) -> Fates:
+        """The same, but that these records are dead: the target refused them, which only the target can know beforehand."""
+        gone = np.isin(self.offsets, refused)
+        if not gone.any():
+            return self
+        left = {table: ~gone[indexes] for table, indexes in self.lands.items()}
+        return Fates(
+            self.offsets,
+            self.dead | gone,
+            {table: self.lands[table][kept] for table, kept in left.items()},
+            {table: rows.filter(pa.array(left[table])) for table, rows in self.changes.items()},
+        )
 
     def between(self, first: int, end: int) -> Fates:
         low, high = (int(at) for at in np.searchsorted(self.offsets, (first, end)))

@@ -4,30 +4,39 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from landonce.commit.dead_letters import committed
+from landonce.commit.dead_letters import committed, refused
 from landonce.plan.ranges import Partition
-from landonce.verify.judge import Counted
+from landonce.verify.judge import Counted, Offsets
 
 
 class Letters:
     """Where dead letters come from, per partition. Topics go by their labels."""
 
     def __init__(self, folder: Path, pipeline: str, labels: Collection[str]) -> None:
-        found: dict[Partition, array[int]] = defaultdict(lambda: array("q"))
-        for told in committed(folder, pipeline):
-            if told["topic"] in labels:
-                found[Partition(told["topic"], int(told["partition"]))].append(int(told["offset"]))
-        self._counted = {
-            partition: Counted.of(np.frombuffer(offsets, np.int64)) for partition, offsets in found.items()
-        }
+        counted = _by_partition(committed(folder, pipeline), labels)
+        self._counted = {partition: Counted.of(offsets) for partition, offsets in counted.items()}
+        self._refused = _by_partition(refused(folder, pipeline), labels)
 
     def of(self, partition: Partition) -> Counted:
         return self._counted.get(partition, Counted.none())
 
+    def refused(self, partition: Partition) -> Offsets:
+        """Those that the target itself refused. Nothing else can tell that they do not land."""
+        return self._refused.get(partition, np.empty(0, np.int64))
+
     def partitions(self) -> tuple[Partition, ...]:
         return tuple(sorted(self._counted))
+
+
+def _by_partition(letters: Iterable[dict[str, Any]], labels: Collection[str]) -> dict[Partition, Offsets]:
+    found: dict[Partition, array[int]] = defaultdict(lambda: array("q"))
+    for told in letters:
+        if told["topic"] in labels:
+            found[Partition(told["topic"], int(told["partition"]))].append(int(told["offset"]))
+    return {partition: np.frombuffer(offsets, np.int64) for partition, offsets in found.items()}

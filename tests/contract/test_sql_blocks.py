@@ -17,7 +17,6 @@ from cutting_proxy import Cut, CuttingProxy
 from sql_sites import RECEIPT, Site, changes, mariadb_site, postgres_site, rows, sqlite_site, ydb_site
 
 from landonce.errors import DuplicatePresent, PlanPending, TargetUnavailable, Unbalanced
-from landonce.local.mariadb import LocalMariaDB, installed
 from landonce.local.postgres import LocalPostgres
 from landonce.read.schema import Field, Schema
 from landonce.record.blocks import Claim, Mark
@@ -33,14 +32,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 
 _databases = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalMariaDB]:
-    if not installed():
-        pytest.skip("MariaDB is not installed: scripts/test-setup does that")
-    with LocalMariaDB(tmp_path_factory.mktemp("mariadb")) as server:
-        yield server
 
 
 _DATABASES = ["postgresql", "sqlite", "mariadb", *(["ydb"] if "YDB_ENDPOINT" in os.environ else [])]

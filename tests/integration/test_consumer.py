@@ -1,7 +1,8 @@
-"""The offset store in one process: a real broker, and SQLite and PostgreSQL read by plain SQL."""
+"""The offset store in one process: a real broker, and SQLite, PostgreSQL and MariaDB read by plain SQL."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -17,6 +18,7 @@ from sqlalchemy.orm import Session
 from landonce import errors
 from landonce.consumer import OffsetStore, Partition, SqlOffsets
 from landonce.local import LocalKafka
+from landonce.local.mariadb import LocalMariaDB
 from landonce.local.postgres import LocalPostgres
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
@@ -24,12 +26,12 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 RESULTS = "CREATE TABLE results (topic TEXT, part INT, off BIGINT)"
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     if request.param == "sqlite":
         made = create_engine(f"sqlite:///{tmp_path}/db")
     else:
-        made = create_engine(request.getfixturevalue("postgres").url)
+        made = create_engine(request.getfixturevalue(request.param).url)
     with made.begin() as connection:
         connection.execute(text("DROP TABLE IF EXISTS results"))
         connection.execute(text("DROP TABLE IF EXISTS landonce_offset"))
@@ -213,7 +215,7 @@ def test_a_successor_fences(kafka: LocalKafka, new_topic: Callable[..., str], en
         messages = read(store, 5)
         SqlOffsets(engine).load(group, [Partition(topic, 0)])
         with pytest.raises(errors.Fenced), store.transaction() as connection:  # noqa: PT012
-            if engine.dialect.name == "postgresql":
+            if engine.dialect.name != "sqlite":
                 write(connection, messages)
             store.save_many(messages, connection)
         assert (landed(engine), stored(engine, group)) == ([], {0: 0})
@@ -258,6 +260,48 @@ def test_a_stricter_isolation_level_refuses_by_name(
     engine.dispose()
 
 
+def test_a_snapshot_from_before_the_takeover_does_not_hide_it(
+    kafka: LocalKafka, new_topic: Callable[..., str], mariadb: LocalMariaDB
+) -> None:
+    """REPEATABLE READ, the default there: a SELECT still sees the old fence, and the UPDATE of `save` the new one."""
+    engine = create_engine(mariadb.url)
+    topic = new_topic()
+    produce(kafka, topic, 3)
+    fence = text("SELECT epoch FROM landonce_offset WHERE consumer_group = :group").bindparams(group=topic)
+    with OffsetStore.connect(config(kafka, topic), [topic], SqlOffsets(engine)) as store:
+        messages = read(store, 3)
+        with pytest.raises(errors.Fenced), store.transaction() as connection:  # noqa: PT012
+            before = connection.scalar(fence)
+            taken = SqlOffsets(engine).load(topic, [Partition(topic, 0)])
+            assert connection.scalar(fence) == before < taken[Partition(topic, 0)].epoch
+            store.save_many(messages, connection)
+    engine.dispose()
+
+
+def test_a_successor_reads_what_an_open_transaction_leaves(
+    kafka: LocalKafka, new_topic: Callable[..., str], engine: Engine
+) -> None:
+    """It has saved already, so `load` waits for its end, and nothing is done twice."""
+    topic = new_topic()
+    produce(kafka, topic, 3)
+    found: list[int | None] = []
+
+    def succeed() -> None:
+        found.append(SqlOffsets(engine).load(topic, [Partition(topic, 0)])[Partition(topic, 0)].offset)
+
+    successor = threading.Thread(target=succeed)
+    with OffsetStore.connect(config(kafka, topic), [topic], SqlOffsets(engine)) as store:
+        messages = read(store, 3)
+        with store.transaction() as connection:
+            write(connection, messages)
+            store.save_many(messages, connection)
+            successor.start()
+            successor.join(1)
+            assert found == [], "it did not wait"
+        successor.join(90)
+    assert (found, landed(engine)) == ([3], [0, 1, 2])
+
+
 def test_load_waits_for_an_open_transaction_only_so_long(
     kafka: LocalKafka, new_topic: Callable[..., str], engine: Engine
 ) -> None:
@@ -267,9 +311,14 @@ def test_load_waits_for_an_open_transaction_only_so_long(
         messages = read(store, 3)
         with store.transaction() as connection:
             store.save_many(messages, connection)
+            began = time.monotonic()
             with pytest.raises(errors.LedgerUnavailable, match="could not be taken over"):
                 SqlOffsets(engine, lock_seconds=0.5).load(topic, [Partition(topic, 0)])
+            assert time.monotonic() - began < 40, "MariaDB's own limit is 50 s"
     assert stored(engine, topic) == {0: 3}
+    if engine.dialect.name == "mariadb":
+        with engine.connect() as connection:
+            assert connection.scalar(text("SELECT @@innodb_lock_wait_timeout")) == 50, "the session's own is put back"
 
 
 def test_postgres_ends_a_transaction_that_idles_after_its_save(
@@ -470,6 +519,7 @@ def test_a_consumer_that_is_there_already(kafka: LocalKafka, new_topic: Callable
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"], indirect=True)
 def test_a_poll_that_comes_too_late_is_an_expired_store(
     kafka: LocalKafka, new_topic: Callable[..., str], engine: Engine
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from deliveries import spark_session
+from pipelines import landonce
 from pyspark.sql import SparkSession
 from sql_runs import SqlSite, asking_postgres, asking_sqlite
 
@@ -50,8 +51,15 @@ def letters(site: SqlSite) -> dict[int, str]:
     return {each["offset"]: each["reason"] for each in lines}
 
 
-def test_rows_that_break_a_check_are_dead_letters(site: SqlSite) -> None:
-    """Beside those that cannot be decoded, and nothing else of their block is lost."""
+def verified(site: SqlSite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> int:
+    return landonce(capsys, monkeypatch, "verify", site.file).code
+
+
+def test_rows_that_break_a_check_are_dead_letters(
+    site: SqlSite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside those that cannot be decoded, and nothing else of their block is lost. An audit finds each in its place, and one
+    that is in neither."""
     site.ask(f"CREATE TABLE events (id bigint NOT NULL, word text CHECK (word <> 'no'), {COORDINATES})")
     site.write_file()
     bad = {7, 150, 151, 399}
@@ -63,15 +71,22 @@ def test_rows_that_break_a_check_are_dead_letters(site: SqlSite) -> None:
     assert "CHECK" in found[7].upper()
     assert site.run() == Totals()
     assert letters(site) == found
+    assert verified(site, capsys, monkeypatch) == 0
+    path = next(each for each in site.dead.glob("*.jsonl") if '"offset": 7,' in each.read_text())
+    path.write_text("".join(line for line in path.read_text().splitlines(True) if '"offset": 7,' not in line))
+    assert verified(site, capsys, monkeypatch) == 1
 
 
-def test_a_change_that_breaks_a_check_leaves_the_one_before(site: SqlSite) -> None:
+def test_a_change_that_breaks_a_check_leaves_the_one_before(
+    site: SqlSite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     site.ask(f"CREATE TABLE events (id bigint PRIMARY KEY, n int CHECK (n < 10), {COORDINATES})")
     site.write_file(mode="upsert", key="id")
     site.send(told(id=1, n=1), told(id=2, n=5), told(id=1, n=99), told(id=3, n=99), told(id=2, n=6))
     assert site.run() == Totals(landed=3, dead_lettered=2)
     assert sorted(site.ask("SELECT id, n FROM events")) == [(1, 1), (2, 6)]
     assert set(letters(site)) == {2, 3}
+    assert verified(site, capsys, monkeypatch) == 0
 
 
 def test_a_row_whose_other_row_is_missing_halts_and_is_named(pg: SqlSite) -> None:

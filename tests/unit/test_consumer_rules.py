@@ -16,7 +16,7 @@ from landonce.consumer import OffsetStore, Partition, SqlOffsets, Stored
 from landonce.consumer.clock import PollClock
 from landonce.consumer.holding import Holding, in_doubt
 from landonce.consumer.options import Start, check_foreign, client_config, consumer_config, settings
-from landonce.consumer.sql import insert_new, offset_table
+from landonce.consumer.tables import insert_new, offset_table
 from landonce.consumer.topics import Extent, start_of
 
 P = Partition("orders", 0)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
 import adbc_driver_manager
 import pyarrow as pa
 import pymysql
 import pytest
+from sqlalchemy import create_engine
 from sqlalchemy import types as sql
 from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.schema import CreateTable
 
 from landonce.config.model import Sql
@@ -15,7 +21,9 @@ from landonce.errors import ConfigError
 from landonce.read.ddl import parse_schema
 from landonce.read.schema import Field
 from landonce.record.blocks import Claim
-from landonce.record.tables import block_table, pipeline_table
+from landonce.record.mysql import MySqlDatabase
+from landonce.record.tables import block_metadata, block_table, metadata, pipeline_table, push_metadata
+from landonce.write.sink import Level
 from landonce.write.sql import SqlSink
 from landonce.write.sql.mysql import MySqlWriter
 from landonce.write.sql.postgres import conninfo, trouble_of
@@ -119,7 +127,7 @@ def test_mysql_changes_rows_by_their_key() -> None:
 def test_postgres_merges_what_is_staged() -> None:
     text = merge_statement(words_of("postgresql"), "own.t", COLUMNS, ("id",))
     assert text.startswith('INSERT INTO "own"."t" AS landonce_old ("_topic"')
-    assert 'FROM "landonce_rows" ORDER BY "id" ON CONFLICT ("id") DO UPDATE SET' in text
+    assert 'FROM "landonce_rows" ORDER BY "id", "_offset" DESC ON CONFLICT ("id") DO UPDATE SET' in text
     assert text.endswith('OR landonce_old."_offset" < excluded."_offset"')
     assert purge_statement(words_of("postgresql"), "t", ("id",), ()) == (
         'DELETE FROM "t" AS landonce_old USING "landonce_gone" WHERE landonce_old."id" = "landonce_gone"."id"'
@@ -130,6 +138,8 @@ def test_the_last_change_of_a_key_wins() -> None:
     rows = pa.table({"a": [1, 2, 1, 3, 2], "b": ["x", "x", "x", "y", "z"], "n": [0, 1, 2, 3, 4]})
     assert last_changes(rows, ("a", "b")).to_pylist() == [1, 2, 3, 4]
     assert last_changes(rows, ("a",)).to_pylist() == [2, 3, 4]
+    uuids = pa.array([bytes([each]) * 16 for each in (1, 2, 1)], pa.uuid())
+    assert last_changes(pa.table({"u": uuids}), ("u",)).to_pylist() == [1, 2]
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -187,6 +197,11 @@ def test_documents_go_to_columns_of_documents_and_of_text() -> None:
     ("state", "passing", "answered", "blame"),
     [
         ("23514", False, True, Blame.ROW),
+        ("54000", False, True, Blame.ROW),
+        ("55000", False, True, Blame.ELSE),
+        ("22P03", False, True, Blame.ELSE),
+        ("08P01", False, True, Blame.ELSE),
+        ("55P03", True, True, Blame.ELSE),
         ("22008", False, True, Blame.ROW),
         ("23503", False, True, Blame.OTHERS),
         ("23505", False, True, Blame.TWICE),
@@ -205,6 +220,24 @@ def test_what_postgres_says_is_told_apart(state: str | None, passing: bool, answ
 
 
 @pytest.mark.parametrize(
+    ("told", "blame"),
+    [
+        ({b"PG_DIAG_TABLE_NAME": b"t"}, Blame.OTHERS),
+        ({b"PG_DIAG_TABLE_NAME": b"t", b"PG_DIAG_CONSTRAINT_NAME": b"c"}, Blame.ROW),
+        ({b"PG_DIAG_CONTEXT": b"a function that raises it"}, Blame.ROW),
+    ],
+)
+def test_a_check_without_a_name_is_a_partition_that_is_not_there(told: dict[bytes, bytes], blame: Blame) -> None:
+    failure = adbc_driver_manager.Error(
+        "said",
+        status_code=adbc_driver_manager.AdbcStatusCode.INTEGRITY,
+        sqlstate="23514",
+        details=list(told.items()),
+    )
+    assert trouble_of(failure).blame is blame
+
+
+@pytest.mark.parametrize(
     ("failure", "passing", "answered", "blame"),
     [
         (pymysql.OperationalError(4025, "CONSTRAINT `c` failed"), False, True, Blame.ROW),
@@ -215,6 +248,8 @@ def test_what_postgres_says_is_told_apart(state: str | None, passing: bool, answ
         (pymysql.OperationalError(2013, "Lost connection"), True, False, Blame.ELSE),
         (pymysql.InterfaceError(0, ""), True, False, Blame.ELSE),
         (pymysql.OperationalError(1213, "Deadlock found"), True, True, Blame.ELSE),
+        (pymysql.OperationalError(4031, "disconnected because of inactivity"), True, True, Blame.ELSE),
+        (pymysql.OperationalError(1927, "Connection was killed"), True, True, Blame.ELSE),
     ],
 )
 def test_what_mysql_says_is_told_apart(failure: Exception, passing: bool, answered: bool, blame: Blame) -> None:
@@ -243,6 +278,40 @@ def test_the_ledgers_tables_can_be_made_in_mysql() -> None:
         text = str(CreateTable(table).compile(dialect=mysql.dialect()))
         assert "pipeline VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin" in text
         assert " TEXT" not in text
+
+
+@pytest.mark.parametrize("url", ["mysql+pymysql://h/d", "mariadb+pymysql://h/d"])
+def test_tables_in_mysql_have_transactions(url: str) -> None:
+    """Whatever the server's default is: in another engine a block would be marked as landed and not be there."""
+    for table in (*metadata.tables.values(), *block_metadata.tables.values(), *push_metadata.tables.values()):
+        assert "ENGINE=InnoDB" in str(CreateTable(table).compile(dialect=create_engine(url).dialect))
+    made = SqlTable(SqlSink(url, "t", "p")).creation(parse_schema("id BIGINT"))
+    assert "ENGINE=InnoDB" in made
+    assert "CHARSET=utf8mb4" in made
+
+
+def test_a_session_that_mysql_ended_for_standing_still_is_no_reason_to_halt() -> None:
+    url = SqlSink("mysql://u:secret@h/d", "t", "p").address
+    database = MySqlDatabase(url)
+    for code in (4031, 1927, 2013):
+        failure = OperationalError("SELECT 1", None, pymysql.OperationalError(code, "over"))
+        assert database.fault(failure) is None
+    assert database.fault(OperationalError("SELECT 1", None, pymysql.OperationalError(1054, "no column"))) is not None
+
+
+def test_a_sqlite_table_with_columns_that_nothing_fits(tmp_path: Path) -> None:
+    """NUMERIC there is no exact number. Nor is a unique index on some rows a key."""
+    with closing(sqlite3.connect(tmp_path / "x.db")) as connection:
+        connection.execute("CREATE TABLE t (id BIGINT, price NUMERIC, _topic TEXT, _partition INT, _offset BIGINT)")
+        connection.execute("CREATE UNIQUE INDEX i ON t (id) WHERE price > 0")
+    plain = SqlTable(SqlSink(f"sqlite:///{tmp_path}/x.db", "t", "p"))
+    assert [each.what for each in plain.check() if each.level is Level.REFUSED] == [
+        "column price: records cannot become NUMERIC exactly"
+    ]
+    assert not any(each.level is Level.REFUSED for each in plain.check(parse_schema("id BIGINT")))
+    keyed = SqlTable(SqlSink(f"sqlite:///{tmp_path}/x.db", "t", "p", key=("id",)))
+    [said] = [each.what for each in keyed.check(parse_schema("id BIGINT")) if each.level is Level.REFUSED]
+    assert "twice" in said
 
 
 def test_a_url_is_told_to_libpq_without_landing_in_a_repr() -> None:
@@ -279,3 +348,26 @@ def test_urls_that_will_not_do(told: dict[str, str], said: str) -> None:
 def test_sections_that_will_not_do(told: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Sql(url="sqlite:///x.db", table="t", **told)  # type: ignore[arg-type]
+
+
+def test_a_file_of_this_machine_is_not_for_workers_on_others(tmp_path: Path) -> None:
+    from landonce.config.load import parse
+    from landonce.run.assemble_sql import file_reachable
+
+    told = """
+pipeline: p
+source: {{kafka: {{bootstrap_servers: h, topics: [t]}}}}
+sink: {{sql: {{url: "{url}", table: t}}}}
+spark: {{master: "{master}"}}
+"""
+    for url, master, fine in (
+        ("sqlite:///x.db", "local[2]", True),
+        ("sqlite:///x.db", "spark://h:7077", False),
+        ("postgresql://h/d", "spark://h:7077", True),
+    ):
+        config = parse(told.format(url=url, master=master), tmp_path / "p.yaml")
+        if fine:
+            file_reachable(config)
+        else:
+            with pytest.raises(ConfigError, match="of this machine"):
+                file_reachable(config)

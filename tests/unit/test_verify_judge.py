@@ -121,6 +121,18 @@ def test_a_window_is_cut_with_all_that_belongs_to_its_records():
     assert whole.between(0, 100) is whole
 
 
+def test_what_the_target_refused_is_dead():
+    changes = pa.table({"id": [10, 12, 13]})
+    whole = Fates(
+        np.array([10, 11, 12, 13]), np.array([False, True, False, False]), {"a": np.array([0, 2, 3])}, {"a": changes}
+    )
+    part = whole.without(np.array([12, 99]))
+    assert part.dead.tolist() == [False, True, True, False]
+    assert part.lands["a"].tolist() == [0, 3]
+    assert part.changes["a"].column("id").to_pylist() == [10, 13]
+    assert whole.without(np.array([99])) is whole
+
+
 def runs_of(*windows):
     runs = Runs()
     for offsets, faulty in windows:

@@ -38,7 +38,7 @@ class _Asked:
         return [row for batch in self.stream(query) for row in batch] if self.there else []
 
     def stream(self, query: Query) -> Iterator[Sequence[Any]]:
-        with self._opened.reading() as connection:
+        with self._opened.scanning() as connection:
             found = connection.execution_options(yield_per=_AT_ONCE).execute(query.select_from(self.rows))
             yield from found.partitions()
 
@@ -132,7 +132,10 @@ class SqlKeys(HeldKeys):
 
 
 def _array(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
-    """As the decoder of the pipeline makes them: SQLite gives times as text, PostgreSQL UUIDs as objects."""
+    """As the decoder of the pipeline makes them: SQLite gives times as text, it and MySQL truth as numbers, PostgreSQL UUIDs as
+    objects."""
+    if pa.types.is_boolean(type_):
+        return pa.array([each if each is None else bool(each) for each in values], type_)
     if is_uuid(type_):
         return pa.array([UUID(str(each)).bytes for each in values], pa.binary(16))
     if values and isinstance(values[0], str) and not pa.types.is_string(type_):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Dialect
 from sqlalchemy import types as sql
+from sqlalchemy.dialects import mysql
 
 from landonce.read.schema import Field
 from landonce.write.sink import COORDINATES, Finding, Level
@@ -30,6 +31,14 @@ class Shape:
         return tuple(each["name"] for each in self.columns)
 
 
+_LONGEST_TOPIC = 249
+"""Characters that a topic's name may have in Kafka."""
+_MEND = {
+    False: "give the column a default, make it nullable, or change its type",
+    True: "change its type, or declare `source.kafka.schema` in {file}: without the column, or, for a NUMERIC, with its digits",
+}
+"""For columns that may be NULL, and those that may not."""
+
 Told = Iterable[tuple[Mapping[str, Any], Field | str | None]]
 """Each column, with the field that fills it, the reason why none can, or nothing."""
 
@@ -44,6 +53,7 @@ def findings(sink: SqlSink, shape: Shape, told: Told, dialect: Dialect) -> Itera
             "; ".join(additions(sink, missing, dialect))
             + ", or say `coordinates: false` (then `verify` cannot audit it)",
         )
+    yield from _of_coordinates(sink, shape)
     yield from _of_columns(told)
     if sink.key:
         yield from _of_key(sink, shape)
@@ -51,11 +61,49 @@ def findings(sink: SqlSink, shape: Shape, told: Told, dialect: Dialect) -> Itera
         yield from _of_index(sink, shape)
 
 
+def _of_coordinates(sink: SqlSink, shape: Shape) -> Iterator[Finding]:
+    """A column that is too small for them would make a dead letter of every record, and COPY makes no numbers wider."""
+    kinds = {each["name"]: each["type"] for each in shape.columns}
+    for name, wanted, fits in zip(COORDINATES, _WANTED, _FITS, strict=True):
+        if name in sink.beside and name in kinds and not fits(kinds[name], sink.dialect):
+            yield Finding(
+                Level.REFUSED,
+                f"the column {name} of {sink.table} is {kinds[name]!r}, and has to be {wanted}",
+                f"change the type of {name} to {wanted}",
+            )
+
+
+def _holds_topics(kind: Any, dialect: str) -> bool:
+    if dialect in ("sqlite", "yql"):
+        return True
+    padded = isinstance(kind, sql.CHAR) and dialect == "postgresql"
+    return isinstance(kind, sql.String) and not padded and (kind.length or _LONGEST_TOPIC) >= _LONGEST_TOPIC
+
+
+def _holds_partitions(kind: Any, dialect: str) -> bool:
+    if dialect in ("sqlite", "yql"):
+        return True
+    small = isinstance(kind, (sql.SmallInteger, mysql.TINYINT))
+    return (
+        isinstance(kind, sql.Integer)
+        and not small
+        and (dialect != "postgresql" or not isinstance(kind, sql.BigInteger))
+    )
+
+
+def _holds_offsets(kind: Any, dialect: str) -> bool:
+    return dialect in ("sqlite", "yql") or isinstance(kind, sql.BigInteger)
+
+
+_WANTED = ("text of at least 249 characters", "INTEGER", "BIGINT")
+_FITS: tuple[Callable[[Any, str], bool], ...] = (_holds_topics, _holds_partitions, _holds_offsets)
+
+
 def _of_columns(told: Told) -> Iterator[Finding]:
     for column, found in told:
         is_document = isinstance(column["type"], sql.JSON)
         if isinstance(found, str) and not is_document:
-            yield Finding(Level.REFUSED, found, "give the column a default, make it nullable, or change its type")
+            yield Finding(Level.REFUSED, found, _MEND[bool(column["nullable"])])
         elif is_document:
             yield Finding(
                 Level.OK, f"column {column['name']} holds documents: it is written if `source.kafka.schema` names it"

@@ -11,6 +11,7 @@ from sqlalchemy import types as sql
 
 from landonce import errors
 from landonce.read.schema import Field, Schema
+from landonce.record.tables import ENGINE
 from landonce.write.sink import COORDINATES
 from landonce.write.sql.sink import SqlSink
 from landonce.write.sql.types import column_type, key_type
@@ -28,9 +29,8 @@ def made_table(sink: SqlSink, declared: Schema, dialect: Dialect) -> Table:
         for name, kind in _kinds(sink).items()
         if sink.coordinates
     ]
-    table = Table(
-        sink.name, MetaData(), *beside, *columns, schema=sink.schema, mysql_engine="InnoDB", mysql_charset="utf8mb4"
-    )
+    charset: dict[str, Any] = {"mysql_charset": "utf8mb4", "mariadb_charset": "utf8mb4"}
+    table = Table(sink.name, MetaData(), *beside, *columns, schema=sink.schema, **ENGINE, **charset)
     if sink.coordinates and not sink.key and not keyed:
         brin = sink.dialect == "postgresql"  # a unique index would cost twice as much as COPY itself
         indexed = [table.c[name] for name in COORDINATES]

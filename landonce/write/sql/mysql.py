@@ -8,12 +8,11 @@ import pymysql
 from sqlalchemy.dialects.mysql.pymysql import MySQLDialect_pymysql
 from sqlalchemy.engine.interfaces import DBAPIModule
 
-from landonce.record.mysql import connect_arguments, error_code, is_clients_own, mysql_url
+from landonce.record.mysql import PASSING, connect_arguments, error_code, is_clients_own, mysql_url
 from landonce.write.sql.rows import RowWriter
 from landonce.write.sql.statements import words_of
 from landonce.write.sql.writer import Blame, Trouble
 
-_PASSING = {1205, 1213, 1040, 1053, 1180, 1290, 1317, 3024}
 _OF_ROWS = (1048, 1264, 1265, 1292, 1364, 1366, 1367, 1406, 1416, 1644, 3140, 3819, 4025, 4078)
 """NULL, out of range, truncated, no such value, no default, no such character, too long, what a trigger raises, CHECK."""
 _BLAME = {
@@ -52,7 +51,7 @@ class MySqlWriter(RowWriter):
         lost = isinstance(error, (pymysql.OperationalError, pymysql.InterfaceError)) and is_clients_own(code)
         return Trouble(
             str(error.args[-1] if error.args else error),
-            passing=lost or code in _PASSING,
+            passing=lost or code in PASSING,
             answered=not lost,
             blame=_BLAME.get(code or 0, Blame.ELSE),
         )

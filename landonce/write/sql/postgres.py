@@ -7,6 +7,7 @@ does a server that stands still hold a worker for ever (`watch`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -48,16 +49,24 @@ _LOCK = "20s"
 _WORDS = words_of("postgresql")
 _DURABLE = (
     "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' "
-    "ELSE current_setting('synchronous_commit') END, false), "
-    f"set_config('lock_timeout', '{_LOCK}', false), set_config('idle_in_transaction_session_timeout', '{_IDLE}', false)"
+    "ELSE current_setting('synchronous_commit') END, true), "
+    f"set_config('lock_timeout', '{_LOCK}', true), set_config('idle_in_transaction_session_timeout', '{_IDLE}', true)"
 )
+"""For the transaction only: with a pooler in between, the session is another one before and after it."""
+_HOME = (
+    "SELECT n.nspname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1)"
+)
+"""Where a table without a schema before its name is found. ADBC itself looks in the first schema only."""
 _AT_ONCE = "SET CONSTRAINTS ALL IMMEDIATE"
 """Constraints that are deferred speak here, and not with the COMMIT."""
-_PASSING = ("08", "40", "53", "55", "57", "58", "25006", "25P03", "25P04", "72")
+_PASSING = ("08", "40", "53", "55006", "55P03", "57", "58", "25006", "25P03", "25P04", "72")
 """Connections, serialization and deadlocks, resources, locks, an operator's hand, the system, a standby, and a session that
 stood still in its transaction for too long."""
-_OF_ROWS = ("22", "23502", "23514", "44000", "P0001")
-"""Values, NULL, CHECK, a view's own check, what a trigger raises."""
+_OF_ROWS = ("22", "23502", "23514", "44000", "54000", "54001", "P0001")
+"""Values, NULL, CHECK, a view's own check, what is too long for an index or nested too deep, what a trigger raises."""
+_OF_COPY = ("22P03", "22P04", "08P01")
+"""Bytes that are not of the column's type: then it is the table that is wrong, and no row."""
+_TABLE, _CONSTRAINT = b"PG_DIAG_TABLE_NAME", b"PG_DIAG_CONSTRAINT_NAME"
 _ENDED = ("08", "57P0", "25P03", "25P04")
 """The session is over, so what was sent last may not have been looked at."""
 
@@ -74,13 +83,13 @@ class PostgresWriter(BlockWriter):
         try:
             self._connection = dbapi.connect(told, autocommit=True)
             self._cursor = self._connection.cursor()
-            self._ask(_DURABLE)
         except adbc_driver_manager.Error as error:
             self.close()
             raise trouble_of(error) from None
 
     def flip(self, claim: Claim, receipt: str) -> bool:
         self._do("BEGIN")
+        self._ask(_DURABLE)
         return bool(self._ask(*flip_statement(_WORDS, self._place, claim, receipt)))
 
     def read(self) -> BlockRow | None:
@@ -94,10 +103,9 @@ class PostgresWriter(BlockWriter):
         if self._sink.key:
             gone = pc.equal(rows.column(OPERATION), DELETE)
             rows = rows.drop_columns([OPERATION])
-            self._merge(rows.filter(pc.invert(gone)))
-            self._purge(rows.filter(gone))
+            self._change(rows.filter(pc.invert(gone)), rows.filter(gone))
         else:
-            self._copy(rows, self._sink.name, schema=self._sink.schema)
+            self._copy(rows, self._sink.name, schema=self._sink.schema or self._home())
         self._do(_AT_ONCE)
 
     def savepoint(self, statement: str) -> None:
@@ -113,17 +121,26 @@ class PostgresWriter(BlockWriter):
                     each.close()
         self._watch.end()
 
-    def _merge(self, rows: pa.Table) -> None:
+    def _change(self, rows: pa.Table, gone: pa.Table) -> None:
+        """Deletions come first: what a row held under another unique key may be another row's by now. Those that a row of this
+        block outlives, since the table takes its key for the deleted one, are made again: coordinates tell which is later."""
+        beside = self._beside()
+        purge = purge_statement(_WORDS, self._sink.table, self._sink.key, beside)
+        if gone.num_rows:
+            self._stage(gone.select([*self._sink.key, *beside]), GONE)
+            self._do(purge)
         if rows.num_rows:
             self._stage(rows, STAGED)
             self._do(merge_statement(_WORDS, self._sink.table, rows.column_names, self._sink.key))
             self._do(f"DROP TABLE pg_temp.{STAGED}")
-
-    def _purge(self, rows: pa.Table) -> None:
-        if rows.num_rows:
-            self._stage(rows.select([*self._sink.key, *self._beside()]), GONE)
-            self._do(purge_statement(_WORDS, self._sink.table, self._sink.key, self._beside()))
+        if gone.num_rows:
+            if rows.num_rows and beside:
+                self._do(purge)
             self._do(f"DROP TABLE pg_temp.{GONE}")
+
+    def _home(self) -> str | None:
+        found = self._ask(_HOME, (_WORDS.table(self._sink.table),))
+        return str(found[0][0]) if found else None
 
     def _beside(self) -> tuple[str, ...]:
         return tuple(each for each in self._sink.beside if each not in self._sink.key)
@@ -194,18 +211,20 @@ def trouble_of(error: adbc_driver_manager.Error) -> Trouble:
     state = error.sqlstate or ""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = lines[0] if lines else type(error).__name__
-    over = not state or state.startswith(_ENDED)
+    ours = state in _OF_COPY
+    over = not state or (state.startswith(_ENDED) and not ours)
     return Trouble(
         said,
-        passing=not state or state.startswith(_PASSING),
+        passing=not state or (state.startswith(_PASSING) and not ours),
         answered=not over,
-        blame=_blame(state),
+        blame=_blame(state, dict(error.details)),
     )
 
 
-def _blame(state: str) -> Blame:
+def _blame(state: str, details: Mapping[Any, object]) -> Blame:
+    """A row for which a table has no partition breaks a CHECK of that table, too, but one without a name."""
     if state in ("23505", "23P01"):
         return Blame.TWICE
-    if state == "23503":
+    if state == "23503" or (state == "23514" and _TABLE in details and _CONSTRAINT not in details):
         return Blame.OTHERS
-    return Blame.ROW if state.startswith(_OF_ROWS) else Blame.ELSE
+    return Blame.ROW if state.startswith(_OF_ROWS) and state not in _OF_COPY else Blame.ELSE

@@ -72,9 +72,14 @@ class RowWriter(BlockWriter):
         gone = pc.equal(rows.column(OPERATION), DELETE)
         rows = rows.drop_columns([OPERATION])
         beside = tuple(each for each in self._sink.beside if each not in key)
-        self._many(upsert_statement(self.words, table, rows.column_names, key), rows.filter(pc.invert(gone)))
-        deleted = rows.filter(gone).select([*key, *beside])
-        self._many(delete_statement(self.words, table, key, beside), deleted)
+        changed, deleted = rows.filter(pc.invert(gone)), rows.filter(gone).select([*key, *beside])
+        delete = delete_statement(self.words, table, key, beside)
+        # Deletions come first: what a row held under another unique key may be another row's by now. Those that a row of this block
+        # outlives, since the table takes its key for the deleted one, are made again: coordinates tell which is later.
+        self._many(delete, deleted)
+        self._many(upsert_statement(self.words, table, rows.column_names, key), changed)
+        if changed.num_rows and beside:
+            self._many(delete, deleted)
 
     def savepoint(self, statement: str) -> None:
         self._do(statement)

@@ -163,12 +163,15 @@ def staging_statement(words: Words, temporary: str, table: str, columns: Sequenc
 
 def merge_statement(words: Words, table: str, columns: Sequence[str], key: Sequence[str]) -> str:
     """PostgreSQL: the staged rows, new or in place of those with their keys. In the order of keys, so that blocks of two
-    partitions which change the same rows rarely wait for each other in a circle."""
-    listed = words.names(columns)
+    partitions which change the same rows rarely wait for each other in a circle. Of keys that differ and that the table
+    takes for one (CHAR, CITEXT, some collations) the last change counts; one statement may not change a row twice."""
+    listed, keys = words.names(columns), words.names(key)
+    last = words.name(COORDINATES[-1])
+    once, order = (f"DISTINCT ON ({keys}) ", f"{keys}, {last} DESC") if set(COORDINATES) <= set(columns) else ("", keys)
     conflict = _on_conflict(words, table, columns, key).replace(f"{words.table(table)}.", "landonce_old.")
     return (
         f"INSERT INTO {words.table(table)} AS landonce_old ({listed}) "
-        f"SELECT {listed} FROM {words.name(STAGED)} ORDER BY {words.names(key)} {conflict}"
+        f"SELECT {once}{listed} FROM {words.name(STAGED)} ORDER BY {order} {conflict}"
     )
 
 

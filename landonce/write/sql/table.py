@@ -19,15 +19,18 @@ from landonce import errors
 from landonce.plan.ranges import Partition, Range
 from landonce.read.schema import Field, Schema
 from landonce.record.database import Database
-from landonce.write.sink import COORDINATES, Finding, Level
+from landonce.write.sink import COORDINATES, Finding
 from landonce.write.sql.databases import engine_of, open_database
 from landonce.write.sql.fitness import Shape, findings
 from landonce.write.sql.making import addition, made_table
+from landonce.write.sql.notes import notes
 from landonce.write.sql.sink import SqlSink
-from landonce.write.sql.types import Unsupported, column_type, document_of, field_of, key_type
+from landonce.write.sql.types import Unsupported, column_type, document_of, field_of, key_type, number_of
 from landonce.write.target import TargetView
 
 _LONGEST_NAME = 63
+_PARTIAL = {"postgresql_where", "sqlite_where"}
+"""What an index has that does not speak of every row."""
 
 
 @dataclass
@@ -73,8 +76,11 @@ class SqlTable:
         """The columns that hold documents in PostgreSQL's binary form."""
         return tuple(each["name"] for each in self.shape().columns if isinstance(each["type"], postgresql.JSONB))
 
-    def _field(self, column: Mapping[str, Any], *, told: Field | None, selected: bool = False) -> Field | str | None:
-        """None for what is not written; a reason for what should be, and cannot."""
+    def _field(
+        self, column: Mapping[str, Any], *, told: Field | None, selected: bool = False, chosen: bool = True
+    ) -> Field | str | None:
+        """None for what is not written; a reason for what should be, and cannot. `chosen`: somebody has said which columns are
+        written; otherwise all are, and a value that none can take would be left out without a word."""
         name = column["name"]
         if name in self.sink.beside or column.get("computed") is not None or column.get("identity") is not None:
             return None
@@ -82,17 +88,28 @@ class SqlTable:
         if told is None and required and (column.get("default") is not None or column.get("autoincrement") is True):
             return None
         held = told.type if told is not None else pa.string() if selected else None
-        if held is not None and (document := document_of(name, column["type"], held, required=required)) is not None:
-            return document
+        if held is not None:
+            for found in (document_of(name, column["type"], held, required=required), self._number(column, held)):
+                if found is not None:
+                    return found
         try:
             return field_of(name, column["type"], self.sink.dialect, required=required)
         except Unsupported as reason:
-            return f"column {name}: {reason}" if required or told is not None else None
+            left = chosen or column.get("default") is not None or isinstance(column["type"], sql.JSON)
+            return f"column {name}: {reason}" if required or told is not None or not left else None
 
-    def check(self) -> tuple[Finding, ...]:
+    def _number(self, column: Mapping[str, Any], told: pa.DataType) -> Field | None:
+        """PostgreSQL's NUMERIC without digits takes any, so what is declared says how many there are."""
+        if self.sink.dialect != "postgresql":
+            return None
+        return number_of(column["name"], column["type"], told, required=not column["nullable"])
+
+    def check(self, declared: Schema | None = None, *, selected: bool = False) -> tuple[Finding, ...]:
         """Whether the table holds the guarantee, and what else is worth knowing."""
         shape = self.shape()
-        fields = [(each, self._field(each, told=None)) for each in shape.columns]
+        named = declared.by_name() if declared is not None and not selected else {}
+        chosen = declared is not None or selected
+        fields = [(each, self._field(each, told=named.get(each["name"]), chosen=chosen)) for each in shape.columns]
         return tuple(findings(self.sink, shape, fields, self._dialect))
 
     def look(self, floors: Iterable[tuple[Partition, int]]) -> TargetView:
@@ -100,16 +117,25 @@ class SqlTable:
         asked = tuple(floors)
         if not asked or not self.sink.coordinates:
             return TargetView(())
-        table = self._coordinates
-        topic, number, offset = (table.c[name] for name in COORDINATES)
-        with self.reading() as connection:
-            ends = [
-                (partition, connection.scalar(select(func.max(offset)).where(
-                    topic == partition.topic, number == partition.number, offset >= floor
-                )))
-                for partition, floor in asked
-            ]  # fmt: skip
-        return TargetView(tuple((partition, int(end) + 1) for partition, end in ends if end is not None))
+        with self.scanning() as connection:
+            held = self._highest(connection, asked)
+        return TargetView(tuple((each, held[each] + 1) for each, floor in asked if held.get(each, -1) >= floor))
+
+    def _highest(self, connection: Connection, asked: Iterable[tuple[Partition, int]]) -> dict[Partition, int]:
+        """The highest offset of each partition, or of those at or above its floor. A table with a key has no index on the
+        coordinates, so it is scanned once for all of them."""
+        topic, number, offset = (self._coordinates.c[name] for name in COORDINATES)
+        if self.sink.key:
+            labels = sorted({partition.topic for partition, _ in asked})
+            grouped = select(topic, number, func.max(offset)).where(topic.in_(labels)).group_by(topic, number)
+            return {Partition(label, at): int(end) for label, at, end in connection.execute(grouped)}
+        found = {}
+        for partition, floor in asked:
+            mine = and_(topic == partition.topic, number == partition.number, offset >= floor)
+            end = connection.scalar(select(func.max(offset)).where(mine))
+            if end is not None:
+                found[partition] = int(end)
+        return found
 
     def count(self, ranges: Iterable[Range]) -> int:
         """How many rows are there of these offsets."""
@@ -123,7 +149,7 @@ class SqlTable:
         ]
         if not wanted or not self.sink.coordinates:
             return 0
-        with self.reading() as connection:
+        with self.scanning() as connection:
             return int(connection.scalar(select(func.count()).select_from(columns).where(or_(*wanted))) or 0)
 
     @cached_property
@@ -183,43 +209,22 @@ class SqlTable:
         sets += [
             each["column_names"]
             for each in found.get_indexes(name, schema=schema)
-            if each["unique"] and not (each.get("dialect_options") or {}).get("postgresql_where")
+            if each["unique"] and _PARTIAL.isdisjoint(each.get("dialect_options") or {})
         ]
         unique = dict.fromkeys(frozenset(each) for each in sets if each and None not in each)
         indexed = [frozenset(filter(None, each["column_names"])) for each in found.get_indexes(name, schema=schema)]
-        return Shape(columns, tuple(unique), tuple(indexed), tuple(self._notes(connection)))
-
-    def _notes(self, connection: Connection) -> Iterator[Finding]:
-        """Tables that forget what was committed, or never commit anything."""
-        name, schema = self.sink.name, self.sink.schema
-        if self.sink.dialect == "postgresql":
-            asked = text("SELECT relpersistence, relkind FROM pg_class WHERE oid = to_regclass(:name)")
-            quoted = ".".join(f'"{part}"' for part in self.sink.table.split("."))
-            found = connection.execute(asked, {"name": quoted}).one_or_none()
-            if found is not None and (found[0] != "p" or found[1] not in "rp"):
-                yield Finding(
-                    Level.REFUSED,
-                    f"{self.sink.table} is no ordinary table: an unlogged or temporary one is empty after a crash, and its "
-                    "ledger is not",
-                    f"ALTER TABLE {self.sink.table} SET LOGGED",
-                )
-        if self.sink.dialect in ("mysql", "mariadb"):
-            asked = text(
-                "SELECT engine FROM information_schema.tables WHERE table_name = :name AND table_schema = "
-                "COALESCE(:schema, DATABASE())"
-            )
-            engine = connection.scalar(asked, {"name": name, "schema": schema})
-            if str(engine).lower() != "innodb":
-                yield Finding(
-                    Level.REFUSED,
-                    f"{self.sink.table} has the engine {engine}, which has no transactions",
-                    f"ALTER TABLE {self.sink.table} ENGINE = InnoDB",
-                )
+        return Shape(columns, tuple(unique), tuple(indexed), tuple(notes(self.sink, connection)))
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """A transaction in which all reads see one moment."""
         with self._told(), self.database.reading() as connection:
+            yield connection
+
+    @contextmanager
+    def scanning(self) -> Iterator[Connection]:
+        """Likewise, for statements that may read all of the table."""
+        with self._told(), self.database.scanning() as connection:
             yield connection
 
     @contextmanager

@@ -7,13 +7,15 @@
     TINYINT, … UNSIGNED                     int8, uint8 … uint64                        MySQL
     REAL, DOUBLE PRECISION                  float, double (SQLite, YDB: double)         all
     NUMERIC(p, s)                           decimal128, up to 38 digits                 all but SQLite, which has none
+    NUMERIC                                 decimal128, where it is declared            PostgreSQL
     TEXT, VARCHAR(n)                        string, of at most n characters             all
     BYTEA, BLOB                             binary (base64 in JSON)                     all
     DATE, TIMESTAMP, TIMESTAMPTZ            date32, microseconds, the latter in UTC     all
     UUID, ENUM                              uuid, string of a closed set                PostgreSQL
     JSON, JSONB, TEXT                       any nested type, as JSON                    all but YDB, where it is declared
 
-A column of another type is left to its default, or refused where it has none. It is never approximated.
+A column of another type is left to its default, or to whoever fills it where a declaration leaves it out; else it is refused.
+It is never approximated.
 """
 
 from __future__ import annotations
@@ -54,6 +56,8 @@ def field_of(name: str, type_: Any, dialect: str, *, required: bool) -> Field:
     """What a record must hold for a column, as the database reflects it."""
     if dialect in ("mysql", "mariadb") and (found := _of_mysql(name, type_, required)) is not None:
         return found
+    if isinstance(type_, postgresql.DOMAIN):
+        return field_of(name, type_.data_type, dialect, required=required or bool(type_.not_null))
     if isinstance(type_, sql.Enum):
         return Field(name, pa.string(), required, allowed=frozenset(type_.enums))
     if isinstance(type_, sql.String):
@@ -79,6 +83,12 @@ def document_of(name: str, type_: Any, told: pa.DataType, *, required: bool) -> 
         return Field(name, told, required)
     is_text = isinstance(type_, sql.String) and not isinstance(type_, sql.Enum)
     return Field(name, told, required) if is_text and pt.is_nested(told) else None
+
+
+def number_of(name: str, type_: Any, told: pa.DataType, *, required: bool) -> Field | None:
+    """What a record must hold for a NUMERIC without digits, which takes any number of them; None for another column."""
+    is_open = isinstance(type_, sql.Numeric) and not isinstance(type_, sql.Float) and type_.precision is None
+    return Field(name, told, required) if is_open and pt.is_decimal128(told) else None
 
 
 def _plain(type_: Any, dialect: str) -> pa.DataType:

@@ -130,9 +130,17 @@ def _shaped(recipe: SqlRecipe, rows: pa.Table) -> pa.Table:
 
 def last_changes(rows: pa.Table, key: tuple[str, ...]) -> pa.Int64Array:
     """Of each key the last row, by its index, in the order in which they came."""
-    keyed = rows.select(list(key)).append_column(OPERATION, pa.array(np.arange(rows.num_rows)))
+    keyed = pa.table([_stored(rows.column(name)) for name in key], names=list(key))
+    keyed = keyed.append_column(OPERATION, pa.array(np.arange(rows.num_rows)))
     last = keyed.group_by(list(key)).aggregate([(OPERATION, "max")]).column(f"{OPERATION}_max")
     return pa.array(np.sort(np.asarray(last.to_numpy())))
+
+
+def _stored(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Arrow groups by no type of an extension: a UUID is its sixteen bytes."""
+    if isinstance(column.type, pa.BaseExtensionType):
+        return pa.chunked_array([each.storage for each in column.chunks], column.type.storage_type)
+    return column
 
 
 def _sorting(recipe: SqlRecipe, task: SqlTask) -> Sorting:

@@ -23,7 +23,9 @@ class Blame(str, Enum):
     """What is at fault when a database refuses rows."""
 
     ROW = "a row, which can never be there: a CHECK, a NULL, a value out of range"
-    OTHERS = "a row beside those that are there now: a foreign key without its row, or the other way around"
+    OTHERS = (
+        "a row beside what is there now: a foreign key without its row, or the other way around; no partition for it"
+    )
     TWICE = "a row that is there already, by its coordinates or another unique key"
     ELSE = "something else"
 
@@ -149,7 +151,8 @@ def named(trouble: Trouble, where: str) -> errors.LandonceError:
             f"{where}: {trouble.said}.",
             safe="Nothing of the block was written; the position did not move. The row may be welcome later, so it is no dead "
             "letter.",
-            command="add the row that it refers to, or drop the foreign key, then: landonce run {file}",
+            command="add what it lacks (the row that it refers to, a partition for it), or drop the foreign key, then: "
+            "landonce run {file}",
         )
     return errors.TargetRefused(
         f"{where}: the database refused its rows: {trouble.said}.",

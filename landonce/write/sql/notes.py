@@ -1,0 +1,60 @@
+"""What a database tells of a table beside its columns: whether it commits anything, and whether it keeps that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sqlalchemy import Connection, text
+
+from landonce.record.tables import block_table, pipeline_table, position_table
+from landonce.write.sink import Finding, Level
+from landonce.write.sql.sink import SqlSink
+
+_POSTGRES = text("SELECT relpersistence, relkind FROM pg_class WHERE oid = to_regclass(:name)")
+_HERE = "table_schema = COALESCE(:schema, DATABASE()) AND table_name = :name"
+_BESIDE = ", ".join(f"'{each.name}'" for each in (block_table, pipeline_table, position_table))
+_ENGINES = text(
+    f"SELECT table_name, engine FROM information_schema.tables WHERE ({_HERE}) "  # noqa: S608  (constants)
+    f"OR (table_schema = DATABASE() AND table_name IN ({_BESIDE})) ORDER BY table_name"
+)
+_PREFIXES = text(
+    f"SELECT DISTINCT index_name FROM information_schema.statistics WHERE {_HERE} "  # noqa: S608  (constants)
+    "AND non_unique = 0 AND sub_part IS NOT NULL ORDER BY index_name"
+)
+
+
+def notes(sink: SqlSink, connection: Connection) -> Iterator[Finding]:
+    """Tables that forget what was committed, or never commit anything, or take two keys for one."""
+    if sink.dialect == "postgresql":
+        yield from _of_postgres(sink, connection)
+    if sink.dialect in ("mysql", "mariadb"):
+        yield from _of_mysql(sink, connection)
+
+
+def _of_postgres(sink: SqlSink, connection: Connection) -> Iterator[Finding]:
+    quoted = ".".join('"{}"'.format(part.replace('"', '""')) for part in sink.table.split("."))
+    found = connection.execute(_POSTGRES, {"name": quoted}).one_or_none()
+    if found is not None and (found[0] != "p" or found[1] not in "rp"):
+        yield Finding(
+            Level.REFUSED,
+            f"{sink.table} is no ordinary table: an unlogged or temporary one is empty after a crash, and its ledger is not",
+            f"ALTER TABLE {sink.table} SET LOGGED",
+        )
+
+
+def _of_mysql(sink: SqlSink, connection: Connection) -> Iterator[Finding]:
+    place = {"name": sink.name, "schema": sink.schema}
+    for name, engine in connection.execute(_ENGINES, place):
+        if str(engine).lower() != "innodb":
+            yield Finding(
+                Level.REFUSED,
+                f"{name} has the engine {engine}, which has no transactions",
+                f"ALTER TABLE {name} ENGINE = InnoDB",
+            )
+    for (index,) in connection.execute(_PREFIXES, place) if sink.key else ():
+        yield Finding(
+            Level.REFUSED,
+            f"the unique key {index} of {sink.table} compares only the beginning of a column, and MySQL would take two keys "
+            "that begin alike for one row",
+            "make the column a VARCHAR that a key can hold whole, and the key without a length",
+        )

@@ -1,0 +1,424 @@
+"""Corners of real databases: keys that a table takes for one, names that are found elsewhere, limits, engines, sessions that end."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from cutting_proxy import Cut, CuttingProxy
+from sql_sites import RECEIPT, Site, changes, mariadb_site, postgres_site, rows, sqlite_site
+
+from landonce.errors import LandonceError, TargetRefused, TargetUnavailable
+from landonce.local.mariadb import LocalMariaDB
+from landonce.local.postgres import LocalPostgres
+from landonce.plan.ranges import Partition
+from landonce.read.ddl import parse_schema
+from landonce.record.blocks import Claim
+from landonce.record.ledger import LedgerState
+from landonce.verify.held.sql import SqlKeys
+from landonce.write.receipt import Fate
+from landonce.write.sink import Level
+from landonce.write.sql.table import SqlTable
+from landonce.write.sql.work import last_changes
+from landonce.write.sql.writer import Blame, Trouble
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+
+COORDINATES = "_topic text, _partition int, _offset bigint"
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def pg(new_database: Callable[[], str]) -> Iterator[Site]:
+    yield from _made(postgres_site(new_database()))
+
+
+@pytest.fixture
+def keyed_pg(new_database: Callable[[], str]) -> Iterator[Site]:
+    yield from _made(postgres_site(new_database(), key=("id",)))
+
+
+@pytest.fixture
+def maria(mariadb: LocalMariaDB) -> Iterator[Site]:
+    yield from _made(mariadb_site(mariadb, f"corner{next(_numbers)}"))
+
+
+@pytest.fixture
+def keyed_maria(mariadb: LocalMariaDB) -> Iterator[Site]:
+    yield from _made(mariadb_site(mariadb, f"corner{next(_numbers)}", key=("id",)))
+
+
+@pytest.fixture
+def lite(tmp_path: Path) -> Iterator[Site]:
+    yield from _made(sqlite_site(tmp_path))
+
+
+@pytest.fixture
+def keyed_lite(tmp_path: Path) -> Iterator[Site]:
+    yield from _made(sqlite_site(tmp_path, key=("id",)))
+
+
+def _made(site: Site) -> Iterator[Site]:
+    site.made()
+    yield site
+    site.close()
+
+
+def refusals(site: Site, **told: Any) -> list[str]:
+    table = SqlTable(site.sink)
+    try:
+        return [each.what for each in table.check(**told) if each.level is Level.REFUSED]
+    finally:
+        table.close()
+
+
+ALIKE = {
+    "keyed_pg": ("id char(4) PRIMARY KEY", "{} "),
+    "keyed_lite": ("id text COLLATE NOCASE PRIMARY KEY", "{:u}"),
+    "keyed_maria": ("id varchar(9) COLLATE utf8mb4_general_ci PRIMARY KEY", "{:u}"),
+}
+
+
+@pytest.mark.parametrize("where", ALIKE)
+def test_of_keys_that_the_table_takes_for_one_the_last_change_counts(
+    where: str, request: pytest.FixtureRequest
+) -> None:
+    """Within one block, whose keys all differ."""
+    site: Site = request.getfixturevalue(where)
+    key, like = ALIKE[where]
+    site.ask("DROP TABLE events")
+    site.ask(f"CREATE TABLE events ({key}, word text, {COORDINATES})")
+
+    def other(name: str) -> str:
+        return name.upper() if like == "{:u}" else like.format(name)
+
+    told = changes(
+        (0, "U", 0, "old"),
+        (1, "U", 0, "new"),
+        (2, "U", 0, "there"),
+        (3, "D", 0, None),
+        (4, "D", 0, None),
+        (5, "U", 0, "b"),
+    )
+    ids = ["a", other("a"), "b", other("b"), "c", other("c")]
+    state = site.prepared((0, 6))
+    assert site.settle(state, told.set_column(4, "id", [ids])).fate is Fate.LANDED
+    found = sorted(
+        (key.strip().lower(), word, at) for key, word, at in site.ask("SELECT id, word, _offset FROM events")
+    )
+    assert found == [("a", "new", 1), ("c", "b", 5)]
+
+
+@pytest.mark.parametrize("where", ["keyed_pg", "keyed_lite"])
+def test_what_a_deleted_row_held_may_be_anothers(where: str, request: pytest.FixtureRequest) -> None:
+    """Under another unique key: a mail address, say, of an account that is closed and of one that is opened."""
+    site: Site = request.getfixturevalue(where)
+    site.ask("CREATE UNIQUE INDEX words ON events (word)")
+    state = site.prepared((0, 2), (2, 4))
+    site.settle(state, changes((0, "U", 1, "ann@example.org")), 0)
+    assert site.settle(state, changes((2, "D", 1, None), (3, "U", 2, "ann@example.org")), 1).fate is Fate.LANDED
+    assert site.ask("SELECT id, word FROM events") == [(2, "ann@example.org")]
+
+
+def test_a_key_that_is_a_uuid(keyed_pg: Site) -> None:
+    keyed_pg.ask("DROP TABLE events")
+    keyed_pg.ask(f"CREATE TABLE events (id uuid PRIMARY KEY, word text, {COORDINATES})")
+    told = changes((0, "U", 0, "one"), (1, "U", 0, "two"), (2, "U", 0, "uno"), (3, "D", 0, None))
+    ids = [bytes([each]) * 16 for each in (1, 2, 1, 2)]
+    told = told.set_column(4, "id", pa.chunked_array([pa.array(ids, pa.uuid())]))
+    told = told.take(last_changes(told, ("id",)))
+    assert told.num_rows == 2
+    keyed_pg.settle(keyed_pg.prepared((0, 4)), told)
+    assert keyed_pg.ask("SELECT id::text, word FROM events") == [("01010101-0101-0101-0101-010101010101", "uno")]
+
+
+def test_a_session_is_left_as_it_was(pg: Site) -> None:
+    """With a pooler in between it is another's before and after the transaction: what a block needs is set inside of it."""
+    state = pg.prepared((0, 3))
+    writer: Any = pg.writer()
+    asked = "SELECT current_setting('lock_timeout'), current_setting('idle_in_transaction_session_timeout')"
+    before = writer._ask(asked)
+    assert writer.flip(Claim.of(state), RECEIPT)
+    assert writer._ask(asked) == [("20s", "1min")]
+    writer.commit()
+    assert writer._ask(asked) == before == [("0", "0")]
+    writer.close()
+
+
+def test_a_table_in_a_schema_that_is_not_the_first_of_the_path(pg: Site) -> None:
+    pg.ask("CREATE SCHEMA first")
+    name = pg.url.rpartition("/")[2]
+    pg.ask(f"ALTER DATABASE {name} SET search_path = first, public")
+    assert pg.settle(pg.prepared((0, 3)), rows(0, 1, 2)).fate is Fate.LANDED
+    assert pg.ask("SELECT count(*) FROM public.events") == [(3,)]
+
+
+def test_a_key_that_is_too_long_for_its_index_is_to_blame(keyed_pg: Site) -> None:
+    keyed_pg.ask("DROP TABLE events")
+    keyed_pg.made("id STRING NOT NULL, word STRING")
+    long = "".join(random.Random(5).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=9000))
+    told = changes((0, "U", 0, "a"), (1, "U", 0, "b")).set_column(4, "id", [["short", long]])
+    state = keyed_pg.prepared((0, 2))
+    with pytest.raises(Trouble) as trouble:
+        keyed_pg.settle(state, told)
+    assert trouble.value.blame is Blame.ROW
+    assert [at for at, _ in keyed_pg.refused(state, told) or ()] == [1]
+
+
+def test_a_row_without_a_partition_may_have_one_later(pg: Site) -> None:
+    """A CHECK, by PostgreSQL's number; but whoever makes partitions may be late."""
+    pg.ask("DROP TABLE events")
+    pg.ask(f"CREATE TABLE events (id bigint, word text CHECK (word <> 'w1'), {COORDINATES}) PARTITION BY RANGE (id)")
+    pg.ask("CREATE TABLE part PARTITION OF events FOR VALUES FROM (0) TO (2)")
+    state = pg.prepared((0, 3))
+    found = pg.refused(state, rows(0, 1, 2))
+    assert [(at, each.blame) for at, each in found or ()] == [(1, Blame.ROW), (2, Blame.OTHERS)]
+    pg.ask("CREATE TABLE more PARTITION OF events FOR VALUES FROM (2) TO (9)")
+    assert pg.settle(state, rows(0, 2)).fate is Fate.LANDED
+
+
+def test_a_table_that_takes_other_numbers_blames_no_row(pg: Site) -> None:
+    """All of its rows would be dead letters."""
+    assert refusals(pg) == []
+    state = pg.prepared((0, 3))
+    pg.ask("ALTER TABLE events ALTER COLUMN _partition TYPE bigint")
+    with pytest.raises(TargetRefused):
+        pg.settle(state, rows(0, 1, 2))
+    [said] = refusals(pg)
+    assert "_partition" in said
+
+
+@pytest.mark.parametrize(
+    "change", ["_topic TYPE varchar(20)", "_topic TYPE char(255)", "_partition TYPE smallint", "_offset TYPE integer"]
+)
+def test_coordinates_that_would_not_fit_are_refused(pg: Site, change: str) -> None:
+    pg.ask("DROP INDEX events_coordinates")
+    pg.ask(f"ALTER TABLE events ALTER COLUMN {change}")
+    [said] = refusals(pg)
+    assert change.split()[0] in said
+
+
+def test_what_no_record_can_fill_is_not_left_out_without_a_word(pg: Site) -> None:
+    """Unless somebody has said which fields land."""
+    pg.ask("CREATE DOMAIN short AS varchar(3) CHECK (value <> 'no')")
+    pg.ask("ALTER TABLE events ADD price numeric, ADD ip inet, ADD span interval DEFAULT '1 day', ADD code short")
+    assert sorted(each.split(":")[0] for each in refusals(pg)) == ["column ip", "column price"]
+    declared = parse_schema("id BIGINT, price DECIMAL(20,3), code STRING")
+    assert refusals(pg, declared=declared) == []
+    assert refusals(pg, selected=True) == []
+    table = SqlTable(pg.sink)
+    fields = table.schema(declared).by_name()
+    table.close()
+    assert (fields["price"].type, fields["code"].type) == (pa.decimal128(20, 3), pa.string())
+    told = rows(0, 1).append_column("price", pa.array([Decimal("1.250"), None], pa.decimal128(20, 3)))
+    pg.settle(pg.prepared((0, 2)), told.append_column("code", [["abc", None]]))
+    assert sorted(pg.ask("SELECT id, price, code FROM events")) == [(0, Decimal("1.250"), "abc"), (1, None, None)]
+
+
+@pytest.mark.parametrize("where", ["pg", "maria", "lite"])
+def test_values_come_back_as_they_were(where: str, request: pytest.FixtureRequest) -> None:
+    """Every byte, text with everything that quoting could stumble over, and decimals of every size."""
+    site: Site = request.getfixturevalue(where)
+    site.ask("DROP TABLE events")
+    decimals = where != "lite"
+    site.made("id BIGINT NOT NULL, word STRING, b BINARY, x DOUBLE" + (", d DECIMAL(38,10)" if decimals else ""))
+    chance = random.Random(7)
+    pieces = ["'", '"', "\\", "%", "%s", ":a", "\n", "\x1a", "é", "漢", "😀", "`", "{}", ";--", "\t", " "]
+    words = ["", *pieces, *("".join(chance.choices(pieces, k=9)) for _ in range(40))]
+    count = len(words)
+    bytes_ = [bytes(range(256)), b"", *(chance.randbytes(40) for _ in range(count - 2))]
+    numbers = [0.1, -1e300, 5e-324, 2.0**53 + 2, *(chance.uniform(-1e9, 1e9) for _ in range(count - 4))]
+    told = rows(*range(count)).set_column(4, "word", [words])
+    told = told.append_column("b", [bytes_])
+    told = told.append_column("x", [numbers])
+    exact: list[Decimal] = []
+    if decimals:
+        edges = [
+            "0",
+            "1",
+            "-1",
+            "9999",
+            "10000",
+            "10000.0001",
+            "0.0000000001",
+            "-0.5",
+            "0.05",
+            "0.0005",
+            "0.00005",
+            "0.00010001",
+            "1e27",
+            "9e27",
+            "99999999",
+        ]
+        exact = [Decimal(each) for each in edges]
+        exact += [
+            Decimal(chance.randrange(-(10 ** chance.randrange(1, 38)), 10 ** chance.randrange(1, 38))).scaleb(-10)
+            for _ in range(count - len(exact))
+        ]
+        told = told.append_column("d", pa.array(exact, pa.decimal128(38, 10)))
+    assert site.settle(site.prepared((0, count)), told).fate is Fate.LANDED
+    found = sorted(site.ask(f"SELECT id, word, b, x{', d' if decimals else ''} FROM events"))
+    assert [row[1] for row in found] == words
+    assert [bytes(row[2]) for row in found] == bytes_
+    assert [row[3] for row in found] == numbers
+    assert [row[4] for row in found] == exact if decimals else True
+
+
+@pytest.mark.parametrize("where", ["pg", "maria", "lite"])
+def test_a_first_start_that_ended_in_the_middle(where: str, request: pytest.FixtureRequest) -> None:
+    """Tables of the ledger without a version and without an entry: nobody has begun."""
+    site: Site = request.getfixturevalue(where)
+    site.ledger().create(LedgerState("contract", "lineage"))
+    for name in ("schema", "pipeline"):
+        site.ask(f"DELETE FROM landonce_{name}")
+    assert site.ledger().load() is None
+    assert site.settle(site.prepared((0, 3)), rows(0, 1, 2)).fate is Fate.LANDED
+
+
+def test_the_ledger_has_transactions_whatever_the_servers_default_is(mariadb: LocalMariaDB) -> None:
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SET GLOBAL default_storage_engine = Aria")
+    try:
+        site = mariadb_site(mariadb, f"corner{next(_numbers)}")
+        site.made()
+        state = site.prepared((0, 3))
+        writer = site.writer()
+        assert writer.flip(Claim.of(state), RECEIPT)
+        writer.write(rows(0, 1, 2))
+        writer.close()
+        assert (site.coordinates(), [row[3] for row in site.blocks()]) == ([], ["BEFORE"]), "rolled back, both"
+        assert refusals(site) == []
+        site.ask("ALTER TABLE landonce_block ENGINE = Aria")
+        [said] = refusals(site)
+        assert "landonce_block has the engine Aria" in said
+        site.close()
+    finally:
+        with mariadb.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SET GLOBAL default_storage_engine = InnoDB")
+
+
+def test_a_key_of_which_only_the_beginning_counts_is_refused(keyed_maria: Site) -> None:
+    """MySQL would change the row of another key."""
+    assert refusals(keyed_maria) == []
+    keyed_maria.ask("DROP TABLE events")
+    keyed_maria.ask(f"CREATE TABLE events (id text NOT NULL, word text, {COORDINATES}, UNIQUE (id(3)))")
+    [said] = refusals(keyed_maria)
+    assert "beginning" in said
+
+
+def test_two_drivers_that_make_the_ledger_at_once(mariadb: LocalMariaDB) -> None:
+    """Making tables ends transactions there, so they take turns until the first one's entry is there."""
+    for _ in range(3):
+        site = mariadb_site(mariadb, f"corner{next(_numbers)}")
+        told: list[object] = []
+        ready = threading.Barrier(4)
+
+        def begin(lineage: str, site: Site = site, told: list[object] = told, ready: threading.Barrier = ready) -> None:
+            ledger = site.ledger()
+            ready.wait(30)
+            try:
+                told.append(ledger.create(LedgerState("contract", lineage)).lineage)
+            except LandonceError as error:
+                told.append(error)
+
+        threads = [threading.Thread(target=begin, args=(f"lineage{at}",)) for at in range(4)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join(60)
+        assert len(told) == 4
+        assert len({str(each) for each in told}) == 1, told
+        site.close()
+
+
+@pytest.mark.parametrize("cut", [Cut.ANSWER, Cut.REQUEST, Cut.LATE], ids=lambda cut: cut.name)
+def test_a_commit_without_an_answer_in_mariadb(maria: Site, mariadb: LocalMariaDB, cut: Cut) -> None:
+    proxy = CuttingProxy(mariadb.port)
+    try:
+        url = maria.url.replace(f":{mariadb.port}/", f":{proxy.port}/")
+        state = maria.prepared((0, 3))
+        proxy.arm(cut)
+        assert maria.settle(state, rows(0, 1, 2), url=url).fate is Fate.LANDED
+        assert proxy.cuts == 1
+        assert len(maria.coordinates()) == 3
+        assert [row[3] for row in maria.blocks()] == ["AFTER"]
+    finally:
+        proxy.close()
+
+
+def test_a_session_that_the_server_has_ended_is_replaced(maria: Site) -> None:
+    table = SqlTable(maria.sink)
+    assert table.exists()
+    mine = "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()"
+    sessions = maria.ask(mine)
+    assert sessions
+    for (number,) in sessions:
+        maria.ask(f"KILL {number}")
+    assert table.exists()
+    table.close()
+
+
+@pytest.mark.parametrize("where", ["keyed_pg", "keyed_maria", "keyed_lite"])
+def test_keys_that_are_true_or_false_can_be_audited(where: str, request: pytest.FixtureRequest) -> None:
+    site: Site = request.getfixturevalue(where)
+    site.ask("DROP TABLE events")
+    site.made("id BOOLEAN NOT NULL, word STRING")
+    told = changes((0, "U", 0, "a"), (1, "U", 0, "b")).set_column(4, "id", [[True, False]])
+    site.settle(site.prepared((0, 2)), told)
+    table = SqlTable(site.sink)
+    held = SqlKeys(table, table.schema()).rows({Partition("t", 0): 0})
+    table.close()
+    assert held is not None
+    assert sorted(zip(*held.select([0, 2]).to_pydict().values(), strict=True)) == [(False, 1), (True, 0)]
+
+
+def _slow(site: Site) -> SqlTable:
+    """A table that takes a second to be read."""
+    site.ask("ALTER TABLE events RENAME TO held")
+    slowly = "BEGIN PERFORM pg_sleep(1); RETURN QUERY SELECT * FROM held; END"
+    site.ask(f"CREATE FUNCTION slowly() RETURNS SETOF held LANGUAGE plpgsql AS '{slowly}'")
+    site.ask("CREATE VIEW events AS SELECT * FROM slowly()")
+    return SqlTable(site.sink)
+
+
+@pytest.mark.parametrize("where", ["pg", "keyed_pg"])
+def test_a_look_at_a_large_table_takes_as_long_as_it_takes(where: str, request: pytest.FixtureRequest) -> None:
+    """As does an audit. The control: a look within the limit for questions that are answered at once."""
+    site: Site = request.getfixturevalue(where)
+    site.settle(site.prepared((0, 9)), changes((7, "U", 1, "a")) if site.key else rows(7))
+    table = _slow(site)
+    keys = SqlKeys(table, parse_schema("id BIGINT NOT NULL")) if site.key else None
+    table.database._answer_seconds = 0.3  # type: ignore[attr-defined]
+    asked = [(Partition("t", 0), 7), (Partition("t", 1), 0), (Partition("u", 0), 0)]
+    assert table.look(asked).ends == ((Partition("t", 0), 8),)
+    assert table.look([(Partition("t", 0), 8)]).ends == ()
+    if keys is not None:
+        assert keys.rows({}) is not None
+    table.database.scanning = table.database.reading  # type: ignore[method-assign]
+    with pytest.raises(TargetUnavailable):
+        table.look(asked)
+    table.close()
+
+
+def test_a_look_at_a_server_that_stands_still_ends(
+    pg: Site, postgres: LocalPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("landonce.record.postgres._ASK_SECONDS", 0.2)
+    monkeypatch.setattr("landonce.record.postgres._UNANSWERED", 2)
+    table = _slow(pg)
+    stop = threading.Timer(1, postgres.freeze)
+    stop.start()
+    try:
+        with pytest.raises(TargetUnavailable):
+            table.look([(Partition("t", 0), 0)] * 300)
+    finally:
+        stop.join()
+        postgres.thaw()
+    table.close()
