@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+from collections.abc import Iterator
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark import cloudpickle
 
 import landonce
 from landonce.config.load import parse
@@ -127,6 +130,19 @@ def test_what_a_sink_declares() -> None:
         assert delivery.probe(block(table()))
 
 
+class Waiting:
+    """Calling any of these runs nothing: every block would count as landed."""
+
+    async def push(self, block: landonce.PushedBlock) -> None: ...
+
+    async def __call__(self, block: landonce.PushedBlock) -> None: ...
+
+    async def coroutine(self) -> None: ...
+
+    def generator(self) -> Iterator[None]:
+        yield
+
+
 @pytest.mark.parametrize(
     ("told", "says"),
     [
@@ -135,6 +151,15 @@ def test_what_a_sink_declares() -> None:
         ({"push": dict, "idempotent": True}, "neither a function"),
         ({"push": print, "idempotent": False, "probe": True}, "`probe` is a function"),
         ({"push": print, "idempotent": False, "settles_within": 0}, "`settles_within` is a number"),
+        ({"push": print, "idempotent": False, "settles_within": float("inf")}, "`settles_within` is a number"),
+        ({"push": print, "idempotent": False, "settles_within": float("nan")}, "`settles_within` is a number"),
+        ({"push": print, "idempotent": False, "settles_within": "60s"}, "`settles_within` is a number"),
+        ({"push": Waiting.coroutine, "idempotent": True}, "`push` is a coroutine or a generator"),
+        ({"push": Waiting.generator, "idempotent": True}, "`push` is a coroutine or a generator"),
+        ({"push": Waiting, "idempotent": True}, "`push` is a coroutine or a generator"),
+        ({"push": Waiting(), "idempotent": True}, "`push` is a coroutine or a generator"),
+        ({"push": Waiting().__call__, "idempotent": True}, "`push` is a coroutine or a generator"),
+        ({"push": print, "idempotent": False, "probe": Waiting.coroutine}, "`probe` is a coroutine or a generator"),
     ],
 )
 def test_what_is_refused(told: dict[str, object], says: str) -> None:
@@ -174,6 +199,73 @@ def test_a_sink_is_found_beside_the_file(tmp_path: Path) -> None:
         sys.modules.pop("own_sinks", None)
 
 
+def test_modules_beside_the_file_travel_together(tmp_path: Path) -> None:
+    """A worker on another machine has none of them: neither the module, nor those beside it that it imports."""
+    place, package = tmp_path / "place", tmp_path / "place" / "beside_package"
+    package.mkdir(parents=True)
+    (place / "beside_helper.py").write_text("def size(block):\n    return len(block)\n")
+    (place / "beside_other.py").write_text("WORD = 'word'\n")
+    (package / "__init__.py").write_text("")
+    (package / "base.py").write_text("class Base:\n    def open(self):\n        self.ready = True\n")
+    (package / "sinks.py").write_text(
+        "import beside_other\nimport landonce\nfrom beside_helper import size\nfrom beside_package.base import Base\n"
+        "class Sink(Base):\n    def push(self, block):\n        print(self.ready, size(block), beside_other.WORD)\n"
+        "sink = landonce.wrap(Sink, idempotent=True)\n"
+    )
+    try:
+        sink = find_sink("beside_package.sinks:sink", {}, place)
+        (tmp_path / "sink").write_bytes(cloudpickle.dumps(sink))
+    finally:
+        for name in [each for each in sys.modules if each.startswith("beside_")]:
+            del sys.modules[name]
+    code = "import pickle, sys\nwith pickle.load(open('sink', 'rb')).opened() as it: it.push('four')\n"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("True 4 word\n", "")
+
+
+def test_a_module_of_another_folder_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    """Two pipelines in one program, each with a `twin_sink.py` of its own: the second would push to the first one's target."""
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "twin_sink.py").write_text(
+            f"import landonce\nsink = landonce.wrap(print, idempotent=True, name='{folder}')\n"
+        )
+    try:
+        for _ in range(2):
+            assert find_sink("twin_sink:sink", {}, tmp_path / "one").name == "one"
+        with pytest.raises(ConfigError, match=r"a module of that name was loaded from .*one/twin_sink.py before"):
+            find_sink("twin_sink:sink", {}, tmp_path / "two")
+    finally:
+        sys.modules.pop("twin_sink", None)
+
+
+def test_a_script_that_leaves_is_named(tmp_path: Path) -> None:
+    """One that ends by `sys.exit` when it is imported, or made, would end landonce without a word."""
+    (tmp_path / "leaving_sink.py").write_text("import sys\nsys.exit(0)\n")
+    (tmp_path / "leaving_later.py").write_text("import sys\ndef make():\n    sys.exit(0)\n")
+    for name, says in (
+        ("leaving_sink:sink", "cannot be imported: SystemExit"),
+        ("leaving_later:make", "failed: SystemExit"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            find_sink(name, {}, tmp_path)
+
+
+def test_two_packages_that_offer_one_name_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which of them gets the records would depend on the order of folders in a path."""
+    for name in ("rival_a", "rival_b"):
+        (tmp_path / f"{name}.py").write_text("import landonce\nsink = landonce.wrap(print, idempotent=True)\n")
+        told = tmp_path / f"{name}-1.0.dist-info"
+        told.mkdir()
+        (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (told / "entry_points.txt").write_text(f"[landonce.sinks]\nrivals = {name}:sink\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(
+        ConfigError, match=r"2 packages offer a plug-in 'rivals': rival_a:sink of rival_a 1.0; rival_b:"
+    ):
+        find_sink("rivals", {}, tmp_path)
+
+
 def test_a_sink_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "plugged_sink.py").write_text(
         "import landonce\ndef make(to):\n    return landonce.wrap(print, idempotent=True, name=to)\n"
@@ -184,7 +276,7 @@ def test_a_sink_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.
     (told / "entry_points.txt").write_text("[landonce.sinks]\nplugged = plugged_sink:make\nbroken = not_there:x\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert find_sink("plugged", {"to": "there"}, Path("/nowhere")).name == "there"
-    with pytest.raises(ConfigError, match="the plug-in 'broken' cannot be loaded"):
+    with pytest.raises(ConfigError, match=r"the plug-in 'broken' \(not_there:x of plugged 1.0\) cannot be loaded"):
         find_sink("broken", {}, Path("/nowhere"))
     with pytest.raises(ConfigError, match=r"installed packages offer .*plugged"):
         find_sink("plugged2", {}, Path("/nowhere"))
@@ -194,13 +286,14 @@ def test_what_a_pipeline_file_says_of_it(tmp_path: Path) -> None:
     """Options are the sink's own business; what looks like a secret is not shown."""
     text = (
         "pipeline: p\nsource: {kafka: {bootstrap_servers: b, topics: [t]}}\n"
-        "sink: {wrapped: {sink: 'm:n', options: {hosts: [a, b], deep: {list: [1], token: hush-hush}, url: 'http://x'}}}\n"
+        "sink: {wrapped: {sink: 'm:n', options: {hosts: [a, b], deep: {list: [1], token: hush-hush}, url: 'http://x', "
+        "replicas: [{password: inner-word}]}}}\n"
     )
     told = parse(text, tmp_path / "p.yaml").sink.wrapped
     assert told is not None
     assert (told.sink, told.folder) == ("m:n", tmp_path)
     assert told.options["hosts"] == ["a", "b"]
-    assert "hush-hush" not in redact("it is hush-hush")
+    assert redact("it is hush-hush and inner-word") == "it is *** and ***"
     assert "hush-hush" not in repr(told)
     with pytest.raises(ConfigError, match="name one sink: clickhouse, iceberg, sql or wrapped"):
         parse(text.replace("{wrapped:", "{sql: {url: 'sqlite:///x', table: t}, wrapped:"), tmp_path / "p.yaml")
