@@ -36,7 +36,7 @@ from landonce.read.source import Start, bind
 from landonce.record import ledger as states
 from landonce.record.blocks import Mark
 from landonce.record.ledger import LedgerState
-from landonce.record.pushes import PushRow, Standing, over
+from landonce.record.pushes import PushRow, Standing, ends, over
 from landonce.run.protocol import Await
 from landonce.run.steps import Acquire, Change, Commit, Idle, Remembering, Step, Stop, Survey, Surveyed
 from landonce.write.receipt import BlockResult, Receipt
@@ -170,7 +170,7 @@ def _after_look(driver: Driver, seen: Standing) -> Next:
     wait = driver.settings.wait
     claimed = [row for row in seen.rows if row.mark is Mark.CLAIMED]
     if any(not over(row, seen.now, wait) for row in claimed):
-        return _to(driver, Step.AWAIT, Await(max(row.claimed_at for row in claimed) + wait))
+        return _to(driver, Step.AWAIT, Await(max(ends(row, wait) for row in claimed)))
     if claimed and not driver.settings.can_probe:
         raise outcome_unknown(driver.state, claimed[0])
     return _write(driver)

@@ -52,15 +52,22 @@ _CLAIMS = (
         "an attempt is over at once",
         "probe: one worker outlives its driver",
         ROWS,
-        "return now > row.claimed_at + wait",
+        "return now > ends(row, wait)",
         "return True",
     ),
     planted(
         "an attempt is over a moment too early",
         "probe: one worker outlives its driver",
         ROWS,
-        "return now > row.claimed_at + wait",
-        "return now >= row.claimed_at + wait",
+        "return now > ends(row, wait)",
+        "return now >= ends(row, wait)",
+    ),
+    planted(
+        "an attempt is over when a later declaration says so",
+        "probe: a sink is declared anew",
+        ROWS,
+        "max(wait, row.wait)",
+        "wait",
     ),
 )  # fmt: skip
 

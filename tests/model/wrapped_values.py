@@ -57,6 +57,8 @@ class Scenario:
     alive: int = 2
     clock: int = 5
     fingerprints: tuple[str, ...] = ("f",)
+    waits: tuple[int, ...] = (WAIT,)
+    """What the sink of each driver declares; the last one's holds for those that follow."""
     halts: tuple[str, ...] = ()
     """The named errors that a driver may end in here, which nobody has taken over. All others are defects."""
     limit: int = 20_000
@@ -72,10 +74,11 @@ class Row(NamedTuple):
     nonce: int
     claimed_at: int
     receipt: int
+    wait: int
 
 
 class Worker(NamedTuple):
-    """A worker with its block. `nonce`: its attempt; `sent`: where its push is."""
+    """A worker with its block. `nonce`: its attempt; `sent`: where its push is; `wait`: what its sink declares."""
 
     heard: int
     job: int
@@ -83,6 +86,7 @@ class Worker(NamedTuple):
     nonce: int
     began: int
     sent: int
+    wait: int
 
 
 class Flight(NamedTuple):

@@ -105,12 +105,12 @@ class _Attempt:
         return steps.after_found(state, won=ledger.skip(spot, claim, receipt))
 
     def _claimed(self, *, reclaim: bool) -> bool:
-        ledger, sending = self._ledger, self._sending
+        ledger, spot, claim, sink = self._ledger, self._sending.spot, self._sending.claim, self._sink
         self._began = now()
         if reclaim:
-            self._row = ledger.reclaim(sending.spot, sending.claim, self._nonce, self._state.seen)
+            self._row = ledger.reclaim(spot, claim, self._nonce, self._state.seen, wait=sink.wait)
         else:
-            self._row = ledger.claim(sending.spot, sending.claim, self._nonce, harmless=self._sink.idempotent)
+            self._row = ledger.claim(spot, claim, self._nonce, harmless=sink.idempotent, wait=sink.wait)
         return self._row is not None
 
     def _read(self, state: Pushing) -> Pushing:

@@ -77,6 +77,10 @@ class WrappedSink:
                     target.close()
 
 
+HANDED_OVER = WrappedSink(None, "the sink that a program hands over", idempotent=False)
+"""Stands for it in commands that read the pipeline file alone. Nothing is pushed with it."""
+
+
 def wrap(
     push: Any,
     *,
