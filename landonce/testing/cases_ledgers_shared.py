@@ -11,7 +11,7 @@ from dataclasses import replace
 from landonce.errors import Fenced
 from landonce.record.ledger import Ledger, LedgerState, taken
 from landonce.testing.cases_ledgers import check_agreed, check_counted, count
-from landonce.testing.crashing import Lines, crashed, crashes, in_another_process, lines_of, moments
+from landonce.testing.crashing import Lines, crashed, in_another_process, lines_of, moments
 from landonce.testing.ledger_sites import BARE, LEDGER_CASES, SHARED, LedgerSite
 from landonce.testing.states import (
     PIPELINE,
@@ -70,7 +70,7 @@ def processes_that_count_at_once_lose_nothing(site: LedgerSite) -> None:
 def a_create_that_is_killed_at_any_line_is_whole_or_absent(site: LedgerSite) -> None:
     """A first start that crashed would leave a ledger that no later start can read, or one with a part of its positions."""
     names = _names()
-    for moment in moments(*_creating(site, names())):
+    for moment in moments(*_creating(site, names()), site.moments):
         name = names()
         crashed(*_creating(site, name), moment)
         seen = site.open(name).load()
@@ -84,7 +84,7 @@ def a_create_that_is_killed_at_any_line_is_whole_or_absent(site: LedgerSite) -> 
 def a_change_that_is_killed_at_any_line_is_whole_or_absent(site: LedgerSite) -> None:
     """A crash would leave the position of some partitions behind, or move it without its note."""
     names = _names()
-    for moment in moments(*_changing(site, names())):
+    for moment in moments(*_changing(site, names()), site.moments):
         name = names()
         before, after = _marching(name)
         crashed(*_changing(site, name), moment)
@@ -97,7 +97,7 @@ def a_change_that_is_killed_at_any_line_is_whole_or_absent(site: LedgerSite) -> 
 def a_driver_that_was_killed_locks_nobody_out(site: LedgerSite) -> None:
     """After a crash no driver could start before a person has cleaned up."""
     site.open(PIPELINE).create(first_state())
-    ledger = site.open(PIPELINE)
+    lines = _lines(site, PIPELINE)
 
     def change() -> None:
         mine = site.open(PIPELINE)
@@ -105,7 +105,8 @@ def a_driver_that_was_killed_locks_nobody_out(site: LedgerSite) -> None:
         assert state is not None
         mine.change(state, taken(state, "dies"))
 
-    for moment in crashes(lines_of(ledger), change):
+    for moment in moments(lines, change, site.moments):
+        crashed(lines, change, moment)
         state = site.open(PIPELINE).load()
         assert state is not None
         try:
@@ -137,8 +138,12 @@ def _named(state: LedgerState, name: str) -> LedgerState:
     return replace(state, pipeline=name)
 
 
+def _lines(site: LedgerSite, name: str) -> Lines:
+    return (*lines_of(site.open(name)), *site.packages)
+
+
 def _creating(site: LedgerSite, name: str) -> tuple[Lines, Callable[[], object]]:
-    return lines_of(site.open(name)), lambda: site.open(name).create(full_state(name))
+    return _lines(site, name), lambda: site.open(name).create(full_state(name))
 
 
 def _marching(name: str) -> tuple[LedgerState, LedgerState]:
@@ -150,7 +155,7 @@ def _marching(name: str) -> tuple[LedgerState, LedgerState]:
 def _changing(site: LedgerSite, name: str) -> tuple[Lines, Callable[[], object]]:
     before, after = _marching(name)
     site.open(name).create(before)
-    return lines_of(site.open(name)), lambda: site.open(name).change(before, after, note(1))
+    return _lines(site, name), lambda: site.open(name).change(before, after, note(1))
 
 
 def _take(ledger: Ledger, name: str, times: int) -> list[int]:
