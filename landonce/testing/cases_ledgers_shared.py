@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import replace
 
 from landonce.errors import Fenced
-from landonce.record.ledger import Ledger, LedgerState, taken
+from landonce.record.ledger import Ledger, LedgerState, Note, taken
 from landonce.testing.cases_ledgers import check_agreed, check_counted, count
-from landonce.testing.crashing import Lines, crashed, in_another_process, lines_of, moments
+from landonce.testing.crashing import Lines, Moment, crashed, in_another_process, lines_of, moments
 from landonce.testing.ledger_sites import BARE, LEDGER_CASES, SHARED, LedgerSite
 from landonce.testing.states import (
     PIPELINE,
@@ -73,7 +73,7 @@ def a_create_that_is_killed_at_any_line_is_whole_or_absent(site: LedgerSite) -> 
     for moment in moments(*_creating(site, names()), site.moments):
         name = names()
         crashed(*_creating(site, name), moment)
-        seen = site.open(name).load()
+        seen, _ = _read(site, name, moment)
         assert seen is None or seen == full_state(name), f"torn: a part of the state is there (line {moment})"
         assert site.open(name).create(full_state(name)) == full_state(name), (
             f"a later start cannot go on (line {moment})"
@@ -88,7 +88,7 @@ def a_change_that_is_killed_at_any_line_is_whole_or_absent(site: LedgerSite) -> 
         name = names()
         before, after = _marching(name)
         crashed(*_changing(site, name), moment)
-        seen, notes = site.open(name).load(), site.open(name).journal()
+        seen, notes = _read(site, name, moment)
         assert seen in (before, after), f"torn: a part of the change is there (line {moment})"
         assert notes == ((note(1),) if seen == after else ()), f"torn: note and change are not together (line {moment})"
 
@@ -107,8 +107,8 @@ def a_driver_that_was_killed_locks_nobody_out(site: LedgerSite) -> None:
 
     for moment in moments(lines, change, site.moments):
         crashed(lines, change, moment)
-        state = site.open(PIPELINE).load()
-        assert state is not None
+        state, _ = _read(site, PIPELINE, moment)
+        assert state is not None, f"the state is gone (line {moment})"
         try:
             site.open(PIPELINE).change(state, taken(state, "next"))
         except Exception as error:
@@ -127,6 +127,14 @@ def killed_at_any_time(site: LedgerSite) -> None:
         assert seen is not None
         assert answered <= seen.version <= answered + 1, "what was answered is not there, or more than one change is"
         assert site.open(name).change(seen, advanced(seen)) == advanced(seen)
+
+
+def _read(site: LedgerSite, name: str, moment: Moment) -> tuple[LedgerState | None, tuple[Note, ...]]:
+    """What the next start finds."""
+    try:
+        return site.open(name).load(), site.open(name).journal()
+    except Exception as error:
+        raise AssertionError(f"torn: it cannot be read (line {moment}): {type(error).__name__}: {error}") from error
 
 
 def _names() -> Callable[[], str]:

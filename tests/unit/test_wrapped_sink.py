@@ -52,6 +52,11 @@ def table() -> pa.Table:
             "fixed": pa.array(some(b"ab"), pa.binary(2)),
             "list": pa.array(some([1, None], []), pa.list_(pa.int64())),
             "inner": pa.array(some({"x": 1}, {"x": None})),
+            "times": pa.array(some([1, None], []), pa.list_(pa.timestamp("us", "UTC"))),
+            "named": pa.array(
+                some([("a", 1)], []), pa.map_(pa.string(), pa.field("value", pa.date32(), nullable=False))
+            ),
+            "word": pa.array(some("a", "b")).dictionary_encode(),
         }
     )
 
@@ -90,6 +95,31 @@ def test_a_block_comes_back_as_it_was() -> None:
     assert lines[1]["money"] == "1.25"
     assert lines[2]["inner"] == {"x": 1}
     assert lines[0]["text"] is None
+
+
+def test_values_that_python_and_json_lack_come_back_too() -> None:
+    """One that could not be said would fail in the user's function, where nobody knows then whether something arrived."""
+    late = 253402300800000000
+    made = block(
+        pa.table(
+            {
+                "_topic": ["t"] * 3,
+                "real": [float("nan"), float("-inf"), 1.5],
+                "reals": [[float("inf"), 1.0], None, []],
+                "late": pa.array([late, None, 0], pa.timestamp("us", "UTC")),
+                "lates": pa.array([[late], None, []], pa.list_(pa.timestamp("us", "UTC"))),
+                "struct": pa.array([{"at": late}, None, {"at": None}], pa.struct([("at", pa.timestamp("us"))])),
+            }
+        )
+    )
+    lines = [json.loads(line, parse_constant=pytest.fail) for line in made.json_lines().splitlines()]
+    assert [line["real"] for line in lines] == ["NaN", "-Infinity", 1.5]
+    assert lines[0]["reals"] == ["Infinity", 1.0]
+    assert lines[0]["lates"] == [lines[0]["late"]] == ["10000-01-01 00:00:00.000000Z"]
+    assert lines[0]["struct"] == {"at": "10000-01-01 00:00:00.000000"}
+    read = pa.ipc.open_stream(made.ipc()).read_all()
+    assert read.drop(["real"]).equals(made.rows.drop(["real"]))
+    assert read.column("lates").type == made.rows.column("lates").type
 
 
 def test_a_key_names_a_range_for_ever() -> None:
