@@ -96,7 +96,9 @@ def make_wrapped_driver(parts: Parts, session: SparkSession, observer: Observer,
         topics=config.source.kafka.topics,
         broker=parts.broker,
         ledger=ledger,
-        hands=Pushing(settings, recipe, workers, Letters(config.dead_letters.path, config.pipeline), ledger),
+        hands=Pushing(
+            settings, recipe, workers, Letters(config.dead_letters.path, config.pipeline), ledger, observer.trouble
+        ),
         pace=Pace(config.batch, 0.0, workers.parallelism),
         stall=config.stall,
         observer=observer,

@@ -215,9 +215,9 @@ def key_of(state: LedgerState, block: Block) -> str:
 def _same_fingerprint(driver: Driver) -> None:
     if driver.pending.fingerprint != driver.settings.fingerprint:
         raise errors.PlanChanged(
-            "the pending plan was made with another sink, transform, schema or decoder than there is now; what it pushed and what "
-            "would be pushed again are not the same blocks.",
+            "the pending plan was made with another sink, transform, schema, decoder or version of pyarrow than there is now; what it "
+            "pushed and what would be pushed again may not be the same bytes.",
             safe="Nothing was pushed. The plan is still pending in the ledger.",
-            command="put the old pipeline file back, run `landonce run {file} --once`, then make the change; "
+            command="put the old pipeline file (or version) back, run `landonce run {file} --once`, then make the change; "
             "or `landonce state accept-change {file}`",
         )

@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
 import pyspark
 
 from landonce.plan.blocks import Block
@@ -42,10 +43,11 @@ class WrappedRecipe(Portions):
         return False
 
     def fingerprint(self) -> str:
-        """Changes with anything that could make other rows of the same records."""
+        """Changes with anything that could make other rows of the same records, or other bytes of the same rows."""
         told = [
             "json",
             decode.VERSION,
+            pa.__version__,
             self.sink.identity,
             self.source.fingerprint(),
             list(self.select),

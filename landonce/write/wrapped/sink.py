@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ Push = Callable[[PushedBlock], None]
 Probe = Callable[[PushedBlock], bool]
 _BEGIN_WITHIN = 10.0
 """Seconds: a push that is not begun so soon after its claim is not begun at all."""
+_YEAR = 366 * 24 * 3600
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ def _refuse_deferred(what: str, given: Any) -> None:
 
 def _seconds(settles_within: Any) -> float:
     number = isinstance(settles_within, int | float) and not isinstance(settles_within, bool)
-    if not number or not 0 < settles_within < math.inf:
-        raise ConfigError("wrap: `settles_within` is a number of seconds above zero, and not infinite.")
+    if not number or not 0 < settles_within <= _YEAR:
+        raise ConfigError("wrap: `settles_within` is a number of seconds above zero, and at most a year.")
     return float(settles_within)
 
 
