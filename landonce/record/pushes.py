@@ -106,6 +106,7 @@ def may_change(old: LedgerState, new: LedgerState, rows: tuple[PushRow, ...]) ->
                 f"block {block} of batch {old.pending.batch} was pushed, and whether it arrived is not known: it can be neither "
                 "forgotten nor cut.",
                 safe="Nothing was changed.",
-                command="landonce run {file} --once   (finds out, or says what to ask the target)",
+                command="landonce run {file} --once   (finds out). Where it cannot, for its records are gone: look for the block in the "
+                "target, then landonce state settle {file}, with the key that landonce state show {file} names",
             )
     blocks_may_change(old, new, tuple(BlockRow(row.number, row.claim, row.mark, row.receipt) for row in rows))

@@ -172,7 +172,7 @@ def _after_look(driver: Driver, seen: Standing) -> Next:
     if any(not over(row, seen.now, wait) for row in claimed):
         return _to(driver, Step.AWAIT, Await(max(ends(row, wait) for row in claimed)))
     if claimed and not driver.settings.can_probe:
-        raise outcome_unknown(driver.state, claimed[0])
+        raise outcome_unknown(driver.state, *claimed)
     return _write(driver)
 
 
@@ -192,16 +192,17 @@ def _recorded(driver: Driver) -> LedgerState:
     return states.recorded(driver.state, driver.totals)
 
 
-def outcome_unknown(state: LedgerState, row: PushRow) -> errors.OutcomeUnknown:
-    """What a driver says that may neither push again nor go on."""
+def outcome_unknown(state: LedgerState, row: PushRow, *others: PushRow) -> errors.OutcomeUnknown:
+    """What a driver says that may neither push again nor go on. A person who looks for one block can look for all."""
     if state.pending is None:
         raise ValueError("there is no pending plan")
     plan = state.pending
     block = next(each for each in plan.blocks if each.number == row.number)
     key = key_of(state, block)
+    more = f" So it is with {len(others)} more of the batch: `landonce state show` names them." if others else ""
     return errors.OutcomeUnknown(
         f"block {key} ({block}) of batch {plan.batch} was pushed (attempt {row.attempt}) and never settled, and the sink has no "
-        "probe: whether it arrived is not known.",
+        f"probe: whether it arrived is not known.{more}",
         safe="It was not pushed again, and the position did not move. Nothing of that attempt can take effect any more.",
         command=f"look for the block in the target, then: landonce state settle {{file}} --block {key} --landed   (or --absent)",
     )

@@ -116,9 +116,11 @@ def hours_pass(place: Path | str) -> Iterator[None]:
 
 
 @pytest.fixture
-def site(kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path) -> Site:
+def site(kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path) -> Iterator[Site]:
     shutil.copy(TARGET, tmp_path)
-    return Site(kafka, tmp_path, new_topic(2))
+    yield Site(kafka, tmp_path, new_topic(2))
+    for module in ("wrapped_target", "http_endpoint", "file_per_block"):
+        sys.modules.pop(module, None)
 
 
 def due(*counts: int) -> list[tuple[int, int]]:
@@ -260,7 +262,7 @@ def test_what_cannot_work_is_said_before_the_start(site: Site) -> None:
     with pytest.raises(ConfigError, match="is a file of this machine"):
         site.run(fine)
     site.write_file({})
-    with pytest.raises(ConfigError, match="hand it over"):
+    with pytest.raises(ConfigError, match="A program hands the sink over"):
         site.run()
 
 

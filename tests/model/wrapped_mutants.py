@@ -172,7 +172,7 @@ _DRIVERS = (
         "a driver without a probe goes on as if it had one",
         "no probe: a driver dies",
         DRIVER,
-        "    if claimed and not driver.settings.can_probe:\n        raise outcome_unknown(driver.state, claimed[0])\n",
+        "    if claimed and not driver.settings.can_probe:\n        raise outcome_unknown(driver.state, *claimed)\n",
         "",
     ),
     planted(
