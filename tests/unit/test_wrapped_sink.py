@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
@@ -23,8 +24,11 @@ from landonce.errors import ConfigError
 from landonce.plan.blocks import Block, Identity
 from landonce.plan.keys import block_key
 from landonce.plan.ranges import Partition, Range
+from landonce.read.schema import Schema
+from landonce.record.push_ledger import PushPlace
 from landonce.write.wrapped.block import pushed_rows
 from landonce.write.wrapped.find import find_sink, need_picklable
+from landonce.write.wrapped.recipe import WrappedRecipe
 
 ROWS = 11
 
@@ -120,6 +124,26 @@ def test_values_that_python_and_json_lack_come_back_too() -> None:
     read = pa.ipc.open_stream(made.ipc()).read_all()
     assert read.drop(["real"]).equals(made.rows.drop(["real"]))
     assert read.column("lates").type == made.rows.column("lates").type
+
+
+def test_a_plan_is_not_pushed_by_another_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose bytes may be others, though the rows are the same."""
+    recipe = WrappedRecipe(
+        pipeline="p",
+        consumer=(),
+        source=Schema(()),
+        target=Schema(()),
+        sink=landonce.wrap(print, idempotent=True),
+        ledger=PushPlace(tmp_path, "p"),
+        dead_letters=tmp_path,
+        max_record_bytes=1,
+        block_bytes=1,
+    )
+    now = recipe.fingerprint()
+    assert recipe.fingerprint() == now
+    assert replace(recipe, block_bytes=2).fingerprint() == now, "the plan says how blocks are cut"
+    monkeypatch.setattr(pa, "__version__", "999")
+    assert recipe.fingerprint() != now
 
 
 def test_a_key_names_a_range_for_ever() -> None:
