@@ -24,7 +24,7 @@ from landonce.errors import ConfigError
 from landonce.plan.blocks import Block, Identity
 from landonce.plan.keys import block_key
 from landonce.plan.ranges import Partition, Range
-from landonce.read.schema import Schema
+from landonce.read.ddl import parse_schema
 from landonce.record.push_ledger import PushPlace
 from landonce.write.wrapped.block import pushed_rows
 from landonce.write.wrapped.find import find_sink, need_picklable
@@ -131,8 +131,8 @@ def test_a_plan_is_not_pushed_by_another_pyarrow(tmp_path: Path, monkeypatch: py
     recipe = WrappedRecipe(
         pipeline="p",
         consumer=(),
-        source=Schema(()),
-        target=Schema(()),
+        source=parse_schema("id BIGINT"),
+        target=parse_schema("id BIGINT"),
         sink=landonce.wrap(print, idempotent=True),
         ledger=PushPlace(tmp_path, "p"),
         dead_letters=tmp_path,
