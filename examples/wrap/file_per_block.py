@@ -26,6 +26,15 @@ class Files:
             file.flush()
             os.fsync(file.fileno())
         aside.replace(self.folder / f"{block.key}.jsonl")
+        self._sync()
+
+    def _sync(self) -> None:
+        """A push that returns is never looked at again: the new name must survive a power cut, too."""
+        folder = os.open(self.folder, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def sink(folder: str) -> landonce.WrappedSink:

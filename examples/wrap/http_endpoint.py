@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import landonce
@@ -27,7 +28,7 @@ class Endpoint:
     def push(self, block: landonce.PushedBlock) -> None:
         headers = {"Content-Type": "application/x-ndjson", "X-Deadline": str(block.deadline)}
         try:
-            self._ask(urllib.request.Request(self._at(block), block.json_lines(), headers, method="POST"))
+            code = self._ask(urllib.request.Request(self._at(block), block.json_lines(), headers, method="POST"))
         except urllib.error.HTTPError as error:
             if error.code in (408, 429, 503):  # this endpoint says so before it takes anything
                 raise landonce.NotPushed(f"the endpoint answered {error.code}") from None
@@ -36,6 +37,10 @@ class Endpoint:
             if isinstance(error.reason, ConnectionRefusedError):
                 raise landonce.NotPushed("nobody listens there") from None
             raise
+        if (
+            code != 201
+        ):  # somebody else answered: after a redirect, say, it is a page that was read and not a block that was sent
+            raise OSError(f"the endpoint answered {code}")
 
     def probe(self, block: landonce.PushedBlock) -> bool:
         try:
@@ -43,16 +48,17 @@ class Endpoint:
         except urllib.error.HTTPError as error:
             if error.code == 404:
                 return False
-            raise
+            raise  # it cannot tell
         return True
 
     def _at(self, block: landonce.PushedBlock) -> str:
         return f"{self.url}/blocks/{block.key}"
 
-    def _ask(self, request: urllib.request.Request) -> None:
+    def _ask(self, request: urllib.request.Request) -> int:
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with direct.open(request, timeout=SECONDS) as answer:
             answer.read()
+            return int(answer.status)
 
 
 def sink(url: str) -> landonce.WrappedSink:
@@ -65,21 +71,28 @@ class Handler(BaseHTTPRequestHandler):
     database = "received.db"
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        if time.time() * 1000 > int(self.headers["X-Deadline"]):
-            self._answer(408)  # the sender has given this attempt up: taking it now would make two of one
-            return
+        length = int(self.headers["Content-Length"])
+        body = self.rfile.read(length)
+        if len(body) < length:
+            return  # the sender died in the middle: a part of a block must not pass for all of it
         rows = [json.loads(line) for line in body.splitlines()]
-        with connected(self.database) as connection:
+        self._answer(201 if self._take(rows, int(self.headers["X-Deadline"])) else 408)
+
+    def _take(self, rows: list[dict[str, object]], deadline: int) -> bool:
+        """The sender gives an attempt up at its deadline: taking it later would make two of one. Nobody waits after the look."""
+        with closing(connected(self.database)) as connection, connection:
+            connection.execute("BEGIN IMMEDIATE")
+            if time.time() * 1000 > deadline:
+                return False
             connection.execute("INSERT INTO blocks VALUES (?)", (self._key(),))
             connection.executemany(
                 "INSERT INTO events VALUES (?, ?, ?, ?)",
                 [(row["_topic"], row["_partition"], row["_offset"], json.dumps(row)) for row in rows],
             )
-        self._answer(201)
+        return True
 
     def do_GET(self) -> None:
-        with connected(self.database) as connection:
+        with closing(connected(self.database)) as connection:
             found = connection.execute("SELECT 1 FROM blocks WHERE key = ?", (self._key(),)).fetchone()
         self._answer(200 if found else 404)
 
@@ -101,7 +114,7 @@ def connected(database: str) -> sqlite3.Connection:
 
 def main() -> None:
     port, Handler.database = int(sys.argv[1]), sys.argv[2]
-    with connected(Handler.database) as connection:
+    with closing(connected(Handler.database)) as connection, connection:
         connection.execute("CREATE TABLE IF NOT EXISTS blocks (key TEXT)")
         connection.execute("CREATE TABLE IF NOT EXISTS events (topic TEXT, partition INT, offset INT, record TEXT)")
     with ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:

@@ -65,7 +65,7 @@ def _records(parts: Parts, world: World) -> Iterator[Finding]:
     pending = world.state.pending if world.state else None
     if pending is not None and pending.fingerprint != recipe.fingerprint():
         raise PlanChanged(
-            "the pending plan was made with another sink, transform, schema or decoder than there is now",
+            "the pending plan was made with another sink, transform, schema, decoder or version of pyarrow than there is now",
             command="put the old file back and run it once, or: landonce state accept-change {file}",
         )
 

@@ -113,12 +113,11 @@ def _remember_secrets(properties: Mapping[str, Any], above: str = "") -> None:
                 secrets.remember(part)
 
 
-def _without_lists(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: _without_lists(value) if isinstance(value, Mapping) else value
-        for name, value in options.items()
-        if not isinstance(value, list)
-    }
+def _by_place(value: Any) -> Any:
+    """Options of a plug-in may hold lists: each value by its place in it, so that secrets in them are found too."""
+    if isinstance(value, list):
+        value = {str(place): each for place, each in enumerate(value)}
+    return {name: _by_place(each) for name, each in value.items()} if isinstance(value, Mapping) else value
 
 
 def _as_text(properties: Mapping[str, Any]) -> dict[str, Any]:
@@ -308,7 +307,7 @@ class Wrapped(Part):
 
     @model_validator(mode="after")
     def _sound(self) -> Wrapped:
-        _remember_secrets(_without_lists(self.options))
+        _remember_secrets(_by_place(self.options))
         return self
 
     @property

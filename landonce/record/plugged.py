@@ -7,12 +7,12 @@ An entry point names a function `open_ledger(pipeline, folder, **options)` that 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
 from landonce.config.secrets import redact
 from landonce.errors import ConfigError, LandonceError
+from landonce.plugins import plug_in
 from landonce.record.ledger import Ledger
 
 GROUP = "landonce.ledgers"
@@ -21,7 +21,7 @@ _KEY = "ledger.plugin"
 
 def plugged_ledger(name: str, options: Mapping[str, Any], pipeline: str, folder: Path) -> Ledger:
     """The ledger that the plug-in of this name opens."""
-    opens = _loaded(name)
+    opens = plug_in(GROUP, name, key=f"{_KEY}.name", instead="name `sqlite` or `postgres`")
     try:
         ledger = opens(pipeline, folder, **options)
     except LandonceError:
@@ -31,20 +31,3 @@ def plugged_ledger(name: str, options: Mapping[str, Any], pipeline: str, folder:
     if not isinstance(ledger, Ledger) or ledger.pipeline != pipeline:
         raise ConfigError(f"{_KEY}: {name} gives {type(ledger).__name__}, which is no ledger of pipeline {pipeline!r}.")
     return ledger
-
-
-def _loaded(name: str) -> Any:
-    known: dict[str, EntryPoint] = {each.name: each for each in entry_points(group=GROUP)}
-    if name not in known:
-        offered = f"installed packages offer {', '.join(sorted(known))}" if known else "no installed package offers any"
-        raise ConfigError(
-            f"{_KEY}.name: there is no plug-in {name!r}; {offered}.",
-            command="install the package, or name `sqlite` or `postgres`",
-        )
-    try:
-        return known[name].load()
-    except Exception as error:
-        raise ConfigError(
-            redact(f"{_KEY}.name: the plug-in {name!r} cannot be loaded: {type(error).__name__}: {error}"),
-            command="mend or reinstall the package",
-        ) from None

@@ -128,13 +128,13 @@ class PushLedger(SqlLedger):
 
         return self._patiently(read, safe=_SAFE)
 
-    def claim(self, spot: Spot, claim: Claim, nonce: str, *, harmless: bool) -> PushRow | None:
-        """The row with the attempt in it, or None if it may not be made."""
-        return self._claimed(spot, claimable(claim, harmless=harmless), nonce)
+    def claim(self, spot: Spot, claim: Claim, nonce: str, *, harmless: bool, wait: int = 0) -> PushRow | None:
+        """The row with the attempt in it, or None if it may not be made. `wait`: for how long it can take effect."""
+        return self._claimed(spot, claimable(claim, harmless=harmless), nonce, wait)
 
-    def reclaim(self, spot: Spot, claim: Claim, nonce: str, seen: str) -> PushRow | None:
+    def reclaim(self, spot: Spot, claim: Claim, nonce: str, seen: str, *, wait: int = 0) -> PushRow | None:
         """As `claim`, in the place of an attempt that was waited out and came to nothing."""
-        return self._claimed(spot, reclaimable(claim, seen), nonce)
+        return self._claimed(spot, reclaimable(claim, seen), nonce, wait)
 
     def settle(self, spot: Spot, nonce: str, receipt: str) -> bool:
         """The attempt's block is there. False if it is not the last attempt any more."""
@@ -156,8 +156,8 @@ class PushLedger(SqlLedger):
         """Certainly nothing of the attempt arrived: the block is free again."""
         return self._changed(spot, mine(nonce), _before())
 
-    def _claimed(self, spot: Spot, where: Condition, nonce: str) -> PushRow | None:
-        values = {"state": Mark.CLAIMED.value, "nonce": nonce, "attempt": push_table.c.attempt + 1}
+    def _claimed(self, spot: Spot, where: Condition, nonce: str, wait: int) -> PushRow | None:
+        values = {"state": Mark.CLAIMED.value, "nonce": nonce, "attempt": push_table.c.attempt + 1, "wait": wait}
 
         def swap() -> PushRow | None:
             with self.database.writing() as connection:
@@ -231,10 +231,11 @@ def _new_row(pipeline: str, spot: Spot, state: LedgerState) -> dict[str, Any]:
         "attempt": 0,
         "nonce": "",
         "claimed_at": 0,
+        "wait": 0,
         "receipt": None,
     }
 
 
 def _push_row(row: Any) -> PushRow:
     claim = Claim(row.epoch, row.owner)
-    return PushRow(row.number, claim, Mark(row.state), row.attempt, row.nonce, row.claimed_at, row.receipt)
+    return PushRow(row.number, claim, Mark(row.state), row.attempt, row.nonce, row.claimed_at, row.receipt, row.wait)

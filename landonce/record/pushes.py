@@ -50,6 +50,8 @@ class PushRow:
     claimed_at: int = 0
     """Milliseconds on the ledger's clock."""
     receipt: str | None = None
+    wait: int = 0
+    """Milliseconds from its claim until nothing of the attempt can take effect any more, as the sink said when it was made."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +83,14 @@ def mine(nonce: str) -> Condition:
     return {"state": (Mark.CLAIMED.value,), "nonce": (nonce,)}
 
 
+def ends(row: PushRow, wait: int) -> int:
+    """When nothing of its last attempt can take effect any more: by what the sink says now, and by what it said then."""
+    return row.claimed_at + max(wait, row.wait)
+
+
 def over(row: PushRow, now: int, wait: int) -> bool:
     """Nothing of its last attempt can take effect any more."""
-    return now > row.claimed_at + wait
+    return now > ends(row, wait)
 
 
 def may_change(old: LedgerState, new: LedgerState, rows: tuple[PushRow, ...]) -> None:
@@ -99,6 +106,7 @@ def may_change(old: LedgerState, new: LedgerState, rows: tuple[PushRow, ...]) ->
                 f"block {block} of batch {old.pending.batch} was pushed, and whether it arrived is not known: it can be neither "
                 "forgotten nor cut.",
                 safe="Nothing was changed.",
-                command="landonce run {file} --once   (finds out, or says what to ask the target)",
+                command="landonce run {file} --once   (finds out). Where it cannot, for its records are gone: look for the block in the "
+                "target, then landonce state settle {file}, with the key that landonce state show {file} names",
             )
     blocks_may_change(old, new, tuple(BlockRow(row.number, row.claim, row.mark, row.receipt) for row in rows))

@@ -114,6 +114,7 @@ push_table = Table(
     Column("attempt", Integer, nullable=False),
     Column("nonce", _NAME, nullable=False),
     Column("claimed_at", BigInteger, nullable=False),
+    Column("wait", BigInteger, nullable=False),
     Column("receipt", _LONG),
     **ENGINE,
 )

@@ -39,6 +39,7 @@ from landonce.write.sql.databases import open_database
 from landonce.write.work import sow, work
 from landonce.write.wrapped import WrappedSink
 from landonce.write.wrapped.find import find_sink
+from landonce.write.wrapped.sink import HANDED_OVER
 
 if TYPE_CHECKING:  # whoever writes to ClickHouse does not wait for PyIceberg
     from landonce.write.iceberg.ledger import TableLedger
@@ -76,6 +77,11 @@ class Parts:
     def wrapped(self) -> WrappedSink:
         if not isinstance(self.sink, WrappedSink):
             raise TypeError(f"{self.sink} is not a wrapped sink")
+        if self.sink is HANDED_OVER:
+            raise ConfigError(
+                "sink.wrapped.sink: is missing. A program hands the sink over, and this needs it.",
+                command='run_pipeline(config, sink=…), or name the sink in {file}: `sink: {wrapped: {sink: "module:name"}}`',
+            )
         return self.sink
 
     @property
@@ -107,11 +113,11 @@ def _wrapped(config: Pipeline, given: WrappedSink | None) -> WrappedSink:
     told = config.sink.wrapped
     if told is None:
         raise ConfigError("sink: a sink was handed over, so the pipeline says `sink: {wrapped: {}}` and no other.")
-    if (told.sink is None) == (given is None):
-        raise ConfigError(
-            "sink.wrapped.sink: name the sink, or hand it over: run_pipeline(config, sink=…). One of them."
-        )
-    return given if given is not None else find_sink(str(told.sink), told.options, told.folder)
+    if told.sink is None:
+        return given if given is not None else HANDED_OVER
+    if given is not None:
+        raise ConfigError(f"sink.wrapped.sink: names {told.sink}, and another sink was handed over. One of them.")
+    return find_sink(told.sink, told.options, told.folder)
 
 
 def _sink(config: Pipeline) -> ClickHouseSink | IcebergSink | SqlSink:

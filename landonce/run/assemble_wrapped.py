@@ -91,7 +91,8 @@ def make_wrapped_driver(parts: Parts, session: SparkSession, observer: Observer,
         start=Start(config.source.kafka.start),
         once=once,
     )
-    hands = Pushing(settings, recipe, workers, Letters(config.dead_letters.path, config.pipeline), ledger)
+    letters = Letters(config.dead_letters.path, config.pipeline)
+    hands = Pushing(settings, recipe, workers, letters, ledger, observer.trouble)
     return driver_of(parts, hands, Pace(config.batch, 0.0, workers.parallelism), observer)
 
 

@@ -36,7 +36,7 @@ from landonce.read.source import Start, bind
 from landonce.record import ledger as states
 from landonce.record.blocks import Mark
 from landonce.record.ledger import LedgerState
-from landonce.record.pushes import PushRow, Standing, over
+from landonce.record.pushes import PushRow, Standing, ends, over
 from landonce.run.protocol import Await
 from landonce.run.steps import Acquire, Change, Commit, Idle, Remembering, Step, Stop, Survey, Surveyed
 from landonce.write.receipt import BlockResult, Receipt
@@ -170,9 +170,9 @@ def _after_look(driver: Driver, seen: Standing) -> Next:
     wait = driver.settings.wait
     claimed = [row for row in seen.rows if row.mark is Mark.CLAIMED]
     if any(not over(row, seen.now, wait) for row in claimed):
-        return _to(driver, Step.AWAIT, Await(max(row.claimed_at for row in claimed) + wait))
+        return _to(driver, Step.AWAIT, Await(max(ends(row, wait) for row in claimed)))
     if claimed and not driver.settings.can_probe:
-        raise outcome_unknown(driver.state, claimed[0])
+        raise outcome_unknown(driver.state, *claimed)
     return _write(driver)
 
 
@@ -192,16 +192,17 @@ def _recorded(driver: Driver) -> LedgerState:
     return states.recorded(driver.state, driver.totals)
 
 
-def outcome_unknown(state: LedgerState, row: PushRow) -> errors.OutcomeUnknown:
-    """What a driver says that may neither push again nor go on."""
+def outcome_unknown(state: LedgerState, row: PushRow, *others: PushRow) -> errors.OutcomeUnknown:
+    """What a driver says that may neither push again nor go on. A person who looks for one block can look for all."""
     if state.pending is None:
         raise ValueError("there is no pending plan")
     plan = state.pending
     block = next(each for each in plan.blocks if each.number == row.number)
     key = key_of(state, block)
+    more = f" So it is with {len(others)} more of the batch: `landonce state show` names them." if others else ""
     return errors.OutcomeUnknown(
         f"block {key} ({block}) of batch {plan.batch} was pushed (attempt {row.attempt}) and never settled, and the sink has no "
-        "probe: whether it arrived is not known.",
+        f"probe: whether it arrived is not known.{more}",
         safe="It was not pushed again, and the position did not move. Nothing of that attempt can take effect any more.",
         command=f"look for the block in the target, then: landonce state settle {{file}} --block {key} --landed   (or --absent)",
     )
@@ -215,9 +216,9 @@ def key_of(state: LedgerState, block: Block) -> str:
 def _same_fingerprint(driver: Driver) -> None:
     if driver.pending.fingerprint != driver.settings.fingerprint:
         raise errors.PlanChanged(
-            "the pending plan was made with another sink, transform, schema or decoder than there is now; what it pushed and what "
-            "would be pushed again are not the same blocks.",
+            "the pending plan was made with another sink, transform, schema, decoder or version of pyarrow than there is now; what it "
+            "pushed and what would be pushed again may not be the same bytes.",
             safe="Nothing was pushed. The plan is still pending in the ledger.",
-            command="put the old pipeline file back, run `landonce run {file} --once`, then make the change; "
+            command="put the old pipeline file (or version) back, run `landonce run {file} --once`, then make the change; "
             "or `landonce state accept-change {file}`",
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ from landonce.record.push_ledger import PushLedger
 from landonce.record.pushes import over
 from landonce.run import pushes
 from landonce.run.hands import Hands
+from landonce.run.overdue import watched
 from landonce.run.protocol import Await
 from landonce.run.pushes import LookAtClaims, PushBlocks, Settings
 from landonce.run.rest import write_rest
@@ -39,6 +40,8 @@ class Pushing(Hands):
     workers: Workers
     letters: Letters
     ledger: PushLedger
+    tell: Callable[[str], None] = lambda _: None
+    """Of what a person should know while workers push."""
 
     @property
     def once(self) -> bool:  # type: ignore[override]
@@ -75,10 +78,15 @@ class Pushing(Hands):
 
     def _write(self, effect: PushBlocks, held: LedgerState) -> tuple[BlockResult, ...]:
         def write(indexes: list[int]) -> tuple[BlockResult, ...]:
-            return self.workers.write(self.recipe, [self._task(effect, index, held) for index in indexes])
+            return self._pushed(effect.plan.batch, [self._task(effect, index, held) for index in indexes])
 
         rows = self.ledger.standing(effect.plan.batch).rows
         return write_rest(effect.plan, effect.indexes, rows, write)
+
+    def _pushed(self, batch: int, tasks: Sequence[WrappedTask]) -> tuple[BlockResult, ...]:
+        names = {task.block.number: f"{task.key} ({task.block})" for task in tasks}
+        with watched(self.recipe.ledger, batch, names, self.tell, self.settings.wait / 1000):
+            return self.workers.write(self.recipe, tasks)
 
     def _task(self, effect: PushBlocks, index: int, held: LedgerState) -> WrappedTask:
         block = effect.plan.blocks[index]

@@ -92,6 +92,14 @@ class Dropping(FilePerBlock):
         super().push(replace(block, rows=block.rows.slice(0, block.rows.num_rows - block.rows.num_rows // 100)))
 
 
+class Answering(FilePerBlock):
+    """As a client that hands its response on."""
+
+    def push(self, block: PushedBlock) -> Any:
+        super().push(block)
+        return 200
+
+
 class Smoothing(FilePerBlock):
     """Nothing is the empty string."""
 
@@ -169,6 +177,13 @@ class Trusting(Appending):
     def probe(self, block: PushedBlock) -> bool:
         del block
         return True
+
+
+class Forgetful(Appending):
+    """Says yes, or nothing."""
+
+    def probe(self, block: PushedBlock) -> Any:
+        return True if super().probe(block) else None
 
 
 class OffsetsAlone(Appending):
@@ -252,6 +267,7 @@ BROKEN_WRAPPED: dict[str, Callable[[Path], WrappedSite]] = {
     "a_wrapped_sink_travels_to_the_workers": _files(Rooted),
     "no_secret_is_shown": _files(FilePerBlock, name="files of s3cret-word", secret="s3cret-word"),  # noqa: S106
     "what_was_pushed_is_there": _files(Dropping),
+    "a_push_gives_nothing_back": _files(Answering),
     "values_come_back_as_they_were": _files(Smoothing),
     "blocks_of_a_partition_are_kept_apart": _files(FilePerPartition),
     "partitions_and_topics_are_kept_apart": _files(NamedByOffsets),
@@ -263,6 +279,7 @@ BROKEN_WRAPPED: dict[str, Callable[[Path], WrappedSite]] = {
     "a_probe_finds_what_is_there": _table(Blind),
     "a_probe_does_not_find_what_is_absent": _table(Trusting),
     "a_probe_tells_partitions_and_topics_apart": _table(OffsetsAlone),
+    "a_probe_says_yes_or_no": _table(Forgetful),
     "a_probe_changes_nothing": _table(Mending),
     "a_silent_target_takes_nothing": _files(Swallowing),
     "not_pushed_means_that_nothing_arrived": _table(Spooling),

@@ -195,8 +195,16 @@ def mistakes_of_the_caller_change_nothing(site: LedgerSite) -> None:
     ledger = site.open(PIPELINE)
     state = ledger.create(full_state())
     unordered = replace(state, version=state.version + 1, positions=state.positions[::-1])
-    for wrong in (unordered, replace(state, batch=99), full_state("another")):
-        refused(ValueError, lambda wrong=wrong: ledger.change(state, wrong), "a change that nobody can mean was taken")  # type: ignore[misc]
+    for what, wrong in (
+        ("positions out of order", unordered),
+        ("the version of the state before", replace(state, batch=99)),
+        ("another pipeline", full_state("another")),
+    ):
+        refused(
+            ValueError,
+            lambda wrong=wrong: ledger.change(state, wrong),  # type: ignore[misc]
+            f"a change that nobody can mean was taken ({what}; `record.swap.check_change` refuses it)",
+        )
     refused(ValueError, lambda: ledger.create(full_state("another")), "another pipeline's state was taken")
     assert ledger.load() == state, "a change that was refused left something"
 

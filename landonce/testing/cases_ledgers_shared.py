@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import replace
 
 from landonce.errors import Fenced
-from landonce.record.ledger import Ledger, LedgerState, taken
+from landonce.record.ledger import Ledger, LedgerState, Note, taken
 from landonce.testing.cases_ledgers import check_agreed, check_counted, count
-from landonce.testing.crashing import Lines, crashed, crashes, in_another_process, lines_of, moments
+from landonce.testing.crashing import Lines, Moment, crashed, in_another_process, lines_of, moments
 from landonce.testing.ledger_sites import BARE, LEDGER_CASES, SHARED, LedgerSite
 from landonce.testing.states import (
     PIPELINE,
@@ -70,10 +70,10 @@ def processes_that_count_at_once_lose_nothing(site: LedgerSite) -> None:
 def a_create_that_is_killed_at_any_line_is_whole_or_absent(site: LedgerSite) -> None:
     """A first start that crashed would leave a ledger that no later start can read, or one with a part of its positions."""
     names = _names()
-    for moment in moments(*_creating(site, names())):
+    for moment in moments(*_creating(site, names()), site.moments):
         name = names()
         crashed(*_creating(site, name), moment)
-        seen = site.open(name).load()
+        seen, _ = _read(site, name, moment)
         assert seen is None or seen == full_state(name), f"torn: a part of the state is there (line {moment})"
         assert site.open(name).create(full_state(name)) == full_state(name), (
             f"a later start cannot go on (line {moment})"
@@ -84,11 +84,11 @@ def a_create_that_is_killed_at_any_line_is_whole_or_absent(site: LedgerSite) -> 
 def a_change_that_is_killed_at_any_line_is_whole_or_absent(site: LedgerSite) -> None:
     """A crash would leave the position of some partitions behind, or move it without its note."""
     names = _names()
-    for moment in moments(*_changing(site, names())):
+    for moment in moments(*_changing(site, names()), site.moments):
         name = names()
         before, after = _marching(name)
         crashed(*_changing(site, name), moment)
-        seen, notes = site.open(name).load(), site.open(name).journal()
+        seen, notes = _read(site, name, moment)
         assert seen in (before, after), f"torn: a part of the change is there (line {moment})"
         assert notes == ((note(1),) if seen == after else ()), f"torn: note and change are not together (line {moment})"
 
@@ -97,7 +97,7 @@ def a_change_that_is_killed_at_any_line_is_whole_or_absent(site: LedgerSite) -> 
 def a_driver_that_was_killed_locks_nobody_out(site: LedgerSite) -> None:
     """After a crash no driver could start before a person has cleaned up."""
     site.open(PIPELINE).create(first_state())
-    ledger = site.open(PIPELINE)
+    lines = _lines(site, PIPELINE)
 
     def change() -> None:
         mine = site.open(PIPELINE)
@@ -105,9 +105,10 @@ def a_driver_that_was_killed_locks_nobody_out(site: LedgerSite) -> None:
         assert state is not None
         mine.change(state, taken(state, "dies"))
 
-    for moment in crashes(lines_of(ledger), change):
-        state = site.open(PIPELINE).load()
-        assert state is not None
+    for moment in moments(lines, change, site.moments):
+        crashed(lines, change, moment)
+        state, _ = _read(site, PIPELINE, moment)
+        assert state is not None, f"the state is gone (line {moment})"
         try:
             site.open(PIPELINE).change(state, taken(state, "next"))
         except Exception as error:
@@ -128,6 +129,14 @@ def killed_at_any_time(site: LedgerSite) -> None:
         assert site.open(name).change(seen, advanced(seen)) == advanced(seen)
 
 
+def _read(site: LedgerSite, name: str, moment: Moment) -> tuple[LedgerState | None, tuple[Note, ...]]:
+    """What the next start finds."""
+    try:
+        return site.open(name).load(), site.open(name).journal()
+    except Exception as error:
+        raise AssertionError(f"torn: it cannot be read (line {moment}): {type(error).__name__}: {error}") from error
+
+
 def _names() -> Callable[[], str]:
     made = iter(range(10_000))
     return lambda: f"{PIPELINE}{next(made)}"
@@ -137,8 +146,12 @@ def _named(state: LedgerState, name: str) -> LedgerState:
     return replace(state, pipeline=name)
 
 
+def _lines(site: LedgerSite, name: str) -> Lines:
+    return (*lines_of(site.open(name)), *site.packages)
+
+
 def _creating(site: LedgerSite, name: str) -> tuple[Lines, Callable[[], object]]:
-    return lines_of(site.open(name)), lambda: site.open(name).create(full_state(name))
+    return _lines(site, name), lambda: site.open(name).create(full_state(name))
 
 
 def _marching(name: str) -> tuple[LedgerState, LedgerState]:
@@ -150,7 +163,7 @@ def _marching(name: str) -> tuple[LedgerState, LedgerState]:
 def _changing(site: LedgerSite, name: str) -> tuple[Lines, Callable[[], object]]:
     before, after = _marching(name)
     site.open(name).create(before)
-    return lines_of(site.open(name)), lambda: site.open(name).change(before, after, note(1))
+    return _lines(site, name), lambda: site.open(name).change(before, after, note(1))
 
 
 def _take(ledger: Ledger, name: str, times: int) -> list[int]:

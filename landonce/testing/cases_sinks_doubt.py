@@ -244,7 +244,7 @@ def after_a_crash_at_any_line_a_block_lands_once(site: SinkSite) -> None:
     sink = made(site)
     blocks = _crashed(site, sink)
     for moment, block in blocks.items():
-        fates = (_recovered(sink, block, moment, generation) for generation in (0, 1, 2))
+        fates = (_recovered(sink, block, int(moment), generation) for generation in (0, 1, 2))
         assert Fate.LANDED in fates, f"the block cannot land any more (line {moment})"
     assert held(site) == as_rows(*blocks.values()), "after recovery, rows are missing or there twice"
 
@@ -255,10 +255,11 @@ def _crashed(site: SinkSite, sink: Sink) -> dict[int, pa.Table]:
     lines = lines_of(sink.writer())
     tried = rows(0, 1, 2, 3, partition=1_000_000)
     found = moments(lines, _sending(sink, tried, 1_000_000, target.now() + 60_000), site.moments)
-    blocks = {1_000_000: tried, **{moment: rows(0, 1, 2, 3, partition=moment) for moment in found}}
+    blocks: dict[int, pa.Table] = {1_000_000: tried}
+    blocks |= {moment: rows(0, 1, 2, 3, partition=int(moment)) for moment in found}
     for moment in found:
         deadline = target.now() + _DEADLINE
-        crashed(lines, _sending(sink, blocks[moment], moment, deadline), moment)
+        crashed(lines, _sending(sink, blocks[moment], int(moment), deadline), moment)
     wait_out(target, target.now() + _DEADLINE)
     target.kill()
     return blocks

@@ -18,7 +18,7 @@ from landonce.record.blocks import Claim, Mark
 from landonce.record.in_target import TargetLedger
 from landonce.record.ledger import LedgerState, Position, Totals, prepared, recorded, taken
 from landonce.testing.case import Suite, refused
-from landonce.testing.crashing import crashed, lines_of, moments
+from landonce.testing.crashing import SOME_MOMENTS, crashed, lines_of, moments
 from landonce.testing.sink_sites import TOPIC, Row, as_rows, rows, span
 from landonce.testing.together import in_threads
 from landonce.write.receipt import Fate
@@ -33,7 +33,7 @@ RECEIPT = '{"read":4,"landed":4}'
 class TransactionSite(ABC):
     """One database for one case: an empty table with the columns of `sink_sites.SCHEMA` and coordinates."""
 
-    moments = 24
+    moments = SOME_MOMENTS
     """At how many lines, at most, a crash is tried."""
 
     @abstractmethod

@@ -6,11 +6,13 @@ import time
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+
 from landonce.errors import NotPushed, TargetRefused
 from landonce.record.blocks import Mark
 from landonce.testing.case import refused
-from landonce.testing.crashing import crashed, lines_of, moments
-from landonce.testing.sink_sites import rows
+from landonce.testing.crashing import SOME_MOMENTS, Moment, crashed, lines_of, moments
+from landonce.testing.sink_sites import Row, rows
 from landonce.testing.together import in_threads
 from landonce.testing.wrapped_sites import (
     IDEMPOTENT,
@@ -66,6 +68,14 @@ def what_was_pushed_is_there(site: WrappedSite) -> None:
     table = rows(*range(100))
     push(site, block(table, 0, 100))
     assert held(site) == expected(table), "a block is not there as it was pushed"
+
+
+@case()
+def a_push_gives_nothing_back(site: WrappedSite) -> None:
+    """The first block halts the pipeline: a response may be a refusal, so what `push` gives back is never taken for a yes."""
+    with site.sink().opened() as delivery:
+        said: object = delivery.push(block(rows(0, 1), 0, 2))  # type: ignore[func-returns-value]
+    assert said is None, f"`push` returned {said!r}: it returns nothing once all has landed, and raises otherwise"
 
 
 @case()
@@ -159,6 +169,19 @@ def a_probe_tells_partitions_and_topics_apart(site: WrappedSite) -> None:
 
 
 @case(PROBED)
+def a_probe_says_yes_or_no(site: WrappedSite) -> None:
+    """Anything else halts the pipeline: what forgot its `return` would pass for a no, and deliver twice."""
+    push(site, block(rows(0, 1), 0, 2))
+    for asked in (block(rows(0, 1), 0, 2), block(rows(2, 3), 2, 4)):
+        with site.sink().opened() as delivery:
+            assert delivery.probe is not None
+            said: object = delivery.probe(asked)
+        assert isinstance(said, bool | np.bool_), (
+            f"`probe` returned {said!r}: True or False, or raise what is in the way"
+        )
+
+
+@case(PROBED)
 def a_probe_changes_nothing(site: WrappedSite) -> None:
     """A look would deliver, or take away."""
     push(site, block(rows(0, 1), 0, 2))
@@ -225,15 +248,25 @@ def a_batch_is_pushed_and_recorded(site: WrappedSite) -> None:
 def after_a_crash_at_any_line_a_block_lands_once(site: WrappedSite) -> None:
     """The whole promise. Recovery is landonce's own: takeover, waiting out, and then the same block again or the probe."""
     sink = site.sink()
-    lines = (*lines_of(sink.wrapped), *_STEPS)
-    driven = Driven.of(site.moments + 1)
-    found = moments(lines, lambda: driven.push(sink, site.moments), site.moments)
+    own, whole = (*lines_of(sink.wrapped), *site.packages), site.moments + SOME_MOMENTS
+    driven = Driven.of(whole + 1)
+    found = moments(own, lambda: driven.push(sink, whole), site.moments, also=_STEPS)
     for number, moment in enumerate(found):
-        crashed(lines, lambda number=number: driven.push(sink, number), moment)  # type: ignore[misc]
+        crashed((*own, *_STEPS), lambda number=number: driven.push(sink, number), moment)  # type: ignore[misc]
     time.sleep(0 if sink.idempotent else sink.wait / 1000 + 0.1)
     recovering = driven.taken_over()
-    pushed = [*range(len(found)), site.moments]
+    pushed = [*range(len(found)), whole]
     for number in pushed:
         fate = recovering.land(site.sink(), number).fate
-        assert fate is Fate.LANDED, f"block {number} cannot land any more: {fate}"
-    assert held(site) == expected(*map(four, pushed)), "after recovery, rows are missing or there twice"
+        assert fate is Fate.LANDED, f"a block cannot land any more (killed before {_where(found, number)}): {fate}"
+    wrong = [_where(found, number) for number in pushed if _of(site, number) != expected(four(number))]
+    assert not wrong, f"after recovery, rows are missing or there twice; killed before {'; '.join(wrong)}"
+    assert held(site) == expected(*map(four, pushed)), "rows are there that nobody pushed"
+
+
+def _where(found: tuple[Moment, ...], number: int) -> str:
+    return f"line {found[number]}" if number < len(found) else "nothing: it was pushed to its end"
+
+
+def _of(site: WrappedSite, partition: int) -> list[Row]:
+    return [row for row in held(site) if row.partition == partition]

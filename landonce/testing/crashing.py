@@ -1,32 +1,55 @@
 """Crashes that are real: a process of its own dies by SIGKILL at a chosen line of the plug-in's own Python code.
 
 No `finally` runs, no buffer is flushed, no lock is given back by hand: what the next process finds is what a crash leaves.
-Every line of the plug-in's package that an act passes is a moment to die at; where there are very many, moments are spread
-evenly over them, the first and the last among them.
+Every line of the plug-in's package that an act passes is a moment to die at: when it is passed first, and when it is passed last.
+Where there are more than a site wants to try, moments are spread evenly over them, the first and the last among them.
 """
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
 _FORK = multiprocessing.get_context("fork")
 _SECONDS = 120
-MOST_MOMENTS = 24
-
+MOST_MOMENTS = 200
+"""Of a plug-in's own lines."""
+SOME_MOMENTS = 24
+"""Of landonce's own: its tests have the rest."""
 
 Lines = tuple[str, ...]
 """The packages and modules whose lines count."""
+Place = tuple[str, int]
+"""A line: of a module, by its number."""
+
+
+class Moment(int):
+    """Before the so-manieth line that an act passes; reads as that line's place."""
+
+    where: Place
+
+    @staticmethod
+    def at(number: int, where: Place) -> Moment:
+        moment = Moment(number)
+        moment.where = where
+        return moment
+
+    def __str__(self) -> str:
+        return f"{self.where[1]} of {self.where[0]}"
 
 
 def lines_of(thing: object) -> Lines:
     """The packages whose lines are a plug-in's own: those of its class and of what that inherits from, or of the function."""
+    while isinstance(thing, functools.partial):
+        thing = thing.func
     kinds = (thing,) if hasattr(thing, "__name__") and not isinstance(thing, type) else _kind(thing).__mro__
     modules = {str(each.__module__) for each in kinds} - {"builtins", "abc", "typing", "functools"}
     return tuple(sorted({_package(each) for each in modules}))
@@ -41,15 +64,32 @@ def _package(module: str) -> str:
     return ".".join(module.split(".")[: 2 if module.startswith("landonce.") else 1])
 
 
-def moments(lines: Lines, act: Callable[[], Any], most: int = MOST_MOMENTS) -> tuple[int, ...]:
-    """The lines to die at, by number, found by letting the act run to its end once, in a process of its own."""
+def moments(lines: Lines, act: Callable[[], Any], most: int = MOST_MOMENTS, also: Lines = ()) -> tuple[Moment, ...]:
+    """When to die, by the number of the line that is passed then: found by letting the act run to its end once, in a process
+    of its own. `also`: packages around the plug-in, of which some lines will do."""
     told, tell = _FORK.Pipe(duplex=False)
-    code = _end(_child(lambda: tell.send(_count(lines, act)), tell), tell)
-    count: Any = _heard(told)
-    assert code == 0, f"the act failed by itself: {count}"
-    if count <= most:
-        return tuple(range(count))
-    return tuple(sorted({round(at * (count - 1) / (most - 1)) for at in range(most)}))
+    process = _child(lambda: tell.send(_passed((*lines, *also), act)), tell)
+    tell.close()
+    passed: Any = _heard(told, _SECONDS)
+    code = _end(process, tell)
+    assert code == 0, f"the act failed by itself: {passed}"
+    own = [at for at, (name, _) in enumerate(passed) if _within(name, lines)]
+    assert own, f"no line of {', '.join(lines)} was passed: say in `packages` where the plug-in's own code is"
+    around = sorted(set(range(len(passed))) - set(own))
+    chosen = sorted((*_chosen(passed, own, most), *_chosen(passed, around, SOME_MOMENTS)))
+    return tuple(Moment.at(number, passed[number]) for number in chosen)
+
+
+def _chosen(passed: Sequence[Place], among: Sequence[int], most: int) -> list[int]:
+    """All of them; or else the first and the last time that each line is passed; or else some of these, evenly spread."""
+    if len(among) <= most:
+        return list(among)
+    first = {passed[at]: at for at in reversed(among)}
+    last = {passed[at]: at for at in among}
+    ends = sorted({*first.values(), *last.values()})
+    if len(ends) <= most:
+        return ends
+    return sorted({ends[round(at * (len(ends) - 1) / (most - 1))] for at in range(most)})
 
 
 def crashed(lines: Lines, act: Callable[[], Any], moment: int) -> bool:
@@ -67,13 +107,6 @@ def crashed(lines: Lines, act: Callable[[], Any], moment: int) -> bool:
     return False
 
 
-def crashes(lines: Lines, act: Callable[[], Any], most: int = MOST_MOMENTS) -> Iterator[int]:
-    """Crashes the act at one moment after the other, and yields after each of them."""
-    for moment in moments(lines, act, most):
-        crashed(lines, act, moment)
-        yield moment
-
-
 def in_another_process(act: Callable[[], Any]) -> None:
     """Runs the act to its end, in a process that is gone afterwards."""
     told, tell = _FORK.Pipe(duplex=False)
@@ -82,33 +115,41 @@ def in_another_process(act: Callable[[], Any]) -> None:
 
 
 class _Tracer:
-    """Counts lines, and dies at one of them."""
+    """Notes lines as they are passed, also by threads that start meanwhile, and dies at one of them."""
 
     def __init__(self, lines: Lines, moment: int | None = None) -> None:
-        self._within = lines
+        self._lines = lines
         self._moment = moment
-        self.passed = 0
+        self.passed: list[Place] = []
 
     def __enter__(self) -> _Tracer:
+        threading.settrace(self._enter)
         sys.settrace(self._enter)
         return self
 
     def __exit__(self, *_: object) -> None:
         sys.settrace(None)
+        threading.settrace(None)
 
     def _enter(self, frame: FrameType, event: str, argument: Any) -> Any:
         del event, argument
-        name = str(frame.f_globals.get("__name__", ""))
-        mine = any(f"{name}.".startswith(f"{each}.") for each in self._within) and not name.startswith(_NEVER)
-        return self._line if mine else None
+        return self._line if _within(_name(frame), self._lines) else None
 
     def _line(self, frame: FrameType, event: str, argument: Any) -> Any:
-        del frame, argument
+        del argument
         if event == "line":
-            if self.passed == self._moment:
+            if len(self.passed) == self._moment:
                 os.kill(os.getpid(), signal.SIGKILL)
-            self.passed += 1
+            self.passed.append((_name(frame), frame.f_lineno))
         return self._line
+
+
+def _name(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _within(name: str, lines: Lines) -> bool:
+    return any(f"{name}.".startswith(f"{each}.") for each in lines) and not name.startswith(_NEVER)
 
 
 _NEVER = tuple(
@@ -118,7 +159,7 @@ _NEVER = tuple(
 """The kit's own lines are nobody's steps."""
 
 
-def _count(lines: Lines, act: Callable[[], Any]) -> int:
+def _passed(lines: Lines, act: Callable[[], Any]) -> list[Place]:
     with _Tracer(lines) as tracer:
         act()
     return tracer.passed
@@ -138,10 +179,10 @@ def _child(act: Callable[[], Any], tell: Any) -> Any:
     return process
 
 
-def _heard(told: Any) -> Any:
+def _heard(told: Any, seconds: float = 1.0) -> Any:
     """What the process said before it ended."""
     try:
-        return told.recv() if told.poll(1) else "it said nothing"
+        return told.recv() if told.poll(seconds) else "it said nothing"
     except EOFError:
         return "it said nothing"
 

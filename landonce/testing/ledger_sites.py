@@ -10,6 +10,7 @@ from landonce.record.memory import MemoryLedger, MemoryStore
 from landonce.record.sql import SqlLedger
 from landonce.record.sqlite import SqliteDatabase
 from landonce.testing.case import Need, Suite
+from landonce.testing.crashing import MOST_MOMENTS, SOME_MOMENTS
 
 
 class LedgerSite(ABC):
@@ -20,6 +21,12 @@ class LedgerSite(ABC):
 
     bare = True
     """A plan may be recorded though nobody wrote its blocks. False where the ledger looks at the blocks itself."""
+
+    packages: tuple[str, ...] = ()
+    """Where else the ledger's own code is: packages of yours that its class calls. Crashes are tried there too."""
+
+    moments = MOST_MOMENTS
+    """At how many lines of its own, at most, a crash is tried."""
 
     @abstractmethod
     def open(self, pipeline: str) -> Ledger:
@@ -52,6 +59,8 @@ class InMemory(LedgerSite):
 
 class InSqlite(LedgerSite):
     """An SQLite file, with ledgers of one class."""
+
+    moments = SOME_MOMENTS
 
     def __init__(self, folder: Path, kind: type[SqlLedger] = SqlLedger) -> None:
         self._path = folder / "ledger.db"

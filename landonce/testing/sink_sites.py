@@ -12,6 +12,7 @@ import pyarrow as pa
 from landonce.plan.ranges import Partition, Range
 from landonce.read.ddl import parse_schema
 from landonce.testing.case import Need, Suite
+from landonce.testing.crashing import SOME_MOMENTS
 from landonce.write.settle import Reply
 from landonce.write.sink import BlockWriter, Guarantee, Insert, Sink
 
@@ -38,7 +39,7 @@ class SinkSite(ABC):
 
     secret = ""
     """A word of the sink's description that nobody may read in a log: a password."""
-    moments = 24
+    moments = SOME_MOMENTS
     """At how many lines, at most, a crash is tried."""
 
     @abstractmethod

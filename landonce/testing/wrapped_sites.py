@@ -18,6 +18,7 @@ from landonce.record.ledger import LedgerState, Position, prepared, taken
 from landonce.record.push_ledger import PushLedger, PushPlace
 from landonce.record.pushes import Spot
 from landonce.testing.case import Need, Suite
+from landonce.testing.crashing import MOST_MOMENTS
 from landonce.testing.sink_sites import TOPIC, Row, rows, span
 from landonce.write.receipt import BlockResult, Fate, Receipt
 from landonce.write.wrapped import PushedBlock, WrappedSink
@@ -35,8 +36,10 @@ class WrappedSite(ABC):
 
     secret = ""
     """A word of the sink's settings that nobody may read in a log: a password."""
-    moments = 24
-    """At how many lines, at most, a crash is tried."""
+    packages: tuple[str, ...] = ()
+    """Where else the sink's own code is: packages of yours that its class or function calls. Crashes are tried there too."""
+    moments = MOST_MOMENTS
+    """At how many lines of its own, at most, a crash is tried."""
 
     @abstractmethod
     def sink(self) -> WrappedSink:

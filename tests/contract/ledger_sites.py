@@ -16,6 +16,7 @@ from landonce.record.postgres import PostgresDatabase
 from landonce.record.sql import SqlLedger
 from landonce.record.sqlite import SqliteDatabase
 from landonce.testing import LedgerSite
+from landonce.testing.crashing import SOME_MOMENTS
 
 ATTEMPTS, BACKOFF = 6, 0.02
 COMMIT = "COMMIT"
@@ -29,6 +30,7 @@ BETWEEN_PROCESSES = ("sqlite", "postgres")
 class Site(LedgerSite):
     """One empty store. `kind` may be swapped for a broken ledger: that is how the contract is itself tested."""
 
+    moments = SOME_MOMENTS
     name: str
     kind: type[Ledger]
     database: Callable[[], Database] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from kit_controls import check_fails, check_mostly_sound
 
 from landonce.testing import WRAPPED_CASES, Case, WrappedContract, WrappedSite
 from landonce.testing.broken_wrapped import BROKEN_WRAPPED, FilesSite, TableSite
+from landonce.testing.wrapped_references import FilePerBlock
+from landonce.write.wrapped import PushedBlock
 
 pytestmark = pytest.mark.timeout(300)
 BASICS = (
@@ -36,6 +39,26 @@ class TestProbed(WrappedContract):
 @pytest.mark.parametrize("case", tuple(WRAPPED_CASES), ids=str)
 def test_a_broken_sink_fails_its_case(case: Case[WrappedSite], tmp_path: Path) -> None:
     check_fails(case, BROKEN_WRAPPED[case.name](tmp_path))
+
+
+class NotedFirst(FilePerBlock):
+    """Wrong between two lines, and nowhere else."""
+
+    def push(self, block: PushedBlock) -> None:
+        noted = self.folder / f"{block.key}.noted"
+        if noted.exists():
+            return
+        aside = self.folder / f"{block.key}.aside"
+        aside.write_bytes(block.json_lines())
+        noted.touch()
+        aside.rename(self.folder / f"{block.key}.jsonl")
+
+
+def test_a_crash_between_two_lines_is_tried_and_named(tmp_path: Path) -> None:
+    """landonce passes four times as many lines around a push; the sink's own are tried all the same."""
+    last = inspect.getsourcelines(NotedFirst.push)[1] + 7
+    with pytest.raises(AssertionError, match=f"there twice; killed before line {last} of test_kit_wrapped"):
+        WRAPPED_CASES["after_a_crash_at_any_line_a_block_lands_once"].check(FilesSite(tmp_path, NotedFirst))
 
 
 def test_every_broken_sink_is_for_a_case() -> None:

@@ -9,12 +9,13 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from test_push_ledgers import SPOT, prepared, row_of
 
 import landonce
-from landonce.errors import Fenced, NotPushed, TargetRefused
+from landonce.errors import Fenced, NotPushed, OutcomeUnknown, TargetRefused
 from landonce.plan.ranges import Partition, Range
 from landonce.record import ledger as states
 from landonce.record.blocks import Claim, Mark
@@ -46,7 +47,7 @@ class Target:
         return any(key == block.key for key, _, _ in self.held)
 
 
-def fails(error: Exception) -> Callable[[], object]:
+def fails(error: BaseException) -> Callable[[], object]:
     def fail() -> object:
         raise error
 
@@ -146,6 +147,42 @@ def test_a_probe_that_fails_says_nothing(ledger: PushLedger, state: LedgerState)
     assert (result.fate, row_of(ledger).mark) == (Fate.DOUBTFUL, Mark.CLAIMED)
     assert "the probe failed" in result.why
     assert len(target.held) == 1
+
+
+@pytest.mark.parametrize("answer", [None, "no", 0, []])
+def test_a_probe_that_says_neither_is_not_believed(ledger: PushLedger, state: LedgerState, answer: object) -> None:
+    """A probe that forgot its `return` gives None. Taken for a no, the block would be there twice."""
+    target = Target(then=fails(OSError("no answer")))
+    assert send(ledger, state, strict(target)).fate is Fate.DOUBTFUL
+    an_hour_passes(ledger)
+    result = send(ledger, state, landonce.wrap(target, idempotent=False, probe=lambda _: answer))
+    assert isinstance(result.error, OutcomeUnknown)
+    assert f"`probe` returned {answer!r} for block key" in str(result.error)
+    assert (len(target.held), row_of(ledger).mark) == (1, Mark.CLAIMED)
+    numpy_bool = landonce.wrap(target, idempotent=False, probe=lambda _: np.bool_(True))
+    assert send(ledger, state, numpy_bool).fate is Fate.LANDED
+    assert len(target.held) == 1
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+@pytest.mark.parametrize("answer", [False, "<Response [500]>", 17])
+def test_a_push_that_gives_something_back_has_not_landed(
+    ledger: PushLedger, state: LedgerState, answer: object, idempotent: bool
+) -> None:
+    """`lambda block: requests.post(…)` gives back a response, which may be a refusal: its records would be lost."""
+    result = send(ledger, state, landonce.wrap(lambda _: answer, idempotent=idempotent))
+    assert (result.fate, row_of(ledger).mark) == (Fate.HALTED, Mark.CLAIMED)
+    assert isinstance(result.error, OutcomeUnknown)
+    assert f"`push` returned {answer!r}" in str(result.error)
+    assert "returns nothing once all has landed" in result.error.command
+
+
+def test_a_push_that_leaves_the_process_is_an_unknown_outcome(ledger: PushLedger, state: LedgerState) -> None:
+    """A command-line client as a library: `sys.exit` would take the worker's other blocks along."""
+    target = Target(then=fails(SystemExit(1)))
+    result = send(ledger, state, strict(target))
+    assert (result.fate, row_of(ledger).mark) == (Fate.DOUBTFUL, Mark.CLAIMED)
+    assert "may have arrived: SystemExit: 1" in result.why
 
 
 def test_a_sink_that_cannot_be_opened_has_claimed_nothing(ledger: PushLedger, state: LedgerState) -> None:

@@ -116,9 +116,11 @@ def hours_pass(place: Path | str) -> Iterator[None]:
 
 
 @pytest.fixture
-def site(kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path) -> Site:
+def site(kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path) -> Iterator[Site]:
     shutil.copy(TARGET, tmp_path)
-    return Site(kafka, tmp_path, new_topic(2))
+    yield Site(kafka, tmp_path, new_topic(2))
+    for module in ("wrapped_target", "http_endpoint", "file_per_block"):
+        sys.modules.pop(module, None)
 
 
 def due(*counts: int) -> list[tuple[int, int]]:
@@ -250,6 +252,35 @@ def test_a_plan_in_doubt_is_not_forgotten(
     assert [note["action"] for note in notes] == ["settle"]
 
 
+def test_a_response_is_not_taken_for_a_yes(
+    site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program's own function, as one would write it first. It halts, a person looks and says, and the mended one goes on."""
+    log, answer = str(site.folder / "log"), [200]
+
+    def push(block: landonce.PushedBlock) -> int | None:
+        from pathlib import Path
+
+        with Path(log).open("a") as file:
+            file.write(f"{block.first} {block.rows.num_rows}\n")
+        return answer[0] if answer else None
+
+    def sink() -> landonce.WrappedSink:
+        return landonce.wrap(push, idempotent=False, settles_within=0.5, name="log")
+
+    site.write_file({})
+    site.send(5)
+    with pytest.raises(landonce.errors.OutcomeUnknown, match="`push` returned 200 for block"):
+        site.run(sink())
+    [key] = command(capsys, monkeypatch, "state", "show", site.file, "--json").json["claimed"]
+    settled = command(capsys, monkeypatch, "state", "settle", site.file, "--block", key, "--landed", "--yes")
+    assert settled.code == 0, settled.err
+    answer.clear()
+    site.send(2)
+    assert site.run(sink()).landed == 7
+    assert Path(log).read_text().splitlines() == ["0 5", "5 2"]
+
+
 def test_what_cannot_work_is_said_before_the_start(site: Site) -> None:
     lock = threading.Lock()
     site.write_file({})
@@ -260,7 +291,7 @@ def test_what_cannot_work_is_said_before_the_start(site: Site) -> None:
     with pytest.raises(ConfigError, match="is a file of this machine"):
         site.run(fine)
     site.write_file({})
-    with pytest.raises(ConfigError, match="hand it over"):
+    with pytest.raises(ConfigError, match="A program hands the sink over"):
         site.run()
 
 

@@ -52,15 +52,22 @@ _CLAIMS = (
         "an attempt is over at once",
         "probe: one worker outlives its driver",
         ROWS,
-        "return now > row.claimed_at + wait",
+        "return now > ends(row, wait)",
         "return True",
     ),
     planted(
         "an attempt is over a moment too early",
         "probe: one worker outlives its driver",
         ROWS,
-        "return now > row.claimed_at + wait",
-        "return now >= row.claimed_at + wait",
+        "return now > ends(row, wait)",
+        "return now >= ends(row, wait)",
+    ),
+    planted(
+        "an attempt is over when a later declaration says so",
+        "probe: a sink is declared anew",
+        ROWS,
+        "max(wait, row.wait)",
+        "wait",
     ),
 )  # fmt: skip
 
@@ -165,7 +172,7 @@ _DRIVERS = (
         "a driver without a probe goes on as if it had one",
         "no probe: a driver dies",
         DRIVER,
-        "    if claimed and not driver.settings.can_probe:\n        raise outcome_unknown(driver.state, claimed[0])\n",
+        "    if claimed and not driver.settings.can_probe:\n        raise outcome_unknown(driver.state, *claimed)\n",
         "",
     ),
     planted(

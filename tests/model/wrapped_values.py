@@ -47,6 +47,8 @@ class Scenario(Routed):
     """The target takes a block that it has for what it is."""
     probe: bool = True
     clock: int = 5
+    waits: tuple[int, ...] = (WAIT,)
+    """What the sink of each driver declares; the last one's holds for those that follow."""
 
 
 class Row(NamedTuple):
@@ -59,10 +61,11 @@ class Row(NamedTuple):
     nonce: int
     claimed_at: int
     receipt: int
+    wait: int
 
 
 class Worker(NamedTuple):
-    """A worker with its block. `nonce`: its attempt; `sent`: where its push is."""
+    """A worker with its block. `nonce`: its attempt; `sent`: where its push is; `wait`: what its sink declares."""
 
     heard: int
     job: int
@@ -70,6 +73,7 @@ class Worker(NamedTuple):
     nonce: int
     began: int
     sent: int
+    wait: int
 
 
 class Flight(NamedTuple):

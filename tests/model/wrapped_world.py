@@ -1,8 +1,8 @@
 """The world around the protocol of wrapped sinks: a ledger with a row per block, a target that takes whatever comes, and time.
 
 What decides is production code: the driver's steps, the worker's steps, who may change a block's row, and what becomes of the
-rows when the ledger changes. What is here is only what the sink declares: a push arrives once or not at all, within `WAIT`
-ticks of its claim; where pushing again is harmless, a push may arrive at any time, and again.
+rows when the ledger changes. What is here is only what the sink declares: a push arrives once or not at all, within so many
+ticks of its claim as the sink says; where pushing again is harmless, a push may arrive at any time, and again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .search import Found
 from .transaction_values import Job
 from .transaction_world import LAST, Transactions
 from .values import Violation
-from .wrapped_values import ARRIVED, GONE, KINDS, NOBODY, SENT, UNSENT, WAIT, Flight, Row, Scenario, Sky, Worker
+from .wrapped_values import ARRIVED, GONE, KINDS, NOBODY, SENT, UNSENT, Flight, Row, Scenario, Sky, Worker
 
 Step = tuple[str, Sky | Violation]
 QUIET = (0,) * len(KINDS)
@@ -44,13 +44,12 @@ class Pushes(Transactions):
             yield from self._tick(world)
 
     def _settings(self, number: int, fingerprint: str) -> Any:
-        del number
         return self.core.pushes.Settings(
             sink="sink",
             fingerprint=fingerprint,
             harmless=self.scenario.harmless,
             can_probe=self.scenario.probe and not self.scenario.harmless,
-            wait=WAIT,
+            wait=self._wait(number),
             once=True,
         )
 
@@ -80,7 +79,7 @@ class Pushes(Transactions):
             rows = tuple(row._replace(claim=self.claims.of(told.claim)) for row in rows)
         claim = self.claims.of(self.core.marks_of_blocks.Claim.of(new))
         batch = new.pending.batch if new.pending else 0
-        rows += tuple(Row(batch, number, claim, "BEFORE", 0, 0, -1) for number in told.added)
+        rows += tuple(Row(batch, number, claim, "BEFORE", 0, 0, -1, 0) for number in told.added)
         return world._replace(ledger=self.ledgers.of(new), rows=rows, promised=world.promised or self._promise(new))
 
     def _write(self, world: Sky, agent: Any, effect: Any, who: str) -> Iterator[Step]:
@@ -115,7 +114,11 @@ class Pushes(Transactions):
         used = {each.nonce for each in (*world.rows, *world.flights, *world.workers)}
         used |= {self.states.values[each.pushing].seen for each in world.workers}
         nonce = next(each for each in range(1, len(used) + 2) if each not in used)
-        return self._employ(world, None, Worker(heard, job, self._begun(job), nonce, 0, UNSENT))
+        return self._employ(world, None, Worker(heard, job, self._begun(job), nonce, 0, UNSENT, self._wait(heard)))
+
+    def _wait(self, number: int) -> int:
+        """What the sink of this driver declares."""
+        return self.scenario.waits[min(number, len(self.scenario.waits)) - 1]
 
     def _begun(self, job: int) -> int:
         empty = self.jobs.values[job].rows == 0
@@ -134,7 +137,7 @@ class Pushes(Transactions):
         elif stage is stages.ROW:
             row = self._row(world, job)
             seen = self._push_row(row) if row is not None else None
-            done = seen is not None and self.core.marks_of_pushes.over(seen, world.clock, WAIT)
+            done = seen is not None and self.core.marks_of_pushes.over(seen, world.clock, worker.wait)
             after = push.after_row(state, seen, self.claims.values[job.claim], over=done)
             yield who, self._settle(world, worker, worker, after)
         elif stage is stages.PROBE:
@@ -158,7 +161,7 @@ class Pushes(Transactions):
         won = row is not None and self._holds(row, where)
         if won and row is not None:
             world = self._put(
-                world, row._replace(state="CLAIMED", nonce=worker.nonce, claimed_at=world.clock)
+                world, row._replace(state="CLAIMED", nonce=worker.nonce, claimed_at=world.clock, wait=worker.wait)
             )  # fmt: skip
         after = self.core.push.after_claim(state, won=won)
         return self._settle(world, worker, worker._replace(began=world.clock), after)
@@ -173,7 +176,7 @@ class Pushes(Transactions):
         if worker.sent == UNSENT and world.clock > worker.began and not self.scenario.harmless:
             yield f"{who} is too late to begin", answered(world, outcomes.NOT_PUSHED)
         elif worker.sent == UNSENT:
-            flight = Flight(worker.nonce, job.rows, worker.began + WAIT)
+            flight = Flight(worker.nonce, job.rows, worker.began + worker.wait)
             flying = world._replace(flights=tuple(sorted((*world.flights, flight))))
             yield f"{who} begins", self._employ(flying, worker, worker._replace(sent=SENT))
         elif worker.sent == ARRIVED:
@@ -199,7 +202,7 @@ class Pushes(Transactions):
             where, follows = marks.mine(worker.nonce), lambda of, **_: push.after_release(of)
         won = row is not None and self._holds(row, where)
         if won and row is not None:
-            row = row._replace(nonce=0, claimed_at=0)
+            row = row._replace(nonce=0, claimed_at=0, wait=0)
             released = stage is push.Stage.RELEASE
             world = self._put(
                 world, row._replace(state="BEFORE") if released else row._replace(state="AFTER", receipt=job.receipt)
@@ -259,7 +262,7 @@ class Pushes(Transactions):
         receipt = str(row.receipt) if row.receipt >= 0 else None
         mark = self.core.marks_of_blocks.Mark(row.state)
         claim = self.claims.values[row.claim]
-        return marks.PushRow(row.number, claim, mark, 1, row.nonce, row.claimed_at, receipt)
+        return marks.PushRow(row.number, claim, mark, 1, row.nonce, row.claimed_at, receipt, row.wait)
 
     def _put(self, world: Sky, row: Row) -> Sky:
         rows = (row if (each.batch, each.number) == (row.batch, row.number) else each for each in world.rows)
@@ -284,7 +287,9 @@ class Pushes(Transactions):
             landed = world.landed
             for flight in flights:
                 landed |= flight.rows
-            rows = tuple(row._replace(nonce=row.number + 1 if row.nonce else 0, claimed_at=0) for row in world.rows)
+            rows = tuple(
+                row._replace(nonce=row.number + 1 if row.nonce else 0, claimed_at=0, wait=0) for row in world.rows
+            )
             quiet = world._replace(drivers=(), workers=(), flights=(), left=QUIET, starts=LAST, clock=0)
             rest = quiet._replace(rows=rows, landed=landed)
             yield f"everybody dies, and {how}", rest

@@ -46,8 +46,13 @@ def offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (told / "METADATA").write_text("Metadata-Version: 2.1\nName: offering\nVersion: 1.0\n")
     (told / "entry_points.txt").write_text(
         "[landonce.ledgers]\nsound = offering_ledgers:open_ledger\nnone = offering_ledgers:no_ledger\n"
-        "lost = offering_nowhere:open_ledger\n"
+        "lost = offering_nowhere:open_ledger\nleaving = offering_leaving:open_ledger\ntwice = offering_ledgers:open_ledger\n"
     )
+    (place / "offering_leaving.py").write_text("import sys\nsys.exit(0)\n")
+    other = place / "rival-2.0.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: rival\nVersion: 2.0\n")
+    (other / "entry_points.txt").write_text("[landonce.ledgers]\ntwice = rival_ledgers:open_ledger\n")
     monkeypatch.syspath_prepend(str(place))
 
 
@@ -66,8 +71,14 @@ def test_a_plug_in_is_opened_beside_the_pipeline_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("unknown", "{}", "no plug-in 'unknown'; installed packages offer .*lost, none, sound"),
-        ("lost", "{}", "'lost' cannot be loaded: ModuleNotFoundError: No module named 'offering_nowhere'"),
+        ("unknown", "{}", "no plug-in 'unknown'; installed packages offer .*lost, none, sound, twice"),
+        ("lost", "{}", "'lost' .* cannot be loaded: ModuleNotFoundError: No module named 'offering_nowhere'"),
+        ("leaving", "{}", "'leaving' .* cannot be loaded: SystemExit: 0"),
+        (
+            "twice",
+            "{}",
+            "2 packages offer a plug-in 'twice': offering_ledgers:open_ledger of offering 1.0; rival_l.*rival 2.0",
+        ),
         ("none", "{}", "none gives dict, which is no ledger of pipeline 'clicks'"),
         ("sound", "{colour: blue}", "sound failed: TypeError: .*colour"),
     ],
@@ -87,7 +98,7 @@ def test_a_secret_of_the_options_is_not_shown(tmp_path: Path) -> None:
 
 
 def test_without_any_package_the_error_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("landonce.record.plugged.entry_points", lambda **_: ())
+    monkeypatch.setattr("landonce.plugins.entry_points", lambda **_: ())
     with pytest.raises(ConfigError, match="no installed package offers any"):
         plugged_ledger("folder", {}, "clicks", tmp_path)
 

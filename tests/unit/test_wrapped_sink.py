@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +15,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark import cloudpickle
 
 import landonce
 from landonce.config.load import parse
@@ -20,8 +24,11 @@ from landonce.errors import ConfigError
 from landonce.plan.blocks import Block, Identity
 from landonce.plan.keys import block_key
 from landonce.plan.ranges import Partition, Range
+from landonce.read.ddl import parse_schema
+from landonce.record.push_ledger import PushPlace
 from landonce.write.wrapped.block import pushed_rows
 from landonce.write.wrapped.find import find_sink, need_picklable
+from landonce.write.wrapped.recipe import WrappedRecipe
 
 ROWS = 11
 
@@ -49,6 +56,11 @@ def table() -> pa.Table:
             "fixed": pa.array(some(b"ab"), pa.binary(2)),
             "list": pa.array(some([1, None], []), pa.list_(pa.int64())),
             "inner": pa.array(some({"x": 1}, {"x": None})),
+            "times": pa.array(some([1, None], []), pa.list_(pa.timestamp("us", "UTC"))),
+            "named": pa.array(
+                some([("a", 1)], []), pa.map_(pa.string(), pa.field("value", pa.date32(), nullable=False))
+            ),
+            "word": pa.array(some("a", "b")).dictionary_encode(),
         }
     )
 
@@ -89,6 +101,51 @@ def test_a_block_comes_back_as_it_was() -> None:
     assert lines[0]["text"] is None
 
 
+def test_values_that_python_and_json_lack_come_back_too() -> None:
+    """One that could not be said would fail in the user's function, where nobody knows then whether something arrived."""
+    late = 253402300800000000
+    made = block(
+        pa.table(
+            {
+                "_topic": ["t"] * 3,
+                "real": [float("nan"), float("-inf"), 1.5],
+                "reals": [[float("inf"), 1.0], None, []],
+                "late": pa.array([late, None, 0], pa.timestamp("us", "UTC")),
+                "lates": pa.array([[late], None, []], pa.list_(pa.timestamp("us", "UTC"))),
+                "struct": pa.array([{"at": late}, None, {"at": None}], pa.struct([("at", pa.timestamp("us"))])),
+            }
+        )
+    )
+    lines = [json.loads(line, parse_constant=pytest.fail) for line in made.json_lines().splitlines()]
+    assert [line["real"] for line in lines] == ["NaN", "-Infinity", 1.5]
+    assert lines[0]["reals"] == ["Infinity", 1.0]
+    assert lines[0]["lates"] == [lines[0]["late"]] == ["10000-01-01 00:00:00.000000Z"]
+    assert lines[0]["struct"] == {"at": "10000-01-01 00:00:00.000000"}
+    read = pa.ipc.open_stream(made.ipc()).read_all()
+    assert read.drop(["real"]).equals(made.rows.drop(["real"]))
+    assert read.column("lates").type == made.rows.column("lates").type
+
+
+def test_a_plan_is_not_pushed_by_another_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose bytes may be others, though the rows are the same."""
+    recipe = WrappedRecipe(
+        pipeline="p",
+        consumer=(),
+        source=parse_schema("id BIGINT"),
+        target=parse_schema("id BIGINT"),
+        sink=landonce.wrap(print, idempotent=True),
+        ledger=PushPlace(tmp_path, "p"),
+        dead_letters=tmp_path,
+        max_record_bytes=1,
+        block_bytes=1,
+    )
+    now = recipe.fingerprint()
+    assert recipe.fingerprint() == now
+    assert replace(recipe, block_bytes=2).fingerprint() == now, "the plan says how blocks are cut"
+    monkeypatch.setattr(pa, "__version__", "999")
+    assert recipe.fingerprint() != now
+
+
 def test_a_key_names_a_range_for_ever() -> None:
     one = Identity("p", "lineage", "c", (("t", "id"),))
     ranges = [Range(Partition("t", 0), 0, 5), Range(Partition("t", 0), 0, 6), Range(Partition("t", 1), 0, 5)]
@@ -127,6 +184,19 @@ def test_what_a_sink_declares() -> None:
         assert delivery.probe(block(table()))
 
 
+class Waiting:
+    """Calling any of these runs nothing: every block would count as landed."""
+
+    async def push(self, block: landonce.PushedBlock) -> None: ...
+
+    async def __call__(self, block: landonce.PushedBlock) -> None: ...
+
+    async def coroutine(self) -> None: ...
+
+    def generator(self) -> Iterator[None]:
+        yield
+
+
 @pytest.mark.parametrize(
     ("told", "says"),
     [
@@ -135,6 +205,15 @@ def test_what_a_sink_declares() -> None:
         ({"push": dict, "idempotent": True}, "neither a function"),
         ({"push": print, "idempotent": False, "probe": True}, "`probe` is a function"),
         ({"push": print, "idempotent": False, "settles_within": 0}, "`settles_within` is a number"),
+        ({"push": print, "idempotent": False, "settles_within": float("inf")}, "`settles_within` is a number"),
+        ({"push": print, "idempotent": False, "settles_within": float("nan")}, "`settles_within` is a number"),
+        ({"push": print, "idempotent": False, "settles_within": "60s"}, "`settles_within` is a number"),
+        ({"push": Waiting.coroutine, "idempotent": True}, "`push` is a coroutine or a generator"),
+        ({"push": Waiting.generator, "idempotent": True}, "`push` is a coroutine or a generator"),
+        ({"push": Waiting, "idempotent": True}, "`push` is a coroutine or a generator"),
+        ({"push": Waiting(), "idempotent": True}, "`push` is a coroutine or a generator"),
+        ({"push": Waiting().__call__, "idempotent": True}, "`push` is a coroutine or a generator"),
+        ({"push": print, "idempotent": False, "probe": Waiting.coroutine}, "`probe` is a coroutine or a generator"),
     ],
 )
 def test_what_is_refused(told: dict[str, object], says: str) -> None:
@@ -174,6 +253,73 @@ def test_a_sink_is_found_beside_the_file(tmp_path: Path) -> None:
         sys.modules.pop("own_sinks", None)
 
 
+def test_modules_beside_the_file_travel_together(tmp_path: Path) -> None:
+    """A worker on another machine has none of them: neither the module, nor those beside it that it imports."""
+    place, package = tmp_path / "place", tmp_path / "place" / "beside_package"
+    package.mkdir(parents=True)
+    (place / "beside_helper.py").write_text("def size(block):\n    return len(block)\n")
+    (place / "beside_other.py").write_text("WORD = 'word'\n")
+    (package / "__init__.py").write_text("")
+    (package / "base.py").write_text("class Base:\n    def open(self):\n        self.ready = True\n")
+    (package / "sinks.py").write_text(
+        "import beside_other\nimport landonce\nfrom beside_helper import size\nfrom beside_package.base import Base\n"
+        "class Sink(Base):\n    def push(self, block):\n        print(self.ready, size(block), beside_other.WORD)\n"
+        "sink = landonce.wrap(Sink, idempotent=True)\n"
+    )
+    try:
+        sink = find_sink("beside_package.sinks:sink", {}, place)
+        (tmp_path / "sink").write_bytes(cloudpickle.dumps(sink))
+    finally:
+        for name in [each for each in sys.modules if each.startswith("beside_")]:
+            del sys.modules[name]
+    code = "import pickle, sys\nwith pickle.load(open('sink', 'rb')).opened() as it: it.push('four')\n"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("True 4 word\n", "")
+
+
+def test_a_module_of_another_folder_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    """Two pipelines in one program, each with a `twin_sink.py` of its own: the second would push to the first one's target."""
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "twin_sink.py").write_text(
+            f"import landonce\nsink = landonce.wrap(print, idempotent=True, name='{folder}')\n"
+        )
+    try:
+        for _ in range(2):
+            assert find_sink("twin_sink:sink", {}, tmp_path / "one").name == "one"
+        with pytest.raises(ConfigError, match=r"a module of that name was loaded from .*one/twin_sink.py before"):
+            find_sink("twin_sink:sink", {}, tmp_path / "two")
+    finally:
+        sys.modules.pop("twin_sink", None)
+
+
+def test_a_script_that_leaves_is_named(tmp_path: Path) -> None:
+    """One that ends by `sys.exit` when it is imported, or made, would end landonce without a word."""
+    (tmp_path / "leaving_sink.py").write_text("import sys\nsys.exit(0)\n")
+    (tmp_path / "leaving_later.py").write_text("import sys\ndef make():\n    sys.exit(0)\n")
+    for name, says in (
+        ("leaving_sink:sink", "cannot be imported: SystemExit"),
+        ("leaving_later:make", "failed: SystemExit"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            find_sink(name, {}, tmp_path)
+
+
+def test_two_packages_that_offer_one_name_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which of them gets the records would depend on the order of folders in a path."""
+    for name in ("rival_a", "rival_b"):
+        (tmp_path / f"{name}.py").write_text("import landonce\nsink = landonce.wrap(print, idempotent=True)\n")
+        told = tmp_path / f"{name}-1.0.dist-info"
+        told.mkdir()
+        (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (told / "entry_points.txt").write_text(f"[landonce.sinks]\nrivals = {name}:sink\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(
+        ConfigError, match=r"2 packages offer a plug-in 'rivals': rival_a:sink of rival_a 1.0; rival_b:"
+    ):
+        find_sink("rivals", {}, tmp_path)
+
+
 def test_a_sink_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "plugged_sink.py").write_text(
         "import landonce\ndef make(to):\n    return landonce.wrap(print, idempotent=True, name=to)\n"
@@ -184,7 +330,7 @@ def test_a_sink_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.
     (told / "entry_points.txt").write_text("[landonce.sinks]\nplugged = plugged_sink:make\nbroken = not_there:x\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert find_sink("plugged", {"to": "there"}, Path("/nowhere")).name == "there"
-    with pytest.raises(ConfigError, match="the plug-in 'broken' cannot be loaded"):
+    with pytest.raises(ConfigError, match=r"the plug-in 'broken' \(not_there:x of plugged 1.0\) cannot be loaded"):
         find_sink("broken", {}, Path("/nowhere"))
     with pytest.raises(ConfigError, match=r"installed packages offer .*plugged"):
         find_sink("plugged2", {}, Path("/nowhere"))
@@ -194,13 +340,14 @@ def test_what_a_pipeline_file_says_of_it(tmp_path: Path) -> None:
     """Options are the sink's own business; what looks like a secret is not shown."""
     text = (
         "pipeline: p\nsource: {kafka: {bootstrap_servers: b, topics: [t]}}\n"
-        "sink: {wrapped: {sink: 'm:n', options: {hosts: [a, b], deep: {list: [1], token: hush-hush}, url: 'http://x'}}}\n"
+        "sink: {wrapped: {sink: 'm:n', options: {hosts: [a, b], deep: {list: [1], token: hush-hush}, url: 'http://x', "
+        "replicas: [{password: inner-word}]}}}\n"
     )
     told = parse(text, tmp_path / "p.yaml").sink.wrapped
     assert told is not None
     assert (told.sink, told.folder) == ("m:n", tmp_path)
     assert told.options["hosts"] == ["a", "b"]
-    assert "hush-hush" not in redact("it is hush-hush")
+    assert redact("it is hush-hush and inner-word") == "it is *** and ***"
     assert "hush-hush" not in repr(told)
     with pytest.raises(ConfigError, match="name one sink: clickhouse, iceberg, sql or wrapped"):
         parse(text.replace("{wrapped:", "{sql: {url: 'sqlite:///x', table: t}, wrapped:"), tmp_path / "p.yaml")

@@ -82,13 +82,18 @@ def read_index(place: Path) -> tuple[int, int]:
 
 
 def write_index(place: Path, end: int, size: int) -> None:
-    """Written aside and renamed: readers see the old index or the new one."""
+    """Written aside and renamed: readers see the old index or the new one, also after a power cut."""
     aside = index_of(place).with_suffix(".aside")
     with aside.open("w") as file:
         json.dump({"end": end, "bytes": size}, file)
         file.flush()
         os.fsync(file.fileno())
     os.replace(aside, index_of(place))
+    folder = os.open(place.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def index_of(place: Path) -> Path:

@@ -14,6 +14,7 @@ from landonce.record import operate
 from landonce.record.push_ledger import PushLedger, Verdict
 from landonce.record.pushes import Spot, over
 from landonce.run.pushes import key_of
+from landonce.write.wrapped.sink import HANDED_OVER
 
 _NOTHING = "there is nothing to settle: no plan of a wrapped sink is pending."
 
@@ -38,7 +39,10 @@ def settle(
         ledger, state = parts.ledger, load(parts)
         if not isinstance(ledger, PushLedger) or state.pending is None:
             raise NothingToDo(_NOTHING, safe="Nothing was changed.", command="landonce run {file}")
-        batch, wait = state.pending.batch, parts.wrapped.wait
+        batch = state.pending.batch
+        wait = (
+            0 if parts.sink is HANDED_OVER else parts.wrapped.wait
+        )  # its claims say for themselves how long they last
         blocks = {key_of(state, each): each for each in state.pending.blocks}
         decision, row = operate.settle(
             state, blocks, ledger.standing(batch).rows, block, new_owner(), landed=landed

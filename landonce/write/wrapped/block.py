@@ -6,6 +6,8 @@ Whatever is made of a block's rows here is byte-identical on every retry, howeve
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,13 +50,10 @@ class PushedBlock:
         return bytes(out.getvalue().to_pybytes())
 
     def json_lines(self) -> bytes:
-        """One JSON object per row, UTF-8. Times and decimals are text, bytes are hexadecimal digits."""
+        """One JSON object per row, UTF-8. Times, decimals and numbers that JSON lacks are text, bytes are hexadecimal digits."""
         names = self.rows.column_names
-        columns = [_plain(column) for column in self.rows.columns]
-        lines = (
-            json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False, separators=(",", ":"), default=_text)
-            for row in zip(*columns, strict=True)
-        )
+        columns = [column.cast(_texts(column.type)).to_pylist() for column in self.rows.columns]
+        lines = (_line(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True))
         return "".join(f"{line}\n" for line in lines).encode()
 
 
@@ -70,8 +69,9 @@ def _canonical(array: Any) -> pa.Array:
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
     if isinstance(array, pa.ExtensionArray):
         return pa.ExtensionArray.from_storage(array.type, _canonical(array.storage))
-    if pa.types.is_nested(array.type):
-        return pa.array(array.to_pylist(), array.type)
+    if pa.types.is_nested(array.type) or pa.types.is_dictionary(array.type):
+        plain = array.cast(_retyped(array.type, _number))
+        return pa.array(plain.to_pylist(), plain.type).cast(array.type)
     if pa.types.is_boolean(array.type):
         filled = pc.fill_null(array, False)
         return pa.Array.from_buffers(array.type, len(array), [_bits(array.is_valid()), _bits(filled)])
@@ -91,11 +91,52 @@ def _zero(type_: pa.DataType) -> pa.Scalar:
     return pa.Array.from_buffers(type_, 1, [None, *[zeros] * (type_.num_buffers - 1)])[0]
 
 
-def _plain(column: pa.ChunkedArray) -> list[Any]:
-    if pa.types.is_temporal(column.type) or pa.types.is_decimal(column.type):
-        column = column.cast(pa.string())
-    return list(column.to_pylist())
+def _retyped(type_: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """The same shape with other types in it. Python's own times would not do: they end with the year 9999."""
+    if pa.types.is_struct(type_):
+        return pa.struct([each.with_type(_retyped(each.type, leaf)) for each in type_])
+    if pa.types.is_map(type_):
+        return pa.map_(*(each.with_type(_retyped(each.type, leaf)) for each in (type_.key_field, type_.item_field)))
+    if pa.types.is_list(type_):
+        return pa.list_(type_.value_field.with_type(_retyped(type_.value_type, leaf)))
+    return leaf(type_)
+
+
+def _number(type_: pa.DataType) -> pa.DataType:
+    """What a time is counted in."""
+    if not pa.types.is_temporal(type_):
+        return type_
+    return pa.int32() if type_.bit_width == 32 else pa.int64()
+
+
+def _texts(type_: pa.DataType) -> pa.DataType:
+    return _retyped(type_, _text_type)
+
+
+def _text_type(type_: pa.DataType) -> pa.DataType:
+    return pa.string() if pa.types.is_temporal(type_) or pa.types.is_decimal(type_) else type_
+
+
+def _line(row: dict[str, Any]) -> str:
+    try:
+        return _ENCODER.encode(row)
+    except ValueError:
+        return _ENCODER.encode(_named(row))
+
+
+def _named(value: Any) -> Any:
+    """JSON has no word for numbers that are none: they are text."""
+    if isinstance(value, dict):
+        return {name: _named(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_named(each) for each in value]
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def _text(value: Any) -> str:
     return value.hex() if isinstance(value, bytes) else str(value)
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_text, allow_nan=False)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from landonce.config.secrets import redact
 from landonce.errors import ConfigError, LandonceError
+from landonce.plugins import IMPORT_ENDS, plug_in
 from landonce.write.wrapped.sink import WrappedSink
 
 GROUP = "landonce.sinks"
@@ -21,7 +21,7 @@ _KEY = "sink.wrapped.sink"
 
 def find_sink(name: str, options: Mapping[str, Any], folder: Path) -> WrappedSink:
     """`module:name`, or the name of an entry point. A module may lie beside the pipeline file, in `folder`."""
-    found = _attribute(name, folder) if ":" in name else _plug_in(name)
+    found = _attribute(name, folder) if ":" in name else plug_in(GROUP, name, key=_KEY, instead="write `module:name`")
     if not isinstance(found, WrappedSink):
         found = _made(name, found, options)
     elif options:
@@ -57,7 +57,7 @@ def _made(name: str, factory: Any, options: Mapping[str, Any]) -> Any:
         return factory(**options)
     except LandonceError:
         raise
-    except Exception as error:
+    except IMPORT_ENDS as error:
         raise ConfigError(redact(f"{_KEY}: {name} failed: {type(error).__name__}: {error}")) from None
 
 
@@ -70,32 +70,39 @@ def _attribute(name: str, folder: Path) -> Any:
 
 
 def _module(name: str, folder: Path) -> ModuleType:
-    """One that lies beside the pipeline file goes to the workers by value: it need not be installed there."""
+    """One that lies beside the pipeline file goes to the workers by value, with those beside it that it imports."""
+    before = set(sys.modules)
     sys.path.insert(0, str(folder))
     try:
         module = importlib.import_module(name)
-    except Exception as error:
+    except IMPORT_ENDS as error:
         raise ConfigError(
             redact(f"{_KEY}: {name} cannot be imported: {type(error).__name__}: {error}"),
             command=f"write it as `module:name`, with the module installed or in {folder}",
         ) from None
     finally:
         sys.path.remove(str(folder))
-    if Path(module.__file__ or "/").resolve().is_relative_to(folder.resolve()):
-        _cloudpickle().register_pickle_by_value(module)
+    _refuse_another(module, name, folder)
+    for each in (module, *(sys.modules[new] for new in sorted(set(sys.modules) - before))):
+        if _lies_in(each, folder):
+            _cloudpickle().register_pickle_by_value(each)
     return module
 
 
-def _plug_in(name: str) -> Any:
-    known: dict[str, EntryPoint] = {each.name: each for each in entry_points(group=GROUP)}
-    if name not in known:
-        offered = f"installed packages offer {', '.join(sorted(known))}" if known else "no installed package offers any"
+def _lies_in(module: ModuleType, folder: Path) -> bool:
+    """Beside the pipeline file, and neither installed in an environment that happens to lie there too, nor landonce's own."""
+    path, place = Path(getattr(module, "__file__", None) or "/").resolve(), folder.resolve()
+    if not path.is_relative_to(place) or module.__name__.partition(".")[0] == "landonce":
+        return False
+    return "site-packages" not in path.relative_to(place).parts
+
+
+def _refuse_another(module: ModuleType, name: str, folder: Path) -> None:
+    """A module of the same name that was loaded before, from elsewhere, would push to somebody else's target."""
+    stem = folder.joinpath(*name.split("."))
+    beside = [path for path in (stem.with_suffix(".py"), stem / "__init__.py") if path.exists()]
+    if beside and not any(path.samefile(module.__file__ or "/") for path in beside):
         raise ConfigError(
-            f"{_KEY}: there is no plug-in {name!r}; {offered}.", command="write `module:name`, or install the package"
+            f"{_KEY}: {name} is {beside[0]}, but a module of that name was loaded from {module.__file__} before.",
+            command="give the module a name of its own",
         )
-    try:
-        return known[name].load()
-    except Exception as error:
-        raise ConfigError(
-            redact(f"{_KEY}: the plug-in {name!r} cannot be loaded: {type(error).__name__}: {error}")
-        ) from None

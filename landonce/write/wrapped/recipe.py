@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from landonce.read.schema import Schema
 from landonce.record.blocks import Claim
 from landonce.record.push_ledger import PushPlace
@@ -23,7 +25,7 @@ class WrappedRecipe(AnyRecipe):
     ledger: PushPlace
 
     def _decisive(self) -> tuple[object, ...]:
-        return self.sink.identity, self.source.fingerprint(), self.select, self.where
+        return pa.__version__, self.sink.identity, self.source.fingerprint(), self.select, self.where
 
 
 @dataclass(frozen=True, kw_only=True)

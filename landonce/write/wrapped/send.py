@@ -6,6 +6,7 @@ import uuid
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
 
 from landonce import errors
@@ -21,6 +22,9 @@ from landonce.write.push import Outcome, Pushing, Stage
 from landonce.write.receipt import BlockResult, Fate, Receipt
 from landonce.write.wrapped.block import PushedBlock, pushed_rows
 from landonce.write.wrapped.sink import Delivery, WrappedSink
+
+_RAISED = (Exception, SystemExit)
+"""What a user's function may end with. One that ends the process would take the worker's other blocks along."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ def push_block(sink: WrappedSink, ledger: PushLedger, sending: Sending) -> Block
     with ExitStack() as stack:
         try:
             delivery = stack.enter_context(sink.opened())
-        except Exception as error:
+        except _RAISED as error:
             if isinstance(error, errors.LandonceError) and not isinstance(error, errors.NotPushed):
                 raise
             return BlockResult(sending.index, Fate.DOUBTFUL, why=_words("the sink could not be opened", error))
@@ -101,12 +105,12 @@ class _Attempt:
         return steps.after_found(state, won=ledger.skip(spot, claim, receipt))
 
     def _claimed(self, *, reclaim: bool) -> bool:
-        ledger, sending = self._ledger, self._sending
+        ledger, spot, claim, sink = self._ledger, self._sending.spot, self._sending.claim, self._sink
         self._began = now()
         if reclaim:
-            self._row = ledger.reclaim(sending.spot, sending.claim, self._nonce, self._state.seen)
+            self._row = ledger.reclaim(spot, claim, self._nonce, self._state.seen, wait=sink.wait)
         else:
-            self._row = ledger.claim(sending.spot, sending.claim, self._nonce, harmless=self._sink.idempotent)
+            self._row = ledger.claim(spot, claim, self._nonce, harmless=sink.idempotent, wait=sink.wait)
         return self._row is not None
 
     def _read(self, state: Pushing) -> Pushing:
@@ -118,12 +122,16 @@ class _Attempt:
     def _probe(self, state: Pushing) -> Pushing:
         """A probe that fails says nothing: the driver tries again."""
         try:
-            probe = self._delivery.probe
-            there = probe is not None and bool(probe(self._block()))
-        except Exception as error:
+            there: object = self._delivery.probe(self._block()) if self._delivery.probe is not None else None
+        except _RAISED as error:
             self._why = _words("the probe failed", error)
             return replace(state, fate=Fate.DOUBTFUL)
-        return steps.after_probe(state, there=there)
+        if not isinstance(there, bool | np.bool_):
+            self._error = _no_answer(
+                self._sending, "probe", there, "returns True or False, and raises where it cannot tell"
+            )
+            return replace(state, fate=Fate.DOUBTFUL)
+        return steps.after_probe(state, there=bool(there))
 
     def _push(self) -> Outcome:
         block = self._block()
@@ -131,15 +139,20 @@ class _Attempt:
             self._why = "it was too late after the claim to begin"
             return Outcome.NOT_PUSHED
         try:
-            self._delivery.push(block)
+            said: object = self._delivery.push(block)  # type: ignore[func-returns-value]
         except errors.NotPushed as error:
             self._why = _words("not pushed", error)
             return Outcome.NOT_PUSHED
         except errors.TargetRefused as error:
             self._error = error
             return Outcome.REFUSED
-        except Exception as error:
+        except _RAISED as error:
             self._why = _words("the push failed, and may have arrived", error)
+            return Outcome.UNKNOWN
+        if said is not None:
+            self._error = _no_answer(
+                self._sending, "push", said, "returns nothing once all has landed, and raises otherwise"
+            )
             return Outcome.UNKNOWN
         return Outcome.RETURNED
 
@@ -161,13 +174,24 @@ class _Attempt:
         if state.fate is Fate.LANDED:
             known = Receipt.from_json(state.settled) if state.settled is not None else receipt
             return BlockResult(index, Fate.LANDED, known)
-        if state.fate is Fate.HALTED:
+        if state.fate is Fate.HALTED or self._error is not None:
             return BlockResult(index, Fate.HALTED, error=self._error or _fenced(self._sending))
         return BlockResult(index, Fate.DOUBTFUL, why=self._why)
 
 
-def _words(what: str, error: Exception) -> str:
+def _words(what: str, error: BaseException) -> str:
     return redact(f"{what}: {type(error).__name__}: {error}")[:2000]
+
+
+def _no_answer(sending: Sending, what: str, said: object, rule: str) -> errors.OutcomeUnknown:
+    """Nothing is made of what a user's function was not asked for: a response may well be a refusal."""
+    return errors.OutcomeUnknown(
+        redact(
+            f"`{what}` returned {said!r:.200} for block {sending.key} ({sending.range}): what that means is not known."
+        ),
+        safe="The block was not pushed again, and the position did not move.",
+        command=f"write `{what}` so that it {rule}; then: landonce run {{file}}",
+    )
 
 
 def _fenced(sending: Sending) -> errors.Fenced:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -11,10 +12,11 @@ from landonce.errors import ConfigError
 from landonce.write.sink import Guarantee
 from landonce.write.wrapped.block import PushedBlock
 
-Push = Callable[[PushedBlock], object]
+Push = Callable[[PushedBlock], None]
 Probe = Callable[[PushedBlock], bool]
 _BEGIN_WITHIN = 10.0
 """Seconds: a push that is not begun so soon after its claim is not begun at all."""
+_YEAR = 366 * 24 * 3600
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,10 @@ class WrappedSink:
                     target.close()
 
 
+HANDED_OVER = WrappedSink(None, "the sink that a program hands over", idempotent=False)
+"""Stands for it in commands that read the pipeline file alone. Nothing is pushed with it."""
+
+
 def wrap(
     push: Any,
     *,
@@ -85,7 +91,7 @@ def wrap(
 ) -> WrappedSink:
     """Turns a function or a class into a sink that landonce drives: every block is pushed, and none takes effect twice.
 
-    `push(block)` gets a `PushedBlock`. Returning means that all of it landed. Raising `landonce.NotPushed` means that certainly
+    `push(block)` gets a `PushedBlock`. Returning, and returning nothing, means that all of it landed. Raising `landonce.NotPushed` means that certainly
     nothing of it did, and `landonce.errors.TargetRefused` that it never will; whatever else is raised is an unknown outcome.
     Instead of a function: an object with `push`, or a class without arguments of such objects, optionally with `open`, `close`
     and `probe`.
@@ -104,9 +110,26 @@ def wrap(
         raise ConfigError(f"wrap: {push!r} is neither a function nor something with `push`.")
     if probe is not None and not callable(probe):
         raise ConfigError("wrap: `probe` is a function that takes a block and says whether it is there.")
-    if not settles_within > 0:
-        raise ConfigError("wrap: `settles_within` is a number of seconds above zero.")
-    return WrappedSink(push, name or _name(push), idempotent, probe, float(settles_within))
+    for what, given in (("push", getattr(push, "push", push)), ("probe", probe or getattr(push, "probe", None))):
+        _refuse_deferred(what, given)
+    return WrappedSink(push, name or _name(push), idempotent, probe, _seconds(settles_within))
+
+
+def _refuse_deferred(what: str, given: Any) -> None:
+    """Calling one of these runs nothing of it: every block would count as landed, and none would be."""
+    kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    if any(kind(each) for kind in kinds for each in (given, getattr(given, "__call__", None))):  # noqa: B004
+        raise ConfigError(
+            f"wrap: `{what}` is a coroutine or a generator: calling it runs nothing of it.",
+            command=f"an ordinary function that returns when it is done, such as one that calls asyncio.run({what}_async(block))",
+        )
+
+
+def _seconds(settles_within: Any) -> float:
+    number = isinstance(settles_within, int | float) and not isinstance(settles_within, bool)
+    if not number or not 0 < settles_within <= _YEAR:
+        raise ConfigError("wrap: `settles_within` is a number of seconds above zero, and at most a year.")
+    return float(settles_within)
 
 
 def _name(push: Any) -> str:
