@@ -17,11 +17,12 @@ from landonce.errors import ConfigError
 from landonce.plan.cases import OnRewind
 from landonce.query.examine import fingerprint
 from landonce.query.fit import declared, refuse_misfits
-from landonce.query.hands import Inserting, QueryHands, Transacting
+from landonce.query.hands import BatchHands, Inserting, Transacting
+from landonce.query.lake import committing, table_ledger
 from landonce.query.landing import InsertRecipe, TransactRecipe, fingerprint_of
 from landonce.query.protocol import Settings
 from landonce.query.pushing import Pushing, PushRecipe
-from landonce.query.sinks import ClickHouseTable, Sink, SqlTable
+from landonce.query.sinks import ClickHouseTable, IcebergTable, Sink, SqlTable
 from landonce.read.broker import Broker
 from landonce.record.in_target import TargetLedger
 from landonce.record.ledger import Ledger
@@ -53,7 +54,13 @@ class Told:
 
 
 def check_ledger(sink: Sink, ledger: LedgerTold) -> None:
-    """A database keeps its own ledger; every other sink needs one."""
+    """A table of Iceberg and a database keep their own ledger; every other sink needs one."""
+    if isinstance(sink, IcebergTable):
+        if ledger is not None:
+            raise ConfigError(
+                "ledger: with `landonce.iceberg` the position is kept in the table itself, with its rows."
+            )
+        return
     if isinstance(sink, SqlTable):
         if ledger is not None:
             raise ConfigError(
@@ -70,6 +77,8 @@ def check_ledger(sink: Sink, ledger: LedgerTold) -> None:
 
 def ledger_of(sink: Sink, ledger: LedgerTold, name: str) -> Ledger:
     """Opens it. Nothing is asked yet."""
+    if isinstance(sink, IcebergTable):
+        return table_ledger(sink, name)
     if isinstance(sink, SqlTable):
         return TargetLedger(open_database(sink.named(name).address), name)
     where = _where(ledger)
@@ -107,7 +116,7 @@ def make_driver(told: Told, name: str, frame: DataFrame, plans: tuple[Any, ...],
     )
 
 
-def _hands(told: Told, name: str, frame: DataFrame, ledger: Ledger, settings: Settings, pace: Pace) -> QueryHands:
+def _hands(told: Told, name: str, frame: DataFrame, ledger: Ledger, settings: Settings, pace: Pace) -> BatchHands:
     if isinstance(told.sink, WrappedSink):
         return _pushing(told.sink, name, frame, ledger, settings, pace, told.ledger)
     return _HANDS[type(told.sink)](told.sink, name, frame, ledger, settings, pace)
@@ -163,4 +172,8 @@ def _pushing(
     return Pushing(settings, pace, PushRecipe(sink, PushPlace(place, name)), claims)
 
 
-_HANDS: dict[type, Callable[..., QueryHands]] = {ClickHouseTable: _inserting, SqlTable: _transacting}
+_HANDS: dict[type, Callable[..., BatchHands]] = {
+    ClickHouseTable: _inserting,
+    SqlTable: _transacting,
+    IcebergTable: committing,
+}

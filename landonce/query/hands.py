@@ -34,13 +34,12 @@ _PAUSE = 1.0
 
 
 @dataclass
-class QueryHands(Hands):
-    """What all sinks have in common: the micro-batch in hand, and what is remembered from the one before it."""
+class BatchHands(Hands):
+    """What all sinks have in common: the micro-batch in hand."""
 
     settings: Settings
     pace: Pace
     once: bool = field(default=True, init=False)
-    memory: protocol.Driver | None = field(default=None, init=False)
     _incoming: Incoming | None = field(default=None, init=False)
     _frame: DataFrame | None = field(default=None, init=False)
 
@@ -53,6 +52,21 @@ class QueryHands(Hands):
         if self._incoming is None or self._frame is None:
             raise ValueError("there is no micro-batch in hand")
         return self._incoming, self._frame
+
+    def reads_again(self, incoming: Incoming) -> bool:
+        """Whether the micro-batch is written in several jobs, so that its rows are worth keeping meanwhile."""
+        return any(each.span > self.settings.block_rows for each in incoming.ranges)
+
+    @abstractmethod
+    def close(self) -> None:
+        """Gives connections back."""
+
+
+@dataclass
+class QueryHands(BatchHands):
+    """For sinks with plans that may be pending: what is remembered from the micro-batch before."""
+
+    memory: protocol.Driver | None = field(default=None, init=False)
 
     def begin(self) -> protocol.Next:
         return protocol.begin(self.settings, self.batch[0], self.memory)
@@ -81,10 +95,6 @@ class QueryHands(Hands):
     @abstractmethod
     def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
         """Has the workers write blocks."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Gives connections back."""
 
 
 @dataclass

@@ -8,6 +8,7 @@ from landonce.plan.blocks import Block, Plan
 from landonce.plan.cases import Last, OnRewind, Origin, Phase, decide, resolved
 from landonce.plan.ranges import Partition, Range
 from landonce.query import refusals
+from landonce.record import ledger as states
 from landonce.record.ledger import LedgerState, Position
 
 
@@ -52,6 +53,30 @@ def _judge(incoming: Range, position: Position, origin: Origin, on_rewind: OnRew
         decide(incoming, nothing, origin)
     else:
         resolved(incoming, nothing, landed=False)
+
+
+def bound(state: LedgerState, incoming: Incoming) -> LedgerState:
+    """The ledger once it knows the cluster, the topics, and where partitions begin that are new to it."""
+    known = state.committed()
+    added = {each.partition: each.first for each in incoming.ranges if each.partition not in known}
+    topic_ids = {**dict(state.topic_ids), **dict(incoming.topic_ids)}
+    return states.bound(state, incoming.cluster_id, topic_ids, added)
+
+
+def binds(state: LedgerState, incoming: Incoming) -> bool:
+    """Whether `bound` tells the ledger anything."""
+    new = bound(state, incoming)
+    return (new.positions, new.topic_ids, new.cluster_id) != (state.positions, state.topic_ids, state.cluster_id)
+
+
+def undelivered(state: LedgerState, incoming: Incoming) -> tuple[Range, ...]:
+    """What is new of the micro-batch, in partitions that the ledger knows."""
+    committed = state.committed()
+    return tuple(
+        Range(each.partition, max(each.first, committed[each.partition]), each.end)
+        for each in incoming.ranges
+        if committed[each.partition] < each.end
+    )
 
 
 def again(state: LedgerState, plan: Plan, incoming: Incoming, fingerprint: str, *, can_probe: bool) -> frozenset[int]:

@@ -25,7 +25,7 @@ from landonce.plan.cases import OnRewind
 from landonce.query import refusals
 from landonce.query.assemble import LedgerTold, Told, check_ledger, ledger_of, make_driver
 from landonce.query.examine import examine
-from landonce.query.hands import QueryHands
+from landonce.query.hands import BatchHands
 from landonce.query.judging import Incoming
 from landonce.query.offsets import Span, ranges_of, starting_offsets, topics_of
 from landonce.query.rows import with_coordinates
@@ -58,8 +58,8 @@ def exactly_once(
 ) -> ExactlyOnce:
     """A function for `writeStream.foreachBatch` that lands every record of the query once.
 
-    `sink`: `landonce.clickhouse(…)`, `landonce.sql(…)` or `landonce.wrap(…)`. `ledger`: where the position is kept, `"sqlite:///path"` or a
-    PostgreSQL URL; a database keeps its own. `name`: what the position is kept under; without it, the query's own name.
+    `sink`: `landonce.clickhouse(…)`, `landonce.iceberg(…)`, `landonce.sql(…)` or `landonce.wrap(…)`. `ledger`: where the position is kept,
+    `"sqlite:///path"` or a PostgreSQL URL; an Iceberg table and a database keep their own. `name`: what the position is kept under; without it, the query's own name.
     `on_rewind`: what becomes of ranges that were delivered long ago. `block_rows`: how many offsets of a partition are written
     as one unit. `stall`: for how many seconds something may be away before the query ends with an error.
     """
@@ -70,7 +70,7 @@ def exactly_once(
     if not isinstance(sink, Sink):
         raise errors.ConfigError(
             f"sink: {type(sink).__name__} is not one that a query can be delivered to.",
-            command="landonce.clickhouse(url, table), landonce.sql(url, table), landonce.wrap(push, idempotent=…)",
+            command="landonce.clickhouse(url, table), landonce.iceberg(table), landonce.sql(url, table), landonce.wrap(push, idempotent=…)",
         )
     if on_rewind not in ("drop", "error"):
         raise errors.ConfigError(f"on_rewind: drop or error, not {on_rewind!r}.")
@@ -162,9 +162,9 @@ class ExactlyOnce:
         if not incoming.ranges:
             return
         hands = run.driver.hands
-        if not isinstance(hands, QueryHands):
+        if not isinstance(hands, BatchHands):
             raise TypeError(f"not the hands of a query: {hands!r}")
-        several = any(each.span > self._told.block_rows for each in incoming.ranges)
+        several = hands.reads_again(incoming)
         hands.take(incoming, rows.persist() if several else rows)
         try:
             run.driver.run()

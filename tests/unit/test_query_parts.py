@@ -109,17 +109,27 @@ class TestNames:
         for made in (
             landonce.sql("postgresql://u:s3cret-pw@h/db", "t"),
             landonce.clickhouse("http://u:s3cret-pw@h:8123/db", "t", settings={"a": 1}),
+            landonce.iceberg("db.t", {"type": "rest", "uri": "http://u:s3cret-pw@h:8181", "token": "s3cret-pw"}),
         ):
             assert pickle.loads(pickle.dumps(made)) == made
             assert "s3cret-pw" not in repr(made)
 
     def test_a_relative_file_is_one_of_this_folder(self, in_folder: Path) -> None:
         assert landonce.sql("sqlite:///shop.db", "t").url == f"sqlite:///{in_folder / 'shop.db'}"
+        assert landonce.iceberg("db.t").told.catalog.warehouse == f"file://{in_folder / 'lake'}"
 
     def test_what_cannot_be_is_refused_at_once(self, tmp_path: Path) -> None:
         sql, house = landonce.sql(f"sqlite:///{tmp_path / 'db'}", "t"), landonce.clickhouse("http://h:8123/db", "t")
         with pytest.raises(errors.ConfigError, match="kept in the target database"):
             landonce.exactly_once(sql, "sqlite:///ledger")
+        with pytest.raises(errors.ConfigError, match="kept in the table itself"):
+            landonce.exactly_once(landonce.iceberg("db.t"), "sqlite:///ledger")
+        with pytest.raises(errors.ConfigError, match="'t' needs a namespace"):
+            landonce.iceberg("t")
+        with pytest.raises(errors.ConfigError, match="stands for many"):
+            landonce.iceberg("db.{kind}")
+        with pytest.raises(errors.ConfigError, match="a REST catalog needs a `uri`"):
+            landonce.iceberg("db.t", {"type": "rest"})
         with pytest.raises(errors.ConfigError, match="say where the position is kept"):
             landonce.exactly_once(house)
         with pytest.raises(errors.ConfigError, match="name one, `sqlite` or `postgres`"):
