@@ -6,6 +6,7 @@ tests/chaos.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -115,6 +116,11 @@ def test_nothing_is_lost_or_twice_whatever_becomes_of_the_checkpoint(site: Site,
     site.lose_checkpoint()
     site.produce(10)
     site.run(start=site.once().starting_offsets(site.bootstrap, site.topics))
+    whole(site, lake)
+    site.lose_checkpoint()
+    back = json.dumps({topic: {"0": 3, "1": 12} for topic in site.topics})
+    site.produce(10)
+    site.run(start=back, per_trigger=18)
     whole(site, lake)
 
 
