@@ -27,6 +27,7 @@ from test_query import DiesAt, some_skipped
 import landonce
 from landonce.errors import TargetUnavailable
 from landonce.local import LocalKafka
+from landonce.query.examine import KAFKAS
 from landonce.run.observe import Silent
 from landonce.write.iceberg.commit import Attempt, Place
 
@@ -199,12 +200,34 @@ def test_a_commit_without_an_answer_is_looked_up(
     whole(site, lake)
 
 
+def with_more(frame: DataFrame) -> DataFrame:
+    """All sorts of types, and beside each what it must be."""
+    parsed = frame.selectExpr("*", "from_json(CAST(value AS STRING), 'id BIGINT, word STRING') r")
+    more = ("timestamp AS at", "CAST(timestamp AS BIGINT) AS seconds", "array(r.word) AS words")
+    exact = (
+        "CAST(r.id AS DECIMAL(12, 2)) AS price",
+        "named_struct('number', r.id, 'text', r.word) AS pair",
+        "value AS raw",
+    )
+    return parsed.selectExpr(*KAFKAS, "r.id", "r.word", *more, *exact).where("word <> 'skip'")
+
+
 def test_a_batch_in_many_blocks_is_one_commit_of_partitioned_files(site: Site, lake: Lake) -> None:
-    site.sink = landonce.iceberg(NAME, lake.told, create=True, partition_by="bucket(3, id)")
+    site.sink = landonce.iceberg(NAME, lake.told, create=True, partition_by=("bucket(3, id)", "day(at)"))
     site.block_rows = 7
     site.produce(80, word=some_skipped)
-    site.run()
+    zone = site.spark.conf.get("spark.sql.session.timeZone")
+    site.spark.conf.set("spark.sql.session.timeZone", "Asia/Kathmandu")
+    try:
+        site.run(make=with_more)
+    finally:
+        site.spark.conf.set("spark.sql.session.timeZone", str(zone))
     whole(site, lake)
+    for row in lake.table.scan().to_arrow().to_pylist():
+        assert int(row["at"].timestamp()) == row["seconds"]
+        assert (row["price"], row["words"]) == (row["id"], [row["word"]])
+        assert row["pair"] == {"number": row["id"], "text": row["word"]}
+        assert json.loads(row["raw"]) == {"id": row["id"], "word": row["word"]}
     batches = [each.summary.additional_properties["landonce.batch"] for each in lake.table.snapshots() if each.summary]
     assert batches == ["0", "0", "1"]
     assert len(list(lake.table.scan().plan_files())) > 12

@@ -60,6 +60,12 @@ def written(sink: IcebergTable, *offsets: int) -> Receipt:
     return receipt
 
 
+def test_a_table_that_is_not_there_yet_has_no_position(sink: IcebergTable, tmp_path: Path) -> None:
+    told = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}"}
+    for name in ("db.other", "none.t"):
+        assert table_ledger(landonce.iceberg(name, told), "q").load() is None
+
+
 def test_a_worker_s_files_say_where_they_come_from_and_its_receipt_what_they_hold(sink: IcebergTable) -> None:
     receipt = written(sink, 3, 5, 8)
     ((table, files),) = receipt.files
