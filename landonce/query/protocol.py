@@ -175,7 +175,9 @@ def _start(driver: Driver) -> Next:
 
 def _again(driver: Driver) -> frozenset[int]:
     told = driver.settings
-    return again(driver.state, driver.pending, driver.incoming, told.fingerprint, can_probe=told.can_probe)
+    return again(
+        driver.state, driver.pending, driver.incoming, told.fingerprint, told.on_rewind, can_probe=told.can_probe
+    )
 
 
 def _sort_out(driver: Driver, deadline: int) -> Next:
@@ -213,7 +215,7 @@ def _go_on(driver: Driver) -> Next:
 
 def _bound(driver: Driver) -> LedgerState:
     known = driver.state.committed()
-    added = {each.partition: each.first for each in driver.incoming.ranges if each.partition not in known}
+    added = {partition: at for partition, at in driver.incoming.starts.items() if partition not in known}
     topic_ids = {**dict(driver.state.topic_ids), **dict(driver.incoming.topic_ids)}
     return states.bound(driver.state, driver.incoming.cluster_id, topic_ids, added)
 

@@ -14,5 +14,9 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900
 
 
 def test_the_page_is_true(kafka: LocalKafka, tmp_path: Path) -> None:
-    spark = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    spark = {
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
     assert run_page("query.md", kafka, ("clicks",), tmp_path, **spark) == 5
