@@ -15,7 +15,6 @@ from landonce.config import secrets
 from landonce.config.model import Batch
 from landonce.errors import ConfigError
 from landonce.plan.cases import OnRewind
-from landonce.query.examine import fingerprint
 from landonce.query.fit import declared, refuse_misfits
 from landonce.query.hands import BatchHands, Inserting, Transacting
 from landonce.query.lake import committing, table_ledger
@@ -94,17 +93,15 @@ def _where(ledger: LedgerTold) -> str | Path:
     return Path(where) if isinstance(where, Path) else str(where)
 
 
-def make_driver(told: Told, name: str, frame: DataFrame, plans: tuple[Any, ...], opened: ExitStack) -> Driver:
-    """A driver that is ready for micro-batches: the table is there and fit, and the rows fit into it."""
+def make_driver(told: Told, name: str, frame: DataFrame, opened: ExitStack) -> tuple[Driver, str]:
+    """A driver that is ready for micro-batches, and the sink's fingerprint: the table is there and fit, and the rows fit into it."""
     ledger = ledger_of(told.sink, told.ledger, name)
     opened.callback(ledger.close)
     settings = Settings("", "", told.block_rows, on_rewind=told.on_rewind)
     pace = Pace(Batch(), getattr(told.sink, "deadline", 0.0), frame.sparkSession.sparkContext.defaultParallelism)
     hands = _hands(told, name, frame, ledger, settings, pace)
     opened.callback(hands.close)
-    said = fingerprint(plans, frame, [hands.settings.fingerprint])
-    hands.settings = replace(hands.settings, fingerprint=said)
-    return Driver(
+    driver = Driver(
         pipeline=name,
         topics=(),
         broker=cast(Broker, None),  # which ranges there are, Spark says
@@ -114,6 +111,7 @@ def make_driver(told: Told, name: str, frame: DataFrame, plans: tuple[Any, ...],
         stall=told.stall,
         observer=told.observer,
     )
+    return driver, hands.settings.fingerprint
 
 
 def _hands(told: Told, name: str, frame: DataFrame, ledger: Ledger, settings: Settings, pace: Pace) -> BatchHands:

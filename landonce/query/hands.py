@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from landonce.plan.blocks import Block, Kind, token
 from landonce.plan.ranges import Partition, Range
-from landonce.query import protocol, refusals
+from landonce.query import protocol
 from landonce.query.judging import Incoming
 from landonce.query.landing import InsertRecipe, TransactRecipe, insert, transact
 from landonce.query.protocol import Clock, Found, Resolve, Settings
@@ -120,13 +120,13 @@ class Inserting(QueryHands):
         return look_by_name(self.target, held, floors)
 
     def found(self, effect: Resolve, index: int, held: LedgerState) -> Found:
-        """A block lands whole in a table without partitions of its own, so one row of it is proof enough."""
+        """A block lands whole in a table without partitions of its own, so one row of it is proof enough. Elsewhere it may be there in
+        part, and does not count as landed: the look at the table that follows finds what is there, and that is compared row by row."""
         block = effect.plan.blocks[index]
         writer = self.recipe.sink.writer()
         rows = writer.count(_labelled(block, held))
-        if rows and not (writer.atomic and effect.plan.kind is Kind.DELIVER):
-            raise refusals.in_part(block)
-        return Found(index, bool(rows), Totals(landed=rows))
+        whole = rows > 0 and writer.atomic and effect.plan.kind is Kind.DELIVER
+        return Found(index, whole, Totals(landed=rows) if whole else Totals())
 
     def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
         tasks = [

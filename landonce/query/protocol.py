@@ -175,7 +175,9 @@ def _start(driver: Driver) -> Next:
 
 def _again(driver: Driver) -> frozenset[int]:
     told = driver.settings
-    return again(driver.state, driver.pending, driver.incoming, told.fingerprint, can_probe=told.can_probe)
+    return again(
+        driver.state, driver.pending, driver.incoming, told.fingerprint, told.on_rewind, can_probe=told.can_probe
+    )
 
 
 def _sort_out(driver: Driver, deadline: int) -> Next:

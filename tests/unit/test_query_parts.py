@@ -14,7 +14,7 @@ from landonce import errors
 from landonce.plan.ranges import Partition, Range
 from landonce.query.examine import coordinates_of
 from landonce.query.fit import declared, refuse_misfits
-from landonce.query.offsets import Span, ranges_of, starting_offsets, topics_of
+from landonce.query.offsets import Begun, Span, begun, ranges_of, starting_offsets, topics_of
 from landonce.query.rows import numbers, ordered
 from landonce.read.schema import Field, Schema
 
@@ -29,6 +29,10 @@ class TestOffsets:
     def test_a_range_lies_between_two_entries_and_an_empty_one_is_none(self) -> None:
         found = ranges_of([span({"t": {"0": 3, "1": 5}}, {"t": {"0": 9, "1": 5}}), span({}, {"u": {"7": 2}})])
         assert found == (Range(T, 3, 9), Range(Partition("u", 7), 0, 2))
+
+    def test_all_partitions_are_known_with_where_the_query_began(self) -> None:
+        told = Span('{"t":{"0":3,"1":5}}', '{"t":{"0":9,"1":5,"2":4}}', '{"t":{"0":1,"1":5}}')
+        assert begun([told]) == (Begun(T, 1, 3), Begun(Partition("t", 1), 5, 5), Begun(Partition("t", 2), 0, 0))
 
     def test_a_partition_that_went_back_is_refused(self) -> None:
         with pytest.raises(errors.QueryRefused, match="went back from offset 3 to 2"):
