@@ -61,8 +61,8 @@ def exactly_once(
 
     `sink`: `landonce.clickhouse(…)`, `landonce.iceberg(…)`, `landonce.sql(…)` or `landonce.wrap(…)`. `ledger`: where the position is
     kept, `"sqlite:///path"` or a PostgreSQL URL; an Iceberg table and a database keep their own. `name`: what the position is kept
-    under; without it, the query's own name. `on_rewind`: what becomes of ranges that were delivered long ago. `block_rows`: how many offsets of a partition are written
-    as one unit. `stall`: for how many seconds something may be away before the query ends with an error.
+    under; without it, the query's own name. `on_rewind`: what becomes of ranges that were delivered long ago. `block_rows`: how many
+    offsets of a partition are written as one unit. `stall`: for how many seconds something may be away before the query ends with an error.
     """
     if name is not None:
         _sound(name)
