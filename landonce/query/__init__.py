@@ -4,4 +4,5 @@ sinks       what a query may write to                 protocol   every step of a
 offsets     from the offset log to ranges (pure)      hands      what the steps do outside, for each kind of sink
 running     the running query, as Spark knows it      rows       from a DataFrame to blocks, and the worker's half
 examine     which queries are taken, and why not      once       `exactly_once`, which Spark calls for every micro-batch
+lineage     where the rows' coordinates come from
 """

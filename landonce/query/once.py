@@ -28,6 +28,7 @@ from landonce.query.assemble import LedgerTold, Told, check_ledger, ledger_of, m
 from landonce.query.examine import examine, fingerprint, shape_of
 from landonce.query.hands import QueryHands
 from landonce.query.judging import Incoming
+from landonce.query.lineage import keeps_coordinates
 from landonce.query.offsets import begun, ranges_of, starting_offsets, topics_of
 from landonce.query.rows import with_coordinates
 from landonce.query.running import Admin, RunningQuery, Source, running_query
@@ -96,6 +97,8 @@ class _Run:
     committed: dict[Partition, int]
     """Up to where records are delivered, as far as this run knows."""
     opened: ExitStack
+    batch_shape: list[Any] | None = None
+    """What was done with the rows of the last micro-batch before it came here."""
 
     def incoming(self, batch: int) -> Incoming:
         """What this micro-batch brings. Brokers are asked every time: a topic may be made anew while the query runs."""
@@ -175,17 +178,18 @@ class ExactlyOnce:
             examine(query.plan)
         analyzed = batch._jdf.queryExecution().analyzed()
         examine(analyzed, query.plan)
-        rows = with_coordinates(batch)
+        rows, shape = with_coordinates(batch), shape_of(analyzed)
+        if self._run is None or self._run.batch_shape != shape:
+            keeps_coordinates(query.plan, analyzed, batch.columns)
         run = self._entered(query, rows)
+        run.batch_shape = shape
         incoming = run.incoming(batch_id)
         if not incoming.ranges:
             return
         hands = run.driver.hands
         if not isinstance(hands, QueryHands):
             raise TypeError(f"not the hands of a query: {hands!r}")
-        hands.settings = replace(
-            hands.settings, fingerprint=fingerprint([run.shape, shape_of(analyzed)], rows, run.sink)
-        )
+        hands.settings = replace(hands.settings, fingerprint=fingerprint([run.shape, shape], rows, run.sink))
         several = any(each.span > self._told.block_rows for each in incoming.ranges)
         hands.take(incoming, rows.persist() if several else rows)
         try:
