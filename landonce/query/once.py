@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Literal
+from weakref import WeakValueDictionary
 
 from pyspark.sql import DataFrame
 
@@ -24,7 +25,7 @@ from landonce.config.secrets import redact
 from landonce.plan.cases import OnRewind
 from landonce.plan.ranges import Partition
 from landonce.query import refusals
-from landonce.query.assemble import LedgerTold, Told, check_ledger, ledger_of, make_driver
+from landonce.query.assemble import LedgerTold, Told, check_ledger, ledger_of, make_driver, place_of
 from landonce.query.examine import examine, fingerprint, shape_of
 from landonce.query.hands import QueryHands
 from landonce.query.judging import Incoming
@@ -125,8 +126,12 @@ class _Run:
         return again
 
 
+_kept: WeakValueDictionary[tuple[str, str, str], ExactlyOnce] = WeakValueDictionary()
+"""Who keeps a position in a ledger under a name, in one start of a query."""
+
+
 class ExactlyOnce:
-    """Called by Spark with every micro-batch. One object serves one query at a time."""
+    """Called by Spark with every micro-batch. One object serves one query at a time. A copy begins anew."""
 
     def __init__(self, told: Told, name: str | None) -> None:
         self._told, self._name = told, name
@@ -134,6 +139,9 @@ class ExactlyOnce:
         self._over: dict[str, Callable[[], errors.LandonceError]] = {}
         """Starts of the query that may not go on, and what they hear."""
         self._turn = threading.Lock()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (ExactlyOnce, (self._told, self._name))
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         with self._turn:
@@ -210,12 +218,15 @@ class ExactlyOnce:
         if self._run is None:
             sources = query.sources()
             name = _sound(self._name or query.name)
+            if _kept.setdefault((query.run, name, place_of(self._told)), self) is not self:
+                raise refusals.same_name(name)
             with ExitStack() as opened:
                 admins = tuple(Admin(query.jvm, source.client) for source in sources)
                 for admin in admins:
                     opened.callback(admin.close)
                 driver, sink = make_driver(self._told, name, rows, opened)
-                shape, all_ = shape_of(query.plan), opened.pop_all()
+                shape = [shape_of(query.plan), [source.client.get("isolation.level") for source in sources]]
+                all_ = opened.pop_all()
                 self._run = _Run(query, sources, admins, shape, yields, driver, sink, _committed(driver), all_)
         return self._run
 

@@ -112,6 +112,22 @@ def in_table(folder: Path, question: str) -> list[Any]:
         return connection.execute(question).fetchall()
 
 
+def test_two_sinks_under_one_name_are_refused(open_site: Open, tmp_path: Path) -> None:
+    """Otherwise the second would get nothing, and nobody would say so."""
+    site = open_site("sqlite")
+    site.produce(6)
+    first = site.once()
+    second = landonce.exactly_once(landonce.sql(f"sqlite:///{tmp_path / 'target.db'}", "others", create=True), name="q")
+
+    def deliver(batch: DataFrame, number: int) -> None:
+        first(batch, number)
+        second(batch, number)
+
+    with pytest.raises(StreamingQueryException, match="keep their position under one name, 'q'"):
+        site.run(deliver)
+    site.exact()
+
+
 def test_several_sources_and_partitions_that_appear_later(open_site: Open) -> None:
     site = open_site("sqlite", topics=2)
     one, two = site.topics
@@ -199,15 +215,17 @@ def test_rows_that_the_query_did_not_make_are_refused(open_site: Open) -> None:
     assert not (site.folder / "target.db").exists()
 
 
-def test_rows_outside_of_their_batch_stop_it_before_anything_is_written(open_site: Open) -> None:
+@pytest.mark.parametrize("number", ["1002", "null"])
+def test_rows_outside_of_their_batch_stop_it_before_anything_is_written(open_site: Open, number: str) -> None:
     """If the rest of a block landed, the query that was mended after that would find it there, and go on without the row."""
 
     def astray(frame: DataFrame) -> DataFrame:
-        return plain(frame).selectExpr("topic", "partition", "offset + IF(id = 4, 1000, 0) AS offset", "id", "word")
+        offset = f"IF(id = 4, {number}, offset) AS offset"
+        return plain(frame).selectExpr("topic", "partition", offset, "id", "word")
 
     site = open_site("sqlite")
     site.produce(20)
-    with pytest.raises(StreamingQueryException, match='"_offset":1002} lies outside of the ranges'):
+    with pytest.raises(StreamingQueryException, match=f'"_offset":{number}}} lies outside of the ranges'):
         site.run(make=astray)
     assert site.ask() == []
     site.run()
