@@ -86,6 +86,13 @@ def ledger_of(sink: Sink, ledger: LedgerTold, name: str) -> Ledger:
     return PushPlace(where, name).open() if isinstance(sink, WrappedSink) else open_ledger(where, name)
 
 
+def place_of(told: Told) -> str:
+    """Where the position is kept, as it was named."""
+    if isinstance(told.sink, IcebergTable):
+        return f"{told.sink.table} in {told.sink.told.catalog.properties()}"
+    return told.sink.url if isinstance(told.sink, SqlTable) else str(_where(told.ledger))
+
+
 def _where(ledger: LedgerTold) -> str | Path:
     where = next(iter(ledger.values())) if isinstance(ledger, Mapping) else ledger
     if where is None:

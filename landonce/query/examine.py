@@ -45,11 +45,11 @@ _ROW_WISE = {
     "WithCTE",
     "CTERelationDef",
 }
-_KAFKA = "StreamingDataSourceV2ScanRelation"
+KAFKA_SCAN = "StreamingDataSourceV2ScanRelation"
 _BATCH = "LogicalRDD"
 _NAME = "CTERelationRef"
 """Stands for a `WITH`, which is looked at where it is defined."""
-_LEAVES = {_KAFKA, _BATCH, _NAME}
+_LEAVES = {KAFKA_SCAN, _BATCH, _NAME}
 _WHY = {
     "Aggregate": "it aggregates (groupBy, distinct, count, …), so its rows have no coordinates of their own",
     "Distinct": "it aggregates (distinct), so its rows have no coordinates of their own",
@@ -76,10 +76,13 @@ def examine(plan: Any, query: Any = None) -> None:
 
     `query`: where the plan is that of a micro-batch, the query that made the batch.
     """
-    for node in _walk(plan):
+    nodes = list(_walk(plan))
+    batches = _batches(nodes, query) if query is not None else set()
+    for node in nodes:
         name = node.nodeName()
         if not node.children().size():
-            if name != _NAME and not (_is_batch(node, query) if query is not None else name == _KAFKA):
+            known = _rows_of(node) in batches if name == _BATCH else name == KAFKA_SCAN and query is None
+            if not known and name != _NAME:
                 raise _other_leaf(node)
             continue
         if name not in _ROW_WISE:
@@ -87,13 +90,18 @@ def examine(plan: Any, query: Any = None) -> None:
         _deterministic(node)
 
 
-def _is_batch(leaf: Any, query: Any) -> bool:
-    """Whether these are the rows that the query made, and not some that came from elsewhere."""
-    return leaf.nodeName() == _BATCH and _ids(leaf) == _ids(query)
+def _batches(nodes: Iterable[Any], query: Any) -> set[int]:
+    """The rows that the query made, which have its columns; Spark gives them new ones where they stand in a plan twice."""
+    columns = _ids(query)
+    return {_rows_of(node) for node in nodes if node.nodeName() == _BATCH and _ids(node) == columns}
+
+
+def _rows_of(leaf: Any) -> int:
+    return int(leaf.rdd().id())
 
 
 def _ids(plan: Any) -> list[int]:
-    return [each.exprId().id() for each in _each(plan.output())]
+    return [int(each.exprId().id()) for each in _each(plan.output())]
 
 
 def _deterministic(node: Any) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Literal
+from weakref import WeakValueDictionary
 
 from pyspark.sql import DataFrame
 
@@ -24,10 +25,11 @@ from landonce.config.secrets import redact
 from landonce.plan.cases import OnRewind
 from landonce.plan.ranges import Partition
 from landonce.query import refusals
-from landonce.query.assemble import LedgerTold, Told, check_ledger, ledger_of, make_driver
+from landonce.query.assemble import LedgerTold, Told, check_ledger, ledger_of, make_driver, place_of
 from landonce.query.examine import examine, fingerprint, shape_of
 from landonce.query.hands import BatchHands
 from landonce.query.judging import Incoming
+from landonce.query.lineage import keeps_coordinates
 from landonce.query.offsets import begun, ranges_of, starting_offsets, topics_of
 from landonce.query.rows import with_coordinates
 from landonce.query.running import Admin, RunningQuery, Source, running_query
@@ -96,6 +98,8 @@ class _Run:
     committed: dict[Partition, int]
     """Up to where records are delivered, as far as this run knows."""
     opened: ExitStack
+    batch_shape: list[Any] | None = None
+    """What was done with the rows of the last micro-batch before it came here."""
 
     def incoming(self, batch: int) -> Incoming:
         """What this micro-batch brings. Brokers are asked every time: a topic may be made anew while the query runs."""
@@ -122,8 +126,12 @@ class _Run:
         return again
 
 
+_kept: WeakValueDictionary[tuple[str, str, str], ExactlyOnce] = WeakValueDictionary()
+"""Who keeps a position in a ledger under a name, in one start of a query."""
+
+
 class ExactlyOnce:
-    """Called by Spark with every micro-batch. One object serves one query at a time."""
+    """Called by Spark with every micro-batch. One object serves one query at a time. A copy begins anew."""
 
     def __init__(self, told: Told, name: str | None) -> None:
         self._told, self._name = told, name
@@ -131,6 +139,9 @@ class ExactlyOnce:
         self._over: dict[str, Callable[[], errors.LandonceError]] = {}
         """Starts of the query that may not go on, and what they hear."""
         self._turn = threading.Lock()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (ExactlyOnce, (self._told, self._name))
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         with self._turn:
@@ -175,17 +186,18 @@ class ExactlyOnce:
             examine(query.plan)
         analyzed = batch._jdf.queryExecution().analyzed()
         examine(analyzed, query.plan)
-        rows = with_coordinates(batch)
+        rows, shape = with_coordinates(batch), shape_of(analyzed)
+        if self._run is None or self._run.batch_shape != shape:
+            keeps_coordinates(query.plan, analyzed, batch.columns)
         run = self._entered(query, rows)
+        run.batch_shape = shape
         incoming = run.incoming(batch_id)
         if not incoming.ranges:
             return
         hands = run.driver.hands
         if not isinstance(hands, BatchHands):
             raise TypeError(f"not the hands of a query: {hands!r}")
-        hands.settings = replace(
-            hands.settings, fingerprint=fingerprint([run.shape, shape_of(analyzed)], rows, run.sink)
-        )
+        hands.settings = replace(hands.settings, fingerprint=fingerprint([run.shape, shape], rows, run.sink))
         several = hands.reads_again(incoming)
         hands.take(incoming, rows.persist() if several else rows)
         try:
@@ -206,12 +218,15 @@ class ExactlyOnce:
         if self._run is None:
             sources = query.sources()
             name = _sound(self._name or query.name)
+            if _kept.setdefault((query.run, name, place_of(self._told)), self) is not self:
+                raise refusals.same_name(name)
             with ExitStack() as opened:
                 admins = tuple(Admin(query.jvm, source.client) for source in sources)
                 for admin in admins:
                     opened.callback(admin.close)
                 driver, sink = make_driver(self._told, name, rows, opened)
-                shape, all_ = shape_of(query.plan), opened.pop_all()
+                shape = [shape_of(query.plan), [source.client.get("isolation.level") for source in sources]]
+                all_ = opened.pop_all()
                 self._run = _Run(query, sources, admins, shape, yields, driver, sink, _committed(driver), all_)
         return self._run
 

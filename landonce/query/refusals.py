@@ -103,6 +103,13 @@ def taken_over() -> errors.Fenced:
     )
 
 
+def same_name(name: str) -> errors.QueryRefused:
+    return query(
+        f"two `exactly_once` of it keep their position under one name, {name!r}, so what the first delivers the second would drop",
+        'exactly_once(…, name="…"), another one for each',
+    )
+
+
 def went_wrong() -> errors.QueryRefused:
     return errors.QueryRefused(
         "an earlier batch of this start of the query ended with an error, and something caught it: going on would skip that batch.",

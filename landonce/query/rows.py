@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
-from landonce.plan.ranges import Range
+from landonce.plan.ranges import Partition, Range
 from landonce.query import refusals
 from landonce.query.examine import coordinates_of
 from landonce.run.finders import forget_zips
@@ -72,11 +72,18 @@ def write(
 
 def _block_of(tasks: Sequence[Any], ranges: Sequence[Range]) -> Column:
     """The index of a row's task; nothing where it is delivered already or comes later."""
-    chosen: Any = sql
+    asked: dict[Partition, list[tuple[Range, int]]] = {}
     for at, task in enumerate(tasks):
-        chosen = chosen.when(_inside(task.block.ranges[0]), sql.lit(at))
-    inside: Column = chosen.when(_any_of(ranges), sql.lit(None).cast("int")).otherwise(_refused())
-    return inside
+        asked.setdefault(task.block.ranges[0].partition, []).append((task.block.ranges[0], at))
+    chosen: Any = sql
+    for each in ranges:
+        inside: Any = sql
+        for block, at in asked.get(each.partition, ()):
+            inside = inside.when(_inside(block), sql.lit(at))
+        inside = inside.when(_inside(each), sql.lit(None).cast("int")).otherwise(_refused())
+        chosen = chosen.when(_of(each.partition), inside)
+    found: Column = chosen.otherwise(_refused())
+    return found
 
 
 def _refused() -> Column:
@@ -84,21 +91,12 @@ def _refused() -> Column:
     return sql.raise_error(sql.concat(sql.lit(STRAY), told)).cast("int")
 
 
+def _of(partition: Partition) -> Column:
+    return (sql.col("_partition") == partition.number) & (sql.col("_topic") == partition.topic)
+
+
 def _inside(each: Range) -> Column:
-    topic, number, offset = (sql.col(name) for name in COORDINATES)
-    return (
-        (topic == each.partition.topic)
-        & (number == each.partition.number)
-        & (offset >= sql.lit(each.first))
-        & (offset < sql.lit(each.end))
-    )
-
-
-def _any_of(ranges: Sequence[Range]) -> Column:
-    found = sql.lit(False)
-    for each in ranges:
-        found = found | _inside(each)
-    return found
+    return (sql.col("_offset") >= sql.lit(each.first)) & (sql.col("_offset") < sql.lit(each.end))
 
 
 def _place(count: int) -> Column:

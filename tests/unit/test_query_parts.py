@@ -118,6 +118,12 @@ class TestNames:
             assert pickle.loads(pickle.dumps(made)) == made
             assert "s3cret-pw" not in repr(made)
 
+    def test_a_copy_of_the_function_begins_anew_and_spark_connect_is_refused(self, tmp_path: Path) -> None:
+        once = landonce.exactly_once(landonce.sql(f"sqlite:///{tmp_path / 'db'}", "t"), name="q")
+        copied = pickle.loads(pickle.dumps(once))
+        with pytest.raises(errors.QueryRefused, match="Spark Connect"):
+            copied(object(), 0)
+
     def test_a_relative_file_is_one_of_this_folder(self, in_folder: Path) -> None:
         assert landonce.sql("sqlite:///shop.db", "t").url == f"sqlite:///{in_folder / 'shop.db'}"
         assert landonce.iceberg("db.t").told.catalog.warehouse == f"file://{in_folder / 'lake'}"
