@@ -142,7 +142,16 @@ class Committing(BatchHands):
     def _write(self, effect: WriteFiles, held: LedgerState) -> tuple[BlockResult, ...]:
         plan = effect.plan
         tasks = [
-            FileTask(index, plan.batch, held.epoch, "", plan.blocks[index], plan.kind, floors=(), labels=held.labels)
+            FileTask(
+                index=index,
+                batch=plan.batch,
+                epoch=held.epoch,
+                plan="",
+                block=plan.blocks[index],
+                kind=plan.kind,
+                floors=(),
+                labels=held.labels,
+            )
             for index in effect.indexes
         ]
         incoming, frame = self.batch

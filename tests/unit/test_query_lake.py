@@ -52,7 +52,8 @@ def written(sink: IcebergTable, *offsets: int) -> Receipt:
     """A block of the rows with these offsets, as a worker writes it."""
     table = opened(sink)
     recipe = LakeRecipe("q", TableShape.of(table), schema_for(table, coordinates=True))
-    task = FileTask(0, 7, 3, "", Block((Range(P, 0, 100),), "db.t", number=2), Kind.DELIVER, floors=())
+    block = Block((Range(P, 0, 100),), "db.t", number=2)
+    task = FileTask(index=0, batch=7, epoch=3, plan="", block=block, kind=Kind.DELIVER, floors=())
     count = len(offsets)
     columns = [["t"] * count, [0] * count, list(offsets), [10 * at for at in offsets]]
     receipt = write_block(recipe, task, pa.table(columns, schema=YIELDS)).receipt
