@@ -142,6 +142,7 @@ def test_a_query_into_clickhouse_is_killed_and_lands_everything_once(in_clickhou
     killed(in_clickhouse, "send.after+1", "record.before", LOST, "resolve.after")
 
 
+@pytest.mark.long
 def test_a_query_into_iceberg_is_killed_and_lands_everything_once(in_iceberg: Query) -> None:
     """Before a commit, and after one that nobody heard of."""
     killed(in_iceberg, "commit.before+1", LOST, "attempt.after+1")

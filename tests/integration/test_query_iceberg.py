@@ -167,7 +167,7 @@ class Meanwhile(Silent):
             self._happens()
 
 
-@pytest.mark.parametrize("step", ["write", "commit"])
+@pytest.mark.parametrize("step", [pytest.param("write", marks=pytest.mark.long), "commit"])
 def test_of_two_queries_at_once_the_first_cannot_commit_any_more(site: Site, lake: Lake, step: str) -> None:
     site.produce(10)
     other = replace(site, folder=site.folder / "other")
@@ -179,7 +179,7 @@ def test_of_two_queries_at_once_the_first_cannot_commit_any_more(site: Site, lak
     whole(site, lake)
 
 
-@pytest.mark.parametrize("sent", [True, False], ids=["committed", "absent"])
+@pytest.mark.parametrize("sent", [True, pytest.param(False, marks=pytest.mark.long)], ids=["committed", "absent"])
 def test_a_commit_without_an_answer_is_looked_up(
     site: Site, lake: Lake, sent: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,6 +246,7 @@ def test_a_table_that_was_rolled_back_gets_what_was_removed(site: Site, lake: La
     whole(site, lake)
 
 
+@pytest.mark.long
 def test_columns_that_others_change_are_taken_up_or_refused(site: Site, lake: Lake) -> None:
     query = (
         plain(site.stream()).writeStream.foreachBatch(site.once()).option("checkpointLocation", str(site.checkpoint))
