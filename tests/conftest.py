@@ -6,6 +6,7 @@ your own `LocalKafka` in `tmp_path` for that) and keeps to topics and tables of 
 """
 
 import itertools
+import os
 import shutil
 import sys
 import tempfile
@@ -15,11 +16,21 @@ from pathlib import Path
 import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from open_folder import open_folder
 
 from landonce.local import LocalClickHouse, LocalKafka, LocalRestCatalog
 from landonce.local.postgres import LocalPostgres
 
 _numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def leftovers() -> Iterator[None]:
+    """What Spark's JVMs put aside goes with the session: one that is killed cannot clear it."""
+    folder = tempfile.mkdtemp(prefix="landonce-test-java-")
+    os.environ["SPARK_SUBMIT_OPTS"] = f"-Djava.io.tmpdir={folder}"
+    yield
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -61,14 +72,9 @@ def rest_catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRest
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[LocalPostgres]:
-    """A module's own. Not in a folder of pytest's: the server of a root's tests runs as another user, who has to get in."""
-    folder = Path(tempfile.mkdtemp(prefix="landonce-test-"))
-    folder.chmod(0o755)
-    try:
-        with LocalPostgres(folder / "postgres", fsync=False) as server:
-            yield server
-    finally:
-        shutil.rmtree(folder)
+    """A module's own."""
+    with open_folder() as folder, LocalPostgres(folder / "postgres", fsync=False) as server:
+        yield server
 
 
 @pytest.fixture

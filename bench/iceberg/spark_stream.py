@@ -11,10 +11,8 @@ from pyspark.sql import functions as sql
 from bench.iceberg.tables import Lake
 from bench.topic import SCHEMA, TOPIC
 from landonce.config.model import Spark
-from landonce.local.jars import spark_jars
+from landonce.local.jars import SPARK_KAFKA, spark_jars
 from landonce.run.session import open_session as open_landonce_session
-
-_KAFKA = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
 
 
 def open_session(lake: Lake) -> SparkSession:
@@ -22,7 +20,7 @@ def open_session(lake: Lake) -> SparkSession:
     extra = {
         **lake.spec.spark_conf(),
         "spark.jars": ",".join(map(str, spark_jars())),
-        "spark.jars.packages": _KAFKA,
+        "spark.jars.packages": SPARK_KAFKA,
         "spark.driver.memory": "3g",
     }
     return open_landonce_session("bench", Spark(), extra=extra)

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 from landonce.check import common
 from landonce.check.found import Look, World
-from landonce.read.infer import infer
 from landonce.read.source import SourceView, Start
 from landonce.record.ledger import LedgerState
-from landonce.run.assemble import Parts, clickhouse_of, declared_schema, make_recipe
+from landonce.run.assemble import Parts, clickhouse_of, make_recipe
 from landonce.write.clickhouse import Creation, create_statement
 from landonce.write.clickhouse.connection import connect
 from landonce.write.sink import Finding, Level, Target, look_by_name
@@ -27,23 +26,12 @@ def looks(parts: Parts, target: Target, world: World) -> tuple[Look, ...]:
 
 
 def _table(parts: Parts, target: Target, world: World) -> Iterator[Finding]:
-    world.table = target.exists()
-    if world.table:
-        findings = target.check()
-        world.fit = not any(each.level is Level.REFUSED for each in findings)
-        yield from findings
-    elif clickhouse_of(parts.config).create:
-        yield from _to_be_created(parts, world)
-    else:
-        yield Finding(
-            Level.REFUSED,
-            f"ClickHouse has no table {parts.clickhouse.table_name}, or the user may not see it",
-            "create it, or say `create: true` in {file} and let landonce do it",
-        )
+    making = _to_be_created(parts, world) if clickhouse_of(parts.config).create else None
+    findings = target.check() if target.exists() else None
+    yield from common.table(world, findings, parts.clickhouse.table_name, making)
 
 
 def _to_be_created(parts: Parts, world: World) -> Iterator[Finding]:
-    """What a start would create; nothing is."""
     sink, told = parts.clickhouse, clickhouse_of(parts.config)
     if not connect(sink.access).granted(f"CREATE TABLE ON {sink.table_name.sql}"):
         user = sink.access.address.user
@@ -52,26 +40,15 @@ def _to_be_created(parts: Parts, world: World) -> Iterator[Finding]:
             f"user {user} may not create {sink.table_name}",
             f"GRANT CREATE TABLE ON {sink.table_name.sql} TO {user}, or create the table yourself",
         )
-    schema = declared_schema(parts.config)
-    if schema is None and world.source is not None:
-        schema = infer(world.source, parts.consumer)
-    if schema is None:
-        yield Finding(Level.WARNING, "the table is not there yet; it is created at the first start, from a sample")
-        return
     creation = Creation(
         order_by=told.order_by or "", partition_by=told.partition_by or "", coordinates=told.coordinates
     )
-    statement = create_statement(sink.table_name, schema, creation)
-    yield Finding(Level.OK, f"the table is not there yet; the first start creates it:\n{statement}")
+    yield from common.to_be_created(parts, world, lambda schema: create_statement(sink.table_name, schema, creation))
 
 
 def _records(parts: Parts, target: Target, world: World) -> Iterator[Finding]:
-    if not world.table:
-        return
-    recipe = make_recipe(parts, target)
-    world.recipe = recipe
-    yield common.decoded(recipe.source, recipe.max_record_bytes)
-    common.same_fingerprint(world)
+    if world.table:
+        yield from common.records(world, make_recipe(parts, target))
 
 
 def _position(parts: Parts, target: Target, world: World) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyspark
 
@@ -10,13 +10,13 @@ from landonce.check.found import World, nearest, writable
 from landonce.check.retention import Retention
 from landonce.errors import PlanChanged
 from landonce.read.decode import JsonDecoder
+from landonce.read.infer import infer
 from landonce.read.schema import Schema
 from landonce.read.source import SourceView, Start, available, bind
 from landonce.record.ledger import LedgerState, bound
-from landonce.run.assemble import Parts
+from landonce.run.assemble import Parts, declared_schema
 from landonce.run.session import is_remote, need_java
-from landonce.write.iceberg.recipe import FileRecipe
-from landonce.write.recipe import Recipe
+from landonce.write.recipe import AnyRecipe, Recipe
 from landonce.write.sink import Finding, Level
 from landonce.write.sql.recipe import SqlRecipe
 
@@ -45,10 +45,15 @@ def outside_ledger(parts: Parts, world: World) -> Iterator[Finding]:
         world.ledger = True
         yield from writable(path.parent, f"none yet: the first run makes {path}", f"mkdir -p {path.parent}")
         return
+    yield from entries(parts, world)
+
+
+def entries(parts: Parts, world: World, place: str = "") -> Iterator[Finding]:
+    """What the ledger says of this pipeline."""
     world.state = parts.ledger.load()
     world.ledger = True
     if world.state is None:
-        yield Finding(Level.OK, "answers, and has no entry for this pipeline yet")
+        yield Finding(Level.OK, f"{place}answers, and has no entry for this pipeline yet")
         return
     yield entry(world.state)
     if world.state.pending is not None:
@@ -61,6 +66,44 @@ def outside_ledger(parts: Parts, world: World) -> Iterator[Finding]:
 
 def entry(state: LedgerState) -> Finding:
     return Finding(Level.OK, f"epoch {state.epoch}, batch {state.batch}, {state.totals.read} records so far")
+
+
+def table(
+    world: World, findings: tuple[Finding, ...] | None, name: object, making: Iterator[Finding] | None
+) -> Iterator[Finding]:
+    """The one table of a pipeline: what was found in it, or, where there is none, what a start would make."""
+    world.table = findings is not None
+    if findings is not None:
+        world.fit = not any(each.level is Level.REFUSED for each in findings)
+        yield from findings
+    else:
+        yield from making or missing(name)
+
+
+def missing(name: object) -> Iterator[Finding]:
+    yield Finding(
+        Level.REFUSED,
+        f"there is no table {name}, or the user may not see it",
+        "create it, or say `create: true` in {file} and let landonce do it",
+    )
+
+
+def to_be_created(parts: Parts, world: World, statement: Callable[[Schema], str]) -> Iterator[Finding]:
+    """What a start would create, of the declared fields or of those of a sample; nothing is."""
+    schema = declared_schema(parts.config)
+    if schema is None and world.source is not None:
+        schema = infer(world.source, parts.consumer)
+    if schema is None:
+        yield Finding(Level.WARNING, "the table is not there yet; it is created at the first start, from a sample")
+    else:
+        yield Finding(Level.OK, f"the table is not there yet; the first start creates it:\n{statement(schema)}")
+
+
+def records(world: World, recipe: Recipe | SqlRecipe) -> Iterator[Finding]:
+    """What becomes of records, where there is one table."""
+    world.recipe = recipe
+    yield decoded(recipe.source, recipe.max_record_bytes)
+    same_fingerprint(world)
 
 
 def decoded(schema: Schema, max_record_bytes: int, into: str = "") -> Finding:
@@ -130,20 +173,13 @@ def spark(parts: Parts, world: World, *, start: bool) -> Iterator[Finding]:
     yield from _examined(parts, world.recipe)
 
 
-def _examined(parts: Parts, recipe: Recipe | FileRecipe | SqlRecipe) -> Iterator[Finding]:
-    from pyspark.sql import SparkSession
-
+def _examined(parts: Parts, recipe: AnyRecipe) -> Iterator[Finding]:
     from landonce.run import transform
-    from landonce.run.session import open_session
+    from landonce.run.session import open_session, session_if_needed
 
-    borrowed = SparkSession.getActiveSession()
-    session = open_session(parts.config.pipeline, parts.config.spark)
-    try:
-        transform.examine(session, recipe)
+    with session_if_needed(lambda: open_session(parts.config.pipeline, parts.config.spark)) as session:
+        transform.examine(session(), recipe)
         yield Finding(Level.OK, "select and where are row-wise and deterministic, and fit the table")
-    finally:
-        if borrowed is None:
-            session.stop()
 
 
 def dead_letters(parts: Parts) -> Iterator[Finding]:

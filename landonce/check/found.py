@@ -11,11 +11,9 @@ from landonce.check.promise import Promise
 from landonce.errors import LandonceError
 from landonce.read.source import SourceView
 from landonce.record.ledger import LedgerState
-from landonce.write.iceberg.recipe import FileRecipe
 from landonce.write.iceberg.survey import Seen
-from landonce.write.recipe import Recipe
+from landonce.write.recipe import AnyRecipe
 from landonce.write.sink import Finding, Level
-from landonce.write.sql.recipe import SqlRecipe
 
 Look = tuple[str, Callable[[], Iterator[Finding]]]
 """A section's name, and what looks."""
@@ -50,7 +48,7 @@ class World:
     state: LedgerState | None = None
     ledger: bool = False
     """The ledger was asked; `state` is None if it has no entry."""
-    recipe: Recipe | FileRecipe | SqlRecipe | None = None
+    recipe: AnyRecipe | None = None
     table: bool = False
     """The one table of ClickHouse, or of an SQL database, is there."""
     fit: bool = False

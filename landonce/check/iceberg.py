@@ -11,8 +11,6 @@ from landonce.check.creation import creation_text
 from landonce.check.found import Look, World, nearest, writable
 from landonce.check.iceberg_position import position
 from landonce.check.iceberg_table import table_findings
-from landonce.read.infer import infer
-from landonce.read.schema import Schema
 from landonce.run.assemble import Parts, declared_schema
 from landonce.run.assemble_iceberg import file_recipe
 from landonce.write.iceberg.catalog import telling
@@ -101,29 +99,9 @@ def _table(parts: Parts, world: World, name: str) -> Iterator[Finding]:
         if sink.told.evolve:
             yield Finding(Level.OK, "columns are added and widened as records ask for it")
     elif sink.told.create:
-        yield from _to_be_created(parts, world, sql_name)
+        yield from common.to_be_created(parts, world, partial(creation_text, sink.told, sql_name))
     else:
-        yield Finding(
-            Level.REFUSED,
-            f"the catalog has no table {name}, or the user may not see it",
-            "create it, or say `create: true` in {file} and let landonce do it",
-        )
-
-
-def _to_be_created(parts: Parts, world: World, sql_name: str) -> Iterator[Finding]:
-    schema = _first_schema(parts, world)
-    if schema is None:
-        yield Finding(Level.WARNING, "is not there yet; it is created at the first start, from a sample")
-        return
-    text = creation_text(parts.iceberg.told, sql_name, schema)
-    yield Finding(Level.OK, f"is not there yet; the first start creates it:\n{text}")
-
-
-def _first_schema(parts: Parts, world: World) -> Schema | None:
-    declared = declared_schema(parts.config)
-    if declared is not None or world.source is None:
-        return declared
-    return infer(world.source, parts.consumer)
+        yield from common.missing(name)
 
 
 def _template(parts: Parts, world: World) -> Iterator[Finding]:

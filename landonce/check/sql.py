@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 from landonce.check import common
 from landonce.check.found import Look, World
-from landonce.read.infer import infer
+from landonce.read.schema import Schema
 from landonce.run.assemble import Parts, declared_schema
 from landonce.run.assemble_sql import flat_sample, sql_of, sql_recipe
-from landonce.run.transacting import look_by_name
-from landonce.write.sink import Finding, Level
+from landonce.write.sink import Finding, Level, look_by_name
 from landonce.write.sql.table import SqlTable
 
 
@@ -29,51 +28,21 @@ def _ledger(parts: Parts, table: SqlTable, world: World) -> Iterator[Finding]:
         world.ledger = True
         yield Finding(Level.OK, f"none yet: the first run makes {table.database.place}")
         return
-    world.state = parts.ledger.load()
-    world.ledger = True
-    if world.state is None:
-        yield Finding(Level.OK, f"{table.database.place} answers, and has no entry for this pipeline yet")
-        return
-    yield common.entry(world.state)
-    if world.state.pending is not None:
-        yield Finding(
-            Level.WARNING,
-            f"batch {world.state.pending.batch} is pending: a driver is at work, or ended before it was done",
-            "nothing to change: the next start settles it first",
-        )
+    yield from common.entries(parts, world, f"{table.database.place} ")
 
 
 def _table(parts: Parts, table: SqlTable, world: World) -> Iterator[Finding]:
-    world.table = table.exists()
-    if world.table:
-        findings = table.check()
-        world.fit = not any(each.level is Level.REFUSED for each in findings)
-        yield from findings
-    elif sql_of(parts).create:
-        schema = declared_schema(parts.config)
-        if schema is None and world.source is not None:
-            schema = flat_sample(infer(world.source, parts.consumer))
-        if schema is None:
-            yield Finding(Level.WARNING, "the table is not there yet; it is created at the first start, from a sample")
-        else:
-            yield Finding(
-                Level.OK, f"the table is not there yet; the first start creates it:\n{table.creation(schema)}"
-            )
-    else:
-        yield Finding(
-            Level.REFUSED,
-            f"there is no table {parts.sql.table}, or the user may not see it",
-            "create it, or say `create: true` in {file} and let landonce do it",
-        )
+    def statement(schema: Schema) -> str:
+        return table.creation(schema if declared_schema(parts.config) is not None else flat_sample(schema))
+
+    making = common.to_be_created(parts, world, statement) if sql_of(parts).create else None
+    findings = table.check() if table.exists() else None
+    yield from common.table(world, findings, parts.sql.table, making)
 
 
 def _records(parts: Parts, table: SqlTable, world: World) -> Iterator[Finding]:
-    if not world.table:
-        return
-    recipe = sql_recipe(parts, table)
-    world.recipe = recipe
-    yield common.decoded(recipe.source, recipe.max_record_bytes)
-    common.same_fingerprint(world)
+    if world.table:
+        yield from common.records(world, sql_recipe(parts, table))
 
 
 def _position(parts: Parts, table: SqlTable, world: World) -> Iterator[Finding]:

@@ -85,10 +85,6 @@ class LocalClickHouse(LocalServer):
     def url_for(self, user: LocalUser) -> str:
         return f"http://{quote(user.name)}:{quote(user.password, safe='')}@{LOOPBACK}:{self.http_port}/default"
 
-    def __enter__(self) -> "LocalClickHouse":
-        super().__enter__()
-        return self
-
     def ask(self, query: str, *, timeout: float = 10.0) -> str:
         """The answer to one query as tab-separated text; for the server's own checks and small tests."""
         login = base64.b64encode(f"{self.user}:{self._password}".encode()).decode()

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from landonce.errors import LocalStackError
 from landonce.local.jars import ICEBERG_CONNECT, class_path
-from landonce.local.jvm import HADOOP_AND_LOGS, java_command, java_environment, properties, write_log4j
+from landonce.local.jvm import HADOOP_AND_LOGS, java_command, java_environment, prepare_java, properties
 from landonce.local.ports import LOOPBACK
 from landonce.local.server import LocalServer
 
@@ -96,10 +96,6 @@ class LocalConnect(LocalServer):
         """The consumer group that holds the sink's position in its topics."""
         return f"connect-{self.connector}"
 
-    def __enter__(self) -> "LocalConnect":
-        super().__enter__()
-        return self
-
     def worker_config(self) -> dict[str, str]:
         return {
             "bootstrap.servers": self.bootstrap_servers,
@@ -155,7 +151,7 @@ class LocalConnect(LocalServer):
     def _prepare(self) -> None:
         (self.folder / "worker.properties").write_text(properties(self.worker_config()))
         (self.folder / "sink.properties").write_text(properties(self.sink_config()))
-        write_log4j(self.folder, {"org.apache.kafka.clients": "ERROR"})
+        prepare_java(self.folder, {"org.apache.kafka.clients": "ERROR"})
         self._make_control_topic()
 
     def _make_control_topic(self) -> None:
@@ -171,7 +167,7 @@ class LocalConnect(LocalServer):
     def _command(self) -> Sequence[str]:
         jars = class_path(ICEBERG_CONNECT, from_pyspark=HADOOP_AND_LOGS)
         main = "org.apache.kafka.connect.cli.ConnectStandalone"
-        return java_command(jars, f"-Xmx{self._heap}", main, "worker.properties", "sink.properties")
+        return java_command(self.folder, jars, f"-Xmx{self._heap}", main, "worker.properties", "sink.properties")
 
     def _environment(self) -> Mapping[str, str]:
         return java_environment()

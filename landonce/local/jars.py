@@ -22,6 +22,8 @@ from landonce.java import java
 
 KAFKA_VERSION = "4.1.1"
 ICEBERG_VERSION = "1.11.0"
+SPARK_KAFKA = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
+"""Spark's own Kafka source, as queries name it in `spark.jars.packages`."""
 
 Say = Callable[[str], None]
 

@@ -1,6 +1,7 @@
 """How the local servers that run on Java are started: one Java, quiet logs, nothing from the caller's class path."""
 
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -26,8 +27,11 @@ appender.console.layout.pattern = %d %p %m (%c)%n
 """
 
 
-def write_log4j(folder: Path, levels: Mapping[str, str]) -> None:
-    """Warnings and worse go to the console, and what `levels` says of single loggers."""
+def prepare_java(folder: Path, levels: Mapping[str, str]) -> None:
+    """Warnings and worse go to the console, and what `levels` says of single loggers. What Java puts aside goes into the
+    folder, and is cleared here: a server that is killed cannot do so."""
+    shutil.rmtree(_temporary(folder), ignore_errors=True)
+    _temporary(folder).mkdir()
     loggers = (
         f"logger.{number}.name = {name}\nlogger.{number}.level = {level}\n"
         for number, (name, level) in enumerate(levels.items())
@@ -35,10 +39,14 @@ def write_log4j(folder: Path, levels: Mapping[str, str]) -> None:
     (folder / "log4j2.properties").write_text(_LOG4J + "".join(loggers))
 
 
-def java_command(class_path: str, *arguments: str) -> list[str]:
-    """To be run in the folder that `write_log4j` wrote to."""
+def java_command(folder: Path, class_path: str, *arguments: str) -> list[str]:
+    """To be run in the folder, once it is prepared."""
     options = ["-XX:-UsePerfData", "-Djava.awt.headless=true", "-Dlog4j2.configurationFile=log4j2.properties"]
-    return [need_java(), *options, "-cp", class_path, *arguments]
+    return [need_java(), *options, f"-Djava.io.tmpdir={_temporary(folder)}", "-cp", class_path, *arguments]
+
+
+def _temporary(folder: Path) -> Path:
+    return folder / "tmp"
 
 
 def java_environment() -> dict[str, str]:

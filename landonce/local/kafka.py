@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from landonce.errors import LocalStackError
 from landonce.local.jars import KAFKA, class_path
-from landonce.local.jvm import java_command, java_environment, properties, write_log4j
+from landonce.local.jvm import java_command, java_environment, prepare_java, properties
 from landonce.local.ports import LOOPBACK, is_open
 from landonce.local.server import LocalServer
 
@@ -54,10 +54,6 @@ class LocalKafka(LocalServer):
     def cluster_id(self) -> str:
         return (self.folder / "cluster-id").read_text().strip()
 
-    def __enter__(self) -> "LocalKafka":
-        super().__enter__()
-        return self
-
     def config(self) -> dict[str, str]:
         """The broker's configuration, `extra_config` last."""
         controller = f"{LOOPBACK}:{self._port('controller')}"
@@ -93,7 +89,7 @@ class LocalKafka(LocalServer):
 
     def _prepare(self) -> None:
         (self.folder / "server.properties").write_text(properties(self.config()))
-        write_log4j(self.folder, {"org.apache.kafka.clients.NetworkClient": "ERROR"})
+        prepare_java(self.folder, {"org.apache.kafka.clients.NetworkClient": "ERROR"})
         if not (self.folder / "data" / "meta.properties").exists():
             self._format()
 
@@ -105,13 +101,15 @@ class LocalKafka(LocalServer):
         cluster_id = cluster_id.replace("-", "A")
         (self.folder / "cluster-id").write_text(cluster_id + "\n")
         arguments = ["format", "--cluster-id", cluster_id, "--config", "server.properties"]
-        command = java_command(class_path(KAFKA), "-XX:TieredStopAtLevel=1", "kafka.tools.StorageTool", *arguments)
+        command = java_command(
+            self.folder, class_path(KAFKA), "-XX:TieredStopAtLevel=1", "kafka.tools.StorageTool", *arguments
+        )
         done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise LocalStackError(f"Kafka could not format {self.folder}: {(done.stderr or done.stdout).strip()}")
 
     def _command(self) -> Sequence[str]:
-        return java_command(class_path(KAFKA), f"-Xmx{self._heap}", "kafka.Kafka", "server.properties")
+        return java_command(self.folder, class_path(KAFKA), f"-Xmx{self._heap}", "kafka.Kafka", "server.properties")
 
     def _environment(self) -> Mapping[str, str]:
         return java_environment()

@@ -7,60 +7,41 @@ the user who starts it. It is not for production.
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from landonce.errors import LocalStackError
+from landonce.local.database import DATABASE, USER, LocalDatabase
 from landonce.local.ports import LOOPBACK
-from landonce.local.server import LocalServer
 
-_USER = "landonce"
-_DATABASE = "landonce"
 _SYSTEM_TABLES = ("mysql_system_tables.sql", "mysql_performance_tables.sql", "mysql_system_tables_data.sql")
 _SBIN = "/usr/sbin:/usr/local/sbin"
 
 
-class LocalMariaDB(LocalServer):
+class LocalMariaDB(LocalDatabase):
     """One server. The same folder means the same data, port and password."""
 
     name = "MariaDB"
-    port_names = ("sql",)
-
-    def __init__(self, folder: Path, *, port: int | None = None, die_with_parent: bool = True) -> None:
-        super().__init__(folder, ports={"sql": port}, die_with_parent=die_with_parent)
-
-    @property
-    def port(self) -> int:
-        return self._port("sql")
-
-    @property
-    def password(self) -> str:
-        return self._password_file.read_text().strip()
+    made = "mysql"
 
     @property
     def url(self) -> str:
         """For SQLAlchemy, with user and password: for clients, not for logs."""
-        return self.url_of(_DATABASE)
+        return self.url_of(DATABASE)
 
     def url_of(self, database: str) -> str:
-        return f"mariadb+pymysql://{_USER}:{self.password}@{LOOPBACK}:{self.port}/{database}"
+        return f"mariadb+pymysql://{USER}:{self.password}@{LOOPBACK}:{self.port}/{database}"
 
-    def __enter__(self) -> LocalMariaDB:
-        super().__enter__()
-        return self
-
-    def connect(self, database: str = _DATABASE) -> Any:
+    def connect(self, database: str = DATABASE) -> Any:
         """A connection of PyMySQL's."""
         import pymysql
 
         return pymysql.connect(
             host=LOOPBACK,
             port=self.port,
-            user=_USER,
+            user=USER,
             password=self.password,
             database=database,
             connect_timeout=5,
@@ -69,21 +50,27 @@ class LocalMariaDB(LocalServer):
 
     # What LocalServer asks.
 
-    def _prepare(self) -> None:
-        if (self._data / "mysql").exists():
-            return
-        self._password_file.touch(mode=0o600)
-        self._password_file.write_text(secrets.token_hex(16))
+    def _init_data(self) -> None:
+        """As `mariadb-install-db` does it, which needs a program of another package that need not be there."""
         self._setup_file.touch(mode=0o600)
         self._setup_file.write_text(
-            f"CREATE DATABASE IF NOT EXISTS {_DATABASE} CHARACTER SET utf8mb4;\n"
-            f"CREATE USER IF NOT EXISTS '{_USER}'@'%' IDENTIFIED BY '{self.password}';\n"
-            f"GRANT ALL ON *.* TO '{_USER}'@'%';\n"
+            f"CREATE DATABASE IF NOT EXISTS {DATABASE} CHARACTER SET utf8mb4;\n"
+            f"CREATE USER IF NOT EXISTS '{USER}'@'%' IDENTIFIED BY '{self.password}';\n"
+            f"GRANT ALL ON *.* TO '{USER}'@'%';\n"
             "ALTER USER 'root'@'localhost' ACCOUNT LOCK;\n"
         )
-        shutil.rmtree(self._data, ignore_errors=True)  # what an interrupted start left
-        self._data.mkdir(mode=0o700)
-        self._init_data()
+        scripts = [(_messages() / name).read_text() for name in _SYSTEM_TABLES]
+        command = [
+            str(_binary("mariadbd")),
+            "--no-defaults",
+            "--bootstrap",
+            f"--datadir={self._data}",
+            f"--lc-messages-dir={_messages()}",
+            "--log-warnings=0",
+            *_as_root(),
+        ]
+        told = "CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket = NULL;\n" + "\n".join(scripts)
+        self._make_with(command, input=told)
 
     def _command(self) -> Sequence[str]:
         return [
@@ -113,35 +100,8 @@ class LocalMariaDB(LocalServer):
         return row is not None and Path(row[0]) == self._data
 
     @property
-    def _data(self) -> Path:
-        return self.folder / "data"
-
-    @property
-    def _password_file(self) -> Path:
-        return self.folder / "password"
-
-    @property
     def _setup_file(self) -> Path:
         return self.folder / "setup.sql"
-
-    def _init_data(self) -> None:
-        """As `mariadb-install-db` does it, which needs a program of another package that need not be there."""
-        scripts = [(_messages() / name).read_text() for name in _SYSTEM_TABLES]
-        command = [
-            str(_binary("mariadbd")),
-            "--no-defaults",
-            "--bootstrap",
-            f"--datadir={self._data}",
-            f"--lc-messages-dir={_messages()}",
-            "--log-warnings=0",
-            *_as_root(),
-        ]
-        told = "CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket = NULL;\n" + "\n".join(scripts)
-        done = subprocess.run(command, cwd="/", input=told, capture_output=True, text=True)
-        if done.returncode != 0:
-            raise LocalStackError(
-                f"mariadbd could not make {self._data}: {(done.stderr or done.stdout).strip()[-600:]}"
-            )
 
 
 def installed() -> bool:

@@ -10,10 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
-import secrets
 import shutil
 import signal
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -21,53 +19,39 @@ from tempfile import NamedTemporaryFile
 import psycopg
 
 from landonce.errors import LocalStackError
+from landonce.local.database import DATABASE, USER, LocalDatabase
 from landonce.local.ports import LOOPBACK
 from landonce.local.process import ProcessRef
-from landonce.local.server import LocalServer
 
-_USER = "landonce"
-_DATABASE = "landonce"
 _DEBIAN = Path("/usr/lib/postgresql")
 _UNPRIVILEGED = ("postgres", "nobody")
 
 
-class LocalPostgres(LocalServer):
+class LocalPostgres(LocalDatabase):
     """One server. The same folder means the same data, port and password."""
 
     name = "PostgreSQL"
-    port_names = ("sql",)
+    made = "PG_VERSION"
 
     def __init__(
         self, folder: Path, *, port: int | None = None, fsync: bool = True, die_with_parent: bool = True
     ) -> None:
         """`fsync=False` is faster and loses data when the machine, not only the server, goes down."""
-        super().__init__(folder, ports={"sql": port}, die_with_parent=die_with_parent)
+        super().__init__(folder, port=port, die_with_parent=die_with_parent)
         self._fsync = fsync
         self._account = _account()
 
     @property
-    def port(self) -> int:
-        return self._port("sql")
-
-    @property
     def url(self) -> str:
         """For SQLAlchemy, with user and password: for clients, not for logs."""
-        return f"postgresql+psycopg://{_USER}:{self.password}@{LOOPBACK}:{self.port}/{_DATABASE}"
-
-    @property
-    def password(self) -> str:
-        return self._password_file.read_text().strip()
-
-    def __enter__(self) -> LocalPostgres:
-        super().__enter__()
-        return self
+        return f"postgresql+psycopg://{USER}:{self.password}@{LOOPBACK}:{self.port}/{DATABASE}"
 
     def wait_ready(self, timeout: float = 60.0) -> None:
         super().wait_ready(timeout)
         with self._connect("postgres") as connection:
-            found = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (_DATABASE,)).fetchone()
+            found = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (DATABASE,)).fetchone()
             if found is None:
-                connection.execute(f"CREATE DATABASE {_DATABASE}")
+                connection.execute(f"CREATE DATABASE {DATABASE}")
 
     def stop(self) -> None:
         """End the server and its sessions in an orderly way: PostgreSQL's SIGTERM would wait for open connections."""
@@ -93,18 +77,6 @@ class LocalPostgres(LocalServer):
         self._signal_all(signal.SIGCONT)
 
     # What LocalServer asks.
-
-    def _prepare(self) -> None:
-        if (self._data / "PG_VERSION").exists():
-            return
-        self._check_enterable()
-        self._password_file.touch(mode=0o600)
-        self._password_file.write_text(secrets.token_urlsafe(24))
-        shutil.rmtree(self._data, ignore_errors=True)  # what an interrupted initdb left
-        self._data.mkdir(mode=0o700)
-        if self._account is not None:
-            os.chown(self._data, self._account.pw_uid, self._account.pw_gid)
-        self._init_data()
 
     def _command(self) -> Sequence[str]:
         """The death signal must be set after the change of user, which clears it: so not by `exec_with_parent`."""
@@ -140,20 +112,12 @@ class LocalPostgres(LocalServer):
 
     # Folders, users, processes.
 
-    @property
-    def _data(self) -> Path:
-        return self.folder / "data"
-
-    @property
-    def _password_file(self) -> Path:
-        return self.folder / "password"
-
     @contextlib.contextmanager
     def _connect(self, database: str) -> Iterator[psycopg.Connection[tuple[str, ...]]]:
         with psycopg.connect(
             host=LOOPBACK,
             port=self.port,
-            user=_USER,
+            user=USER,
             password=self.password,
             dbname=database,
             connect_timeout=5,
@@ -162,27 +126,24 @@ class LocalPostgres(LocalServer):
             yield connection
 
     def _init_data(self) -> None:
+        self._check_enterable()
+        account = self._account
         with NamedTemporaryFile("w") as file:  # readable for its owner only, so it has to become the server's user's
             file.write(self.password)
             file.flush()
-            if self._account is not None:
-                os.chown(file.name, self._account.pw_uid, self._account.pw_gid)
-            command = [str(_binary("initdb")), "-D", str(self._data), "-U", _USER, "--auth=scram-sha-256"]
+            if account is not None:
+                for each in (file.name, self._data):
+                    os.chown(each, account.pw_uid, account.pw_gid)
+            command = [str(_binary("initdb")), "-D", str(self._data), "-U", USER, "--auth=scram-sha-256"]
             command += [f"--pwfile={file.name}", "--encoding=UTF8", "--locale=C"]
             command += [] if self._fsync else ["--no-sync"]
-            account = self._account
-            done = subprocess.run(
+            self._make_with(
                 command,
-                cwd="/",
                 env=dict(self._environment()),
                 user=account.pw_uid if account else None,
                 group=account.pw_gid if account else None,
                 extra_groups=[] if account else None,
-                capture_output=True,
-                text=True,
             )
-        if done.returncode != 0:
-            raise LocalStackError(f"initdb failed in {self._data}: {(done.stderr or done.stdout).strip()[-600:]}")
 
     def _check_enterable(self) -> None:
         """Every folder on the way has to let the server's user through."""

@@ -12,7 +12,7 @@ from urllib.error import URLError
 from xml.sax.saxutils import escape
 
 from landonce.local.jars import ICEBERG_REST, class_path
-from landonce.local.jvm import HADOOP_AND_LOGS, java_command, java_environment, write_log4j
+from landonce.local.jvm import HADOOP_AND_LOGS, java_command, java_environment, prepare_java
 from landonce.local.ports import LOOPBACK
 from landonce.local.server import LocalServer
 
@@ -56,20 +56,16 @@ class LocalRestCatalog(LocalServer):
     def database(self) -> Path:
         return self.folder / "catalog.db"
 
-    def __enter__(self) -> "LocalRestCatalog":
-        super().__enter__()
-        return self
-
     def _prepare(self) -> None:
         self.warehouse.mkdir(exist_ok=True)
         (self.folder / "jetty.xml").write_text(self._jetty_xml())
-        write_log4j(self.folder, {"org.eclipse.jetty.server.AbstractConnector": "INFO"})
+        prepare_java(self.folder, {"org.eclipse.jetty.server.AbstractConnector": "INFO"})
 
     def _command(self) -> Sequence[str]:
         jars = class_path(ICEBERG_REST, from_pyspark=HADOOP_AND_LOGS)
         # Validating would ask for a document type.
         options = [f"-Xmx{self._heap}", "-Dorg.eclipse.jetty.xml.XmlParser.Validating=false"]
-        return java_command(jars, *options, "org.eclipse.jetty.xml.XmlConfiguration", "jetty.xml")
+        return java_command(self.folder, jars, *options, "org.eclipse.jetty.xml.XmlConfiguration", "jetty.xml")
 
     def _environment(self) -> Mapping[str, str]:
         return java_environment()

@@ -1,4 +1,4 @@
-"""What a local Kafka and a local ClickHouse have in common: a folder, ports, one process, a log, a state file.
+"""What all local servers have in common: a folder, ports, one process, a log, a state file.
 
 The folder is the server: start it again on the same folder and it has the same data, ports and identity. A server
 never listens beyond loopback, and never puts a secret on a command line.
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from landonce.errors import LocalStackError
 from landonce.local import process
@@ -23,6 +23,8 @@ from landonce.local.process import ProcessRef
 
 _LOG_LINES_IN_ERRORS = 15
 _POLL_SECONDS = 0.05
+
+Server = TypeVar("Server", bound="LocalServer")
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ class LocalServer(ABC):
             self._state.process.wait_gone(10)
         self._forget_process()
 
-    def __enter__(self) -> "LocalServer":
+    def __enter__(self: Server) -> Server:
         self.start()
         try:
             self.wait_ready()

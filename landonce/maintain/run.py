@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Protocol
-
-from pyspark.sql import SparkSession
 
 from landonce.errors import ConfigError, LandonceError
 from landonce.maintain.report import TableReport
 from landonce.maintain.tend import Options, Tender
 from landonce.record.ledger import LedgerState
 from landonce.run.assemble import Parts
-from landonce.run.assemble_iceberg import iceberg_conf
-from landonce.run.session import open_session
+from landonce.run.assemble_iceberg import lake_session
 from landonce.write.iceberg.ledger import TableLedger
 from landonce.write.iceberg.sink import IcebergSink
 from landonce.write.iceberg.survey import catalog_made, names_of
@@ -42,7 +37,7 @@ def maintain(parts: Parts, options: Options, watch: Watch, tables: tuple[str, ..
     wanted = tables or names
     locations = _locations(sink, names)
     reports = []
-    with _spark(parts) as session:
+    with lake_session(parts) as session:
         for number, name in enumerate(wanted, 1):
             others = tuple(location for table, location in locations.items() if table != name)
             tender = Tender(
@@ -87,21 +82,3 @@ def _tended(tender: Tender, *, there: bool) -> TableReport:
         return tender.tend()
     except LandonceError as error:
         return TableReport(tender.place.identifier, error=error.what, exit_code=error.exit_code)
-
-
-@contextmanager
-def _spark(parts: Parts) -> Iterator[Callable[[], SparkSession]]:
-    """A session that is started when it is first needed, and stopped unless it was there before."""
-    opened: list[SparkSession] = []
-    borrowed = SparkSession.getActiveSession()
-
-    def session() -> SparkSession:
-        if not opened:
-            opened.append(open_session(parts.config.pipeline, parts.config.spark, extra=iceberg_conf(parts.iceberg)))
-        return opened[0]
-
-    try:
-        yield session
-    finally:
-        if opened and borrowed is None:
-            opened[0].stop()

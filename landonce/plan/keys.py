@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from landonce.plan.blocks import Block, Identity, token
-from landonce.plan.ranges import Partition, Range
 
 _LONGEST, _TOKEN = 100, 16
 
@@ -14,8 +13,3 @@ def block_key(identity: Identity, block: Block, label: str) -> str:
     return (
         f"{label[:_LONGEST]}-{each.partition.number}-{each.first}-{each.end}-{token(identity, block)[:_TOKEN]}"
     )  # fmt: skip
-
-
-def labelled(each: Range, label: str) -> Range:
-    """The same range, under the name that the target knows the topic by."""
-    return Range(Partition(label, each.partition.number), each.first, each.end)

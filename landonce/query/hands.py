@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-import time
 from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql import DataFrame
 
-from landonce.plan.blocks import Block, Kind, token
+from landonce.plan.blocks import Block, Kind
 from landonce.plan.ranges import Partition, Range
 from landonce.query import protocol
 from landonce.query.judging import Incoming
 from landonce.query.landing import InsertRecipe, TransactRecipe, insert, transact
 from landonce.query.protocol import Clock, Found, Resolve, Settings
 from landonce.query.rows import write
-from landonce.record.blocks import Claim, Mark
+from landonce.record.blocks import Claim
 from landonce.record.in_target import TargetLedger
 from landonce.record.ledger import LedgerState, Totals
 from landonce.run.hands import Hands
+from landonce.run.inserting import tasks_of
 from landonce.run.pace import Pace
 from landonce.run.protocol import Await, Kill, Write
+from landonce.run.rest import receipts_of, write_rest
 from landonce.run.steps import Look
-from landonce.run.transacting import look_by_name as look_in_table
-from landonce.write.receipt import BlockResult, Fate, Receipt
-from landonce.write.recipe import Task
+from landonce.write.receipt import BlockResult, Fate
 from landonce.write.sink import Target, look_by_name, wait_out
 from landonce.write.sql.recipe import SqlTask
 from landonce.write.sql.table import SqlTable
-
-_PAUSE = 1.0
 
 
 @dataclass
@@ -119,22 +116,8 @@ class Inserting(QueryHands):
         return Found(index, whole, Totals(landed=rows) if whole else Totals())
 
     def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
-        tasks = [
-            Task(
-                index=index,
-                batch=effect.plan.batch,
-                plan="",
-                block=effect.plan.blocks[index],
-                token=token(held.identity, effect.plan.blocks[index]),
-                deadline=effect.plan.deadline,
-                mode=effect.mode,
-                kind=effect.plan.kind,
-                labels=held.labels,
-            )
-            for index in effect.indexes
-        ]
         incoming, frame = self.batch
-        results = write(frame, incoming.ranges, self.recipe, tasks, insert)
+        results = write(frame, incoming.ranges, self.recipe, tasks_of(effect, held), insert)
         if any(result.fate is Fate.LATE for result in results):
             self._late *= 2
         return results
@@ -156,35 +139,25 @@ class Transacting(QueryHands):
     ledger: TargetLedger
 
     def look(self, held: LedgerState, floors: tuple[tuple[Partition, int], ...]) -> Any:
-        return look_in_table(self.table, held, floors)
+        return look_by_name(self.table, held, floors)
 
     def found(self, effect: Resolve, index: int, held: LedgerState) -> Found:
         del held
-        receipt = self._receipts(effect.plan.batch).get(effect.plan.blocks[index].number)
+        receipt = receipts_of(self.ledger.blocks(effect.plan.batch)).get(effect.plan.blocks[index].number)
         return Found(index, receipt is not None, receipt.totals if receipt else Totals())
 
     def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
-        """Blocks that landed before a crash are not made again: their rows hold their receipts."""
-        receipts = self._receipts(effect.plan.batch)
-        done, tasks = [], []
-        for index in effect.indexes:
-            block = effect.plan.blocks[index]
-            if (receipt := receipts.get(block.number)) is not None:
-                done.append(BlockResult(index, Fate.LANDED, receipt))
-            else:
-                tasks.append(SqlTask(index, effect.plan.batch, "", block, Claim.of(held), labels=held.labels))
+        plan, claim = effect.plan, Claim.of(held)
         incoming, frame = self.batch
-        results = write(frame, incoming.ranges, self.recipe, tasks, transact) if tasks else ()
-        if any(result.fate is Fate.DOUBTFUL for result in results):
-            time.sleep(_PAUSE)
-        return (*done, *results)
 
-    def _receipts(self, batch: int) -> dict[int, Receipt]:
-        return {
-            row.number: Receipt.from_json(row.receipt)
-            for row in self.ledger.blocks(batch)
-            if row.mark is Mark.AFTER and row.receipt is not None
-        }
+        def rest(indexes: list[int]) -> tuple[BlockResult, ...]:
+            tasks = [
+                SqlTask(index=at, batch=plan.batch, plan="", block=plan.blocks[at], claim=claim, labels=held.labels)
+                for at in indexes
+            ]
+            return write(frame, incoming.ranges, self.recipe, tasks, transact)
+
+        return write_rest(plan, effect.indexes, self.ledger.blocks(plan.batch), rest)
 
     def close(self) -> None:
         self.table.close()

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from landonce.plan.keys import labelled
 from landonce.plan.ranges import Partition
 from landonce.query import refusals
 from landonce.query.hands import QueryHands
@@ -16,16 +15,16 @@ from landonce.query.rows import write
 from landonce.record.blocks import Claim, Mark
 from landonce.record.ledger import LedgerState, Totals
 from landonce.record.push_ledger import PushLedger, PushPlace
-from landonce.record.pushes import PushRow, Spot, over
+from landonce.record.pushes import PushRow, over
 from landonce.run.protocol import Write
 from landonce.run.pushes import key_of, outcome_unknown
-from landonce.write.receipt import BlockResult, Fate, Receipt
+from landonce.run.rest import write_rest
+from landonce.write.receipt import BlockResult, Receipt
 from landonce.write.target import TargetView
-from landonce.write.wrapped import WrappedSink
+from landonce.write.wrapped import WrappedSink, work
 from landonce.write.wrapped.recipe import WrappedTask
-from landonce.write.wrapped.send import Sending, push_block
 
-_PAUSE, _GLANCE = 1.0, 0.25
+_GLANCE = 0.25
 
 
 @dataclass(frozen=True)
@@ -38,20 +37,8 @@ class PushRecipe:
 
 def push(recipe: PushRecipe, task: WrappedTask, rows: pa.Table) -> BlockResult:
     """A task that Spark runs again finds the claim of the first."""
-    ledger, asked = recipe.place.open(), task.block.ranges[0]
-    try:
-        sending = Sending(
-            index=task.index,
-            spot=Spot(task.batch, task.block.number),
-            claim=task.claim,
-            key=task.key,
-            range=labelled(asked, dict(task.labels).get(asked.partition.topic, asked.partition.topic)),
-            rows=rows,
-            receipt=Receipt(read=rows.num_rows, landed=rows.num_rows, bytes_read=rows.nbytes),
-        )
-        return push_block(recipe.sink, ledger, sending)
-    finally:
-        ledger.close()
+    receipt = Receipt(read=rows.num_rows, landed=rows.num_rows, bytes_read=rows.nbytes)
+    return work.push(recipe.sink, recipe.place, task, rows, receipt)
 
 
 @dataclass
@@ -80,22 +67,25 @@ class Pushing(QueryHands):
         return Found(index, row.mark is Mark.AFTER, totals)
 
     def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
-        """Blocks that landed before a crash are not made again: their rows hold their receipts."""
-        rows = self._settled(effect, held)
-        done, tasks = [], []
-        for index in effect.indexes:
-            block = effect.plan.blocks[index]
-            row = rows.get(block.number)
-            if row is not None and row.mark is Mark.AFTER and row.receipt is not None:
-                done.append(BlockResult(index, Fate.LANDED, Receipt.from_json(row.receipt)))
-                continue
-            key, claim = key_of(held, block), Claim.of(held)
-            tasks.append(WrappedTask(index, effect.plan.batch, "", block, key, claim, held.labels))
+        plan, claim = effect.plan, Claim.of(held)
         incoming, frame = self.batch
-        results = write(frame, incoming.ranges, self.recipe, tasks, push) if tasks else ()
-        if any(result.fate is Fate.DOUBTFUL for result in results):
-            time.sleep(_PAUSE)
-        return (*done, *results)
+
+        def rest(indexes: list[int]) -> tuple[BlockResult, ...]:
+            tasks = [
+                WrappedTask(
+                    index=at,
+                    batch=plan.batch,
+                    plan="",
+                    block=plan.blocks[at],
+                    key=key_of(held, plan.blocks[at]),
+                    claim=claim,
+                    labels=held.labels,
+                )
+                for at in indexes
+            ]
+            return write(frame, incoming.ranges, self.recipe, tasks, push)
+
+        return write_rest(plan, effect.indexes, self._settled(effect, held).values(), rest)
 
     def _settled(self, effect: Write, held: LedgerState) -> dict[int, PushRow]:
         """Where pushing again does harm, an attempt that nobody settled is waited out; then the worker asks the probe."""

@@ -24,6 +24,7 @@ from landonce.record.plugged import plugged_ledger
 from landonce.record.push_ledger import PushPlace
 from landonce.run import transform
 from landonce.run.driver import Driver
+from landonce.run.hands import Hands
 from landonce.run.inserting import Inserting
 from landonce.run.observe import Observer
 from landonce.run.pace import Pace
@@ -35,7 +36,7 @@ from landonce.write.recipe import Recipe
 from landonce.write.sink import Finding, Level, Target
 from landonce.write.sql import SqlSink
 from landonce.write.sql.databases import open_database
-from landonce.write.work import work
+from landonce.write.work import sow, work
 from landonce.write.wrapped import WrappedSink
 from landonce.write.wrapped.find import find_sink
 
@@ -230,19 +231,25 @@ def make_driver(parts: Parts, target: Target, session: SparkSession, observer: O
     recipe = make_recipe(parts, target)
     if recipe.transforms:
         transform.examine(session, recipe)
-    workers = SparkWorkers(session, work, transform.sow)
+    workers = SparkWorkers(session, work, sow)
     told = clickhouse_of(config)
     settings = Settings(
         table=told.table, fingerprint=recipe.fingerprint(), start=Start(config.source.kafka.start), once=once
     )
+    hands = Inserting(settings, recipe, target, workers, Letters(recipe.dead_letters, config.pipeline))
+    return driver_of(parts, hands, Pace(config.batch, told.deadline, workers.parallelism), observer)
+
+
+def driver_of(parts: Parts, hands: Hands, pace: Pace, observer: Observer) -> Driver:
+    """The same for every kind of sink: only its hands differ."""
     return Driver(
-        pipeline=config.pipeline,
-        topics=config.source.kafka.topics,
+        pipeline=parts.config.pipeline,
+        topics=parts.config.source.kafka.topics,
         broker=parts.broker,
         ledger=parts.ledger,
-        hands=Inserting(settings, recipe, target, workers, Letters(recipe.dead_letters, config.pipeline)),
-        pace=Pace(config.batch, told.deadline, workers.parallelism),
-        stall=config.stall,
+        hands=hands,
+        pace=pace,
+        stall=parts.config.stall,
         observer=observer,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from pyspark.sql import SparkSession
 
@@ -12,11 +13,12 @@ from landonce.local.jars import spark_jars
 from landonce.read.changes import Changes
 from landonce.read.source import Start
 from landonce.run import transform
-from landonce.run.assemble import Parts, dead_letters_reachable, declared_schema, sampled_schema
+from landonce.run.assemble import Parts, dead_letters_reachable, declared_schema, driver_of, sampled_schema
 from landonce.run.committing import Committing
 from landonce.run.driver import Driver
 from landonce.run.observe import Observer
 from landonce.run.pace import Pace
+from landonce.run.session import open_session, session_if_needed
 from landonce.run.snapshots import Settings
 from landonce.run.workers import SparkWorkers
 from landonce.write.iceberg.lake import Lake
@@ -82,18 +84,9 @@ def make_iceberg_driver(parts: Parts, lake: Lake, session: SparkSession, observe
         own_ledger=own is not None,
         follow=parts.iceberg.told.rollback == "follow",
     )
-    return Driver(
-        pipeline=config.pipeline,
-        topics=config.source.kafka.topics,
-        broker=parts.broker,
-        ledger=parts.ledger,
-        hands=Committing(
-            settings, lake, workers, Letters(config.dead_letters.path, config.pipeline), parts.ledger, own
-        ),
-        pace=Pace(config.batch, 0.0, workers.parallelism),
-        stall=config.stall,
-        observer=observer,
-    )
+    letters = Letters(config.dead_letters.path, config.pipeline)
+    hands = Committing(settings, lake, workers, letters, parts.ledger, own)
+    return driver_of(parts, hands, Pace(config.batch, 0.0, workers.parallelism), observer)
 
 
 def lake_conf(lake: Lake) -> dict[str, str]:
@@ -105,3 +98,9 @@ def lake_conf(lake: Lake) -> dict[str, str]:
 def iceberg_conf(sink: IcebergSink) -> dict[str, str]:
     """A session with these settings reads and writes the sink's catalog."""
     return {**sink.spec.spark_conf(), "spark.jars": ",".join(map(str, spark_jars()))}
+
+
+def lake_session(parts: Parts) -> AbstractContextManager[Callable[[], SparkSession]]:
+    """A session that reads and writes the sink's catalog, if one is needed."""
+    spark = parts.config.spark
+    return session_if_needed(lambda: open_session(parts.config.pipeline, spark, extra=iceberg_conf(parts.iceberg)))

@@ -15,7 +15,14 @@ from landonce.read.schema import Field, Schema
 from landonce.read.source import Start
 from landonce.record.in_target import TargetLedger
 from landonce.run import transform
-from landonce.run.assemble import Parts, dead_letters_reachable, declared_schema, refuse_unfit, sampled_schema
+from landonce.run.assemble import (
+    Parts,
+    dead_letters_reachable,
+    declared_schema,
+    driver_of,
+    refuse_unfit,
+    sampled_schema,
+)
 from landonce.run.driver import Driver
 from landonce.run.observe import Observer
 from landonce.run.pace import Pace
@@ -124,21 +131,6 @@ def make_sql_driver(parts: Parts, table: SqlTable, session: SparkSession, observ
         once=once,
         keyed=bool(parts.sql.key),
     )
-    return Driver(
-        pipeline=config.pipeline,
-        topics=config.source.kafka.topics,
-        broker=parts.broker,
-        ledger=ledger,
-        hands=Transacting(
-            settings,
-            recipe,
-            lambda: sql_recipe(parts, table),
-            table,
-            workers,
-            Letters(config.dead_letters.path, config.pipeline),
-            ledger,
-        ),
-        pace=Pace(config.batch, 0.0, workers.parallelism),
-        stall=config.stall,
-        observer=observer,
-    )
+    letters = Letters(config.dead_letters.path, config.pipeline)
+    hands = Transacting(settings, recipe, lambda: sql_recipe(parts, table), table, workers, letters, ledger)
+    return driver_of(parts, hands, Pace(config.batch, 0.0, workers.parallelism), observer)

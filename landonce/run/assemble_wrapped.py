@@ -13,7 +13,7 @@ from landonce.read.schema import Field, Schema
 from landonce.read.source import Start
 from landonce.record.push_ledger import PushLedger, PushPlace
 from landonce.run import transform
-from landonce.run.assemble import Parts, dead_letters_reachable, declared_schema
+from landonce.run.assemble import Parts, dead_letters_reachable, declared_schema, driver_of
 from landonce.run.driver import Driver
 from landonce.run.observe import Observer
 from landonce.run.pace import Pace
@@ -91,16 +91,8 @@ def make_wrapped_driver(parts: Parts, session: SparkSession, observer: Observer,
         start=Start(config.source.kafka.start),
         once=once,
     )
-    return Driver(
-        pipeline=config.pipeline,
-        topics=config.source.kafka.topics,
-        broker=parts.broker,
-        ledger=ledger,
-        hands=Pushing(settings, recipe, workers, Letters(config.dead_letters.path, config.pipeline), ledger),
-        pace=Pace(config.batch, 0.0, workers.parallelism),
-        stall=config.stall,
-        observer=observer,
-    )
+    hands = Pushing(settings, recipe, workers, Letters(config.dead_letters.path, config.pipeline), ledger)
+    return driver_of(parts, hands, Pace(config.batch, 0.0, workers.parallelism), observer)
 
 
 def refuse_unfit(parts: Parts) -> None:

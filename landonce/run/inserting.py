@@ -65,21 +65,7 @@ class Inserting(Hands):
         raise TypeError(f"not an effect: {effect!r}")
 
     def _write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
-        tasks = [
-            Task(
-                index=index,
-                batch=effect.plan.batch,
-                plan=self.letters.stem(effect.plan, held),
-                block=effect.plan.blocks[index],
-                token=token(held.identity, effect.plan.blocks[index]),
-                deadline=effect.plan.deadline,
-                mode=effect.mode,
-                kind=effect.plan.kind,
-                labels=held.labels,
-            )
-            for index in effect.indexes
-        ]
-        results = self.workers.write(self.recipe, tasks)
+        results = self.workers.write(self.recipe, tasks_of(effect, held, self.letters.stem(effect.plan, held)))
         self._late = any(result.fate is Fate.LATE for result in results)
         return results
 
@@ -89,3 +75,21 @@ class Inserting(Hands):
             return driver
         self._late = False
         return replace(driver, surveyed=replace(driver.surveyed, patience=2 * driver.surveyed.patience))
+
+
+def tasks_of(effect: Write, held: LedgerState, plan: str = "") -> list[Task]:
+    """One for each block that is to be written. `plan`: what its dead letters are called."""
+    return [
+        Task(
+            index=index,
+            batch=effect.plan.batch,
+            plan=plan,
+            block=effect.plan.blocks[index],
+            token=token(held.identity, effect.plan.blocks[index]),
+            deadline=effect.plan.deadline,
+            mode=effect.mode,
+            kind=effect.plan.kind,
+            labels=held.labels,
+        )
+        for index in effect.indexes
+    ]

@@ -16,11 +16,11 @@ from landonce.run import pushes
 from landonce.run.hands import Hands
 from landonce.run.protocol import Await
 from landonce.run.pushes import LookAtClaims, PushBlocks, Settings
+from landonce.run.rest import write_rest
 from landonce.run.steps import Commit
-from landonce.write.receipt import BlockResult, Fate, Receipt
+from landonce.write.receipt import BlockResult
 from landonce.write.wrapped.recipe import WrappedRecipe, WrappedTask
 
-_PAUSE = 1.0
 _GLANCE = 0.25
 
 
@@ -74,19 +74,11 @@ class Pushing(Hands):
             time.sleep(_GLANCE)
 
     def _write(self, effect: PushBlocks, held: LedgerState) -> tuple[BlockResult, ...]:
-        """Blocks that landed before a crash are not read again: their rows hold their receipts."""
-        rows = {row.number: row for row in self.ledger.standing(effect.plan.batch).rows}
-        done, tasks = [], []
-        for index in effect.indexes:
-            row = rows.get(effect.plan.blocks[index].number)
-            if row is not None and row.mark is Mark.AFTER and row.receipt is not None:
-                done.append(BlockResult(index, Fate.LANDED, Receipt.from_json(row.receipt)))
-            else:
-                tasks.append(self._task(effect, index, held))
-        results = self.workers.write(self.recipe, tasks) if tasks else ()
-        if any(result.fate is Fate.DOUBTFUL for result in results):
-            time.sleep(_PAUSE)
-        return (*done, *results)
+        def write(indexes: list[int]) -> tuple[BlockResult, ...]:
+            return self.workers.write(self.recipe, [self._task(effect, index, held) for index in indexes])
+
+        rows = self.ledger.standing(effect.plan.batch).rows
+        return write_rest(effect.plan, effect.indexes, rows, write)
 
     def _task(self, effect: PushBlocks, index: int, held: LedgerState) -> WrappedTask:
         block = effect.plan.blocks[index]

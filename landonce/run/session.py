@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from landonce.config.model import Spark
 from landonce.errors import ConfigError
 from landonce.java import java
 from landonce.run import archive
+from landonce.run.leftovers import temporary_folder
 
 _PINNED = {
     "spark.sql.session.timeZone": "UTC",
@@ -62,14 +63,41 @@ def open_session(
     return session
 
 
+@contextmanager
+def session_if_needed(opens: Callable[[], SparkSession]) -> Iterator[Callable[[], SparkSession]]:
+    """Gives a session when it is first asked for. It is stopped afterwards, unless it was there before."""
+    opened: list[SparkSession] = []
+    borrowed = SparkSession.getActiveSession() is not None
+
+    def session() -> SparkSession:
+        if not opened:
+            opened.append(opens())
+        return opened[0]
+
+    try:
+        yield session
+    finally:
+        if opened and not borrowed:
+            opened[0].stop()
+
+
 def _settings(pipeline: str, spark: Spark, expressions: bool, extra: Mapping[str, str]) -> dict[str, str]:
     own: dict[str, str] = {}
     if not _submitted():
         options = f"-Dlog4j2.configurationFile={_quiet_log()}{archive.java_options()}"
         options += "" if expressions else f" {_QUICK_START}"
+        options += _temporary()
         own = {**_DEFAULTS, "spark.master": spark.master or "local[*]", "spark.driver.extraJavaOptions": options}
     told = {name: str(value) for name, value in spark.conf.items()}
     return {"spark.app.name": f"landonce {pipeline}", **own, **extra, **told, **_PINNED}
+
+
+def _temporary() -> str:
+    """Where a JVM that is to be started puts its files aside, unless that was said already."""
+    if SparkContext._gateway is not None or "java.io.tmpdir" in os.environ.get("SPARK_SUBMIT_OPTS", ""):
+        return ""
+    folder = temporary_folder()
+    return f" -Djava.io.tmpdir={folder}" if " " not in str(folder) else ""
 
 
 @contextmanager

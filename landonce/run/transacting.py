@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from landonce.commit.publish import Letters
-from landonce.plan.ranges import Partition
 from landonce.read.evolution import Evolution, merge
-from landonce.record.blocks import Claim, Mark
+from landonce.record.blocks import Claim
 from landonce.record.in_target import TargetLedger
 from landonce.record.ledger import LedgerState
 from landonce.run import transactions
 from landonce.run.hands import Hands
+from landonce.run.rest import write_rest
 from landonce.run.steps import Commit, Look
 from landonce.run.transactions import Open, Settings, WriteBlocks
-from landonce.write.receipt import BlockResult, Fate, Receipt
+from landonce.write.receipt import BlockResult
+from landonce.write.sink import look_by_name
 from landonce.write.sql.recipe import SqlRecipe, SqlTask
 from landonce.write.sql.table import SqlTable
-from landonce.write.target import TargetView
-
-_PAUSE = 1.0
 
 
 class Workers(Protocol):
@@ -75,19 +72,10 @@ class Transacting(Hands):
         self.recipe = self.again()
 
     def _write(self, effect: WriteBlocks, held: LedgerState) -> tuple[BlockResult, ...]:
-        """Blocks that landed before a crash are not read again: their rows hold their receipts."""
-        rows = {row.number: row for row in self.ledger.blocks(effect.plan.batch)}
-        done, tasks = [], []
-        for index in effect.indexes:
-            row = rows.get(effect.plan.blocks[index].number)
-            if row is not None and row.mark is Mark.AFTER and row.receipt is not None:
-                done.append(BlockResult(index, Fate.LANDED, Receipt.from_json(row.receipt)))
-            else:
-                tasks.append(self._task(effect, index, held))
-        results = self.workers.write(self.recipe, tasks) if tasks else ()
-        if any(result.fate is Fate.DOUBTFUL for result in results):
-            time.sleep(_PAUSE)
-        return (*done, *results)
+        def write(indexes: list[int]) -> tuple[BlockResult, ...]:
+            return self.workers.write(self.recipe, [self._task(effect, index, held) for index in indexes])
+
+        return write_rest(effect.plan, effect.indexes, self.ledger.blocks(effect.plan.batch), write)
 
     def _task(self, effect: WriteBlocks, index: int, held: LedgerState) -> SqlTask:
         return SqlTask(
@@ -99,10 +87,3 @@ class Transacting(Hands):
             final=effect.final,
             labels=held.labels,
         )
-
-
-def look_by_name(table: SqlTable, ledger: LedgerState, floors: Sequence[tuple[Partition, int]]) -> TargetView:
-    """As `SqlTable.look`, asked and answered by the topics' own names: the table knows them by their labels."""
-    names = {ledger.labelled(partition): partition for partition, _ in floors}
-    seen = table.look([(ledger.labelled(partition), floor) for partition, floor in floors])
-    return TargetView(tuple((names[partition], end) for partition, end in seen.ends))

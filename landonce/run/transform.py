@@ -11,7 +11,6 @@ from __future__ import annotations
 import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -26,12 +25,11 @@ from landonce.errors import ConfigError, LandonceError
 from landonce.read.columns import can_fit
 from landonce.read.schema import Schema
 from landonce.run.finders import forget_zips
-from landonce.write.conform import KEEP, chosen, conform, misfit
+from landonce.write.conform import KEEP
 from landonce.write.land import named
 from landonce.write.receipt import BlockResult, Fate
-from landonce.write.recipe import Recipe, Task
 from landonce.write.sink import COORDINATES
-from landonce.write.work import Reaped, deliver, gather, guarded
+from landonce.write.work import Reaped, gather
 
 _Half = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 Sow = Callable[[Any, Any, pa.Table, Reaped | LandonceError], BlockResult]
@@ -209,21 +207,6 @@ def _sowing(recipe: Any, tasks: tuple[Any, ...], sow_rows: Sow) -> _Half:
         yield pa.RecordBatch.from_pydict({"result": pa.array([pickle.dumps(result)], pa.binary())})
 
     return sow
-
-
-def sow(recipe: Recipe, task: Task, rows: pa.Table, told: Reaped | LandonceError) -> BlockResult:
-    """Lands the rows of one block in a target that deduplicates."""
-
-    def attempt() -> BlockResult:
-        if isinstance(told, LandonceError):
-            raise told
-        kept = chosen(rows)
-        fitting, misfits = conform(kept, recipe.target, COORDINATES)
-        rejected = (*told.rejected, *(misfit(dict(task.labels), kept, at, reason) for at, reason in misfits))
-        account = replace(told, rejected=rejected)
-        return deliver(recipe, task, fitting, account, filtered=rows.num_rows - kept.num_rows)
-
-    return guarded(recipe, task, attempt)
 
 
 def doubtful(tasks: Sequence[Any], why: str) -> tuple[BlockResult, ...]:

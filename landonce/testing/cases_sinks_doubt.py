@@ -273,7 +273,16 @@ def _recovered(sink: Sink, block: pa.Table, number: int, generation: int) -> Fat
     from landonce.write.land import land
     from landonce.write.recipe import Recipe, Task
 
-    recipe = Recipe("contract", (), SCHEMA, SCHEMA, sink, Path(), 2**20, 2**20)
+    recipe = Recipe(
+        pipeline="contract",
+        consumer=(),
+        dead_letters=Path(),
+        max_record_bytes=2**20,
+        block_bytes=2**20,
+        source=SCHEMA,
+        target=SCHEMA,
+        sink=sink,
+    )
     task = Task(
         index=0,
         batch=1,

@@ -170,12 +170,7 @@ def _compacted(parts: Parts) -> frozenset[str]:
 
 def _session(parts: Parts, stack: ExitStack) -> SparkSession:
     """Spark is started only if there is something for it to evaluate."""
-    from pyspark.sql import SparkSession
+    from landonce.run.session import open_session, session_if_needed
 
-    from landonce.run.session import open_session
-
-    borrowed = SparkSession.getActiveSession() is not None
-    session = open_session(parts.config.pipeline, parts.config.spark)
-    if not borrowed:
-        stack.callback(session.stop)
-    return session
+    config = parts.config
+    return stack.enter_context(session_if_needed(lambda: open_session(config.pipeline, config.spark)))()

@@ -16,26 +16,15 @@ from pyspark import TaskContext
 from landonce import errors
 from landonce.config.secrets import redact
 from landonce.failpoints import reach
-from landonce.plan.blocks import Block, Kind
-from landonce.plan.ranges import Partition, Range
+from landonce.plan.blocks import Kind
 from landonce.write import settle
 from landonce.write.receipt import BlockResult, Fate
-from landonce.write.recipe import Task
+from landonce.write.recipe import AnyTask, Task
 from landonce.write.settle import Problem, Reply, Settling, Stage
 from landonce.write.sink import BlockWriter, Insert, Sink
 
 _PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """Between sends that the target refuses. After the last one the driver takes over, which knows when to give up."""
-
-
-class Tasked(Protocol):
-    """A task of any kind: its place in the plan, and its block."""
-
-    @property
-    def index(self) -> int: ...
-
-    @property
-    def block(self) -> Block: ...
 
 
 class Landing(Protocol):
@@ -57,7 +46,7 @@ def land(recipe: Landing, task: Task, rows: pa.Table) -> tuple[Settling, str]:
     settling = settle.begin(task.mode, fill=task.kind is Kind.FILL or writer.resend_harmless)
     if rows.num_rows == 0:
         return settle.nothing_to_land(settling), ""
-    ranges = labelled(task)
+    ranges = task.labelled
     missing = rows
     refusals = 0
     while settling.fate is None:
@@ -85,19 +74,6 @@ def _send(writer: BlockWriter, rows: pa.Table, task: Task) -> Reply:
     return reply
 
 
-def labelled(task: Task) -> tuple[Range, ...]:
-    """The block's ranges under the names that the target knows."""
-    labels = dict(task.labels)
-    return tuple(
-        Range(
-            Partition(labels.get(each.partition.topic, each.partition.topic), each.partition.number),
-            each.first,
-            each.end,
-        )
-        for each in task.block.ranges
-    )
-
-
 def verdict(task: Task, settling: Settling, said: str) -> BlockResult:
     """A fate that is not `LANDED`, as the driver gets it."""
     if settling.problem is Problem.DUPLICATE:
@@ -107,18 +83,18 @@ def verdict(task: Task, settling: Settling, said: str) -> BlockResult:
     return BlockResult(task.index, settling.fate or Fate.DOUBTFUL, why=redact(said))
 
 
-def halted(task: Tasked, error: errors.LandonceError) -> BlockResult:
+def halted(task: AnyTask, error: errors.LandonceError) -> BlockResult:
     return BlockResult(task.index, Fate.HALTED, error=error)
 
 
-def failed(task: Tasked, error: Exception) -> BlockResult:
+def failed(task: AnyTask, error: Exception) -> BlockResult:
     """An exception as a fate: what may pass is doubt, what is named halts, and a defect halts too."""
     if isinstance(error, errors.Transient):
         return BlockResult(task.index, Fate.DOUBTFUL, why=redact(str(error)))
     return halted(task, named(task, error))
 
 
-def named(task: Tasked, error: Exception) -> errors.LandonceError:
+def named(task: AnyTask, error: Exception) -> errors.LandonceError:
     """The error itself, or a defect as a `Halt`."""
     if isinstance(error, errors.LandonceError):
         return error

@@ -3,59 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Protocol
 
 from confluent_kafka import Message
 
 from landonce import errors
 from landonce.commit.dead_letters import DeadLetter, stage, stage_refused
-from landonce.plan.blocks import Block
 from landonce.plan.ranges import Partition
 from landonce.read.harvest import Rejected, find
+from landonce.write.recipe import AnyRecipe, AnyTask
 
-
-class _Recipe(Protocol):
-    @property
-    def dead_letters(self) -> Path: ...
-
-    @property
-    def consumer(self) -> tuple[tuple[str, object], ...]: ...
-
-
-class _Task(Protocol):
-    @property
-    def plan(self) -> str: ...
-
-    @property
-    def block(self) -> Block: ...
-
-    @property
-    def labels(self) -> tuple[tuple[str, str], ...]: ...
+Messages = Mapping[tuple[Partition, int], Message]
+"""Records themselves."""
 
 
 def stage_letters(
-    recipe: _Recipe,
-    task: _Task,
+    recipe: AnyRecipe,
+    task: AnyTask,
     rejected: tuple[Rejected, ...],
-    read: Mapping[tuple[Partition, int], Message] | None,
+    read: Messages | None,
 ) -> str:
     """Writes the block's file and gives back its name. `read`: the records themselves, if they are still at hand."""
     letters = _letters(recipe, task, rejected, read) if rejected else []
     return stage(recipe.dead_letters, task.plan, task.block.number, letters)
 
 
-def stage_refusals(recipe: _Recipe, task: _Task, refused: tuple[Rejected, ...]) -> str:
+def stage_refusals(recipe: AnyRecipe, task: AnyTask, refused: tuple[Rejected, ...]) -> str:
     """As `stage_letters`, of records that the target refused: the file is for the attempt that leaves out these."""
     letters = _letters(recipe, task, refused, None) if refused else []
     return stage_refused(recipe.dead_letters, task.plan, task.block.number, letters)
 
 
 def _letters(
-    recipe: _Recipe,
-    task: _Task,
+    recipe: AnyRecipe,
+    task: AnyTask,
     rejected: tuple[Rejected, ...],
-    read: Mapping[tuple[Partition, int], Message] | None,
+    read: Messages | None,
 ) -> list[DeadLetter]:
     messages = read if read is not None else find(rejected, task.block.ranges, dict(recipe.consumer))
     labels = dict(task.labels)

@@ -1,29 +1,36 @@
-"""What a worker needs to know: the recipe of a pipeline, and the task for one block. Picklable, and quiet in logs."""
+"""What a worker needs to know: the recipe of a pipeline, which says what the rows are and where they go, and the task for one
+block. Picklable, and quiet in logs."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyspark
 
 from landonce.plan.blocks import Block, Kind
+from landonce.plan.ranges import Range
 from landonce.read import decode
 from landonce.read.schema import Schema
 from landonce.write.settle import Mode
 from landonce.write.sink import Sink
 
 
-class Portions:
-    """What every recipe says of how much a worker reads, and whether expressions follow."""
+@dataclass(frozen=True, kw_only=True)
+class AnyRecipe(ABC):
+    """What every recipe says: who reads, how much at most, which expressions follow, and where dead letters go."""
 
+    pipeline: str
+    consumer: tuple[tuple[str, object], ...] = field(repr=False)
+    dead_letters: Path
     max_record_bytes: int
     block_bytes: int
     """What a block should hold. One that holds many times more is refused before it fills a worker's memory."""
-    select: tuple[str, ...]
-    where: str | None
+    select: tuple[str, ...] = ()
+    where: str | None = None
 
     @property
     def most_bytes(self) -> int:
@@ -34,27 +41,9 @@ class Portions:
     def transforms(self) -> bool:
         return bool(self.select) or self.where is not None
 
-
-@dataclass(frozen=True)
-class Recipe(Portions):
-    """Everything that decides what the rows are and where they go."""
-
-    pipeline: str
-    consumer: tuple[tuple[str, object], ...] = field(repr=False)
-    source: Schema
-    """What a record is decoded to."""
-    target: Schema
-    """What the table takes."""
-    sink: Sink
-    dead_letters: Path
-    max_record_bytes: int
-    block_bytes: int
-    select: tuple[str, ...] = ()
-    where: str | None = None
-
     @property
     def timestamps(self) -> bool:
-        """Whether records' timestamps are looked at; nobody asks for them here."""
+        """Whether records' timestamps are looked at, which takes somebody who asks for them."""
         return False
 
     def fingerprint(self) -> str:
@@ -62,19 +51,33 @@ class Recipe(Portions):
         told = [
             "json",
             decode.VERSION,
-            self.sink.identity,
-            self.source.fingerprint(),
-            self.target.fingerprint(),
-            list(self.select),
-            self.where,
+            *self._decisive(),
             self.max_record_bytes,
             pyspark.__version__ if self.transforms else "",
         ]
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
+    @abstractmethod
+    def _decisive(self) -> tuple[object, ...]:
+        """What else decides what the rows are: the expressions, and what this kind of sink says of rows."""
 
-@dataclass(frozen=True)
-class Task:
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(AnyRecipe):
+    """Of a target that deduplicates."""
+
+    source: Schema
+    """What a record is decoded to."""
+    target: Schema
+    """What the table takes."""
+    sink: Sink
+
+    def _decisive(self) -> tuple[object, ...]:
+        return self.sink.identity, self.source.fingerprint(), self.target.fingerprint(), self.select, self.where
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnyTask:
     """One block to be written by one Spark task."""
 
     index: int
@@ -82,8 +85,27 @@ class Task:
     plan: str
     """What the plan's dead letters are called."""
     block: Block
+    labels: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def labelled(self) -> tuple[Range, ...]:
+        """The block's ranges under the names that the target knows the topics by."""
+        labels = dict(self.labels)
+        return tuple(
+            Range(
+                replace(each.partition, topic=labels.get(each.partition.topic, each.partition.topic)),
+                each.first,
+                each.end,
+            )
+            for each in self.block.ranges
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(AnyTask):
+    """One block to be inserted."""
+
     token: str
     deadline: int
     mode: Mode
     kind: Kind
-    labels: tuple[tuple[str, str], ...] = ()

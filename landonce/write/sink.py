@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -110,8 +111,14 @@ def wait_out(target: Target, deadline: int) -> None:
         time.sleep(min(left / 1000, 1.0))
 
 
-def look_by_name(target: Target, ledger: LedgerState, floors: Iterable[tuple[Partition, int]]) -> TargetView:
-    """As `Target.look`, asked and answered by the topics' own names: the target knows them by their labels."""
+class Looking(Protocol):
+    """A target that can be asked what it holds."""
+
+    def look(self, floors: Sequence[tuple[Partition, int]]) -> TargetView: ...
+
+
+def look_by_name(target: Looking, ledger: LedgerState, floors: Iterable[tuple[Partition, int]]) -> TargetView:
+    """As `look`, asked and answered by the topics' own names: the target knows them by their labels."""
     asked = tuple(floors)
     names = {ledger.labelled(partition): partition for partition, _ in asked}
     seen = target.look([(ledger.labelled(partition), floor) for partition, floor in asked])

@@ -1,13 +1,13 @@
 """What a Spark task does with one block: read, decode, write, account.
 
 Without a transform all of it runs in one Python worker (`work`). With one, `run.transform` puts Spark's expressions
-between the reading half (`gather`) and the writing half (`deliver`).
+between the reading half (`gather`) and the writing half (`sow`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import pyarrow as pa
@@ -15,15 +15,17 @@ import pyarrow as pa
 from landonce import errors
 from landonce.commit.dead_letters import kept
 from landonce.failpoints import reach
-from landonce.plan.blocks import Block, Kind
+from landonce.plan.blocks import Kind
 from landonce.plan.ranges import Partition
 from landonce.read.harvest import Harvest, Rejected, harvest
 from landonce.read.schema import Schema
-from landonce.write.land import failed, halted, labelled, land, rerun, verdict
-from landonce.write.letters import stage_letters
+from landonce.write.conform import chosen, conform, misfit
+from landonce.write.land import failed, halted, land, rerun, verdict
+from landonce.write.letters import Messages, stage_letters
 from landonce.write.receipt import BlockResult, Fate, Receipt
-from landonce.write.recipe import Recipe, Task
+from landonce.write.recipe import AnyTask, Recipe, Task
 from landonce.write.settle import Mode
+from landonce.write.sink import COORDINATES
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,22 @@ class Reaped:
     bytes_read: int
     rejected: tuple[Rejected, ...]
     latest: tuple[tuple[Partition, int], ...] = ()
+    filtered: int = 0
 
     @staticmethod
     def of(crop: Harvest) -> Reaped:
         return Reaped(crop.read, crop.bytes_read, tuple(crop.rejected), tuple(sorted(crop.latest.items())))
+
+    def receipt(self, landed: int, letters: str) -> Receipt:
+        """With what the writing half adds to it. `letters`: the staged file of those that were rejected."""
+        return Receipt(
+            read=self.read,
+            landed=landed,
+            filtered=self.filtered,
+            dead_lettered=len(self.rejected),
+            dead_letters=letters,
+            bytes_read=self.bytes_read,
+        )
 
 
 class Reading(Protocol):
@@ -59,27 +73,27 @@ class Reading(Protocol):
     def timestamps(self) -> bool: ...
 
 
-class Reaping(Protocol):
-    """Which block."""
-
-    @property
-    def block(self) -> Block: ...
-
-    @property
-    def labels(self) -> tuple[tuple[str, str], ...]: ...
-
-
 def work(recipe: Recipe, task: Task) -> BlockResult:
     """Both halves, where no expression stands between them."""
 
     def attempt() -> BlockResult:
         crop = gather(recipe, task)
-        return deliver(recipe, task, crop.rows, Reaped.of(crop), 0, crop)
+        return deliver(recipe, task, crop.rows, Reaped.of(crop), crop.messages)
 
     return guarded(recipe, task, attempt)
 
 
-def gather(recipe: Reading, task: Reaping) -> Harvest:
+def sow(recipe: Recipe, task: Task, rows: pa.Table, told: Reaped | errors.LandonceError) -> BlockResult:
+    """The writing half: the rows of one block that expressions were evaluated on."""
+
+    def attempt() -> BlockResult:
+        fitting, reaped = fitted(recipe.target, task, rows, told)
+        return deliver(recipe, task, fitting, reaped)
+
+    return guarded(recipe, task, attempt)
+
+
+def gather(recipe: Reading, task: AnyTask) -> Harvest:
     """Reads and decodes the block."""
     crop = harvest(
         task.block.ranges,
@@ -94,24 +108,28 @@ def gather(recipe: Reading, task: Reaping) -> Harvest:
     return crop
 
 
+def fitted(
+    target: Schema, task: AnyTask, rows: pa.Table, told: Reaped | errors.LandonceError
+) -> tuple[pa.Table, Reaped]:
+    """The rows that expressions kept and that fit the target, and the account with those that do not."""
+    if isinstance(told, errors.LandonceError):
+        raise told
+    kept = chosen(rows)
+    fitting, misfits = conform(kept, target, COORDINATES)
+    rejected = (*told.rejected, *(misfit(dict(task.labels), kept, at, reason) for at, reason in misfits))
+    return fitting, replace(told, rejected=rejected, filtered=rows.num_rows - kept.num_rows)
+
+
 def deliver(
-    recipe: Recipe, task: Task, rows: pa.Table, reaped: Reaped, filtered: int, crop: Harvest | None = None
+    recipe: Recipe, task: Task, rows: pa.Table, reaped: Reaped, messages: Messages | None = None
 ) -> BlockResult:
     """Stages dead letters, lands the rows, and writes the receipt."""
-    name = stage_letters(recipe, task, reaped.rejected, crop.messages if crop else None)
+    letters = stage_letters(recipe, task, reaped.rejected, messages)
     reach("stage.after")
     settling, said = land(recipe, task, rows)
     if settling.fate is not Fate.LANDED:
         return verdict(task, settling, said)
-    receipt = Receipt(
-        read=reaped.read,
-        landed=rows.num_rows,
-        filtered=filtered,
-        dead_lettered=len(reaped.rejected),
-        dead_letters=name,
-        bytes_read=reaped.bytes_read,
-    )
-    return BlockResult(task.index, Fate.LANDED, receipt)
+    return BlockResult(task.index, Fate.LANDED, reaped.receipt(rows.num_rows, letters))
 
 
 def guarded(recipe: Recipe, task: Task, attempt: Callable[[], BlockResult]) -> BlockResult:
@@ -135,7 +153,7 @@ def _overrun(recipe: Recipe, task: Task, error: errors.RetentionOverrun) -> Bloc
         return halted(task, error)
     try:
         writer = recipe.sink.writer()
-        found = writer.count(labelled(task))
+        found = writer.count(task.labelled)
     except Exception as problem:
         return failed(task, problem)
     if found and writer.atomic:

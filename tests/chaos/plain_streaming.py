@@ -13,8 +13,7 @@ import oracle
 from pyspark.sql import DataFrame, SparkSession
 
 from landonce.failpoints import reach
-
-PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
+from landonce.local.jars import SPARK_KAFKA
 
 
 def main(bootstrap: str, topic: str, url: str, table: str, checkpoint: str) -> None:
@@ -22,7 +21,7 @@ def main(bootstrap: str, topic: str, url: str, table: str, checkpoint: str) -> N
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     session = (
         SparkSession.builder.master("local[2]")
-        .config("spark.jars.packages", PACKAGE)
+        .config("spark.jars.packages", SPARK_KAFKA)
         .config("spark.ui.enabled", "false")
         .getOrCreate()
     )

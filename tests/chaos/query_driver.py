@@ -16,9 +16,8 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, Row, SparkSession
 
 import landonce
+from landonce.local.jars import SPARK_KAFKA
 from landonce.write.wrapped.find import find_sink
-
-PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
 
 
 def main(
@@ -34,7 +33,7 @@ def main(
 ) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.master(master).config("spark.jars.packages", PACKAGE)
+    builder = SparkSession.builder.master(master).config("spark.jars.packages", SPARK_KAFKA)
     builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
     builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     session = builder.getOrCreate()

@@ -188,6 +188,30 @@ def wake(run: DriverRun) -> None:
     assert "was taken over" in run.log.read_text()
 
 
+def fenced_for_nothing(pipeline: Any, *zombies: DriverRun) -> None:
+    """They wake, one by one, and change nothing at all."""
+    pipeline.exact()
+    before = pipeline.traces()
+    for zombie in zombies:
+        wake(zombie)
+        assert pipeline.traces() == before, zombie.tail()
+    pipeline.exact()
+
+
+def one_of_two(pipeline: Any, go: Path) -> DriverRun:
+    """Two drivers take the pipeline at the same moment, and one of them is fenced. Gives the other, which lands everything."""
+    both = [pipeline.start("acquire.before", go=go, once=False) for _ in range(2)]
+    for run in both:
+        run.wait_reached()
+    go.touch()
+    wait_for(lambda: any(run.process.poll() is not None for run in both), "one of them is fenced")
+    [loser] = [run for run in both if run.process.poll() is not None]
+    [winner] = [run for run in both if run is not loser]
+    assert loser.finish() == Fenced.exit_code, loser.tail()
+    wait_for(pipeline.complete, "the other one lands everything", winner, every=0.2)
+    return winner
+
+
 def _status(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from iceberg_scene import Lake, lake
-from scene import thaw, wait_for, wake
+from iceberg_scene import lake
+from scene import fenced_for_nothing, one_of_two, thaw, wait_for
 
 from landonce.errors import Fenced
 from landonce.local import LocalKafka
@@ -16,16 +16,6 @@ pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(300)]
 
 _TAKEN_AND_BOUND, _TAKEN = 2, 1
 """Commits to a table that is its own ledger, before the first batch of a driver."""
-
-
-def fenced_for_nothing(pipeline: Lake, *zombies: object) -> None:
-    """They wake, one by one, and change nothing at all."""
-    pipeline.exact()
-    before = pipeline.traces()
-    for zombie in zombies:
-        wake(zombie)
-        assert pipeline.traces() == before, zombie.tail()
-    pipeline.exact()
 
 
 def test_the_successor_commits_the_same_batch_and_other_cuts_of_it(
@@ -101,18 +91,9 @@ def test_two_that_start_at_the_same_moment(
     fan_out: bool, tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]
 ) -> None:
     """One of them has the pipeline, and the other hears so, whichever it is."""
-    go = tmp_path / "go"
     with lake(tmp_path, kafka, new_topic(partitions=2), fan_out=fan_out) as pipeline:
         pipeline.feed.more(1200, bad_every=50)
-        both = [pipeline.start("acquire.before", go=go, once=False) for _ in range(2)]
-        for run in both:
-            run.wait_reached()
-        go.touch()
-        wait_for(lambda: any(run.process.poll() is not None for run in both), "one of them is fenced")
-        [loser] = [run for run in both if run.process.poll() is not None]
-        [winner] = [run for run in both if run is not loser]
-        assert loser.finish() == Fenced.exit_code, loser.tail()
-        wait_for(pipeline.complete, "the other one lands everything", winner, every=0.2)
+        winner = one_of_two(pipeline, tmp_path / "go")
         pipeline.feed.more(100, bad_every=50)
         wait_for(pipeline.complete, "and goes on", winner, every=0.2)
         assert winner.terminate() == 0, winner.tail()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from open_folder import open_folder
 from proxy import Fate, Insert, Proxy
 from scene import LIMIT, Scene, scene
 
@@ -179,13 +179,8 @@ def test_two_drivers_at_the_same_moment(
 
 @pytest.fixture
 def postgres() -> Iterator[LocalPostgres]:
-    folder = Path(tempfile.mkdtemp(prefix="landonce-test-"))
-    folder.chmod(0o755)  # root's tests run the server as another user, who has to get in
-    try:
-        with LocalPostgres(folder / "postgres") as server:
-            yield server
-    finally:
-        shutil.rmtree(folder)
+    with open_folder() as folder, LocalPostgres(folder / "postgres") as server:
+        yield server
 
 
 def test_postgres_is_killed_and_restarted_during_a_run(

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from cutting_proxy import Cut, CuttingProxy
-from scene import wait_for, wake
+from open_folder import open_folder
+from scene import fenced_for_nothing, one_of_two
 from sql_scene import Base, base, postgres_judge, sqlite_judge
 
-from landonce.errors import Fenced
 from landonce.local import LocalKafka
 from landonce.local.postgres import LocalPostgres
 
@@ -26,16 +24,6 @@ def pipeline(
     url = new_database()
     with base(tmp_path, kafka, new_topic(partitions=2), url, postgres_judge(url)) as made:
         yield made
-
-
-def fenced_for_nothing(pipeline: Base, *zombies: object) -> None:
-    """They wake, one by one, and change nothing at all."""
-    pipeline.exact()
-    before = pipeline.traces()
-    for zombie in zombies:
-        wake(zombie)
-        assert pipeline.traces() == before, zombie.tail()
-    pipeline.exact()
 
 
 def test_paused_before_and_in_a_transaction(pipeline: Base) -> None:
@@ -61,17 +49,8 @@ def test_paused_between_two_blocks_and_before_it_records(pipeline: Base) -> None
 
 def test_two_that_start_at_the_same_moment(pipeline: Base, tmp_path: Path) -> None:
     """One of them has the pipeline, and the other hears so, whichever it is."""
-    go = tmp_path / "go"
     pipeline.feed.more(600, bad_every=50)
-    both = [pipeline.start("acquire.before", go=go, once=False) for _ in range(2)]
-    for run in both:
-        run.wait_reached()
-    go.touch()
-    wait_for(lambda: any(run.process.poll() is not None for run in both), "one of them is fenced")
-    [loser] = [run for run in both if run.process.poll() is not None]
-    [winner] = [run for run in both if run is not loser]
-    assert loser.finish() == Fenced.exit_code, loser.tail()
-    wait_for(pipeline.complete, "the other one lands everything", winner, every=0.2)
+    winner = one_of_two(pipeline, tmp_path / "go")
     assert winner.terminate() == 0, winner.tail()
     pipeline.exact()
 
@@ -81,24 +60,20 @@ def test_the_server_is_killed_in_the_middle_of_a_transaction(
 ) -> None:
     """The rows of a block are written and not committed, and go with the server. The worker's COMMIT has no answer: it looks at
     the block's row, and writes the block again."""
-    folder, go = Path(tempfile.mkdtemp(prefix="landonce-test-")), tmp_path / "go"
-    folder.chmod(0o755)
-    try:
-        with LocalPostgres(folder / "postgres") as server:
-            judge = postgres_judge(server.url)
-            with base(tmp_path, kafka, new_topic(partitions=2), server.url, judge) as pipeline:
-                pipeline.feed.more(600, bad_every=50)
-                run = pipeline.start("rows.after", go=go)
-                run.wait_reached()
-                server.kill()
-                server.start()
-                server.wait_ready(60)
-                assert pipeline.count() == 0
-                go.touch()
-                assert run.finish() == 0, run.tail()
-                pipeline.exact()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    go = tmp_path / "go"
+    with open_folder() as folder, LocalPostgres(folder / "postgres") as server:
+        judge = postgres_judge(server.url)
+        with base(tmp_path, kafka, new_topic(partitions=2), server.url, judge) as pipeline:
+            pipeline.feed.more(600, bad_every=50)
+            run = pipeline.start("rows.after", go=go)
+            run.wait_reached()
+            server.kill()
+            server.start()
+            server.wait_ready(60)
+            assert pipeline.count() == 0
+            go.touch()
+            assert run.finish() == 0, run.tail()
+            pipeline.exact()
 
 
 @pytest.mark.parametrize(

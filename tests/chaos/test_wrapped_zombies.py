@@ -9,10 +9,10 @@ from pathlib import Path
 
 import oracle
 import pytest
-from scene import wait_for, wake
+from scene import fenced_for_nothing, one_of_two
 from wrapped_scene import Wrapped, wrapped
 
-from landonce.errors import Fenced, OutcomeUnknown
+from landonce.errors import OutcomeUnknown
 from landonce.local import LocalKafka
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -30,12 +30,7 @@ def test_paused_before_and_after_a_push(pipeline: Wrapped) -> None:
     claimed = pipeline.pause_at("claim.after")
     pushed = pipeline.pause_at("push.after")
     pipeline.drivers.drain()
-    pipeline.exact()
-    before = pipeline.traces()
-    for zombie in (claimed, pushed):
-        wake(zombie)
-        assert pipeline.traces() == before, zombie.tail()
-    pipeline.exact()
+    fenced_for_nothing(pipeline, claimed, pushed)
 
 
 def test_a_zombie_of_an_idempotent_sink(tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]) -> None:
@@ -44,26 +39,13 @@ def test_a_zombie_of_an_idempotent_sink(tmp_path: Path, kafka: LocalKafka, new_t
         pipeline.feed.more(300, bad_every=50)
         zombie = pipeline.pause_at("push.before")
         pipeline.drivers.drain()
-        pipeline.exact()
-        before = pipeline.traces()
-        wake(zombie)
-        assert pipeline.traces() == before, zombie.tail()
-        pipeline.exact()
+        fenced_for_nothing(pipeline, zombie)
 
 
 def test_two_that_start_at_the_same_moment(pipeline: Wrapped, tmp_path: Path) -> None:
     """One of them has the pipeline, and the other hears so, whichever it is."""
-    go = tmp_path / "go"
     pipeline.feed.more(300, bad_every=50)
-    both = [pipeline.start("acquire.before", go=go, once=False) for _ in range(2)]
-    for run in both:
-        run.wait_reached()
-    go.touch()
-    wait_for(lambda: any(run.process.poll() is not None for run in both), "one of them is fenced")
-    [loser] = [run for run in both if run.process.poll() is not None]
-    [winner] = [run for run in both if run is not loser]
-    assert loser.finish() == Fenced.exit_code, loser.tail()
-    wait_for(pipeline.complete, "the other one lands everything", winner, every=0.2)
+    winner = one_of_two(pipeline, tmp_path / "go")
     assert winner.terminate() == 0, winner.tail()
     pipeline.exact()
 

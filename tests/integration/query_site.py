@@ -24,13 +24,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 import landonce
 from landonce.local import LocalClickHouse, LocalKafka
+from landonce.local.jars import SPARK_KAFKA
 from landonce.query.once import ExactlyOnce
 from landonce.query.sinks import Sink
 
 TABLE = """CREATE TABLE {} (id Int64, word String, _topic LowCardinality(String), _partition Int32, _offset Int64)
 ENGINE = MergeTree {} ORDER BY (_topic, _partition, _offset) SETTINGS non_replicated_deduplication_window = 1000"""
 SELECT = "SELECT _topic, _partition, _offset FROM "
-PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
 Coordinate = tuple[str, int, int]
 Make = Callable[[DataFrame], DataFrame]
 
@@ -38,7 +38,7 @@ Make = Callable[[DataFrame], DataFrame]
 def open_session(master: str = "local[2]", **conf: str) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.master(master).config("spark.jars.packages", PACKAGE)
+    builder = SparkSession.builder.master(master).config("spark.jars.packages", SPARK_KAFKA)
     builder = builder.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2")
     builder = builder.config("spark.ui.showConsoleProgress", "false")
     builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

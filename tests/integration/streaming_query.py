@@ -11,17 +11,15 @@ import sys
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from landonce.local.jars import spark_jars
+from landonce.local.jars import SPARK_KAFKA, spark_jars
 from landonce.write.iceberg.catalog import CatalogSpec
-
-PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
 
 
 def main(bootstrap: str, topic: str, catalog: str, table: str, checkpoint: str, fails_from: str) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.master("local[1]").config("spark.jars", ",".join(map(str, spark_jars())))
-    builder = builder.config("spark.jars.packages", PACKAGE).config("spark.ui.enabled", "false")
+    builder = builder.config("spark.jars.packages", SPARK_KAFKA).config("spark.ui.enabled", "false")
     for name, value in CatalogSpec("rest", {"type": "rest", "uri": catalog}).spark_conf().items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()

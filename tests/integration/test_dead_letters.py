@@ -15,12 +15,12 @@ from pyspark.sql import SparkSession
 from landonce.errors import Unbalanced
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.record.ledger import Totals
-from landonce.run import assemble, transform
+from landonce.run import assemble
 from landonce.run.protocol import Effect
 from landonce.run.steps import Step
 from landonce.write.receipt import BlockResult
 from landonce.write.recipe import Recipe, Task
-from landonce.write.work import Reaped, deliver, gather, guarded
+from landonce.write.work import Reaped, deliver, gather, guarded, sow
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -147,7 +147,7 @@ def test_a_lost_row_is_noticed_before_the_position_moves(
     def careless(recipe: Recipe, task: Task) -> BlockResult:
         def attempt() -> BlockResult:
             crop = gather(recipe, task)
-            return deliver(recipe, task, crop.rows.slice(1), Reaped(crop.read, crop.bytes_read, ()), 0, crop)
+            return deliver(recipe, task, crop.rows.slice(1), Reaped(crop.read, crop.bytes_read, ()))
 
         return guarded(recipe, task, attempt)
 
@@ -162,12 +162,11 @@ def test_a_lost_row_is_noticed_with_a_transform_too(
     site: Site, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send(site.kafka, site.topics[0], numbered(10))
-    right = transform.sow
 
     def careless(recipe: Recipe, task: Task, rows: pa.Table, told: Reaped) -> BlockResult:
-        return right(recipe, task, rows.slice(1), told)
+        return sow(recipe, task, rows.slice(1), told)
 
-    monkeypatch.setattr(transform, "sow", careless)
+    monkeypatch.setattr(assemble, "sow", careless)
     with pytest.raises(Unbalanced, match="10 records were read, but 9 landed"):
         run(site.config(transform={"where": "id >= 0"}), spark)
     assert site.position() == {(site.topics[0], 0): 0}

@@ -1,17 +1,16 @@
 """The local PostgreSQL: its folder is the server, and it never outlives who started it."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
+from open_folder import open_folder
 
 from landonce.errors import LocalStackError
 from landonce.local import postgres as module
@@ -34,11 +33,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Not `tmp_path`: the server of a root's tests runs as another user, who has to get in."""
-    made = Path(tempfile.mkdtemp(prefix="landonce-test-"))
-    made.chmod(0o755)
-    yield made
-    shutil.rmtree(made)
+    with open_folder() as made:
+        yield made
 
 
 def ask(server: LocalPostgres, query: str) -> list[tuple[object, ...]]:

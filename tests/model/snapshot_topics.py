@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from .core import Core
-from .snapshot_values import Scenario
+from .values import Routed
 
 TOPIC = "t"
 
@@ -14,7 +14,7 @@ TOPIC = "t"
 class Topics:
     """The records of a scenario, and what is meant for which table."""
 
-    def __init__(self, core: Core, scenario: Scenario) -> None:
+    def __init__(self, core: Core, scenario: Routed) -> None:
         self.core, self.scenario = core, scenario
         self.levels = scenario.levels or (tuple(len(each) for each in scenario.routes),)
         self.partitions = [core.ranges.Partition(TOPIC, number) for number in range(len(scenario.routes))]

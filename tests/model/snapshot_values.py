@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from .values import Routed
+
 NONE = -1
 
 
@@ -47,39 +49,18 @@ KINDS = tuple(Faults.__dataclass_fields__)
 
 
 @dataclass(frozen=True)
-class Scenario:
+class Scenario(Routed):
     """What there is to read, where it goes, how it is cut, and what may go wrong."""
 
-    name: str
-    routes: tuple[str, ...]
-    """One letter for each offset of each Kafka partition: the table that it goes to (`A`, `B`, …), `*` for all of them,
-    `-` for a record that is filtered, `!` for a dead letter, and a blank where there is no record."""
-    faults: Faults
-    tables: str = "A"
     own: bool = False
     """The one table is the ledger."""
     absent: str = ""
     """Tables that are not there yet: a worker asks for them."""
-    levels: tuple[tuple[int, ...], ...] = ()
-    """The stable end of each Kafka partition, as records arrive; -1 where it does not exist yet. None given: all at once."""
-    max_rows: tuple[int, ...] = (8,)
-    """Of the first driver, the second, … as the pace varies."""
-    block_rows: int = 8
-    starts: int = 2
-    """Drivers in all."""
-    alive: int = 2
-    """Drivers at the same time: all but the last that acquired are zombies."""
     once: bool = True
     """Drivers end when all is done. Otherwise they wait, and look at the tables now and then."""
-    latest: bool = False
-    """The pipeline begins at the end of the topic: what is there before its first start is not asked for."""
     follow: bool = True
-    fingerprints: tuple[str, ...] = ("f",)
     careless: bool = False
     """A ledger is lost or restored while drivers run and commits are under way."""
-    halts: tuple[str, ...] = ()
-    """The named errors that a driver may end in here, which nobody has taken over. All others are defects."""
-    limit: int = 20_000
 
 
 class Snap(NamedTuple):

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from .values import Routed
+
 NONE = -1
 NOBODY = 0
 
@@ -40,28 +42,10 @@ KINDS = tuple(Faults.__dataclass_fields__)
 
 
 @dataclass(frozen=True)
-class Scenario:
+class Scenario(Routed):
     """What there is to read, how it is cut, and what may go wrong."""
 
-    name: str
-    routes: tuple[str, ...]
-    """One letter for each offset of each Kafka partition: `A` for a row, `-` filtered, `!` a dead letter, blank for none."""
-    faults: Faults
-    tables: str = "A"
-    levels: tuple[tuple[int, ...], ...] = ()
-    max_rows: tuple[int, ...] = (8,)
-    """Of the first driver, the second, … as the pace varies."""
-    block_rows: int = 8
-    starts: int = 2
-    """Drivers in all."""
-    alive: int = 2
-    """Drivers at the same time: all but the last that acquired are zombies."""
     keyed: bool = False
-    latest: bool = False
-    fingerprints: tuple[str, ...] = ("f",)
-    halts: tuple[str, ...] = ()
-    """The named errors that a driver may end in here, which nobody has taken over. All others are defects."""
-    limit: int = 20_000
 
 
 class Row(NamedTuple):

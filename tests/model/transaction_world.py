@@ -61,16 +61,20 @@ class Transactions:
         number = world.starts + 1
         prints = self.scenario.fingerprints
         pending = self.ledgers.values[world.ledger].pending if patient else None
-        settings = self.core.transactions.Settings(
+        fingerprint = pending.fingerprint if pending else prints[min(number, len(prints)) - 1]
+        driver, effect = self.core.transactions.begin(self._settings(number, fingerprint))
+        agent = Agent(number, self.drivers.of(driver), self.effects.of(effect), None, False)
+        return f"driver {number} starts", world._replace(drivers=(*world.drivers, agent), starts=number)
+
+    def _settings(self, number: int, fingerprint: str) -> Any:
+        del number
+        return self.core.transactions.Settings(
             table="table",
-            fingerprint=pending.fingerprint if pending else prints[min(number, len(prints)) - 1],
+            fingerprint=fingerprint,
             start=self.core.source.Start.LATEST if self.scenario.latest else self.core.source.Start.EARLIEST,
             once=True,
             keyed=self.scenario.keyed,
         )
-        driver, effect = self.core.transactions.begin(settings)
-        agent = Agent(number, self.drivers.of(driver), self.effects.of(effect), None, False)
-        return f"driver {number} starts", world._replace(drivers=(*world.drivers, agent), starts=number)
 
     # ── a driver ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -85,15 +89,20 @@ class Transactions:
             yield who, self._go_on(world, agent, self.topics.surveyed(world.level, rows, False))
         elif isinstance(effect, steps.Change):
             yield from self._change(world, agent, effect, who)
-        elif isinstance(effect, steps.Look):
+        elif isinstance(effect, steps.Commit):
+            bits = sum(self.topics.of(block.ranges) for block in effect.plan.blocks)
+            yield who, self._go_on(world._replace(letters=world.letters | bits & self.topics.dead), agent, None)
+        else:
+            yield from self._own_steps(world, agent, effect, who)
+
+    def _own_steps(self, world: Base, agent: Agent, effect: Any, who: str) -> Iterator[Step]:
+        """What this protocol alone has done, and the end."""
+        if isinstance(effect, self.core.steps.Look):
             yield who, self._go_on(world, agent, self._look(world.landed, effect.floors))
         elif isinstance(effect, self.core.transactions.WriteBlocks):
             yield from self._write(world, agent, effect, who)
         elif isinstance(effect, self.core.transactions.Open):
             yield who, self._go_on(world, agent, None)
-        elif isinstance(effect, steps.Commit):
-            bits = sum(self.topics.of(block.ranges) for block in effect.plan.blocks)
-            yield who, self._go_on(world._replace(letters=world.letters | bits & self.topics.dead), agent, None)
         else:
             yield who, self._leave(world, agent)
 

@@ -7,7 +7,7 @@ A `World` is a small tuple of integers, so that millions can be compared and kep
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple
 
 TOPIC = "t"
@@ -82,6 +82,34 @@ class Scenario:
     careless: bool = False
     """A restore waits for nothing and nobody: against the documented condition, and wrong."""
     limit: int = 60_000
+
+
+@dataclass(frozen=True)
+class Routed:
+    """A scenario of other protocols: letters say what there is to read, and where it goes."""
+
+    name: str
+    routes: tuple[str, ...]
+    """One letter for each offset of each Kafka partition: the table that it goes to (`A`, `B`, …), `*` for all of them,
+    `-` for a record that is filtered, `!` for a dead letter, and a blank where there is no record."""
+    faults: Any
+    _: KW_ONLY
+    tables: str = "A"
+    levels: tuple[tuple[int, ...], ...] = ()
+    """The stable end of each Kafka partition, as records arrive; -1 where it does not exist yet. None given: all at once."""
+    max_rows: tuple[int, ...] = (8,)
+    """Of the first driver, the second, … as the pace varies."""
+    block_rows: int = 8
+    starts: int = 2
+    """Drivers in all."""
+    alive: int = 2
+    """Drivers at the same time: all but the last that acquired are zombies."""
+    latest: bool = False
+    """The pipeline begins at the end of the topic: what is there before its first start is not asked for."""
+    fingerprints: tuple[str, ...] = ("f",)
+    halts: tuple[str, ...] = ()
+    """The named errors that a driver may end in here, which nobody has taken over. All others are defects."""
+    limit: int = 20_000
 
 
 class World(NamedTuple):

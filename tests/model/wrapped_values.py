@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from .transaction_values import Agent
+from .values import Routed
 
 NOBODY = 0
 WAIT = 1
@@ -39,27 +40,13 @@ KINDS = tuple(Faults.__dataclass_fields__)
 
 
 @dataclass(frozen=True)
-class Scenario:
+class Scenario(Routed):
     """What there is to read, how it is cut, what the sink declares, and what may go wrong."""
 
-    name: str
-    routes: tuple[str, ...]
-    """One letter for each offset of each Kafka partition: `A` for a row, `-` filtered, `!` a dead letter, blank for none."""
-    faults: Faults
     harmless: bool = False
     """The target takes a block that it has for what it is."""
     probe: bool = True
-    tables: str = "A"
-    levels: tuple[tuple[int, ...], ...] = ()
-    max_rows: tuple[int, ...] = (8,)
-    block_rows: int = 8
-    starts: int = 2
-    alive: int = 2
     clock: int = 5
-    fingerprints: tuple[str, ...] = ("f",)
-    halts: tuple[str, ...] = ()
-    """The named errors that a driver may end in here, which nobody has taken over. All others are defects."""
-    limit: int = 20_000
 
 
 class Row(NamedTuple):
@@ -91,18 +78,6 @@ class Flight(NamedTuple):
     nonce: int
     rows: int
     until: int
-
-
-class Job(NamedTuple):
-    """One block for one worker."""
-
-    index: int
-    batch: int
-    number: int
-    claim: int
-    rows: int
-    receipt: int
-    title: str
 
 
 class Sky(NamedTuple):

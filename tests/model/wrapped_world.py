@@ -15,9 +15,10 @@ from landonce import errors
 
 from .core import Core
 from .search import Found
+from .transaction_values import Job
 from .transaction_world import LAST, Transactions
 from .values import Violation
-from .wrapped_values import ARRIVED, GONE, KINDS, NOBODY, SENT, UNSENT, WAIT, Flight, Job, Row, Scenario, Sky, Worker
+from .wrapped_values import ARRIVED, GONE, KINDS, NOBODY, SENT, UNSENT, WAIT, Flight, Row, Scenario, Sky, Worker
 
 Step = tuple[str, Sky | Violation]
 QUIET = (0,) * len(KINDS)
@@ -42,50 +43,27 @@ class Pushes(Transactions):
         if world.clock < self.scenario.clock:
             yield from self._tick(world)
 
-    def start(self, world: Sky, *, patient: bool = False) -> Step:
-        number = world.starts + 1
-        prints = self.scenario.fingerprints
-        pending = self.ledgers.values[world.ledger].pending if patient else None
-        settings = self.core.pushes.Settings(
+    def _settings(self, number: int, fingerprint: str) -> Any:
+        del number
+        return self.core.pushes.Settings(
             sink="sink",
-            fingerprint=pending.fingerprint if pending else prints[min(number, len(prints)) - 1],
+            fingerprint=fingerprint,
             harmless=self.scenario.harmless,
             can_probe=self.scenario.probe and not self.scenario.harmless,
             wait=WAIT,
             once=True,
         )
-        driver, effect = self.core.pushes.begin(settings)
-        agent = self._agent(number, driver, effect)
-        return f"driver {number} starts", world._replace(drivers=(*world.drivers, agent), starts=number)
-
-    def _agent(self, number: int, driver: Any, effect: Any) -> Any:
-        from .transaction_values import Agent
-
-        return Agent(number, self.drivers.of(driver), self.effects.of(effect), None, False)
 
     # ── a driver ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def driver_steps(self, world: Sky, agent: Any) -> Iterator[Step]:
-        effect = self.effects.values[agent.effect]
-        who = f"driver {agent.number}: {effect.step.value}"
-        steps, protocol, pushes = self.core.steps, self.core.protocol, self.core.pushes
-        if isinstance(effect, steps.Acquire):
-            yield from self._acquire(world, agent, who)
-        elif isinstance(effect, steps.Survey):
-            rows = self.scenario.max_rows[min(agent.number, len(self.scenario.max_rows)) - 1]
-            yield who, self._go_on(world, agent, self.topics.surveyed(world.level, rows, False))
-        elif isinstance(effect, steps.Change):
-            yield from self._change(world, agent, effect, who)
-        elif isinstance(effect, pushes.LookAtClaims):
+    def _own_steps(self, world: Sky, agent: Any, effect: Any, who: str) -> Iterator[Step]:
+        if isinstance(effect, self.core.pushes.LookAtClaims):
             yield who, self._go_on(world, agent, self._standing(world, effect.plan.batch))
-        elif isinstance(effect, protocol.Await):
+        elif isinstance(effect, self.core.protocol.Await):
             if world.clock > effect.deadline or all(row.state != "CLAIMED" for row in world.rows):
                 yield who, self._go_on(world, agent, None)
-        elif isinstance(effect, pushes.PushBlocks):
+        elif isinstance(effect, self.core.pushes.PushBlocks):
             yield from self._write(world, agent, effect, who)
-        elif isinstance(effect, steps.Commit):
-            bits = sum(self.topics.of(block.ranges) for block in effect.plan.blocks)
-            yield who, self._go_on(world._replace(letters=world.letters | bits & self.topics.dead), agent, None)
         else:
             yield who, self._leave(world, agent)
 

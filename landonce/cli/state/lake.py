@@ -6,13 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from pyspark.sql import SparkSession
-
 from landonce.record import operate
 from landonce.record.ledger import LedgerState
 from landonce.run.assemble import Parts
-from landonce.run.assemble_iceberg import iceberg_conf
-from landonce.run.session import open_session
+from landonce.run.assemble_iceberg import lake_session
 from landonce.write.iceberg.commit import Place
 from landonce.write.iceberg.ledger import TableLedger
 from landonce.write.iceberg.restate import empty
@@ -37,22 +34,12 @@ def stands_of(parts: Parts, ledger: LedgerState) -> tuple[LedgerState, tuple[Sta
 @contextmanager
 def committing(parts: Parts) -> Iterator[Callable[[str], Place]]:
     """Tables that can be committed to in every format version. Spark is started only for one that needs it."""
-    opened: list[SparkSession] = []
-    borrowed = SparkSession.getActiveSession()
+    with lake_session(parts) as session:
 
-    def session() -> SparkSession:
-        if not opened:
-            opened.append(open_session(parts.config.pipeline, parts.config.spark, extra=iceberg_conf(parts.iceberg)))
-        return opened[0]
+        def place(table: str) -> Place:
+            return replace(parts.iceberg.place(table), session=session)
 
-    def place(table: str) -> Place:
-        return replace(parts.iceberg.place(table), session=session)
-
-    if isinstance(parts.ledger, TableLedger):
-        mine = place(parts.iceberg.static[0])
-        parts.ledger.build_with(empty(mine), mine)
-    try:
+        if isinstance(parts.ledger, TableLedger):
+            mine = place(parts.iceberg.static[0])
+            parts.ledger.build_with(empty(mine), mine)
         yield place
-    finally:
-        if opened and borrowed is None:
-            opened[0].stop()

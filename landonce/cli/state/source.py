@@ -18,7 +18,6 @@ from landonce.read.source import SourceView, Start
 from landonce.record import operate
 from landonce.record.ledger import LedgerState
 from landonce.run.assemble import Parts
-from landonce.run.transacting import look_by_name as look_in_table
 from landonce.write.iceberg.sink import IcebergSink
 from landonce.write.sink import Target, look_by_name, wait_out
 from landonce.write.sql import SqlSink
@@ -108,9 +107,7 @@ def _held(target: Target | SqlTable, ledger: LedgerState, view: SourceView) -> T
         return TargetView(())
     known = {*ledger.committed(), *(partition for partition, _ in view.extents)}
     floors = [(each, 0) for each in known]
-    return (
-        look_in_table(target, ledger, floors) if isinstance(target, SqlTable) else look_by_name(target, ledger, floors)
-    )
+    return look_by_name(target, ledger, floors)
 
 
 def _wait_out(target: Target, plan: Plan) -> None:

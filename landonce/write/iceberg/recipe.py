@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyspark
 
-from landonce.plan.blocks import Block, Kind
-from landonce.read import decode
+from landonce.plan.blocks import Kind
 from landonce.read.changes import Changes
 from landonce.read.route import Routing
 from landonce.read.schema import Field, Schema
 from landonce.write.iceberg.scratch import Scratch
 from landonce.write.iceberg.shape import TableShape
 from landonce.write.marks import Floors
-from landonce.write.recipe import Portions
+from landonce.write.recipe import AnyRecipe, AnyTask
 
 
 @dataclass(frozen=True)
@@ -37,21 +32,14 @@ class TableRecipe:
     """The columns that name one row, where records change rows."""
 
 
-@dataclass(frozen=True)
-class FileRecipe(Portions):
-    """Everything that decides what the rows are and where they go."""
+@dataclass(frozen=True, kw_only=True)
+class FileRecipe(AnyRecipe):
+    """Of Iceberg tables."""
 
-    pipeline: str
-    consumer: tuple[tuple[str, object], ...] = field(repr=False)
     routing: Routing
     tables: tuple[TableRecipe, ...]
-    dead_letters: Path
-    max_record_bytes: int
-    block_bytes: int
     declared: Schema | None = None
     """What a record is decoded to where expressions follow."""
-    select: tuple[str, ...] = ()
-    where: str | None = None
     changes: Changes | None = None
     meaning: str = ""
     """What else the file says of how records are read: it is part of the fingerprint."""
@@ -84,39 +72,22 @@ class FileRecipe(Portions):
     def by_name(self) -> Mapping[str, TableRecipe]:
         return {each.name: each for each in self.tables}
 
-    def fingerprint(self) -> str:
-        """Changes with anything that could send a record elsewhere, or make another row of it. Schemas may evolve."""
-        told = [
-            "json",
-            decode.VERSION,
-            repr(self.routing),
-            self.declared.fingerprint() if self.declared else "",
-            list(self.select),
-            self.where,
-            repr(self.changes),
-            self.meaning,
-            self.max_record_bytes,
-            pyspark.__version__ if self.transforms else "",
-        ]
-        return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    def _decisive(self) -> tuple[object, ...]:
+        """All that could send a record elsewhere, or make another row of it. Schemas may evolve."""
+        declared = self.declared.fingerprint() if self.declared else ""
+        return repr(self.routing), declared, self.select, self.where, repr(self.changes), self.meaning
 
 
-@dataclass(frozen=True)
-class FileTask:
-    """One block to be written by one Spark task."""
+@dataclass(frozen=True, kw_only=True)
+class FileTask(AnyTask):
+    """One block to be written to files."""
 
-    index: int
-    batch: int
     epoch: int
-    plan: str
-    """What the plan's dead letters are called."""
-    block: Block
     kind: Kind
     floors: tuple[tuple[str, Floors | None], ...]
     """Where each table begins to take rows; None if it takes none."""
     final: bool = False
     """Tables were made and evolved already: what does not fit now is a dead letter."""
-    labels: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -2,76 +2,40 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
-import pyspark
-
-from landonce.plan.blocks import Block
-from landonce.read import decode
 from landonce.read.changes import Changes
 from landonce.read.schema import Schema
 from landonce.record.blocks import Claim
-from landonce.write.recipe import Portions
+from landonce.write.recipe import AnyRecipe, AnyTask
 from landonce.write.sql.sink import SqlSink
 
 
-@dataclass(frozen=True)
-class SqlRecipe(Portions):
-    """Everything that decides what the rows are and where they go."""
+@dataclass(frozen=True, kw_only=True)
+class SqlRecipe(AnyRecipe):
+    """Of an SQL database."""
 
-    pipeline: str
-    consumer: tuple[tuple[str, object], ...] = field(repr=False)
     source: Schema
     """What a record is decoded to."""
     target: Schema
     """What the table takes."""
     sink: SqlSink
-    dead_letters: Path
-    max_record_bytes: int
-    block_bytes: int
-    select: tuple[str, ...] = ()
-    where: str | None = None
     changes: Changes | None = None
     evolve: bool = False
     declared: str = ""
     """The declared schema's fingerprint."""
 
-    @property
-    def timestamps(self) -> bool:
-        """Whether records' timestamps are looked at; nobody asks for them here."""
-        return False
-
-    def fingerprint(self) -> str:
-        """Changes with anything that the file says of rows. The table's own columns may change: each block lands whole."""
-        told = [
-            "json",
-            decode.VERSION,
-            self.sink.identity,
-            list(self.sink.key),
-            self.sink.coordinates,
-            self.declared,
-            list(self.select),
-            self.where,
-            repr(self.changes),
-            self.max_record_bytes,
-            pyspark.__version__ if self.transforms else "",
-        ]
-        return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    def _decisive(self) -> tuple[object, ...]:
+        """All that the file says of rows. The table's own columns may change: each block lands whole."""
+        told = self.sink
+        rows = told.identity, told.key, told.coordinates, self.declared
+        return *rows, self.select, self.where, repr(self.changes)
 
 
-@dataclass(frozen=True)
-class SqlTask:
-    """One block to be written by one Spark task."""
+@dataclass(frozen=True, kw_only=True)
+class SqlTask(AnyTask):
+    """One block to be landed in a transaction."""
 
-    index: int
-    batch: int
-    plan: str
-    """What the plan's dead letters are called."""
-    block: Block
     claim: Claim
     final: bool = False
     """Columns were added already: what the table does not know now is left out."""
-    labels: tuple[tuple[str, str], ...] = ()

@@ -5,25 +5,22 @@ A task that Spark runs again does the same again: the block's row says whether t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import Message
 
 from landonce import errors
 from landonce.failpoints import reach
-from landonce.plan.ranges import Partition
 from landonce.read.changes import OPERATION
 from landonce.read.decoders import decoder_of
 from landonce.read.evolution import Evolution, observed
 from landonce.read.fanout import Sheaf, Sorting, landed
 from landonce.read.harvest import Rejected
 from landonce.read.route import Routing, Rule
-from landonce.write.conform import chosen, conform, misfit
+from landonce.write.conform import misfit
 from landonce.write.land import failed
-from landonce.write.letters import stage_letters, stage_refusals
+from landonce.write.letters import Messages, stage_letters, stage_refusals
 from landonce.write.receipt import BlockResult, Fate, Receipt
 from landonce.write.sink import COORDINATES
 from landonce.write.sql.documents import as_text
@@ -32,7 +29,7 @@ from landonce.write.sql.recipe import SqlRecipe, SqlTask
 from landonce.write.sql.refused import MOST, refused_rows
 from landonce.write.sql.statements import Place
 from landonce.write.sql.writer import Blame, BlockWriter, Trouble, named, settle_rows
-from landonce.write.work import Reaped
+from landonce.write.work import Reaped, fitted
 
 
 def work(recipe: SqlRecipe, task: SqlTask) -> BlockResult:
@@ -46,14 +43,8 @@ def work(recipe: SqlRecipe, task: SqlTask) -> BlockResult:
         if wants is not None:
             return BlockResult(task.index, Fate.WAITING, wants=wants)
         rows = sheaf.rows(recipe.sink.table, len(task.block.ranges) > 1)
-        receipt = Receipt(
-            read=sheaf.read,
-            landed=landed(sheaf),
-            filtered=sheaf.filtered,
-            dead_lettered=len(sheaf.rejected),
-            bytes_read=sheaf.bytes_read,
-        )
-        return _deliver(recipe, task, rows, receipt, tuple(sheaf.rejected), sheaf.messages)
+        reaped = Reaped(sheaf.read, sheaf.bytes_read, tuple(sheaf.rejected), filtered=sheaf.filtered)
+        return _deliver(recipe, task, rows, reaped, landed(sheaf), sheaf.messages)
     except Exception as error:
         return failed(task, error)
 
@@ -61,19 +52,8 @@ def work(recipe: SqlRecipe, task: SqlTask) -> BlockResult:
 def sow(recipe: SqlRecipe, task: SqlTask, rows: pa.Table, told: Reaped | errors.LandonceError) -> BlockResult:
     """The rows of one block that expressions were evaluated on."""
     try:
-        if isinstance(told, errors.LandonceError):
-            raise told
-        kept = chosen(rows)
-        fitting, misfits = conform(kept, recipe.target, COORDINATES)
-        rejected = (*told.rejected, *(misfit(dict(task.labels), kept, at, reason) for at, reason in misfits))
-        receipt = Receipt(
-            read=told.read,
-            landed=fitting.num_rows,
-            filtered=rows.num_rows - kept.num_rows,
-            dead_lettered=len(rejected),
-            bytes_read=told.bytes_read,
-        )
-        return _deliver(recipe, task, fitting, receipt, rejected, None)
+        fitting, reaped = fitted(recipe.target, task, rows, told)
+        return _deliver(recipe, task, fitting, reaped, fitting.num_rows)
     except Exception as error:
         return failed(task, error)
 
@@ -82,13 +62,13 @@ def _deliver(
     recipe: SqlRecipe,
     task: SqlTask,
     rows: pa.Table | None,
-    receipt: Receipt,
-    rejected: tuple[Rejected, ...],
-    messages: Mapping[tuple[Partition, int], Message] | None,
+    reaped: Reaped,
+    landing: int,
+    messages: Messages | None = None,
 ) -> BlockResult:
     """Stages dead letters, and lands the rows with the receipt in the block's row. Rows that the database refuses become dead
     letters too, and the others are tried again: then an earlier change of the same key may count."""
-    receipt = replace(receipt, dead_letters=stage_letters(recipe, task, rejected, messages))
+    receipt = reaped.receipt(landing, stage_letters(recipe, task, reaped.rejected, messages))
     reach("stage.after")
     place = Place(recipe.pipeline, task.batch, task.block.number)
 

@@ -1,0 +1,65 @@
+"""What local SQL servers have in common: a port, a folder of data that is made once, and a password.
+
+The password lies in the folder for its owner only.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import subprocess
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from landonce.errors import LocalStackError
+from landonce.local.server import LocalServer
+
+USER = DATABASE = "landonce"
+
+
+class LocalDatabase(LocalServer):
+    """One server. The same folder means the same data, port and password."""
+
+    port_names = ("sql",)
+    made: ClassVar[str]
+    """What is in the folder of data once it is made."""
+
+    def __init__(self, folder: Path, *, port: int | None = None, die_with_parent: bool = True) -> None:
+        super().__init__(folder, ports={"sql": port}, die_with_parent=die_with_parent)
+
+    @property
+    def port(self) -> int:
+        return self._port("sql")
+
+    @property
+    def password(self) -> str:
+        return self._password_file.read_text().strip()
+
+    @abstractmethod
+    def _init_data(self) -> None:
+        """Makes the data, in a folder that is there and empty."""
+
+    def _prepare(self) -> None:
+        if (self._data / self.made).exists():
+            return
+        self._password_file.touch(mode=0o600)
+        self._password_file.write_text(secrets.token_hex(16))
+        shutil.rmtree(self._data, ignore_errors=True)  # what an interrupted start left
+        self._data.mkdir(mode=0o700)
+        self._init_data()
+
+    def _make_with(self, command: Sequence[str], **how: Any) -> None:
+        done = subprocess.run(command, cwd="/", capture_output=True, text=True, **how)
+        if done.returncode != 0:
+            said = (done.stderr or done.stdout).strip()[-600:]
+            raise LocalStackError(f"{Path(command[0]).name} could not make {self._data}: {said}")
+
+    @property
+    def _data(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def _password_file(self) -> Path:
+        return self.folder / "password"

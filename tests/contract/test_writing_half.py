@@ -1,0 +1,151 @@
+"""What becomes of the rows that expressions were evaluated on: the same account in every kind of sink, and rows that are there once."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark import cloudpickle
+from sql_sites import Site
+from test_push_ledgers import prepared as pushes_prepared
+
+import landonce
+from landonce.errors import TransformFailed
+from landonce.plan.blocks import Block, Kind
+from landonce.plan.ranges import Partition, Range
+from landonce.read.ddl import parse_schema
+from landonce.record.blocks import Claim
+from landonce.record.push_ledger import PushPlace
+from landonce.testing.sqlite_sink import SqliteSink
+from landonce.write import work
+from landonce.write.conform import KEEP
+from landonce.write.receipt import BlockResult, Fate, Receipt
+from landonce.write.recipe import Recipe, Task
+from landonce.write.settle import Mode
+from landonce.write.sql import work as sql_work
+from landonce.write.sql.recipe import SqlRecipe, SqlTask
+from landonce.write.work import Reaped
+from landonce.write.wrapped import work as wrapped_work
+from landonce.write.wrapped.recipe import WrappedRecipe, WrappedTask
+
+SCHEMA = parse_schema("id BIGINT, word STRING")
+RANGE = Range(Partition("t", 0), 0, 5)
+LABELS = (("t", "label"),)
+LANDS = [("label", 0, 0, 10, "a"), ("label", 0, 1, 11, None), ("label", 0, 4, 14, "e")]
+
+Sow = Callable[[Any], BlockResult]
+Ask = Callable[[], list[tuple[Any, ...]]]
+
+
+def rows() -> pa.Table:
+    """Five records under the name that the target knows their topic by; `where` keeps three."""
+    return pa.table(
+        {
+            "_topic": pa.array(["label"] * 5),
+            "_partition": pa.array([0] * 5, pa.int32()),
+            "_offset": pa.array(range(5), pa.int64()),
+            KEEP: pa.array([True, True, False, None, True]),
+            "id": pa.array(range(10, 15), pa.int64()),
+            "word": pa.array(["a", None, "c", "d", "e"]),
+        }
+    )
+
+
+def told(folder: Path) -> dict[str, Any]:
+    """What every recipe says."""
+    return {
+        "pipeline": "contract",
+        "consumer": (),
+        "dead_letters": folder / "dead",
+        "max_record_bytes": 1_000,
+        "block_bytes": 1_000,
+        "source": SCHEMA,
+        "target": SCHEMA,
+        "where": "id <> 12",
+    }
+
+
+def sowing(sow: Callable[..., BlockResult], recipe: Any, task: Any) -> Sow:
+    """As workers get them."""
+    return lambda account: sow(*cloudpickle.loads(cloudpickle.dumps((recipe, task))), rows(), account)
+
+
+def in_file(path: Path) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(path)) as connection:
+        return sorted(connection.execute("SELECT _topic, _partition, _offset, id, word FROM events"))
+
+
+def deduplicating(folder: Path) -> tuple[Sow, Ask]:
+    sink = SqliteSink(folder / "events.db")
+    sink.target().create(SCHEMA)
+    recipe = Recipe(**told(folder), sink=sink)
+    task = Task(
+        index=0,
+        batch=1,
+        plan="plan",
+        block=Block((RANGE,), "events"),
+        token="token",
+        deadline=sink.target().now() + 600_000,
+        mode=Mode.RESOLVE,
+        kind=Kind.DELIVER,
+        labels=LABELS,
+    )
+    return sowing(work.sow, recipe, task), lambda: in_file(folder / "events.db")
+
+
+def transactional(folder: Path) -> tuple[Sow, Ask]:
+    path = folder / "target.db"
+    site = Site(f"sqlite:///{path}", lambda _: [])
+    site.made("id BIGINT, word STRING").close()
+    state = site.prepared((0, 5))
+    assert state.pending is not None
+    block, claim = state.pending.blocks[0], Claim.of(state)
+    task = SqlTask(index=0, batch=state.pending.batch, plan="plan", block=block, claim=claim, labels=LABELS)
+    return sowing(sql_work.sow, SqlRecipe(**told(folder), sink=site.sink), task), lambda: in_file(path)
+
+
+def pushed(folder: Path) -> tuple[Sow, Ask]:
+    place, path = PushPlace(folder / "ledger", "p"), folder / "blocks"
+
+    def push(block: landonce.PushedBlock) -> None:
+        with path.open("ab") as file:
+            file.write(block.json_lines())
+
+    with closing(place.open()) as ledger:
+        state = pushes_prepared(ledger)
+    assert state.pending is not None
+    task = WrappedTask(
+        index=0,
+        batch=state.pending.batch,
+        plan="plan",
+        block=state.pending.blocks[0],
+        key="key",
+        claim=Claim.of(state),
+        labels=LABELS,
+    )
+    sink = landonce.wrap(push, idempotent=False, settles_within=600, name="s")
+    recipe = WrappedRecipe(**told(folder), sink=sink, ledger=place)
+    return (
+        sowing(wrapped_work.sow, recipe, task),
+        lambda: [tuple(json.loads(line).values()) for line in path.read_text().splitlines()] if path.exists() else [],
+    )
+
+
+@pytest.mark.parametrize("kind", [deduplicating, transactional, pushed])
+def test_one_account_and_every_row_once(kind: Callable[[Path], tuple[Sow, Ask]], tmp_path: Path) -> None:
+    sow, ask = kind(tmp_path)
+    broken = sow(TransformFailed("a value", command=""))
+    assert broken.fate is Fate.HALTED
+    assert isinstance(broken.error, TransformFailed)
+    assert ask() == []
+    account = Receipt(read=5, landed=3, filtered=2, bytes_read=100)
+    for _ in range(2):
+        result = sow(Reaped(read=5, bytes_read=100, rejected=()))
+        assert (result.fate, result.receipt) == (Fate.LANDED, account), result
+        assert ask() == LANDS
