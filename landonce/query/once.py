@@ -136,6 +136,7 @@ class ExactlyOnce:
     def __init__(self, told: Told, name: str | None) -> None:
         self._told, self._name = told, name
         self._run: _Run | None = None
+        self._sources: tuple[Source, ...] = ()
         self._over: dict[str, Callable[[], errors.LandonceError]] = {}
         """Starts of the query that may not go on, and what they hear."""
         self._turn = threading.Lock()
@@ -184,6 +185,7 @@ class ExactlyOnce:
         if self._run is None or self._run.query.run != query.run:
             self._leave(refusals.taken_over)
             examine(query.plan)
+            self._sources = query.sources()
         analyzed = batch._jdf.queryExecution().analyzed()
         examine(analyzed, query.plan)
         rows, shape = with_coordinates(batch), shape_of(analyzed)
@@ -216,7 +218,7 @@ class ExactlyOnce:
         if self._run is not None and self._run.yields != yields:
             self._close()
         if self._run is None:
-            sources = query.sources()
+            sources = self._sources
             name = _sound(self._name or query.name)
             if _kept.setdefault((query.run, name, place_of(self._told)), self) is not self:
                 raise refusals.same_name(name)
