@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from landonce.config import Pipeline, load
     from landonce.errors import NotPushed
     from landonce.query.once import exactly_once
-    from landonce.query.sinks import clickhouse, sql
+    from landonce.query.sinks import clickhouse, iceberg, sql
     from landonce.record.ledger import Totals
     from landonce.run.pipeline import run_pipeline
     from landonce.write.wrapped import PushedBlock, WrappedSink, wrap
@@ -32,6 +32,7 @@ __all__ = [
     "clickhouse",
     "errors",
     "exactly_once",
+    "iceberg",
     "load",
     "run_pipeline",
     "sql",
@@ -46,6 +47,7 @@ _HOMES = {
     "WrappedSink": "landonce.write.wrapped",
     "clickhouse": "landonce.query.sinks",
     "exactly_once": "landonce.query.once",
+    "iceberg": "landonce.query.sinks",
     "load": "landonce.config",
     "run_pipeline": "landonce.run.pipeline",
     "sql": "landonce.query.sinks",

@@ -4,4 +4,6 @@ sinks       what a query may write to                 protocol   every step of a
 offsets     from the offset log to ranges (pure)      hands      what the steps do outside, for each kind of sink
 running     the running query, as Spark knows it      rows       from a DataFrame to blocks, and the worker's half
 examine     which queries are taken, and why not      once       `exactly_once`, which Spark calls for every micro-batch
+snapshots   `protocol` for tables that are ledgers    lake       its hands, and the worker's half: Apache Iceberg
+lineage     where the rows' coordinates come from
 """

@@ -15,13 +15,13 @@ from landonce.config import secrets
 from landonce.config.model import Batch
 from landonce.errors import ConfigError
 from landonce.plan.cases import OnRewind
-from landonce.query.examine import fingerprint
 from landonce.query.fit import declared, refuse_misfits
-from landonce.query.hands import Inserting, QueryHands, Transacting
+from landonce.query.hands import BatchHands, Inserting, Transacting
+from landonce.query.lake import committing, table_ledger
 from landonce.query.landing import InsertRecipe, TransactRecipe, fingerprint_of
 from landonce.query.protocol import Settings
 from landonce.query.pushing import Pushing, PushRecipe
-from landonce.query.sinks import ClickHouseTable, Sink, SqlTable
+from landonce.query.sinks import ClickHouseTable, IcebergTable, Sink, SqlTable
 from landonce.read.broker import Broker
 from landonce.record.in_target import TargetLedger
 from landonce.record.ledger import Ledger
@@ -53,7 +53,13 @@ class Told:
 
 
 def check_ledger(sink: Sink, ledger: LedgerTold) -> None:
-    """A database keeps its own ledger; every other sink needs one."""
+    """A table of Iceberg and a database keep their own ledger; every other sink needs one."""
+    if isinstance(sink, IcebergTable):
+        if ledger is not None:
+            raise ConfigError(
+                "ledger: with `landonce.iceberg` the position is kept in the table itself, with its rows."
+            )
+        return
     if isinstance(sink, SqlTable):
         if ledger is not None:
             raise ConfigError(
@@ -70,12 +76,21 @@ def check_ledger(sink: Sink, ledger: LedgerTold) -> None:
 
 def ledger_of(sink: Sink, ledger: LedgerTold, name: str) -> Ledger:
     """Opens it. Nothing is asked yet."""
+    if isinstance(sink, IcebergTable):
+        return table_ledger(sink, name)
     if isinstance(sink, SqlTable):
         return TargetLedger(open_database(sink.named(name).address), name)
     where = _where(ledger)
     if isinstance(where, str):
         secrets.remember_url(where)
     return PushPlace(where, name).open() if isinstance(sink, WrappedSink) else open_ledger(where, name)
+
+
+def place_of(told: Told) -> str:
+    """Where the position is kept, as it was named."""
+    if isinstance(told.sink, IcebergTable):
+        return f"{told.sink.table} in {told.sink.told.catalog.properties()}"
+    return told.sink.url if isinstance(told.sink, SqlTable) else str(_where(told.ledger))
 
 
 def _where(ledger: LedgerTold) -> str | Path:
@@ -85,17 +100,15 @@ def _where(ledger: LedgerTold) -> str | Path:
     return Path(where) if isinstance(where, Path) else str(where)
 
 
-def make_driver(told: Told, name: str, frame: DataFrame, plans: tuple[Any, ...], opened: ExitStack) -> Driver:
-    """A driver that is ready for micro-batches: the table is there and fit, and the rows fit into it."""
+def make_driver(told: Told, name: str, frame: DataFrame, opened: ExitStack) -> tuple[Driver, str]:
+    """A driver that is ready for micro-batches, and the sink's fingerprint: the table is there and fit, and the rows fit into it."""
     ledger = ledger_of(told.sink, told.ledger, name)
     opened.callback(ledger.close)
     settings = Settings("", "", told.block_rows, on_rewind=told.on_rewind)
     pace = Pace(Batch(), getattr(told.sink, "deadline", 0.0), frame.sparkSession.sparkContext.defaultParallelism)
     hands = _hands(told, name, frame, ledger, settings, pace)
     opened.callback(hands.close)
-    said = fingerprint(plans, frame, [hands.settings.fingerprint])
-    hands.settings = replace(hands.settings, fingerprint=said)
-    return Driver(
+    driver = Driver(
         pipeline=name,
         topics=(),
         broker=cast(Broker, None),  # which ranges there are, Spark says
@@ -105,9 +118,10 @@ def make_driver(told: Told, name: str, frame: DataFrame, plans: tuple[Any, ...],
         stall=told.stall,
         observer=told.observer,
     )
+    return driver, hands.settings.fingerprint
 
 
-def _hands(told: Told, name: str, frame: DataFrame, ledger: Ledger, settings: Settings, pace: Pace) -> QueryHands:
+def _hands(told: Told, name: str, frame: DataFrame, ledger: Ledger, settings: Settings, pace: Pace) -> BatchHands:
     if isinstance(told.sink, WrappedSink):
         return _pushing(told.sink, name, frame, ledger, settings, pace, told.ledger)
     return _HANDS[type(told.sink)](told.sink, name, frame, ledger, settings, pace)
@@ -163,4 +177,8 @@ def _pushing(
     return Pushing(settings, pace, PushRecipe(sink, PushPlace(place, name)), claims)
 
 
-_HANDS: dict[type, Callable[..., QueryHands]] = {ClickHouseTable: _inserting, SqlTable: _transacting}
+_HANDS: dict[type, Callable[..., BatchHands]] = {
+    ClickHouseTable: _inserting,
+    SqlTable: _transacting,
+    IcebergTable: committing,
+}

@@ -41,8 +41,15 @@ _ROW_WISE = {
     "DeserializeToObject",
     "ArrowEvalPython",
     "BatchEvalPython",
+    "Sort",
+    "WithCTE",
+    "CTERelationDef",
 }
-_LEAVES = {"StreamingDataSourceV2ScanRelation", "LogicalRDD", "LogicalRDDWithoutStats"}
+KAFKA_SCAN = "StreamingDataSourceV2ScanRelation"
+_BATCH = "LogicalRDD"
+_NAME = "CTERelationRef"
+"""Stands for a `WITH`, which is looked at where it is defined."""
+_LEAVES = {KAFKA_SCAN, _BATCH, _NAME}
 _WHY = {
     "Aggregate": "it aggregates (groupBy, distinct, count, …), so its rows have no coordinates of their own",
     "Distinct": "it aggregates (distinct), so its rows have no coordinates of their own",
@@ -64,18 +71,37 @@ _WHY = {
 }
 
 
-def examine(plans: Iterable[Any]) -> None:
-    """Raises `QueryRefused` for the first thing in these plans that cannot be replayed row by row."""
-    for plan in plans:
-        for node in _walk(plan):
-            name = node.nodeName()
-            if name in _LEAVES:
-                continue
-            if not node.children().size():
+def examine(plan: Any, query: Any = None) -> None:
+    """Raises `QueryRefused` for the first thing in a plan that cannot be replayed row by row.
+
+    `query`: where the plan is that of a micro-batch, the query that made the batch.
+    """
+    nodes = list(_walk(plan))
+    batches = _batches(nodes, query) if query is not None else set()
+    for node in nodes:
+        name = node.nodeName()
+        if not node.children().size():
+            known = _rows_of(node) in batches if name == _BATCH else name == KAFKA_SCAN and query is None
+            if not known and name != _NAME:
                 raise _other_leaf(node)
-            if name not in _ROW_WISE:
-                raise refusals.query(_WHY.get(name, f"{name} is not known to make one row of one record"))
-            _deterministic(node)
+            continue
+        if name not in _ROW_WISE:
+            raise refusals.query(_WHY.get(name, f"{name} is not known to make one row of one record"))
+        _deterministic(node)
+
+
+def _batches(nodes: Iterable[Any], query: Any) -> set[int]:
+    """The rows that the query made, which have its columns; Spark gives them new ones where they stand in a plan twice."""
+    columns = _ids(query)
+    return {_rows_of(node) for node in nodes if node.nodeName() == _BATCH and _ids(node) == columns}
+
+
+def _rows_of(leaf: Any) -> int:
+    return int(leaf.rdd().id())
+
+
+def _ids(plan: Any) -> list[int]:
+    return [int(each.exprId().id()) for each in _each(plan.output())]
 
 
 def _deterministic(node: Any) -> None:
@@ -108,21 +134,21 @@ def coordinates_of(columns: Iterable[str]) -> tuple[str, str, str]:
     )
 
 
-def fingerprint(plans: Iterable[Any], frame: DataFrame, told: Iterable[str]) -> str:
+def fingerprint(shapes: list[Any], frame: DataFrame, sink: str) -> str:
     """Changes with whatever the query does with a record, as far as Spark shows it, and with the sink."""
     session = frame.sparkSession
     settings = [session.conf.get(name) for name in ("spark.sql.session.timeZone", "spark.sql.ansi.enabled")]
-    shape = [[_shape(plan) for plan in plans], frame.schema.json(), session.version, settings, list(told)]
-    return hashlib.sha256(json.dumps(shape).encode()).hexdigest()
+    told = [shapes, frame.schema.json(), session.version, settings, sink]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
 
-def _shape(plan: Any) -> list[Any]:
+def shape_of(plan: Any) -> list[Any]:
     """The tree of a plan without what differs from start to start."""
     name = plan.nodeName()
     if name in _LEAVES:
         return [name]
     said = [expression.sql() for expression in _each(plan.expressions())]
-    return [name, said, [_shape(child) for child in _each(plan.children())]]
+    return [name, said, [shape_of(child) for child in _each(plan.children())]]
 
 
 def _walk(node: Any) -> Iterator[Any]:

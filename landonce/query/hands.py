@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 
 from landonce.plan.blocks import Block, Kind
 from landonce.plan.ranges import Partition, Range
-from landonce.query import protocol, refusals
+from landonce.query import protocol
 from landonce.query.judging import Incoming
 from landonce.query.landing import InsertRecipe, TransactRecipe, insert, transact
 from landonce.query.protocol import Clock, Found, Resolve, Settings
@@ -31,13 +31,12 @@ from landonce.write.sql.table import SqlTable
 
 
 @dataclass
-class QueryHands(Hands):
-    """What all sinks have in common: the micro-batch in hand, and what is remembered from the one before it."""
+class BatchHands(Hands):
+    """What all sinks have in common: the micro-batch in hand."""
 
     settings: Settings
     pace: Pace
     once: bool = field(default=True, init=False)
-    memory: protocol.Driver | None = field(default=None, init=False)
     _incoming: Incoming | None = field(default=None, init=False)
     _frame: DataFrame | None = field(default=None, init=False)
 
@@ -50,6 +49,21 @@ class QueryHands(Hands):
         if self._incoming is None or self._frame is None:
             raise ValueError("there is no micro-batch in hand")
         return self._incoming, self._frame
+
+    def reads_again(self, incoming: Incoming) -> bool:
+        """Whether the micro-batch is written in several jobs, so that its rows are worth keeping meanwhile."""
+        return any(each.span > self.settings.block_rows for each in incoming.ranges)
+
+    @abstractmethod
+    def close(self) -> None:
+        """Gives connections back."""
+
+
+@dataclass
+class QueryHands(BatchHands):
+    """For sinks with plans that may be pending: what is remembered from the micro-batch before."""
+
+    memory: protocol.Driver | None = field(default=None, init=False)
 
     def begin(self) -> protocol.Next:
         return protocol.begin(self.settings, self.batch[0], self.memory)
@@ -79,10 +93,6 @@ class QueryHands(Hands):
     def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
         """Has the workers write blocks."""
 
-    @abstractmethod
-    def close(self) -> None:
-        """Gives connections back."""
-
 
 @dataclass
 class Inserting(QueryHands):
@@ -107,13 +117,13 @@ class Inserting(QueryHands):
         return look_by_name(self.target, held, floors)
 
     def found(self, effect: Resolve, index: int, held: LedgerState) -> Found:
-        """A block lands whole in a table without partitions of its own, so one row of it is proof enough."""
+        """A block lands whole in a table without partitions of its own, so one row of it is proof enough. Elsewhere it may be there in
+        part, and does not count as landed: the look at the table that follows finds what is there, and that is compared row by row."""
         block = effect.plan.blocks[index]
         writer = self.recipe.sink.writer()
         rows = writer.count(_labelled(block, held))
-        if rows and not (writer.atomic and effect.plan.kind is Kind.DELIVER):
-            raise refusals.in_part(block)
-        return Found(index, bool(rows), Totals(landed=rows))
+        whole = rows > 0 and writer.atomic and effect.plan.kind is Kind.DELIVER
+        return Found(index, whole, Totals(landed=rows) if whole else Totals())
 
     def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
         incoming, frame = self.batch

@@ -8,6 +8,8 @@ from landonce.plan.blocks import Block, Plan
 from landonce.plan.cases import Last, OnRewind, Origin, Phase, decide, resolved
 from landonce.plan.ranges import Partition, Range
 from landonce.query import refusals
+from landonce.query.offsets import Begun
+from landonce.record import ledger as states
 from landonce.record.ledger import LedgerState, Position
 
 
@@ -18,10 +20,17 @@ class Incoming:
     ranges: tuple[Range, ...]
     cluster_id: str
     topic_ids: tuple[tuple[str, str], ...]
+    begun: tuple[Begun, ...] = ()
+    """All partitions that the query reads."""
 
     @property
     def partitions(self) -> frozenset[Partition]:
         return frozenset(each.partition for each in self.ranges)
+
+    @property
+    def starts(self) -> dict[Partition, int]:
+        """Where this batch begins in each partition, those of which it brings nothing included."""
+        return {each.partition: each.at for each in self.begun} | {each.partition: each.first for each in self.ranges}
 
     def of(self, partition: Partition) -> Range | None:
         return next((each for each in self.ranges if each.partition == partition), None)
@@ -35,6 +44,9 @@ def refuse_early(state: LedgerState, incoming: Incoming, on_rewind: OnRewind) ->
     refusals.same_source(state, incoming.cluster_id, incoming.topic_ids)
     pending = {each.partition for block in (state.pending.blocks if state.pending else ()) for each in block.ranges}
     positions = dict(state.positions)
+    for begun in incoming.begun:
+        if begun.partition not in positions and begun.at > begun.first:
+            raise refusals.unheard_of(begun.partition, begun.first, begun.at)
     for each in incoming.ranges:
         if each.partition in positions and each.partition not in pending:
             _judge(each, positions[each.partition], incoming.origin(each.partition), on_rewind)
@@ -54,7 +66,33 @@ def _judge(incoming: Range, position: Position, origin: Origin, on_rewind: OnRew
         resolved(incoming, nothing, landed=False)
 
 
-def again(state: LedgerState, plan: Plan, incoming: Incoming, fingerprint: str, *, can_probe: bool) -> frozenset[int]:
+def bound(state: LedgerState, incoming: Incoming) -> LedgerState:
+    """The ledger once it knows the cluster, the topics, and where partitions begin that are new to it."""
+    known = state.committed()
+    added = {partition: at for partition, at in incoming.starts.items() if partition not in known}
+    topic_ids = {**dict(state.topic_ids), **dict(incoming.topic_ids)}
+    return states.bound(state, incoming.cluster_id, topic_ids, added)
+
+
+def binds(state: LedgerState, incoming: Incoming) -> bool:
+    """Whether `bound` tells the ledger anything."""
+    new = bound(state, incoming)
+    return (new.positions, new.topic_ids, new.cluster_id) != (state.positions, state.topic_ids, state.cluster_id)
+
+
+def undelivered(state: LedgerState, incoming: Incoming) -> tuple[Range, ...]:
+    """What is new of the micro-batch, in partitions that the ledger knows."""
+    committed = state.committed()
+    return tuple(
+        Range(each.partition, max(each.first, committed[each.partition]), each.end)
+        for each in incoming.ranges
+        if committed[each.partition] < each.end
+    )
+
+
+def again(
+    state: LedgerState, plan: Plan, incoming: Incoming, fingerprint: str, on_rewind: OnRewind, *, can_probe: bool
+) -> frozenset[int]:
     """The pending blocks (by index) that are written again: all of them is in this batch, and the query is the same.
 
     Raises where another block would have to be asked for, and the sink cannot be asked.
@@ -65,18 +103,18 @@ def again(state: LedgerState, plan: Plan, incoming: Incoming, fingerprint: str, 
     return frozenset(
         index
         for index, block in enumerate(plan.blocks)
-        if same and _comes_again(state, block, incoming, can_probe=can_probe)
+        if _comes_again(state, block, incoming, on_rewind, can_probe=can_probe) and same
     )
 
 
-def _comes_again(state: LedgerState, block: Block, incoming: Incoming, *, can_probe: bool) -> bool:
+def _comes_again(state: LedgerState, block: Block, incoming: Incoming, on_rewind: OnRewind, *, can_probe: bool) -> bool:
     came = incoming.of(block.ranges[0].partition)
     if came is None:
         if not can_probe:
             raise refusals.not_here(block)
         return False
     last = _last(state, block, incoming)
-    return decide(came, last, last.origin, can_probe=can_probe).again is not None
+    return decide(came, last, last.origin, on_rewind=on_rewind, can_probe=can_probe).again is not None
 
 
 def follow(state: LedgerState, block: Block, incoming: Incoming, *, landed: bool) -> None:

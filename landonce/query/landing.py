@@ -55,7 +55,7 @@ def insert(recipe: InsertRecipe, task: Task, rows: pa.Table) -> BlockResult:
         target = recipe.sink.target()
         wait_out(target, task.deadline)
         return BlockResult(task.index, Fate.DOUBTFUL, why="Spark ran the task again")
-    fitting = _fitted(recipe.target, task.block, rows)
+    fitting = fitted(recipe.target, task.block, rows)
     reach("rows.before")
     settling, said = land(recipe, task, fitting)
     if settling.fate is not Fate.LANDED:
@@ -65,7 +65,7 @@ def insert(recipe: InsertRecipe, task: Task, rows: pa.Table) -> BlockResult:
 
 def transact(recipe: TransactRecipe, task: SqlTask, rows: pa.Table) -> BlockResult:
     """A task that Spark runs again does the same again: the block's row says whether another one landed it."""
-    fitting = _fitted(recipe.target, task.block, rows)
+    fitting = fitted(recipe.target, task.block, rows)
     receipt = _receipt(fitting)
     place = Place(recipe.sink.pipeline, task.batch, task.block.number)
     settled = settle_block(
@@ -83,7 +83,7 @@ def _receipt(rows: pa.Table) -> Receipt:
     return Receipt(read=rows.num_rows, landed=rows.num_rows, bytes_read=rows.nbytes)
 
 
-def _fitted(target: Schema, block: Block, rows: pa.Table) -> pa.Table:
+def fitted(target: Schema, block: Block, rows: pa.Table) -> pa.Table:
     fitting, misfits = conform(rows, target, COORDINATES)
     if misfits:
         at, reason = misfits[0]

@@ -18,10 +18,11 @@ Ends = Mapping[Partition, int]
 
 @dataclass(frozen=True)
 class Span:
-    """What one source of a query brings to a batch: where it began and where it ends, as Spark's JSON."""
+    """What one source of a query brings to a batch, as Spark's JSON: where the batch begins, where it ends, and where the query began."""
 
     start: str
     end: str
+    initial: str = "{}"
 
 
 def parsed(text: str) -> dict[Partition, int]:
@@ -50,6 +51,24 @@ def ranges_of(spans: Iterable[Span]) -> tuple[Range, ...]:
             if end > start:
                 found[partition] = Range(partition, start, end)
     return tuple(sorted(found.values()))
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A partition that the query reads: where it began with it, and where this batch begins in it."""
+
+    partition: Partition
+    first: int
+    at: int
+
+
+def begun(spans: Iterable[Span]) -> tuple[Begun, ...]:
+    """All partitions of the query, those that bring nothing included. One that appeared later begins at its first offset."""
+    found = []
+    for span in spans:
+        first, at = parsed(span.initial), parsed(span.start)
+        found += [Begun(each, first.get(each, 0), at.get(each, 0)) for each in parsed(span.end)]
+    return tuple(sorted(found, key=lambda each: each.partition))
 
 
 def topics_of(spans: Iterable[Span]) -> tuple[str, ...]:

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, Literal
+from weakref import WeakValueDictionary
 
 from pyspark.sql import DataFrame
 
@@ -22,14 +23,16 @@ from landonce import errors
 from landonce.config.model import pipeline_name
 from landonce.config.secrets import redact
 from landonce.plan.cases import OnRewind
+from landonce.plan.ranges import Partition
 from landonce.query import refusals
-from landonce.query.assemble import LedgerTold, Told, check_ledger, ledger_of, make_driver
-from landonce.query.examine import examine
-from landonce.query.hands import QueryHands
+from landonce.query.assemble import LedgerTold, Told, check_ledger, ledger_of, make_driver, place_of
+from landonce.query.examine import examine, fingerprint, shape_of
+from landonce.query.hands import BatchHands
 from landonce.query.judging import Incoming
-from landonce.query.offsets import Span, ranges_of, starting_offsets, topics_of
+from landonce.query.lineage import keeps_coordinates
+from landonce.query.offsets import begun, ranges_of, starting_offsets, topics_of
 from landonce.query.rows import with_coordinates
-from landonce.query.running import RunningQuery, Source, ask_brokers, running_query
+from landonce.query.running import Admin, RunningQuery, Source, running_query
 from landonce.query.sinks import Sink
 from landonce.read.broker import Broker
 from landonce.run.driver import Driver
@@ -58,10 +61,10 @@ def exactly_once(
 ) -> ExactlyOnce:
     """A function for `writeStream.foreachBatch` that lands every record of the query once.
 
-    `sink`: `landonce.clickhouse(…)`, `landonce.sql(…)` or `landonce.wrap(…)`. `ledger`: where the position is kept, `"sqlite:///path"` or a
-    PostgreSQL URL; a database keeps its own. `name`: what the position is kept under; without it, the query's own name.
-    `on_rewind`: what becomes of ranges that were delivered long ago. `block_rows`: how many offsets of a partition are written
-    as one unit. `stall`: for how many seconds something may be away before the query ends with an error.
+    `sink`: `landonce.clickhouse(…)`, `landonce.iceberg(…)`, `landonce.sql(…)` or `landonce.wrap(…)`. `ledger`: where the position is
+    kept, `"sqlite:///path"` or a PostgreSQL URL; an Iceberg table and a database keep their own. `name`: what the position is kept
+    under; without it, the query's own name. `on_rewind`: what becomes of ranges that were delivered long ago. `block_rows`: how many
+    offsets of a partition are written as one unit. `stall`: for how many seconds something may be away before the query ends with an error.
     """
     if name is not None:
         _sound(name)
@@ -70,7 +73,7 @@ def exactly_once(
     if not isinstance(sink, Sink):
         raise errors.ConfigError(
             f"sink: {type(sink).__name__} is not one that a query can be delivered to.",
-            command="landonce.clickhouse(url, table), landonce.sql(url, table), landonce.wrap(push, idempotent=…)",
+            command="landonce.clickhouse(url, table), landonce.iceberg(table), landonce.sql(url, table), landonce.wrap(push, idempotent=…)",
         )
     if on_rewind not in ("drop", "error"):
         raise errors.ConfigError(f"on_rewind: drop or error, not {on_rewind!r}.")
@@ -84,47 +87,73 @@ class _Run:
 
     query: RunningQuery
     sources: tuple[Source, ...]
+    admins: tuple[Admin, ...]
+    shape: list[Any]
+    """What the query does with a record."""
+    yields: str
+    """The schema of its rows."""
     driver: Driver
+    sink: str
+    """What the sink says of itself in every fingerprint."""
+    committed: dict[Partition, int]
+    """Up to where records are delivered, as far as this run knows."""
     opened: ExitStack
-    cluster_id: str = ""
-    topic_ids: dict[str, str] = field(default_factory=dict)
+    batch_shape: list[Any] | None = None
+    """What was done with the rows of the last micro-batch before it came here."""
 
     def incoming(self, batch: int) -> Incoming:
-        """What this micro-batch brings."""
+        """What this micro-batch brings. Brokers are asked every time: a topic may be made anew while the query runs."""
         spans = self.query.spans(batch, self.sources)
         topics = topics_of(spans)
-        if not self.topic_ids.keys() >= set(topics):
-            self._ask(spans)
-        return Incoming(ranges_of(spans), self.cluster_id, tuple((topic, self.topic_ids[topic]) for topic in topics))
-
-    def _ask(self, spans: tuple[Span, ...]) -> None:
-        clusters = set()
-        for source, span in zip(self.sources, spans, strict=True):
-            if not (topics := topics_of([span])):
-                continue
-            brokers = ask_brokers(self.query.jvm, source.client, topics)
-            clusters.add(brokers.cluster_id)
-            self.topic_ids.update(brokers.topic_ids)
-        if len(clusters) != 1:
+        told = [
+            admin.ask(topics_of([span])) for admin, span in zip(self.admins, spans, strict=True) if topics_of([span])
+        ]
+        clusters = {each.cluster_id for each in told}
+        if len(clusters) > 1:
             raise refusals.query("it reads from several Kafka clusters", "write one query for each cluster")
-        self.cluster_id = clusters.pop()
+        ids = {topic: topic_id for each in told for topic, topic_id in each.topic_ids.items()}
+        return Incoming(
+            ranges_of(spans), "".join(clusters), tuple((topic, ids[topic]) for topic in topics), begun(spans)
+        )
+
+    def delivered(self, incoming: Incoming) -> int:
+        """How many offsets of a micro-batch that is done were delivered before it. From here on all of them are."""
+        again = 0
+        for each in incoming.ranges:
+            position = self.committed.get(each.partition, each.first)
+            again += max(0, min(position, each.end) - each.first)
+            self.committed[each.partition] = max(position, each.end)
+        return again
+
+
+_kept: WeakValueDictionary[tuple[str, str, str], ExactlyOnce] = WeakValueDictionary()
+"""Who keeps a position in a ledger under a name, in one start of a query."""
 
 
 class ExactlyOnce:
-    """Called by Spark with every micro-batch. One object serves one query at a time."""
+    """Called by Spark with every micro-batch. One object serves one query at a time. A copy begins anew."""
 
     def __init__(self, told: Told, name: str | None) -> None:
         self._told, self._name = told, name
         self._run: _Run | None = None
-        self._former: set[str] = set()
+        self._sources: tuple[Source, ...] = ()
+        self._over: dict[str, Callable[[], errors.LandonceError]] = {}
+        """Starts of the query that may not go on, and what they hear."""
         self._turn = threading.Lock()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (ExactlyOnce, (self._told, self._name))
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         with self._turn:
+            query = running_query(batch)
+            if query.run in self._over:
+                raise self._over[query.run]()
             try:
-                self._deliver(batch, batch_id)
-            except Exception as error:
-                self._leave()
+                self._deliver(query, batch, batch_id)
+            except BaseException as error:
+                self._leave(refusals.went_wrong)
+                self._over[query.run] = refusals.went_wrong
                 if isinstance(error, errors.LandonceError):
                     error.command = error.command.replace("{file}", "FILE")
                 raise
@@ -152,45 +181,76 @@ class ExactlyOnce:
         committed = state.committed() if state is not None else {}
         return starting_offsets(committed, (partition for partition, _ in view.extents))
 
-    def _deliver(self, batch: DataFrame, batch_id: int) -> None:
-        query = running_query(batch)
+    def _deliver(self, query: RunningQuery, batch: DataFrame, batch_id: int) -> None:
+        if self._run is None or self._run.query.run != query.run:
+            self._leave(refusals.taken_over)
+            examine(query.plan)
+            self._sources = query.sources()
         analyzed = batch._jdf.queryExecution().analyzed()
-        examine([analyzed])
-        rows = with_coordinates(batch)
-        run = self._entered(query, rows, (query.plan, analyzed))
+        examine(analyzed, query.plan)
+        rows, shape = with_coordinates(batch), shape_of(analyzed)
+        if self._run is None or self._run.batch_shape != shape:
+            keeps_coordinates(query.plan, analyzed, batch.columns)
+        run = self._entered(query, rows)
+        run.batch_shape = shape
         incoming = run.incoming(batch_id)
         if not incoming.ranges:
             return
         hands = run.driver.hands
-        if not isinstance(hands, QueryHands):
+        if not isinstance(hands, BatchHands):
             raise TypeError(f"not the hands of a query: {hands!r}")
-        several = any(each.span > self._told.block_rows for each in incoming.ranges)
+        hands.settings = replace(hands.settings, fingerprint=fingerprint([run.shape, shape], rows, run.sink))
+        several = hands.reads_again(incoming)
         hands.take(incoming, rows.persist() if several else rows)
         try:
             run.driver.run()
         finally:
             if several:
                 rows.unpersist()
+        if again := run.delivered(incoming):
+            self._told.observer.trouble(
+                f"{again} offsets of batch {batch_id} were delivered already, and were dropped."
+            )
 
-    def _entered(self, query: RunningQuery, rows: DataFrame, plans: tuple[Any, ...]) -> _Run:
-        """The run that a micro-batch belongs to. One that another start of the query has replaced may not go on."""
-        if query.run in self._former:
-            raise refusals.taken_over()
-        if self._run is None or self._run.query.run != query.run:
-            self._leave()
-            sources = query.sources()
-            examine([query.plan])
+    def _entered(self, query: RunningQuery, rows: DataFrame) -> _Run:
+        """The run that a micro-batch belongs to. Where its rows have other columns than those before, all is examined anew."""
+        yields = rows.schema.json()
+        if self._run is not None and self._run.yields != yields:
+            self._close()
+        if self._run is None:
+            sources = self._sources
             name = _sound(self._name or query.name)
+            if _kept.setdefault((query.run, name, place_of(self._told)), self) is not self:
+                raise refusals.same_name(name)
             with ExitStack() as opened:
-                driver = make_driver(self._told, name, rows, plans, opened)
-                self._run = _Run(query, sources, driver, opened.pop_all())
+                admins = tuple(Admin(query.jvm, source.client) for source in sources)
+                for admin in admins:
+                    opened.callback(admin.close)
+                driver, sink = make_driver(self._told, name, rows, opened)
+                shape = [shape_of(query.plan), [source.client.get("isolation.level") for source in sources]]
+                all_ = opened.pop_all()
+                self._run = _Run(query, sources, admins, shape, yields, driver, sink, _committed(driver), all_)
         return self._run
 
-    def _leave(self) -> None:
+    def _leave(self, why: Callable[[], errors.LandonceError]) -> None:
+        """Ends the run that is open. It may not go on."""
         if self._run is not None:
-            self._former.add(self._run.query.run)
-            self._run.opened.close()
-            self._run = None
+            self._over[self._run.query.run] = why
+            self._close()
+
+    def _close(self) -> None:
+        if self._run is not None:
+            run, self._run = self._run, None
+            run.opened.close()
+
+
+def _committed(driver: Driver) -> dict[Partition, int]:
+    """For what is said of a batch, and not for what is done with it: a ledger that is away is waited for later."""
+    try:
+        state = driver.ledger.load()
+    except errors.Transient:
+        return {}
+    return state.committed() if state is not None else {}
 
 
 def _sound(name: str | None) -> str:

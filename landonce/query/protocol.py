@@ -26,7 +26,7 @@ from landonce.plan.cases import OnRewind
 from landonce.plan.packing import Limits, one_each
 from landonce.plan.ranges import Partition, Range
 from landonce.query import refusals
-from landonce.query.judging import Incoming, again, follow, refuse_early
+from landonce.query.judging import Incoming, again, binds, bound, follow, refuse_early, undelivered
 from landonce.read.source import Extent, SourceView, Start
 from landonce.record import ledger as states
 from landonce.record.ledger import LedgerState, Totals
@@ -175,7 +175,9 @@ def _start(driver: Driver) -> Next:
 
 def _again(driver: Driver) -> frozenset[int]:
     told = driver.settings
-    return again(driver.state, driver.pending, driver.incoming, told.fingerprint, can_probe=told.can_probe)
+    return again(
+        driver.state, driver.pending, driver.incoming, told.fingerprint, told.on_rewind, can_probe=told.can_probe
+    )
 
 
 def _sort_out(driver: Driver, deadline: int) -> Next:
@@ -212,10 +214,7 @@ def _go_on(driver: Driver) -> Next:
 
 
 def _bound(driver: Driver) -> LedgerState:
-    known = driver.state.committed()
-    added = {each.partition: each.first for each in driver.incoming.ranges if each.partition not in known}
-    topic_ids = {**dict(driver.state.topic_ids), **dict(driver.incoming.topic_ids)}
-    return states.bound(driver.state, driver.incoming.cluster_id, topic_ids, added)
+    return bound(driver.state, driver.incoming)
 
 
 def _look(driver: Driver) -> Next:
@@ -242,10 +241,9 @@ def _after_look(driver: Driver, target: TargetView) -> Next:
 
 def _bind(driver: Driver) -> Next:
     """The ledger learns the cluster, the topics, and where partitions begin that are new to it."""
-    new, old = _bound(driver), driver.state
-    if (new.positions, new.topic_ids, new.cluster_id) == (old.positions, old.topic_ids, old.cluster_id):
+    if not binds(driver.state, driver.incoming):
         return _plan(driver)
-    return _change(driver, Step.BIND, new)
+    return _change(driver, Step.BIND, _bound(driver))
 
 
 def _plan(driver: Driver) -> Next:
@@ -256,12 +254,7 @@ def _plan(driver: Driver) -> Next:
 
 
 def _todo(driver: Driver) -> tuple[Range, ...]:
-    committed = driver.state.committed()
-    return tuple(
-        Range(each.partition, max(each.first, committed[each.partition]), each.end)
-        for each in driver.incoming.ranges
-        if committed[each.partition] < each.end
-    )
+    return undelivered(driver.state, driver.incoming)
 
 
 def _prepare(driver: Driver, deadline: int) -> Next:

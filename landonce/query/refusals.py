@@ -75,12 +75,13 @@ def pushed(plan: Plan, block: Block, key: str) -> errors.OutcomeUnknown:
     )
 
 
-def in_part(block: Block) -> errors.OutcomeUnknown:
-    return errors.OutcomeUnknown(
-        f"the table {block.table} holds rows of {block}, and this batch does not hold all of that block: whether it landed "
-        "whole cannot be told, for it may have been written to several partitions of the table.",
+def unheard_of(partition: Partition, first: int, at: int) -> errors.GapRefused:
+    return errors.GapRefused(
+        f"{partition}: the ledger knows nothing of it, and the query, which began at offset {first}, is at {at} already: what became "
+        "of the records in between is not known. The ledger is another one than before, or was lost, or the query had none.",
         safe=_UNTOUCHED,
-        command="start the query at the ledger's position (`starting_offsets`), with batches at least as large as before",
+        command="name the ledger that this query had; if it had none, start it with a new checkpoint, with `startingOffsets` as "
+        "they stand in the last file of the checkpoint's folder `offsets`; if it is lost, with a new checkpoint and 'earliest'",
     )
 
 
@@ -102,8 +103,21 @@ def taken_over() -> errors.Fenced:
     )
 
 
-def query(why: str, command: str = "") -> errors.QueryRefused:
-    """A query that is not taken."""
-    return errors.QueryRefused(
-        f"the query cannot be delivered exactly once: {why}.", safe="Nothing was written.", command=command
+def same_name(name: str) -> errors.QueryRefused:
+    return query(
+        f"two `exactly_once` of it keep their position under one name, {name!r}, so what the first delivers the second would drop",
+        'exactly_once(…, name="…"), another one for each',
     )
+
+
+def went_wrong() -> errors.QueryRefused:
+    return errors.QueryRefused(
+        "an earlier batch of this start of the query ended with an error, and something caught it: going on would skip that batch.",
+        safe=_UNTOUCHED,
+        command="let errors of `exactly_once` end the query, and start it again",
+    )
+
+
+def query(why: str, command: str = "", safe: str = "Nothing was written.") -> errors.QueryRefused:
+    """A query that is not taken."""
+    return errors.QueryRefused(f"the query cannot be delivered exactly once: {why}.", safe=safe, command=command)

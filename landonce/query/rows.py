@@ -3,12 +3,14 @@
     the query's rows ─► which block? ─► shuffle: a block, a task ─► mapInArrow: sort, check, land, account
 
 How Spark cut the batch into tasks makes no difference to a block, and rows never pass through the driver. A row that lies
-outside of the batch's ranges shows that the query changed coordinates, and nothing is recorded then.
+outside of the batch's ranges shows that the query changed coordinates. It fails the job before the shuffle, so before anything is
+written: the block that such a row is missing from would land without it.
 """
 
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
@@ -19,17 +21,17 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
-from landonce.plan.ranges import Range
+from landonce.plan.ranges import Partition, Range
 from landonce.query import refusals
 from landonce.query.examine import coordinates_of
 from landonce.run.finders import forget_zips
 from landonce.write.land import failed
-from landonce.write.receipt import BlockResult, Fate
+from landonce.write.receipt import BlockResult
 from landonce.write.sink import COORDINATES
 
 BLOCK, MARK = "__landonce_block", "__landonce_mark"
-STRAY = -1
-"""The block of rows that belong to none."""
+STRAY = "landonce found a row outside of its batch: "
+"""What the job fails with for a row that belongs to no block; its coordinates follow."""
 _SEED, _WORD = 42, 0xFFFFFFFF
 Land = Callable[[Any, Any, pa.Table], BlockResult]
 """Lands the rows of one block, given the recipe and the task."""
@@ -58,40 +60,49 @@ def write(
         sql.col("id").cast("int").alias(BLOCK), sql.lit(True).alias(MARK)
     )
     placed = asked.unionByName(marks, allowMissingColumns=True).repartition(len(listed), _place(len(listed)))
-    rows = placed.mapInArrow(_landing(recipe, listed, land), StructType().add("result", "binary")).collect()
+    landing = placed.mapInArrow(_landing(recipe, listed, land), StructType().add("result", "binary"))
+    try:
+        rows = landing.collect()
+    except Exception as error:
+        if told := re.search(re.escape(STRAY) + r"(\{[^}]*\})", str(error)):
+            raise _stray(told[1]) from None
+        raise
     return tuple(pickle.loads(row.result) for row in rows)  # noqa: S301  made by our own workers in this job
 
 
 def _block_of(tasks: Sequence[Any], ranges: Sequence[Range]) -> Column:
     """The index of a row's task; nothing where it is delivered already or comes later."""
-    chosen: Any = sql
+    asked: dict[Partition, list[tuple[Range, int]]] = {}
     for at, task in enumerate(tasks):
-        chosen = chosen.when(_inside(task.block.ranges[0]), sql.lit(at))
-    inside: Column = chosen.when(_any_of(ranges), sql.lit(None).cast("int")).otherwise(sql.lit(STRAY))
-    return inside
+        asked.setdefault(task.block.ranges[0].partition, []).append((task.block.ranges[0], at))
+    chosen: Any = sql
+    for each in ranges:
+        inside: Any = sql
+        for block, at in asked.get(each.partition, ()):
+            inside = inside.when(_inside(block), sql.lit(at))
+        inside = inside.when(_inside(each), sql.lit(None).cast("int")).otherwise(_refused())
+        chosen = chosen.when(_of(each.partition), inside)
+    found: Column = chosen.otherwise(_refused())
+    return found
+
+
+def _refused() -> Column:
+    told = sql.to_json(sql.struct(*COORDINATES), {"ignoreNullFields": "false"})
+    return sql.raise_error(sql.concat(sql.lit(STRAY), told)).cast("int")
+
+
+def _of(partition: Partition) -> Column:
+    return (sql.col("_partition") == partition.number) & (sql.col("_topic") == partition.topic)
 
 
 def _inside(each: Range) -> Column:
-    topic, number, offset = (sql.col(name) for name in COORDINATES)
-    return (
-        (topic == each.partition.topic)
-        & (number == each.partition.number)
-        & (offset >= sql.lit(each.first))
-        & (offset < sql.lit(each.end))
-    )
-
-
-def _any_of(ranges: Sequence[Range]) -> Column:
-    found = sql.lit(False)
-    for each in ranges:
-        found = found | _inside(each)
-    return found
+    return (sql.col("_offset") >= sql.lit(each.first)) & (sql.col("_offset") < sql.lit(each.end))
 
 
 def _place(count: int) -> Column:
     """A number for each block that Spark's shuffle sends to a task of its own. Two in one task would be slower, not wrong."""
     places = sql.array(*map(sql.lit, numbers(count)))
-    return sql.element_at(places, sql.greatest(sql.col(BLOCK), sql.lit(0)) + 1)
+    return sql.element_at(places, sql.col(BLOCK) + 1)
 
 
 @lru_cache(maxsize=64)
@@ -131,8 +142,8 @@ def _landing(
         for at in sorted(pc.unique(table.column(BLOCK)).to_pylist()):
             rows = table.filter(pc.equal(table.column(BLOCK), at))
             rows = rows.filter(pc.is_null(rows.column(MARK))).drop_columns([BLOCK, MARK])
-            result = _stray(rows) if at == STRAY else _landed(recipe, tasks[at], rows, land)
-            yield pa.RecordBatch.from_pydict({"result": pa.array([pickle.dumps(result)], pa.binary())})
+            told = pickle.dumps(_landed(recipe, tasks[at], rows, land))
+            yield pa.RecordBatch.from_pydict({"result": pa.array([told], pa.binary())})
         forget_zips()
 
     return work
@@ -154,19 +165,20 @@ def ordered(rows: pa.Table, labels: dict[str, str]) -> pa.Table:
     if pc.any(again).as_py():
         at = pc.index(again, True).as_py()
         where = f"{rows.column('_topic')[at]}[{rows.column('_partition')[at]}], offset {offsets[at]}"
-        raise refusals.query(f"it makes several rows of one record: {where} comes more than once")
+        raise refusals.query(
+            f"it makes several rows of one record: {where} comes more than once",
+            safe="Nothing of that block was written, and the position did not move.",
+        )
     topics = rows.column("_topic").to_pylist()[:1]
     label = labels.get(topics[0], topics[0]) if topics else ""
     return rows.set_column(0, "_topic", pa.array([label] * rows.num_rows, pa.string()))
 
 
-def _stray(rows: pa.Table) -> BlockResult:
-    first = {name: rows.column(name)[0].as_py() for name in COORDINATES}
-    error = refusals.query(
-        f"a row with the coordinates {first} lies outside of the ranges that this batch was read from: the query changes "
+def _stray(coordinates: str) -> Exception:
+    return refusals.query(
+        f"a row with the coordinates {coordinates} lies outside of the ranges that this batch was read from: the query changes "
         "coordinates, or makes rows of its own"
     )
-    return BlockResult(STRAY, Fate.HALTED, error=error)
 
 
 def _column(name: str) -> Column:

@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame
 
 from landonce.config.secrets import redact
 from landonce.errors import SourceUnavailable, TopicMissing
-from landonce.plan.ranges import Partition
 from landonce.query import refusals
 from landonce.query.offsets import Span
 
@@ -32,6 +31,8 @@ class Source:
 
     stream: Any = field(repr=False)
     options: Mapping[str, str] = field(repr=False)
+    initial: str
+    """Where the query began, as Spark's JSON."""
 
     @property
     def client(self) -> dict[str, str]:
@@ -68,20 +69,17 @@ class RunningQuery:
 
     def sources(self) -> tuple[Source, ...]:
         """Its sources, in the order of the offset log."""
-        streams = self.execution.sources()
-        options = {}
-        for scan in _scans(self.plan):
-            options[scan.stream().toString()] = dict(scan.relation().options().asCaseSensitiveMap())
         found = []
-        for at in range(streams.size()):
-            stream = streams.apply(at)
+        for scan in _scans(self.plan):
+            stream = scan.stream()
             if stream.getClass().getSimpleName() != _KAFKA_STREAM:
-                raise refusals.query(
-                    f"it reads from {stream.toString()}, and only Kafka has offsets that can be read again"
-                )
-            found.append(Source(stream, options.get(stream.toString(), {})))
-        for source in found:
-            _keeps_all(source)
+                raise _not_kafka(stream)
+            options = dict(scan.relation().options().asCaseSensitiveMap())
+            _keeps_all(options)
+            found.append(Source(stream, options, stream.initialOffset().json()))
+        streams = self.execution.sources()
+        if [each.stream.toString() for each in found] != [streams.apply(at).toString() for at in range(streams.size())]:
+            raise _not_kafka(streams)
         return tuple(found)
 
     def spans(self, batch: int, sources: tuple[Source, ...]) -> tuple[Span, ...]:
@@ -96,11 +94,11 @@ class RunningQuery:
         for at, source in enumerate(sources):
             end = ends.apply(at)
             if not end.isDefined():
-                spans.append(Span("{}", "{}"))
+                spans.append(Span("{}", "{}", "{}"))
                 continue
             start = starts.apply(at) if starts is not None else None
-            begun = start.get() if start is not None and start.isDefined() else source.stream.initialOffset()
-            spans.append(Span(begun.json(), end.get().json()))
+            begun = start.get().json() if start is not None and start.isDefined() else source.initial
+            spans.append(Span(begun, end.get().json(), source.initial))
         return tuple(spans)
 
     def _logged(self, batch: int) -> Any | None:
@@ -127,8 +125,12 @@ def running_query(frame: DataFrame) -> RunningQuery:
     return RunningQuery(found, jvm)
 
 
-def _keeps_all(source: Source) -> None:
-    loses = next((value for name, value in source.options.items() if name.lower() == "failondataloss"), "true")
+def _not_kafka(stream: Any) -> Exception:
+    return refusals.query(f"it reads from {stream.toString()}, and only Kafka has offsets that can be read again")
+
+
+def _keeps_all(options: Mapping[str, str]) -> None:
+    loses = next((value for name, value in options.items() if name.lower() == "failondataloss"), "true")
     if loses.lower() == "false":
         raise refusals.query(
             "with failOnDataLoss=false Spark skips what was deleted before it was read, and says nothing",
@@ -145,40 +147,46 @@ def _scans(plan: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class Brokers:
-    """What the brokers of one source say: which cluster, which topics. Asked with the source's own options."""
+    """What the brokers of one source say: which cluster, and which topics."""
 
     cluster_id: str
     topic_ids: Mapping[str, str]
-    partitions: tuple[Partition, ...]
 
 
-def ask_brokers(jvm: Any, client: Mapping[str, str], topics: tuple[str, ...]) -> Brokers:
-    """Through the Kafka client that Spark itself uses, so that whatever lets Spark in lets landonce in."""
-    properties = jvm.java.util.HashMap()
-    for name, value in client.items():
-        properties.put(name, value)
-    listed = jvm.java.util.ArrayList()
-    for topic in topics:
-        listed.add(topic)
-    seconds = jvm.java.util.concurrent.TimeUnit.SECONDS
-    try:
-        admin = jvm.org.apache.kafka.clients.admin.Admin.create(properties)
+class Admin:
+    """Asks the brokers of one source, with the source's own options and through the Kafka client that Spark itself uses: whatever
+    lets Spark in lets landonce in."""
+
+    def __init__(self, jvm: Any, client: Mapping[str, str]) -> None:
+        self._jvm, self._client = jvm, client
+        self._open: Any = None
+
+    def ask(self, topics: tuple[str, ...]) -> Brokers:
+        listed = self._jvm.java.util.ArrayList()
+        for topic in topics:
+            listed.add(topic)
+        seconds = self._jvm.java.util.concurrent.TimeUnit.SECONDS
         try:
-            cluster = admin.describeCluster().clusterId().get(_SECONDS, seconds)
-            described = admin.describeTopics(listed).allTopicNames().get(_SECONDS, seconds)
-        finally:
-            admin.close()
-    except Py4JJavaError as error:
-        raise _named(error, topics) from None
-    except Py4JError as error:
-        raise refusals.query(f"Kafka's client cannot be reached in the JVM: {redact(str(error)[:300])}") from None
-    ids = {topic: _as_librdkafka(described.get(topic).topicId().toString()) for topic in topics}
-    partitions = [
-        Partition(topic, int(described.get(topic).partitions().get(at).partition()))
-        for topic in topics
-        for at in range(described.get(topic).partitions().size())
-    ]
-    return Brokers(str(cluster), ids, tuple(sorted(partitions)))
+            self._open = self._open or self._opened()
+            cluster = self._open.describeCluster().clusterId().get(_SECONDS, seconds)
+            described = self._open.describeTopics(listed).allTopicNames().get(_SECONDS, seconds)
+        except Py4JJavaError as error:
+            raise _named(error, topics) from None
+        except Py4JError as error:
+            raise refusals.query(f"Kafka's client cannot be reached in the JVM: {redact(str(error)[:300])}") from None
+        return Brokers(
+            str(cluster), {each: _as_librdkafka(described.get(each).topicId().toString()) for each in topics}
+        )
+
+    def close(self) -> None:
+        if self._open is not None:
+            self._open.close()
+
+    def _opened(self) -> Any:
+        properties = self._jvm.java.util.HashMap()
+        for name, value in self._client.items():
+            properties.put(name, value)
+        return self._jvm.org.apache.kafka.clients.admin.Admin.create(properties)
 
 
 def _as_librdkafka(topic_id: str) -> str:

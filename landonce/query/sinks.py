@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import SecretStr
+from pydantic import SecretStr, ValidationError
 
 from landonce.config import secrets
-from landonce.config.model import Sql
+from landonce.config.model import Catalog, Iceberg, Sql
 from landonce.errors import ConfigError
 from landonce.write.clickhouse import ClickHouseSink
 from landonce.write.sql import SqlSink
@@ -46,7 +46,18 @@ class SqlTable:
         return SqlSink(self.url, self.table, name)
 
 
-Sink = ClickHouseTable | SqlTable | WrappedSink
+@dataclass(frozen=True)
+class IcebergTable:
+    """One table of an Iceberg catalog, which is its own ledger."""
+
+    told: Iceberg
+
+    @property
+    def table(self) -> str:
+        return str(self.told.table)
+
+
+Sink = ClickHouseTable | SqlTable | IcebergTable | WrappedSink
 
 
 def clickhouse(
@@ -78,3 +89,32 @@ def sql(url: str, table: str, *, create: bool = False) -> SqlTable:
     made = SqlTable(told.url.get_secret_value(), table, create)
     parsed(made.url)
     return made
+
+
+def iceberg(
+    table: str,
+    catalog: Mapping[str, object] | None = None,
+    *,
+    create: bool = False,
+    partition_by: str | tuple[str, ...] = (),
+    properties: Mapping[str, str | int | float | bool] | None = None,
+) -> IcebergTable:
+    """A table of Apache Iceberg, for `exactly_once`. Rows are added to it, and it keeps the position itself.
+
+    `catalog` as in a pipeline file; without it, a SQLite catalog and a warehouse in the folder `lake` of the current one.
+    `partition_by` and `properties` are for a table that is made.
+    """
+    told = {"table": table, "create": create, "partition_by": partition_by, "properties": dict(properties or {})}
+    try:
+        where = Catalog.model_validate(dict(catalog or {})).beside(Path.cwd())
+        made = Iceberg.model_validate({**told, "catalog": where})
+    except ValidationError as error:
+        found = error.errors(include_input=False, include_url=False)[0]
+        place = ".".join(map(str, found["loc"])) or "iceberg"
+        raise ConfigError(secrets.redact(f"{place}: {found['msg'].removeprefix('Value error, ')}.")) from None
+    if not made.one_table:
+        raise ConfigError(
+            f"table: a query is delivered to one table, and {table!r} stands for many.",
+            command="name one table, or write a pipeline file, which routes records to tables",
+        )
+    return IcebergTable(made)

@@ -227,6 +227,12 @@ def _first_binding(driver: Driver, looked: Looked) -> LedgerState:
     found = adopted(driver.state, looked.views)
     if found is not None:
         return replace(driver.bound(found), version=found.version)
+    refuse_unmarked(looked)
+    return driver.bound(driver.state)
+
+
+def refuse_unmarked(looked: Looked) -> None:
+    """Raises where a table holds, or may hold, what is about to be delivered to it, and no mark says how much of it."""
     if looked.filled_by:
         raise errors.TargetAhead(
             f"{looked.filled_by} wrote to the table {looked.held}, and nothing in it says which records of these topics it holds.",
@@ -239,7 +245,6 @@ def _first_binding(driver: Driver, looked: Looked) -> LedgerState:
             safe="Nothing was written. Another pipeline wrote them, or the table's properties and history were removed.",
             command="take a new table, the old pipeline's name, or `landonce state import {file}`",
         )
-    return driver.bound(driver.state)
 
 
 def _go_on(driver: Driver, stands: tuple[Stand, ...]) -> Next:

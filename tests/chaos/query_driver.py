@@ -1,6 +1,7 @@
 """A user's own streaming query with `exactly_once`, as a process of its own: sixteen records a batch, until all is done.
 
-`wrapped`: `url` is the folder of the target, and `table` is where the ledger is. `plain`: without landonce, for comparison.
+`iceberg`: `url` is the folder that holds the lake. `wrapped`: `url` is the folder of the target, and `table` is where the ledger
+is. `plain`: without landonce, for comparison.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ def main(
     elif kind == "wrapped":
         told = {"folder": url, "settles_within": float(deadline)}
         sink, ledger = find_sink("wrapped_target:probing", told, Path(__file__).parent), table
+    elif kind == "iceberg":
+        sink = landonce.iceberg(table, {"uri": f"sqlite:///{url}/lake/catalog.db", "warehouse": f"file://{url}/lake"})
     elif kind == "sql":
         sink, ledger = landonce.sql(url, table), None
     stream = (

@@ -12,6 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import iceberg_oracle
 import oracle
 import psycopg
 import pytest
@@ -104,6 +105,16 @@ def in_store(path: Path) -> list[oracle.Row]:
         return connection.execute("SELECT * FROM events").fetchall()
 
 
+@pytest.fixture
+def in_iceberg(tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]) -> Iterator[Query]:
+    topic, catalog = new_topic(partitions=2), iceberg_oracle.embedded(tmp_path)
+    iceberg_oracle.make(catalog, "db.events")
+    arguments = (kafka.bootstrap_servers, topic, "iceberg", str(tmp_path), "db.events")
+    with Drivers(Home(tmp_path)) as drivers:
+        feed = Feed(kafka.bootstrap_servers, topic)
+        yield Query(drivers, feed, arguments, lambda: iceberg_oracle.rows(catalog.load_table("db.events")))
+
+
 LOST = "the checkpoint is lost"
 
 
@@ -132,6 +143,12 @@ def test_a_query_into_clickhouse_is_killed_and_lands_everything_once(in_clickhou
 
 
 @pytest.mark.long
+def test_a_query_into_iceberg_is_killed_and_lands_everything_once(in_iceberg: Query) -> None:
+    """Before a commit, and after one that nobody heard of."""
+    killed(in_iceberg, "commit.before+1", LOST, "attempt.after+1")
+
+
+@pytest.mark.long
 def test_a_query_into_postgres_is_killed_and_lands_everything_once(in_postgres: Query) -> None:
     killed(in_postgres, "rows.after+1", "record.before", LOST, "resolve.after")
 
@@ -146,6 +163,7 @@ def test_a_query_into_a_wrapped_sink_is_killed_and_lands_everything_once(in_wrap
     [
         ("in_clickhouse", "send.after"),
         ("in_postgres", "landed.after"),
+        pytest.param("in_iceberg", "files.after", marks=pytest.mark.long),
         pytest.param("in_wrapped", "push.after", marks=pytest.mark.long),
     ],
 )

@@ -52,8 +52,10 @@ def _run(command: str, folder: Path, environment: dict[str, str]) -> str:
         words = [sys.executable, "-m", "landonce", *words[1:]]
     elif words[0] == "python":
         words = [sys.executable, *words[1:]]
-    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, f"$ {command}\n{done.stdout}\n{done.stderr}"
+    elif words[0] == "spark-submit":
+        words = [str(Path(sys.executable).parent / words[0]), *words[1:]]
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, f"$ {command}\n{done.stdout}\n{done.stderr[-5000:]}"
     return done.stdout + done.stderr
 
 

@@ -8,21 +8,29 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sqlite3
 import sys
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psycopg
+import pytest
 from confluent_kafka import Message, Producer
 from pyspark.sql import DataFrame, SparkSession
 
 import landonce
+from landonce.local import LocalClickHouse, LocalKafka
 from landonce.local.jars import SPARK_KAFKA
 from landonce.query.once import ExactlyOnce
 from landonce.query.sinks import Sink
 
+TABLE = """CREATE TABLE {} (id Int64, word String, _topic LowCardinality(String), _partition Int32, _offset Int64)
+ENGINE = MergeTree {} ORDER BY (_topic, _partition, _offset) SETTINGS non_replicated_deduplication_window = 1000"""
+SELECT = "SELECT _topic, _partition, _offset FROM "
 Coordinate = tuple[str, int, int]
 Make = Callable[[DataFrame], DataFrame]
 
@@ -67,7 +75,7 @@ class Site:
 
     @property
     def checkpoint(self) -> Path:
-        return self.folder / "checkpoint"
+        return self.folder / "a checkpoint"
 
     def produce(self, count: int, *, topic: str = "", partitions: int = 2, word: Callable[[int], str] = str) -> None:
         """Records in every partition in turn."""
@@ -106,12 +114,19 @@ class Site:
             reader = reader.option(name, value)
         return reader.load()
 
-    def run(self, deliver: Callable[[DataFrame, int], None] | None = None, make: Make = plain, **source: Any) -> None:
+    def run(
+        self,
+        deliver: Callable[[DataFrame, int], None] | None = None,
+        make: Make = plain,
+        mode: str = "append",
+        **source: Any,
+    ) -> None:
         """The query, until what is there is done; raises what ended it."""
         frame = make(self.stream(**source))
         query = (
             frame.writeStream.foreachBatch(deliver or self.once())
             .option("checkpointLocation", str(self.checkpoint))
+            .outputMode(mode)
             .trigger(availableNow=True)
             .start()
         )
@@ -135,3 +150,51 @@ class Site:
         found, due = Counter(self.ask()), self.due(keep)
         assert found - due == Counter(), f"too many: {found - due}"
         assert due - found == Counter(), f"missing: {due - found}"
+
+
+Open = Callable[..., Site]
+
+
+def opener(
+    spark: SparkSession,
+    kafka: LocalKafka,
+    folder: Path,
+    new_topic: Callable[..., str],
+    new_table: Callable[[], str],
+    request: pytest.FixtureRequest,
+) -> Open:
+    """`opener(…)(kind)` makes a query's surroundings: "clickhouse", "postgres" or "sqlite"."""
+
+    def open_(kind: str, topics: int = 1, partition_by: str = "", **told: Any) -> Site:
+        names = tuple(new_topic(partitions=2) for _ in range(topics))
+        here = (spark, kafka.bootstrap_servers, names, folder)
+        if kind == "sqlite":
+            path = folder / "target.db"
+            sink = landonce.sql(f"sqlite:///{path}", "events", create=True)
+            return Site(*here, sink, lambda: in_sqlite(path), **told)
+        if kind == "postgres":
+            url = request.getfixturevalue("new_database")()
+            return Site(*here, landonce.sql(url, "events", create=True), lambda: in_postgres(url), **told)
+        server: LocalClickHouse = request.getfixturevalue("clickhouse")
+        table = new_table()
+        server.ask(TABLE.format(table, partition_by))
+        sink = landonce.clickhouse(server.url, table, deadline=4.0)
+        ledger = f"sqlite:///{folder / 'ledger'}"
+        return Site(*here, sink, lambda: in_clickhouse(server, table), ledger, **told)
+
+    return open_
+
+
+def in_sqlite(path: Path) -> list[Coordinate]:
+    with closing(sqlite3.connect(path, timeout=60)) as connection:
+        return connection.execute(SELECT + "events").fetchall()
+
+
+def in_postgres(url: str) -> list[Coordinate]:
+    with psycopg.connect(url.replace("+psycopg", "")) as connection:
+        return connection.execute(SELECT + "events").fetchall()
+
+
+def in_clickhouse(server: LocalClickHouse, table: str) -> list[Coordinate]:
+    lines = server.ask(f"{SELECT}{table} FORMAT JSONCompactEachRow").splitlines()
+    return [(topic, number, int(offset)) for topic, number, offset in map(json.loads, lines)]

@@ -14,24 +14,17 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from query_site import Coordinate, Site, open_session, plain
+from query_site import Open, open_session, opener, plain
 
-import landonce
-from landonce.local import LocalClickHouse, LocalKafka
+from landonce.local import LocalKafka
 from landonce.query.examine import KAFKAS
 from landonce.query.rows import numbers
 from landonce.run.observe import Silent
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
-
-TABLE = """CREATE TABLE {} (id Int64, word String, _topic LowCardinality(String), _partition Int32, _offset Int64)
-ENGINE = MergeTree ORDER BY (_topic, _partition, _offset) SETTINGS non_replicated_deduplication_window = 1000"""
-SELECT = "SELECT _topic, _partition, _offset FROM "
-Open = Callable[..., Site]
 
 
 class DiesAt(Silent):
@@ -61,42 +54,7 @@ def open_site(
     new_table: Callable[[], str],
     request: pytest.FixtureRequest,
 ) -> Open:
-    """`open_site(kind)` makes a query's surroundings: "clickhouse", "postgres" or "sqlite"."""
-
-    def open_(kind: str, topics: int = 1, **told: Any) -> Site:
-        names = tuple(new_topic(partitions=2) for _ in range(topics))
-        here = (spark, kafka.bootstrap_servers, names, tmp_path)
-        if kind == "sqlite":
-            path = tmp_path / "target.db"
-            return Site(
-                *here, landonce.sql(f"sqlite:///{path}", "events", create=True), lambda: in_sqlite(path), **told
-            )
-        if kind == "postgres":
-            url = request.getfixturevalue("new_database")()
-            return Site(*here, landonce.sql(url, "events", create=True), lambda: in_postgres(url), **told)
-        server: LocalClickHouse = request.getfixturevalue("clickhouse")
-        table = new_table()
-        server.ask(TABLE.format(table))
-        sink = landonce.clickhouse(server.url, table, deadline=4.0)
-        ledger = f"sqlite:///{tmp_path / 'ledger'}"
-        return Site(*here, sink, lambda: in_clickhouse(server, table), ledger, **told)
-
-    return open_
-
-
-def in_sqlite(path: Path) -> list[Coordinate]:
-    with closing(sqlite3.connect(path, timeout=60)) as connection:
-        return connection.execute(SELECT + "events").fetchall()
-
-
-def in_postgres(url: str) -> list[Coordinate]:
-    with psycopg.connect(url.replace("+psycopg", "")) as connection:
-        return connection.execute(SELECT + "events").fetchall()
-
-
-def in_clickhouse(server: LocalClickHouse, table: str) -> list[Coordinate]:
-    lines = server.ask(f"{SELECT}{table} FORMAT JSONCompactEachRow").splitlines()
-    return [(topic, number, int(offset)) for topic, number, offset in map(json.loads, lines)]
+    return opener(spark, kafka, tmp_path, new_topic, new_table, request)
 
 
 EVERY = pytest.mark.parametrize("kind", ["clickhouse", "postgres", "sqlite"])

@@ -16,6 +16,7 @@ def test_the_public_names() -> None:
         "clickhouse",
         "errors",
         "exactly_once",
+        "iceberg",
         "load",
         "run_pipeline",
         "sql",

@@ -14,7 +14,7 @@ from landonce import errors
 from landonce.plan.ranges import Partition, Range
 from landonce.query.examine import coordinates_of
 from landonce.query.fit import declared, refuse_misfits
-from landonce.query.offsets import Span, ranges_of, starting_offsets, topics_of
+from landonce.query.offsets import Begun, Span, begun, ranges_of, starting_offsets, topics_of
 from landonce.query.rows import numbers, ordered
 from landonce.read.schema import Field, Schema
 
@@ -29,6 +29,10 @@ class TestOffsets:
     def test_a_range_lies_between_two_entries_and_an_empty_one_is_none(self) -> None:
         found = ranges_of([span({"t": {"0": 3, "1": 5}}, {"t": {"0": 9, "1": 5}}), span({}, {"u": {"7": 2}})])
         assert found == (Range(T, 3, 9), Range(Partition("u", 7), 0, 2))
+
+    def test_all_partitions_are_known_with_where_the_query_began(self) -> None:
+        told = Span('{"t":{"0":3,"1":5}}', '{"t":{"0":9,"1":5,"2":4}}', '{"t":{"0":1,"1":5}}')
+        assert begun([told]) == (Begun(T, 1, 3), Begun(Partition("t", 1), 5, 5), Begun(Partition("t", 2), 0, 0))
 
     def test_a_partition_that_went_back_is_refused(self) -> None:
         with pytest.raises(errors.QueryRefused, match="went back from offset 3 to 2"):
@@ -109,17 +113,33 @@ class TestNames:
         for made in (
             landonce.sql("postgresql://u:s3cret-pw@h/db", "t"),
             landonce.clickhouse("http://u:s3cret-pw@h:8123/db", "t", settings={"a": 1}),
+            landonce.iceberg("db.t", {"type": "rest", "uri": "http://u:s3cret-pw@h:8181", "token": "s3cret-pw"}),
         ):
             assert pickle.loads(pickle.dumps(made)) == made
             assert "s3cret-pw" not in repr(made)
 
+    def test_a_copy_of_the_function_begins_anew_and_spark_connect_is_refused(self, tmp_path: Path) -> None:
+        once = landonce.exactly_once(landonce.sql(f"sqlite:///{tmp_path / 'db'}", "t"), name="q")
+        copied = pickle.loads(pickle.dumps(once))
+        with pytest.raises(errors.QueryRefused, match="Spark Connect"):
+            copied(object(), 0)
+
     def test_a_relative_file_is_one_of_this_folder(self, in_folder: Path) -> None:
         assert landonce.sql("sqlite:///shop.db", "t").url == f"sqlite:///{in_folder / 'shop.db'}"
+        assert landonce.iceberg("db.t").told.catalog.warehouse == f"file://{in_folder / 'lake'}"
 
     def test_what_cannot_be_is_refused_at_once(self, tmp_path: Path) -> None:
         sql, house = landonce.sql(f"sqlite:///{tmp_path / 'db'}", "t"), landonce.clickhouse("http://h:8123/db", "t")
         with pytest.raises(errors.ConfigError, match="kept in the target database"):
             landonce.exactly_once(sql, "sqlite:///ledger")
+        with pytest.raises(errors.ConfigError, match="kept in the table itself"):
+            landonce.exactly_once(landonce.iceberg("db.t"), "sqlite:///ledger")
+        with pytest.raises(errors.ConfigError, match="'t' needs a namespace"):
+            landonce.iceberg("t")
+        with pytest.raises(errors.ConfigError, match="stands for many"):
+            landonce.iceberg("db.{kind}")
+        with pytest.raises(errors.ConfigError, match="a REST catalog needs a `uri`"):
+            landonce.iceberg("db.t", {"type": "rest"})
         with pytest.raises(errors.ConfigError, match="say where the position is kept"):
             landonce.exactly_once(house)
         with pytest.raises(errors.ConfigError, match="name one, `sqlite` or `postgres`"):

@@ -21,6 +21,7 @@ from landonce.plan.cases import OnRewind
 from landonce.plan.ranges import Partition, Range
 from landonce.query import protocol
 from landonce.query.judging import Incoming
+from landonce.query.offsets import Begun
 from landonce.query.protocol import Clock, Found, Resolve, Settings
 from landonce.record import ledger as states
 from landonce.record.ledger import LedgerState, Position, Totals
@@ -44,6 +45,9 @@ class World:
     held: Counter[tuple[Partition, int]] = field(default_factory=Counter)
     look_first: bool = True
     """A worker that resolves looks before it writes."""
+    atomic: bool = True
+    """Otherwise the table has two partitions of its own, for even and odd offsets, and a block may land in one of them only."""
+    takes_a_part_for_all: bool = False
 
     def copy(self) -> World:
         return replace(self, held=self.held.copy())
@@ -59,10 +63,20 @@ class World:
     def there(self, block: Block) -> bool:
         return any(self.held[row] for row in self.rows(block))
 
-    def land(self, block: Block, mode: Mode) -> None:
-        if mode is Mode.RESOLVE and self.look_first and self.there(block):
-            return
-        self.held.update(self.rows(block))
+    def parts(self, block: Block) -> list[list[tuple[Partition, int]]]:
+        """What can land without the rest."""
+        rows = self.rows(block)
+        return (
+            [rows] if self.atomic else [part for odd in (0, 1) if (part := [row for row in rows if row[1] % 2 == odd])]
+        )
+
+    def land(self, block: Block, mode: Mode, parts: int = 2) -> None:
+        for part in self.parts(block)[:parts]:
+            if not (mode is Mode.RESOLVE and self.look_first and any(self.held[row] for row in part)):
+                self.held.update(part)
+
+    def found(self, block: Block) -> bool:
+        return self.there(block) and (self.atomic or self.takes_a_part_for_all)
 
     @property
     def exact(self) -> bool:
@@ -79,6 +93,8 @@ class Crash:
 
     at: int
     landed: int = 0
+    parts: int = 2
+    """How much of the last of these blocks landed, where it can land in part."""
 
 
 def incoming(*ranges: Range) -> Incoming:
@@ -110,7 +126,8 @@ def deliver(world: World, came: Incoming, crash: Crash | None = None, fingerprin
 def die(world: World, effect: protocol.Effect, crash: Crash) -> None:
     if isinstance(effect, Write):
         for index in effect.indexes[: crash.landed]:
-            world.land(effect.plan.blocks[index], effect.mode)
+            last = index == effect.indexes[crash.landed - 1]
+            world.land(effect.plan.blocks[index], effect.mode, crash.parts if last else 2)
     elif isinstance(effect, Change | Acquire):
         perform(world, effect)
     raise Died
@@ -136,7 +153,7 @@ def perform(world: World, effect: protocol.Effect) -> protocol.Reply:
                 ends[partition] = max(found) + 1
         return TargetView(tuple(ends.items()))
     if isinstance(effect, Resolve):
-        return tuple(Found(index, world.there(effect.plan.blocks[index]), Totals(landed=1)) for index in effect.indexes)
+        return tuple(Found(index, world.found(effect.plan.blocks[index]), Totals(landed=1)) for index in effect.indexes)
     assert isinstance(effect, Write)
     results = []
     for index in effect.indexes:
@@ -159,6 +176,8 @@ def crashes(world: World, came: Incoming) -> Iterator[Crash | None]:
         for at, effect in enumerate(deliver(world.copy(), came)):
             blocks = len(effect.indexes) if isinstance(effect, Write) else 0
             yield from (Crash(at, landed) for landed in range(blocks + 1))
+            if not world.atomic:
+                yield from (Crash(at, landed, parts=1) for landed in range(1, blocks + 1))
 
 
 def finish(world: World) -> None:
@@ -204,6 +223,15 @@ def explore(start: World, depth: int = 2) -> int:
 @pytest.mark.parametrize("deadlines", [True, False], ids=["deduplicating", "transactional"])
 def test_no_cut_and_no_crash_duplicates_or_loses(deadlines: bool) -> None:
     assert explore(World(deadlines=deadlines)) > 60
+
+
+def test_blocks_that_land_in_part_are_made_whole_whichever_cut_comes_next() -> None:
+    assert explore(World(atomic=False)) > 60
+
+
+def test_a_part_that_is_taken_for_the_whole_is_caught() -> None:
+    with pytest.raises(AssertionError):
+        explore(World(atomic=False, takes_a_part_for_all=True))
 
 
 def test_a_worker_that_does_not_look_is_caught() -> None:
@@ -325,6 +353,31 @@ def test_a_rewind_is_dropped_or_refused() -> None:
     with pytest.raises(errors.RewindRefused, match="was delivered already"):
         steps(world, incoming(Range(P, 2, 5)), on_rewind=OnRewind.ERROR)
     assert steps(world, incoming(Range(P, 5, 9)), on_rewind=OnRewind.ERROR), "a replay of the last range is none"
+
+
+def test_a_rewind_is_refused_while_a_plan_is_pending_too() -> None:
+    world = at((P, 0, 5), pending=(Range(P, 5, 10),))
+    with pytest.raises(errors.RewindRefused, match="was delivered already"):
+        steps(world, incoming(Range(P, 0, 4)), on_rewind=OnRewind.ERROR)
+    assert world.state.pending is not None
+    steps(world, incoming(Range(P, 0, 4)))
+    assert world.state.committed() == {P: 5}
+
+
+def test_partitions_that_bring_nothing_yet_are_known_from_the_first_batch_on() -> None:
+    """So that a query which comes back behind their beginning skips nothing."""
+    world = World()
+    steps(world, replace(incoming(Range(P, 0, 5)), begun=(Begun(P, 0, 0), Begun(Q, 3, 3))))
+    assert world.state.committed() == {P: 5, Q: 3}
+    with pytest.raises(errors.GapRefused, match="the next offset is 3, and the source goes on at 4"):
+        steps(world, incoming(Range(Q, 4, 9)))
+
+
+def test_a_ledger_that_knows_nothing_of_a_query_that_is_under_way_is_refused() -> None:
+    came = replace(incoming(Range(P, 5, 10)), begun=(Begun(P, 2, 5),))
+    with pytest.raises(errors.GapRefused, match=r"t\[0\]: the ledger knows nothing of it"):
+        steps(World(), came)
+    steps(World(), replace(came, begun=(Begun(P, 5, 5),)))
 
 
 def test_what_lies_before_the_beginning_is_refused() -> None:

@@ -1,0 +1,231 @@
+"""Apache Iceberg at the end of a query: workers write files, and the driver commits them with the position, in one commit.
+
+Writing files, judging a commit inside the commit, marks and fencing are those of pipelines. The table is its own ledger.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pyiceberg.io import FileIO
+from pyiceberg.table import Table
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from landonce.errors import TableUnfit
+from landonce.failpoints import reach
+from landonce.query import snapshots
+from landonce.query.fit import declared, refuse_misfits
+from landonce.query.hands import BatchHands
+from landonce.query.judging import Incoming
+from landonce.query.landing import fitted
+from landonce.query.protocol import Settings
+from landonce.query.rows import write
+from landonce.query.sinks import IcebergTable
+from landonce.read.schema import Schema
+from landonce.record.ledger import LedgerState
+from landonce.run.committing import gathered, highest
+from landonce.run.pace import Pace
+from landonce.run.snapshots import CommitTables, Committed, Look, Looked, WriteFiles
+from landonce.run.steps import Stop
+from landonce.write.iceberg.admit import creation, known_by, require_spec
+from landonce.write.iceberg.catalog import telling
+from landonce.write.iceberg.commit import Place
+from landonce.write.iceberg.coordinates import renamed
+from landonce.write.iceberg.create import create_table
+from landonce.write.iceberg.files import write_files
+from landonce.write.iceberg.ledger import TableLedger
+from landonce.write.iceberg.look import filled_by, holds
+from landonce.write.iceberg.names import schema_for
+from landonce.write.iceberg.naming import Origin
+from landonce.write.iceberg.recipe import FileTask
+from landonce.write.iceberg.shape import TableShape, fast_path
+from landonce.write.iceberg.sink import IcebergSink
+from landonce.write.receipt import BlockResult, Fate, Receipt
+
+_PAUSE = 1.0
+
+
+@dataclass(frozen=True)
+class LakeRecipe:
+    """What a worker needs to know of the table."""
+
+    pipeline: str
+    shape: TableShape
+    target: Schema
+
+
+def write_block(recipe: LakeRecipe, task: FileTask, rows: pa.Table) -> BlockResult:
+    """Files count only once the driver has committed them, so a task that Spark runs again simply writes others."""
+    fitting = fitted(recipe.target, task.block, rows)
+    origin = Origin(recipe.pipeline, task.epoch, task.batch, task.block.number)
+    files = write_files(recipe.shape, renamed(fitting), origin)
+    reach("files.after")
+    count, table = fitting.num_rows, task.block.table
+    tops = ((task.block.ranges[0].partition, fitting.column("_offset")[count - 1].as_py()),) if count else ()
+    receipt = Receipt(
+        read=count, landed=count, bytes_read=fitting.nbytes, files=((table, files),), tops=((table, tops),)
+    )
+    return BlockResult(task.index, Fate.LANDED, receipt)
+
+
+@dataclass
+class Committing(BatchHands):
+    """Performs the effects of `snapshots`."""
+
+    told: IcebergTable
+    place: Place
+    ledger: TableLedger
+    yields: pa.Schema
+    """What the query gives."""
+    memory: snapshots.Driver | None = field(default=None, init=False)
+    _recipe: LakeRecipe | None = field(default=None, init=False)
+    _table: Table | None = field(default=None, init=False)
+
+    def begin(self) -> snapshots.Next:
+        """What is remembered serves once: a table that was rolled back is taken anew."""
+        before, self.memory = self.memory, None
+        return snapshots.begin(self.settings, self.batch[0], before)
+
+    def advance(self, driver: snapshots.Driver, reply: snapshots.Reply) -> snapshots.Next:
+        after, effect = snapshots.advance(driver, reply)
+        if isinstance(effect, Stop):
+            self.memory = after
+        return after, effect
+
+    def reads_again(self, incoming: Incoming) -> bool:
+        most = self.settings.block_rows * snapshots.pieces_each(incoming.ranges)
+        return any(each.span > most for each in incoming.ranges)
+
+    def acquired(self, state: LedgerState) -> str:
+        del state
+        return self.ledger.noticed
+
+    def perform(self, effect: Any, held: LedgerState) -> Any:
+        if isinstance(effect, Look):
+            return self._look(held)
+        if isinstance(effect, WriteFiles):
+            return self._write(effect, held)
+        if isinstance(effect, CommitTables):
+            return self._commit(effect, held)
+        raise TypeError(f"not an effect: {effect!r}")
+
+    @property
+    def _opened(self) -> Table:
+        if self._table is None:
+            raise ValueError("the table was not looked at yet")
+        return self._table
+
+    def admit(self, table: Table) -> LakeRecipe:
+        """What workers are told of the table as it is now. Others may change its columns at any time."""
+        if self._recipe is None or self._table is None or known_by(table) != known_by(self._table):
+            self._recipe, self._table = _recipe_of(self.told, self.place.pipeline, table, self.yields), table
+        return self._recipe
+
+    def _look(self, held: LedgerState) -> Looked:
+        """Nobody looks, and then writes what is looked at, who is not the owner any more. A topic that is new to the ledger may
+        not be in the table already."""
+        table = self.ledger.glance(held)
+        self.admit(table)
+        known, branch = dict(held.topic_ids), self.place.branch
+        new = [held.label(topic) for topic, _ in self.batch[0].topic_ids if topic not in known]
+        with telling(self.place.spec):
+            writer = filled_by(table, branch) if held.fresh else ""
+            found = bool(writer) or (bool(new) and holds(table, branch, new))
+        return Looked((), self.place.identifier if found else "", writer)
+
+    def _write(self, effect: WriteFiles, held: LedgerState) -> tuple[BlockResult, ...]:
+        plan = effect.plan
+        tasks = [
+            FileTask(
+                index=index,
+                batch=plan.batch,
+                epoch=held.epoch,
+                plan="",
+                block=plan.blocks[index],
+                kind=plan.kind,
+                floors=(),
+                labels=held.labels,
+            )
+            for index in effect.indexes
+        ]
+        incoming, frame = self.batch
+        results = write(frame, incoming.ranges, self.admit(self._opened), tasks, write_block)
+        if any(result.fate is Fate.DOUBTFUL for result in results):
+            time.sleep(_PAUSE)
+        return results
+
+    def _commit(self, effect: CommitTables, held: LedgerState) -> Committed:
+        """A commit without an answer is made again, and finds its own mark if it was made. Dead letters that a pipeline of this name
+        left stay noted."""
+        name = self.told.table
+        files = gathered(effect.receipts).get(name, ())
+        refuse_unseen(name, self._opened.io, (each.file_path for each in files))
+        self.ledger.commit(
+            held,
+            effect.after,
+            lambda table, told, properties: self.place.appending(table, files, told, properties),
+            started=tuple(sorted(held.committed().items())),
+            tops=highest(effect.receipts).get(name, ()),
+        )
+        return Committed()
+
+    def close(self) -> None:
+        """The catalog's connections are closed with it."""
+
+
+def refuse_unseen(table: str, io: FileIO, paths: Iterable[str]) -> None:
+    """Raises where workers wrote to a disk of their own: the table would name files that nobody else can read."""
+    for path in paths:
+        if urlsplit(path).scheme in ("", "file") and not io.new_input(path).exists():
+            raise TableUnfit(
+                f"{table}: a worker wrote {path}, and on the driver's machine there is no such file: its warehouse is not a place "
+                "that all machines share.",
+                safe="Nothing was committed.",
+                command="put the warehouse where driver and workers see the same files",
+            )
+
+
+def table_ledger(sink: IcebergTable, name: str) -> TableLedger:
+    """The table as its own ledger. Nothing is asked yet."""
+    return TableLedger(IcebergSink.of(sink.told, name).place(sink.table))
+
+
+def committing(
+    sink: IcebergTable, name: str, frame: DataFrame, ledger: TableLedger, settings: Settings, pace: Pace
+) -> Committing:
+    """Hands that are ready for micro-batches: the table is there and fit, and the rows fit into it."""
+    made = IcebergSink.of(sink.told, name)
+    place, yields = made.place(sink.table), to_arrow_schema(frame.schema)
+    table = place.find()
+    if table is None:
+        if not sink.told.create:
+            raise TableUnfit(
+                f"the catalog has no table {sink.table}, or the user may not see it.",
+                safe="Nothing was written.",
+                command=f'create it, or say landonce.iceberg("{sink.table}", …, create=True)',
+            )
+        with telling(made.spec):
+            table = create_table(made.catalog, sink.table, declared(yields), creation(sink.told))
+    settings = replace(settings, table=sink.table, fingerprint=made.identity, deadlines=False)
+    hands = Committing(settings, pace, sink, place, ledger, yields)
+    hands.admit(table)
+    return hands
+
+
+def _recipe_of(sink: IcebergTable, name: str, table: Table, yields: pa.Schema) -> LakeRecipe:
+    require_spec(sink.told, sink.table, table)
+    if reason := fast_path(table):
+        raise TableUnfit(
+            f"{sink.table}: Spark's own writer is needed for it, since {reason}, and queries are written by landonce's.",
+            safe="Nothing was written.",
+            command="write a pipeline file for it, which takes row-wise SQL, too; or name another table",
+        )
+    target = schema_for(table, coordinates=True)
+    refuse_misfits(yields, target, sink.table)
+    return LakeRecipe(name, TableShape.of(table), target)

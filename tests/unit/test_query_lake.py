@@ -1,0 +1,126 @@
+"""The hands of a query into Apache Iceberg, with a real catalog in a file and without Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.table import Table
+
+import landonce
+from landonce import errors
+from landonce.config.model import Batch
+from landonce.plan.blocks import Block, Kind, Plan
+from landonce.plan.ranges import Partition, Range
+from landonce.query.lake import Committing, LakeRecipe, refuse_unseen, table_ledger, write_block
+from landonce.query.protocol import Settings
+from landonce.query.sinks import IcebergTable
+from landonce.read.schema import Field, Schema
+from landonce.record import ledger as states
+from landonce.record.ledger import LedgerState
+from landonce.run.pace import Pace
+from landonce.run.snapshots import CommitTables
+from landonce.write.iceberg.create import Creation, create_table
+from landonce.write.iceberg.names import schema_for
+from landonce.write.iceberg.naming import origin_of
+from landonce.write.iceberg.recipe import FileTask
+from landonce.write.iceberg.shape import TableShape
+from landonce.write.iceberg.sink import IcebergSink
+from landonce.write.receipt import Receipt
+
+P = Partition("t", 0)
+YIELDS = pa.schema([("_topic", pa.string()), ("_partition", pa.int32()), ("_offset", pa.int64()), ("id", pa.int64())])
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> IcebergTable:
+    told = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}"}
+    made = landonce.iceberg("db.t", told)
+    declared = Schema((Field("id", pa.int64()),))
+    create_table(load_catalog("landonce", **told), "db.t", declared, Creation())
+    return made
+
+
+def opened(sink: IcebergTable) -> Table:
+    return IcebergSink.of(sink.told, "q").place("db.t").load()
+
+
+def written(sink: IcebergTable, *offsets: int) -> Receipt:
+    """A block of the rows with these offsets, as a worker writes it."""
+    table = opened(sink)
+    recipe = LakeRecipe("q", TableShape.of(table), schema_for(table, coordinates=True))
+    block = Block((Range(P, 0, 100),), "db.t", number=2)
+    task = FileTask(index=0, batch=7, epoch=3, plan="", block=block, kind=Kind.DELIVER, floors=())
+    count = len(offsets)
+    columns = [["t"] * count, [0] * count, list(offsets), [10 * at for at in offsets]]
+    receipt = write_block(recipe, task, pa.table(columns, schema=YIELDS)).receipt
+    assert receipt is not None
+    return receipt
+
+
+def test_a_table_that_is_not_there_yet_has_no_position(sink: IcebergTable, tmp_path: Path) -> None:
+    told = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}"}
+    for name in ("db.other", "none.t"):
+        assert table_ledger(landonce.iceberg(name, told), "q").load() is None
+
+
+def test_a_worker_s_files_say_where_they_come_from_and_its_receipt_what_they_hold(sink: IcebergTable) -> None:
+    receipt = written(sink, 3, 5, 8)
+    ((table, files),) = receipt.files
+    assert (table, receipt.read, receipt.landed, receipt.tops) == ("db.t", 3, 3, (("db.t", ((P, 8),)),))
+    (file,) = files
+    origin = origin_of(file.file_path)
+    assert (origin.pipeline, origin.epoch, origin.batch, origin.block) == ("q", 3, 7, 2)
+    assert opened(sink).scan().count() == 0
+
+
+def test_a_block_without_rows_makes_no_file(sink: IcebergTable) -> None:
+    receipt = written(sink)
+    assert (receipt.landed, receipt.files, receipt.tops) == (0, (("db.t", ()),), (("db.t", ()),))
+
+
+def test_files_that_the_driver_cannot_see_are_not_committed(sink: IcebergTable) -> None:
+    """Workers on other machines wrote to disks of their own."""
+    ((_, files),) = written(sink, 3).files
+    paths = [each.file_path for each in files]
+    refuse_unseen("db.t", opened(sink).io, [*paths, "s3://elsewhere/unasked"])
+    Path(paths[0].removeprefix("file://")).unlink()
+    with pytest.raises(errors.TableUnfit, match="on the driver's machine there is no such file"):
+        refuse_unseen("db.t", opened(sink).io, paths)
+
+
+def test_dead_letters_that_a_pipeline_of_this_name_left_stay_noted(sink: IcebergTable) -> None:
+    """A pipeline that was killed after its commit has not published them yet; whoever runs it next does."""
+    ledger = table_ledger(sink, "q")
+    assert ledger.load() is None
+    begun = LedgerState("q", "lineage")
+    first = states.taken(begun, "pipeline")
+    ledger.commit(begun, first, ledger._empty, letters=("left.jsonl",))
+    taken = states.taken(first, "query")
+    assert ledger.change(first, taken) == taken
+    bound = states.bound(taken, "cluster", {"t": "id"}, {P: 0})
+    ledger.change(taken, bound)
+    receipt = written(sink, 0, 1)
+    plan = Plan(1, (Block((Range(P, 0, 2),), "db.t"),), "f", deadline=0)
+    prepared = states.prepared(bound, plan)
+    hands = Committing(
+        Settings("db.t", "f", 10),
+        Pace(Batch(), 0.0, 1),
+        sink,
+        IcebergSink.of(sink.told, "q").place("db.t"),
+        ledger,
+        YIELDS,
+    )
+    hands.admit(opened(sink))
+    after = states.recorded(prepared, receipt.totals)
+    hands.perform(CommitTables(plan, (receipt,), (), after), prepared)
+    table = opened(sink)
+    told = table.current_snapshot().summary
+    assert json.loads(told["landonce.letters"]) == ["left.jsonl"]
+    assert json.loads(told["landonce.position"]) == {"t": {"0": [0, 2]}}
+    assert sorted(row["id"] for row in table.scan().to_arrow().to_pylist()) == [0, 10]
+    assert ledger.change(prepared, after) == after
+    assert len(table.snapshots()) == 4
