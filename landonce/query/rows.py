@@ -32,6 +32,7 @@ from landonce.write.sink import COORDINATES
 BLOCK, MARK = "__landonce_block", "__landonce_mark"
 STRAY = "landonce found a row outside of its batch: "
 """What the job fails with for a row that belongs to no block; its coordinates follow."""
+_NOT_NOW = -1
 _SEED, _WORD = 42, 0xFFFFFFFF
 Land = Callable[[Any, Any, pa.Table], BlockResult]
 """Lands the rows of one block, given the recipe and the task."""
@@ -55,7 +56,7 @@ def write(
     """One Spark job. `ranges` are those of the whole batch; each task's block has one range, inside one of them."""
     listed = tuple(tasks)
     session = frame.sparkSession
-    asked = frame.withColumn(BLOCK, _block_of(listed, ranges)).where(sql.col(BLOCK).isNotNull())
+    asked = frame.withColumn(BLOCK, _block_of(listed, ranges)).where(sql.col(BLOCK) >= 0)
     marks = session.range(0, len(listed), 1, 1).select(
         sql.col("id").cast("int").alias(BLOCK), sql.lit(True).alias(MARK)
     )
@@ -71,7 +72,7 @@ def write(
 
 
 def _block_of(tasks: Sequence[Any], ranges: Sequence[Range]) -> Column:
-    """The index of a row's task; nothing where it is delivered already or comes later."""
+    """The index of a row's task; less than zero where it is delivered already or comes later."""
     asked: dict[Partition, list[tuple[Range, int]]] = {}
     for at, task in enumerate(tasks):
         asked.setdefault(task.block.ranges[0].partition, []).append((task.block.ranges[0], at))
@@ -80,10 +81,8 @@ def _block_of(tasks: Sequence[Any], ranges: Sequence[Range]) -> Column:
         inside: Any = sql
         for block, at in asked.get(each.partition, ()):
             inside = inside.when(_inside(block), sql.lit(at))
-        inside = inside.when(_inside(each), sql.lit(None).cast("int")).otherwise(_refused())
-        chosen = chosen.when(_of(each.partition), inside)
-    found: Column = chosen.otherwise(_refused())
-    return found
+        chosen = chosen.when(_of(each.partition), inside.when(_inside(each), sql.lit(_NOT_NOW)))
+    return sql.coalesce(chosen, _refused())
 
 
 def _refused() -> Column:
