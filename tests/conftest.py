@@ -9,7 +9,6 @@ import itertools
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,14 +21,15 @@ from landonce.local import LocalClickHouse, LocalKafka, LocalRestCatalog
 from landonce.local.mariadb import LocalMariaDB
 from landonce.local.mariadb import installed as mariadb_installed
 from landonce.local.postgres import LocalPostgres
+from landonce.run.leftovers import temporary_folder
 
 _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def leftovers() -> Iterator[None]:
-    """What Spark's JVMs put aside goes with the session: one that is killed cannot clear it."""
-    folder = tempfile.mkdtemp(prefix="landonce-test-java-")
+    """What Spark's JVMs put aside goes with the session, or, if that is killed, at the start of the next one."""
+    folder = temporary_folder()
     os.environ["SPARK_SUBMIT_OPTS"] = f"-Djava.io.tmpdir={folder}"
     yield
     shutil.rmtree(folder, ignore_errors=True)
