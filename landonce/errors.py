@@ -44,6 +44,7 @@
         ├── PlanPending           a plan is pending, and what was asked for would forget it
         ├── LettersUnreadable     a dead-letter file is damaged
         ├── DeadLettersMissing    a worker's dead letters did not reach the driver's folder
+        ├── DeadLettersUnwritable a worker cannot write dead letters
         ├── BlockTooLarge         a block holds more bytes than a worker should ever hold
         ├── SourceRefused         Kafka refused for a reason that waiting does not mend
         ├── LedgerTooNew          the ledger was written by a newer landonce
@@ -270,6 +271,10 @@ class LettersUnreadable(Halt):
 
 class DeadLettersMissing(Halt):
     """A worker's dead letters did not reach the driver's folder."""
+
+
+class DeadLettersUnwritable(Halt):
+    """A worker cannot write dead letters."""
 
 
 class BlockTooLarge(Halt):

@@ -8,7 +8,7 @@ import pyspark
 
 from landonce.check.found import World, nearest, writable
 from landonce.check.retention import Retention
-from landonce.errors import PlanChanged
+from landonce.errors import PlanChanged, SourceUnavailable
 from landonce.read.decode import JsonDecoder
 from landonce.read.infer import infer
 from landonce.read.schema import Schema
@@ -28,7 +28,15 @@ def file(parts: Parts) -> Iterator[Finding]:
 
 
 def kafka(parts: Parts, world: World) -> Iterator[Finding]:
-    world.source = parts.broker.survey(parts.config.source.kafka.topics)
+    try:
+        world.source = parts.broker.survey(parts.config.source.kafka.topics)
+    except SourceUnavailable as error:
+        yield Finding(
+            Level.REFUSED,
+            error.what,
+            "see that Kafka runs and that {file} has its address, and the options that its listener asks for (TLS, SASL)",
+        )
+        return
     yield Finding(Level.OK, f"cluster {world.source.cluster_id} answers")
     for topic, topic_id in world.source.topic_ids:
         count = sum(1 for partition, _ in world.source.extents if partition.topic == topic)

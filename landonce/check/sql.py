@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from landonce.check import common
-from landonce.check.found import Look, World
+from landonce.check.found import Look, World, writable
 from landonce.read.schema import Schema
 from landonce.run.assemble import Parts, declared_schema
 from landonce.run.assemble_sql import file_reachable, flat_sample, sql_of, sql_recipe
@@ -27,7 +28,8 @@ def _ledger(parts: Parts, table: SqlTable, world: World) -> Iterator[Finding]:
     file_reachable(parts.config)
     if not table.database.may_exist():
         world.ledger = True
-        yield Finding(Level.OK, f"none yet: the first run makes {table.database.place}")
+        folder = Path(table.database.place).parent
+        yield from writable(folder, f"none yet: the first run makes {table.database.place}", f"mkdir -p {folder}")
         return
     yield from common.entries(parts, world, f"{table.database.place} ")
 
@@ -59,6 +61,7 @@ def _position(parts: Parts, table: SqlTable, world: World) -> Iterator[Finding]:
     for partition, end in look_by_name(table, state, floors).ends:
         yield Finding(
             Level.REFUSED,
-            f"{partition}: the table holds offsets up to {end}, and the ledger knows nothing of them",
-            "restore the tables landonce_* from the same backup as the table, or name an empty table",
+            f"{partition}: the table holds offsets up to {end - 1}, and the ledger of this pipeline knows nothing of them",
+            "give the pipeline the name that it had when they landed, restore the tables landonce_* from the same backup as the table, "
+            "or name an empty table",
         )

@@ -61,7 +61,7 @@ class _Commands(TyperGroup):
 app = typer.Typer(
     name="landonce",
     cls=_Commands,
-    help="Kafka records land exactly once in ClickHouse and Apache Iceberg.",
+    help="Kafka records land exactly once in ClickHouse, Apache Iceberg, SQL databases and sinks of your own.",
     epilog="Begin with `landonce demo` or `landonce up`. Exit codes: 0 done, 1 not exact or refused, "
     "2 the file or the call is wrong, 3 halted for a person, 4 taken over by a newer driver, 5 something was away.",
     no_args_is_help=True,

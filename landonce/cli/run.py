@@ -10,7 +10,10 @@ import typer
 
 from landonce.cli.files import File
 from landonce.cli.output import err, log_to_stderr, out
+from landonce.commit.dead_letters import newest_reason
 from landonce.config import load
+from landonce.config.model import Pipeline
+from landonce.config.secrets import redact
 from landonce.run.driver import Driver
 from landonce.run.pipeline import run_pipeline
 from landonce.run.show import LogProgress, TerminalProgress
@@ -36,6 +39,19 @@ def run(
     out.print(
         f"{config.pipeline}: {totals.read} read = {totals.landed} landed + {totals.dead_lettered} dead-lettered "
         f"+ {totals.filtered} filtered"
+    )
+    if totals.dead_lettered:
+        _say_letters(config)
+
+
+def _say_letters(config: Pipeline) -> None:
+    """Where they are, and why the last of them is there."""
+    folder = config.dead_letters.path
+    reason = newest_reason(folder, config.pipeline)
+    out.print(
+        redact(f"dead letters are in {folder}" + (f"; the last one says: {reason}" if reason else "")),
+        markup=False,
+        highlight=False,
     )
 
 

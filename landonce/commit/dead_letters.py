@@ -16,12 +16,13 @@ import hashlib
 import json
 import os
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from landonce.errors import DeadLettersMissing, LettersUnreadable
+from landonce.errors import DeadLettersMissing, DeadLettersUnwritable, LettersUnreadable
 from landonce.plan.ranges import Partition
 
 _STAGED = ".staged"
@@ -76,8 +77,15 @@ def _ordered(letters: Iterable[DeadLetter]) -> list[DeadLetter]:
 
 
 def _staged(folder: Path, name: str, ordered: Iterable[DeadLetter]) -> str:
-    folder.mkdir(parents=True, exist_ok=True)
-    _write(folder, name + _STAGED, (json.dumps(_to_dict(letter), ensure_ascii=False) + "\n" for letter in ordered))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(folder, name + _STAGED, (json.dumps(_to_dict(letter), ensure_ascii=False) + "\n" for letter in ordered))
+    except OSError as error:
+        raise DeadLettersUnwritable(
+            f"there are records that cannot land, and their dead letters cannot be written to {folder}: {error.strerror}.",
+            safe="The position did not move. Nothing is skipped: these records are read again.",
+            command="make `dead_letters.path` in {file} a folder that can be written to, then start again",
+        ) from None
     return name
 
 
@@ -194,6 +202,12 @@ def refused(folder: Path, pipeline: str) -> Iterator[dict[str, Any]]:
     for path in files(folder, pipeline):
         if _REFUSED.search(path.name):
             yield from _letters(path)
+
+
+def newest_reason(folder: Path, pipeline: str) -> str | None:
+    """Why the last record of the newest file cannot land."""
+    last = deque((told for path in files(folder, pipeline)[-1:] for told in _letters(path)), maxlen=1)
+    return last[0].get("reason") if last else None
 
 
 def _letters(path: Path) -> Iterator[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """A real single-node Kafka (KRaft) in a folder, for the demo, the tests and the benchmarks.
 
-It never listens beyond loopback and never makes a topic that nobody asked for. It is not for production: one replica,
-small heap.
+It never listens beyond loopback, and makes no topic that nobody asked for unless `extra_config` says so. It is not for
+production: one replica, small heap.
 """
 
 import base64

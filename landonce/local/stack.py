@@ -1,7 +1,7 @@
 """Keeps one Kafka and one ClickHouse running in a folder, detached from the command that started them.
 
 `up` is idempotent: what runs is left alone, what died is started again on the same data and ports. Nothing here ends
-a process that `up` did not start.
+a process that `up` did not start. A topic that is produced to is made, as most people's own brokers do.
 """
 
 import fcntl
@@ -66,7 +66,7 @@ def status(folder: Path = DEFAULT_FOLDER) -> StackInfo | None:
 def _servers(folder: Path) -> tuple[LocalKafka, LocalClickHouse]:
     folder = Path(folder)
     return (
-        LocalKafka(folder / "kafka", die_with_parent=False),
+        LocalKafka(folder / "kafka", extra_config={"auto.create.topics.enable": "true"}, die_with_parent=False),
         LocalClickHouse(folder / "clickhouse", die_with_parent=False),
     )
 

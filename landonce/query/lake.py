@@ -6,13 +6,10 @@ Writing files, judging a commit inside the commit, marks and fencing are those o
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
-from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -46,6 +43,7 @@ from landonce.write.iceberg.naming import Origin
 from landonce.write.iceberg.recipe import FileTask
 from landonce.write.iceberg.shape import TableShape, fast_path
 from landonce.write.iceberg.sink import IcebergSink
+from landonce.write.iceberg.unseen import refuse_unseen
 from landonce.write.receipt import BlockResult, Fate, Receipt
 
 _PAUSE = 1.0
@@ -165,7 +163,7 @@ class Committing(BatchHands):
         left stay noted."""
         name = self.told.table
         files = gathered(effect.receipts).get(name, ())
-        refuse_unseen(name, self._opened.io, (each.file_path for each in files))
+        refuse_unseen(name, self._opened.io, files)
         self.ledger.commit(
             held,
             effect.after,
@@ -177,18 +175,6 @@ class Committing(BatchHands):
 
     def close(self) -> None:
         """The catalog's connections are closed with it."""
-
-
-def refuse_unseen(table: str, io: FileIO, paths: Iterable[str]) -> None:
-    """Raises where workers wrote to a disk of their own: the table would name files that nobody else can read."""
-    for path in paths:
-        if urlsplit(path).scheme in ("", "file") and not io.new_input(path).exists():
-            raise TableUnfit(
-                f"{table}: a worker wrote {path}, and on the driver's machine there is no such file: its warehouse is not a place "
-                "that all machines share.",
-                safe="Nothing was committed.",
-                command="put the warehouse where driver and workers see the same files",
-            )
 
 
 def table_ledger(sink: IcebergTable, name: str) -> TableLedger:

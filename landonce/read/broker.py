@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from landonce.errors import SourceUnavailable, TopicMissing
+from landonce.errors import ConfigError, SourceUnavailable, TopicMissing
 from landonce.plan.ranges import Partition, Range
 from landonce.read.peek import record_bytes
 from landonce.read.records import QUIET, consumer_options, source_error
@@ -24,7 +24,13 @@ class Broker:
     """One Kafka cluster, as the driver sees it."""
 
     def __init__(self, bootstrap_servers: str, options: Mapping[str, Any], *, timeout: float = _PATIENCE) -> None:
-        self._admin = AdminClient({**QUIET, **options, "bootstrap.servers": bootstrap_servers})
+        try:
+            self._admin = AdminClient({**QUIET, **options, "bootstrap.servers": bootstrap_servers})
+        except KafkaException as error:
+            raise ConfigError(
+                f"Kafka's client refuses its options: {error.args[0].str()}.",
+                command="correct `source.kafka.options` in {file}",
+            ) from None
         self._servers = bootstrap_servers
         self._options = options
         self._timeout = timeout

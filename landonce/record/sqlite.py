@@ -62,8 +62,8 @@ class SqliteDatabase(Database):
     def creating(self) -> Iterator[Connection]:
         if not self.path.parent.is_dir():
             raise misplaced(
-                f"the ledger {self.place} cannot be made: there is no folder {self.path.parent}.",
-                f"mkdir -p {self.path.parent}   (or correct `ledger` in {{file}})",
+                f"{self.place} cannot be made: there is no folder {self.path.parent}.",
+                f"mkdir -p {self.path.parent}   (or correct the path in {{file}})",
             )
         if not self.path.exists():
             self._make_file()

@@ -150,7 +150,9 @@ def need_java() -> None:
     """One clear sentence instead of a Java stack trace."""
     found = _java_version()
     if found is None:
-        raise ConfigError("landonce needs Java 17 for Spark, and there is none.", command=_INSTALL)
+        home = os.environ.get("JAVA_HOME")
+        where = f"JAVA_HOME={home} has no bin/java that runs" if home else "there is none"
+        raise ConfigError(f"landonce needs Java 17 for Spark, and {where}.", command=_INSTALL)
     if found not in (17, 21):
         raise ConfigError(f"landonce needs Java 17 or 21 for Spark, and `java` is version {found}.", command=_INSTALL)
 

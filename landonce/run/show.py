@@ -83,6 +83,8 @@ class LogProgress:
         self._lag = -1
 
     def __enter__(self) -> LogProgress:
+        """Spark takes its time to start."""
+        self._say("starting")
         return self
 
     def __exit__(self, *_: object) -> None: ...

@@ -7,6 +7,7 @@ import pytest
 from pipelines import SmallPipeline, landonce
 
 from landonce.local import LocalClickHouse, LocalUser
+from landonce.local.ports import free_ports
 
 pytestmark = pytest.mark.integration
 
@@ -194,6 +195,25 @@ def test_a_ledger_in_a_folder_that_is_not_there(pipeline, check):
     assert said.code == 1
     assert f"mkdir -p {pipeline.folder}/nowhere" in said.out
     assert not Path(pipeline.folder / "nowhere").exists()
+
+
+def test_a_database_in_a_folder_that_is_not_there(pipeline, check):
+    pipeline.write_file(sink={"sql": {"url": "sqlite:///nowhere/t.db", "table": "t", "create": True}}, ledger=None)
+    said = check(pipeline)
+    assert said.code == 1
+    assert f"mkdir -p {pipeline.folder}/nowhere" in said.out
+
+
+def test_kafka_that_is_away_and_options_that_are_wrong(pipeline, check):
+    away = {"bootstrap_servers": f"127.0.0.1:{free_ports(1)[0]}", "topics": [pipeline.topic]}
+    pipeline.write_file(source={"kafka": away})
+    said = check(pipeline)
+    assert said.code == 1
+    assert "see that Kafka runs" in said.out
+    pipeline.write_file(source={"kafka": {**away, "options": {"bogus.option": 1}}})
+    said = check(pipeline)
+    assert said.code == 2
+    assert 'No such configuration property: "bogus.option"' in said.err
 
 
 def test_the_promise_is_smaller_without_coordinates(pipeline, check):

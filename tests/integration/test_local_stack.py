@@ -188,8 +188,7 @@ def test_up_and_down_can_be_repeated_and_repair_what_died(in_folder: Path) -> No
     try:
         first = up(stack)
         assert up(stack) == first == status(stack)
-        make_topic(first.kafka_bootstrap, "t")
-        produce(first.kafka_bootstrap, "t", [b"kept"])
+        produce(first.kafka_bootstrap, "t", [b"kept"])  # the first steps of every page: nobody makes the topic by hand
 
         assert first.clickhouse_pid is not None
         os.kill(first.clickhouse_pid, signal.SIGKILL)

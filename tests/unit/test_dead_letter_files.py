@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from landonce.commit.dead_letters import DeadLetter, committed, kept, publish, stage, stem
-from landonce.errors import DeadLettersMissing, LettersUnreadable
+from landonce.commit.dead_letters import DeadLetter, committed, kept, newest_reason, publish, stage, stem
+from landonce.errors import DeadLettersMissing, DeadLettersUnwritable, LettersUnreadable
 
 PLAN = stem("clicks", 7, "0123456789abcdef")
 
@@ -51,6 +51,20 @@ def test_what_cannot_be_staged_again_is_kept(tmp_path: Path) -> None:
     assert kept(tmp_path, PLAN, 2) == ("", 0)
     publish(tmp_path, PLAN, [kept(tmp_path, PLAN, 1)[0]])
     assert offsets(tmp_path) == [1, 5, 6]
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(DeadLettersUnwritable, match=f"{tmp_path}/file/dead: Not a directory"):
+        stage(tmp_path / "file" / "dead", PLAN, 0, [letter(1)])
+
+
+def test_the_newest_reason_is_that_of_the_last_letter(tmp_path: Path) -> None:
+    assert newest_reason(tmp_path, "clicks") is None
+    publish(tmp_path, PLAN, [stage(tmp_path, PLAN, 0, [letter(1), letter(2, reason="too long")])])
+    later = stem("clicks", 8, "0123456789abcdef")
+    stage(tmp_path, later, 0, [letter(3, reason="not published")])
+    assert newest_reason(tmp_path, "clicks") == "too long"
 
 
 def test_a_workers_file_that_the_driver_does_not_see_is_named(tmp_path: Path) -> None:

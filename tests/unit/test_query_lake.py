@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
+from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 import landonce
@@ -15,7 +16,7 @@ from landonce import errors
 from landonce.config.model import Batch
 from landonce.plan.blocks import Block, Kind, Plan
 from landonce.plan.ranges import Partition, Range
-from landonce.query.lake import Committing, LakeRecipe, refuse_unseen, table_ledger, write_block
+from landonce.query.lake import Committing, LakeRecipe, table_ledger, write_block
 from landonce.query.protocol import Settings
 from landonce.query.sinks import IcebergTable
 from landonce.read.schema import Field, Schema
@@ -29,6 +30,7 @@ from landonce.write.iceberg.naming import origin_of
 from landonce.write.iceberg.recipe import FileTask
 from landonce.write.iceberg.shape import TableShape
 from landonce.write.iceberg.sink import IcebergSink
+from landonce.write.iceberg.unseen import refuse_unseen
 from landonce.write.receipt import Receipt
 
 P = Partition("t", 0)
@@ -85,11 +87,11 @@ def test_a_block_without_rows_makes_no_file(sink: IcebergTable) -> None:
 def test_files_that_the_driver_cannot_see_are_not_committed(sink: IcebergTable) -> None:
     """Workers on other machines wrote to disks of their own."""
     ((_, files),) = written(sink, 3).files
-    paths = [each.file_path for each in files]
-    refuse_unseen("db.t", opened(sink).io, [*paths, "s3://elsewhere/unasked"])
-    Path(paths[0].removeprefix("file://")).unlink()
+    elsewhere = DataFile.from_args(file_path="s3://elsewhere/unasked")
+    refuse_unseen("db.t", opened(sink).io, [*files, elsewhere])
+    Path(files[0].file_path.removeprefix("file://")).unlink()
     with pytest.raises(errors.TableUnfit, match="on the driver's machine there is no such file"):
-        refuse_unseen("db.t", opened(sink).io, paths)
+        refuse_unseen("db.t", opened(sink).io, files)
 
 
 def test_dead_letters_that_a_pipeline_of_this_name_left_stay_noted(sink: IcebergTable) -> None:

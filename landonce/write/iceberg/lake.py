@@ -26,6 +26,7 @@ from landonce.write.iceberg.recipe import FileRecipe, Wants
 from landonce.write.iceberg.shape import ensure_unpartitioned_spec
 from landonce.write.iceberg.sink import IcebergSink
 from landonce.write.iceberg.staged import StageOf, drop_stage, drop_stages, left_behind, stage
+from landonce.write.iceberg.unseen import refuse_unseen
 from landonce.write.marks import Mark, TableView, Verdict, verdict
 
 _Answer = TypeVar("_Answer")
@@ -236,6 +237,8 @@ class Lake:
         """How a commit of these files is made: by PyIceberg, or by Spark on a staging branch."""
         place = self.place(name)
         if not self._by_spark(name):
+            if files:
+                refuse_unseen(name, self._opened[name].io, files)
             return lambda table, told, properties: place.appending(table, files, told, properties)
 
         written_for = self._opened[name].metadata.current_schema_id
