@@ -12,7 +12,6 @@ from __future__ import annotations
 import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -21,19 +20,16 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
-from landonce.plan.ranges import Partition, Range
+from landonce.plan.ranges import Range
 from landonce.query import refusals
 from landonce.query.examine import coordinates_of
+from landonce.query.placing import STRAY, block_of, place
 from landonce.run.finders import forget_zips
 from landonce.write.land import failed
 from landonce.write.receipt import BlockResult
 from landonce.write.sink import COORDINATES
 
 BLOCK, MARK = "__landonce_block", "__landonce_mark"
-STRAY = "landonce found a row outside of its batch: "
-"""What the job fails with for a row that belongs to no block; its coordinates follow."""
-_NOT_NOW = -1
-_SEED, _WORD = 42, 0xFFFFFFFF
 Land = Callable[[Any, Any, pa.Table], BlockResult]
 """Lands the rows of one block, given the recipe and the task."""
 
@@ -56,11 +52,14 @@ def write(
     """One Spark job. `ranges` are those of the whole batch; each task's block has one range, inside one of them."""
     listed = tuple(tasks)
     session = frame.sparkSession
-    asked = frame.withColumn(BLOCK, _block_of(listed, ranges)).where(sql.col(BLOCK) >= 0)
+    asked = frame.withColumn(BLOCK, block_of([each.block.ranges[0] for each in listed], ranges))
+    asked = asked.where(sql.col(BLOCK) >= 0)
     marks = session.range(0, len(listed), 1, 1).select(
         sql.col("id").cast("int").alias(BLOCK), sql.lit(True).alias(MARK)
     )
-    placed = asked.unionByName(marks, allowMissingColumns=True).repartition(len(listed), _place(len(listed)))
+    placed = asked.unionByName(marks, allowMissingColumns=True).repartition(
+        len(listed), place(sql.col(BLOCK), len(listed))
+    )
     landing = placed.mapInArrow(_landing(recipe, listed, land), StructType().add("result", "binary"))
     try:
         rows = landing.collect()
@@ -69,65 +68,6 @@ def write(
             raise _stray(told[1]) from None
         raise
     return tuple(pickle.loads(row.result) for row in rows)  # noqa: S301  made by our own workers in this job
-
-
-def _block_of(tasks: Sequence[Any], ranges: Sequence[Range]) -> Column:
-    """The index of a row's task; less than zero where it is delivered already or comes later."""
-    asked: dict[Partition, list[tuple[Range, int]]] = {}
-    for at, task in enumerate(tasks):
-        asked.setdefault(task.block.ranges[0].partition, []).append((task.block.ranges[0], at))
-    chosen: Any = sql
-    for each in ranges:
-        inside: Any = sql
-        for block, at in asked.get(each.partition, ()):
-            inside = inside.when(_inside(block), sql.lit(at))
-        chosen = chosen.when(_of(each.partition), inside.when(_inside(each), sql.lit(_NOT_NOW)))
-    return sql.coalesce(chosen, _refused())
-
-
-def _refused() -> Column:
-    told = sql.to_json(sql.struct(*COORDINATES), {"ignoreNullFields": "false"})
-    return sql.raise_error(sql.concat(sql.lit(STRAY), told)).cast("int")
-
-
-def _of(partition: Partition) -> Column:
-    return (sql.col("_partition") == partition.number) & (sql.col("_topic") == partition.topic)
-
-
-def _inside(each: Range) -> Column:
-    return (sql.col("_offset") >= sql.lit(each.first)) & (sql.col("_offset") < sql.lit(each.end))
-
-
-def _place(count: int) -> Column:
-    """A number for each block that Spark's shuffle sends to a task of its own. Two in one task would be slower, not wrong."""
-    places = sql.array(*map(sql.lit, numbers(count)))
-    return sql.element_at(places, sql.col(BLOCK) + 1)
-
-
-@lru_cache(maxsize=64)
-def numbers(count: int) -> tuple[int, ...]:
-    """Of each of so many tasks, a number that Spark's shuffle by hash sends there."""
-    found: dict[int, int] = {}
-    for number in range(100 * count):
-        found.setdefault(_hashed(number) % count, number)
-        if len(found) == count:
-            break
-    return tuple(found.get(at, at) for at in range(count))
-
-
-def _hashed(number: int) -> int:
-    """Spark's Murmur3 of an INT, with the seed of its shuffles."""
-    key = _turned(number * 0xCC9E2D51, 15) * 0x1B873593 & _WORD
-    value = (_turned(_SEED ^ key, 13) * 5 + 0xE6546B64 & _WORD) ^ 4
-    value = (value ^ value >> 16) * 0x85EBCA6B & _WORD
-    value = (value ^ value >> 13) * 0xC2B2AE35 & _WORD
-    value ^= value >> 16
-    return value - (value >> 31 << 32)
-
-
-def _turned(value: int, by: int) -> int:
-    value &= _WORD
-    return (value << by | value >> 32 - by) & _WORD
 
 
 def _landing(

@@ -21,7 +21,6 @@ from query_site import Open, open_session, opener, plain
 
 from landonce.local import LocalKafka
 from landonce.query.examine import KAFKAS
-from landonce.query.rows import numbers
 from landonce.run.observe import Silent
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -413,13 +412,3 @@ def test_a_query_without_a_name_is_refused_and_its_own_name_is_taken(open_site: 
     site.exact()
     with closing(sqlite3.connect(site.folder / "target.db")) as connection:
         assert connection.execute("SELECT pipeline FROM landonce_pipeline").fetchall() == [("clicks",)]
-
-
-@pytest.mark.parametrize("count", [2, 5, 13])
-def test_every_block_has_a_task_of_its_own(spark: SparkSession, count: int) -> None:
-    """Spark's shuffle sends each of these numbers elsewhere."""
-    from pyspark.sql import functions as sql
-
-    frame = spark.createDataFrame([(number,) for number in numbers(count)], "number INT")
-    rows = frame.repartition(count, "number").select("number", sql.spark_partition_id().alias("task")).collect()
-    assert sorted(row.task for row in rows) == list(range(count))
