@@ -39,7 +39,7 @@ def once_each(pipeline: Lake) -> None:
         assert len(set(batches)) == len(batches), batches
 
 
-@pytest.mark.parametrize("fan_out", [False, True], ids=["own-ledger", "fan-out"])
+@pytest.mark.parametrize("fan_out", [False, pytest.param(True, marks=pytest.mark.long)], ids=["own-ledger", "fan-out"])
 def test_answers_that_are_lost_or_made_up(
     fan_out: bool,
     tmp_path: Path,

@@ -162,7 +162,7 @@ def test_a_query_into_a_wrapped_sink_is_killed_and_lands_everything_once(in_wrap
     ("fixture", "place"),
     [
         ("in_clickhouse", "send.after"),
-        ("in_postgres", "landed.after"),
+        pytest.param("in_postgres", "landed.after", marks=pytest.mark.long),
         pytest.param("in_iceberg", "files.after", marks=pytest.mark.long),
         pytest.param("in_wrapped", "push.after", marks=pytest.mark.long),
     ],

@@ -108,6 +108,7 @@ def test_a_sink_with_a_probe_is_killed_at_every_step(
         assert play.same_bytes() >= 1
 
 
+@pytest.mark.long
 def test_files_are_killed_where_they_are_written(
     tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]
 ) -> None:

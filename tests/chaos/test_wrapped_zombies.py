@@ -67,7 +67,9 @@ def test_spark_runs_a_task_again(
         assert pipeline.same_bytes() == copies - 1
 
 
-@pytest.mark.parametrize(("what", "verdict"), [("raise-after", "--landed"), ("raise-before", "--absent")])
+@pytest.mark.parametrize(
+    ("what", "verdict"), [("raise-after", "--landed"), pytest.param("raise-before", "--absent", marks=pytest.mark.long)]
+)
 def test_a_person_settles_what_nobody_knows(
     what: str, verdict: str, tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]
 ) -> None:

@@ -163,6 +163,7 @@ def left(scene: Scene, group: str) -> bool:
     return not any(each.result(timeout=20).members for each in described.values())
 
 
+@pytest.mark.long
 def test_a_table_of_icebergs_sink_goes_on_where_the_sink_stopped(
     scene: Scene, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
