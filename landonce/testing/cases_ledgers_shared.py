@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,6 +11,7 @@ from landonce.errors import Fenced
 from landonce.record.ledger import Ledger, LedgerState, Note, taken
 from landonce.testing.cases_ledgers import check_agreed, check_counted, count
 from landonce.testing.crashing import Lines, Moment, crashed, in_another_process, lines_of, moments
+from landonce.testing.forking import FORK, started
 from landonce.testing.ledger_sites import BARE, LEDGER_CASES, SHARED, LedgerSite
 from landonce.testing.states import (
     PIPELINE,
@@ -29,7 +29,6 @@ from landonce.testing.together import in_processes
 
 __all__ = ["LEDGER_CASES"]
 
-_FORK = multiprocessing.get_context("fork")
 case = LEDGER_CASES.case
 
 
@@ -178,7 +177,7 @@ def _take(ledger: Ledger, name: str, times: int) -> list[int]:
 
 def _kill_marcher(site: LedgerSite, name: str, seconds: float) -> int:
     """Lets a process march for a while, kills it, and gives back the last version that it was answered."""
-    told, tell = _FORK.Pipe(duplex=False)
+    told, tell = FORK.Pipe(duplex=False)
 
     def go() -> None:
         ledger = site.open(name)
@@ -189,8 +188,7 @@ def _kill_marcher(site: LedgerSite, name: str, seconds: float) -> int:
             tell.send(new.version)
             old = new
 
-    worker = _FORK.Process(target=go)
-    worker.start()
+    worker = started(go)
     tell.close()
     answered = told.recv()
     time.sleep(seconds)

@@ -8,7 +8,6 @@ Where there are more than a site wants to try, moments are spread evenly over th
 from __future__ import annotations
 
 import functools
-import multiprocessing
 import os
 import signal
 import sys
@@ -18,7 +17,8 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
-_FORK = multiprocessing.get_context("fork")
+from landonce.testing.forking import FORK, started
+
 _SECONDS = 120
 MOST_MOMENTS = 200
 """Of a plug-in's own lines."""
@@ -67,7 +67,7 @@ def _package(module: str) -> str:
 def moments(lines: Lines, act: Callable[[], Any], most: int = MOST_MOMENTS, also: Lines = ()) -> tuple[Moment, ...]:
     """When to die, by the number of the line that is passed then: found by letting the act run to its end once, in a process
     of its own. `also`: packages around the plug-in, of which some lines will do."""
-    told, tell = _FORK.Pipe(duplex=False)
+    told, tell = FORK.Pipe(duplex=False)
     process = _child(lambda: tell.send(_passed((*lines, *also), act)), tell)
     tell.close()
     passed: Any = _heard(told, _SECONDS)
@@ -94,7 +94,7 @@ def _chosen(passed: Sequence[Place], among: Sequence[int], most: int) -> list[in
 
 def crashed(lines: Lines, act: Callable[[], Any], moment: int) -> bool:
     """Lets the act run in a process that dies before the line of this number. False if the act was over before."""
-    told, tell = _FORK.Pipe(duplex=False)
+    told, tell = FORK.Pipe(duplex=False)
 
     def run() -> None:
         with _Tracer(lines, moment):
@@ -109,7 +109,7 @@ def crashed(lines: Lines, act: Callable[[], Any], moment: int) -> bool:
 
 def in_another_process(act: Callable[[], Any]) -> None:
     """Runs the act to its end, in a process that is gone afterwards."""
-    told, tell = _FORK.Pipe(duplex=False)
+    told, tell = FORK.Pipe(duplex=False)
     code = _end(_child(act, tell), tell)
     assert code == 0, f"the act failed by itself: {_heard(told)}"
 
@@ -174,9 +174,7 @@ def _child(act: Callable[[], Any], tell: Any) -> Any:
             tell.send(traceback.format_exc())
             os._exit(1)
 
-    process = _FORK.Process(target=run)
-    process.start()
-    return process
+    return started(run)
 
 
 def _heard(told: Any, seconds: float = 1.0) -> Any:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import threading
 import traceback
 from collections.abc import Callable
 from typing import Any
 
-_FORK = multiprocessing.get_context("fork")
+from landonce.testing.forking import FORK, started
+
 _SECONDS = 120
 
 
@@ -37,7 +37,7 @@ def in_threads(number: int, work: Callable[[str], Any]) -> list[Any]:
 
 def in_processes(number: int, work: Callable[[str], Any]) -> list[Any]:
     """All start at once; what each gives back. Fails if one of them did."""
-    gate = _FORK.Barrier(number)
+    gate = FORK.Barrier(number)
     pipes, workers = [], []
 
     def one(name: str, tell: Any) -> None:
@@ -45,9 +45,8 @@ def in_processes(number: int, work: Callable[[str], Any]) -> list[Any]:
         tell.send(work(name))
 
     for each in range(number):
-        told, tell = _FORK.Pipe(duplex=False)
-        worker = _FORK.Process(target=one, args=(f"process-{each}", tell))
-        worker.start()
+        told, tell = FORK.Pipe(duplex=False)
+        worker = started(one, f"process-{each}", tell)
         tell.close()
         pipes.append(told)
         workers.append(worker)

@@ -5,7 +5,6 @@ PostgreSQL is a real server. For every guarantee there is a control: a ledger wi
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import shutil
 import signal
@@ -44,6 +43,7 @@ from landonce.record.sql import SqlLedger
 from landonce.record.tables import SCHEMA_VERSION
 from landonce.testing import LEDGER_CASES, LedgerContract
 from landonce.testing.broken_ledgers_shared import Torn
+from landonce.testing.forking import started
 from landonce.testing.states import (
     PIPELINE,
     advanced,
@@ -233,8 +233,7 @@ def check_killed_at(site: Site, moment: str) -> None:
             ledger.change(after, moving, note(1))
         os.kill(os.getpid(), signal.SIGKILL)
 
-    worker = multiprocessing.get_context("fork").Process(target=die_midway)
-    worker.start()
+    worker = started(die_midway)
     worker.join(50)
     assert worker.exitcode == -signal.SIGKILL
     applied = moment == AFTERWARDS
