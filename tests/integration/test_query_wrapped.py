@@ -198,12 +198,13 @@ def test_a_person_says_what_became_of_a_block(
 def pipeline_file(site: Site) -> Path:
     """What the commands of landonce are told of a query."""
     made = f"landonce.wrap(print, idempotent=False, settles_within={SETTLES}, name='files')"
-    (site.folder / "query_target.py").write_text(f"import landonce\n\nsink = {made}\n")
+    module = f"target_of_{site.folder.name}"  # one of its own: this process keeps what it has imported
+    (site.folder / f"{module}.py").write_text(f"import landonce\n\nsink = {made}\n")
     file = site.folder / "query.yaml"
     file.write_text(
         f"pipeline: {site.name}\n"
         f"source: {{kafka: {{bootstrap_servers: '{site.bootstrap}', topics: [{site.topics[0]}], schema: 'id BIGINT'}}}}\n"
-        "sink: {wrapped: {sink: 'query_target:sink'}}\n"
+        f"sink: {{wrapped: {{sink: '{module}:sink'}}}}\n"
         "ledger: {sqlite: ledger}\n"
     )
     return file
