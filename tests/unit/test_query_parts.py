@@ -15,7 +15,8 @@ from landonce.plan.ranges import Partition, Range
 from landonce.query.examine import coordinates_of
 from landonce.query.fit import declared, refuse_misfits
 from landonce.query.offsets import Begun, Span, begun, ranges_of, starting_offsets, topics_of
-from landonce.query.rows import numbers, ordered
+from landonce.query.placing import numbers
+from landonce.query.rows import ordered
 from landonce.read.schema import Field, Schema
 
 T = Partition("t", 0)
