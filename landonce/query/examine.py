@@ -101,11 +101,11 @@ def _rows_of(leaf: Any) -> int:
 
 
 def _ids(plan: Any) -> list[int]:
-    return [int(each.exprId().id()) for each in _each(plan.output())]
+    return [id_of(each) for each in elements(plan.output())]
 
 
 def _deterministic(node: Any) -> None:
-    for expression in _each(node.expressions()):
+    for expression in elements(node.expressions()):
         if found := subquery_in(expression):
             raise refusals.query(
                 f"{found} is a subquery, and may find other rows when a batch is replayed after a crash"
@@ -147,17 +147,22 @@ def shape_of(plan: Any) -> list[Any]:
     name = plan.nodeName()
     if name in _LEAVES:
         return [name]
-    said = [expression.sql() for expression in _each(plan.expressions())]
-    return [name, said, [shape_of(child) for child in _each(plan.children())]]
+    said = [expression.sql() for expression in elements(plan.expressions())]
+    return [name, said, [shape_of(child) for child in elements(plan.children())]]
 
 
 def _walk(node: Any) -> Iterator[Any]:
     yield node
-    for child in _each(node.children()):
+    for child in elements(node.children()):
         yield from _walk(child)
 
 
-def _each(sequence: Any) -> Iterator[Any]:
+def id_of(attribute: Any) -> int:
+    return int(attribute.exprId().id())
+
+
+def elements(sequence: Any) -> Iterator[Any]:
+    """Of a sequence of Scala's."""
     for at in range(sequence.size()):
         yield sequence.apply(at)
 

@@ -6,11 +6,11 @@ look as if they had coordinates. What a function in Python makes of a record can
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from landonce.query import refusals
-from landonce.query.examine import KAFKA_SCAN, KAFKAS, coordinates_of
+from landonce.query.examine import KAFKA_SCAN, KAFKAS, coordinates_of, elements, id_of
 
 _Wanted = Callable[[Any, int], bool]
 """Whether a column of a leaf, by its place, is the one that was looked for."""
@@ -37,27 +37,18 @@ def _of_kafka(name: str) -> _Wanted:
 
 def _made_from(plan: Any, at: int, wanted: _Wanted) -> bool:
     """Whether a column of a plan, by its place, depends on one that is wanted."""
-    children = list(_each(plan.children()))
+    children = list(elements(plan.children()))
     if not children:
         return wanted(plan, at)
     if plan.nodeName() == "Union":
         return all(_made_from(child, at, wanted) for child in children)
     if len(children) > 1:
         return True
-    below = {_id(each): place for place, each in enumerate(_each(children[0].output()))}
+    below = {id_of(each): place for place, each in enumerate(elements(children[0].output()))}
     if plan.nodeName() == "Project":
-        needed = [_id(each) for each in _each(plan.projectList().apply(at).references().toSeq())]
+        needed = [id_of(each) for each in elements(plan.projectList().apply(at).references().toSeq())]
     else:
-        needed = [_id(plan.output().apply(at))]
+        needed = [id_of(plan.output().apply(at))]
         if needed[0] not in below:
             return True
     return any(_made_from(children[0], below[each], wanted) for each in needed if each in below)
-
-
-def _id(attribute: Any) -> int:
-    return int(attribute.exprId().id())
-
-
-def _each(sequence: Any) -> Iterator[Any]:
-    for at in range(sequence.size()):
-        yield sequence.apply(at)

@@ -142,6 +142,16 @@ class Site:
         last.unlink()
         (commits / f".{last.name}.crc").unlink(missing_ok=True)
 
+    def duplicates_with(self, append: Callable[[DataFrame, int], None]) -> None:
+        """The control: what a plain function does in a scene where landonce lands everything once."""
+        self.produce(20)
+        self.run(append, per_trigger=10)
+        self.exact()
+        self.forget_last_commit()
+        self.run(append, per_trigger=10)
+        with pytest.raises(AssertionError, match="too many"):
+            self.exact()
+
     def due(self, keep: Callable[[str], bool] = lambda word: word != "skip") -> Counter[Coordinate]:
         return Counter(coordinate for coordinate, word in self.produced if keep(word))
 
