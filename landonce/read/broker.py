@@ -48,6 +48,10 @@ class Broker:
             extents=tuple(sorted((each, Extent(starts[each], ends[each])) for each in partitions)),
         )
 
+    def require(self, topics: Iterable[str]) -> None:
+        """Raises `TopicMissing` where one of these topics is not there."""
+        self._describe(tuple(topics))
+
     def record_bytes(self, ranges: tuple[Range, ...]) -> float | None:
         """How large the next records of these ranges are, if that is easily seen."""
         return record_bytes(ranges, consumer_options(self._servers, self._options, "peek"))

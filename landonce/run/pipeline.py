@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 
 from pyspark.sql import SparkSession
 
 from landonce.config.model import Pipeline
+from landonce.errors import Transient
 from landonce.record.ledger import Totals
 from landonce.run.assemble import Parts, create_if_asked, make_driver, open_parts
 from landonce.run.driver import Driver
@@ -27,17 +28,26 @@ def run_pipeline(
     """Runs a pipeline until it is stopped, or (`once`) until what is there has landed; gives what became of the records.
 
     `ready` gets the driver before it starts; `driver.stopping.set()` from a signal handler or another thread finishes the
-    batch in hand. `sink` is one made by `landonce.wrap`, for a pipeline that says `sink: {wrapped: {}}`. Every way out but a return is an error of `landonce.errors`, and after each of them starting again is safe.
+    batch in hand. `sink` is one made by `landonce.wrap`, for a pipeline that says `sink: {wrapped: {}}`. Every way out but a
+    return is an error of `landonce.errors`, and after each of them starting again is safe.
     """
     parts = open_parts(config, sink)
     borrowed = SparkSession.getActiveSession()
-    with closing(parts.ledger), _ready(parts, observer or Silent(), once=once) as (driver, session):
-        if ready is not None:
-            ready(driver)
-        totals = driver.run()
-        if borrowed is None:
-            session.stop()
-        return totals
+    with closing(parts.ledger):
+        _require_topics(parts)
+        with _ready(parts, observer or Silent(), once=once) as (driver, session):
+            if ready is not None:
+                ready(driver)
+            totals = driver.run()
+            if borrowed is None:
+                session.stop()
+            return totals
+
+
+def _require_topics(parts: Parts) -> None:
+    """Whoever mistyped a topic need not wait for Spark to hear it. A Kafka that is away is waited for later, by the driver."""
+    with suppress(Transient):
+        parts.broker.require(parts.config.source.kafka.topics)
 
 
 @contextmanager

@@ -18,6 +18,8 @@ from landonce.run.protocol import Effect
 from landonce.run.steps import Step
 
 _QUIET = {Step.SURVEY, Step.IDLE}
+_LONG = 2.0
+"""Seconds."""
 
 
 class TerminalProgress:
@@ -27,11 +29,10 @@ class TerminalProgress:
         self._console = console
         self._pipeline = pipeline
         self._totals = Totals()
-        self._began = time.monotonic()
         self._last: BatchReport | None = None
         self._at = ""
         self._lag: int | None = None
-        self._step = "starting"
+        self._step, self._since = "starting", time.monotonic()
         self._live = Live(console=console, refresh_per_second=4, get_renderable=self._render, transient=False)
 
     def __enter__(self) -> TerminalProgress:
@@ -42,7 +43,7 @@ class TerminalProgress:
         self._live.stop()
 
     def step(self, effect: Effect) -> None:
-        self._step = _words(effect)
+        self._step, self._since = _words(effect), time.monotonic()
 
     def batch(self, report: BatchReport) -> None:
         self._totals = self._totals.plus(report.totals)
@@ -63,7 +64,7 @@ class TerminalProgress:
             table.add_column(name)
         table.add_row(
             self._pipeline,
-            self._step,
+            _lasting(self._step, time.monotonic() - self._since),
             f"{self._totals.landed:,}",
             f"{self._totals.dead_lettered:,}",
             f"{self._totals.filtered:,}",
@@ -119,7 +120,14 @@ class LogProgress:
         self._log.log(level, json.dumps({"at": at, "event": event, "pipeline": self._pipeline, **facts}))
 
 
+def _lasting(step: str, seconds: float) -> str:
+    """A step that takes its time says for how long already."""
+    return f"{step}, {seconds:.0f} s" if seconds >= _LONG else step
+
+
 def _words(effect: Effect) -> str:
+    if effect.step is Step.WRITE:
+        return f"writing blocks: {len(getattr(effect, 'indexes', ()))}"
     words = {
         Step.ACQUIRE: "taking the pipeline",
         Step.SURVEY: "looking at Kafka",

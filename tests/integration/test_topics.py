@@ -26,6 +26,7 @@ from landonce.errors import (
 )
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.record.ledger import Totals
+from landonce.run import pipeline
 from landonce.run.protocol import Effect
 from landonce.run.steps import Step
 
@@ -125,6 +126,13 @@ def test_a_missing_topic(site: Site, spark: SparkSession) -> None:
     site.topics = ["never-made"]
     with pytest.raises(TopicMissing, match="'never-made'"):
         run(site.config(), spark)
+
+
+def test_a_missing_topic_is_named_before_spark_starts(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.topics = ["never-made"]
+    monkeypatch.setattr(pipeline, "open_session", lambda *_, **__: pytest.fail("Spark was started"))
+    with pytest.raises(TopicMissing, match="'never-made'"):
+        pipeline.run_pipeline(site.config(), once=True)
 
 
 def test_another_cluster(site: Site, spark: SparkSession) -> None:
