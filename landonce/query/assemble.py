@@ -173,8 +173,9 @@ def _pushing(
             command="name a PostgreSQL URL",
         )
     place = claims.database.path if isinstance(claims.database, SqliteDatabase) else _where(where)
-    settings = replace(settings, table=sink.identity, fingerprint=sink.identity, deadlines=False)
-    return Pushing(settings, pace, PushRecipe(sink, PushPlace(place, name)), claims)
+    recipe = PushRecipe(sink, PushPlace(place, name))
+    settings = replace(settings, table=sink.identity, fingerprint=recipe.fingerprint(), deadlines=False)
+    return Pushing(settings, pace, recipe, claims)
 
 
 _HANDS: dict[type, Callable[..., BatchHands]] = {

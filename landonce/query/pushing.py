@@ -34,6 +34,10 @@ class PushRecipe:
     sink: WrappedSink
     place: PushPlace
 
+    def fingerprint(self) -> str:
+        """Another pyarrow may make other bytes of the same rows."""
+        return f"{self.sink.identity} {pa.__version__}"
+
 
 def push(recipe: PushRecipe, task: WrappedTask, rows: pa.Table) -> BlockResult:
     """A task that Spark runs again finds the claim of the first."""

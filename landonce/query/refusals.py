@@ -68,7 +68,7 @@ def not_here(block: Block) -> errors.OutcomeUnknown:
 def pushed(plan: Plan, block: Block, key: str) -> errors.OutcomeUnknown:
     return errors.OutcomeUnknown(
         f"block {key} ({block}) of batch {plan.batch} was pushed and never settled, and its rows do not come again as they were: "
-        "this batch does not hold all of them, or the query was changed. Whether it arrived is not known.",
+        "this batch does not hold all of them, or the query or pyarrow was changed. Whether it arrived is not known.",
         safe="It was not pushed again, and the position did not move. Nothing of that attempt can take effect any more.",
         command="start the query as it was at the ledger's position (`starting_offsets`), with batches at least as large as before; or "
         f"look for the block in the target, then: landonce state settle {{file}} --block {key} --landed   (or --absent)",

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from test_push_ledgers import SPOT, prepared
 
@@ -113,3 +114,11 @@ def test_a_batch_that_another_driver_recorded_is_not_looked_for(world: World) ->
     world.ledger.change(newer, states.resolved(newer, {}, None))
     with pytest.raises(Fenced):
         world.found(stale)
+
+
+def test_a_block_is_not_pushed_again_by_another_pyarrow(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = world.hands.recipe
+    now = recipe.fingerprint()
+    assert recipe.fingerprint() == now
+    monkeypatch.setattr(pa, "__version__", "999")
+    assert recipe.fingerprint() != now
