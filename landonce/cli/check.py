@@ -26,8 +26,9 @@ def check(
     """Look at everything a pipeline needs, and say what is guaranteed, and why.
 
     The pipeline file, Kafka, the ledger, retention and position, Spark, the dead letters; of ClickHouse the table with its
-    window and grants; of Iceberg the catalog, and each table with its columns, partitions, writer and marks. Where a table
-    is yet to be made, it says how. Every finding says what to change. Nothing is created, changed or written.
+    window and grants; of Iceberg the catalog, and each table with its columns, partitions, writer and marks; of an SQL
+    database the table with its columns, keys and engine; of a wrapped sink what it declares. Where a table is yet to be made,
+    it says how. Every finding says what to change. Nothing is created, changed or written.
 
     Exit code 0 if nothing is refused, 1 otherwise.
 

@@ -34,7 +34,7 @@ def verify(
     may run beside the pipeline.
 
     Where records change rows, the last change of every key counts. In Iceberg, one snapshot of the branch is judged, and a
-    data file that is registered more than once is named with the snapshots that did it.
+    data file that is registered more than once is named with the snapshots that did it. A wrapped target cannot be read.
 
     Exit code 0 if it is exact, 1 if anything is missing, duplicated, unexpected or stale.
 

@@ -157,24 +157,36 @@ class Scene:
             return int(connection.scalar(text("SELECT max(epoch) FROM landonce_offset")) or 0)
 
     def waits_for_a_lock(self) -> bool:
-        query = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
         with self.engine.connect() as connection:
-            return bool(connection.scalar(query))
+            return bool(connection.scalar(text(_WAITING[self.engine.dialect.name])))
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+_WAITING = {
+    "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'",
+    "mariadb": "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
+}
+_MARIADB = pytest.param("mariadb", marks=pytest.mark.long)
+
+
+@pytest.fixture(params=["sqlite", "postgres", _MARIADB])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/db"
-    return str(request.getfixturevalue("postgres").url)
+    return str(request.getfixturevalue(request.param).url)
+
+
+@pytest.fixture(params=["postgres", _MARIADB])
+def server(request: pytest.FixtureRequest) -> str:
+    """A database where a lock is one of rows."""
+    return str(request.getfixturevalue(request.param).url)
 
 
 @pytest.mark.parametrize("control", ["", "naive"], ids=["fenced", "control"])
 def test_a_paused_consumer_that_wakes_after_its_partition_moved(
-    kafka: LocalKafka, new_topic: Callable[..., str], postgres: LocalPostgres, tmp_path: Path, control: str
+    kafka: LocalKafka, new_topic: Callable[..., str], server: str, tmp_path: Path, control: str
 ) -> None:
     """It sleeps inside its transaction, before `save`. Another does its work; then it wakes, and its commit is refused."""
-    with Scene(kafka, new_topic(), postgres.url, tmp_path, control=control, timeout_check=False) as scene:
+    with Scene(kafka, new_topic(), server, tmp_path, control=control, timeout_check=False) as scene:
         scene.produce(20)
         scene.start("sleeper", "consumer.open", batch=20)
         scene.reached("sleeper")
@@ -212,10 +224,10 @@ def test_the_clock_notices_the_pause_before_the_fence(
 
 @pytest.mark.parametrize("control", ["", "naive"], ids=["fenced", "control"])
 def test_a_zombie_in_its_commit(
-    kafka: LocalKafka, new_topic: Callable[..., str], postgres: LocalPostgres, tmp_path: Path, control: str
+    kafka: LocalKafka, new_topic: Callable[..., str], server: str, tmp_path: Path, control: str
 ) -> None:
     """It sleeps between `save` and COMMIT, where no check of its own can help. Its successor's load waits for it."""
-    with Scene(kafka, new_topic(), postgres.url, tmp_path, control=control) as scene:
+    with Scene(kafka, new_topic(), server, tmp_path, control=control) as scene:
         scene.produce(20)
         scene.start("sleeper", "consumer.saved", batch=10)
         scene.reached("sleeper")
@@ -241,14 +253,14 @@ def test_a_zombie_in_its_commit(
 def test_a_rebalance_in_mid_transaction(
     kafka: LocalKafka,
     new_topic: Callable[..., str],
-    postgres: LocalPostgres,
+    server: str,
     tmp_path: Path,
     protocol: dict[str, Any],
     control: str,
 ) -> None:
     """One takes too long in a transaction that has saved; the other joins, is given the partitions, and waits."""
     config = protocol | {"max.poll.interval.ms": 6000}
-    with Scene(kafka, new_topic(4), postgres.url, tmp_path, partitions=4, config=config, control=control) as scene:
+    with Scene(kafka, new_topic(4), server, tmp_path, partitions=4, config=config, control=control) as scene:
         scene.produce(400)
         scene.start("first", "consumer.saved", skip=3, batch=20)
         scene.reached("first")

@@ -422,3 +422,19 @@ def test_a_look_at_a_server_that_stands_still_ends(
         stop.join()
         postgres.thaw()
     table.close()
+
+
+@pytest.mark.parametrize("where", ["pg", "keyed_pg", "maria", "keyed_maria", "lite"])
+def test_the_index_that_a_check_names_can_be_made_as_it_stands(where: str, request: pytest.FixtureRequest) -> None:
+    site = request.getfixturevalue(where)
+    site.ask("DROP TABLE events")
+    site.ask("CREATE TABLE events (_topic varchar(249), _partition int, _offset bigint, id bigint NOT NULL)")
+
+    def advice() -> list[str]:
+        table = SqlTable(site.sink)
+        site.tables.append(table)
+        return [each.change for each in table.check(parse_schema("id BIGINT NOT NULL")) if "INDEX" in each.change]
+
+    (statement,) = advice()
+    site.ask(statement)
+    assert advice() == []

@@ -65,6 +65,26 @@ def test_every_error_is_in_the_tree() -> None:
     assert named == real
 
 
+def test_every_error_has_a_way_on() -> None:
+    page = (ROOT / "docs" / "errors.md").read_text()
+    named = set(re.findall(r"`(\w+)`", page))
+    real = {name for name, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__}
+    assert real <= named
+
+
+def test_exit_codes_are_those_of_the_page() -> None:
+    page = (ROOT / "docs" / "errors.md").read_text()
+    told = dict(re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| (\d) \|", page, re.MULTILINE))
+    assert told
+    for names, code in told.items():
+        for name in re.findall(r"\w+", names):
+            assert getattr(errors, name).exit_code == int(code), name
+    by_a_person = page.partition("## Kafka")[2].partition("## Away")[0]
+    halting = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", by_a_person, re.MULTILINE)
+    for name in re.findall(r"\w+", " ".join(halting)):
+        assert getattr(errors, name).exit_code == errors.Halt.exit_code, name
+
+
 def test_every_step_is_in_the_story() -> None:
     story = "".join(each.__doc__ or "" for each in (protocol, snapshots, transactions))
     for step in Step:

@@ -98,5 +98,5 @@ def forget_table(
 def _need_iceberg(parts: Parts) -> None:
     if not isinstance(parts.sink, IcebergSink):
         raise NothingToDo(
-            "this pipeline writes to ClickHouse, whose tables carry no marks of it.", safe="Nothing was changed."
+            "this pipeline does not write to Iceberg, and other targets carry no marks.", safe="Nothing was changed."
         )

@@ -14,6 +14,7 @@ from landonce.read.schema import Field
 from landonce.write.sink import COORDINATES, Finding, Level
 from landonce.write.sql.making import additions
 from landonce.write.sql.sink import SqlSink
+from landonce.write.sql.statements import words_of
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def _of_key(sink: SqlSink, shape: Shape) -> Iterator[Finding]:
         yield Finding(
             Level.REFUSED,
             f"nothing keeps the table from holding a key ({listed}) twice, so rows cannot be changed by it",
-            f"CREATE UNIQUE INDEX ON {sink.table} ({listed})",
+            f"CREATE UNIQUE INDEX {_named(sink, 'key')} ({_quoted(sink, sink.key)})",
         )
     elif sink.dialect in ("mysql", "mariadb") and len(shape.unique) > 1:
         yield Finding(
@@ -141,5 +142,15 @@ def _of_index(sink: SqlSink, shape: Shape) -> Iterator[Finding]:
         yield Finding(
             Level.WARNING,
             f"{sink.table} is there, and has no index on its coordinates: every start reads all of it",
-            f"CREATE INDEX ON {sink.table}{using} ({', '.join(COORDINATES)})",
+            f"CREATE INDEX {_named(sink, 'coordinates')}{using} ({_quoted(sink, COORDINATES)})",
         )
+
+
+def _named(sink: SqlSink, suffix: str) -> str:
+    """A name for an index, and the table that it is on: only PostgreSQL finds names by itself."""
+    words = words_of(sink.dialect)
+    return f"{words.name(f'{sink.name[:40]}_{suffix}')} ON {words.table(sink.table)}"
+
+
+def _quoted(sink: SqlSink, columns: Iterable[str]) -> str:
+    return words_of(sink.dialect).names(columns)
