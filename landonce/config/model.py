@@ -98,6 +98,12 @@ class ClickHouse(Part):
     coordinates: bool = True
     cluster: str = ""
     settings: dict[str, str | int | float | bool] = Field(default_factory=dict)
+    compression: Literal["lz4", "zstd"] | None = None
+    ca_cert: Path | None = None
+    """The certificate of the authority that signed the server's, where the system does not know it."""
+
+    def beside(self, folder: Path) -> ClickHouse:
+        return self.model_copy(update={"ca_cert": folder / self.ca_cert}) if self.ca_cert is not None else self
 
 
 def _remember_secrets(properties: Mapping[str, Any], above: str = "") -> None:
@@ -458,6 +464,8 @@ class Pipeline(Part):
             ledger = ledger.model_copy(update={"plugin": ledger.plugin.beside(folder)})
         dead = self.dead_letters.model_copy(update={"path": folder / self.dead_letters.path})
         sink = self.sink
+        if sink.clickhouse is not None:
+            sink = sink.model_copy(update={"clickhouse": sink.clickhouse.beside(folder)})
         if sink.iceberg is not None:
             catalog = sink.iceberg.catalog.beside(folder)
             sink = sink.model_copy(update={"iceberg": sink.iceberg.model_copy(update={"catalog": catalog})})

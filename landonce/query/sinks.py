@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from pydantic import SecretStr, ValidationError
 
 from landonce.config import secrets
 from landonce.config.model import Catalog, Iceberg, Sql
 from landonce.errors import ConfigError
-from landonce.write.clickhouse import ClickHouseSink
+from landonce.write.clickhouse import ClickHouseSink, read_authority
 from landonce.write.sql import SqlSink
 from landonce.write.sql.databases import parsed
 from landonce.write.wrapped import WrappedSink
@@ -29,9 +30,19 @@ class ClickHouseTable:
     deadline: float = 15.0
     cluster: str = ""
     settings: Mapping[str, object] = field(default_factory=dict, repr=False, hash=False)
+    compression: str | None = None
+    authority: str = field(default="", repr=False)
 
     def named(self, name: str) -> ClickHouseSink:
-        return ClickHouseSink(self.url, self.table, name, cluster=self.cluster, settings=self.settings)
+        return ClickHouseSink(
+            self.url,
+            self.table,
+            name,
+            cluster=self.cluster,
+            settings=self.settings,
+            compression=self.compression,
+            authority=self.authority,
+        )
 
 
 @dataclass(frozen=True)
@@ -70,12 +81,26 @@ def clickhouse(
     deadline: float = 15.0,
     cluster: str = "",
     settings: Mapping[str, object] | None = None,
+    compression: Literal["lz4", "zstd"] | None = None,
+    ca_cert: str | Path | None = None,
 ) -> ClickHouseTable:
-    """A table in ClickHouse, for `exactly_once`. `deadline`: how many seconds an insert has before ClickHouse refuses it."""
+    """A table in ClickHouse, for `exactly_once`. `deadline`: how many seconds an insert has before ClickHouse refuses it. `ca_cert`: the
+    certificate of the authority that signed the server's, where the system does not know it."""
     if not 1 <= deadline <= 3600:
         raise ConfigError(f"deadline: between 1 and 3600 seconds, not {deadline}.")
     secrets.remember_url(url)
-    made = ClickHouseTable(url, table, create, order_by, partition_by, deadline, cluster, dict(settings or {}))
+    made = ClickHouseTable(
+        url,
+        table,
+        create,
+        order_by,
+        partition_by,
+        deadline,
+        cluster,
+        dict(settings or {}),
+        compression,
+        read_authority(ca_cert),
+    )
     made.named("check")
     return made
 

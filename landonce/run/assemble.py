@@ -31,7 +31,7 @@ from landonce.run.pace import Pace
 from landonce.run.protocol import Settings
 from landonce.run.session import is_remote
 from landonce.run.workers import SparkWorkers
-from landonce.write.clickhouse import ClickHouseSink
+from landonce.write.clickhouse import ClickHouseSink, read_authority
 from landonce.write.recipe import Recipe
 from landonce.write.sink import Finding, Level, Target
 from landonce.write.sql import SqlSink
@@ -135,6 +135,8 @@ def _sink(config: Pipeline) -> ClickHouseSink | IcebergSink | SqlSink:
         coordinates=told.coordinates,
         cluster=told.cluster,
         settings=told.settings,
+        compression=told.compression,
+        authority=read_authority(told.ca_cert),
     )
 
 

@@ -78,7 +78,7 @@ def read(server: LocalClickHouse, table: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("type_", "values", "expected"), CASES, ids=[case[0] for case in CASES])
-@pytest.mark.parametrize("compression", [None, "lz4"])
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
 def test_every_type_comes_back_as_it_was(
     clickhouse: LocalClickHouse,
     new_table: NewTable,

@@ -9,7 +9,7 @@ coordinates, probe                                 which rows are there
 """
 
 from landonce.write.clickhouse.create import Creation, create_statement, create_table
-from landonce.write.clickhouse.sink import ClickHouseSink
+from landonce.write.clickhouse.sink import ClickHouseSink, read_authority
 from landonce.write.clickhouse.target import ClickHouseTarget
 from landonce.write.clickhouse.writer import ClickHouseWriter
 
@@ -20,4 +20,5 @@ __all__ = [
     "Creation",
     "create_statement",
     "create_table",
+    "read_authority",
 ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from landonce.errors import ConfigError
 from landonce.write.clickhouse.address import TableName, parse_table, parse_url
@@ -17,13 +19,31 @@ from landonce.write.sink import Guarantee, Sink
 _COMPRESSIONS = (None, "lz4", "zstd")
 
 
+def read_authority(path: str | Path | None) -> str:
+    """The certificates in a file, as text; empty where none is named."""
+    if path is None:
+        return ""
+    try:
+        found = Path(path).read_text(encoding="ascii")
+        Tls(found).context()
+    except (OSError, UnicodeDecodeError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"ca_cert: {path} is not a certificate that can be read: {getattr(error, 'strerror', None) or error}.",
+            command="name a PEM file, which begins with -----BEGIN CERTIFICATE-----",
+        ) from None
+    if not found.strip():
+        raise ConfigError(f"ca_cert: {path} is empty.")
+    return found
+
+
 @dataclass(frozen=True)
 class ClickHouseSink(Sink):
     """A table in ClickHouse.
 
     `url` is `http(s)://user:password@host:port/database`, `table` is `table` or `database.table`. Without `coordinates`
     the table keeps none, and exactly-once holds only as long as ClickHouse remembers tokens. `cluster` names the
-    cluster on which running inserts are looked for and killed; a replicated table behind one URL needs it.
+    cluster on which running inserts are looked for and killed; a replicated table behind one URL needs it. `authority` is the
+    certificate of who signed the server's (`read_authority`): its text, so that workers on other machines need no file.
     """
 
     url: str = field(repr=False)
@@ -35,8 +55,7 @@ class ClickHouseSink(Sink):
     compression: str | None = None
     connect_timeout: float = 5.0
     timeout: float = 300.0
-    verify: bool = True
-    ca_cert: str = ""
+    authority: str = field(default="", repr=False)
     guarantee: Guarantee = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -65,7 +84,7 @@ class ClickHouseSink(Sink):
     def access(self) -> Access:
         return Access(
             address=parse_url(self.url),
-            tls=Tls(self.verify, self.ca_cert),
+            tls=Tls(self.authority),
             timeouts=Timeouts(self.connect_timeout, self.timeout),
             extra=tuple(sorted((name, as_text(value)) for name, value in self.settings.items())),
         )

@@ -40,17 +40,12 @@ class NoAnswer(Exception):
 
 @dataclass(frozen=True)
 class Tls:
-    """How a server's certificate is checked."""
+    """How a server's certificate is checked: by the authorities that the system knows, or by this one."""
 
-    verify: bool = True
-    ca_cert: str = ""
+    authority: str = ""
 
     def context(self) -> ssl.SSLContext:
-        context = ssl.create_default_context(cafile=self.ca_cert or None)
-        if not self.verify:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        return context
+        return ssl.create_default_context(cadata=self.authority or None)
 
 
 @dataclass(frozen=True)
@@ -95,7 +90,7 @@ def _connect(address: Address, tls: Tls, timeouts: Timeouts) -> HTTPConnection:
         raise TargetRefused(
             f"{address}: the server's certificate is not trusted: {error.verify_message}.",
             safe="Nothing was sent.",
-            command="set `ca_cert` in {file} to the certificate of the authority that signed it",
+            command="set `sink.clickhouse.ca_cert` in {file} to the certificate of the authority that signed it",
         ) from error
     except OSError as error:
         connection.close()

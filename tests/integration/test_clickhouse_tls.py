@@ -1,0 +1,124 @@
+"""ClickHouse behind TLS, with a certificate whose authority the system does not know."""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import yaml
+from clickhouse_tables import block, covering, insert, make, parts
+
+import landonce
+from landonce.config.load import parse
+from landonce.errors import ConfigError, TargetRefused
+from landonce.local import LocalClickHouse
+from landonce.run.assemble import open_parts
+from landonce.write.settle import Reply
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+
+
+@dataclass
+class Ending:
+    """Ends TLS before a server, as a proxy in a company does. Its certificate is signed by itself."""
+
+    upstream: int
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self.certificate, key = self.folder / "authority.pem", self.folder / "key.pem"
+        made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=landonce"]
+        made += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(self.certificate)]
+        subprocess.run(made, check=True, capture_output=True)
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._tls.load_cert_chain(self.certificate, key)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, plain: socket.socket) -> None:
+        with (
+            suppress(OSError),
+            self._tls.wrap_socket(plain, server_side=True) as client,
+            socket.create_connection(("127.0.0.1", self.upstream)) as server,
+        ):
+            threading.Thread(target=_copy, args=(server, client), daemon=True).start()
+            _copy(client, server)
+
+
+def _copy(source: socket.socket, to: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(65536):
+            to.sendall(data)
+        to.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def ending(clickhouse: LocalClickHouse, tmp_path: Path) -> Iterator[Ending]:
+    made = Ending(clickhouse.http_port, tmp_path)
+    yield made
+    made.close()
+
+
+def secure(clickhouse: LocalClickHouse, ending: Ending) -> str:
+    return re.sub(r":\d+/", f":{ending.port}/", clickhouse.url).replace("http://", "https://")
+
+
+def test_a_file_names_the_authority(
+    clickhouse: LocalClickHouse, new_table: Callable[[], str], ending: Ending, tmp_path: Path
+) -> None:
+    """Relative to the file; and workers need no file of it."""
+    table = new_table()
+    make(clickhouse, table, "id Int64")
+    told = {"url": secure(clickhouse, ending), "table": table, "ca_cert": "authority.pem", "compression": "zstd"}
+    source = {"kafka": {"bootstrap_servers": "127.0.0.1:1", "topics": ["t"]}}
+    text = yaml.safe_dump({"pipeline": "orders", "source": source, "sink": {"clickhouse": told}})
+    sink = open_parts(parse(text, tmp_path / "p.yaml")).clickhouse
+    ending.certificate.rename(tmp_path / "elsewhere.pem")
+    rows = block({"id": pa.array(range(10), pa.int64())})
+    assert sink.writer().send(rows, insert(sink.target(), "a")) is Reply.ACKNOWLEDGED
+    assert parts(clickhouse, table) == [10]
+    assert sink.writer().probe(rows, covering(rows)).presence.complete
+
+
+def test_a_query_names_it_too(clickhouse: LocalClickHouse, new_table: Callable[[], str], ending: Ending) -> None:
+    table = new_table()
+    make(clickhouse, table, "id Int64")
+    url = secure(clickhouse, ending)
+    assert landonce.clickhouse(url, table, ca_cert=ending.certificate).named("q").target().exists()
+
+
+def test_without_it_the_server_is_not_trusted(
+    clickhouse: LocalClickHouse, new_table: Callable[[], str], ending: Ending
+) -> None:
+    sink = landonce.clickhouse(secure(clickhouse, ending), new_table()).named("q")
+    with pytest.raises(TargetRefused, match="not trusted") as caught:
+        sink.target().exists()
+    assert "sink.clickhouse.ca_cert" in caught.value.command
+
+
+@pytest.mark.parametrize("content", [None, "", "no certificate", "\x00\xff"])
+def test_what_is_no_certificate_is_said(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "authority.pem"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ConfigError, match=r"ca_cert: .*authority\.pem"):
+        landonce.clickhouse("https://default@127.0.0.1:1/default", "t", ca_cert=path)
