@@ -1,6 +1,6 @@
 """Failpoints: named places where a test may stop a process, to be killed or paused there.
 
-    LANDONCE_FAILPOINT=record.before       the place: STEP.before or STEP.after, or a worker's send or probe
+    LANDONCE_FAILPOINT=record.before       the place: STEP.before or STEP.after, or one of a worker (docs/proof.md)
     LANDONCE_FAILPOINT_SKIP=2              how often to pass it first
     LANDONCE_FAILPOINT_FILE=/tmp/reached   written when the place is reached; the process then waits to be killed
     LANDONCE_FAILPOINT_WAIT_FOR=/tmp/go    or else goes on once this file exists

@@ -87,7 +87,7 @@ def _options(
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Kafka records land exactly once in ClickHouse and Apache Iceberg."""
+    """Kafka records land exactly once in ClickHouse, Apache Iceberg, SQL databases and any sink that you wrap."""
 
 
 def main() -> None:

@@ -1,1 +1,1 @@
-"""Commit: what makes a written batch count. For ClickHouse that is the account of every record and the dead letters."""
+"""Commit: what makes a written batch count. The account of every record, and the dead letters."""

@@ -202,6 +202,14 @@ class Changes(Part):
     update: tuple[str, ...] = ("u", "U", "update", "UPDATE")
     delete: tuple[str, ...] = ("d", "D", "delete", "DELETE")
 
+    @model_validator(mode="after")
+    def _sound(self) -> Changes:
+        names = [*self.insert, *self.update, *self.delete]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"{', '.join(map(repr, twice))} can only stand for one operation")
+        return self
+
 
 class Iceberg(Part):
     """Tables of Apache Iceberg: one, several, or one per value of a field."""

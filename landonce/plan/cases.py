@@ -176,7 +176,7 @@ def _rewound(incoming: Range, last: Last, on_rewind: OnRewind) -> Decision:
         raise errors.RewindRefused(
             f"{incoming} was delivered already: the pipeline's last range is {last.range}.",
             safe="Nothing was written. The records are in the target, once.",
-            command="set `on_rewind: drop` in {file}, or correct the offsets of the query",
+            command='exactly_once(…, on_rewind="drop"), or correct the offsets of the query',
         )
     return Decision(Case.WHOLLY_BEFORE, drop=incoming)
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from landonce import errors
-from landonce.failpoints import reach
 from landonce.plan.blocks import Block
 from landonce.read.schema import Schema
 from landonce.write.clickhouse import ClickHouseSink
@@ -56,7 +55,6 @@ def insert(recipe: InsertRecipe, task: Task, rows: pa.Table) -> BlockResult:
         wait_out(target, task.deadline)
         return BlockResult(task.index, Fate.DOUBTFUL, why="Spark ran the task again")
     fitting = fitted(recipe.target, task.block, rows)
-    reach("rows.before")
     settling, said = land(recipe, task, fitting)
     if settling.fate is not Fate.LANDED:
         return verdict(task, settling, said)

@@ -100,7 +100,7 @@ class Pushing(QueryHands):
         rows = self._waited_out(effect.plan.batch, numbers)
         claimed = [row for number, row in rows.items() if number in numbers and row.mark is Mark.CLAIMED]
         if claimed and not sink.can_probe:
-            raise outcome_unknown(held, claimed[0])
+            raise outcome_unknown(held, *claimed)
         return rows
 
     def _waited_out(self, batch: int, numbers: set[int]) -> dict[int, PushRow]:

@@ -49,8 +49,6 @@ class Routing:
     field: str | None
     rules: tuple[Rule, ...] = ()
     template: str | None = None
-    lower: bool = False
-    """Whether values are put in lower case before they become part of a table's name."""
 
     def __post_init__(self) -> None:
         if not self.rules and self.template is None:
@@ -160,7 +158,7 @@ def _by_template(
     homeless[fit] = False
     made: dict[str, list[int]] = {}
     for value, name in zip(fit.tolist(), values.take(pa.array(fit)).to_pylist(), strict=True):
-        table = routing.template.replace(PLACEHOLDER, name.lower() if routing.lower else name)
+        table = routing.template.replace(PLACEHOLDER, name)
         made.setdefault(table, []).append(value)
     for table, which in made.items():
         chosen[table] = np.union1d(chosen.get(table, np.empty(0, np.int64)), which).astype(np.int64)

@@ -159,7 +159,7 @@ def pipeline_row(state: LedgerState) -> dict[str, Any]:
 
 
 def changed_columns(old: LedgerState, new: LedgerState) -> dict[str, Any]:
-    """Only what differs: a pending plan of megabytes is not written again because its deadline's neighbour moved."""
+    """Only what differs: a pending plan of megabytes is not written again because another column changed."""
     return {name: encode(value(new)) for name, (value, encode) in _COLUMNS.items() if value(old) != value(new)}
 
 

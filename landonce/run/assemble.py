@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import SparkSession
 
 from landonce.commit.publish import Letters
+from landonce.config import model
 from landonce.config.model import ClickHouse, Pipeline
 from landonce.errors import ConfigError, TableUnfit
 from landonce.read.broker import Broker
+from landonce.read.changes import Changes
 from landonce.read.ddl import parse_schema
 from landonce.read.infer import infer
 from landonce.read.records import consumer_options
@@ -186,6 +188,11 @@ def sampled_schema(parts: Parts) -> Schema:
 def declared_schema(config: Pipeline) -> Schema | None:
     declared = config.source.kafka.schema_
     return parse_schema(declared) if declared is not None else None
+
+
+def changes_of(told: model.Changes | None) -> Changes | None:
+    """What a file says of records that change rows, as decoders take it."""
+    return Changes(told.mode, told.field, told.insert, told.update, told.delete) if told is not None else None
 
 
 def make_recipe(parts: Parts, target: Target) -> Recipe:

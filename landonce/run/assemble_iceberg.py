@@ -10,10 +10,16 @@ from pyspark.sql import SparkSession
 from landonce.commit.publish import Letters
 from landonce.errors import ConfigError
 from landonce.local.jars import spark_jars
-from landonce.read.changes import Changes
 from landonce.read.source import Start
 from landonce.run import transform
-from landonce.run.assemble import Parts, dead_letters_reachable, declared_schema, driver_of, sampled_schema
+from landonce.run.assemble import (
+    Parts,
+    changes_of,
+    dead_letters_reachable,
+    declared_schema,
+    driver_of,
+    sampled_schema,
+)
 from landonce.run.committing import Committing
 from landonce.run.driver import Driver
 from landonce.run.observe import Observer
@@ -47,7 +53,6 @@ def file_recipe(parts: Parts) -> FileRecipe:
     by = sink.routing.field
     if config.transform.select and by is not None and "." in by:
         raise ConfigError(f"sink.iceberg: with `select`, records are routed by a column of its result, not by {by!r}.")
-    told = sink.told.changes
     return FileRecipe(
         pipeline=config.pipeline,
         consumer=tuple(sorted(parts.consumer.items())),
@@ -59,7 +64,7 @@ def file_recipe(parts: Parts) -> FileRecipe:
         declared=declared if not config.transform.empty else None,
         select=config.transform.select,
         where=config.transform.where,
-        changes=Changes(told.mode, told.field, told.insert, told.update, told.delete) if told is not None else None,
+        changes=changes_of(sink.told.changes),
         meaning=repr((declared.fingerprint() if declared else "", sink.told.case_insensitive, sink.told.identity)),
         evolve=sink.told.evolve,
         coordinates=sink.told.coordinates,

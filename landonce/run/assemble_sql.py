@@ -10,7 +10,6 @@ from pyspark.sql import SparkSession
 from landonce.commit.publish import Letters
 from landonce.config.model import Pipeline, Sql
 from landonce.errors import ConfigError
-from landonce.read.changes import Changes
 from landonce.read.decoders import decoder_of
 from landonce.read.schema import Field, Schema
 from landonce.read.source import Start
@@ -18,6 +17,7 @@ from landonce.record.in_target import TargetLedger
 from landonce.run import transform
 from landonce.run.assemble import (
     Parts,
+    changes_of,
     dead_letters_reachable,
     declared_schema,
     driver_of,
@@ -86,7 +86,6 @@ def sql_recipe(parts: Parts, table: SqlTable) -> SqlRecipe:
     selecting = bool(config.transform.select)
     target = table.schema(None if selecting else declared, selected=selecting)
     source = declared if config.transform.select and declared else _source(declared, target, evolve=told.evolve)
-    how = told.meaning
     recipe = SqlRecipe(
         pipeline=config.pipeline,
         consumer=tuple(sorted(parts.consumer.items())),
@@ -98,7 +97,7 @@ def sql_recipe(parts: Parts, table: SqlTable) -> SqlRecipe:
         block_bytes=config.batch.block_bytes,
         select=config.transform.select,
         where=config.transform.where,
-        changes=Changes(how.mode, how.field, how.insert, how.update, how.delete) if how is not None else None,
+        changes=changes_of(told.meaning),
         evolve=told.evolve,
         declared=declared.fingerprint() if declared is not None else "",
     )

@@ -39,7 +39,7 @@ class Observer(Protocol):
         """Something went wrong that landonce deals with by itself."""
 
     def lag(self, records: int) -> None:
-        """Nothing to do, or not yet."""
+        """After every look at Kafka: at most this many records are stable and not committed yet."""
 
 
 class Silent:

@@ -81,7 +81,6 @@ class LogProgress:
     def __init__(self, pipeline: str, logger: logging.Logger | None = None) -> None:
         self._pipeline = pipeline
         self._log = logger or logging.getLogger("landonce")
-        self._lag = -1
 
     def __enter__(self) -> LogProgress:
         """Spark takes its time to start."""
@@ -113,7 +112,7 @@ class LogProgress:
         self._say("trouble", logging.WARNING, what=redact(what))
 
     def lag(self, records: int) -> None:
-        self._lag = records
+        """Every batch has it."""
 
     def _say(self, event: str, level: int = logging.INFO, **facts: object) -> None:
         at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
@@ -137,4 +136,4 @@ def _words(effect: Effect) -> str:
         Step.LOOK: "looking at the target",
         Step.IDLE: "waiting for records",
     }
-    return words.get(effect.step, effect.step.value)
+    return words.get(effect.step) or str(effect.step.value)

@@ -69,7 +69,6 @@ class Presence:
 class Stage(str, Enum):
     """Where a worker is with its block."""
 
-    BEGIN = "begin"
     SEND = "send"
     PROBE = "probe"
     PROBE_AGAIN = "probe again"
@@ -87,7 +86,7 @@ class Settling:
     """A worker's memory of one block. `missing_only`: the next send leaves out what the probe saw."""
 
     mode: Mode
-    stage: Stage = Stage.BEGIN
+    stage: Stage
     sends: int = 0
     missing_only: bool = False
     fill: bool = False

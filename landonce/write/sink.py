@@ -1,4 +1,5 @@
-"""The sink port: what a target must be able to do for landonce, on the driver and on the workers.
+"""The port of sinks that deduplicate and can be looked into: what a target must be able to do for landonce, on the driver and on
+the workers. (Iceberg, SQL databases and wrapped sinks have protocols of their own.)
 
 A sink declares how exactly-once comes about in it (`Guarantee`), and landonce refuses a pipeline that asks for more.
 A `Sink` is a picklable description: `target()` opens it on the driver, `writer()` on a worker. Neither may be kept

@@ -161,7 +161,7 @@ def test_a_person_decides_about_the_last_attempt_only(ledger: PushLedger, landed
     row = row_of(ledger)
     assert (row.mark, row.receipt) == (Mark.AFTER if landed else Mark.BEFORE, None)
     assert ledger.journal() == (note,)
-    assert not ledger.settle(SPOT, "a", "{}") or landed
+    assert ledger.settle(SPOT, "a", "{}") is landed
     with pytest.raises(Fenced):
         ledger.change(state, states.taken(state, "driver"))
 

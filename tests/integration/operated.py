@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 
-import pyarrow as pa
 import yaml
 from pipelines import SmallPipeline
 from pyiceberg.catalog import Catalog, load_catalog
@@ -72,13 +71,6 @@ class Operated(SmallPipeline):
     def roll_to(self, snapshot: int, name: str = "db.t") -> None:
         with self.held(name).manage_snapshots() as change:
             change.set_current_snapshot(snapshot_id=snapshot)
-
-    def append_from_elsewhere(self, name: str = "db.t") -> None:
-        """Another writer, which knows nothing of landonce and leaves its rows without coordinates."""
-        table = self.held(name)
-        columns = table.schema().as_arrow()
-        rows = {each.name: [-1] if each.name == "id" else [None] for each in columns}
-        table.append(pa.table(rows, pa.schema([each.with_nullable(True) for each in columns])))
 
     def forget_history(self, name: str = "db.t") -> None:
         """Only the newest snapshot is left."""

@@ -386,7 +386,7 @@ def test_tables_that_must_be_left_alone(lake: SmallLake, maintain: Maintain) -> 
     assert lake.table("db.t").metadata_location == table.metadata_location
 
 
-def test_clickhouse_needs_none_of_it(tmp_path: Path, call: Callable[..., Said], lake: SmallLake) -> None:
+def test_clickhouse_needs_none_of_it(call: Callable[..., Said], lake: SmallLake) -> None:
     lake.file.write_text(
         "{pipeline: p, source: {kafka: {bootstrap_servers: 'x:1', topics: [t]}}, "
         "sink: {clickhouse: {url: 'http://localhost', table: t}}}"

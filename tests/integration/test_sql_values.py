@@ -136,7 +136,7 @@ def test_documents_of_a_table_of_ones_own(pg: SqlSite) -> None:
     assert pg.ask("SELECT a, b, c, d FROM events") == [([1, 2], {"k": 1}, '{"x":3}', None)]
 
 
-def test_numbers_that_are_none_and_moments(pg: SqlSite, tmp_path: Path) -> None:
+def test_numbers_that_are_none_and_moments(pg: SqlSite) -> None:
     """What is not finite is kept where the database knows it. Moments are in UTC, and never rounded."""
     pg.ask(
         f"CREATE TABLE events (id bigint, x float8, z timestamptz, bare timestamp, whole timestamptz(0), {COORDINATES})"

@@ -17,7 +17,7 @@ from landonce.errors import TableUnfit
 from landonce.read.ddl import parse_schema
 from landonce.read.decode import JsonDecoder
 from landonce.write.iceberg.create import Creation, create_table
-from landonce.write.iceberg.names import record_names, schema_for
+from landonce.write.iceberg.names import schema_for
 
 CITY = StructType(NestedField(10, "city", StringType()), NestedField(11, "zip", StringType()))
 SCHEMA = Schema(
@@ -107,13 +107,6 @@ def test_case_may_not_matter_for_columns_and_mapped_names(catalog: Catalog) -> N
     table = table_with(catalog, MAPPING)
     rows = landed(table, {"KEY": 1, "NAME": "x", "Address": {"TOWN": "A", "ZIP": "1"}}, fold_case=True)
     assert rows == [{"id": 1, "name": "x", "home": {"city": "A", "zip": "1"}}]
-
-
-def test_every_name_and_its_column(catalog: Catalog) -> None:
-    names = record_names(schema_for(table_with(catalog, MAPPING), coordinates=False))
-    told = {"key": "id", "ID": "id", "name": "name", "address.town": "home.city", "home.town": "home.city"}
-    assert told.items() <= names.items()
-    assert "home.city" not in names
 
 
 def test_a_mapping_that_means_two_columns_by_one_name_is_refused(catalog: Catalog) -> None:

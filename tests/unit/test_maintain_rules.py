@@ -633,7 +633,7 @@ def _ids(table: Table, snapshot: int) -> list[int]:
     return list(table.scan(snapshot_id=snapshot).to_arrow().column("id").to_pylist())
 
 
-def test_folders_are_listed_whole_and_other_tables_in_them_are_not(table: Table, tmp_path: Path) -> None:
+def test_folders_are_listed_whole_and_other_tables_in_them_are_not(table: Table) -> None:
     root = Path(table.location().removeprefix("file://"))
     for name in ("data/a=1/x.parquet", "data/y.parquet", "data/inner/data/z.parquet", "landonce-staged/s.parquet"):
         path = root / name

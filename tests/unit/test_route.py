@@ -33,7 +33,7 @@ def _expected(routing: Routing, value: str | None) -> set[str]:
         if value in rule.equals or (rule.match is not None and re.fullmatch(rule.match, value)):
             found.add(rule.table)
     if routing.template is not None and not found and re.fullmatch(rf"[A-Za-z0-9_]{{1,{LONGEST}}}", value):
-        found.add(routing.template.format(value=value.lower() if routing.lower else value))
+        found.add(routing.template.format(value=value))
     return always | found
 
 
@@ -61,13 +61,13 @@ _rules = st.lists(
 ).map(tuple)
 
 
-@given(_rules, st.sampled_from([None, "db.e_{value}"]), st.booleans(), _values)
+@given(_rules, st.sampled_from([None, "db.e_{value}"]), _values)
 def test_every_record_goes_where_it_belongs(
-    rules: tuple[Rule, ...], template: str | None, lower: bool, values: list[str | None]
+    rules: tuple[Rule, ...], template: str | None, values: list[str | None]
 ) -> None:
     if not rules and template is None:
         return
-    routing = Routing("kind", rules, template, lower)
+    routing = Routing("kind", rules, template)
     array = pa.array(values, pa.string())
     _check(routing, values, routes(routing, array))
     _check(routing, values, routes(routing, array.dictionary_encode()))

@@ -112,11 +112,6 @@ def coordinate_faults(columns: Iterable[Column]) -> tuple[str, ...]:
     return tuple(faults)
 
 
-def wire_schema(columns: Iterable[Column]) -> pa.Schema:
-    """The Arrow types in which the columns are sent."""
-    return pa.schema([pa.field(each.name, sent_type(each)) for each in columns])
-
-
 def sent_type(column: Column) -> pa.DataType:
     return COORDINATE_TYPES.get(column.name) or column.mapped.arrow
 

@@ -5,15 +5,13 @@ Only `CREATE TABLE IF NOT EXISTS`: a table that is there is never changed, and n
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from landonce.errors import ConfigError
 from landonce.read.schema import Field, Schema
-from landonce.write.clickhouse.address import TableName, literal, quoted
+from landonce.write.clickhouse.address import TableName, quoted
 from landonce.write.clickhouse.connection import Connection
 from landonce.write.clickhouse.types import Unsupported, column_type
 from landonce.write.sink import COORDINATES
@@ -28,7 +26,6 @@ _COORDINATE_COLUMNS = (
     "INDEX landonce_offset `_offset` TYPE minmax GRANULARITY 1",
 )
 _IN_ORDER = "_topic, _partition, _offset"
-_SETTING = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -38,9 +35,7 @@ class Creation:
     order_by: str = ""
     """Empty: by coordinates, which makes probing cheapest."""
     partition_by: str = ""
-    engine: str = "MergeTree"
     coordinates: bool = True
-    settings: Mapping[str, str | int] = field(default_factory=dict)
 
 
 def create_table(connection: Connection, table: TableName, declared: Schema, creation: Creation) -> None:
@@ -52,13 +47,12 @@ def create_statement(table: TableName, declared: Schema, creation: Creation) -> 
     """The DDL, to run or to show."""
     columns = [_column(each) for each in declared.fields] + list(_COORDINATE_COLUMNS if creation.coordinates else ())
     order_by = creation.order_by or (_IN_ORDER if creation.coordinates else "tuple()")
-    settings = {"non_replicated_deduplication_window": WINDOW, **creation.settings}
     partition_by = f"\nPARTITION BY {creation.partition_by}" if creation.partition_by else ""
     return (
         f"CREATE TABLE IF NOT EXISTS {table.sql}\n(\n    "
         + ",\n    ".join(columns)
-        + f"\n)\nENGINE = {creation.engine}{partition_by}\nORDER BY ({order_by})\nSETTINGS "
-        + ", ".join(f"{_setting_name(name)} = {_setting_value(value)}" for name, value in settings.items())
+        + f"\n)\nENGINE = MergeTree{partition_by}\nORDER BY ({order_by})\n"
+        + f"SETTINGS non_replicated_deduplication_window = {WINDOW}"
     )
 
 
@@ -71,13 +65,3 @@ def _column(declared: Field) -> str:
         raise ConfigError(f"field {declared.name!r}: {why}") from why
     default = " DEFAULT []" if pa.types.is_list(declared.type) and not declared.required else ""
     return f"{quoted(declared.name)} {type_}{default}"
-
-
-def _setting_name(name: str) -> str:
-    if not _SETTING.fullmatch(name):
-        raise ConfigError(f"{name!r} is not the name of a table setting")
-    return name
-
-
-def _setting_value(value: str | int) -> str:
-    return str(int(value)) if isinstance(value, int) else literal(value)

@@ -16,7 +16,7 @@ from pyiceberg.table.name_mapping import MappedField, NameMapping
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 
 from landonce.errors import TableUnfit
-from landonce.read.schema import ELEMENT, VALUE, Field, Names, Path, Place, Schema
+from landonce.read.schema import ELEMENT, VALUE, Field, Names, Path, Schema
 from landonce.write.iceberg.types import schema_of
 
 
@@ -55,18 +55,6 @@ def with_names(schema: Schema, table_schema: TableSchema, mapping: NameMapping |
             + (f", correct the table's property {TableProperties.DEFAULT_NAME_MAPPING}" if names else "")
             + (", or say `case_insensitive: false` in {file}" if fold_case else ""),
         ) from None
-
-
-def record_names(schema: Schema) -> dict[str, str]:
-    """Every name that a field of a record can have, and the column that it means; what is nested with its path."""
-    return dict(_flattened(schema.places(), "", ""))
-
-
-def _flattened(places: Iterable[Place], outside: str, column: str) -> Iterator[tuple[str, str]]:
-    for place in places:
-        for name in place.names:
-            yield f"{outside}{name}", f"{column}{place.name}"
-            yield from _flattened(place.inside, f"{outside}{name}.", f"{column}{place.name}.")
 
 
 def _mapping(table: Table) -> NameMapping | None:
