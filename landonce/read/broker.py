@@ -52,6 +52,10 @@ class Broker:
         """Raises `TopicMissing` where one of these topics is not there."""
         self._describe(tuple(topics))
 
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """The id of each of these topics. No two topics ever have the same one."""
+        return {topic: str(info.topic_id) for topic, info in self._describe(tuple(topics)).items()}
+
     def record_bytes(self, ranges: tuple[Range, ...]) -> float | None:
         """How large the next records of these ranges are, if that is easily seen."""
         return record_bytes(ranges, consumer_options(self._servers, self._options, "peek"))

@@ -129,7 +129,7 @@ def source_error(error: KafkaError, who: str) -> SourceUnavailable | SourceRefus
 def _sort_out(
     consumer: Consumer, messages: list[Message], waiting: dict[Partition, Range], one_topic: bool
 ) -> Iterator[Records]:
-    """Splits what came by partition, leaves out what lies beyond the ranges, and notes which ranges are done."""
+    """Splits what came by partition, leaves out what lies outside the ranges, and notes which ranges are done."""
     ended: set[Partition] = set()
     if any(map(Message.error, messages)):
         ended = _reached(messages, waiting)
@@ -137,6 +137,13 @@ def _sort_out(
     for partition, mine in _by_partition(messages, waiting, one_topic).items():
         wanted = waiting[partition]
         offsets = np.fromiter(map(Message.offset, mine), dtype=np.int64, count=len(mine))
+        if not (offsets[1:] > offsets[:-1]).all():
+            raise SourceUnavailable(f"Kafka's client gave records of {partition} out of order.")
+        if offsets[0] < wanted.first:  # delivered again: clients did that after a pause
+            known = int(np.searchsorted(offsets, wanted.first))
+            mine, offsets = mine[known:], offsets[known:]
+            if not mine:
+                continue
         if offsets[-1] >= wanted.end - 1:
             ended.add(partition)
             keep = int(np.searchsorted(offsets, wanted.end))

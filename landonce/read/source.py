@@ -104,7 +104,7 @@ def _same_topics(ledger: LedgerState, topic_ids: Mapping[str, str]) -> None:
                 f"topic {topic!r} was deleted and made anew: the ledger knows id {topic_id}, the broker has "
                 f"{topic_ids[topic]}.",
                 safe="Nothing was read or written. Offsets of the old topic mean nothing in the new one.",
-                command="landonce state rebase {file}",
+                command="landonce state rebase {file}" + (" --drop-pending" if ledger.pending else ""),
             )
 
 

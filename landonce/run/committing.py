@@ -148,6 +148,7 @@ class Committing(Hands):
                 floors=floors,
                 final=effect.final,
                 labels=held.labels,
+                topic_ids=held.topic_ids,
             )
             for index in effect.indexes
         ]

@@ -13,7 +13,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from landonce.errors import Fenced, Halt, LandonceError, LedgerUnavailable, RolledBack, Stalled, Transient
+from landonce.errors import (
+    Fenced,
+    Halt,
+    LandonceError,
+    LedgerUnavailable,
+    RolledBack,
+    SourceUnavailable,
+    Stalled,
+    TopicMissing,
+    Transient,
+)
 from landonce.failpoints import reach
 from landonce.plan.ranges import Partition
 from landonce.read.broker import Broker
@@ -29,6 +39,8 @@ from landonce.write.receipt import BlockResult, Fate
 T = TypeVar("T")
 _GLANCE, _BRIEFLY = 0.5, 0.2
 """Seconds between two looks at an idle topic, at most and at least."""
+_AWAY = 10.0
+"""Seconds after which a topic that brokers do not know is gone, and not just unknown to one that was started anew."""
 
 
 @dataclass
@@ -51,6 +63,7 @@ class Driver:
     _lag: int = 0
     _glimpsed: bool = False
     _source: SourceView | None = None
+    _missed: float | None = None
 
     def run(self) -> Totals:
         """Until stopped, or until what was there at the start is done. Gives what this run did.
@@ -121,7 +134,7 @@ class Driver:
                 state = seen
 
     def _survey(self) -> Surveyed:
-        source = self.broker.survey(self.topics)
+        source = self._view()
         if self.hands.once:
             source = self._clipped(source)
         self._source = source
@@ -136,6 +149,19 @@ class Driver:
             stop=self.stopping.is_set(),
             look=self.hands.look_due(),
         )
+
+    def _view(self) -> SourceView:
+        """What the brokers say. One that was just started may not know a topic yet, so one that the ledger knows is missing
+        only if it stays away."""
+        missed, self._missed = self._missed, None
+        try:
+            return self.broker.survey(self.topics)
+        except TopicMissing as error:
+            now = time.monotonic()
+            self._missed = missed or now
+            if not set(self.topics) <= dict(self._held.topic_ids).keys() or now - self._missed > _AWAY:
+                raise
+            raise SourceUnavailable(error.what) from None
 
     def _glimpse(self, source: SourceView) -> None:
         """Before the first plan of this run: how large the records are. A plan that is pending has its size already."""

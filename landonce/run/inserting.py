@@ -90,6 +90,7 @@ def tasks_of(effect: Write, held: LedgerState, plan: str = "") -> list[Task]:
             mode=effect.mode,
             kind=effect.plan.kind,
             labels=held.labels,
+            topic_ids=held.topic_ids,
         )
         for index in effect.indexes
     ]

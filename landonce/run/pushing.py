@@ -98,4 +98,5 @@ class Pushing(Hands):
             key=pushes.key_of(held, block),
             claim=Claim.of(held),
             labels=held.labels,
+            topic_ids=held.topic_ids,
         )

@@ -86,4 +86,5 @@ class Transacting(Hands):
             claim=Claim.of(held),
             final=effect.final,
             labels=held.labels,
+            topic_ids=held.topic_ids,
         )

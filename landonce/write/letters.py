@@ -10,6 +10,7 @@ from landonce import errors
 from landonce.commit.dead_letters import DeadLetter, stage, stage_refused
 from landonce.plan.ranges import Partition
 from landonce.read.harvest import Rejected, find
+from landonce.read.identity import require_same
 from landonce.write.recipe import AnyRecipe, AnyTask
 
 Messages = Mapping[tuple[Partition, int], Message]
@@ -39,7 +40,7 @@ def _letters(
     rejected: tuple[Rejected, ...],
     read: Messages | None,
 ) -> list[DeadLetter]:
-    messages = read if read is not None else find(rejected, task.block.ranges, dict(recipe.consumer))
+    messages = read if read is not None else _read_again(recipe, task, rejected)
     labels = dict(task.labels)
     letters = []
     for each in rejected:
@@ -64,6 +65,13 @@ def _letters(
             )
         )
     return letters
+
+
+def _read_again(recipe: AnyRecipe, task: AnyTask, rejected: tuple[Rejected, ...]) -> Messages:
+    """From the topics of the plan, and from no others that bear their names by now."""
+    found = find(rejected, task.block.ranges, dict(recipe.consumer))
+    require_same(task.topics, dict(recipe.consumer))
+    return found
 
 
 def _headers(message: Message) -> tuple[tuple[str, bytes | None], ...]:

@@ -86,6 +86,15 @@ class AnyTask:
     """What the plan's dead letters are called."""
     block: Block
     labels: tuple[tuple[str, str], ...] = ()
+    topic_ids: tuple[tuple[str, str], ...] = ()
+    """Which topics the plan is about. Empty where the task reads nothing from Kafka itself."""
+
+    @property
+    def topics(self) -> dict[str, str]:
+        """The block's topics with their ids, as far as they are known."""
+        ids = dict(self.topic_ids)
+        names = {each.partition.topic for each in self.block.ranges}
+        return {name: ids[name] for name in sorted(names) if name in ids}
 
     @property
     def labelled(self) -> tuple[Range, ...]:

@@ -18,6 +18,7 @@ from landonce.failpoints import reach
 from landonce.plan.blocks import Kind
 from landonce.plan.ranges import Partition
 from landonce.read.harvest import Harvest, Rejected, harvest
+from landonce.read.identity import require_same
 from landonce.read.schema import Schema
 from landonce.write.conform import chosen, conform, misfit
 from landonce.write.land import failed, halted, land, rerun, verdict
@@ -94,7 +95,7 @@ def sow(recipe: Recipe, task: Task, rows: pa.Table, told: Reaped | errors.Landon
 
 
 def gather(recipe: Reading, task: AnyTask) -> Harvest:
-    """Reads and decodes the block."""
+    """Reads and decodes the block, and makes sure that it is of the topics of the plan."""
     crop = harvest(
         task.block.ranges,
         dict(recipe.consumer),
@@ -105,6 +106,7 @@ def gather(recipe: Reading, task: AnyTask) -> Harvest:
         timestamps=recipe.timestamps,
     )
     reach("read.after")
+    require_same(task.topics, dict(recipe.consumer))
     return crop
 
 

@@ -17,6 +17,7 @@ from landonce.plan.blocks import Kind
 from landonce.plan.ranges import Partition
 from landonce.read.decoders import decoder_of
 from landonce.read.fanout import NOWHERE, Sheaf, Sorting, cropped, landed
+from landonce.read.identity import require_same
 from landonce.read.route import Routed, routes
 from landonce.write.conform import chosen, conform, misfit
 from landonce.write.iceberg.coordinates import COLUMNS, renamed
@@ -38,6 +39,7 @@ def work(recipe: FileRecipe, task: FileTask) -> BlockResult:
             task.block.ranges, dict(recipe.consumer), dict(task.labels), recipe.most_bytes
         )
         reach("read.after")
+        require_same(task.topics, dict(recipe.consumer))
         wants = _wants(recipe, sheaf) if not task.final else ()
         if wants:
             return BlockResult(task.index, Fate.WAITING, wants=wants)

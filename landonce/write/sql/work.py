@@ -17,6 +17,7 @@ from landonce.read.decoders import decoder_of
 from landonce.read.evolution import Evolution, observed
 from landonce.read.fanout import Sheaf, Sorting, landed
 from landonce.read.harvest import Rejected
+from landonce.read.identity import require_same
 from landonce.read.route import Routing, Rule
 from landonce.write.conform import misfit
 from landonce.write.land import failed
@@ -39,6 +40,7 @@ def work(recipe: SqlRecipe, task: SqlTask) -> BlockResult:
             task.block.ranges, dict(recipe.consumer), dict(task.labels), recipe.most_bytes
         )
         reach("read.after")
+        require_same(task.topics, dict(recipe.consumer))
         wants = _wants(recipe, sheaf) if recipe.evolve and not task.final else None
         if wants is not None:
             return BlockResult(task.index, Fate.WAITING, wants=wants)

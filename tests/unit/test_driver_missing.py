@@ -1,0 +1,86 @@
+"""A topic that the pipeline knows may be unknown to a broker for a moment. It is missing only if it stays away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from landonce.commit.publish import Letters
+from landonce.config.model import Batch
+from landonce.errors import TopicMissing
+from landonce.plan.ranges import Partition
+from landonce.read.source import Extent, SourceView
+from landonce.record.memory import MemoryLedger
+from landonce.run import driver as drivers
+from landonce.run.driver import Driver
+from landonce.run.inserting import Inserting
+from landonce.run.observe import Silent
+from landonce.run.pace import Pace
+from landonce.run.protocol import Settings
+from landonce.write.receipt import BlockResult, Fate, Receipt
+from landonce.write.recipe import Task
+from landonce.write.target import TargetView
+
+
+class Brokers:
+    """Say that there is no such topic, at some looks of the driver."""
+
+    def __init__(self, away: Callable[[int], bool]) -> None:
+        self.away = away
+        self.looks = 0
+
+    def survey(self, _: object) -> SourceView:
+        self.looks += 1
+        if self.away(self.looks):
+            raise TopicMissing("topic 't' is not there.")
+        return SourceView("cluster", (("t", "id"),), ((Partition("t", 0), Extent(0, 10)),))
+
+    def record_bytes(self, _: object) -> None: ...
+
+
+def driver(brokers: Brokers, folder: Path) -> Driver:
+    def write(_: object, tasks: list[Task]) -> tuple[BlockResult, ...]:
+        return tuple(BlockResult(task.index, Fate.LANDED, Receipt(10, 10)) for task in tasks)
+
+    return Driver(
+        pipeline="p",
+        topics=("t",),
+        broker=brokers,  # type: ignore[arg-type]
+        ledger=MemoryLedger("p"),
+        hands=Inserting(
+            settings=Settings("table", "fingerprint", once=True),
+            recipe=SimpleNamespace(),  # type: ignore[arg-type]
+            target=SimpleNamespace(now=lambda: 0, kill=lambda: None, look=lambda _: TargetView(())),  # type: ignore[arg-type]
+            workers=SimpleNamespace(write=write),  # type: ignore[arg-type]
+            letters=Letters(folder / "dead", "p"),
+        ),
+        pace=Pace(Batch(), 2.0, 1),
+        stall=60.0,
+        observer=Silent(),
+    )
+
+
+def test_a_topic_that_comes_back_is_waited_for(tmp_path: Path) -> None:
+    brokers = Brokers(lambda look: look in (2, 3))
+    assert driver(brokers, tmp_path).run().landed == 10
+    assert brokers.looks == 4
+
+
+def test_a_topic_that_stays_away_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drivers, "_AWAY", 0.5)
+    brokers, began = Brokers(lambda look: look > 1), time.monotonic()
+    with pytest.raises(TopicMissing, match="'t'"):
+        driver(brokers, tmp_path).run()
+    assert 0.5 < time.monotonic() - began < 10
+    assert brokers.looks > 2
+
+
+def test_a_topic_that_was_never_there_is_missing_at_once(tmp_path: Path) -> None:
+    brokers = Brokers(lambda _: True)
+    with pytest.raises(TopicMissing, match="'t'"):
+        driver(brokers, tmp_path).run()
+    assert brokers.looks == 1

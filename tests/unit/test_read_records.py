@@ -1,0 +1,68 @@
+"""Of what Kafka's client gives, exactly the wanted offsets count, each once: what comes again is dropped, disorder is an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka import Message
+
+from landonce.errors import SourceUnavailable
+from landonce.plan.ranges import Partition, Range
+from landonce.read import records
+from landonce.read.records import read
+
+PLACE = Partition("t", 0)
+
+
+class Client:
+    """Kafka's client, as it might be: gives these hands of records, whatever it was asked for."""
+
+    def __init__(self, *hands: list[int]) -> None:
+        self.hands = list(hands)
+        self.closed = False
+
+    def consume(self, *_: Any, **__: Any) -> list[Message]:
+        return [Message(topic="t", partition=0, offset=each, value=str(each).encode()) for each in self.hands.pop(0)]
+
+    def assign(self, _: Any) -> None: ...
+
+    resume = unassign = pause = lambda *_: None
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def offsets(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bytes]]:
+    monkeypatch.setattr(records, "_consumer", lambda _: client)
+    found = read((Range(PLACE, 3, 8),), {})
+    return [pair for each in found for pair in zip(each.offsets.to_pylist(), each.values.to_pylist(), strict=True)]
+
+
+@pytest.mark.parametrize(
+    "hands",
+    [
+        ([3, 4, 5, 6, 7],),
+        ([3, 4, 5], [6, 7, 8, 9]),
+        ([0, 1, 2, 3, 4], [5, 6, 7]),
+        ([3, 4, 5], [3, 4, 5], [6, 7]),
+        ([3, 4, 5], [4, 5, 6, 7, 8]),
+        ([1, 2], [2, 3, 4, 5, 6, 7]),
+    ],
+)
+def test_what_comes_again_or_too_early_is_dropped(
+    hands: tuple[list[int], ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert offsets(Client(*hands), monkeypatch) == [(each, str(each).encode()) for each in range(3, 8)]
+
+
+def test_offsets_that_are_missing_are_no_disorder(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [offset for offset, _ in offsets(Client([3, 6], [9]), monkeypatch)] == [3, 6]
+
+
+@pytest.mark.parametrize("hand", [[3, 5, 4, 6, 7], [3, 4, 4, 5, 6, 7], [3, 4, 5, 3, 4, 5, 6, 7]])
+def test_disorder_is_read_again_with_another_client(hand: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client(hand)
+    with pytest.raises(SourceUnavailable, match=r"t\[0\] out of order"):
+        offsets(client, monkeypatch)
+    assert client.closed
