@@ -178,9 +178,10 @@ class PostgresWriter(BlockWriter):
 
     def _trouble(self, error: adbc_driver_manager.Error) -> Trouble:
         """A column that is not written and may not be NULL was added since the start: then it is no row's fault."""
-        trouble, details = trouble_of(error), dict(error.details)
+        trouble = trouble_of(error)
+        details: dict[Any, bytes] = dict(error.details)
         here = error.sqlstate == "23502" and details.get(_TABLE) == self._sink.name.encode()
-        if here and bytes(details.get(_COLUMN, b"")).decode() not in self._columns:
+        if here and details.get(_COLUMN, b"").decode() not in self._columns:
             trouble.blame = Blame.ELSE
         return trouble
 
