@@ -52,6 +52,16 @@ def test_every_explained_key_exists() -> None:
     assert named == set(keys(Pipeline))
 
 
+def test_every_key_that_an_error_names_exists() -> None:
+    """`key` in {file}, `key: value` in {file}: whoever follows the advice must not hear that there is no such key."""
+    source = "".join(path.read_text() for path in (ROOT / "landonce").rglob("*.py"))
+    named = set(re.findall(r"`([a-z_.]+)(?::[^`]*)?` in \{\{?file", source))
+    real = keys(Pipeline)
+    parts = {".".join(key.split(".")[at:][:length]) for key in real for at in range(4) for length in range(1, 5)}
+    assert len(named) > 5
+    assert named - parts == set()
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/iceberg.md", "docs/sql.md", "docs/wrap.md"])
 def test_every_command_in_a_page_exists(page: str) -> None:
     known = get_command(app).commands  # type: ignore[attr-defined]
