@@ -2,7 +2,8 @@
 
 A topic may be deleted and made anew after the driver looked, and then the same offsets are other records. A topic's id is never
 used again, in no cluster: so if the brokers, asked after the last record was read, know the topics by the ids of the plan, all that
-was read is of them, and of their cluster. Rows are written only after that. Brokers that give topics no ids cannot be asked.
+was read is of them, and of their cluster. Rows are written only after that. Brokers that give topics no ids cannot be asked; and one
+that hears of new topics later than the one that was read from might still name the old id, for as long as it takes to tell it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def require_same(topics: Mapping[str, str], options: Mapping[str, Any]) -> None:
             raise TopicRecreated(
                 f"topic {topic!r} was deleted and made anew while a batch of it was read: the ledger knows id {topic_id}, "
                 f"the broker has {found[topic]}.",
-                safe="What was read was thrown away, and no row of it was written. The plan is still pending in the ledger.",
+                safe="What was read was thrown away, and no row of it was written. The position did not move.",
                 command="landonce state rebase {file} --drop-pending",
             )
 

@@ -181,8 +181,9 @@ def test_a_topic_made_anew_under_a_plan(
         assert not letters(site.folder / "dead")
         with pytest.raises(TopicRecreated) as caught:
             site.run()
-        assert caught.value.command == "landonce state rebase {file} --drop-pending"
-    said = landonce(capsys, monkeypatch, "state", "rebase", site.file, "--drop-pending", "--yes")
+    goes_on = caught.value.command.format(file=site.file).split()
+    assert goes_on[:3] == ["landonce", "state", "rebase"]
+    said = landonce(capsys, monkeypatch, *goes_on[1:], "--yes")
     assert said.code == 0, said.out + said.err
     assert site.run() == Totals(landed=30, dead_lettered=1)
     found = site.held()
