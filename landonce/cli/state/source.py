@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from enum import Enum
 from typing import Annotated
@@ -16,7 +17,10 @@ from landonce.plan.blocks import Plan
 from landonce.plan.ranges import Range
 from landonce.read.source import SourceView, Start
 from landonce.record import operate
+from landonce.record.blocks import Row, accounted
+from landonce.record.in_target import TargetLedger
 from landonce.record.ledger import LedgerState
+from landonce.record.push_ledger import PushLedger
 from landonce.run.assemble import Parts
 from landonce.write.iceberg.sink import IcebergSink
 from landonce.write.sink import Target, look_by_name, wait_out
@@ -37,7 +41,7 @@ def accept_gap(file: File, yes: Yes = False) -> None:
     """Go on behind records that Kafka deleted before they were read.
 
     Moves the position of each overrun partition to where its topic begins now. Of a pending plan, the ranges that are
-    gone are given up and the rest is kept. An Iceberg table that was rolled back further than Kafka reaches is filled up
+    gone are given up and the rest is kept, with all dead letters. An Iceberg table that was rolled back further than Kafka reaches is filled up
     from where the topic begins now. What is given up is recorded for ever.
 
     Example: `landonce state accept-gap clicks.yaml`
@@ -49,8 +53,17 @@ def accept_gap(file: File, yes: Yes = False) -> None:
             known, stands = stands_of(parts, ledger)
             decide(parts, file, ledger, operate.accept_gap(known, view, new_owner(), stands), yes=yes)
             return
-        decision = operate.accept_gap(ledger, view, new_owner())
+        decision = operate.accept_gap(ledger, view, new_owner(), landed=accounted(_rows(parts, ledger)))
         decide(parts, file, ledger, decision, yes=yes, also=landed_of(parts, ledger, decision.lost))
+
+
+def _rows(parts: Parts, ledger: LedgerState) -> Sequence[Row]:
+    """What is known of the pending plan's blocks, where each has a row of its own."""
+    if ledger.pending is None:
+        return ()
+    if isinstance(parts.ledger, PushLedger):
+        return parts.ledger.standing(ledger.pending.batch).rows
+    return parts.ledger.blocks(ledger.pending.batch) if isinstance(parts.ledger, TargetLedger) else ()
 
 
 def rebase(
