@@ -77,21 +77,33 @@ def block_change(old: LedgerState, new: LedgerState) -> BlockChange:
     )
 
 
+def _is_cut(old: LedgerState, new: LedgerState) -> bool:
+    """An operator keeps a part of the plan."""
+    return old.pending != new.pending and old.epoch != new.epoch
+
+
 def may_change(old: LedgerState, new: LedgerState, rows: tuple[BlockRow, ...]) -> None:
-    """Raises where the plan would be forgotten with blocks that are in the table, or recorded without some that are not."""
-    if old.pending is None or block_change(old, new).removed is None:
+    """Raises where the plan would be forgotten, or cut, with blocks that are in the table, or recorded without some that are not.
+
+    Only ranges of partitions that begin anew may go with it: these have another label from then on.
+    """
+    removed = block_change(old, new).removed is not None
+    if old.pending is None or not (removed or _is_cut(old, new)):
         return
     landed = {row.number for row in rows if row.mark is Mark.AFTER}
+    left = {block.number: block for block in new.pending.blocks} if new.pending is not None and not removed else {}
     committed = new.committed()
     for block in old.pending.blocks:
-        kept = [each for each in block.ranges if old.label(each.partition.topic) == new.label(each.partition.topic)]
+        stays = {each.partition: each.end for each in left[block.number].ranges} if block.number in left else {}
+        kept = [each for each in block.ranges if old.labelled(each.partition) == new.labelled(each.partition)]
+        kept = [each for each in kept if stays.get(each.partition) != each.end]
         past = [committed.get(each.partition, each.end) >= each.end for each in kept]
         if block.number in landed and not all(past):
             raise errors.PlanPending(
-                f"block {block} of batch {old.pending.batch} is in the table, and its plan would be forgotten: its records "
-                "would be delivered again.",
+                f"block {block} of batch {old.pending.batch} is in the table, and would be forgotten: its records would be "
+                "delivered again.",
                 safe="Nothing was changed.",
-                command="landonce run {file} --once   (settles the plan first)",
+                command="landonce run {file} --once   (settles the plan first), or, where a topic changed, the same command again",
             )
         if block.number not in landed and new.epoch == old.epoch and any(past):
             raise errors.Unbalanced(

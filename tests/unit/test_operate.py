@@ -184,17 +184,18 @@ class TestRebase:
 
     def test_a_vanished_partition_goes_and_the_others_stay(self):
         decision = rebase(ledger(), view({P0: (0, 30)}), NOTHING_HELD, "operator")
-        assert decision.new.positions == ((P0, Position(10, 10)),), "verify begins where the label does"
+        assert decision.new.positions == ((P0, Position(0, 10)),)
+        assert (decision.new.label("t"), decision.new.labelled(P1).topic) == ("t", "t@id-of-t-"), "if it comes back"
 
     def test_a_position_beyond_the_end(self):
         decision = rebase(ledger(), view({P0: (0, 4), P1: (0, 30)}), NOTHING_HELD, "operator", to=Start.LATEST)
         assert committed(decision) == {P0: 4, P1: 20}
-        assert decision.new.labels == (("t", "t@id-of-t-"),)
+        assert decision.new.labels == (("t[0]", "t@id-of-t-"),)
 
     def test_a_second_rebase_of_the_same_topic_has_yet_another_label(self):
         old = ledger(labels=(("t", "t@id-of-t-"),))
         decision = rebase(old, view({P0: (0, 4), P1: (0, 30)}), NOTHING_HELD, "operator")
-        assert decision.new.labels == (("t", "t@id-of-t-.4"),)
+        assert decision.new.labels == (("t", "t@id-of-t-"), ("t[0]", "t@id-of-t-.4"))
 
     def test_a_target_that_holds_what_the_topic_cannot_have(self):
         fresh = ledger({P0: (0, 0)}, batch=0)
