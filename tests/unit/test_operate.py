@@ -129,6 +129,13 @@ class TestAcceptGap:
         assert left[0] != tokens[0]
         assert left[1] == tokens[1]
 
+    def test_says_what_may_be_there_twice_where_tokens_are_all_there_is(self):
+        pending = plan([range_(P0, 10, 14), range_(P1, 20, 25)], [range_(P1, 25, 40)])
+        source = view({P0: (12, 30), P1: (5, 40)})
+        told = accept_gap(ledger(pending=pending), source, "operator", blind=True)
+        assert [each for each in told.costs if "t[0] [12, 14), t[1] [20, 25) landed" in each and "TWICE" in each]
+        assert not [each for each in accept_gap(ledger(pending=pending), source, "operator").costs if "TWICE" in each]
+
     @pytest.mark.parametrize("start", range(31))
     def test_nothing_is_skipped_beyond_what_is_said(self, start):
         """Every offset is given up, or still planned, or still ahead: for every place where the topic may begin."""

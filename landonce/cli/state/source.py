@@ -23,6 +23,7 @@ from landonce.record.ledger import LedgerState
 from landonce.record.push_ledger import PushLedger
 from landonce.record.pushes import PushRow
 from landonce.run.assemble import Parts
+from landonce.write.clickhouse import ClickHouseSink
 from landonce.write.iceberg.sink import IcebergSink
 from landonce.write.marks import Floors, Stand
 from landonce.write.sink import Target, look_by_name, wait_out
@@ -55,7 +56,8 @@ def accept_gap(file: File, yes: Yes = False) -> None:
             known, stands = stands_of(parts, ledger)
             decide(parts, file, ledger, operate.accept_gap(known, view, new_owner(), stands), yes=yes)
             return
-        decision = operate.accept_gap(ledger, view, new_owner())
+        blind = isinstance(parts.sink, ClickHouseSink) and not parts.sink.coordinates
+        decision = operate.accept_gap(ledger, view, new_owner(), blind=blind)
         decide(parts, file, ledger, decision, yes=yes, also=landed_of(parts, ledger, decision.lost))
 
 
@@ -108,7 +110,7 @@ def rebase(
             return
         target = parts.sink.target()
         held = _held(target, ledger, view)
-        blind = not parts.clickhouse.coordinates
+        blind = isinstance(parts.sink, ClickHouseSink) and not parts.sink.coordinates
         decision = operate.rebase(ledger, view, held, new_owner(), to=start, drop_pending=drop_pending, blind=blind)
 
         def settle() -> None:
