@@ -14,8 +14,9 @@ from landonce.read.infer import infer
 from landonce.read.schema import Schema
 from landonce.read.source import SourceView, Start, available, bind
 from landonce.record.ledger import LedgerState, bound
+from landonce.run import transform
 from landonce.run.assemble import Parts, declared_schema
-from landonce.run.session import is_remote, need_java
+from landonce.run.session import is_remote, need_java, open_session, session_if_needed
 from landonce.write.recipe import AnyRecipe, Recipe
 from landonce.write.sink import Finding, Level
 from landonce.write.sql.recipe import SqlRecipe
@@ -182,9 +183,6 @@ def spark(parts: Parts, world: World, *, start: bool) -> Iterator[Finding]:
 
 
 def _examined(parts: Parts, recipe: AnyRecipe) -> Iterator[Finding]:
-    from landonce.run import transform
-    from landonce.run.session import open_session, session_if_needed
-
     with session_if_needed(lambda: open_session(parts.config.pipeline, parts.config.spark)) as session:
         transform.examine(session(), recipe)
         yield Finding(Level.OK, "select and where are row-wise and deterministic, and fit the table")

@@ -81,6 +81,10 @@ class Kind(str, Enum):
     """Offsets below the position, for tables of a fan-out that were rolled back."""
 
 
+BY_TOKENS = "tokens:"
+"""How the fingerprint of a plan begins whose rows carry no coordinates."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """The blocks of one micro-batch. Durable in the ledger before the first byte is written."""
@@ -91,6 +95,11 @@ class Plan:
     deadline: int
     """Milliseconds on the target's clock. An insert that begins later is refused by the target itself."""
     kind: Kind = Kind.DELIVER
+
+    @property
+    def by_tokens(self) -> bool:
+        """Its rows carry no coordinates, so nothing but tokens tells whether they are there."""
+        return self.fingerprint.startswith(BY_TOKENS)
 
     def ends(self) -> dict[Partition, int]:
         """Where each partition stands once this plan has landed."""

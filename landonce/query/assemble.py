@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -137,7 +138,7 @@ def _inserting(
     if sink.create and not target.exists():
         target.create(declared(yields), order_by=sink.order_by, partition_by=sink.partition_by)
     refuse_unfit(target.check())
-    recipe = InsertRecipe(made, target.schema())
+    recipe = InsertRecipe(made, target.schema(), wary=not _one_process(frame))
     refuse_misfits(yields, recipe.target, str(made.table_name))
     settings = replace(settings, table=made.identity, fingerprint=fingerprint_of(recipe))
     return Inserting(settings, pace, recipe, target)
@@ -176,6 +177,11 @@ def _pushing(
     recipe = PushRecipe(sink, PushPlace(place, name))
     settings = replace(settings, table=sink.identity, fingerprint=recipe.fingerprint(), deadlines=False)
     return Pushing(settings, pace, recipe, claims)
+
+
+def _one_process(frame: DataFrame) -> bool:
+    """Tasks run in the driver's own JVM: no executor is ever lost alone."""
+    return re.fullmatch(r"local(\[.*\])?", str(frame.sparkSession.sparkContext.master)) is not None
 
 
 _HANDS: dict[type, Callable[..., BatchHands]] = {

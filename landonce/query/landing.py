@@ -31,6 +31,9 @@ class InsertRecipe:
 
     sink: ClickHouseSink
     target: Schema
+    wary: bool = False
+    """Rows come through a shuffle from other executors. With one of them Spark loses a stage and runs all of its tasks anew, and
+    those do not say that they are run again: so an acknowledgement is looked behind."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ def insert(recipe: InsertRecipe, task: Task, rows: pa.Table) -> BlockResult:
         wait_out(target, task.deadline)
         return BlockResult(task.index, Fate.DOUBTFUL, why="Spark ran the task again")
     fitting = fitted(recipe.target, task.block, rows)
-    settling, said = land(recipe, task, fitting)
+    settling, said = land(recipe, task, fitting, wary=recipe.wary)
     if settling.fate is not Fate.LANDED:
         return verdict(task, settling, said)
     return BlockResult(task.index, Fate.LANDED, _receipt(fitting))

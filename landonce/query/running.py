@@ -15,12 +15,12 @@ from pyspark.sql import DataFrame
 from landonce.config.secrets import redact
 from landonce.errors import SourceUnavailable, TopicMissing
 from landonce.query import refusals
+from landonce.query.examine import KAFKA_SCAN, elements
 from landonce.query.offsets import Span
 
 _QUERY_ID = "sql.streaming.queryId"
 _KAFKA_STREAM = "KafkaMicroBatchStream"
 _SINK = "WriteToMicroBatchDataSource"
-_SCAN = "StreamingDataSourceV2ScanRelation"
 _KAFKA_OPTION = "kafka."
 _SECONDS = 60
 
@@ -139,10 +139,9 @@ def _keeps_all(options: Mapping[str, str]) -> None:
 
 
 def _scans(plan: Any) -> list[Any]:
-    if plan.nodeName() == _SCAN:
+    if plan.nodeName() == KAFKA_SCAN:
         return [plan]
-    children = plan.children()
-    return [scan for at in range(children.size()) for scan in _scans(children.apply(at))]
+    return [scan for child in elements(plan.children()) for scan in _scans(child)]
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@
     commit      dead letters; read = landed + dead + filtered
     record      ledger: the position moves, the blocks'     every block is AFTER, or nothing is recorded
                 rows go
+    idle        wait for the interval
 
 Where pushing a block again is harmless, one without an answer is simply pushed again. Where it is not, an attempt that was
 claimed and never settled is waited out, and then the worker asks the sink's probe (`write.push`); without one the driver halts.

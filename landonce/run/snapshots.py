@@ -16,6 +16,7 @@
     commit      each table: files, position and epoch in    inside every attempt: the table's mark is the one that was
                 one atomic commit                           looked at. If it is not, look again, and write again
     record      ledger: the position moves                  where the table is the ledger, the commit did that
+    idle        wait for the interval
 
 There is no deadline, no token and no probe: a commit that comes late finds another mark, and is refused. A table that was
 rolled back carries an older mark, and the ranges that are gone are planned again, for that table alone (`marks`).

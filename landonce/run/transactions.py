@@ -18,6 +18,7 @@
     commit      dead letters; read = landed + dead + filtered
     record      ledger: the position moves, the blocks'     every block was flipped, or nothing is recorded
                 rows go
+    idle        wait for the interval
 
 There is no deadline, no token and no probe. A block whose answer is missing is simply written again: its transaction
 begins by flipping the block's row, and finds it flipped if it had landed (`write.transact`). After a crash, blocks that

@@ -13,6 +13,7 @@ from landonce.read.source import SourceView
 from landonce.record.ledger import LedgerState
 from landonce.run.assemble import Parts, make_recipe
 from landonce.run.assemble_sql import sql_recipe
+from landonce.run.session import open_session, session_if_needed
 from landonce.verify.assemble_iceberg import IcebergTables
 from landonce.verify.audit import Auditor, Targets
 from landonce.verify.expect import Decoded, Decoder, Expectation, OneTable, PlainDecoder, Transformed
@@ -171,7 +172,5 @@ def _compacted(parts: Parts) -> frozenset[str]:
 
 def _session(parts: Parts, stack: ExitStack) -> SparkSession:
     """Spark is started only if there is something for it to evaluate."""
-    from landonce.run.session import open_session, session_if_needed
-
     config = parts.config
     return stack.enter_context(session_if_needed(lambda: open_session(config.pipeline, config.spark)))()

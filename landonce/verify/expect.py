@@ -9,24 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col
 
 from landonce.errors import TransformFailed
 from landonce.read.decode import JsonDecoder
 from landonce.read.schema import Schema
+from landonce.run.transform import chosen_columns, keep_column, widened
 from landonce.verify.judge import Fates, Offsets
 from landonce.verify.topic import Window
-from landonce.write.conform import conform
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from landonce.write.conform import KEEP, conform
 
 _AT = "__landonce_at"
-_KEEP = "__landonce_keep"
 
 
 class Expectation(Protocol):
@@ -138,7 +138,7 @@ class Transformed:
         if not len(kept):
             return Fates(window.offsets, dead, {})
         result = self._evaluate(rows.append_column(_AT, pa.array(kept)))
-        chosen = result.filter(pc.fill_null(result.column(_KEEP), False))
+        chosen = result.filter(pc.fill_null(result.column(KEEP), False))
         at = np.asarray(chosen.column(_AT).to_numpy(), np.int64)
         order = np.argsort(at, kind="stable")
         at, chosen = at[order], chosen.take(pa.array(order))
@@ -156,10 +156,6 @@ class Transformed:
         return _fates(window.offsets, dead, found)
 
     def _evaluate(self, rows: pa.Table) -> pa.Table:
-        from pyspark.errors import PySparkException
-
-        from landonce.run.transform import widened
-
         wide = pa.schema([pa.field(each.name, widened(each.type, each.name)) for each in rows.schema])
         try:
             return self._select(self._session.createDataFrame(rows.cast(wide))).toArrow()
@@ -171,11 +167,7 @@ class Transformed:
             ) from None
 
     def _select(self, frame: DataFrame) -> DataFrame:
-        from pyspark.sql.functions import col
-
-        from landonce.run.transform import chosen_columns, keep_column
-
-        keep = keep_column(self._recipe).cast("boolean").alias(_KEEP)
+        keep = keep_column(self._recipe).cast("boolean").alias(KEEP)
         return frame.select(col(_AT), keep, *chosen_columns(self._recipe))
 
 

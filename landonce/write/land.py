@@ -40,10 +40,10 @@ def rerun() -> bool:
     return context is not None and context.attemptNumber() > 0
 
 
-def land(recipe: Landing, task: Task, rows: pa.Table) -> tuple[Settling, str]:
+def land(recipe: Landing, task: Task, rows: pa.Table, *, wary: bool = False) -> tuple[Settling, str]:
     """Sends and probes until the block's fate is known; gives it with what the target said last, where it refused."""
     writer = recipe.sink.writer()
-    settling = settle.begin(task.mode, fill=task.kind is Kind.FILL or writer.resend_harmless)
+    settling = settle.begin(task.mode, fill=task.kind is Kind.FILL or writer.resend_harmless, wary=wary)
     if rows.num_rows == 0:
         return settle.nothing_to_land(settling), ""
     ranges = task.labelled

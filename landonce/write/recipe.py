@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pyspark
 
-from landonce.plan.blocks import Block, Kind
+from landonce.plan.blocks import BY_TOKENS, Block, Kind
 from landonce.plan.ranges import Range, label_of
 from landonce.read import decode
 from landonce.read.schema import Schema
 from landonce.write.settle import Mode
-from landonce.write.sink import Sink
+from landonce.write.sink import Guarantee, Sink
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +71,10 @@ class Recipe(AnyRecipe):
     target: Schema
     """What the table takes."""
     sink: Sink
+
+    def fingerprint(self) -> str:
+        told = super().fingerprint()
+        return told if self.sink.guarantee is not Guarantee.TOKEN_ONLY else f"{BY_TOKENS}{told}"
 
     def _decisive(self) -> tuple[object, ...]:
         return self.sink.identity, self.source.fingerprint(), self.target.fingerprint(), self.select, self.where

@@ -12,7 +12,7 @@
                               part of one table partition           HALTED  PartialPresence (unless resend is harmless
                                                                             or an operator asked to fill)
                               some or none                          send the missing rows under the same token
-             send             acknowledged, FIRST, first send       LANDED (no doubt, no probe)
+             send             acknowledged, FIRST, first send       LANDED (no doubt, no probe), unless `wary`
                               acknowledged otherwise                probe again
                               refused as late                       LATE
                               refused, the request is over          probe (a block may have landed in part), then again
@@ -26,7 +26,7 @@ the second probe tells which.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from landonce.write.receipt import Fate
@@ -89,17 +89,19 @@ class Settling:
     stage: Stage
     sends: int = 0
     missing_only: bool = False
+    wary: bool = False
+    """Another run of the task may have sent this block, and nobody can tell."""
     fill: bool = False
     """What a torn table partition lacks is written: an operator's word, or an engine that makes a resend harmless."""
     fate: Fate | None = None
     problem: Problem | None = None
 
 
-def begin(mode: Mode, *, fill: bool = False) -> Settling:
+def begin(mode: Mode, *, fill: bool = False, wary: bool = False) -> Settling:
     """The first thing to do with a block."""
     if mode is Mode.FIRST:
-        return Settling(mode, Stage.SEND, sends=1, fill=fill)
-    return Settling(mode, Stage.PROBE, fill=fill)
+        return Settling(mode, Stage.SEND, sends=1, fill=fill, wary=wary)
+    return Settling(mode, Stage.PROBE, fill=fill, wary=wary)
 
 
 def nothing_to_land(settling: Settling) -> Settling:
@@ -115,7 +117,7 @@ def after_send(settling: Settling, reply: Reply) -> Settling:
         return _done(settling, Fate.LATE)
     if reply is Reply.REFUSED:
         return _to(settling, Stage.PROBE)
-    if settling.mode is Mode.FIRST and settling.sends == 1:
+    if settling.mode is Mode.FIRST and settling.sends == 1 and not settling.wary:
         return _done(settling, Fate.LANDED)
     return _to(settling, Stage.PROBE_AGAIN)
 
@@ -130,12 +132,12 @@ def after_probe(settling: Settling, presence: Presence) -> Settling:
         return _done(settling, Fate.HALTED, Problem.PARTIAL)
     if settling.stage is Stage.PROBE_AGAIN:
         return _done(settling, Fate.BURNT)
-    return Settling(settling.mode, Stage.SEND, sends=settling.sends + 1, missing_only=True, fill=settling.fill)
+    return replace(settling, stage=Stage.SEND, sends=settling.sends + 1, missing_only=True)
 
 
 def _to(settling: Settling, stage: Stage) -> Settling:
-    return Settling(settling.mode, stage, settling.sends, settling.missing_only, settling.fill)
+    return replace(settling, stage=stage)
 
 
 def _done(settling: Settling, fate: Fate, problem: Problem | None = None) -> Settling:
-    return Settling(settling.mode, settling.stage, settling.sends, settling.missing_only, settling.fill, fate, problem)
+    return replace(settling, fate=fate, problem=problem)

@@ -438,3 +438,19 @@ def test_the_index_that_a_check_names_can_be_made_as_it_stands(where: str, reque
     (statement,) = advice()
     site.ask(statement)
     assert advice() == []
+
+
+@pytest.mark.parametrize("where", ["pg", "keyed_pg", "maria", "keyed_maria"])
+def test_a_column_that_comes_under_a_driver_makes_no_dead_letters(where: str, request: pytest.FixtureRequest) -> None:
+    """It may not be NULL, and the driver does not know it: the records may well hold it, and land once the driver starts anew."""
+    site = request.getfixturevalue(where)
+    state = site.prepared((0, 3))
+    site.ask("ALTER TABLE events ADD COLUMN late int NOT NULL")
+    if where.endswith("maria"):
+        site.ask("ALTER TABLE events ALTER COLUMN late DROP DEFAULT")
+    records = rows(0, 1, 2) if "keyed" not in where else changes((0, "u", 1, "a"), (1, "u", 2, "b"))
+    with pytest.raises((Trouble, TargetRefused)) as told:
+        site.settle(state, records)
+    assert "late" in str(told.value)
+    assert getattr(told.value, "blame", Blame.ELSE) is Blame.ELSE
+    assert site.coordinates() == []

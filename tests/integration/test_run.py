@@ -34,9 +34,10 @@ from deliveries import (
 )
 from pyspark.sql import SparkSession
 
-from landonce.errors import NothingToInfer, TableUnfit
+from landonce.errors import NothingToInfer, PlanChanged, TableUnfit
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.record.ledger import Totals
+from landonce.run.protocol import Effect
 from landonce.run.steps import Step
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
@@ -271,6 +272,28 @@ def test_sigterm_finishes_the_batch_in_hand(site: Site, new_topic: Callable[...,
     position = site.position()
     assert in_table(site) == expected(each for each in sent if each.offset < position[each.topic, each.partition])
     assert landed == sum(in_table(site).values())
+
+
+def test_coordinates_that_come_with_a_plan_pending_write_nothing_twice(
+    site: Site, spark: SparkSession, new_topic: Callable[..., str]
+) -> None:
+    """The rows of a plan that was made without coordinates cannot be found by them."""
+    site.topics = (new_topic(),)
+    site.make("id Int64, name String", "ORDER BY id")
+    send(site.kafka, site.topics[0], numbered(10))
+
+    def die(effect: Effect) -> None:
+        if effect.step is Step.RECORD:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(site.config(clickhouse={"coordinates": False}), spark, Watch(at=die))
+    assert site.ask(f"SELECT count() AS n FROM {site.table}") == [{"n": 10}]
+    with pytest.raises(PlanChanged):
+        run(site.config(), spark)
+    assert run(site.config(clickhouse={"coordinates": False}), spark) == Totals(landed=10)
+    run(site.config(), spark)
+    assert site.ask(f"SELECT count() AS n FROM {site.table}") == [{"n": 10}]
 
 
 def test_a_terminal_gets_one_live_line(site: Site, new_topic: Callable[..., str]) -> None:

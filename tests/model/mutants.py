@@ -150,7 +150,7 @@ MUTANTS = (
         "the token is trusted: an acknowledged resend has landed",
         "a token is burnt, twice",
         SETTLE,
-        "if settling.mode is Mode.FIRST and settling.sends == 1:",
+        "if settling.mode is Mode.FIRST and settling.sends == 1 and not settling.wary:",
         "if settling.sends >= 1:",
     ),
     planted(

@@ -3,6 +3,7 @@
 import inspect
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from pydantic import BaseModel
@@ -12,7 +13,7 @@ from landonce import errors
 from landonce.cli import app
 from landonce.config.load import parse, section
 from landonce.config.model import Pipeline
-from landonce.run import protocol, snapshots, transactions
+from landonce.run import protocol, pushes, snapshots, transactions
 from landonce.run.steps import Step
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +52,16 @@ def test_every_explained_key_exists() -> None:
     assert named == set(keys(Pipeline))
 
 
+def test_every_key_that_an_error_names_exists() -> None:
+    """`key` in {file}, `key: value` in {file}: whoever follows the advice must not hear that there is no such key."""
+    source = "".join(path.read_text() for path in (ROOT / "landonce").rglob("*.py"))
+    named = set(re.findall(r"`([a-z_.]+)(?::[^`]*)?` in \{\{?file", source))
+    real = keys(Pipeline)
+    parts = {".".join(key.split(".")[at:][:length]) for key in real for at in range(4) for length in range(1, 5)}
+    assert len(named) > 5
+    assert named - parts == set()
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/iceberg.md", "docs/sql.md", "docs/wrap.md"])
 def test_every_command_in_a_page_exists(page: str) -> None:
     known = get_command(app).commands  # type: ignore[attr-defined]
@@ -85,10 +96,11 @@ def test_exit_codes_are_those_of_the_page() -> None:
         assert getattr(errors, name).exit_code == errors.Halt.exit_code, name
 
 
-def test_every_step_is_in_the_story() -> None:
-    story = "".join(each.__doc__ or "" for each in (protocol, snapshots, transactions))
-    for step in Step:
-        assert re.search(rf"^    {step.value}\b", story, re.MULTILINE) or step is Step.STOP
+@pytest.mark.parametrize("told", [protocol, snapshots, transactions, pushes], ids=lambda told: told.__name__)
+def test_every_step_is_in_the_story(told: ModuleType) -> None:
+    named = set(re.findall(r"^    ([a-z]+)  ", told.__doc__ or "", re.MULTILINE)) - {"step"}
+    taken = {Step[name].value for name in re.findall(r"\bStep\.([A-Z]+)\b", inspect.getsource(told))}
+    assert named == (taken | {Step.ACQUIRE.value, Step.IDLE.value}) - {Step.STOP.value}
 
 
 @pytest.mark.parametrize("page", [*sorted(p.name for p in (ROOT / "docs").glob("*.md")), "../README.md"])

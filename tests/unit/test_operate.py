@@ -271,6 +271,12 @@ class TestAcceptChange:
         with pytest.raises(NothingToDo, match="this very pipeline file"):
             accept_change(ledger(pending=plan([range_(P0, 10, 14)])), "old", "operator")
 
+    def test_what_was_written_without_coordinates_cannot_be_settled_with_them(self):
+        pending = replace(plan([range_(P0, 10, 14)]), fingerprint="tokens:old")
+        with pytest.raises(PlanPending, match="without coordinates"):
+            accept_change(ledger(pending=pending), "new", "operator")
+        assert accept_change(ledger(pending=pending), "tokens:new", "operator").new.pending.fingerprint == "tokens:new"
+
 
 def test_a_gap_behind_a_lost_ledger_is_accepted_by_binding_the_ledger_where_the_topics_begin() -> None:
     lost = LedgerState("clicks", lineage="first")

@@ -175,6 +175,9 @@ class TestWhatStays:
         told = rebase(ledger(self.PLAN), whole, TargetView(()), "operator", drop_pending=True, blind=True)
         assert [each for each in told.costs if "TWICE" in each and "t[0] [10, 18), t[1] [20, 24)" in each]
         assert not [each for each in told.costs if "recognised" in each]
+        by_tokens = ledger(replace(self.PLAN, fingerprint="tokens:f"))
+        told = rebase(by_tokens, whole, TargetView(()), "operator", drop_pending=True)
+        assert [each for each in told.costs if "TWICE" in each], "whatever the file says by now"
         told = rebase(ledger(self.PLAN), whole, TargetView(()), "operator", drop_pending=True)
         assert [each for each in told.costs if "recognised" in each]
         told = rebase(ledger(self.PLAN), self.LOST, TargetView(()), "operator", drop_pending=True, blind=True)

@@ -23,10 +23,9 @@ from landonce.record.ledger import LedgerState
 from landonce.record.push_ledger import PushLedger
 from landonce.record.pushes import PushRow
 from landonce.run.assemble import Parts
-from landonce.write.clickhouse import ClickHouseSink
 from landonce.write.iceberg.sink import IcebergSink
 from landonce.write.marks import Floors, Stand
-from landonce.write.sink import Target, look_by_name, wait_out
+from landonce.write.sink import Guarantee, Target, look_by_name, wait_out
 from landonce.write.sql import SqlSink
 from landonce.write.sql.table import SqlTable
 from landonce.write.target import TargetView
@@ -56,7 +55,7 @@ def accept_gap(file: File, yes: Yes = False) -> None:
             known, stands = stands_of(parts, ledger)
             decide(parts, file, ledger, operate.accept_gap(known, view, new_owner(), stands), yes=yes)
             return
-        blind = isinstance(parts.sink, ClickHouseSink) and not parts.sink.coordinates
+        blind = parts.sink.guarantee is Guarantee.TOKEN_ONLY
         decision = operate.accept_gap(ledger, view, new_owner(), blind=blind)
         decide(parts, file, ledger, decision, yes=yes, also=landed_of(parts, ledger, decision.lost))
 
@@ -110,7 +109,7 @@ def rebase(
             return
         target = parts.sink.target()
         held = _held(target, ledger, view)
-        blind = isinstance(parts.sink, ClickHouseSink) and not parts.sink.coordinates
+        blind = parts.sink.guarantee is Guarantee.TOKEN_ONLY
         decision = operate.rebase(ledger, view, held, new_owner(), to=start, drop_pending=drop_pending, blind=blind)
 
         def settle() -> None:

@@ -43,7 +43,7 @@ def accept_gap(
         (*_say(gaps), *_say_plan(state.pending, pending), *(_say_table(*each) for each in behind)),
         (
             *_cost(gaps),
-            *(_cost_blind(state.pending, pending) if blind else ()),
+            *(_cost_blind(state.pending, pending) if blind or (state.pending and state.pending.by_tokens) else ()),
             *(_cost_table(*each) for each in behind),
         ),
         gaps,

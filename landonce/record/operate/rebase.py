@@ -250,7 +250,7 @@ def _plan_costs(state: LedgerState, new: LedgerState, anew: frozenset[Partition]
     again = [each for block in other for each in block.ranges if each.partition not in anew]
     if any(each.partition in anew for block in other for each in block.ranges):
         yield "Rows of the plan that landed of what begins anew stay, under the label that they have."
-    if again and blind:
+    if again and (blind or state.pending.by_tokens):
         yield (
             f"The table keeps no coordinates, so nobody can tell what landed of {listed(again)}: it is sent under other tokens, "
             "and whatever landed before is then there TWICE. Count it in the table first."

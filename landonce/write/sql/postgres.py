@@ -66,7 +66,7 @@ _OF_ROWS = ("22", "23502", "23514", "44000", "54000", "54001", "P0001")
 """Values, NULL, CHECK, a view's own check, what is too long for an index or nested too deep, what a trigger raises."""
 _OF_COPY = ("22P03", "22P04", "08P01")
 """Bytes that are not of the column's type: then it is the table that is wrong, and no row."""
-_TABLE, _CONSTRAINT = b"PG_DIAG_TABLE_NAME", b"PG_DIAG_CONSTRAINT_NAME"
+_TABLE, _COLUMN, _CONSTRAINT = b"PG_DIAG_TABLE_NAME", b"PG_DIAG_COLUMN_NAME", b"PG_DIAG_CONSTRAINT_NAME"
 _ENDED = ("08", "57P0", "25P03", "25P04")
 """The session is over, so what was sent last may not have been looked at."""
 
@@ -78,6 +78,7 @@ class PostgresWriter(BlockWriter):
         self._sink, self._place = sink, place
         self._connection: Any = None
         self._cursor: Any = None
+        self._columns: frozenset[str] = frozenset()
         told = conninfo(sink)
         self._watch = Watch(lambda: _answers(told), PATIENCE)
         try:
@@ -100,6 +101,7 @@ class PostgresWriter(BlockWriter):
 
     def write(self, rows: pa.Table) -> None:
         rows = landing(rows, self._sink.jsonb)
+        self._columns = frozenset(rows.column_names)
         if self._sink.key:
             gone = pc.equal(rows.column(OPERATION), DELETE)
             rows = rows.drop_columns([OPERATION])
@@ -159,20 +161,29 @@ class PostgresWriter(BlockWriter):
                 temporary=temporary,
             )
         except adbc_driver_manager.Error as error:
-            raise trouble_of(error) from None
+            raise self._trouble(error) from None
 
     def _do(self, statement: str) -> None:
         try:
             self._cursor.execute(statement)
         except adbc_driver_manager.Error as error:
-            raise trouble_of(error) from None
+            raise self._trouble(error) from None
 
     def _ask(self, statement: str, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
         try:
             self._cursor.execute(statement, parameters or None)
             return list(self._cursor.fetchall())
         except adbc_driver_manager.Error as error:
-            raise trouble_of(error) from None
+            raise self._trouble(error) from None
+
+    def _trouble(self, error: adbc_driver_manager.Error) -> Trouble:
+        """A column that is not written and may not be NULL was added since the start: then it is no row's fault."""
+        trouble = trouble_of(error)
+        details: dict[Any, bytes] = dict(error.details)
+        here = error.sqlstate == "23502" and details.get(_TABLE) == self._sink.name.encode()
+        if here and details.get(_COLUMN, b"").decode() not in self._columns:
+            trouble.blame = Blame.ELSE
+        return trouble
 
 
 def landing(rows: pa.Table, jsonb: tuple[str, ...] = ()) -> pa.Table:
