@@ -8,17 +8,23 @@ stands for two records, and no record has two of them.
 from dataclasses import replace
 from itertools import chain, combinations
 
+import pyarrow as pa
 import pytest
 
 from landonce import errors
 from landonce.plan.blocks import Block, Plan, token
 from landonce.plan.ranges import Partition, Range
+from landonce.read.fanout import cropped
 from landonce.read.source import Extent, SourceView, Start, bind
 from landonce.record.blocks import BlockRow, Claim, Mark, may_change
-from landonce.record.ledger import LedgerState, Position, Totals, recorded
+from landonce.record.ledger import LedgerState, Position, TableMark, Totals, recorded
 from landonce.record.operate import landed_too, rebase
 from landonce.record.pushes import PushRow
 from landonce.record.pushes import may_change as pushes_may_change
+from landonce.write.conform import misfit
+from landonce.write.marks import Mark as CarriedMark
+from landonce.write.marks import TableView, stand
+from landonce.write.recipe import AnyTask
 from landonce.write.target import TargetView
 
 P0, P1 = Partition("t", 0), Partition("t", 1)
@@ -209,3 +215,28 @@ class TestLedgersThatKnowWhatLanded:
         pushes_may_change(old, new, rows)
         with pytest.raises(errors.PlanPending, match="whether it arrived is not known"):
             pushes_may_change(old, replace(new, cluster_id="another"), rows)
+
+
+class TestLabels:
+    LABELS = (("t[1]", "t@x"), ("u", "u@y"))
+
+    def test_a_block_knows_its_ranges_by_their_labels(self):
+        ranges = tuple(Range(each, 0, 5) for each in (P0, P1, Partition("u", 1)))
+        task = AnyTask(index=0, batch=1, plan="", block=Block(ranges, "table"), labels=self.LABELS)
+        assert [str(each) for each in task.labelled] == ["t[0] [0, 5)", "t@x[1] [0, 5)", "u@y[1] [0, 5)"]
+
+    def test_a_row_that_does_not_fit_is_a_record_of_its_topic(self):
+        rows = pa.table({"_topic": ["t", "t@x", "u@y"], "_partition": [0, 1, 1], "_offset": [7, 8, 9]})
+        found = [misfit(dict(self.LABELS), rows, at, "").partition for at in range(3)]
+        assert found == [P0, P1, Partition("u", 1)]
+
+    def test_a_table_leaves_out_what_it_has_of_the_partition_under_its_label(self):
+        rows = pa.table({"_topic": ["t", "t", "t@x"], "_partition": [0, 1, 1], "_offset": [1, 1, 1]})
+        assert cropped(rows, {P1: 5}, dict(self.LABELS)).column("_topic").to_pylist() == ["t", "t"]
+
+    def test_a_mark_of_a_table_counts_for_the_partitions_that_did_not_move(self):
+        old = replace(ledger(None), tables=(("a", TableMark("uuid", 7)),))
+        carried = replace(old, batch=8, positions=((P0, Position(0, 18)), (P1, Position(0, 24))), tables=())
+        new = rebase(old, source({P0: 18, P1: 5}), TargetView(()), "operator").new
+        there = stand(new, TableView("a", "uuid", CarriedMark(carried), 8))
+        assert dict(there.floors) == {P0: 18, P1: 0}
