@@ -147,7 +147,7 @@ def _no_more_than(held: TargetView, now: TargetView) -> None:
         raise PlanPending(
             "rows of the pending plan came to the table while this was decided.",
             safe="Nothing was changed. No more of them can come.",
-            command="landonce state rebase {file} --drop-pending",
+            command="landonce state rebase {file}, as before: it sees them now",
         )
 
 
