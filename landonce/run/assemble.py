@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -11,14 +12,14 @@ from pyspark.sql import SparkSession
 from landonce.commit.publish import Letters
 from landonce.config import model
 from landonce.config.model import ClickHouse, Pipeline
-from landonce.errors import ConfigError, TableUnfit
+from landonce.errors import ConfigError, SourceUnavailable, TableUnfit
 from landonce.read.broker import Broker
 from landonce.read.changes import Changes
 from landonce.read.ddl import parse_schema
 from landonce.read.infer import infer
 from landonce.read.records import consumer_options
 from landonce.read.schema import Field, Schema
-from landonce.read.source import Start
+from landonce.read.source import SourceView, Start
 from landonce.record.in_target import TargetLedger
 from landonce.record.ledger import Ledger
 from landonce.record.open import postgres_ledger, sqlite_ledger
@@ -46,6 +47,8 @@ from landonce.write.wrapped.sink import HANDED_OVER
 if TYPE_CHECKING:  # whoever writes to ClickHouse does not wait for PyIceberg
     from landonce.write.iceberg.ledger import TableLedger
     from landonce.write.iceberg.sink import IcebergSink
+
+_PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0)
 
 
 @dataclass(frozen=True)
@@ -182,7 +185,17 @@ def sampled_schema(parts: Parts) -> Schema:
     """What some of the records look like."""
     if parts.config.transform.select:
         raise ConfigError("transform.select: declare `source.kafka.schema`, and create the table yourself.")
-    return infer(parts.broker.survey(parts.config.source.kafka.topics), parts.consumer)
+    return infer(_surveyed(parts), parts.consumer)
+
+
+def _surveyed(parts: Parts) -> SourceView:
+    """A topic that was made a moment ago has no leader yet."""
+    for pause in _PAUSES:
+        try:
+            return parts.broker.survey(parts.config.source.kafka.topics)
+        except SourceUnavailable:
+            time.sleep(pause)
+    return parts.broker.survey(parts.config.source.kafka.topics)
 
 
 def declared_schema(config: Pipeline) -> Schema | None:

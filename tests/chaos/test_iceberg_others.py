@@ -59,7 +59,7 @@ def alternations(table: iceberg_oracle.Table) -> int:
     return sum(one != next_ for one, next_ in itertools.pairwise(ours))
 
 
-@pytest.mark.parametrize("fan_out", [False, True], ids=["own-ledger", "fan-out"])
+@pytest.mark.parametrize("fan_out", [False, pytest.param(True, marks=pytest.mark.long)], ids=["own-ledger", "fan-out"])
 def test_the_head_moves_between_judgement_and_commit(
     fan_out: bool, tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]
 ) -> None:
@@ -89,7 +89,7 @@ def test_the_head_moves_between_judgement_and_commit(
         assert all(oracle.compare(pipeline.due()[each], pipeline.landed()[each]).exact for each in others)
 
 
-@pytest.mark.parametrize("rest", [pytest.param(False, id="sql"), pytest.param(True, id="rest")])
+@pytest.mark.parametrize("rest", [pytest.param(False, id="sql", marks=pytest.mark.long), pytest.param(True, id="rest")])
 def test_another_branch_moves_between_judgement_and_commit(
     rest: bool,
     tmp_path: Path,

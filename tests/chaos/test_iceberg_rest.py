@@ -82,7 +82,10 @@ def held(pipeline: Lake, proxy: Proxy) -> Commit:
     return commit
 
 
-@pytest.mark.parametrize(("fan_out", "answer"), [(False, 409), (True, 200)], ids=["own-ledger", "fan-out"])
+@pytest.mark.parametrize(
+    ("fan_out", "answer"),
+    [pytest.param(False, 409, id="own-ledger"), pytest.param(True, 200, id="fan-out", marks=pytest.mark.long)],
+)
 def test_a_commit_that_arrives_when_the_successor_has_looked(
     fan_out: bool,
     answer: int,

@@ -32,7 +32,11 @@ class Script:
         return self.left.pop(0) if self.left and in_time else Fate.PASS
 
 
-@pytest.mark.parametrize("trouble", [Fate.LOSE_ANSWER, Fate.CUT_THEN_DELIVER], ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    "trouble",
+    [Fate.LOSE_ANSWER, pytest.param(Fate.CUT_THEN_DELIVER, marks=pytest.mark.long)],
+    ids=lambda each: each.name,
+)
 def test_rows_that_landed_without_an_answer_are_recognised(
     trouble: Fate,
     tmp_path: Path,

@@ -75,6 +75,7 @@ def test_sessions_do_change_hands(behind: Behind) -> None:
         one.execute("RESET lock_timeout")
 
 
+@pytest.mark.long
 def test_drivers_behind_a_pooler_are_killed(pooled: Base) -> None:
     chain = Chain(pooled)
     chain.suffer(KILLS)

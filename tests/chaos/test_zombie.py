@@ -15,7 +15,10 @@ pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(300)]
 
 @pytest.mark.parametrize(
     "places",
-    [("send.before", "prepare.before", "commit.before"), ("write.before", "record.before", "commit.after")],
+    [
+        ("send.before", "prepare.before", "commit.before"),
+        pytest.param(("write.before", "record.before", "commit.after"), marks=pytest.mark.long),
+    ],
     ids="-".join,
 )
 def test_zombies_are_fenced_and_change_nothing(

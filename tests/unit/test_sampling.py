@@ -1,0 +1,40 @@
+"""A schema from a sample waits for a topic that has no leader yet, and not for ever."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from landonce.errors import SourceUnavailable
+from landonce.run import assemble
+
+
+class Reluctant:
+    """Answers after so many questions."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def survey(self, topics: tuple[str, ...]) -> str:
+        if self.left:
+            self.left -= 1
+            raise SourceUnavailable("Broker: Not leader for partition")
+        return f"a view of {', '.join(topics)}"
+
+
+def sampled(monkeypatch: pytest.MonkeyPatch, broker: Reluctant) -> object:
+    monkeypatch.setattr(assemble.time, "sleep", lambda _: None)
+    monkeypatch.setattr(assemble, "infer", lambda view, _: view)
+    kafka = SimpleNamespace(topics=("t",))
+    config = SimpleNamespace(transform=SimpleNamespace(select=()), source=SimpleNamespace(kafka=kafka))
+    return assemble.sampled_schema(SimpleNamespace(config=config, broker=broker, consumer={}))
+
+
+def test_a_topic_without_a_leader_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sampled(monkeypatch, Reluctant(3)) == "a view of t"
+
+
+def test_brokers_that_stay_away_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SourceUnavailable):
+        sampled(monkeypatch, Reluctant(100))
