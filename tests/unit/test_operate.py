@@ -136,6 +136,23 @@ class TestAcceptGap:
         assert [each for each in told.costs if "t[0] [12, 14), t[1] [20, 25) landed" in each and "TWICE" in each]
         assert not [each for each in accept_gap(ledger(pending=pending), source, "operator").costs if "TWICE" in each]
 
+    @pytest.mark.parametrize("start", [13, 14, 20, 25, 30])
+    def test_what_landed_and_is_accounted_for_stays_whole(self, start):
+        """Its receipt names its dead letters, which nobody can read again."""
+        blocks = (
+            Block((range_(P0, 10, 14), range_(P1, 20, 25)), "table", number=0),
+            Block((range_(P0, 14, 20),), "table", number=1),
+            Block((range_(P0, 20, 30),), "table", number=2),
+        )
+        old = ledger(pending=plan(blocks=blocks))
+        decision = accept_gap(old, view({P0: (start, 40), P1: (5, 40)}), "operator", landed=frozenset({0, 2}))
+        left = {block.number: block for block in decision.new.pending.blocks}
+        assert left[0] == blocks[0]
+        assert left[2] == blocks[2]
+        assert left.get(1) == {13: blocks[1], 14: blocks[1]}.get(start)
+        assert committed(decision) == {P0: start, P1: 20}
+        is_one_change(old, decision)
+
     @pytest.mark.parametrize("start", range(31))
     def test_nothing_is_skipped_beyond_what_is_said(self, start):
         """Every offset is given up, or still planned, or still ahead: for every place where the topic may begin."""

@@ -11,6 +11,7 @@ import typer
 
 from landonce.cli.output import out
 from landonce.cli.state.lake import committing
+from landonce.commit.publish import Letters
 from landonce.errors import NothingToDo
 from landonce.record.ledger import Ledger, LedgerState
 from landonce.record.operate import Decision
@@ -35,6 +36,7 @@ def decide(
     change: Callable[[], None] | None = None,
 ) -> None:
     """Explains, asks, swaps. A driver that changed the ledger in the meantime makes this `Fenced`, and nothing is done.
+    Dead letters that are staged of a plan that is given up count from then on: nobody writes it again.
 
     `change`: what to do instead of swapping the state alone.
     """
@@ -51,8 +53,18 @@ def decide(
         change()
     else:
         _change(parts, ledger, decision)
+    if _given_up(ledger, decision.new):
+        Letters(parts.config.dead_letters.path, parts.config.pipeline).publish_given_up(ledger)
     out.print(f"[green]done[/], and recorded in the journal: epoch {decision.new.epoch}. Next:", end=" ")
     out.print(f"landonce run {file}", markup=False)
+
+
+def _given_up(old: LedgerState, new: LedgerState) -> bool:
+    """The pending plan is over, and none of its records is ever read again."""
+    if old.pending is None or new.pending is not None:
+        return False
+    same = {each: at for each, at in new.committed().items() if old.labelled(each) == new.labelled(each)}
+    return all(same.get(each, end) >= end for each, end in old.pending.ends().items())
 
 
 def _change(parts: Parts, ledger: LedgerState, decision: Decision) -> None:

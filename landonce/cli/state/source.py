@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from enum import Enum
 from typing import Annotated
@@ -17,11 +17,10 @@ from landonce.plan.blocks import Plan
 from landonce.plan.ranges import Range
 from landonce.read.source import SourceView, Start
 from landonce.record import operate
-from landonce.record.blocks import BlockRow, Mark
+from landonce.record.blocks import Mark, Row, accounted
 from landonce.record.in_target import TargetLedger
 from landonce.record.ledger import LedgerState
 from landonce.record.push_ledger import PushLedger
-from landonce.record.pushes import PushRow
 from landonce.run.assemble import Parts
 from landonce.write.iceberg.sink import IcebergSink
 from landonce.write.marks import Floors, Stand
@@ -43,7 +42,7 @@ def accept_gap(file: File, yes: Yes = False) -> None:
     """Go on behind records that Kafka deleted before they were read.
 
     Moves the position of each overrun partition to where its topic begins now. Of a pending plan, the ranges that are
-    gone are given up and the rest is kept. An Iceberg table that was rolled back further than Kafka reaches is filled up
+    gone are given up and the rest is kept, with all dead letters. An Iceberg table that was rolled back further than Kafka reaches is filled up
     from where the topic begins now. What is given up is recorded for ever.
 
     Example: `landonce state accept-gap clicks.yaml`
@@ -56,8 +55,18 @@ def accept_gap(file: File, yes: Yes = False) -> None:
             decide(parts, file, ledger, operate.accept_gap(known, view, new_owner(), stands), yes=yes)
             return
         blind = parts.sink.guarantee is Guarantee.TOKEN_ONLY
-        decision = operate.accept_gap(ledger, view, new_owner(), blind=blind)
+        landed = accounted(_rows(parts, ledger))
+        decision = operate.accept_gap(ledger, view, new_owner(), landed=landed, blind=blind)
         decide(parts, file, ledger, decision, yes=yes, also=landed_of(parts, ledger, decision.lost))
+
+
+def _rows(parts: Parts, ledger: LedgerState) -> Sequence[Row]:
+    """What is known of the pending plan's blocks, where each has a row of its own."""
+    if ledger.pending is None:
+        return ()
+    if isinstance(parts.ledger, PushLedger):
+        return parts.ledger.standing(ledger.pending.batch).rows
+    return parts.ledger.blocks(ledger.pending.batch) if isinstance(parts.ledger, TargetLedger) else ()
 
 
 def rebase(
@@ -94,16 +103,12 @@ def rebase(
         if isinstance(parts.sink, SqlSink):
             with closing(SqlTable(parts.sink)) as table:
                 seen = _held(table, ledger, view)
-            if isinstance(parts.ledger, TargetLedger) and ledger.pending is not None:
-                seen = operate.landed_too(seen, ledger.pending, _after(parts.ledger.blocks(ledger.pending.batch)))
+            seen = operate.landed_too(seen, ledger.pending, _after(_rows(parts, ledger)))
             decision = operate.rebase(ledger, view, seen, new_owner(), to=start, drop_pending=drop_pending)
             decide(parts, file, ledger, decision, yes=yes)
             return
         if isinstance(parts.sink, WrappedSink):
-            seen = TargetView(())
-            if isinstance(parts.ledger, PushLedger) and ledger.pending is not None:
-                rows = parts.ledger.standing(ledger.pending.batch).rows
-                seen = operate.landed_too(seen, ledger.pending, _after(rows))
+            seen = operate.landed_too(TargetView(()), ledger.pending, _after(_rows(parts, ledger)))
             decision = operate.rebase(ledger, view, seen, new_owner(), to=start, drop_pending=drop_pending)
             decide(parts, file, ledger, decision, yes=yes)
             return
@@ -137,7 +142,7 @@ def _ahead(ledger: LedgerState, stands: Iterable[Stand]) -> Floors:
     )
 
 
-def _after(rows: Iterable[BlockRow | PushRow]) -> frozenset[int]:
+def _after(rows: Iterable[Row]) -> frozenset[int]:
     return frozenset(row.number for row in rows if row.mark is Mark.AFTER)
 
 

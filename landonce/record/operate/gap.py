@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from landonce.errors import ClusterChanged, NothingToDo, TopicRecreated
@@ -18,10 +18,17 @@ Starts = Mapping[Partition, int]
 
 
 def accept_gap(
-    state: LedgerState, view: SourceView, owner: str, stands: Iterable[Stand] = (), *, blind: bool = False
+    state: LedgerState,
+    view: SourceView,
+    owner: str,
+    stands: Iterable[Stand] = (),
+    landed: Collection[int] = frozenset(),
+    *,
+    blind: bool = False,
 ) -> Decision:
     """Positions move to the start of the topic where it is behind them; a pending plan keeps what is left of it.
 
+    Blocks whose account is known (`landed`, by their numbers) are never read again, so they stay whole.
     A table of a fan-out that is behind (`stands`) is filled up again from where the topics begin. A ledger that was never
     bound, because nobody knows what a lost one had delivered, is bound at the topics' starts. `blind`: the target keeps no
     coordinates, so nobody can tell what it holds of a block that is cut.
@@ -32,7 +39,7 @@ def accept_gap(
     starts = {partition: extent.start for partition, extent in view.extents}
     gaps = _gaps(state.committed().items(), starts)
     behind = [(each, _gaps(each.floors, starts)) for each in stands if each.behind and _gaps(each.floors, starts)]
-    pending = _cropped(state.pending, starts) if state.pending else None
+    pending = _cropped(state.pending, starts, landed) if state.pending else None
     if not gaps and not behind and pending == state.pending:
         raise NothingToDo("there is no gap: every position is still inside its topic.", safe="Nothing was changed.")
     new = replace(taken(state, owner), positions=_moved(state, starts), pending=pending)
@@ -86,7 +93,7 @@ def _restated(new: LedgerState, each: Stand, starts: Starts) -> Mark:
     return Mark(own, tuple(sorted(whole.items())), behind, tops=raised(each.view.mark, own))
 
 
-def _cropped(plan: Plan, starts: Starts) -> Plan | None:
+def _cropped(plan: Plan, starts: Starts, landed: Collection[int]) -> Plan | None:
     """What is left of the plan's ranges, in the same order; None if nothing is.
 
     The deadline stays: the next driver waits it out before it writes a cropped block under its other token.
@@ -98,7 +105,9 @@ def _cropped(plan: Plan, starts: Starts) -> Plan | None:
             for each in block.ranges
             if each.end > starts.get(each.partition, 0)
         )
-        if ranges:
+        if block.number in landed:
+            blocks.append(block)
+        elif ranges:
             blocks.append(block if ranges == block.ranges else replace(block, ranges=ranges))
     return replace(plan, blocks=tuple(blocks)) if blocks else None
 
