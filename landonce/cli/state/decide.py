@@ -53,18 +53,10 @@ def decide(
         change()
     else:
         _change(parts, ledger, decision)
-    if _given_up(ledger, decision.new):
+    if ledger.pending is not None and decision.new.pending is None:
         Letters(parts.config.dead_letters.path, parts.config.pipeline).publish_given_up(ledger)
     out.print(f"[green]done[/], and recorded in the journal: epoch {decision.new.epoch}. Next:", end=" ")
     out.print(f"landonce run {file}", markup=False)
-
-
-def _given_up(old: LedgerState, new: LedgerState) -> bool:
-    """The pending plan is over, and none of its records is ever read again."""
-    if old.pending is None or new.pending is not None:
-        return False
-    same = {each: at for each, at in new.committed().items() if old.labelled(each) == new.labelled(each)}
-    return all(same.get(each, end) >= end for each, end in old.pending.ends().items())
 
 
 def _change(parts: Parts, ledger: LedgerState, decision: Decision) -> None:
