@@ -8,7 +8,7 @@ from confluent_kafka import Message
 
 from landonce import errors
 from landonce.commit.dead_letters import DeadLetter, stage, stage_refused
-from landonce.plan.ranges import Partition
+from landonce.plan.ranges import Partition, label_of
 from landonce.read.harvest import Rejected, find
 from landonce.write.recipe import AnyRecipe, AnyTask
 
@@ -50,10 +50,9 @@ def _letters(
                 safe="Nothing was skipped.",
                 command="landonce state accept-gap {file}",
             )
-        topic = each.partition.topic
         letters.append(
             DeadLetter(
-                topic=labels.get(topic, topic),
+                topic=label_of(labels, each.partition),
                 partition=each.partition.number,
                 offset=each.offset,
                 timestamp=message.timestamp()[1],

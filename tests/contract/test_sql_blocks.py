@@ -231,6 +231,19 @@ def test_a_plan_is_not_forgotten_with_blocks_that_are_there(site: Site) -> None:
     assert len(site.blocks()) == 2
 
 
+def test_nor_is_such_a_block_cut_out_of_it(site: Site) -> None:
+    state = site.prepared((0, 3), (3, 6))
+    assert state.pending is not None
+    site.settle(state, rows(0, 1, 2))
+    first, second = (
+        replace(taken(state, "operator"), pending=replace(state.pending, blocks=(block,)))
+        for block in state.pending.blocks
+    )
+    with pytest.raises(PlanPending, match="would be delivered again"):
+        site.ledger().change(state, second)
+    assert site.ledger().change(state, first) == first
+
+
 def _gap_up_to(start: int) -> SourceView:
     return SourceView("c", (), ((TOPIC, Extent(start, 9)),))
 
