@@ -43,7 +43,7 @@
         ├── NothingToInfer        no schema was declared and there is no record to take one from
         ├── PlanPending           a plan is pending, and what was asked for would forget it
         ├── LettersUnreadable     a dead-letter file is damaged
-        ├── DeadLettersMissing    a worker's dead letters did not reach the driver's folder
+        ├── DeadLettersMissing    a worker's dead letters are not in the driver's folder
         ├── DeadLettersUnwritable a worker cannot write dead letters
         ├── BlockTooLarge         a block holds more bytes than a worker should ever hold
         ├── SourceRefused         Kafka refused for a reason that waiting does not mend
@@ -270,7 +270,7 @@ class LettersUnreadable(Halt):
 
 
 class DeadLettersMissing(Halt):
-    """A worker's dead letters did not reach the driver's folder."""
+    """A worker's dead letters are not in the driver's folder."""
 
 
 class DeadLettersUnwritable(Halt):

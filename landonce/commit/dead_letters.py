@@ -3,7 +3,8 @@
 A worker stages a block's file (written whole, then renamed to `….jsonl.staged`), and the driver's commit publishes it
 under its final name. The name comes from the plan and the block, so a replay overwrites and never repeats; a plan that
 reads again what an earlier, lost ledger had delivered leaves out what is there already. Only files without `.staged` count.
-A file may be the only copy left of its records, so nothing is taken away but by a replay that read the block again whole.
+A file may be the only copy left of its records, so nothing is taken away but by a replay that read it again: letters of
+offsets that were cut off the block in between, for Kafka had deleted them, are carried over.
 What the target itself refused has a file of its own, whose name also tells which records these are: it counts only if the
 attempt landed that left them out.
 An unknown outcome never comes here.
@@ -16,18 +17,20 @@ import hashlib
 import json
 import os
 import re
+import uuid
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from landonce.errors import DeadLettersMissing, DeadLettersUnwritable, LettersUnreadable
-from landonce.plan.ranges import Partition
+from landonce.plan.ranges import Partition, Range
 
 _STAGED = ".staged"
-_NUMBERED = r"\.batch-\d{9}-\w+-\d{4}(?:r[0-9a-f]{8})?\.jsonl"
-_REFUSED = re.compile(r"-\d{4}r[0-9a-f]{8}\.jsonl")
+_NUMBERED = r"\.batch-(\d{9,})-\w+-(\d{4,})(?:r[0-9a-f]{8})?\.jsonl"
+_REFUSED = re.compile(r"-\d{4,}r[0-9a-f]{8}\.jsonl")
 
 
 @dataclass(frozen=True)
@@ -52,34 +55,38 @@ def stem(pipeline: str, batch: int, lineage: str) -> str:
 def files(folder: Path, pipeline: str) -> tuple[Path, ...]:
     """The files of one pipeline that count, oldest batch first. Others in the folder are not landonce's business."""
     name = re.compile(re.escape(pipeline) + _NUMBERED)
-    return tuple(sorted(path for path in folder.glob("*.jsonl") if name.fullmatch(path.name)))
+    found = ((name.fullmatch(path.name), path) for path in folder.glob("*.jsonl"))
+    numbered = ((int(told[1]), plan_of(path.name), int(told[2]), path) for told, path in found if told)
+    return tuple(path for *_, path in sorted(numbered))
 
 
-def stage(folder: Path, plan: str, block: int, letters: Iterable[DeadLetter]) -> str:
-    """Writes a block's letters and gives back the name that `publish` needs; empty if there are none, and were none."""
-    ordered = _ordered(letters)
+def stage(folder: Path, plan: str, block: int, letters: Iterable[DeadLetter], ranges: Iterable[Range]) -> str:
+    """Writes a block's letters and gives back the name that `publish` needs; empty if there are none.
+
+    `ranges`: what was read, by what `_topic` would hold. Letters of an earlier attempt that lie elsewhere stay.
+    """
     name = _name(plan, block)
-    if not ordered and _kept(folder, name) is None:
-        return ""
-    return _staged(folder, name, ordered)
+    before = _told(folder, name)
+    read = {each.partition: each for each in ranges}
+    carried = [told for told in before or () if not _within(told, read)]
+    told = sorted([*carried, *map(_to_dict, letters)], key=_place)
+    if told or before is not None:
+        _staged(folder, name, told)
+    return name if told else ""
 
 
 def stage_refused(folder: Path, plan: str, block: int, letters: Iterable[DeadLetter]) -> str:
     """As `stage`, of records that the target refused in one attempt."""
-    ordered = _ordered(letters)
-    places = json.dumps([(each.topic, each.partition, each.offset) for each in ordered])
+    ordered = sorted(map(_to_dict, letters), key=_place)
+    places = json.dumps([_place(each) for each in ordered])
     digest = hashlib.sha256(places.encode()).hexdigest()[:8]
     return _staged(folder, _name(plan, block).replace(".jsonl", f"r{digest}.jsonl"), ordered) if ordered else ""
 
 
-def _ordered(letters: Iterable[DeadLetter]) -> list[DeadLetter]:
-    return sorted(letters, key=lambda each: (each.topic, each.partition, each.offset))
-
-
-def _staged(folder: Path, name: str, ordered: Iterable[DeadLetter]) -> str:
+def _staged(folder: Path, name: str, letters: Iterable[dict[str, Any]]) -> str:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _write(folder, name + _STAGED, (json.dumps(_to_dict(letter), ensure_ascii=False) + "\n" for letter in ordered))
+        _write(folder, name + _STAGED, letters)
     except OSError as error:
         raise DeadLettersUnwritable(
             f"there are records that cannot land, and their dead letters cannot be written to {folder}: {error.strerror}.",
@@ -93,8 +100,8 @@ def kept(folder: Path, plan: str, block: int) -> tuple[str, int]:
     """What an earlier attempt left for this block: the name for `publish`, and how many letters. For blocks whose records
     are gone and cannot be staged again."""
     name = _name(plan, block)
-    path = _kept(folder, name)
-    return (name, sum(1 for _ in _letters(path))) if path is not None else ("", 0)
+    told = _told(folder, name)
+    return (name, len(told)) if told is not None else ("", 0)
 
 
 def publish(folder: Path, plan: str, names: Iterable[str], *, read_again: bool = False) -> None:
@@ -107,16 +114,32 @@ def publish(folder: Path, plan: str, names: Iterable[str], *, read_again: bool =
     if read_again:
         _leave_out_known(folder, plan, wanted)
     for staged in folder.glob(f"{plan}-*{_STAGED}"):
-        final = folder / staged.name.removesuffix(_STAGED)
-        if _REFUSED.search(final.name) and final.name not in wanted:
-            staged.unlink()
-        elif staged.stat().st_size:
-            staged.replace(final)
-        else:
-            final.unlink(missing_ok=True)
-            staged.unlink()
+        final = _final(staged)
+        try:
+            if _REFUSED.search(final.name) and final.name not in wanted:
+                staged.unlink()
+            elif staged.stat().st_size:
+                staged.replace(final)
+            else:
+                final.unlink(missing_ok=True)
+                staged.unlink()
+        except FileNotFoundError:  # a driver that is superseded, and does not know it yet, was faster
+            require(folder, wanted & {final.name})
     if wanted:
         _sync(folder)
+
+
+def publish_given_up(folder: Path, plan: str) -> None:
+    """Of a plan that is over though nobody knows whether all of it landed, for its records are gone: what is staged may be
+    their only copy, so it counts. No letter counts twice."""
+    for staged in sorted(folder.glob(f"{plan}-*{_STAGED}")):
+        final = _final(staged)
+        known = _places(path for path in files(folder, _pipeline_of(plan)) if path != final)
+        with suppress(FileNotFoundError):
+            if new := [told for told in _letters(staged) if _place(told) not in known]:
+                _write(folder, final.name, new)
+                _sync(folder)
+            staged.unlink()
 
 
 def require(folder: Path, names: Iterable[str]) -> None:
@@ -124,9 +147,11 @@ def require(folder: Path, names: Iterable[str]) -> None:
     for name in names:
         if _kept(folder, name) is None:
             raise DeadLettersMissing(
-                f"the worker's file {name} is not in {folder} on the driver.",
-                safe="The position did not move.",
-                command="make `dead_letters.path` in {file} one folder that all machines share, then start again",
+                f"{name}, which a worker wrote, is not in {folder} on the driver.",
+                safe="The position did not move. The file holds dead letters of a batch that is not recorded yet.",
+                command="if it was written to another machine: make `dead_letters.path` in {file} one folder that all machines share, "
+                f"move the file there, then start again. If it was here and somebody moved it: put it back, or, if its records were dealt with, "
+                f"`touch {folder / name}`, then start again",
             )
 
 
@@ -152,9 +177,38 @@ def _name(plan: str, block: int) -> str:
     return f"{plan}-{block:04d}.jsonl"
 
 
+def _final(staged: Path) -> Path:
+    return staged.with_name(staged.name.removesuffix(_STAGED))
+
+
+def _pipeline_of(plan: str) -> str:
+    return plan.rpartition(".batch-")[0]
+
+
 def _kept(folder: Path, name: str) -> Path | None:
     """The staged file if there is one, for it is the newer; else the published one."""
     return next((path for path in (folder / (name + _STAGED), folder / name) if path.exists()), None)
+
+
+def _told(folder: Path, name: str) -> list[dict[str, Any]] | None:
+    """What is in the file that `_kept` finds. It may be published while it is looked for."""
+    for path in (folder / (name + _STAGED), folder / name):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            return list(_letters(path))
+    return None
+
+
+def _place(told: dict[str, Any]) -> tuple[str, int, int]:
+    return told["topic"], told["partition"], told["offset"]
+
+
+def _places(paths: Iterable[Path]) -> set[tuple[str, int, int]]:
+    return {_place(told) for path in paths for told in _letters(path)}
+
+
+def _within(told: dict[str, Any], ranges: Mapping[Partition, Range]) -> bool:
+    found = ranges.get(Partition(told["topic"], told["partition"]))
+    return found is not None and found.holds(told["offset"])
 
 
 def ends(folder: Path, pipeline: str) -> dict[Partition, int]:
@@ -168,27 +222,25 @@ def ends(folder: Path, pipeline: str) -> dict[Partition, int]:
 
 def _leave_out_known(folder: Path, plan: str, names: Iterable[str]) -> None:
     """Rewrites the staged files without the letters that another plan's files hold."""
-    known = {
-        (told["topic"], told["partition"], told["offset"])
-        for path in files(folder, plan.rpartition(".batch-")[0])
-        if not path.name.startswith(plan)
-        for told in _letters(path)
-    }
+    known = _places(path for path in files(folder, _pipeline_of(plan)) if not path.name.startswith(plan))
     for name in names:
         staged = folder / (name + _STAGED)
         if known and staged.exists():
-            new = [told for told in _letters(staged) if (told["topic"], told["partition"], told["offset"]) not in known]
-            _write(folder, staged.name, (json.dumps(told, ensure_ascii=False) + "\n" for told in new))
+            with suppress(FileNotFoundError):
+                _write(folder, staged.name, [told for told in _letters(staged) if _place(told) not in known])
 
 
-def _write(folder: Path, name: str, lines: Iterable[str]) -> None:
-    """Whole or not at all."""
-    temporary = folder / f".{name}.{os.getpid()}"
-    with temporary.open("w", encoding="utf-8") as file:
-        file.writelines(lines)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(folder / name)
+def _write(folder: Path, name: str, letters: Iterable[dict[str, Any]]) -> None:
+    """Whole or not at all. Machines that share the folder may count the same processes, so their ids tell nobody apart."""
+    temporary = folder / f".{name}.{uuid.uuid4().hex}"
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(told, ensure_ascii=False) + "\n" for told in letters)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(folder / name)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def committed(folder: Path, pipeline: str) -> Iterator[dict[str, Any]]:

@@ -43,6 +43,15 @@ class Letters:
             dead_letters.publish(self.folder, plan, mine, read_again=True)
         dead_letters.clear_staged(self.folder, self.pipeline)
 
+    def acquired(self, state: LedgerState) -> None:
+        """A driver begins. Of a last plan that is over nothing is staged any more, unless an operator gave it up."""
+        if state.pending is None:
+            self.publish_given_up(state)
+
+    def publish_given_up(self, held: LedgerState) -> None:
+        """What is staged of the last plan, whose records are gone."""
+        dead_letters.publish_given_up(self.folder, dead_letters.stem(self.pipeline, held.batch, held.lineage))
+
     def forget(self) -> None:
         """What was read so far may be read again: look the files up anew."""
         self._ends = None

@@ -6,6 +6,7 @@ good for sizing only. Records are counted, never computed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -42,3 +43,13 @@ class Range:
 
     def holds(self, offset: int) -> bool:
         return self.first <= offset < self.end
+
+
+def label_of(labels: Mapping[str, str], partition: Partition) -> str:
+    """What the target's `_topic` holds for a partition: its own label (under `topic[number]`), or its topic's, or the name."""
+    return labels.get(str(partition), labels.get(partition.topic, partition.topic))
+
+
+def topics_of(labels: Mapping[str, str]) -> dict[str, str]:
+    """The way back: which topic a label stands for. No topic has a bracket in its name."""
+    return {label: of.partition("[")[0] for of, label in labels.items()}

@@ -20,7 +20,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
-from landonce.plan.ranges import Range
+from landonce.plan.ranges import Partition, Range, label_of
 from landonce.query import refusals
 from landonce.query.examine import coordinates_of
 from landonce.query.placing import STRAY, block_of, place
@@ -108,8 +108,8 @@ def ordered(rows: pa.Table, labels: dict[str, str]) -> pa.Table:
             f"it makes several rows of one record: {where} comes more than once",
             safe="Nothing of that block was written, and the position did not move.",
         )
-    topics = rows.column("_topic").to_pylist()[:1]
-    label = labels.get(topics[0], topics[0]) if topics else ""
+    first = rows.slice(0, 1).select(["_topic", "_partition"]).to_pylist()
+    label = label_of(labels, Partition(first[0]["_topic"], first[0]["_partition"])) if first else ""
     return rows.set_column(0, "_topic", pa.array([label] * rows.num_rows, pa.string()))
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Message
 
-from landonce.plan.ranges import Partition, Range
+from landonce.plan.ranges import Partition, Range, label_of
 from landonce.read.harvest import Rejected, in_order, note_latest, too_large, with_coordinates
 from landonce.read.records import Records, read
 from landonce.read.route import Routing, route_values, routes
@@ -116,7 +116,7 @@ class Sorting:
             decoded[table] = (rows, places)
         self._reject(records, bad, sheaf)
         sheaf.filtered += _left_out(decoded.values(), bad)
-        label = labels.get(records.partition.topic, records.partition.topic)
+        label = label_of(labels, records.partition)
         for table, (rows, places) in decoded.items():
             self._keep(table, rows, places, bad, records, label, sheaf)
 
@@ -190,7 +190,7 @@ def cropped(rows: pa.Table, floors: Mapping[Partition, int], labels: Mapping[str
     keep = np.ones(rows.num_rows, np.bool_)
     topics = rows.column("_topic").cast(pa.string())
     for partition, floor in floors.items():
-        label = labels.get(partition.topic, partition.topic)
+        label = label_of(labels, partition)
         here = pc.and_(pc.equal(topics, label), pc.equal(rows.column("_partition"), partition.number))
         below = pc.less(rows.column("_offset"), floor) if floor != NOWHERE else pa.scalar(True)
         keep &= ~np.asarray(pc.and_(here, below).to_numpy(), np.bool_)

@@ -5,6 +5,7 @@ Memory is bounded by the block. Every record that was read is either a row or a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 from confluent_kafka import Message
 
 from landonce.errors import BlockTooLarge
-from landonce.plan.ranges import Partition, Range
+from landonce.plan.ranges import Partition, Range, label_of
 from landonce.read.decode import JsonDecoder
 from landonce.read.records import Records, read
 from landonce.read.schema import Schema
@@ -91,13 +92,18 @@ def _decoder(schema: Schema, max_record_bytes: int) -> JsonDecoder:
 
 
 def too_large(ranges: tuple[Range, ...], read_so_far: int, bytes_read: int, most_bytes: int) -> BlockTooLarge:
-    """What a worker says before a block fills its memory."""
-    fitting = max(1, int(most_bytes / _SPARE / (bytes_read / max(read_so_far, 1))))
+    """What a worker says before a block fills its memory. The rest is taken to be twice as large as what was read."""
+    each = bytes_read / max(read_so_far, 1)
+    fitting = max(1, int(most_bytes / _SPARE / each))
+    rest = max(0, sum(piece.span for piece in ranges) - read_so_far)
+    enough = math.ceil((bytes_read + 2 * each * rest) / _SPARE / 2**20)
     return BlockTooLarge(
         f"the block that begins with {ranges[0]} holds more than {most_bytes // 10**6} MB: its records are much larger "
         "than those before.",
         safe="Nothing of it was sent.",
-        command=f"set `batch.block_rows: {fitting}` in {{file}}, then `landonce state rebase {{file}} --drop-pending`",
+        command=f"set `batch.block_bytes: {enough}MiB` (a worker takes up to {_SPARE} times that) and `batch.block_rows: {fitting}` in {{file}}, "
+        "then `landonce run {file}`: the block is written as it is, and later ones are smaller. Where a worker has not so much memory: "
+        "`block_rows` alone, then `landonce state rebase {file} --drop-pending`, unless a block of the plan is in the target",
     )
 
 
@@ -111,8 +117,7 @@ def _decode(decoder: JsonDecoder, records: Records, labels: Mapping[str, str], r
         result.rejected.append(Rejected(records.partition, offset, reject.reason))
         result.messages[records.partition, offset] = records.messages[reject.index]
     kept = offsets.take(decoded.kept) if decoded.rejects else offsets
-    topic = records.partition.topic
-    return with_coordinates(decoded.table, records.partition, kept, labels.get(topic, topic))
+    return with_coordinates(decoded.table, records.partition, kept, label_of(labels, records.partition))
 
 
 def with_coordinates(rows: pa.Table, partition: Partition, offsets: pa.Int64Array, label: str) -> pa.Table:

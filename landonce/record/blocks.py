@@ -10,10 +10,13 @@ A row is found by the block's number, which stays when an operator drops other b
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
 from landonce import errors
+from landonce.plan.blocks import Plan
 from landonce.record.ledger import LedgerState
 
 
@@ -48,6 +51,19 @@ class BlockRow:
     receipt: str | None = None
 
 
+class Row(Protocol):
+    """What the ledger says of one block, whatever kind of sink it is for."""
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def mark(self) -> Mark: ...
+
+    @property
+    def receipt(self) -> str | None: ...
+
+
 def flippable(claim: Claim) -> dict[str, object]:
     """The columns of a block's row, and what they must hold, for its transaction to go on."""
     return {"epoch": claim.epoch, "owner": claim.owner, "state": Mark.BEFORE.value}
@@ -77,26 +93,65 @@ def block_change(old: LedgerState, new: LedgerState) -> BlockChange:
     )
 
 
+def _is_cut(old: LedgerState, new: LedgerState) -> bool:
+    """An operator keeps a part of the plan."""
+    return old.pending != new.pending and old.epoch != new.epoch
+
+
+def accounted(rows: Iterable[Row]) -> frozenset[int]:
+    """Blocks that landed and whose receipt is known: whatever becomes of their records, they are not read again."""
+    return frozenset(row.number for row in rows if row.mark is Mark.AFTER and row.receipt is not None)
+
+
 def may_change(old: LedgerState, new: LedgerState, rows: tuple[BlockRow, ...]) -> None:
-    """Raises where the plan would be forgotten with blocks that are in the table, or recorded without some that are not."""
-    if old.pending is None or block_change(old, new).removed is None:
+    """Raises where the plan would be forgotten, or cut, with blocks that are in the table, or recorded without some that are not;
+    and where an operator would give up the receipt of a block, which names its dead letters.
+
+    Only ranges of partitions that begin anew may go with the plan: these have another label from then on.
+    """
+    if old.pending is None:
         return
+    if block_change(old, new).removed is not None or _is_cut(old, new):
+        _may_go(old, old.pending, new, rows)
+    if new.epoch != old.epoch:
+        _keeps_receipts(old, old.pending, new, accounted(rows))
+
+
+def _may_go(old: LedgerState, plan: Plan, new: LedgerState, rows: tuple[BlockRow, ...]) -> None:
     landed = {row.number for row in rows if row.mark is Mark.AFTER}
+    removed = block_change(old, new).removed is not None
+    left = {block.number: block for block in new.pending.blocks} if new.pending is not None and not removed else {}
     committed = new.committed()
-    for block in old.pending.blocks:
-        kept = [each for each in block.ranges if old.label(each.partition.topic) == new.label(each.partition.topic)]
+    for block in plan.blocks:
+        stays = {each.partition: each.end for each in left[block.number].ranges} if block.number in left else {}
+        kept = [each for each in block.ranges if old.labelled(each.partition) == new.labelled(each.partition)]
+        kept = [each for each in kept if stays.get(each.partition) != each.end]
         past = [committed.get(each.partition, each.end) >= each.end for each in kept]
         if block.number in landed and not all(past):
             raise errors.PlanPending(
-                f"block {block} of batch {old.pending.batch} is in the table, and its plan would be forgotten: its records "
-                "would be delivered again.",
+                f"block {block} of batch {plan.batch} is in the table, and would be forgotten: its records would be "
+                "delivered again.",
                 safe="Nothing was changed.",
-                command="landonce run {file} --once   (settles the plan first)",
+                command="landonce run {file} --once   (settles the plan first), or, where a topic changed, the same command again",
             )
         if block.number not in landed and new.epoch == old.epoch and any(past):
             raise errors.Unbalanced(
-                f"block {block} of batch {old.pending.batch} is not in the table, and its batch was to be recorded.",
+                f"block {block} of batch {plan.batch} is not in the table, and its batch was to be recorded.",
                 safe="The position did not move. The database was restored to an earlier state while the pipeline ran; if it was "
                 "not, this is a defect in landonce: please report it.",
                 command="landonce run {file}",
+            )
+
+
+def _keeps_receipts(old: LedgerState, plan: Plan, new: LedgerState, landed: Collection[int]) -> None:
+    """Nobody reads a block again that landed, so what is known of it stays as long as any of its partitions goes on. What begins
+    anew is cut out of it."""
+    left = {block.number: block.ranges for block in new.pending.blocks} if new.pending is not None else {}
+    for block in plan.blocks:
+        goes_on = tuple(each for each in block.ranges if old.labelled(each.partition) == new.labelled(each.partition))
+        if block.number in landed and goes_on and left.get(block.number) not in (block.ranges, goes_on):
+            raise errors.PlanPending(
+                f"block {block} of batch {plan.batch} has landed, and its receipt, which names its dead letters, would be given up.",
+                safe="Nothing was changed.",
+                command="landonce run {file} --once   (settles the plan first); where it cannot, say the same again",
             )

@@ -61,10 +61,11 @@ class TargetLedger(SqlLedger):
             self.database.end_writers(connection, self.pipeline)
             claim = {"epoch": told.claim.epoch, "owner": told.claim.owner}
             connection.execute(update(block_table).where(self._mine()).values(claim))
+        if told.removed is not None and old.epoch != new.epoch:
+            self.database.end_writers(connection, self.pipeline)
+        if old.pending is not None and old.pending != new.pending:
+            may_change(old, new, self._blocks(connection, old.pending.batch, waiting=True))
         if told.removed is not None:
-            if old.epoch != new.epoch:
-                self.database.end_writers(connection, self.pipeline)
-            may_change(old, new, self._blocks(connection, told.removed, waiting=True))
             connection.execute(delete(block_table).where(and_(self._mine(), block_table.c.batch == told.removed)))
         if told.added and new.pending is not None:
             connection.execute(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from landonce.errors import Fenced
 from landonce.plan.blocks import Identity, Plan
-from landonce.plan.ranges import Partition
+from landonce.plan.ranges import Partition, label_of
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,8 @@ class LedgerState:
     batch: int = 0
     totals: Totals = field(default_factory=Totals)
     labels: tuple[tuple[str, str], ...] = ()
-    """What `_topic` holds for a topic that was rebased, so that coordinates stay unique. Otherwise the topic's name."""
+    """What `_topic` holds for a topic (`topic`) or a partition (`topic[number]`) that was rebased, so that coordinates stay
+    unique. Otherwise the topic's name."""
     tables: tuple[tuple[str, TableMark], ...] = ()
     """The tables of a fan-out that were ever committed to. A table that is its own ledger is not listed."""
 
@@ -95,12 +96,12 @@ class LedgerState:
         return not self.cluster_id
 
     def label(self, topic: str) -> str:
-        """What the target's `_topic` column holds for this topic."""
+        """What the target's `_topic` column holds for this topic, but for partitions with a label of their own."""
         return dict(self.labels).get(topic, topic)
 
     def labelled(self, partition: Partition) -> Partition:
         """The partition as the target knows it."""
-        return Partition(self.label(partition.topic), partition.number)
+        return Partition(label_of(dict(self.labels), partition), partition.number)
 
     def committed(self) -> dict[Partition, int]:
         return {partition: position.committed for partition, position in self.positions}

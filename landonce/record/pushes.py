@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from landonce import errors
+from landonce.plan.blocks import token
 from landonce.record.blocks import BlockRow, Claim, Mark, block_change
 from landonce.record.blocks import may_change as blocks_may_change
 from landonce.record.ledger import LedgerState
@@ -101,7 +102,8 @@ def may_change(old: LedgerState, new: LedgerState, rows: tuple[PushRow, ...]) ->
     removed = block_change(old, new).removed is not None
     left = {block.number: block for block in new.pending.blocks} if new.pending is not None and not removed else {}
     for block in old.pending.blocks:
-        if block.number in claimed and left.get(block.number) != block and new.epoch != old.epoch:
+        same = left.get(block.number) == block and token(old.identity, block) == token(new.identity, block)
+        if block.number in claimed and not same and new.epoch != old.epoch:
             raise errors.PlanPending(
                 f"block {block} of batch {old.pending.batch} was pushed, and whether it arrived is not known: it can be neither "
                 "forgotten nor cut.",

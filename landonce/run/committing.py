@@ -97,6 +97,7 @@ class Committing(Hands):
         had just committed are published."""
         self.lake.tidy(state.epoch)
         if self.own is None:
+            self.letters.acquired(state)
             return ""
         self.letters.publish_left(self.own.letters)
         return self.own.noticed

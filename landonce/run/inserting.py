@@ -48,6 +48,10 @@ class Inserting(Hands):
     def now(self) -> int:
         return self.target.now()
 
+    def acquired(self, state: LedgerState) -> str:
+        self.letters.acquired(state)
+        return ""
+
     def perform(self, effect: Effect, held: LedgerState) -> Reply:
         if isinstance(effect, protocol.Await):
             wait_out(self.target, effect.deadline)

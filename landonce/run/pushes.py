@@ -211,7 +211,7 @@ def outcome_unknown(state: LedgerState, row: PushRow, *others: PushRow) -> error
 
 def key_of(state: LedgerState, block: Block) -> str:
     """The key of a block of the pending plan."""
-    return block_key(state.identity, block, state.label(block.ranges[0].partition.topic))
+    return block_key(state.identity, block, state.labelled(block.ranges[0].partition).topic)
 
 
 def _same_fingerprint(driver: Driver) -> None:

@@ -53,6 +53,10 @@ class Pushing(Hands):
     def advance(self, driver: pushes.Driver, reply: pushes.Reply) -> pushes.Next:
         return pushes.advance(driver, reply)
 
+    def acquired(self, state: LedgerState) -> str:
+        self.letters.acquired(state)
+        return ""
+
     def perform(self, effect: Any, held: LedgerState) -> Any:
         if isinstance(effect, PushBlocks):
             return self._write(effect, held)

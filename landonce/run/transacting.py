@@ -51,6 +51,10 @@ class Transacting(Hands):
     def advance(self, driver: transactions.Driver, reply: transactions.Reply) -> transactions.Next:
         return transactions.advance(driver, reply)
 
+    def acquired(self, state: LedgerState) -> str:
+        self.letters.acquired(state)
+        return ""
+
     def perform(self, effect: Any, held: LedgerState) -> Any:
         if isinstance(effect, Look):
             return look_by_name(self.table, held, effect.floors)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from landonce.check.retention import Retention
 from landonce.errors import TableUnfit
+from landonce.read.source import SourceView
 from landonce.record.ledger import LedgerState
 from landonce.run.assemble import Parts, make_recipe
 from landonce.run.assemble_sql import sql_recipe
@@ -86,7 +87,7 @@ def _auditor(parts: Parts, stack: ExitStack, to_end: bool) -> Auditor:
         reader=reader,
         expectation=expectation,
         targets=targets,
-        letters=Letters(config.dead_letters.path, config.pipeline, {_label(state, each) for each in kafka.topics}),
+        letters=Letters(config.dead_letters.path, config.pipeline, _labels(state, view)),
         to_end=to_end,
         compacted=_compacted(parts),
         from_start=kafka.start == "earliest",
@@ -159,8 +160,8 @@ def _no_coordinates() -> TableUnfit:
     )
 
 
-def _label(state: LedgerState | None, topic: str) -> str:
-    return state.label(topic) if state is not None else topic
+def _labels(state: LedgerState | None, view: SourceView) -> frozenset[str]:
+    return frozenset((state.labelled(each) if state is not None else each).topic for each, _ in view.extents)
 
 
 def _compacted(parts: Parts) -> frozenset[str]:

@@ -63,8 +63,8 @@ def notes(state: LedgerState | None, view: SourceView, *, to_end: bool) -> tuple
             )
     if state.pending is not None and not to_end:
         told.append(f"Batch {state.pending.batch} is pending: its rows are counted as in flight and not judged.")
-    for topic, label in state.labels:
-        told.append(f"Topic {topic!r} was rebased: only rows with _topic = {label!r} were judged.")
+    for of, label in state.labels:
+        told.append(f"{of} was rebased: only rows of it with _topic = {label!r} were judged.")
     return tuple(told)
 
 

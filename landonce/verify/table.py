@@ -97,8 +97,8 @@ class RowsAudit(TableAudit):
         doubled = self._held.doubled()
         for each in bounds:
             self._report(each).doubled = tuple(file.path for file in doubled if file.holds(each.label))
-        known = {each.label for each in bounds}
-        there = self._held.partitions({each.topic for each in known})
+        known = _lives(bounds)
+        there = self._held.partitions({each.label.topic for each in bounds})
         strays = (Stray(Partition(label, number), rows) for label, number, rows in there)
         return TableReport(
             self.name,
@@ -142,6 +142,14 @@ class RowsAudit(TableAudit):
             for low, high in cut(lowest, bound.start):
                 report.note_repeated(Place.TARGET, self._held.repeated(bound.label, low, high))
         return report
+
+
+def _lives(bounds: Sequence[Bounds]) -> set[Partition]:
+    """The partitions, under every label of their topic: what one held before it was rebased alone is no stray."""
+    labels: dict[str, set[str]] = {}
+    for each in bounds:
+        labels.setdefault(each.partition.topic, set()).add(each.label.topic)
+    return {Partition(label, each.partition.number) for each in bounds for label in labels[each.partition.topic]}
 
 
 def cut(first: int, end: int) -> Iterator[tuple[int, int]]:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from landonce.plan.ranges import Partition
+from landonce.plan.ranges import Partition, topics_of
 from landonce.read.columns import Fault, fit
 from landonce.read.harvest import Rejected
 from landonce.read.schema import Schema
@@ -25,7 +25,7 @@ def chosen(rows: pa.Table) -> pa.Table:
 
 def misfit(labels: Mapping[str, str], rows: pa.Table, at: int, reason: str) -> Rejected:
     """A row that the table does not take, as the record that it came from."""
-    names = {label: topic for topic, label in labels.items()}
+    names = topics_of(labels)
     label, number, offset = (rows.column(name)[at].as_py() for name in COORDINATES)
     return Rejected(Partition(names.get(label, label), number), offset, reason)
 

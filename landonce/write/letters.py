@@ -8,7 +8,7 @@ from confluent_kafka import Message
 
 from landonce import errors
 from landonce.commit.dead_letters import DeadLetter, stage, stage_refused
-from landonce.plan.ranges import Partition
+from landonce.plan.ranges import Partition, label_of
 from landonce.read.harvest import Rejected, find
 from landonce.read.identity import require_same
 from landonce.write.recipe import AnyRecipe, AnyTask
@@ -25,7 +25,7 @@ def stage_letters(
 ) -> str:
     """Writes the block's file and gives back its name. `read`: the records themselves, if they are still at hand."""
     letters = _letters(recipe, task, rejected, read) if rejected else []
-    return stage(recipe.dead_letters, task.plan, task.block.number, letters)
+    return stage(recipe.dead_letters, task.plan, task.block.number, letters, task.labelled)
 
 
 def stage_refusals(recipe: AnyRecipe, task: AnyTask, refused: tuple[Rejected, ...]) -> str:
@@ -51,10 +51,9 @@ def _letters(
                 safe="Nothing was skipped.",
                 command="landonce state accept-gap {file}",
             )
-        topic = each.partition.topic
         letters.append(
             DeadLetter(
-                topic=labels.get(topic, topic),
+                topic=label_of(labels, each.partition),
                 partition=each.partition.number,
                 offset=each.offset,
                 timestamp=message.timestamp()[1],

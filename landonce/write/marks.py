@@ -175,7 +175,7 @@ def mark_for(plan: Plan, after: LedgerState, each: Stand, started: Floors, tops:
 def raised(before: Mark | None, after: LedgerState, tops: Floors = ()) -> Floors:
     """The last rows of a table, once these were added. Those of a topic that was rebased mean nothing any more."""
     kept = dict(before.tops) if before is not None else {}
-    same = {each: at for each, at in kept.items() if before and _same(after, before, each.topic)}
+    same = {each: at for each, at in kept.items() if before and _same(after, before, each)}
     return tuple(sorted({**same, **dict(tops)}.items()))
 
 
@@ -265,14 +265,15 @@ def _floors(ledger: LedgerState, mark: Mark) -> Floors:
     """The mark's position, where it speaks of the topics that the ledger means: the same ones, and not rebased since."""
     known = mark.state.committed()
     return tuple(
-        (partition, known.get(partition, position.first) if _same(ledger, mark, partition.topic) else position.first)
+        (partition, known.get(partition, position.first) if _same(ledger, mark, partition) else position.first)
         for partition, position in ledger.positions
     )
 
 
-def _same(ledger: LedgerState, mark: Mark, topic: str) -> bool:
+def _same(ledger: LedgerState, mark: Mark, partition: Partition) -> bool:
+    topic = partition.topic
     same_id = dict(ledger.topic_ids).get(topic) == dict(mark.state.topic_ids).get(topic)
-    return same_id and ledger.label(topic) == mark.state.label(topic)
+    return same_id and ledger.labelled(partition) == mark.state.labelled(partition)
 
 
 def _firsts(ledger: LedgerState) -> Floors:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyspark
 
 from landonce.plan.blocks import BY_TOKENS, Block, Kind
-from landonce.plan.ranges import Range
+from landonce.plan.ranges import Range, label_of
 from landonce.read import decode
 from landonce.read.schema import Schema
 from landonce.write.settle import Mode
@@ -106,7 +106,7 @@ class AnyTask:
         labels = dict(self.labels)
         return tuple(
             Range(
-                replace(each.partition, topic=labels.get(each.partition.topic, each.partition.topic)),
+                replace(each.partition, topic=label_of(labels, each.partition)),
                 each.first,
                 each.end,
             )

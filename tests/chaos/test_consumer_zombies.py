@@ -163,7 +163,8 @@ class Scene:
 
 _WAITING = {
     "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'",
-    "mariadb": "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
+    "mariadb": "SELECT CAST(variable_value AS INT) FROM information_schema.global_status "
+    "WHERE variable_name = 'INNODB_ROW_LOCK_CURRENT_WAITS'",
 }
 _MARIADB = pytest.param("mariadb", marks=pytest.mark.long)
 

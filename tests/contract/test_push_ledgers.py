@@ -15,10 +15,12 @@ from sqlalchemy.exc import OperationalError
 from landonce.errors import Fenced, LedgerUnavailable, NothingToDo, PlanPending, Unbalanced
 from landonce.plan.blocks import Block, Plan
 from landonce.plan.ranges import Partition, Range
+from landonce.read.source import Extent, SourceView
 from landonce.record import ledger as states
-from landonce.record.blocks import Claim, Mark
+from landonce.record.blocks import Claim, Mark, accounted
 from landonce.record.ledger import LedgerState, Note, Totals
 from landonce.record.open import sqlite_ledger
+from landonce.record.operate import accept_gap
 from landonce.record.push_ledger import PushLedger, PushPlace, Verdict
 from landonce.record.pushes import PushRow, Spot
 
@@ -146,6 +148,28 @@ def test_a_block_in_doubt_is_neither_forgotten_nor_cut(ledger: PushLedger) -> No
     assert ledger.load() == state
     assert ledger.release(SPOT, "a")
     assert ledger.change(state, forgotten) == forgotten
+
+
+@pytest.mark.parametrize("receipt", ["{}", None], ids=["with a receipt", "by a person's word alone"])
+def test_a_block_that_is_accounted_for_is_not_cut(ledger: PushLedger, receipt: str | None) -> None:
+    """Its receipt names its dead letters. Without one its records would have to be read, which are gone."""
+    state = prepared(ledger)
+    assert ledger.claim(SPOT, Claim.of(state), "a", harmless=False)
+    if receipt is not None:
+        assert ledger.settle(SPOT, "a", receipt)
+    else:
+        told = states.taken(state, "person")
+        state = ledger.decide(state, told, Note("now", "settle", ""), Verdict(SPOT, "a", landed=True))
+    rows = ledger.standing(1).rows
+    view = SourceView("c", (("t", "id"),), tuple((Partition("t", number), Extent(2, 9)) for number in range(2)))
+    if receipt is not None:
+        cut = accept_gap(state, view, "person")
+        with pytest.raises(PlanPending, match="names its dead letters"):
+            ledger.change(state, cut.new)
+    new = accept_gap(state, view, "person", landed=accounted(rows)).new
+    assert ledger.change(state, new) == new
+    assert new.pending is not None
+    assert [each.ranges[0].first for each in new.pending.blocks] == ([0, 2] if receipt is not None else [2, 2])
 
 
 @pytest.mark.parametrize("landed", [True, False])

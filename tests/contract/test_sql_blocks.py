@@ -14,13 +14,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from cutting_proxy import Cut, CuttingProxy
-from sql_sites import RECEIPT, Site, changes, mariadb_site, postgres_site, rows, sqlite_site, ydb_site
+from sql_sites import RECEIPT, TOPIC, Site, changes, mariadb_site, postgres_site, rows, sqlite_site, ydb_site
 
 from landonce.errors import DuplicatePresent, PlanPending, TargetUnavailable, Unbalanced
 from landonce.local.postgres import LocalPostgres
 from landonce.read.schema import Field, Schema
-from landonce.record.blocks import Claim, Mark
+from landonce.read.source import Extent, SourceView
+from landonce.record.blocks import Claim, Mark, accounted
 from landonce.record.ledger import LedgerState, Totals, recorded, taken
+from landonce.record.operate import accept_gap
 from landonce.write.receipt import Fate
 from landonce.write.sql import statements
 from landonce.write.sql.databases import TargetPostgres
@@ -227,6 +229,53 @@ def test_a_plan_is_not_forgotten_with_blocks_that_are_there(site: Site) -> None:
     with pytest.raises(PlanPending, match="would be delivered again"):
         site.ledger().change(state, forgotten)
     assert len(site.blocks()) == 2
+
+
+def test_nor_is_such_a_block_cut_out_of_it(site: Site) -> None:
+    state = site.prepared((0, 3), (3, 6))
+    assert state.pending is not None
+    site.settle(state, rows(0, 1, 2))
+    first, second = (
+        replace(taken(state, "operator"), pending=replace(state.pending, blocks=(block,)))
+        for block in state.pending.blocks
+    )
+    with pytest.raises(PlanPending, match="would be delivered again"):
+        site.ledger().change(state, second)
+    assert site.ledger().change(state, first) == first
+
+
+def _gap_up_to(start: int) -> SourceView:
+    return SourceView("c", (), ((TOPIC, Extent(start, 9)),))
+
+
+@pytest.mark.parametrize("start", [5, 6], ids=["some of it is left", "nothing is"])
+def test_a_gap_leaves_alone_what_landed(site: Site, start: int) -> None:
+    """Its receipt names its dead letters, and nobody can read them again: the batch is recorded with it."""
+    state = site.prepared((0, 3), (3, 6))
+    site.settle(state, rows(0, 1, 2))
+    landed = accounted(site.ledger().blocks(1))
+    decision = accept_gap(state, _gap_up_to(start), "operator", landed=landed)
+    state = site.ledger().change(state, decision.new, decision.note())
+    assert state.pending is not None
+    assert [each.ranges[0].first for each in state.pending.blocks] == ([0, 5] if start == 5 else [0])
+    assert site.blocks()[0][3:] == ("AFTER", RECEIPT)
+    if start == 5:
+        site.settle(state, rows(5), 1)
+    done = site.ledger().change(state, recorded(state, Totals(landed=3)))
+    assert done.committed() == {TOPIC: 6}
+    assert site.blocks() == []
+
+
+@pytest.mark.parametrize("start", [5, 6], ids=["some of it is left", "nothing is"])
+def test_a_gap_is_not_accepted_over_a_block_that_just_landed(site: Site, start: int) -> None:
+    """It did so after the operator had looked, and before the driver was fenced."""
+    state = site.prepared((0, 3), (3, 6))
+    decision = accept_gap(state, _gap_up_to(start), "operator", landed=accounted(site.ledger().blocks(1)))
+    site.settle(state, rows(0, 1, 2))
+    with pytest.raises(PlanPending, match="names its dead letters"):
+        site.ledger().change(state, decision.new, decision.note())
+    assert site.ledger().load() == state
+    assert [each[3] for each in site.blocks()] == ["AFTER", "BEFORE"]
 
 
 def _forgotten_under(site: Site, waiting: Callable[[], bool]) -> tuple[bool, int]:

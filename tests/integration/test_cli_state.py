@@ -165,6 +165,21 @@ class TestRebase:
         assert said.code == 0
         assert pipeline.ledger().pending is None
 
+    @pytest.mark.parametrize("command", [("rebase", "--drop-pending"), ("accept-gap",)], ids=["rebase", "accept-gap"])
+    def test_dead_letters_of_a_plan_that_is_given_up_count(self, pipeline, state, command):
+        """They may be the only copy of their records."""
+        held = pipeline.prepare((0, 40, 70))
+        name = f"{pipeline.table}.batch-{held.pending.batch:09d}-{held.lineage[:8]}-0000.jsonl"
+        pipeline.dead.mkdir()
+        letter = json.dumps({"topic": pipeline.topic, "partition": 0, "offset": 50, "reason": "broken"}) + "\n"
+        (pipeline.dead / f"{name}.staged").write_text(letter)
+        pipeline.delete_records(before=80)
+        assert state(pipeline, *command).code != 0, "nobody said yes"
+        assert not (pipeline.dead / name).exists()
+        assert state(pipeline, *command, "--yes").code == 0
+        assert (pipeline.dead / name).read_text() == letter
+        assert len(list(pipeline.dead.iterdir())) == 1
+
     def test_refuses_politely_when_nothing_changed(self, pipeline, state):
         said = state(pipeline, "rebase", "--yes")
         assert said.code == 1

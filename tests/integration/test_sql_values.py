@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from pipelines import landonce
 from pyspark.sql import SparkSession
 from sql_runs import SqlSite, asking_postgres, asking_sqlite
 
-from landonce.errors import ConfigError, TargetRefused
+from landonce.errors import ConfigError, RetentionOverrun, TargetRefused
 from landonce.local import LocalKafka
 from landonce.record.ledger import Totals
+from landonce.run.transacting import Transacting
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.usefixtures("spark")]
 
@@ -87,6 +89,41 @@ def test_a_change_that_breaks_a_check_leaves_the_one_before(
     assert sorted(site.ask("SELECT id, n FROM events")) == [(1, 1), (2, 6)]
     assert set(letters(site)) == {2, 3}
     assert verified(site, capsys, monkeypatch) == 0
+
+
+@pytest.mark.parametrize("start", [300, 400], ids=["some of it is left", "nothing is"])
+def test_letters_of_a_block_that_landed_outlive_a_gap(
+    site: SqlSite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, start: int
+) -> None:
+    """The driver was killed between two blocks of a plan, and then Kafka deleted the records of both: what the first one's row
+    says of its letters is all that is left of them."""
+    site.ask(f"CREATE TABLE events (id bigint NOT NULL, word text CHECK (word <> 'no'), {COORDINATES})")
+    site.write_file()
+    site.send(*(told(id="none" if n == 8 else n, word="no" if n == 7 else "yes") for n in range(400)))
+    monkeypatch.setattr(Transacting, "_write", _first_block_only(Transacting._write))
+    with pytest.raises(KeyboardInterrupt):
+        site.run()
+    monkeypatch.undo()
+    assert site.ask("SELECT state FROM landonce_block ORDER BY number") == [("AFTER",), ("BEFORE",)]
+    assert letters(site) == {}
+    site.delete_records(before=start)
+    with pytest.raises(RetentionOverrun):
+        site.run()
+    said = landonce(capsys, monkeypatch, "state", "accept-gap", site.file, "--yes")
+    assert said.code == 0, said.out + said.err
+    totals = site.run()
+    assert set(letters(site)) == {7, 8}
+    assert totals == Totals(landed=198 + 400 - start, dead_lettered=2)
+    assert site.ask("SELECT count(*), count(DISTINCT _offset) FROM events") == [(598 - start, 598 - start)]
+    assert not list(site.dead.glob("*.staged"))
+
+
+def _first_block_only(whole: Callable[..., Any]) -> Callable[..., Any]:
+    def killed(self: Transacting, effect: Any, held: Any) -> Any:
+        whole(self, replace(effect, indexes=effect.indexes[:1]), held)
+        raise KeyboardInterrupt
+
+    return killed
 
 
 def test_a_row_whose_other_row_is_missing_halts_and_is_named(pg: SqlSite) -> None:

@@ -10,7 +10,19 @@ from pathlib import Path
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
-from deliveries import Site, Watch, expected, in_table, numbered, run, running, send, spark_session, wait_until
+from deliveries import (
+    Site,
+    Watch,
+    expected,
+    in_table,
+    letters,
+    numbered,
+    run,
+    running,
+    send,
+    spark_session,
+    wait_until,
+)
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
@@ -232,6 +244,34 @@ def test_a_pending_plan_that_was_eaten_before_it_landed(site: Site, spark: Spark
     operator(site, "accept-gap")
     run(config, spark)
     assert in_table(site) == expected(each for each in sent if each.offset >= 12)
+
+
+@pytest.mark.parametrize(
+    ("step", "upto"),
+    [(Step.RECORD, 10), (Step.COMMIT, 10), (Step.RECORD, 20), (Step.COMMIT, 20)],
+    ids=["published, cut", "staged, cut", "published, gone", "staged, gone"],
+)
+def test_dead_letters_outlive_the_records_of_a_pending_plan(
+    site: Site, new_table: Callable[[], str], spark: SparkSession, admin: AdminClient, step: Step, upto: int
+) -> None:
+    """The table has partitions of its own, so that a row does not prove its block, and an operator decides. By then the letters
+    are the only copy of what could not land."""
+    site.table = new_table()
+    site.make("id Int64, name String", "PARTITION BY id % 2 ORDER BY _offset")
+    values = [*numbered(5), b"bad", *numbered(9, first=6), b"worse", *numbered(4, first=16)]
+    sent = send(site.kafka, site.topics[0], values)
+    config = site.config(clickhouse={"deadline": "2s"})
+    with pytest.raises(Crash):
+        run(config, spark, crash_at(step))
+    eat(admin, site.topics[0], upto)
+    with pytest.raises(RetentionOverrun):
+        run(config, spark)
+    operator(site, "accept-gap")
+    assert (site.state().pending is None) == (upto == 20)
+    run(config, spark)
+    assert [(each["offset"], each["value"]) for each in letters(site.dead)] == [(5, "bad"), (15, "worse")]
+    assert in_table(site) == expected(each for each in sent if each.offset not in (5, 15))
+    assert not list(site.dead.glob("*.staged"))
 
 
 def test_start_latest(site: Site, spark: SparkSession, admin: AdminClient) -> None:

@@ -1,11 +1,31 @@
 """Dead-letter files: staged, then published; a replay overwrites; what counts already is not repeated."""
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
-from landonce.commit.dead_letters import DeadLetter, committed, kept, newest_reason, publish, stage, stem
+from landonce.commit.dead_letters import (
+    DeadLetter,
+    committed,
+    files,
+    kept,
+    newest_reason,
+    publish,
+    publish_given_up,
+    refused,
+    stage,
+    stage_refused,
+    stem,
+)
+from landonce.commit.publish import Letters
 from landonce.errors import DeadLettersMissing, DeadLettersUnwritable, LettersUnreadable
+from landonce.plan.blocks import Plan
+from landonce.plan.ranges import Partition, Range
+from landonce.record.ledger import LedgerState
 
 PLAN = stem("clicks", 7, "0123456789abcdef")
 
@@ -15,12 +35,16 @@ def letter(offset: int, value: bytes | None = b"{", **more: object) -> DeadLette
     return DeadLetter(offset=offset, value=value, **told)  # type: ignore[arg-type]
 
 
+def staged(folder: Path, plan: str, block: int, letters: list[DeadLetter], first: int = 0) -> str:
+    return stage(folder, plan, block, letters, [Range(Partition("t", 0), first, 100)])
+
+
 def offsets(folder: Path) -> list[int]:
     return [told["offset"] for told in committed(folder, "clicks")]
 
 
 def test_only_published_letters_count(tmp_path: Path) -> None:
-    name = stage(tmp_path, PLAN, 0, [letter(2), letter(1)])
+    name = staged(tmp_path, PLAN, 0, [letter(2), letter(1)])
     assert offsets(tmp_path) == []
     publish(tmp_path, PLAN, [name])
     assert offsets(tmp_path) == [1, 2]
@@ -28,24 +52,24 @@ def test_only_published_letters_count(tmp_path: Path) -> None:
 
 
 def test_a_block_without_bad_records_has_no_file(tmp_path: Path) -> None:
-    assert stage(tmp_path / "none", PLAN, 0, []) == ""
+    assert staged(tmp_path / "none", PLAN, 0, []) == ""
     publish(tmp_path / "none", PLAN, [""])
     assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("published_before", [False, True])
 def test_a_replay_overwrites(tmp_path: Path, published_before: bool) -> None:
-    names = [stage(tmp_path, PLAN, 0, [letter(1)]), stage(tmp_path, PLAN, 1, [letter(5)])]
+    names = [staged(tmp_path, PLAN, 0, [letter(1)]), staged(tmp_path, PLAN, 1, [letter(5)])]
     if published_before:
         publish(tmp_path, PLAN, names)
-    again = [stage(tmp_path, PLAN, 0, [letter(1)]), stage(tmp_path, PLAN, 1, [])]
+    again = [staged(tmp_path, PLAN, 0, [letter(1)]), staged(tmp_path, PLAN, 1, [])]
     publish(tmp_path, PLAN, again)
     assert offsets(tmp_path) == [1]
     assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_what_cannot_be_staged_again_is_kept(tmp_path: Path) -> None:
-    names = [stage(tmp_path, PLAN, 0, [letter(1)]), stage(tmp_path, PLAN, 1, [letter(5), letter(6)])]
+    names = [staged(tmp_path, PLAN, 0, [letter(1)]), staged(tmp_path, PLAN, 1, [letter(5), letter(6)])]
     publish(tmp_path, PLAN, names[:1])
     assert kept(tmp_path, PLAN, 1) == (names[1], 2)
     assert kept(tmp_path, PLAN, 2) == ("", 0)
@@ -56,27 +80,27 @@ def test_what_cannot_be_staged_again_is_kept(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(DeadLettersUnwritable, match=f"{tmp_path}/file/dead: Not a directory"):
-        stage(tmp_path / "file" / "dead", PLAN, 0, [letter(1)])
+        staged(tmp_path / "file" / "dead", PLAN, 0, [letter(1)])
 
 
 def test_the_newest_reason_is_that_of_the_last_letter(tmp_path: Path) -> None:
     assert newest_reason(tmp_path, "clicks") is None
-    publish(tmp_path, PLAN, [stage(tmp_path, PLAN, 0, [letter(1), letter(2, reason="too long")])])
+    publish(tmp_path, PLAN, [staged(tmp_path, PLAN, 0, [letter(1), letter(2, reason="too long")])])
     later = stem("clicks", 8, "0123456789abcdef")
-    stage(tmp_path, later, 0, [letter(3, reason="not published")])
+    staged(tmp_path, later, 0, [letter(3, reason="not published")])
     assert newest_reason(tmp_path, "clicks") == "too long"
 
 
 def test_a_workers_file_that_the_driver_does_not_see_is_named(tmp_path: Path) -> None:
     with pytest.raises(DeadLettersMissing, match=r"clicks\.batch-"):
-        publish(tmp_path / "elsewhere", PLAN, [stage(tmp_path, PLAN, 0, [letter(1)])])
+        publish(tmp_path / "elsewhere", PLAN, [staged(tmp_path, PLAN, 0, [letter(1)])])
 
 
 def test_files_of_others_are_nobodys_business(tmp_path: Path) -> None:
     (tmp_path / "mended.jsonl").write_text("not a letter")
     other = stem("clicks.batch-1", 7, "fedcba98")
-    publish(tmp_path, other, [stage(tmp_path, other, 0, [letter(9)])])
-    publish(tmp_path, PLAN, [stage(tmp_path, PLAN, 0, [letter(1)])], read_again=True)
+    publish(tmp_path, other, [staged(tmp_path, other, 0, [letter(9)])])
+    publish(tmp_path, PLAN, [staged(tmp_path, PLAN, 0, [letter(1)])], read_again=True)
     assert offsets(tmp_path) == [1]
 
 
@@ -87,23 +111,23 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
 
 
 def test_another_ledgers_batch_of_the_same_number_is_left_alone(tmp_path: Path) -> None:
-    publish(tmp_path, PLAN, [stage(tmp_path, PLAN, 0, [letter(1)])])
+    publish(tmp_path, PLAN, [staged(tmp_path, PLAN, 0, [letter(1)])])
     other = stem("clicks", 7, "fedcba98")
-    publish(tmp_path, other, [stage(tmp_path, other, 0, [letter(2)])])
+    publish(tmp_path, other, [staged(tmp_path, other, 0, [letter(2)])])
     assert offsets(tmp_path) == [1, 2]
 
 
 def test_what_counts_already_is_left_out_when_offsets_are_read_again(tmp_path: Path) -> None:
-    publish(tmp_path, PLAN, [stage(tmp_path, PLAN, 0, [letter(1), letter(2)])])
+    publish(tmp_path, PLAN, [staged(tmp_path, PLAN, 0, [letter(1), letter(2)])])
     other = stem("clicks", 1, "fedcba98")
     for _ in range(2):
-        publish(tmp_path, other, [stage(tmp_path, other, 0, [letter(1), letter(2), letter(3)])], read_again=True)
+        publish(tmp_path, other, [staged(tmp_path, other, 0, [letter(1), letter(2), letter(3)])], read_again=True)
         assert sorted(offsets(tmp_path)) == [1, 2, 3]
 
 
 def test_nothing_of_a_record_is_lost(tmp_path: Path) -> None:
     bad = letter(1, value=b"\xff\x00", key=b"k\xc3\xbc", headers=(("h", b"x"), ("h", None), ("b", b"\xfe")))
-    publish(tmp_path, PLAN, [stage(tmp_path, PLAN, 0, [bad, letter(2, value=None)])])
+    publish(tmp_path, PLAN, [staged(tmp_path, PLAN, 0, [bad, letter(2, value=None)])])
     first, second = committed(tmp_path, "clicks")
     assert first["value_base64"] == "/wA="
     assert first["key"] == "kü"
@@ -113,3 +137,123 @@ def test_nothing_of_a_record_is_lost(tmp_path: Path) -> None:
         {"name": "b", "value_base64": "/g=="},
     ]
     assert second["value"] is None
+
+
+@pytest.mark.parametrize("published", [False, True])
+@pytest.mark.parametrize("again", [[50], []], ids=["some are read again", "none are"])
+def test_letters_of_offsets_that_are_not_read_again_stay(tmp_path: Path, published: bool, again: list[int]) -> None:
+    """Kafka deleted the records below 20, and an operator gave them up: their letters are the only copy."""
+    name = staged(tmp_path, PLAN, 0, [letter(5), letter(50)])
+    if published:
+        publish(tmp_path, PLAN, [name])
+    assert staged(tmp_path, PLAN, 0, [letter(each) for each in again], first=20) == name
+    assert kept(tmp_path, PLAN, 0) == (name, 1 + len(again))
+    publish(tmp_path, PLAN, [name])
+    assert offsets(tmp_path) == [5, *again]
+
+
+def test_letters_of_a_partition_that_is_not_read_again_stay(tmp_path: Path) -> None:
+    both = [Range(Partition("t", number), 0, 100) for number in (0, 1)]
+    name = stage(tmp_path, PLAN, 0, [letter(5), letter(6, partition=1)], both)
+    stage(tmp_path, PLAN, 0, [letter(6, partition=1)], both[1:])
+    publish(tmp_path, PLAN, [name])
+    assert [(told["partition"], told["offset"]) for told in committed(tmp_path, "clicks")] == [(0, 5), (1, 6)]
+
+
+def test_a_replay_that_finds_no_letters_any_more_does_not_wait_for_their_file(tmp_path: Path) -> None:
+    """The receipt may be all that is left after a crash: it names no file that publishing takes away."""
+    publish(tmp_path, PLAN, [staged(tmp_path, PLAN, 0, [letter(1)])])
+    receipt = staged(tmp_path, PLAN, 0, [])
+    for _ in range(2):
+        publish(tmp_path, PLAN, [receipt])
+        assert offsets(tmp_path) == []
+
+
+def test_blocks_of_any_number_count(tmp_path: Path) -> None:
+    names = [
+        staged(tmp_path, PLAN, 10_000, [letter(4, reason="the last one")]),
+        stage_refused(tmp_path, PLAN, 10_000, [letter(5, reason="refused")]),
+        staged(tmp_path, PLAN, 9_999, [letter(3)]),
+        staged(tmp_path, PLAN, 2, [letter(2)]),
+    ]
+    stage_refused(tmp_path, PLAN, 10_000, [letter(5), letter(6, reason="of an attempt that did not land")])
+    publish(tmp_path, PLAN, names)
+    assert offsets(tmp_path) == [2, 3, 4, 5], "in the order of blocks"
+    assert [told["offset"] for told in refused(tmp_path, "clicks")] == [5]
+    assert len(files(tmp_path, "clicks")) == len(list(tmp_path.iterdir())) == 4
+
+
+def test_what_is_staged_of_a_plan_that_was_given_up_counts_once(tmp_path: Path) -> None:
+    other = stem("clicks", 6, "fedcba98")
+    publish(tmp_path, other, [staged(tmp_path, other, 0, [letter(1)])])
+    publish(tmp_path, PLAN, [staged(tmp_path, PLAN, 0, [letter(2)])])
+    publish(tmp_path, PLAN, [staged(tmp_path, PLAN, 1, [letter(7)])])
+    staged(tmp_path, PLAN, 0, [letter(1), letter(2), letter(3)])
+    staged(tmp_path, PLAN, 1, [])
+    stage_refused(tmp_path, PLAN, 2, [letter(8)])
+    stage_refused(tmp_path, PLAN, 2, [letter(8), letter(9)])
+    for _ in range(2):
+        publish_given_up(tmp_path, PLAN)
+        assert sorted(offsets(tmp_path)) == [1, 2, 3, 7, 8, 9]
+        assert not list(tmp_path.glob("*.staged"))
+    publish_given_up(tmp_path / "none", PLAN)
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_driver_publishes_what_an_operator_gave_up_with_its_plan(tmp_path: Path) -> None:
+    """Where he said so, the folder may be another one."""
+    staged(tmp_path, PLAN, 0, [letter(1)])
+    state = LedgerState("clicks", "0123456789abcdef", batch=7, pending=Plan(7, (), "f", 0))
+    Letters(tmp_path, "clicks").acquired(state)
+    assert offsets(tmp_path) == [], "it is still to be settled"
+    Letters(tmp_path, "clicks").acquired(replace(state, pending=None))
+    assert offsets(tmp_path) == [1]
+
+
+def test_a_published_file_that_a_person_moved_away_has_a_way_on(tmp_path: Path) -> None:
+    """The driver was killed before it recorded the batch, so the next one asks for the file again."""
+    name = staged(tmp_path, PLAN, 0, [letter(1)])
+    publish(tmp_path, PLAN, [name])
+    (tmp_path / name).unlink()
+    with pytest.raises(DeadLettersMissing, match=name) as caught:
+        publish(tmp_path, PLAN, [name])
+    assert f"`touch {tmp_path / name}`" in caught.value.command
+    (tmp_path / name).touch()
+    publish(tmp_path, PLAN, [name])
+    assert offsets(tmp_path) == []
+
+
+def at_once(*calls: Callable[[], object]) -> None:
+    barrier = Barrier(len(calls))
+
+    def call(each: Callable[[], object]) -> None:
+        barrier.wait()
+        each()
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        for done in [pool.submit(call, each) for each in calls]:
+            done.result()
+
+
+@pytest.mark.parametrize("read_again", [False, True])
+def test_two_drivers_publish_the_same_plan_at_once(tmp_path: Path, read_again: bool) -> None:
+    """One of them was superseded, and does not know it yet."""
+    other = stem("clicks", 6, "fedcba98")
+    publish(tmp_path, other, [staged(tmp_path, other, 0, [letter(1000)])])
+    names = [staged(tmp_path, PLAN, number, [letter(number)]) for number in range(60)]
+    at_once(*[lambda: publish(tmp_path, PLAN, names, read_again=read_again)] * 3)
+    assert sorted(offsets(tmp_path)) == [*range(60), 1000]
+    assert len(list(tmp_path.iterdir())) == 61
+
+
+def test_two_workers_with_the_same_process_id_stage_the_same_block(tmp_path: Path) -> None:
+    """In two containers that share the folder."""
+
+    def often() -> None:
+        for _ in range(20):
+            staged(tmp_path, PLAN, 0, [letter(1), letter(2)])
+
+    at_once(often, often, often)
+    publish(tmp_path, PLAN, [staged(tmp_path, PLAN, 0, [letter(1), letter(2)])])
+    assert offsets(tmp_path) == [1, 2]
+    assert len(list(tmp_path.iterdir())) == 1

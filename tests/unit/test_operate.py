@@ -129,6 +129,30 @@ class TestAcceptGap:
         assert left[0] != tokens[0]
         assert left[1] == tokens[1]
 
+    def test_says_what_may_be_there_twice_where_tokens_are_all_there_is(self):
+        pending = plan([range_(P0, 10, 14), range_(P1, 20, 25)], [range_(P1, 25, 40)])
+        source = view({P0: (12, 30), P1: (5, 40)})
+        told = accept_gap(ledger(pending=pending), source, "operator", blind=True)
+        assert [each for each in told.costs if "t[0] [12, 14), t[1] [20, 25) landed" in each and "TWICE" in each]
+        assert not [each for each in accept_gap(ledger(pending=pending), source, "operator").costs if "TWICE" in each]
+
+    @pytest.mark.parametrize("start", [13, 14, 20, 25, 30])
+    def test_what_landed_and_is_accounted_for_stays_whole(self, start):
+        """Its receipt names its dead letters, which nobody can read again."""
+        blocks = (
+            Block((range_(P0, 10, 14), range_(P1, 20, 25)), "table", number=0),
+            Block((range_(P0, 14, 20),), "table", number=1),
+            Block((range_(P0, 20, 30),), "table", number=2),
+        )
+        old = ledger(pending=plan(blocks=blocks))
+        decision = accept_gap(old, view({P0: (start, 40), P1: (5, 40)}), "operator", landed=frozenset({0, 2}))
+        left = {block.number: block for block in decision.new.pending.blocks}
+        assert left[0] == blocks[0]
+        assert left[2] == blocks[2]
+        assert left.get(1) == {13: blocks[1], 14: blocks[1]}.get(start)
+        assert committed(decision) == {P0: start, P1: 20}
+        is_one_change(old, decision)
+
     @pytest.mark.parametrize("start", range(31))
     def test_nothing_is_skipped_beyond_what_is_said(self, start):
         """Every offset is given up, or still planned, or still ahead: for every place where the topic may begin."""
@@ -184,17 +208,18 @@ class TestRebase:
 
     def test_a_vanished_partition_goes_and_the_others_stay(self):
         decision = rebase(ledger(), view({P0: (0, 30)}), NOTHING_HELD, "operator")
-        assert decision.new.positions == ((P0, Position(10, 10)),), "verify begins where the label does"
+        assert decision.new.positions == ((P0, Position(0, 10)),)
+        assert (decision.new.label("t"), decision.new.labelled(P1).topic) == ("t", "t@id-of-t-"), "if it comes back"
 
     def test_a_position_beyond_the_end(self):
         decision = rebase(ledger(), view({P0: (0, 4), P1: (0, 30)}), NOTHING_HELD, "operator", to=Start.LATEST)
         assert committed(decision) == {P0: 4, P1: 20}
-        assert decision.new.labels == (("t", "t@id-of-t-"),)
+        assert decision.new.labels == (("t[0]", "t@id-of-t-"),)
 
     def test_a_second_rebase_of_the_same_topic_has_yet_another_label(self):
         old = ledger(labels=(("t", "t@id-of-t-"),))
         decision = rebase(old, view({P0: (0, 4), P1: (0, 30)}), NOTHING_HELD, "operator")
-        assert decision.new.labels == (("t", "t@id-of-t-.4"),)
+        assert decision.new.labels == (("t", "t@id-of-t-"), ("t[0]", "t@id-of-t-.4"))
 
     def test_a_target_that_holds_what_the_topic_cannot_have(self):
         fresh = ledger({P0: (0, 0)}, batch=0)

@@ -74,6 +74,8 @@ class TestRows:
 
     def test_a_rebased_topic_lands_under_its_label(self) -> None:
         assert ordered(self.table(5, 3), {"t": "t@2"}).column("_topic").to_pylist() == ["t@2", "t@2"]
+        assert ordered(self.table(5), {"t": "t@2", "t[0]": "t@3"}).column("_topic").to_pylist() == ["t@3"]
+        assert ordered(self.table(5), {"t[1]": "t@3"}).column("_topic").to_pylist() == ["t"]
 
     def test_a_coordinate_that_comes_twice_is_refused(self) -> None:
         with pytest.raises(errors.QueryRefused, match=r"t\[0\], offset 5 comes more than once"):

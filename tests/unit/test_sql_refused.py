@@ -108,7 +108,7 @@ def letter(offset: int) -> DeadLetter:
 
 def test_refused_letters_count_only_for_the_attempt_that_landed(tmp_path: Path) -> None:
     """Two attempts at one block saw different things: only what the receipt names is published."""
-    plain = stage(tmp_path, PLAN, 3, [letter(1)])
+    plain = stage(tmp_path, PLAN, 3, [letter(1)], [])
     first = stage_refused(tmp_path, PLAN, 3, [letter(5), letter(4)])
     second = stage_refused(tmp_path, PLAN, 3, [letter(4)])
     assert len({plain, first, second}) == 3

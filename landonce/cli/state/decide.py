@@ -11,6 +11,7 @@ import typer
 
 from landonce.cli.output import out
 from landonce.cli.state.lake import committing
+from landonce.commit.publish import Letters
 from landonce.errors import NothingToDo
 from landonce.record.ledger import Ledger, LedgerState
 from landonce.record.operate import Decision
@@ -35,6 +36,7 @@ def decide(
     change: Callable[[], None] | None = None,
 ) -> None:
     """Explains, asks, swaps. A driver that changed the ledger in the meantime makes this `Fenced`, and nothing is done.
+    Dead letters that are staged of a plan that is given up count from then on: nobody writes it again.
 
     `change`: what to do instead of swapping the state alone.
     """
@@ -51,6 +53,8 @@ def decide(
         change()
     else:
         _change(parts, ledger, decision)
+    if ledger.pending is not None and decision.new.pending is None:
+        Letters(parts.config.dead_letters.path, parts.config.pipeline).publish_given_up(ledger)
     out.print(f"[green]done[/], and recorded in the journal: epoch {decision.new.epoch}. Next:", end=" ")
     out.print(f"landonce run {file}", markup=False)
 

@@ -162,8 +162,8 @@ def _show(seen: _Seen) -> None:
         out.print(line, markup=False)
     for key in seen.claimed:
         out.print(f"  block {key} was pushed and is not settled: it may be on its way", style="yellow", markup=False)
-    for topic, label in ledger.labels:
-        out.print(f"topic {topic} was rebased: its rows have _topic = {label!r}", markup=False)
+    for of, label in ledger.labels:
+        out.print(f"{of} was rebased: its rows have _topic = {label!r}", markup=False)
     for note in seen.journal:
         out.print(f"{note.at}  {note.action}: {note.detail}", style="dim", markup=False)
 

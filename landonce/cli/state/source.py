@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from enum import Enum
 from typing import Annotated
@@ -11,15 +12,19 @@ import typer
 from landonce.cli.files import File, opened
 from landonce.cli.state.decide import Yes, decide, load, new_owner
 from landonce.cli.state.lake import stands_of
-from landonce.errors import Halt, Transient
+from landonce.errors import Halt, PlanPending, Transient
 from landonce.plan.blocks import Plan
 from landonce.plan.ranges import Range
 from landonce.read.source import SourceView, Start
 from landonce.record import operate
+from landonce.record.blocks import Mark, Row, accounted
+from landonce.record.in_target import TargetLedger
 from landonce.record.ledger import LedgerState
+from landonce.record.push_ledger import PushLedger
 from landonce.run.assemble import Parts
 from landonce.write.iceberg.sink import IcebergSink
-from landonce.write.sink import Target, look_by_name, wait_out
+from landonce.write.marks import Floors, Stand
+from landonce.write.sink import Guarantee, Target, look_by_name, wait_out
 from landonce.write.sql import SqlSink
 from landonce.write.sql.table import SqlTable
 from landonce.write.target import TargetView
@@ -37,7 +42,7 @@ def accept_gap(file: File, yes: Yes = False) -> None:
     """Go on behind records that Kafka deleted before they were read.
 
     Moves the position of each overrun partition to where its topic begins now. Of a pending plan, the ranges that are
-    gone are given up and the rest is kept. An Iceberg table that was rolled back further than Kafka reaches is filled up
+    gone are given up and the rest is kept, with all dead letters. An Iceberg table that was rolled back further than Kafka reaches is filled up
     from where the topic begins now. What is given up is recorded for ever.
 
     Example: `landonce state accept-gap clicks.yaml`
@@ -49,23 +54,37 @@ def accept_gap(file: File, yes: Yes = False) -> None:
             known, stands = stands_of(parts, ledger)
             decide(parts, file, ledger, operate.accept_gap(known, view, new_owner(), stands), yes=yes)
             return
-        decision = operate.accept_gap(ledger, view, new_owner())
+        blind = parts.sink.guarantee is Guarantee.TOKEN_ONLY
+        landed = accounted(_rows(parts, ledger))
+        decision = operate.accept_gap(ledger, view, new_owner(), landed=landed, blind=blind)
         decide(parts, file, ledger, decision, yes=yes, also=landed_of(parts, ledger, decision.lost))
+
+
+def _rows(parts: Parts, ledger: LedgerState) -> Sequence[Row]:
+    """What is known of the pending plan's blocks, where each has a row of its own."""
+    if ledger.pending is None:
+        return ()
+    if isinstance(parts.ledger, PushLedger):
+        return parts.ledger.standing(ledger.pending.batch).rows
+    return parts.ledger.blocks(ledger.pending.batch) if isinstance(parts.ledger, TargetLedger) else ()
 
 
 def rebase(
     file: File,
     to: Annotated[To, typer.Option(help="Where topics begin that are other ones now.")] = To.EARLIEST,
     drop_pending: Annotated[
-        bool, typer.Option("--drop-pending", help="Forget a pending plan. Rows of it that landed stay.")
+        bool,
+        typer.Option("--drop-pending", help="Forget what of a pending plan cannot be read as it was, or all of it."),
     ] = False,
     yes: Yes = False,
 ) -> None:
     """Bind a pipeline to a topic that was made anew, or to another cluster.
 
     Offsets of the old topic mean nothing in the new one, so the changed topics begin at their earliest offset, and their
-    rows get a `_topic` of their own, `topic@id`, beside which the old rows stay. Topics that did not change stay
-    where they are.
+    rows get a `_topic` of their own, `topic@id`, beside which the old rows stay. Where only one partition lost its end, only
+    that one does so. What did not change stays where it is, with its part of a pending plan.
+
+    Where nothing changed, `--drop-pending` forgets the whole plan, and its records are planned anew.
 
     Example: `landonce state rebase clicks.yaml --to latest`
     """
@@ -75,28 +94,33 @@ def rebase(
         view = parts.broker.survey(parts.config.source.kafka.topics)
         if isinstance(parts.sink, IcebergSink):
             known, stands = stands_of(parts, ledger)
+            ahead = TargetView(_ahead(known, stands))
             decision = operate.rebase(
-                known, view, TargetView(()), new_owner(), to=start, drop_pending=drop_pending, stands=stands
+                known, view, ahead, new_owner(), to=start, drop_pending=drop_pending, stands=stands
             )
             decide(parts, file, ledger, decision, yes=yes)
             return
         if isinstance(parts.sink, SqlSink):
             with closing(SqlTable(parts.sink)) as table:
                 seen = _held(table, ledger, view)
+            seen = operate.landed_too(seen, ledger.pending, _after(_rows(parts, ledger)))
             decision = operate.rebase(ledger, view, seen, new_owner(), to=start, drop_pending=drop_pending)
             decide(parts, file, ledger, decision, yes=yes)
             return
         if isinstance(parts.sink, WrappedSink):
-            decision = operate.rebase(ledger, view, TargetView(()), new_owner(), to=start, drop_pending=drop_pending)
+            seen = operate.landed_too(TargetView(()), ledger.pending, _after(_rows(parts, ledger)))
+            decision = operate.rebase(ledger, view, seen, new_owner(), to=start, drop_pending=drop_pending)
             decide(parts, file, ledger, decision, yes=yes)
             return
         target = parts.sink.target()
         held = _held(target, ledger, view)
-        decision = operate.rebase(ledger, view, held, new_owner(), to=start, drop_pending=drop_pending)
+        blind = parts.sink.guarantee is Guarantee.TOKEN_ONLY
+        decision = operate.rebase(ledger, view, held, new_owner(), to=start, drop_pending=drop_pending, blind=blind)
 
         def settle() -> None:
             if ledger.pending is not None:
                 _wait_out(target, ledger.pending)
+                _no_more_than(held, _held(target, ledger, view))
 
         decide(parts, file, ledger, decision, yes=yes, before=settle)
 
@@ -108,6 +132,28 @@ def _held(target: Target | SqlTable, ledger: LedgerState, view: SourceView) -> T
     known = {*ledger.committed(), *(partition for partition, _ in view.extents)}
     floors = [(each, 0) for each in known]
     return look_by_name(target, ledger, floors)
+
+
+def _ahead(ledger: LedgerState, stands: Iterable[Stand]) -> Floors:
+    """How far tables of a fan-out are that have more of the pending plan than the ledger knows."""
+    committed = ledger.committed()
+    return tuple(
+        sorted((each, at) for stand in stands if not stand.behind for each, at in stand.floors if at > committed[each])
+    )
+
+
+def _after(rows: Iterable[Row]) -> frozenset[int]:
+    return frozenset(row.number for row in rows if row.mark is Mark.AFTER)
+
+
+def _no_more_than(held: TargetView, now: TargetView) -> None:
+    """What was decided holds for the rows that were there."""
+    if held != now:
+        raise PlanPending(
+            "rows of the pending plan came to the table while this was decided.",
+            safe="Nothing was changed. No more of them can come.",
+            command="landonce state rebase {file}, as before: it sees them now",
+        )
 
 
 def _wait_out(target: Target, plan: Plan) -> None:

@@ -16,7 +16,7 @@ so that the one compare-and-set that records it also fences a driver that still 
 from landonce.record.operate.decision import Decision, Restated
 from landonce.record.operate.gap import accept_gap
 from landonce.record.operate.plans import accept_change, fill
-from landonce.record.operate.rebase import changed_topics, rebase
+from landonce.record.operate.rebase import changed_topics, landed_too, rebase
 from landonce.record.operate.settle import settle
 from landonce.record.operate.tables import (
     accept_own_position,
@@ -36,6 +36,7 @@ __all__ = [
     "changed_topics",
     "fill",
     "forget_table",
+    "landed_too",
     "nothing_uncertain",
     "rebase",
     "settle",

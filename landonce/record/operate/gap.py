@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from landonce.errors import ClusterChanged, NothingToDo, TopicRecreated
@@ -17,11 +17,21 @@ from landonce.write.marks import Mark, Stand, raised
 Starts = Mapping[Partition, int]
 
 
-def accept_gap(state: LedgerState, view: SourceView, owner: str, stands: Iterable[Stand] = ()) -> Decision:
+def accept_gap(
+    state: LedgerState,
+    view: SourceView,
+    owner: str,
+    stands: Iterable[Stand] = (),
+    landed: Collection[int] = frozenset(),
+    *,
+    blind: bool = False,
+) -> Decision:
     """Positions move to the start of the topic where it is behind them; a pending plan keeps what is left of it.
 
+    Blocks whose account is known (`landed`, by their numbers) are never read again, so they stay whole.
     A table of a fan-out that is behind (`stands`) is filled up again from where the topics begin. A ledger that was never
-    bound, because nobody knows what a lost one had delivered, is bound at the topics' starts.
+    bound, because nobody knows what a lost one had delivered, is bound at the topics' starts. `blind`: the target keeps no
+    coordinates, so nobody can tell what it holds of a block that is cut.
     """
     if state.fresh:
         return _accept_unbound(state, view, owner)
@@ -29,7 +39,7 @@ def accept_gap(state: LedgerState, view: SourceView, owner: str, stands: Iterabl
     starts = {partition: extent.start for partition, extent in view.extents}
     gaps = _gaps(state.committed().items(), starts)
     behind = [(each, _gaps(each.floors, starts)) for each in stands if each.behind and _gaps(each.floors, starts)]
-    pending = _cropped(state.pending, starts) if state.pending else None
+    pending = _cropped(state.pending, starts, landed) if state.pending else None
     if not gaps and not behind and pending == state.pending:
         raise NothingToDo("there is no gap: every position is still inside its topic.", safe="Nothing was changed.")
     new = replace(taken(state, owner), positions=_moved(state, starts), pending=pending)
@@ -38,7 +48,11 @@ def accept_gap(state: LedgerState, view: SourceView, owner: str, stands: Iterabl
         "accept-gap",
         new,
         (*_say(gaps), *_say_plan(state.pending, pending), *(_say_table(*each) for each in behind)),
-        (*_cost(gaps), *(_cost_table(*each) for each in behind)),
+        (
+            *_cost(gaps),
+            *(_cost_blind(state.pending, pending) if blind or (state.pending and state.pending.by_tokens) else ()),
+            *(_cost_table(*each) for each in behind),
+        ),
         gaps,
         tuple(Restated(stand.view, _restated(new, stand, starts)) for stand, _ in behind),
     )
@@ -79,7 +93,7 @@ def _restated(new: LedgerState, each: Stand, starts: Starts) -> Mark:
     return Mark(own, tuple(sorted(whole.items())), behind, tops=raised(each.view.mark, own))
 
 
-def _cropped(plan: Plan, starts: Starts) -> Plan | None:
+def _cropped(plan: Plan, starts: Starts, landed: Collection[int]) -> Plan | None:
     """What is left of the plan's ranges, in the same order; None if nothing is.
 
     The deadline stays: the next driver waits it out before it writes a cropped block under its other token.
@@ -91,7 +105,9 @@ def _cropped(plan: Plan, starts: Starts) -> Plan | None:
             for each in block.ranges
             if each.end > starts.get(each.partition, 0)
         )
-        if ranges:
+        if block.number in landed:
+            blocks.append(block)
+        elif ranges:
             blocks.append(block if ranges == block.ranges else replace(block, ranges=ranges))
     return replace(plan, blocks=tuple(blocks)) if blocks else None
 
@@ -104,6 +120,16 @@ def _cost(gaps: tuple[Range, ...]) -> tuple[str, ...]:
     total = sum(gap.span for gap in gaps)
     said = f"At most {total} records in {len(gaps)} partition(s) will never be delivered, unless they landed before."
     return (said,) if gaps else ()
+
+
+def _cost_blind(old: Plan | None, new: Plan | None) -> tuple[str, ...]:
+    whole = old.blocks if old is not None else ()
+    cut = [each for block in (new.blocks if new is not None else ()) if block not in whole for each in block.ranges]
+    said = (
+        f"The table keeps no coordinates, so nobody can tell whether {listed(cut)} landed: what is left of a block that was cut is "
+        "sent under another token, and is there TWICE if it had landed. Count it in the table first."
+    )
+    return (said,) if cut else ()
 
 
 def _say_plan(old: Plan | None, new: Plan | None) -> tuple[str, ...]:

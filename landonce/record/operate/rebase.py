@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from landonce.errors import NothingToDo, PlanPending
-from landonce.plan.blocks import Plan
-from landonce.plan.ranges import Partition
+from landonce.plan.blocks import Plan, token
+from landonce.plan.ranges import Partition, Range
 from landonce.read.source import Extent, SourceView, Start
 from landonce.record.ledger import LedgerState, Position, bound, taken
 from landonce.record.operate.decision import Decision, listed
@@ -33,42 +33,66 @@ def rebase(
     *,
     to: Start = Start.EARLIEST,
     drop_pending: bool = False,
+    blind: bool = False,
     stands: Iterable[Stand] = (),
 ) -> Decision:
     """Binds the ledger to the cluster and the topics that are there now.
 
     A topic that is another one begins at `to`. Where only a partition moved (it vanished, or ended before its position),
-    only that one does. Either way its new rows get a label of their own in `_topic` if old ones may be in the target.
-    Topics that did not change keep their positions. A ledger that was never bound, because the target holds rows that
-    the topic cannot have, is bound here. `stands` are the tables of a fan-out: what one that is behind lacks of a topic
-    that begins anew cannot be delivered any more.
+    only that one does; but where this ledger never made a plan, what the target holds is of another topic altogether. New rows
+    of a topic or partition that begins anew get a label of their own in `_topic` if old ones may be in the target. Whatever
+    did not change keeps its label, its position and its part of a pending plan, so that what landed of it is known.
+
+    A ledger that was never bound, because the target holds rows that the topic cannot have, is bound here. `target` says how
+    far it holds each partition, with what landed of the plan; `blind`: it keeps no coordinates, and cannot say. `stands` are
+    the tables of a fan-out: what one that is behind lacks of what begins anew cannot be delivered any more.
     """
     if state.fresh:
         state = bound_afresh(state, view, to)
     remade = changed_topics(state, view)
     moved = _moved(state, view, target, remade)
-    forgets = drop_pending and state.pending is not None
-    if not (remade or moved or forgets or state.cluster_id != view.cluster_id):
+    if state.batch == 0:
+        remade, moved = remade | {each.partition.topic for each in moved}, ()
+    left = _left(state.pending, view, remade, moved) if state.pending else None
+    changed = bool(remade or moved) or left != state.pending or state.cluster_id != view.cluster_id
+    if not changed and not (drop_pending and state.pending):
         raise NothingToDo(
             "the ledger and the brokers agree on the cluster, the topics and the positions.",
             safe="Nothing was changed.",
         )
-    if state.pending is not None and not drop_pending:
-        raise _pending(state.pending)
-    relabelled = {topic: _new_label(state, view, topic) for topic in _needing_labels(state, target, remade, moved)}
-    positions = _rebased_positions(state, view, remade, moved, frozenset(relabelled), to)
+    if state.pending is not None and left != state.pending and not drop_pending:
+        raise _pending(state.pending, left)
+    relabelled = _relabelled(state, view, target, remade, moved)
+    pending = left if changed else None
     new = replace(
         taken(state, owner),
-        lineage=owner,
+        lineage=state.lineage if pending is not None else owner,
         cluster_id=view.cluster_id,
         topic_ids=tuple(sorted({**dict(state.topic_ids), **dict(view.topic_ids)}.items())),
-        positions=tuple(sorted(positions.items())),
-        pending=None,
-        labels=tuple(sorted({**dict(state.labels), **relabelled}.items())),
+        positions=tuple(sorted(_rebased_positions(state, view, remade, moved, to).items())),
+        pending=pending,
+        labels=_labels(state, relabelled),
     )
-    does = _say_rebase(state, view, remade, moved, relabelled, to)
-    costs = (*_rebase_costs(state, new, view, to), *_never_filled_up(state, stands, remade | relabelled.keys()))
-    return Decision("rebase", new, does, costs)
+    anew = frozenset(each for each, _ in state.positions if _begins_anew(each, remade, moved))
+    return Decision(
+        "rebase",
+        new,
+        (*_say_rebase(state, view, remade, moved, relabelled, to), *_say_plan(state, new)),
+        (
+            *_rebase_costs(state, new, view, moved, to),
+            *_plan_costs(state, new, anew, blind=blind),
+            *_never_filled_up(state, stands, anew),
+        ),
+    )
+
+
+def landed_too(held: TargetView, plan: Plan | None, landed: Collection[int]) -> TargetView:
+    """As `held`, with the blocks of the plan (by number) that are known to have landed."""
+    ends = dict(held.ends)
+    for block in plan.blocks if plan is not None else ():
+        for each in block.ranges if block.number in landed else ():
+            ends[each.partition] = max(each.end, ends.get(each.partition, 0))
+    return TargetView(tuple(sorted(ends.items())))
 
 
 def bound_afresh(state: LedgerState, view: SourceView, to: Start) -> LedgerState:
@@ -101,40 +125,58 @@ def _moved(state: LedgerState, view: SourceView, target: TargetView, remade: fro
     return tuple(moved)
 
 
-def _needing_labels(
-    state: LedgerState, target: TargetView, remade: frozenset[str], moved: Iterable[_Moved]
-) -> frozenset[str]:
-    """Old rows may be in the target: it holds some, or a plan was ever made."""
+def _begins_anew(partition: Partition, remade: frozenset[str], moved: Iterable[_Moved]) -> bool:
+    return partition.topic in remade or partition in {each.partition for each in moved}
+
+
+def _left(plan: Plan, view: SourceView, remade: frozenset[str], moved: tuple[_Moved, ...]) -> Plan | None:
+    """What of the plan can still be read as it was made; None if nothing can. Its deadline stays."""
+    ends = {partition: extent.stable_end for partition, extent in view.extents}
+    blocks = []
+    for block in plan.blocks:
+        ranges = tuple(
+            each
+            for each in block.ranges
+            if not _begins_anew(each.partition, remade, moved) and ends.get(each.partition, each.end) >= each.end
+        )
+        if ranges:
+            blocks.append(replace(block, ranges=ranges))
+    return replace(plan, blocks=tuple(blocks)) if blocks else None
+
+
+def _relabelled(
+    state: LedgerState, view: SourceView, target: TargetView, remade: frozenset[str], moved: Iterable[_Moved]
+) -> dict[str, str]:
+    """New labels, by topic or by partition, where old rows may be in the target: it holds some, or a plan was ever made."""
     held = {partition.topic for partition, _ in target.ends}
-    affected = remade | {each.partition.topic for each in moved}
-    return frozenset(topic for topic in affected if state.batch > 0 or topic in held)
+    affected = {topic: topic for topic in remade} | {str(each.partition): each.partition.topic for each in moved}
+    return {of: _new_label(state, view, topic) for of, topic in affected.items() if state.batch > 0 or topic in held}
 
 
 def _new_label(state: LedgerState, view: SourceView, topic: str) -> str:
     """`topic@` and the beginning of the topic's id; where that was used before, with the epoch behind it."""
     topic_id = dict(view.topic_ids)[topic].replace("/", "_").replace("+", "-")
     label = f"{topic}@{topic_id[:_ID_LETTERS]}"
-    return f"{label}.{state.epoch + 1}" if state.label(topic).startswith(label) else label
+    return f"{label}.{state.epoch + 1}" if any(each.startswith(label) for _, each in state.labels) else label
+
+
+def _labels(state: LedgerState, relabelled: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """A topic's new label is that of all its partitions."""
+    kept = {of: label for of, label in state.labels if of.partition("[")[0] not in relabelled}
+    return tuple(sorted({**kept, **relabelled}.items()))
 
 
 def _rebased_positions(
     state: LedgerState,
     view: SourceView,
     remade: frozenset[str],
-    moved: Iterable[_Moved],
-    relabelled: frozenset[str],
+    moved: tuple[_Moved, ...],
     to: Start,
 ) -> dict[Partition, Position]:
-    extents = dict(view.extents)
-    anew = {each.partition for each in moved} | {each for each in extents if each.topic in remade}
-    positions = {
-        partition: Position(position.committed, position.committed) if partition.topic in relabelled else position
-        for partition, position in state.positions
-        if partition.topic not in remade and partition not in anew
-    }
-    for partition in anew & extents.keys():
-        first = _edge(extents[partition], to)
-        positions[partition] = Position(first, first)
+    positions = {each: at for each, at in state.positions if not _begins_anew(each, remade, moved)}
+    for partition, extent in view.extents:
+        if _begins_anew(partition, remade, moved):
+            positions[partition] = Position(_edge(extent, to), _edge(extent, to))
     return positions
 
 
@@ -160,18 +202,27 @@ def _say_rebase(
     ]
     does += [f"{each.partition} {each.why}: it begins at its {to.value} offset, if it is there." for each in moved]
     does += [
-        f"New rows of {topic!r} get _topic = {label!r}, because old ones with the same coordinates may be there."
-        for topic, label in sorted(relabelled.items())
+        f"New rows of {of} get _topic = {label!r}, because old ones with the same coordinates may be there."
+        for of, label in sorted(relabelled.items())
     ]
     kept = sorted(dict(state.topic_ids).keys() - remade - {each.partition.topic for each in moved})
     if kept:
         does.append(f"Unchanged: {', '.join(kept)}.")
-    if state.pending is not None:
-        does.append(f"Batch {state.pending.batch}, which is pending, is forgotten.")
     return tuple(does)
 
 
-def _rebase_costs(state: LedgerState, new: LedgerState, view: SourceView, to: Start) -> tuple[str, ...]:
+def _say_plan(state: LedgerState, new: LedgerState) -> Iterator[str]:
+    if state.pending is None:
+        return
+    if new.pending is None:
+        yield f"Batch {state.pending.batch}, which is pending, is forgotten."
+    else:
+        yield f"Of batch {state.pending.batch}, which is pending, the next start settles {listed(_ranges(new.pending))}."
+
+
+def _rebase_costs(
+    state: LedgerState, new: LedgerState, view: SourceView, moved: tuple[_Moved, ...], to: Start
+) -> tuple[str, ...]:
     extents = dict(view.extents)
     begun = [
         each for each, position in new.positions if dict(state.positions).get(each) != position and each in extents
@@ -182,26 +233,49 @@ def _rebase_costs(state: LedgerState, new: LedgerState, view: SourceView, to: St
     if skipped:
         costs.append(f"At most {skipped} records that are in them now will never be delivered, because of --to latest.")
     costs.append("What the old topic held and was not delivered before cannot be delivered any more.")
-    if state.pending is not None:
+    if moved and to is Start.EARLIEST:
         costs.append(
-            "Rows of the forgotten plan that landed stay. For topics that did not change, the next start recognises "
-            "them and does not write them again."
+            f"Where {listed(each.partition for each in moved)} lost only the end, what is left was delivered before, and is "
+            "delivered again under the new label. --to latest leaves it out, with all that is there now."
         )
     return tuple(costs)
 
 
-def _never_filled_up(state: LedgerState, stands: Iterable[Stand], topics: frozenset[str]) -> Iterator[str]:
+def _plan_costs(state: LedgerState, new: LedgerState, anew: frozenset[Partition], *, blind: bool) -> Iterator[str]:
+    """What becomes of rows that landed of the pending plan."""
+    if state.pending is None:
+        return
+    kept = {token(new.identity, block) for block in new.pending.blocks} if new.pending is not None else set()
+    other = [block for block in state.pending.blocks if token(state.identity, block) not in kept]
+    again = [each for block in other for each in block.ranges if each.partition not in anew]
+    if any(each.partition in anew for block in other for each in block.ranges):
+        yield "Rows of the plan that landed of what begins anew stay, under the label that they have."
+    if again and (blind or state.pending.by_tokens):
+        yield (
+            f"The table keeps no coordinates, so nobody can tell what landed of {listed(again)}: it is sent under other tokens, "
+            "and whatever landed before is then there TWICE. Count it in the table first."
+        )
+    elif again:
+        yield f"What landed of {listed(again)} is recognised at the next start, and not written again."
+
+
+def _ranges(plan: Plan) -> tuple[Range, ...]:
+    return tuple(each for block in plan.blocks for each in block.ranges)
+
+
+def _never_filled_up(state: LedgerState, stands: Iterable[Stand], anew: frozenset[Partition]) -> Iterator[str]:
     for each in stands:
-        lacks = [piece for piece in behind_ranges(state, [each]) if piece.partition.topic in topics]
+        lacks = [piece for piece in behind_ranges(state, [each]) if piece.partition in anew]
         if lacks:
             yield f"What was removed from {each.view.table} by a rollback never comes back to it: {listed(lacks)}."
 
 
-def _pending(plan: Plan) -> PlanPending:
+def _pending(plan: Plan, left: Plan | None) -> PlanPending:
+    kept = frozenset(_ranges(left)) if left is not None else frozenset()
+    lost = [each for each in _ranges(plan) if each not in kept]
     return PlanPending(
-        f"batch {plan.batch} is pending, with ranges {listed(each for block in plan.blocks for each in block.ranges)}: some of its rows may be in the target, and "
-        "which ones can only be found out by settling it.",
+        f"batch {plan.batch} is pending, and {listed(lost)} of it cannot be read any more as it was: some of its rows may be in "
+        "the target.",
         safe="Nothing was changed.",
-        command="landonce run {file} --once   (if its topics are still there), or: "
-        "landonce state rebase {file} --drop-pending   (forgets it)",
+        command="landonce state rebase {file} --drop-pending   (forgets these ranges, and keeps what is left of the plan)",
     )

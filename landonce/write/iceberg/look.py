@@ -75,7 +75,7 @@ def _holds_rows(table: Table, copy: Mark, branch: str) -> bool:
         return False
     tops = dict(copy.tops)
     for partition, position in copy.state.positions:
-        here = (table, branch, copy.state.label(partition.topic), partition.number)
+        here = (table, branch, copy.state.labelled(partition).topic, partition.number)
         if _holds_row(*here, term.GreaterThanOrEqual(OFFSET, position.committed)):
             return False
         if partition in tops and not _holds_row(*here, term.EqualTo(OFFSET, tops[partition])):

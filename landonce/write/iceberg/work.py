@@ -14,7 +14,7 @@ from confluent_kafka import Message
 from landonce.errors import LandonceError
 from landonce.failpoints import reach
 from landonce.plan.blocks import Kind
-from landonce.plan.ranges import Partition
+from landonce.plan.ranges import Partition, topics_of
 from landonce.read.decoders import decoder_of
 from landonce.read.fanout import NOWHERE, Sheaf, Sorting, cropped, landed
 from landonce.read.identity import require_same
@@ -137,7 +137,7 @@ def shaped(recipe: FileRecipe, task: FileTask, rows: pa.Table, found: Routed, sh
         kept = cropped(kept, floors.get(name, {}), labels)
         if kept.num_rows:
             result[name] = kept
-            sheaf.tops[name] = _tops(kept, {label: topic for topic, label in labels.items()})
+            sheaf.tops[name] = _tops(kept, topics_of(labels))
     return result
 
 
