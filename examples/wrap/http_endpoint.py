@@ -37,18 +37,16 @@ class Endpoint:
             if isinstance(error.reason, ConnectionRefusedError):
                 raise landonce.NotPushed("nobody listens there") from None
             raise
-        if (
-            code != 201
-        ):  # somebody else answered: after a redirect, say, it is a page that was read and not a block that was sent
-            raise OSError(f"the endpoint answered {code}")
+        _expect(201, code)
 
     def probe(self, block: landonce.PushedBlock) -> bool:
         try:
-            self._ask(urllib.request.Request(self._at(block)))
+            code = self._ask(urllib.request.Request(self._at(block)))
         except urllib.error.HTTPError as error:
             if error.code == 404:
                 return False
             raise  # it cannot tell
+        _expect(204, code)
         return True
 
     def _at(self, block: landonce.PushedBlock) -> str:
@@ -59,6 +57,12 @@ class Endpoint:
         with direct.open(request, timeout=SECONDS) as answer:
             answer.read()
             return int(answer.status)
+
+
+def _expect(wanted: int, code: int) -> None:
+    """Anything else is somebody else's answer: behind a redirect, say, a page was read, and no block was sent or looked for."""
+    if code != wanted:
+        raise OSError(f"the endpoint answered {code}")
 
 
 def sink(url: str) -> landonce.WrappedSink:
@@ -94,7 +98,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         with closing(connected(self.database)) as connection:
             found = connection.execute("SELECT 1 FROM blocks WHERE key = ?", (self._key(),)).fetchone()
-        self._answer(200 if found else 404)
+        self._answer(204 if found else 404)
 
     def log_message(self, *_: object) -> None:
         pass
@@ -104,7 +108,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def _answer(self, code: int) -> None:
         self.send_response(code)
-        self.send_header("Content-Length", "0")
+        if code != 204:
+            self.send_header("Content-Length", "0")
         self.end_headers()
 
 

@@ -7,7 +7,7 @@ have taken the fence last.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
@@ -33,6 +33,8 @@ class Claims:
         self.held: dict[Partition, Holding] = {}
         self.back: set[Partition] = set()
         """To go back to what is stored before the next poll."""
+        self.unread: set[Partition] = set()
+        """Read by the client and not given out: to go back to what was given out last."""
         self.trouble: Exception | None = None
         """What a callback found wrong, for the poll that it was called by."""
         self._left: dict[Partition, int] = {}
@@ -46,6 +48,10 @@ class Claims:
             raise unsettled(open_ends)
         if self.back:
             self._go_back()
+        for each in sorted(self.unread):
+            if each in self.held:
+                self._move(each, self.held[each].given)
+            self.unread.discard(each)
         if due := [each for each, moment in self._waiting.items() if moment <= now()]:
             self._try_again(due)
 
@@ -61,19 +67,15 @@ class Claims:
             each.offset = starts.get(Partition(each.topic, each.partition), OFFSET_END)
         (consumer.incremental_assign if self._settings.incremental else consumer.assign)(assigned)
         self._put_aside((each for each in partitions if each not in starts), _TRY_AGAIN)
-        if doubtful := in_doubt(self._left, self.held):
-            self.trouble = self.trouble or came_back(doubtful)
-        self._left = {each: given for each, given in self._left.items() if each not in starts}
+        self._notice(starts)
 
     def on_revoke(self, _: Consumer, revoked: list[TopicPartition]) -> None:
         """Also for partitions that are lost."""
         for each in revoked:
             partition = Partition(each.topic, each.partition)
-            holding = self.held.pop(partition, None)
+            self._leave(partition)
             self.back.discard(partition)
             self._waiting.pop(partition, None)
-            if holding is not None and holding.ahead:
-                self._left[partition] = max(holding.given, self._left.get(partition, 0))
 
     def broken(self, partition: Partition, trouble: Exception) -> None:
         """The consumer reads it no more. Claiming it again finds out what is wrong, for as long as it is."""
@@ -111,7 +113,6 @@ class Claims:
         """
         fences = {each: self.held[each].fence for each in self.back}
         renewed = self._handler.load(self._settings.group, sorted(fences), fences)
-        self.back.clear()
         for each in fences:
             stored = renewed.get(each)
             if stored is None or stored.offset is None:
@@ -119,10 +120,12 @@ class Claims:
             else:
                 self.held[each] = Holding(stored, stored.offset, stored.offset)
                 self._move(each, stored.offset)
+            self.back.discard(each)
 
     def _try_again(self, due: list[Partition]) -> None:
         self._waiting |= dict.fromkeys(due, now() + _TRY_AGAIN)
         starts = self._claim(due)
+        self._notice(starts)
         for each in due:
             if self._move(each, starts[each]):
                 del self._waiting[each]
@@ -158,8 +161,20 @@ class Claims:
         self._consumer.assign(assigned)
 
     def _let_go(self, partition: Partition, seconds: float) -> None:
-        del self.held[partition]
+        self._leave(partition)
         self._put_aside([partition], seconds)
+
+    def _leave(self, partition: Partition) -> None:
+        """Held no more. The user may have records of it, unless they were to come again anyway."""
+        holding = self.held.pop(partition, None)
+        if holding is not None and holding.ahead and partition not in self.back:
+            self._left[partition] = max(holding.given, self._left.get(partition, 0))
+
+    def _notice(self, claimed: Collection[Partition]) -> None:
+        """Records that the user holds come again: that goes before any other trouble, which is found again."""
+        if doubtful := in_doubt(self._left, self.held):
+            self.trouble = came_back(doubtful)
+        self._left = {each: given for each, given in self._left.items() if each not in claimed}
 
     def _put_aside(self, partitions: Iterable[Partition], seconds: float) -> None:
         """Long enough, where another has the fence, that a consumer which Kafka has thrown out would know by then."""

@@ -137,18 +137,25 @@ class OffsetStore:
         claims.settle()
         try:
             found = [each for each in ask() if each is not None]
-        except KafkaException as error:
-            raise named(error.args[0]) from error
+        except BaseException as error:
+            # What the client had read by then is gone with it: a callback, also one of the user's, may have raised.
+            claims.unread |= claims.held.keys()
+            if isinstance(error, KafkaException):
+                raise named(error.args[0]) from error
+            raise
         finally:
             self._clock.polled()
+        before = dict(claims.held)
         if any(map(Message.error, found)):
             given = [each for each in found if (self._passes(each) if each.error() else self._give([each]))]
         else:
             given = self._give(found)
         if claims.trouble is None:
             return given
-        # What this poll has read is not given out, so it has to come again.
-        claims.back |= {place(each) for each in found if each.error() is None} & claims.held.keys()
+        # What this poll has read is not given out, so it has to come again; what was given out before is in the user's hands.
+        again = {place(each) for each in found if each.error() is None} & claims.held.keys()
+        claims.held.update({each: before[each] for each in again})
+        claims.unread |= again
         trouble, claims.trouble = claims.trouble, None
         raise trouble
 

@@ -212,7 +212,8 @@ def _gap(incoming: Range, position: int) -> errors.GapRefused:
         f"{incoming.partition}: the next offset is {position}, and the source goes on at {incoming.first}; "
         f"[{position}, {incoming.first}) was skipped.",
         safe="Nothing was written, and the position did not move.",
-        command="landonce state accept-gap {file}   (if these offsets are gone), or start the query where it stopped",
+        command="landonce state accept-gap {file}   (if these offsets are gone), or start the query where it stopped. A function that "
+        "calls `exactly_once` calls it for empty batches, too",
     )
 
 

@@ -130,6 +130,10 @@ _kept: WeakValueDictionary[tuple[str, str, str], ExactlyOnce] = WeakValueDiction
 """Who keeps a position in a ledger under a name, in one start of a query."""
 
 
+_delivered: dict[tuple[str, str, str], int] = {}
+"""The last micro-batch that is done, of the same. What a second call brought of it would be taken for delivered."""
+
+
 class ExactlyOnce:
     """Called by Spark with every micro-batch. One object serves one query at a time. A copy begins anew."""
 
@@ -193,8 +197,12 @@ class ExactlyOnce:
             keeps_coordinates(query.plan, analyzed, batch.columns)
         run = self._entered(query, rows)
         run.batch_shape = shape
+        key = (query.run, run.driver.pipeline, place_of(self._told))
+        if _delivered.get(key) == batch_id:
+            raise refusals.same_batch(batch_id)
         incoming = run.incoming(batch_id)
         if not incoming.ranges:
+            _delivered[key] = batch_id
             return
         hands = run.driver.hands
         if not isinstance(hands, BatchHands):
@@ -207,6 +215,7 @@ class ExactlyOnce:
         finally:
             if several:
                 rows.unpersist()
+        _delivered[key] = batch_id
         if again := run.delivered(incoming):
             self._told.observer.trouble(
                 f"{again} offsets of batch {batch_id} were delivered already, and were dropped."

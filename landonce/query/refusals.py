@@ -110,6 +110,16 @@ def same_name(name: str) -> errors.QueryRefused:
     )
 
 
+def same_batch(batch: int) -> errors.QueryRefused:
+    return query(
+        f"batch {batch} is handed over a second time under one name. The position is past the whole batch since the first time, so what "
+        "this call brings would be dropped",
+        "hand all rows of a batch over at once (`unionByName`), or to two `exactly_once` with a name and a table each; what this call "
+        "brought is delivered by a query with a name of its own",
+        safe="What the first call brought has landed. Nothing of this one was written.",
+    )
+
+
 def went_wrong() -> errors.QueryRefused:
     return errors.QueryRefused(
         "an earlier batch of this start of the query ended with an error, and something caught it: going on would skip that batch.",

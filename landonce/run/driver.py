@@ -77,6 +77,7 @@ class Driver:
             raise
 
     def _run(self) -> Totals:
+        self._troubled = None
         before: Totals | None = None
         driver, effect = self.hands.begin()
         while not isinstance(effect, Stop):

@@ -115,7 +115,7 @@ def test_what_waited_for_the_database_beyond_its_deadline_is_not_taken(example: 
     assert held(database) == []
 
 
-def test_a_page_behind_a_redirect_has_not_taken_a_block(example: Any) -> None:
+def test_a_page_behind_a_redirect_has_not_taken_a_block_and_does_not_hold_one(example: Any) -> None:
     """A proxy that wants a login: the client follows it with a GET, which is answered with 200."""
 
     class Elsewhere(BaseHTTPRequestHandler):
@@ -131,5 +131,9 @@ def test_a_page_behind_a_redirect_has_not_taken_a_block(example: Any) -> None:
         def log_message(self, *_: object) -> None:
             pass
 
-    with served(Elsewhere) as port, pytest.raises(OSError, match="answered 200"):
-        example.Endpoint(f"http://127.0.0.1:{port}").push(block(in_an_hour()))
+    with served(Elsewhere) as port:
+        endpoint = example.Endpoint(f"http://127.0.0.1:{port}")
+        with pytest.raises(OSError, match="answered 200"):
+            endpoint.push(block(in_an_hour()))
+        with pytest.raises(OSError, match="answered 200"):
+            endpoint.probe(block(0))

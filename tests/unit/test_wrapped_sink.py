@@ -184,6 +184,15 @@ def test_what_a_sink_declares() -> None:
         assert delivery.probe(block(table()))
 
 
+class Arguments:
+    """Needs one to be made, and has a push that takes none."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def push(self) -> None: ...
+
+
 class Waiting:
     """Calling any of these runs nothing: every block would count as landed."""
 
@@ -214,11 +223,32 @@ class Waiting:
         ({"push": Waiting(), "idempotent": True}, "`push` is a coroutine or a generator"),
         ({"push": Waiting().__call__, "idempotent": True}, "`push` is a coroutine or a generator"),
         ({"push": print, "idempotent": False, "probe": Waiting.coroutine}, "`probe` is a coroutine or a generator"),
+        ({"push": lambda: None, "idempotent": True}, "`push` takes one argument, the block"),
+        ({"push": lambda block, more: None, "idempotent": True}, "`push` takes one argument, the block"),
+        ({"push": print, "idempotent": False, "probe": lambda: True}, "`probe` takes one argument, the block"),
+        ({"push": Arguments, "idempotent": True}, "the class is called without arguments"),
+        ({"push": Arguments("x"), "idempotent": True}, "`push` takes one argument, the block"),
     ],
 )
 def test_what_is_refused(told: dict[str, object], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         landonce.wrap(**told)  # type: ignore[arg-type]
+
+
+class Kinds:
+    """All of these can be called with a block."""
+
+    @staticmethod
+    def push(block: landonce.PushedBlock) -> None: ...
+
+    @classmethod
+    def probe(cls, block: landonce.PushedBlock, *, again: bool = False) -> bool:
+        return again
+
+
+def test_whatever_takes_a_block_is_taken() -> None:
+    for each in (Kinds, Kinds(), print, lambda block, more=1: None, lambda *blocks: None):
+        landonce.wrap(each, idempotent=False)
 
 
 def test_a_sink_is_found_beside_the_file(tmp_path: Path) -> None:

@@ -112,6 +112,7 @@ def wrap(
         raise ConfigError("wrap: `probe` is a function that takes a block and says whether it is there.")
     for what, given in (("push", getattr(push, "push", push)), ("probe", probe or getattr(push, "probe", None))):
         _refuse_deferred(what, given)
+    _refuse_arguments(push, probe)
     return WrappedSink(push, name or _name(push), idempotent, probe, _seconds(settles_within))
 
 
@@ -123,6 +124,26 @@ def _refuse_deferred(what: str, given: Any) -> None:
             f"wrap: `{what}` is a coroutine or a generator: calling it runs nothing of it.",
             command=f"an ordinary function that returns when it is done, such as one that calls asyncio.run({what}_async(block))",
         )
+
+
+def _refuse_arguments(push: Any, probe: Any) -> None:
+    """A call that cannot be made would pass for one that may have arrived."""
+    if isinstance(push, type):
+        _refuse_unless_takes("the class", push)
+    for what, given in (("push", getattr(push, "push", push)), ("probe", probe or getattr(push, "probe", None))):
+        if given is not None:
+            plain = isinstance(push, type) and inspect.isfunction(inspect.getattr_static(push, what, None))
+            _refuse_unless_takes(f"`{what}`", given, *((None, None) if plain and given is not probe else (None,)))
+
+
+def _refuse_unless_takes(what: str, given: Any, *arguments: None) -> None:
+    try:
+        inspect.signature(given).bind(*arguments)
+    except ValueError:  # some of C's own do not say
+        return
+    except TypeError as error:
+        wanted = "takes one argument, the block" if arguments else "is called without arguments"
+        raise ConfigError(f"wrap: {what} {wanted}: {error}.") from None
 
 
 def _seconds(settles_within: Any) -> float:

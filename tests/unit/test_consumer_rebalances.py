@@ -1,0 +1,182 @@
+"""What a store gives out when something goes wrong inside of a poll, with a consumer and a handler that do as they are told.
+
+The oracle is what a user does: collect records over several polls, drop those of a partition when `Fenced` says so, save the rest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+
+from landonce import errors
+from landonce.consumer import claims as claiming
+from landonce.consumer.claims import Claims
+from landonce.consumer.clock import PollClock
+from landonce.consumer.handler import Step, Stored
+from landonce.consumer.options import settings
+from landonce.consumer.store import OffsetStore
+from landonce.consumer.topics import Extent
+from landonce.plan.ranges import Partition
+
+P, Q = Partition("t", 0), Partition("t", 1)
+END = 40
+
+
+class Offsets:
+    """A handler in memory, which may be away."""
+
+    def __init__(self) -> None:
+        self.stored = {P: 10, Q: 0}
+        self.away = False
+        self._epochs = {P: 0, Q: 0}
+
+    def initialize(self, group: str) -> None: ...
+
+    def load(
+        self, _: str, partitions: Collection[Partition], held: Mapping[Partition, Stored] | None = None
+    ) -> dict[Partition, Stored]:
+        if self.away:
+            raise errors.LedgerUnavailable("away")
+        found = {}
+        for each in partitions:
+            if held is None or held[each].epoch == self._epochs[each]:
+                self._epochs[each] += 1
+                found[each] = Stored(self.stored[each], self._epochs[each], "me", "id")
+        return found
+
+    def save(self, _: str, steps: Mapping[Partition, Step], transaction: dict[Partition, int]) -> None:
+        for each, step in steps.items():
+            assert (step.epoch, step.previous) == (self._epochs[each], self.stored[each])
+            transaction[each] = step.offset
+
+    @contextmanager
+    def transaction(self) -> Iterator[dict[Partition, int]]:
+        changed: dict[Partition, int] = {}
+        yield changed
+        self.stored.update(changed)
+
+
+class Topics:
+    def extents(self, partitions: Collection[Partition]) -> dict[Partition, Extent]:
+        return {each: Extent("id", 0, 1000) for each in partitions}
+
+    def committed(self, _: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+        return {}
+
+
+class Client:
+    """A consumer. Callbacks run at the end of a poll, when it has read; if one raises, what it has read is gone, as with the real one."""
+
+    def __init__(self) -> None:
+        self.at: dict[Partition, int] = {}
+        self.callbacks: list[Callable[[], None]] = []
+        self._paused: set[Partition] = set()
+
+    def incremental_assign(self, assigned: list[TopicPartition]) -> None:
+        self.at |= {Partition(each.topic, each.partition): max(each.offset, 0) or END for each in assigned}
+
+    def pause(self, partitions: list[TopicPartition]) -> None:
+        self._paused |= {Partition(each.topic, each.partition) for each in partitions}
+
+    def resume(self, partitions: list[TopicPartition]) -> None:
+        self._paused -= {Partition(each.topic, each.partition) for each in partitions}
+
+    def seek(self, target: TopicPartition) -> None:
+        self.at[Partition(target.topic, target.partition)] = target.offset
+
+    def consume(self, count: int, _: float) -> list[Message]:
+        found = []
+        for each in self.at.keys() - self._paused:
+            for offset in range(self.at[each], min(self.at[each] + count, END)):
+                found.append(Message(topic=each.topic, partition=each.number, offset=offset, value=b""))
+                self.at[each] = offset + 1
+        callbacks, self.callbacks = self.callbacks, []
+        for callback in callbacks:
+            callback()
+        return found
+
+
+class User:
+    """Collects records of P until there are enough, and saves them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(claiming, "_TRY_AGAIN", 0.01)
+        self.offsets, self.client = Offsets(), Client()
+        chosen = settings(
+            {"group.id": "g", "partition.assignment.strategy": "cooperative-sticky"}, commit_to_kafka="off"
+        )
+        self.store = OffsetStore.__new__(OffsetStore)
+        parts: dict[str, Any] = {"_consumer": self.client, "_handler": self.offsets, "_settings": chosen}
+        self.claims = Claims(self.client, self.offsets, Topics(), chosen)  # type: ignore[arg-type]
+        for name, part in (parts | {"_claims": self.claims, "_clock": PollClock(300_000, 45_000)}).items():
+            setattr(self.store, name, part)
+        self.assigned(P)
+        self.in_hand: list[int] = []
+
+    def assigned(self, partition: Partition) -> None:
+        self.claims.on_assign(self.client, [TopicPartition(partition.topic, partition.number)])  # type: ignore[arg-type]
+
+    def poll(self) -> None:
+        try:
+            found = self.store.consume(5)
+        except errors.Fenced:
+            self.in_hand = []
+        except errors.Transient:
+            pass
+        else:
+            self.in_hand += [each.offset() or 0 for each in found if each.partition() == P.number]
+
+    def saves(self, count: int) -> list[int]:
+        until = time.monotonic() + 20
+        while len(self.in_hand) < count:
+            assert time.monotonic() < until
+            self.poll()
+        with self.store.transaction() as transaction:
+            self.store.save_many({P: self.in_hand[-1] + 1}, transaction)
+        return self.in_hand
+
+
+@pytest.fixture
+def user(monkeypatch: pytest.MonkeyPatch) -> User:
+    return User(monkeypatch)
+
+
+def test_what_was_read_when_a_callback_raised_is_not_skipped(user: User) -> None:
+    def raising() -> None:
+        raise KafkaException(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+
+    user.client.callbacks = [raising]
+    assert user.saves(10) == list(range(10, 20))
+    assert user.offsets.stored[P] == 20
+
+
+def test_a_partition_that_cannot_be_claimed_brings_nothing_again_of_another(user: User) -> None:
+    def failing() -> None:
+        user.offsets.away = True
+        user.assigned(Q)
+        user.offsets.away = False
+
+    user.poll()
+    assert user.in_hand == [10, 11, 12, 13, 14]
+    user.client.callbacks = [failing]
+    assert user.saves(15) == list(range(10, 25))
+
+
+def test_records_in_hand_are_dropped_where_their_partition_is_claimed_only_later(user: User) -> None:
+    """It was taken away and given back, and others may have done a part of them."""
+
+    def given_back() -> None:
+        user.claims.on_revoke(user.client, [TopicPartition(P.topic, P.number)])  # type: ignore[arg-type]
+        user.client.at.pop(P)
+        user.offsets.away = True
+        user.assigned(P)
+        user.offsets.away = False
+
+    user.poll()
+    user.client.callbacks = [given_back]
+    assert user.saves(15) == list(range(10, 25))
