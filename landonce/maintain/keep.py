@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pyiceberg.table.metadata import TableMetadata
@@ -78,8 +79,9 @@ def pipelines_of(metadata: TableMetadata) -> frozenset[str]:
     found = {_marked(each) for each in metadata.snapshots}
     for name, value in metadata.properties.items():
         if name.startswith(_PREFIX):
-            told = json.loads(value)
-            found.add(told.get(_PIPELINE, "") if isinstance(told, dict) else "")
+            with suppress(ValueError):  # a property of the user's own that begins like ours
+                told = json.loads(value)
+                found.add(told.get(_PIPELINE, "") if isinstance(told, dict) else "")
     return frozenset(found - {""})
 
 

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Protocol
 
 from landonce.errors import ConfigError, LandonceError
+from landonce.maintain.keep import pipelines_of
 from landonce.maintain.report import TableReport
 from landonce.maintain.tend import Options, Tender
 from landonce.record.ledger import LedgerState
@@ -31,10 +32,11 @@ def maintain(parts: Parts, options: Options, watch: Watch, tables: tuple[str, ..
         return ()
     ledger = None if isinstance(parts.ledger, TableLedger) else parts.ledger.load()
     names = names_of(sink, ledger)
-    unknown = sorted(set(tables) - set(names))
+    ours = _ours(sink, ledger, names)
+    unknown = sorted(set(tables) - set(ours))
     if unknown:
-        raise ConfigError(f"--table: the pipeline writes no {', '.join(unknown)}; it writes {', '.join(names)}.")
-    wanted = tables or names
+        raise ConfigError(f"--table: the pipeline writes no {', '.join(unknown)}; it writes {', '.join(ours)}.")
+    wanted = tables or ours
     locations = _locations(sink, names)
     reports = []
     with lake_session(parts) as session:
@@ -52,6 +54,14 @@ def maintain(parts: Parts, options: Options, watch: Watch, tables: tuple[str, ..
             reports.append(_tended(tender, there=name in locations))
             watch.done(reports[-1], number, len(wanted))
     return tuple(reports)
+
+
+def _ours(sink: IcebergSink, ledger: LedgerState | None, names: tuple[str, ...]) -> tuple[str, ...]:
+    """A table whose name could be of the template may be somebody else's: it is ours if it carries a mark, or the ledger knows it."""
+    told = {*sink.static, *(dict(ledger.tables) if ledger is not None else ())}
+    return tuple(
+        each for each in names if each in told or sink.pipeline in pipelines_of(sink.place(each).load().metadata)
+    )
 
 
 def _iceberg(parts: Parts) -> IcebergSink:

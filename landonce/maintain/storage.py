@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import zlib
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from pyarrow import fs
 from pyiceberg.io.pyarrow import PyArrowFileIO
@@ -16,6 +19,9 @@ from landonce.maintain.orphans import Found
 from landonce.write.iceberg.scratch import FOLDER
 
 _AT_ONCE = 8
+_METADATA, _COMPRESSED = ".metadata.json", ".gz.metadata.json"
+_UUID = re.compile(rb'"table-uuid"\s*:\s*"([0-9A-Fa-f-]{36})"')
+_BEGINNING, _GZIP = 65_536, 31
 
 
 def folders_of(table: Table, *, shared: bool) -> tuple[str, ...]:
@@ -39,6 +45,29 @@ def listed(table: Table, folders: Iterable[str], others: Sequence[str] = ()) -> 
     except (OSError, ValueError) as error:
         raise TargetUnavailable(f"the storage cannot be listed: {redact(str(error))}") from None
     return tuple(each for each in found if not each.path.startswith(foreign))
+
+
+def shares_location(table: Table) -> bool:
+    """Whether another table's metadata lies where this one's does: it was renamed, or dropped with its files kept, and this one
+    was made in its place. Then a file that no snapshot names may be the other's."""
+    io = _arrow(table)
+    known = {table.metadata_location, *(each.metadata_file for each in table.metadata.metadata_log)}
+    mine = str(table.metadata.table_uuid)
+    listed = _files(io, f"{table.location().rstrip('/')}/metadata")
+    unknown = [each.path for each in listed if each.name.endswith(_METADATA) and each.path not in known]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return any(whose != mine for whose in pool.map(lambda path: _uuid_in(io, path), unknown))
+
+
+def _uuid_in(io: PyArrowFileIO, path: str) -> str:
+    """It stands near the beginning. Empty where it cannot be told."""
+    with io.new_input(path).open() as file:
+        told = file.read(_BEGINNING)
+    with suppress(zlib.error):
+        text = zlib.decompressobj(_GZIP).decompress(told) if path.endswith(_COMPRESSED) else told
+        found = _UUID.search(text)
+        return found[1].decode().lower() if found else ""
+    return ""
 
 
 def _files(io: PyArrowFileIO, folder: str) -> Iterable[Found]:

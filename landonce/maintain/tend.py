@@ -21,6 +21,10 @@ from landonce.maintain.report import Deleted, TableReport
 from landonce.write.iceberg.commit import Place
 
 _NO_GC = "`gc.enabled` is false: its files may be another table's, so nothing of it expires and nothing is deleted"
+_SHARED = (
+    "another table's metadata lies in its folder (it was renamed, or dropped with its files kept, and this one was made in its place): files "
+    "here may be that table's, so orphans were not searched for"
+)
 _OUTSIDE = "its data folder is outside of its own and may be shared with other tables: it was not searched for orphans"
 
 
@@ -62,7 +66,8 @@ class Tender:
             return TableReport(self._name, self.options.dry, candidates, compacted, notes=(_NO_GC,))
         folders = storage.folders_of(table, shared=not self.alone)
         self.say("listing files")
-        found = storage.listed(table, folders, self.others)
+        shared = storage.shares_location(table)
+        found = storage.listed(table, folders, self.others) if not shared else ()
         before, removed = self._remove()
         after = before if self.options.dry else self.place.load()
         self.say("reading manifests")
@@ -78,7 +83,7 @@ class Tender:
             expired=self._delete(after, {**gone.data, **gone.metadata}.items()),
             orphans=self._delete(after, ((each.path, each.size) for each in left.dead)),
             waiting=len(left.waiting),
-            notes=() if len(folders) > 1 else (_OUTSIDE,),
+            notes=(*((_OUTSIDE,) if len(folders) == 1 else ()), *((_SHARED,) if shared else ())),
         )
 
     @property

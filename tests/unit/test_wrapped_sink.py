@@ -224,7 +224,7 @@ class Waiting:
         ({"push": Waiting().__call__, "idempotent": True}, "`push` is a coroutine or a generator"),
         ({"push": print, "idempotent": False, "probe": Waiting.coroutine}, "`probe` is a coroutine or a generator"),
         ({"push": lambda: None, "idempotent": True}, "`push` takes one argument, the block"),
-        ({"push": lambda block, more: None, "idempotent": True}, "`push` takes one argument, the block"),
+        ({"push": lambda _, __: None, "idempotent": True}, "`push` takes one argument, the block"),
         ({"push": print, "idempotent": False, "probe": lambda: True}, "`probe` takes one argument, the block"),
         ({"push": Arguments, "idempotent": True}, "the class is called without arguments"),
         ({"push": Arguments("x"), "idempotent": True}, "`push` takes one argument, the block"),
@@ -239,15 +239,15 @@ class Kinds:
     """All of these can be called with a block."""
 
     @staticmethod
-    def push(block: landonce.PushedBlock) -> None: ...
+    def push(_: landonce.PushedBlock) -> None: ...
 
     @classmethod
-    def probe(cls, block: landonce.PushedBlock, *, again: bool = False) -> bool:
+    def probe(cls, _: landonce.PushedBlock, *, again: bool = False) -> bool:
         return again
 
 
 def test_whatever_takes_a_block_is_taken() -> None:
-    for each in (Kinds, Kinds(), print, lambda block, more=1: None, lambda *blocks: None):
+    for each in (Kinds, Kinds(), print, lambda _, __=1: None, lambda *_: None):
         landonce.wrap(each, idempotent=False)
 
 

@@ -119,7 +119,9 @@ class TableLedger(Ledger):
 
         self._place.ensure_branch()
         _, _, table = self._place.commit(judge, attempt)
-        self._view = self._look(table)
+        seen = self._look(table)  # after the commit, others may have committed, too: theirs must not be taken for ours
+        refuse(own_verdict(self._known(), seen, new), old, seen)
+        self._view = seen
 
     def journal(self) -> tuple[Note, ...]:
         if not self._place.exists():

@@ -1,0 +1,184 @@
+"""A table as its own ledger, in a real catalog and without Spark: two drivers around one commit, and tables that took another's place."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.table import Table
+
+from landonce.errors import Fenced
+from landonce.maintain import run as maintaining
+from landonce.maintain.tend import Options, Tender
+from landonce.plan.ranges import Partition
+from landonce.read.schema import Field, Schema
+from landonce.record.ledger import LedgerState, Position, bound, taken
+from landonce.write.iceberg.catalog import CatalogSpec
+from landonce.write.iceberg.commit import Attempt, Place
+from landonce.write.iceberg.create import Creation, create_table
+from landonce.write.iceberg.files import TableShape, write_files
+from landonce.write.iceberg.ledger import TableLedger
+from landonce.write.iceberg.naming import Origin
+from landonce.write.iceberg.sink import IcebergSink
+
+P = Partition("topic", 0)
+NAME = "shop.events"
+
+
+class Interrupted(Place):
+    """Something happens between a commit and the look at what the table is afterwards, as with Spark's own commit and REST's answer."""
+
+    meanwhile: Callable[[], None] | None = None
+
+    def send(self, table: Table, attempt: Attempt) -> None:
+        super().send(table, attempt)
+        meanwhile, Interrupted.meanwhile = Interrupted.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+            table.refresh()
+
+
+@dataclass
+class Driver:
+    """One driver of the pipeline. Every offset is a row."""
+
+    catalog: Catalog
+    spec: CatalogSpec
+    kind: type[Place] = Place
+    ledger: TableLedger = field(init=False)
+    state: LedgerState = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.place = self.kind(self.spec, lambda: self.catalog, NAME, "main", "events")
+        self.ledger = TableLedger(self.place)
+        state = self.ledger.load() or self.ledger.create(LedgerState("events", lineage="l"))
+        state = self.ledger.change(state, taken(state, uuid.uuid4().hex))
+        self.state = (
+            self.ledger.change(state, bound(state, "cluster", {"topic": "id"}, {P: 0})) if state.fresh else state
+        )
+
+    def deliver(self, end: int) -> None:
+        """Up to this offset."""
+        old = self.state
+        first = old.committed()[P]
+        new = replace(old, version=old.version + 1, batch=old.batch + 1, positions=((P, Position(0, end)),))
+        rows = pa.table(
+            {
+                "id": range(first, end),
+                "_topic": ["topic"] * (end - first),
+                "_kafka_partition": pa.array([0] * (end - first), pa.int32()),
+                "_offset": range(first, end),
+            }
+        )
+        files = write_files(TableShape.of(self.place.load()), rows, Origin("events", old.epoch, new.batch, 0))
+
+        def build(table: Table, told: Any, properties: Any) -> Attempt:
+            return self.place.appending(table, files, told, properties)
+
+        self.ledger.commit(old, new, build, started=((P, first),))
+        self.state = new
+
+
+@dataclass
+class Lake:
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self.told = {"type": "sql", "uri": f"sqlite:///{self.folder}/c.db", "warehouse": f"file://{self.folder}/w"}
+        self.catalog = load_catalog("c", **self.told)
+        self.make()
+
+    def make(self) -> None:
+        create_table(self.catalog, NAME, Schema((Field("id", pa.int64()),)), Creation())
+
+    def driver(self, kind: type[Place] = Place) -> Driver:
+        return Driver(self.catalog, CatalogSpec("c", self.told), kind)
+
+    def ids(self, name: str = NAME) -> list[int]:
+        return sorted(self.catalog.load_table(name).scan().to_arrow()["id"].to_pylist())
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    yield Lake(tmp_path)
+    Interrupted.meanwhile = None
+
+
+def test_a_commit_of_another_that_is_seen_with_ones_own_fences(lake: Lake) -> None:
+    """The first one's commit is made; before it looks at the table again the second takes the pipeline and delivers more."""
+    first = lake.driver(Interrupted)
+
+    def second() -> None:
+        lake.driver().deliver(20)
+
+    Interrupted.meanwhile = second
+    with pytest.raises(Fenced):
+        first.deliver(10)
+    assert lake.ids() == list(range(20))
+    with pytest.raises(Fenced):
+        first.deliver(20)
+    assert lake.ids() == list(range(20))
+
+
+def tended(lake: Lake, driver: Driver) -> Any:
+    return Tender(driver.place, Options(compact=False), lambda: pytest.fail("Spark was started"), lambda _: None).tend()
+
+
+def test_files_of_a_table_that_was_renamed_are_not_taken_for_orphans(lake: Lake) -> None:
+    """A rename moves no files, and the table that takes the name takes the folder, too."""
+    old = lake.driver()
+    for end in (3, 6, 9):
+        old.deliver(end)
+    lake.catalog.rename_table(NAME, "shop.archive")
+    lake.make()
+    new = lake.driver()
+    for end in (2, 4, 6, 8):
+        new.deliver(end)
+    places = {lake.catalog.load_table(name).location() for name in (NAME, "shop.archive")}
+    assert len(places) == 1, "the scene: both lie in one folder"
+    report = tended(lake, new)
+    assert report.orphans.files == 0
+    assert any("renamed" in each for each in report.notes)
+    assert lake.ids("shop.archive") == list(range(9))
+    assert lake.ids() == list(range(8))
+
+
+def test_orphans_are_found_where_the_folder_is_the_tables_own(lake: Lake) -> None:
+    """The control, with more metadata files than the table's log names."""
+    driver = lake.driver()
+    for end in range(1, 30):
+        driver.deliver(end)
+    write_files(
+        TableShape.of(driver.place.load()),
+        pa.table({"id": [1], "_topic": ["topic"], "_kafka_partition": pa.array([0], pa.int32()), "_offset": [1]}),
+        Origin("events", 1, 1, 7),
+    )
+    metadata = Path(lake.catalog.load_table(NAME).location().removeprefix("file://")) / "metadata"
+    known = len(lake.catalog.load_table(NAME).metadata.metadata_log) + 1
+    assert len(list(metadata.glob("*.metadata.json"))) >= known
+    report = tended(lake, driver)
+    assert report.orphans.files == 1
+    assert report.notes == ()
+
+
+def test_tables_that_only_look_as_if_they_were_the_pipelines_are_left_alone(lake: Lake) -> None:
+    """`shop.events_{kind}`, and somebody else's `shop.events_daily`."""
+    lake.catalog.create_table("shop.events_daily", pa.schema([("n", pa.int64())]))
+    told: Any = SimpleNamespace(table="shop.events_{kind}", tables=(), branch="main", route_field=None)
+    sink = IcebergSink(CatalogSpec("c", lake.told), told, "events")
+    lake.catalog.rename_table(NAME, "shop.events_a")
+    names = ("shop.events_a", "shop.events_daily")
+    assert maintaining._ours(sink, None, names) == ()
+    lake.catalog.rename_table("shop.events_a", NAME)
+    lake.driver().deliver(3)
+    lake.catalog.rename_table(NAME, "shop.events_a")
+    assert maintaining._ours(sink, None, names) == ("shop.events_a",)
+    known = LedgerState("events", lineage="l", tables=(("shop.events_daily", None),))  # type: ignore[arg-type]
+    assert maintaining._ours(sink, known, names) == names
