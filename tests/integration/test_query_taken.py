@@ -128,6 +128,22 @@ def test_two_sinks_under_one_name_are_refused(open_site: Open, tmp_path: Path) -
     site.exact()
 
 
+@pytest.mark.parametrize("anew", [False, True], ids=["one-object", "made-in-the-function"])
+def test_a_batch_that_is_handed_over_in_parts_is_refused(open_site: Open, anew: bool) -> None:
+    """The position is past all of it with the first part, so the second would be dropped as if it were delivered."""
+    site = open_site("sqlite")
+    site.produce(10)
+    kept = site.once()
+
+    def deliver(batch: DataFrame, number: int) -> None:
+        for part in ("id % 2 = 0", "id % 2 = 1"):
+            (site.once() if anew else kept)(batch.where(part), number)
+
+    with pytest.raises(StreamingQueryException, match="handed over a second time under one name"):
+        site.run(deliver)
+    assert len(site.ask()) == 5
+
+
 def test_several_sources_and_partitions_that_appear_later(open_site: Open) -> None:
     site = open_site("sqlite", topics=2)
     one, two = site.topics
