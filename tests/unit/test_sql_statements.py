@@ -200,7 +200,6 @@ def test_documents_go_to_columns_of_documents_and_of_text() -> None:
         ("54000", False, True, Blame.ROW),
         ("55000", False, True, Blame.ELSE),
         ("22P03", False, True, Blame.ELSE),
-        ("08P01", False, True, Blame.ELSE),
         ("55P03", True, True, Blame.ELSE),
         ("22008", False, True, Blame.ROW),
         ("23503", False, True, Blame.OTHERS),

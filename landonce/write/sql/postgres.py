@@ -64,8 +64,10 @@ _PASSING = ("08", "40", "53", "55006", "55P03", "57", "58", "25006", "25P03", "2
 stood still in its transaction for too long."""
 _OF_ROWS = ("22", "23502", "23514", "44000", "54000", "54001", "P0001")
 """Values, NULL, CHECK, a view's own check, what is too long for an index or nested too deep, what a trigger raises."""
-_OF_COPY = ("22P03", "22P04", "08P01")
-"""Bytes that are not of the column's type: then it is the table that is wrong, and no row."""
+_PROTOCOL = "08P01"
+_OF_COPY = ("22P03", "22P04", _PROTOCOL)
+"""Bytes that are not of the column's type: then it is the table that is wrong, and no row. PostgreSQL speaks of the message then; a pooler
+has the same state for a server that it lost or cannot reach."""
 _TABLE, _COLUMN, _CONSTRAINT = b"PG_DIAG_TABLE_NAME", b"PG_DIAG_COLUMN_NAME", b"PG_DIAG_CONSTRAINT_NAME"
 _ENDED = ("08", "57P0", "25P03", "25P04")
 """The session is over, so what was sent last may not have been looked at."""
@@ -222,7 +224,7 @@ def trouble_of(error: adbc_driver_manager.Error) -> Trouble:
     state = error.sqlstate or ""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = lines[0] if lines else type(error).__name__
-    ours = state in _OF_COPY
+    ours = state in _OF_COPY and (state != _PROTOCOL or "message" in said)
     over = not state or (state.startswith(_ENDED) and not ours)
     return Trouble(
         said,
