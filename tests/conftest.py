@@ -16,6 +16,8 @@ import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from open_folder import open_folder
+from pooler import Pooler
+from pooler import installed as pooler_installed
 
 from landonce.local import LocalClickHouse, LocalKafka, LocalRestCatalog
 from landonce.local.mariadb import LocalMariaDB
@@ -84,6 +86,15 @@ def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalMariaDB]:
     if not mariadb_installed():
         pytest.skip("MariaDB is not installed: scripts/test-setup does that")
     with LocalMariaDB(tmp_path_factory.mktemp("mariadb")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def pooler(postgres: LocalPostgres) -> Iterator[Pooler]:
+    """Before the module's PostgreSQL."""
+    if not pooler_installed():
+        pytest.skip("pgbouncer is not installed: scripts/test-setup does that")
+    with open_folder() as folder, Pooler(folder, postgres) as server:
         yield server
 
 

@@ -13,13 +13,11 @@ from pathlib import Path
 import psycopg
 import pytest
 from chain import Chain, Kill
-from open_folder import open_folder
-from pooler import Pooler, installed
+from pooler import Pooler
 from scene import fenced_for_nothing
 from sql_scene import Base, base, postgres_judge
 
 from landonce.local import LocalKafka
-from landonce.local.postgres import LocalPostgres
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -31,14 +29,6 @@ KILLS = [
     Kill("landed.after", replay=True),
     Kill("record.after"),
 ]
-
-
-@pytest.fixture(scope="module")
-def pooler(postgres: LocalPostgres) -> Iterator[Pooler]:
-    if not installed():
-        pytest.skip("pgbouncer is not installed: scripts/test-setup does that")
-    with open_folder() as folder, Pooler(folder, postgres) as server:
-        yield server
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ class PostgresWriter(BlockWriter):
             raise trouble_of(error) from None
 
     def flip(self, claim: Claim, receipt: str) -> bool:
-        self._do("BEGIN")
+        self._begin()
         self._ask(_DURABLE)
         return bool(self._ask(*flip_statement(_WORDS, self._place, claim, receipt)))
 
@@ -162,6 +162,14 @@ class PostgresWriter(BlockWriter):
                 db_schema_name=None if temporary else schema,
                 temporary=temporary,
             )
+        except adbc_driver_manager.Error as error:
+            raise self._trouble(error) from None
+
+    def _begin(self) -> None:
+        """By the driver's own word, which is one message. A statement is prepared and then executed, and with a pooler in between that may
+        happen in two sessions, until a transaction holds one."""
+        try:
+            self._connection.adbc_connection.set_autocommit(False)
         except adbc_driver_manager.Error as error:
             raise self._trouble(error) from None
 
