@@ -16,7 +16,14 @@ from landonce.local import LocalKafka
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(600)]
 
-KILLS = [
+FIRST = [
+    Kill("prepare.after", replay=False),
+    Kill("files.after", replay=True),
+    Kill("attempt.before", replay=True),
+]
+"""One plan is pending from its preparation on, and no table has any of it."""
+
+FIRST_OF_ALL = [
     Kill("bind.before"),
     Kill("look.after", skip=1),
     Kill("prepare.after", replay=False),
@@ -26,7 +33,7 @@ KILLS = [
     Kill("commit.before", replay=True),
     Kill("attempt.before", replay=True),
 ]
-"""One plan is pending from its preparation on, and no table has any of it."""
+"""The same, and steps that a table which is its own ledger is killed at, too."""
 
 LATER = [
     Kill("attempt.after", replay=False),
@@ -38,12 +45,13 @@ LATER = [
 """One table at least has the batch, then all have it, then the ledger knows."""
 
 
+@pytest.mark.parametrize("first", [FIRST, pytest.param(FIRST_OF_ALL, marks=pytest.mark.long)], ids=["some", "all"])
 def test_killed_with_some_tables_committed_and_some_not(
-    tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]
+    tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str], first: list[Kill]
 ) -> None:
     with lake(tmp_path, kafka, new_topic(partitions=2), fan_out=True) as pipeline:
         chain = Chain(pipeline)
-        chain.suffer(KILLS)
+        chain.suffer(first)
         assert batches(pipeline) == [[], [], []]
         one_more_table(chain)
         assert sorted(batches(pipeline)) == [[], [], [1]]

@@ -188,6 +188,7 @@ def compacted(kafka: LocalKafka, topic: str, survivors: set[int]) -> None:
     wait_until(lambda: set(readable(kafka, topic)) == survivors, 60, f"{topic} compacted to {sorted(survivors)}")
 
 
+@pytest.mark.long
 def test_a_compacted_topic(
     tmp_path: Path, own_kafka: LocalKafka, clickhouse: LocalClickHouse, new_table: Callable[[], str]
 ) -> None:

@@ -37,6 +37,7 @@ def test_paused_before_and_in_a_transaction(pipeline: Base) -> None:
     fenced_for_nothing(pipeline, before, inside)
 
 
+@pytest.mark.long
 def test_paused_between_two_blocks_and_before_it_records(pipeline: Base) -> None:
     pipeline.feed.more(600, bad_every=50)
     between = pipeline.pause_at("landed.after")

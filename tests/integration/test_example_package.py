@@ -95,6 +95,7 @@ spark: {{master: "local[2]"}}
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_pipeline_file_names_the_ledger(
     installed: Path,
     kafka: LocalKafka,

@@ -166,10 +166,10 @@ class PostgresWriter(BlockWriter):
             raise self._trouble(error) from None
 
     def _begin(self) -> None:
-        """By the driver's own word, which is one message. A statement is prepared and then executed, and with a pooler in between that may
-        happen in two sessions, until a transaction holds one."""
+        """In one message. What is asked for with an answer is prepared first and executed then, and with a pooler in between these may be
+        two sessions, until a transaction holds one."""
         try:
-            self._connection.adbc_connection.set_autocommit(False)
+            self._cursor.executescript("BEGIN")
         except adbc_driver_manager.Error as error:
             raise self._trouble(error) from None
 
