@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.orm import Session
@@ -541,31 +541,3 @@ def test_a_poll_that_comes_too_late_is_an_expired_store(
             write(connection, again)
             store.save_many(again, connection)
     assert landed(engine) == [0, 1, 2, 3, 4]
-
-
-@pytest.mark.parametrize(
-    "raised",
-    [KafkaException(KafkaError(KafkaError._ALL_BROKERS_DOWN)), ZeroDivisionError()],
-    ids=["Kafka's", "another"],
-)
-def test_what_was_read_when_a_callback_of_the_user_raised_comes_again(
-    kafka: LocalKafka, new_topic: Callable[..., str], sqlite: Engine, raised: Exception
-) -> None:
-    """The client throws away what it has read by then, and has moved on."""
-    topic, angry = new_topic(), [False]
-    produce(kafka, topic, 50)
-
-    def heard(_: str) -> None:
-        if angry[0]:
-            angry[0] = False
-            raise raised
-
-    told = config(kafka, topic, statistics_interval_ms=50) | {"stats_cb": heard}
-    with OffsetStore.connect(told, [topic], SqlOffsets(sqlite)) as store:
-        found = read(store, 5)
-        for _ in range(3):
-            angry[0] = True
-            with pytest.raises((errors.Transient, ZeroDivisionError)):
-                found += store.consume(500, timeout=10)
-        found += read(store, 45)
-    assert offsets(found) == list(range(50))
