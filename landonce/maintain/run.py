@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Protocol
+
+from pyiceberg.table import Table
 
 from landonce.errors import ConfigError, LandonceError
 from landonce.maintain.keep import pipelines_of
@@ -32,16 +35,16 @@ def maintain(parts: Parts, options: Options, watch: Watch, tables: tuple[str, ..
         return ()
     ledger = None if isinstance(parts.ledger, TableLedger) else parts.ledger.load()
     names = names_of(sink, ledger)
-    ours = _ours(sink, ledger, names)
+    there = _there(sink, names)
+    ours = _ours(sink, ledger, names, there)
     unknown = sorted(set(tables) - set(ours))
     if unknown:
         raise ConfigError(f"--table: the pipeline writes no {', '.join(unknown)}; it writes {', '.join(ours)}.")
     wanted = tables or ours
-    locations = _locations(sink, names)
     reports = []
     with lake_session(parts) as session:
         for number, name in enumerate(wanted, 1):
-            others = tuple(location for table, location in locations.items() if table != name)
+            others = tuple(table.location() for other, table in there.items() if other != name)
             tender = Tender(
                 place=sink.place(name),
                 options=options,
@@ -51,17 +54,24 @@ def maintain(parts: Parts, options: Options, watch: Watch, tables: tuple[str, ..
                 others=others,
                 alone=sink.told.one_table,
             )
-            reports.append(_tended(tender, there=name in locations))
+            reports.append(_tended(tender, there=name in there))
             watch.done(reports[-1], number, len(wanted))
     return tuple(reports)
 
 
-def _ours(sink: IcebergSink, ledger: LedgerState | None, names: tuple[str, ...]) -> tuple[str, ...]:
+def _there(sink: IcebergSink, names: tuple[str, ...]) -> dict[str, Table]:
+    """The tables that exist."""
+    places = {name: sink.place(name) for name in names}
+    return {name: place.load() for name, place in places.items() if place.exists()}
+
+
+def _ours(
+    sink: IcebergSink, ledger: LedgerState | None, names: tuple[str, ...], there: Mapping[str, Table]
+) -> tuple[str, ...]:
     """A table whose name could be of the template may be somebody else's: it is ours if it carries a mark, or the ledger knows it."""
     told = {*sink.static, *(dict(ledger.tables) if ledger is not None else ())}
-    return tuple(
-        each for each in names if each in told or sink.pipeline in pipelines_of(sink.place(each).load().metadata)
-    )
+    marked = {each for each, table in there.items() if sink.pipeline in pipelines_of(table.metadata)}
+    return tuple(each for each in names if each in told | marked)
 
 
 def _iceberg(parts: Parts) -> IcebergSink:
@@ -77,12 +87,6 @@ def _epoch(parts: Parts, ledger: LedgerState | None) -> int | None:
     if isinstance(parts.ledger, TableLedger):
         return None
     return ledger.epoch if ledger is not None else 0
-
-
-def _locations(sink: IcebergSink, names: tuple[str, ...]) -> dict[str, str]:
-    """Where the tables are that exist."""
-    places = {name: sink.place(name) for name in names}
-    return {name: place.load().location() for name, place in places.items() if place.exists()}
 
 
 def _tended(tender: Tender, *, there: bool) -> TableReport:

@@ -98,6 +98,11 @@ def _is_cut(old: LedgerState, new: LedgerState) -> bool:
     return old.pending != new.pending and old.epoch != new.epoch
 
 
+def landed(rows: Iterable[Row]) -> frozenset[int]:
+    """Blocks that are in the target, by their numbers."""
+    return frozenset(row.number for row in rows if row.mark is Mark.AFTER)
+
+
 def accounted(rows: Iterable[Row]) -> frozenset[int]:
     """Blocks that landed and whose receipt is known: whatever becomes of their records, they are not read again."""
     return frozenset(row.number for row in rows if row.mark is Mark.AFTER and row.receipt is not None)
@@ -118,7 +123,7 @@ def may_change(old: LedgerState, new: LedgerState, rows: tuple[BlockRow, ...]) -
 
 
 def _may_go(old: LedgerState, plan: Plan, new: LedgerState, rows: tuple[BlockRow, ...]) -> None:
-    landed = {row.number for row in rows if row.mark is Mark.AFTER}
+    there = landed(rows)
     removed = block_change(old, new).removed is not None
     left = {block.number: block for block in new.pending.blocks} if new.pending is not None and not removed else {}
     committed = new.committed()
@@ -127,14 +132,14 @@ def _may_go(old: LedgerState, plan: Plan, new: LedgerState, rows: tuple[BlockRow
         kept = [each for each in block.ranges if old.labelled(each.partition) == new.labelled(each.partition)]
         kept = [each for each in kept if stays.get(each.partition) != each.end]
         past = [committed.get(each.partition, each.end) >= each.end for each in kept]
-        if block.number in landed and not all(past):
+        if block.number in there and not all(past):
             raise errors.PlanPending(
                 f"block {block} of batch {plan.batch} is in the table, and would be forgotten: its records would be "
                 "delivered again.",
                 safe="Nothing was changed.",
                 command="landonce run {file} --once   (settles the plan first), or, where a topic changed, the same command again",
             )
-        if block.number not in landed and new.epoch == old.epoch and any(past):
+        if block.number not in there and new.epoch == old.epoch and any(past):
             raise errors.Unbalanced(
                 f"block {block} of batch {plan.batch} is not in the table, and its batch was to be recorded.",
                 safe="The position did not move. The database was restored to an earlier state while the pipeline ran; if it was "
@@ -143,13 +148,13 @@ def _may_go(old: LedgerState, plan: Plan, new: LedgerState, rows: tuple[BlockRow
             )
 
 
-def _keeps_receipts(old: LedgerState, plan: Plan, new: LedgerState, landed: Collection[int]) -> None:
+def _keeps_receipts(old: LedgerState, plan: Plan, new: LedgerState, known: Collection[int]) -> None:
     """Nobody reads a block again that landed, so what is known of it stays as long as any of its partitions goes on. What begins
     anew is cut out of it."""
     left = {block.number: block.ranges for block in new.pending.blocks} if new.pending is not None else {}
     for block in plan.blocks:
         goes_on = tuple(each for each in block.ranges if old.labelled(each.partition) == new.labelled(each.partition))
-        if block.number in landed and goes_on and left.get(block.number) not in (block.ranges, goes_on):
+        if block.number in known and goes_on and left.get(block.number) not in (block.ranges, goes_on):
             raise errors.PlanPending(
                 f"block {block} of batch {plan.batch} has landed, and its receipt, which names its dead letters, would be given up.",
                 safe="Nothing was changed.",

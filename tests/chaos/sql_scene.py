@@ -15,6 +15,7 @@ from typing import Any
 
 import oracle
 import psycopg
+from chain import Kill
 from harness import SCHEMA, Drivers, Feed, Home
 from scene import Play
 
@@ -32,6 +33,17 @@ dead_letters: {path: dead}
 stall: 60s
 spark: {master: "$master"}
 """)
+IN_TRANSACTIONS = [
+    Kill("acquire.after"),
+    Kill("prepare.after"),
+    Kill("flip.after", replay=True),
+    Kill("rows.after", replay=True),
+    Kill("landed.after", replay=True),
+    Kill("rows.after", replay=True),
+    Kill("record.before"),
+    Kill("record.after"),
+]
+"""Everywhere in the transactions of one plan's blocks, and around them."""
 _ROWS = "SELECT _topic, _partition, _offset, id, word, amount FROM events"
 
 

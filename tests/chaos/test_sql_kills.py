@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from chain import Chain, Kill
-from sql_scene import Base, base, postgres_judge, sqlite_judge
+from sql_scene import IN_TRANSACTIONS, Base, base, postgres_judge, sqlite_judge
 
 import landonce
 from landonce.local import LocalKafka
@@ -54,16 +54,6 @@ BATCHES = [
     Kill("rows.after", skip=1),
     Kill("idle.before", once=False),
     Kill("idle.after", once=False),
-]
-IN_TRANSACTIONS = [
-    Kill("acquire.after"),
-    Kill("prepare.after"),
-    Kill("flip.after", replay=True),
-    Kill("rows.after", replay=True),
-    Kill("landed.after", replay=True),
-    Kill("rows.after", replay=True),
-    Kill("record.before"),
-    Kill("record.after"),
 ]
 EVOLVING = [Kill("open.before"), Kill("open.after")]
 """Records come with a field that the table has no column for."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from chain import Chain, Kill
-from sql_scene import Base, base, mariadb_judge
+from chain import Chain
+from sql_scene import IN_TRANSACTIONS, Base, base, mariadb_judge
 
 from landonce.local import LocalKafka
 from landonce.local.mariadb import LocalMariaDB, installed
@@ -21,16 +21,6 @@ pytestmark = [
 ]
 
 BATCH = "interval: 0s, max_rows: 40, block_rows: 8"
-KILLS = [
-    Kill("acquire.after"),
-    Kill("prepare.after"),
-    Kill("flip.after", replay=True),
-    Kill("rows.after", replay=True),
-    Kill("landed.after", replay=True),
-    Kill("rows.after", replay=True),
-    Kill("record.before"),
-    Kill("record.after"),
-]
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +39,7 @@ def in_mariadb(
 
 def test_mariadb_is_killed_in_its_transactions(in_mariadb: Base) -> None:
     chain = Chain(in_mariadb)
-    chain.suffer(KILLS)
+    chain.suffer(IN_TRANSACTIONS)
     chain.settled()
     assert in_mariadb.blocks() == []
     verified = in_mariadb.site.landonce("verify", str(in_mariadb.site.file))

@@ -12,23 +12,14 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from chain import Chain, Kill
+from chain import Chain
 from pooler import Pooler
 from scene import fenced_for_nothing
-from sql_scene import Base, base, postgres_judge
+from sql_scene import IN_TRANSACTIONS, Base, base, postgres_judge
 
 from landonce.local import LocalKafka
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(600)]
-
-KILLS = [
-    Kill("acquire.after"),
-    Kill("prepare.after"),
-    Kill("flip.after", replay=True),
-    Kill("rows.after", replay=True),
-    Kill("landed.after", replay=True),
-    Kill("record.after"),
-]
 
 
 @dataclass(frozen=True)
@@ -68,7 +59,7 @@ def test_sessions_do_change_hands(behind: Behind) -> None:
 @pytest.mark.long
 def test_drivers_behind_a_pooler_are_killed(pooled: Base) -> None:
     chain = Chain(pooled)
-    chain.suffer(KILLS)
+    chain.suffer(IN_TRANSACTIONS)
     chain.settled()
     assert pooled.blocks() == []
 

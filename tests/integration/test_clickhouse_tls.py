@@ -6,16 +6,14 @@ import re
 import socket
 import ssl
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 import yaml
-from clickhouse_tables import block, covering, insert, make, parts
+from clickhouse_tables import Proxy, block, covering, insert, make, parts
 
 import landonce
 from landonce.config.load import parse
@@ -27,48 +25,21 @@ from landonce.write.settle import Reply
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 
-@dataclass
-class Ending:
+class Ending(Proxy):
     """Ends TLS before a server, as a proxy in a company does. Its certificate is signed by itself."""
 
-    upstream: int
-    folder: Path
-
-    def __post_init__(self) -> None:
-        self.certificate, key = self.folder / "authority.pem", self.folder / "key.pem"
+    def __init__(self, upstream: int, folder: Path) -> None:
+        self.certificate, key = folder / "authority.pem", folder / "key.pem"
         made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=landonce"]
         made += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(self.certificate)]
         subprocess.run(made, check=True, capture_output=True)
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._tls.load_cert_chain(self.certificate, key)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__(upstream, lambda data: data)
 
-    def close(self) -> None:
-        self._listener.close()
-
-    def _accept(self) -> None:
+    def _serve(self, client: socket.socket) -> None:
         with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
-
-    def _serve(self, plain: socket.socket) -> None:
-        with (
-            suppress(OSError),
-            self._tls.wrap_socket(plain, server_side=True) as client,
-            socket.create_connection(("127.0.0.1", self.upstream)) as server,
-        ):
-            threading.Thread(target=_copy, args=(server, client), daemon=True).start()
-            _copy(client, server)
-
-
-def _copy(source: socket.socket, to: socket.socket) -> None:
-    with suppress(OSError):
-        while data := source.recv(65536):
-            to.sendall(data)
-        to.shutdown(socket.SHUT_RDWR)
+            super()._serve(self._tls.wrap_socket(client, server_side=True))
 
 
 @pytest.fixture

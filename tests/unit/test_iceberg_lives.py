@@ -175,10 +175,14 @@ def test_tables_that_only_look_as_if_they_were_the_pipelines_are_left_alone(lake
     sink = IcebergSink(CatalogSpec("c", lake.told), told, "events")
     lake.catalog.rename_table(NAME, "shop.events_a")
     names = ("shop.events_a", "shop.events_daily")
-    assert maintaining._ours(sink, None, names) == ()
+
+    def ours(ledger: LedgerState | None) -> tuple[str, ...]:
+        return maintaining._ours(sink, ledger, names, maintaining._there(sink, names))
+
+    assert ours(None) == ()
     lake.catalog.rename_table("shop.events_a", NAME)
     lake.driver().deliver(3)
     lake.catalog.rename_table(NAME, "shop.events_a")
-    assert maintaining._ours(sink, None, names) == ("shop.events_a",)
+    assert ours(None) == ("shop.events_a",)
     known = LedgerState("events", lineage="l", tables=(("shop.events_daily", None),))  # type: ignore[arg-type]
-    assert maintaining._ours(sink, known, names) == names
+    assert ours(known) == names

@@ -17,7 +17,7 @@ from landonce.plan.blocks import Plan
 from landonce.plan.ranges import Range
 from landonce.read.source import SourceView, Start
 from landonce.record import operate
-from landonce.record.blocks import Mark, Row, accounted
+from landonce.record.blocks import Row, accounted, landed
 from landonce.record.in_target import TargetLedger
 from landonce.record.ledger import LedgerState
 from landonce.record.push_ledger import PushLedger
@@ -55,8 +55,8 @@ def accept_gap(file: File, yes: Yes = False) -> None:
             decide(parts, file, ledger, operate.accept_gap(known, view, new_owner(), stands), yes=yes)
             return
         blind = parts.sink.guarantee is Guarantee.TOKEN_ONLY
-        landed = accounted(_rows(parts, ledger))
-        decision = operate.accept_gap(ledger, view, new_owner(), landed=landed, blind=blind)
+        settled = accounted(_rows(parts, ledger))
+        decision = operate.accept_gap(ledger, view, new_owner(), landed=settled, blind=blind)
         decide(parts, file, ledger, decision, yes=yes, also=landed_of(parts, ledger, decision.lost))
 
 
@@ -103,12 +103,12 @@ def rebase(
         if isinstance(parts.sink, SqlSink):
             with closing(SqlTable(parts.sink)) as table:
                 seen = _held(table, ledger, view)
-            seen = operate.landed_too(seen, ledger.pending, _after(_rows(parts, ledger)))
+            seen = operate.landed_too(seen, ledger.pending, landed(_rows(parts, ledger)))
             decision = operate.rebase(ledger, view, seen, new_owner(), to=start, drop_pending=drop_pending)
             decide(parts, file, ledger, decision, yes=yes)
             return
         if isinstance(parts.sink, WrappedSink):
-            seen = operate.landed_too(TargetView(()), ledger.pending, _after(_rows(parts, ledger)))
+            seen = operate.landed_too(TargetView(()), ledger.pending, landed(_rows(parts, ledger)))
             decision = operate.rebase(ledger, view, seen, new_owner(), to=start, drop_pending=drop_pending)
             decide(parts, file, ledger, decision, yes=yes)
             return
@@ -140,10 +140,6 @@ def _ahead(ledger: LedgerState, stands: Iterable[Stand]) -> Floors:
     return tuple(
         sorted((each, at) for stand in stands if not stand.behind for each, at in stand.floors if at > committed[each])
     )
-
-
-def _after(rows: Iterable[Row]) -> frozenset[int]:
-    return frozenset(row.number for row in rows if row.mark is Mark.AFTER)
 
 
 def _no_more_than(held: TargetView, now: TargetView) -> None:
