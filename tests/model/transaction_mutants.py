@@ -15,7 +15,7 @@ BLOCKS = "landonce.record.blocks"
 
 _FLIP = 'return {"epoch": claim.epoch, "owner": claim.owner, "state": Mark.BEFORE.value}'
 _CLAIM = "claim=Claim.of(new) if after is not None and Claim.of(old) != Claim.of(new) else None,"
-UNCHECKED = Patch(BLOCKS, "block.number not in landed and new.epoch", "block.number is None and new.epoch")
+UNCHECKED = Patch(BLOCKS, "block.number not in there and new.epoch", "block.number is None and new.epoch")
 _READ = "    if row is not None and row.mark is Mark.AFTER:\n"
 
 _CLAIMS = (
@@ -221,7 +221,7 @@ _LEDGER = (
         "a batch is recorded though the database forgot its blocks",
         "the database is restored under its drivers",
         BLOCKS,
-        "block.number not in landed and new.epoch",
+        "block.number not in there and new.epoch",
         "block.number is None and new.epoch",
     ),
 )
