@@ -94,7 +94,7 @@ class PushLedger(SqlLedger):
 
     def _change_beside(self, connection: Connection, old: LedgerState, new: LedgerState) -> None:
         if old.pending is not None:
-            may_change(old, new, self._rows(connection, old.pending.batch))
+            may_change(old, new, self._rows(connection, old.pending.batch, waiting=True))
         told = block_change(old, new)
         if told.claim is not None:
             claim = {"epoch": told.claim.epoch, "owner": told.claim.owner}
@@ -192,8 +192,10 @@ class PushLedger(SqlLedger):
         found = connection.execute(select(push_table).where(self._at(spot))).one_or_none()
         return None if found is None else _push_row(found)
 
-    def _rows(self, connection: Connection, batch: int) -> tuple[PushRow, ...]:
-        found = connection.execute(select(push_table).where(self._mine(), push_table.c.batch == batch))
+    def _rows(self, connection: Connection, batch: int, *, waiting: bool = False) -> tuple[PushRow, ...]:
+        """`waiting`: for claims that are being made, to see them; none is made until this transaction ends."""
+        wanted = select(push_table).where(self._mine(), push_table.c.batch == batch)
+        found = connection.execute(self.database.locking(wanted) if waiting else wanted)
         return tuple(sorted((_push_row(each) for each in found), key=lambda each: each.number))
 
     def _at(self, spot: Spot) -> Any:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import psycopg
 import pytest
+from ledger_sites import before_statement
+from sqlalchemy import update
 from sqlalchemy.exc import OperationalError
 
 from landonce.errors import Fenced, LedgerUnavailable, NothingToDo, PlanPending, Unbalanced
@@ -23,6 +26,7 @@ from landonce.record.open import sqlite_ledger
 from landonce.record.operate import accept_gap
 from landonce.record.push_ledger import PushLedger, PushPlace, Verdict
 from landonce.record.pushes import PushRow, Spot
+from landonce.record.tables import push_table
 
 SPOT = Spot(1, 0)
 
@@ -148,6 +152,53 @@ def test_a_block_in_doubt_is_neither_forgotten_nor_cut(ledger: PushLedger) -> No
     assert ledger.load() == state
     assert ledger.release(SPOT, "a")
     assert ledger.change(state, forgotten) == forgotten
+
+
+def test_a_claim_that_comes_while_its_plan_is_forgotten_is_not_made(new_database: Callable[[], str]) -> None:
+    """The rows were read and are about to go. Else a block would be on its way that no ledger knows."""
+    place = PushPlace(new_database(), "p")
+    with closing(place.open()) as ledger, closing(place.open()) as worker, ThreadPoolExecutor(1) as others:
+        state = prepared(ledger)
+        forgotten = LedgerState(**{**states.taken(state, "person").__dict__, "pending": None})
+        made: list[Future[PushRow | None]] = []
+
+        def claim() -> None:
+            made.append(others.submit(worker.claim, SPOT, Claim.of(state), "a", harmless=False))
+            _until(lambda: made[0].done() or _waits(place))
+
+        with before_statement(ledger, "DELETE FROM landonce_push", claim):
+            assert ledger.change(state, forgotten) == forgotten
+        assert made[0].result(30) is None
+        assert ledger.standing(1).rows == ()
+
+
+def test_a_claim_that_is_being_made_is_seen_before_its_plan_is_forgotten(new_database: Callable[[], str]) -> None:
+    place = PushPlace(new_database(), "p")
+    with closing(place.open()) as ledger, closing(place.open()) as worker, ThreadPoolExecutor(1) as others:
+        state = prepared(ledger)
+        forgotten = LedgerState(**{**states.taken(state, "person").__dict__, "pending": None})
+        with worker.database.writing() as connection:
+            connection.execute(update(push_table).where(push_table.c.number == 0).values(state="CLAIMED", nonce="a"))
+            told = others.submit(ledger.change, state, forgotten)
+            _until(lambda: told.done() or _waits(place))
+        with pytest.raises(PlanPending):
+            told.result(30)
+        assert ledger.load() == state
+        assert row_of(ledger).mark is Mark.CLAIMED
+
+
+def _until(happened: Callable[[], bool]) -> None:
+    ends = time.monotonic() + 20
+    while not happened():
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+
+
+def _waits(place: PushPlace) -> bool:
+    """Whether somebody waits for a lock in this database."""
+    with psycopg.connect(str(place.where).replace("+psycopg", "")) as connection:
+        found = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        return connection.execute(found).fetchone() is not None
 
 
 @pytest.mark.parametrize("receipt", ["{}", None], ids=["with a receipt", "by a person's word alone"])
