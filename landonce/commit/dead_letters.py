@@ -1,12 +1,12 @@
 """Dead letters: records that cannot land, one file per block, with all that is needed to mend and resend them.
 
 A worker stages a block's file (written whole, then renamed to `….jsonl.staged`), and the driver's commit publishes it
-under its final name. The name comes from the plan and the block, so a replay overwrites and never repeats; a plan that
-reads again what an earlier, lost ledger had delivered leaves out what is there already. Only files without `.staged` count.
+under its final name. The name comes from the plan, the block, and which records these are: a replay that rejects the same
+overwrites and never repeats, and one that rejects others, such as a zombie's, is in nobody's way. Only what a receipt names is
+published, so what the target itself refused (`r`) counts only if the attempt landed that left it out. A plan that reads
+again what an earlier, lost ledger had delivered leaves out what is there already. Only files without `.staged` count.
 A file may be the only copy left of its records, so nothing is taken away but by a replay that read it again: letters of
 offsets that were cut off the block in between, for Kafka had deleted them, are carried over.
-What the target itself refused has a file of its own, whose name also tells which records these are: it counts only if the
-attempt landed that left them out.
 An unknown outcome never comes here.
 """
 
@@ -19,7 +19,7 @@ import os
 import re
 import uuid
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ from landonce.errors import DeadLettersMissing, DeadLettersUnwritable, LettersUn
 from landonce.plan.ranges import Partition, Range
 
 _STAGED = ".staged"
-_NUMBERED = r"\.batch-(\d{9,})-\w+-(\d{4,})(?:r[0-9a-f]{8})?\.jsonl"
+_NUMBERED = r"\.batch-(\d{9,})-\w+-(\d{4,})(?:[dr][0-9a-f]{8})?\.jsonl"
 _REFUSED = re.compile(r"-\d{4,}r[0-9a-f]{8}\.jsonl")
 
 
@@ -60,33 +60,57 @@ def files(folder: Path, pipeline: str) -> tuple[Path, ...]:
     return tuple(path for *_, path in sorted(numbered))
 
 
-def stage(folder: Path, plan: str, block: int, letters: Iterable[DeadLetter], ranges: Iterable[Range]) -> str:
+def found(folder: Path, pipeline: str) -> frozenset[str]:
+    """The names of all files of one pipeline, also of those that do not count."""
+    name = re.compile(re.escape(pipeline) + _NUMBERED + f"(?:{re.escape(_STAGED)})?")
+    return frozenset(path.name for path in folder.glob("*.jsonl*") if name.fullmatch(path.name))
+
+
+def left(folder: Path, plan: str) -> frozenset[str]:
+    """As `found`, of one plan."""
+    return frozenset(name for name in found(folder, _pipeline_of(plan)) if plan_of(name) == plan)
+
+
+def counting(names: Iterable[str]) -> frozenset[str]:
+    """Those of them that are published."""
+    return frozenset(name for name in names if not name.endswith(_STAGED))
+
+
+def stage(
+    folder: Path,
+    plan: str,
+    block: int,
+    letters: Iterable[DeadLetter],
+    ranges: Iterable[Range],
+    *,
+    inherited: bool = True,
+) -> str:
     """Writes a block's letters and gives back the name that `publish` needs; empty if there are none.
 
-    `ranges`: what was read, by what `_topic` would hold. Letters of an earlier attempt that lie elsewhere stay.
+    `ranges`: what was read, by what `_topic` would hold. `inherited`: an earlier driver made the plan. Letters of its attempts
+    that lie elsewhere are carried over.
     """
-    name = _name(plan, block)
-    before = _told(folder, name)
     read = {each.partition: each for each in ranges}
-    carried = [told for told in before or () if not _within(told, read)]
-    told = sorted([*carried, *map(_to_dict, letters)], key=_place)
-    if told or before is not None:
-        _staged(folder, name, told)
-    return name if told else ""
+    before = _earlier(folder, plan, block) if inherited else {}
+    told = {place: each for place, each in before.items() if not _within(each, read)}
+    told.update((_place(each), each) for each in map(_to_dict, letters))
+    return _staged(folder, plan, f"{block:04d}d", told.values())
 
 
 def stage_refused(folder: Path, plan: str, block: int, letters: Iterable[DeadLetter]) -> str:
     """As `stage`, of records that the target refused in one attempt."""
-    ordered = sorted(map(_to_dict, letters), key=_place)
-    places = json.dumps([_place(each) for each in ordered])
-    digest = hashlib.sha256(places.encode()).hexdigest()[:8]
-    return _staged(folder, _name(plan, block).replace(".jsonl", f"r{digest}.jsonl"), ordered) if ordered else ""
+    return _staged(folder, plan, f"{block:04d}r", map(_to_dict, letters))
 
 
-def _staged(folder: Path, name: str, letters: Iterable[dict[str, Any]]) -> str:
+def _staged(folder: Path, plan: str, kind: str, letters: Iterable[dict[str, Any]]) -> str:
+    told = sorted(letters, key=_place)
+    if not told:
+        return ""
+    places = json.dumps([_place(each) for each in told])
+    name = f"{plan}-{kind}{hashlib.sha256(places.encode()).hexdigest()[:8]}.jsonl"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _write(folder, name + _STAGED, letters)
+        _write(folder, name + _STAGED, told)
     except OSError as error:
         raise DeadLettersUnwritable(
             f"there are records that cannot land, and their dead letters cannot be written to {folder}: {error.strerror}.",
@@ -97,15 +121,14 @@ def _staged(folder: Path, name: str, letters: Iterable[dict[str, Any]]) -> str:
 
 
 def kept(folder: Path, plan: str, block: int) -> tuple[str, int]:
-    """What an earlier attempt left for this block: the name for `publish`, and how many letters. For blocks whose records
-    are gone and cannot be staged again."""
-    name = _name(plan, block)
-    told = _told(folder, name)
-    return (name, len(told)) if told is not None else ("", 0)
+    """What earlier attempts left for this block: the name for `publish`, and how many letters. For blocks whose records
+    are gone and cannot be read again."""
+    told = _earlier(folder, plan, block)
+    return _staged(folder, plan, f"{block:04d}d", told.values()), len(told)
 
 
 def publish(folder: Path, plan: str, names: Iterable[str], *, read_again: bool = False) -> None:
-    """Makes the staged files of a plan count. An empty one takes away what an earlier attempt had published.
+    """Makes these staged files of a plan count, and no others.
 
     `read_again`: the plan covers offsets that may have been delivered before, so letters that count already are left out.
     """
@@ -113,26 +136,41 @@ def publish(folder: Path, plan: str, names: Iterable[str], *, read_again: bool =
     require(folder, wanted)
     if read_again:
         _leave_out_known(folder, plan, wanted)
-    for staged in folder.glob(f"{plan}-*{_STAGED}"):
-        final = _final(staged)
+    for name in sorted(wanted):
+        staged = folder / (name + _STAGED)
         try:
-            if _REFUSED.search(final.name) and final.name not in wanted:
-                staged.unlink()
-            elif staged.stat().st_size:
-                staged.replace(final)
+            if staged.stat().st_size:
+                staged.replace(folder / name)
             else:
-                final.unlink(missing_ok=True)
                 staged.unlink()
-        except FileNotFoundError:  # a driver that is superseded, and does not know it yet, was faster
-            require(folder, wanted & {final.name})
+        except FileNotFoundError:  # it counts already, or a superseded driver that does not know it yet was faster
+            require(folder, {name})
     if wanted:
         _sync(folder)
 
 
-def publish_given_up(folder: Path, plan: str) -> None:
+def put_away(
+    folder: Path, plan: str, names: Collection[str], ranges: Collection[Range], earlier: Collection[str]
+) -> None:
+    """Of a plan whose letters are published: what other attempts at it staged, and what `earlier` ones had published.
+
+    `ranges`: what the plan's receipts account for, by what `_topic` would hold. A file with a letter that lies elsewhere, and does
+    not count yet, is left as it is.
+    """
+    counted = _places(folder / name for name in names if (folder / name).exists())
+    for name in left(folder, plan) - set(names):
+        if not name.endswith(_STAGED) and name not in earlier:
+            continue
+        with suppress(FileNotFoundError):
+            if all(_place(told) in counted or _covered(told, ranges) for told in _letters(folder / name)):
+                (folder / name).unlink()
+
+
+def publish_given_up(folder: Path, plan: str, *, but: Collection[int] = ()) -> None:
     """Of a plan that is over though nobody knows whether all of it landed, for its records are gone: what is staged may be
-    their only copy, so it counts. No letter counts twice."""
-    for staged in sorted(folder.glob(f"{plan}-*{_STAGED}")):
+    their only copy, so it counts. No letter counts twice. `but`: blocks that were not given up."""
+    for name in sorted(name for name in left(folder, plan) if name.endswith(_STAGED) and _block_of(name) not in but):
+        staged = folder / name
         final = _final(staged)
         known = _places(path for path in files(folder, _pipeline_of(plan)) if path != final)
         with suppress(FileNotFoundError):
@@ -155,12 +193,11 @@ def require(folder: Path, names: Iterable[str]) -> None:
             )
 
 
-def clear_staged(folder: Path, pipeline: str) -> None:
-    """Removes what plans staged that are never taken up again. Files that count are not touched."""
-    name = re.compile(re.escape(pipeline) + _NUMBERED + re.escape(_STAGED))
-    for path in folder.glob(f"*{_STAGED}"):
-        if name.fullmatch(path.name):
-            path.unlink(missing_ok=True)
+def clear_staged(folder: Path, names: Iterable[str]) -> None:
+    """Removes those of these files that do not count: plans staged them that are never taken up again."""
+    for name in names:
+        if name.endswith(_STAGED):
+            (folder / name).unlink(missing_ok=True)
 
 
 def is_staged(folder: Path, name: str) -> bool:
@@ -173,8 +210,8 @@ def plan_of(name: str) -> str:
     return name.rpartition("-")[0]
 
 
-def _name(plan: str, block: int) -> str:
-    return f"{plan}-{block:04d}.jsonl"
+def _block_of(name: str) -> int:
+    return int(re.split(r"\D", name.rpartition("-")[2], maxsplit=1)[0])
 
 
 def _final(staged: Path) -> Path:
@@ -198,6 +235,12 @@ def _told(folder: Path, name: str) -> list[dict[str, Any]] | None:
     return None
 
 
+def _earlier(folder: Path, plan: str, block: int) -> dict[tuple[str, int, int], dict[str, Any]]:
+    """The letters of all attempts at a block so far."""
+    names = {name.removesuffix(_STAGED) for name in left(folder, plan) if _block_of(name) == block}
+    return {_place(told): told for name in sorted(names) for told in _told(folder, name) or ()}
+
+
 def _place(told: dict[str, Any]) -> tuple[str, int, int]:
     return told["topic"], told["partition"], told["offset"]
 
@@ -209,6 +252,11 @@ def _places(paths: Iterable[Path]) -> set[tuple[str, int, int]]:
 def _within(told: dict[str, Any], ranges: Mapping[Partition, Range]) -> bool:
     found = ranges.get(Partition(told["topic"], told["partition"]))
     return found is not None and found.holds(told["offset"])
+
+
+def _covered(told: dict[str, Any], ranges: Iterable[Range]) -> bool:
+    partition = Partition(told["topic"], told["partition"])
+    return any(each.partition == partition and each.holds(told["offset"]) for each in ranges)
 
 
 def ends(folder: Path, pipeline: str) -> dict[Partition, int]:

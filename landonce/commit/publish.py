@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from landonce.commit import dead_letters
 from landonce.plan.blocks import Kind, Plan
-from landonce.plan.ranges import Partition
-from landonce.record.ledger import LedgerState
+from landonce.plan.ranges import Partition, Range
+from landonce.record.ledger import LedgerState, Note
 
 
 @dataclass
@@ -18,17 +18,31 @@ class Letters:
 
     folder: Path
     pipeline: str
+    journal: Callable[[], tuple[Note, ...]] = tuple
+    """What operators decided: a plan that one of them gave up is named there."""
     _ends: dict[Partition, int] | None = None
+    _earlier: frozenset[str] = frozenset()
+
+    def begin(self) -> None:
+        """Before a driver takes the pipeline: all files that are there are of earlier ones, or of its own earlier life. What
+        comes later may be a newer driver's, and is not this one's to take away."""
+        self._ends = None
+        self._earlier = dead_letters.found(self.folder, self.pipeline)
 
     def stem(self, plan: Plan, held: LedgerState) -> str:
         """What the plan's files are called."""
         return dead_letters.stem(self.pipeline, plan.batch, held.lineage)
 
     def publish(self, plan: Plan, held: LedgerState, names: Iterable[str]) -> None:
-        """Makes them count."""
-        named = list(names)
-        again = any(named) and (plan.kind is Kind.REPLAY or self._lettered_before(plan, held))
-        dead_letters.publish(self.folder, self.stem(plan, held), named, read_again=again)
+        """Makes them count, and puts away what other attempts at the plan left. Blocks that an operator took out of it, for their
+        records are gone, have no receipt: their letters count too."""
+        named = {name for name in names if name}
+        stem = self.stem(plan, held)
+        again = bool(named) and (plan.kind is Kind.REPLAY or self._lettered_before(plan, held))
+        dead_letters.publish(self.folder, stem, named, read_again=again)
+        if dead_letters.left(self.folder, stem) - named:
+            dead_letters.publish_given_up(self.folder, stem, but={block.number for block in plan.blocks})
+            dead_letters.put_away(self.folder, stem, named, _labelled(plan, held), self._earlier)
 
     def require(self, names: Iterable[str]) -> None:
         """Before a commit that is to make them count: every file is here, where the driver can publish it."""
@@ -41,20 +55,26 @@ class Letters:
         for plan in sorted({dead_letters.plan_of(name) for name in staged}):
             mine = [name for name in staged if dead_letters.plan_of(name) == plan]
             dead_letters.publish(self.folder, plan, mine, read_again=True)
-        dead_letters.clear_staged(self.folder, self.pipeline)
+        dead_letters.clear_staged(self.folder, self._earlier)
 
     def acquired(self, state: LedgerState) -> None:
-        """A driver begins. Of a last plan that is over nothing is staged any more, unless an operator gave it up."""
-        if state.pending is None:
+        """A driver begins. What is staged of a last plan that is over is a zombie's, unless an operator gave it up: then it does
+        not count, and goes only if it says nothing new."""
+        stem = dead_letters.stem(self.pipeline, state.batch, state.lineage)
+        files = dead_letters.left(self.folder, stem) if state.pending is None else ()
+        if files and any(stem in note.detail for note in self.journal()):
             self.publish_given_up(state)
+        elif files:
+            dead_letters.put_away(self.folder, stem, dead_letters.counting(files), (), ())
+
+    def given_up(self, held: LedgerState) -> str:
+        """What the journal says of a pending plan that is given up."""
+        stem = dead_letters.stem(self.pipeline, held.batch, held.lineage)
+        return f"Dead letters that are staged of it ({stem}) count from then on."
 
     def publish_given_up(self, held: LedgerState) -> None:
         """What is staged of the last plan, whose records are gone."""
         dead_letters.publish_given_up(self.folder, dead_letters.stem(self.pipeline, held.batch, held.lineage))
-
-    def forget(self) -> None:
-        """What was read so far may be read again: look the files up anew."""
-        self._ends = None
 
     def _lettered_before(self, plan: Plan, held: LedgerState) -> bool:
         """Whether a ledger that was lost, restored or rolled back may have dead-lettered some of this. Looked up once.
@@ -67,3 +87,10 @@ class Letters:
         return any(
             each.first < ends.get(held.labelled(each.partition), 0) for block in plan.blocks for each in block.ranges
         )
+
+
+def _labelled(plan: Plan, held: LedgerState) -> list[Range]:
+    """The plan's ranges under the names that the target knows the topics by."""
+    return [
+        Range(held.labelled(each.partition), each.first, each.end) for block in plan.blocks for each in block.ranges
+    ]

@@ -95,6 +95,11 @@ class LedgerState:
         """Nothing was ever bound: a first start, or a lost ledger."""
         return not self.cluster_id
 
+    @property
+    def inherited(self) -> bool:
+        """Another driver than the owner made the last plan."""
+        return self.lineage != self.owner
+
     def label(self, topic: str) -> str:
         """What the target's `_topic` column holds for this topic, but for partitions with a label of their own."""
         return dict(self.labels).get(topic, topic)

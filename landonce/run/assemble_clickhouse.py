@@ -91,5 +91,6 @@ def make_driver(parts: Parts, target: Target, session: SparkSession, observer: O
     settings = Settings(
         table=told.table, fingerprint=recipe.fingerprint(), start=Start(config.source.kafka.start), once=once
     )
-    hands = Inserting(settings, recipe, target, workers, Letters(recipe.dead_letters, config.pipeline))
+    letters = Letters(recipe.dead_letters, config.pipeline, parts.ledger.journal)
+    hands = Inserting(settings, recipe, target, workers, letters)
     return driver_of(parts, hands, Pace(config.batch, told.deadline, workers.parallelism), observer)

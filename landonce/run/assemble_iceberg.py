@@ -83,7 +83,7 @@ def make_iceberg_driver(parts: Parts, lake: Lake, session: SparkSession, observe
         own_ledger=own is not None,
         follow=parts.iceberg.told.rollback == "follow",
     )
-    letters = Letters(config.dead_letters.path, config.pipeline)
+    letters = Letters(config.dead_letters.path, config.pipeline, parts.ledger.journal)
     hands = Committing(settings, lake, workers, letters, parts.ledger, own)
     return driver_of(parts, hands, Pace(config.batch, 0.0, workers.parallelism), observer)
 

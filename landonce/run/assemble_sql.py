@@ -155,6 +155,6 @@ def make_sql_driver(parts: Parts, table: SqlTable, session: SparkSession, observ
         once=once,
         keyed=bool(parts.sql.key),
     )
-    letters = Letters(config.dead_letters.path, config.pipeline)
+    letters = Letters(config.dead_letters.path, config.pipeline, parts.ledger.journal)
     hands = Transacting(settings, recipe, lambda: sql_recipe(parts, table), table, workers, letters, ledger)
     return driver_of(parts, hands, Pace(config.batch, 0.0, workers.parallelism), observer)

@@ -92,7 +92,7 @@ def make_wrapped_driver(parts: Parts, session: SparkSession, observer: Observer,
         start=Start(config.source.kafka.start),
         once=once,
     )
-    letters = Letters(config.dead_letters.path, config.pipeline)
+    letters = Letters(config.dead_letters.path, config.pipeline, parts.ledger.journal)
     hands = Pushing(settings, recipe, workers, letters, ledger, observer.trouble)
     return driver_of(parts, hands, Pace(config.batch, 0.0, workers.parallelism), observer)
 

@@ -70,7 +70,7 @@ class Committing(Hands):
         return self.settings.once
 
     def begin(self) -> snapshots.Next:
-        self.letters.forget()
+        self.letters.begin()
         return snapshots.begin(self.settings)
 
     def advance(self, driver: snapshots.Driver, reply: snapshots.Reply) -> snapshots.Next:
@@ -150,6 +150,7 @@ class Committing(Hands):
                 final=effect.final,
                 labels=held.labels,
                 topic_ids=held.topic_ids,
+                inherited=held.inherited,
             )
             for index in effect.indexes
         ]

@@ -40,6 +40,7 @@ class Inserting(Hands):
         return self.settings.once
 
     def begin(self) -> inserts.Next:
+        self.letters.begin()
         return inserts.begin(self.settings)
 
     def advance(self, driver: inserts.Driver, reply: Reply) -> inserts.Next:
@@ -95,6 +96,7 @@ def tasks_of(effect: Write, held: LedgerState, plan: str = "") -> list[Task]:
             kind=effect.plan.kind,
             labels=held.labels,
             topic_ids=held.topic_ids,
+            inherited=held.inherited,
         )
         for index in effect.indexes
     ]

@@ -47,6 +47,7 @@ class Pushing(Hands):
         return self.settings.once
 
     def begin(self) -> pushes.Next:
+        self.letters.begin()
         return pushes.begin(self.settings)
 
     def advance(self, driver: pushes.Driver, reply: pushes.Reply) -> pushes.Next:
@@ -102,4 +103,5 @@ class Pushing(Hands):
             claim=Claim.of(held),
             labels=held.labels,
             topic_ids=held.topic_ids,
+            inherited=held.inherited,
         )

@@ -46,6 +46,7 @@ class Transacting(Hands):
         return self.settings.once
 
     def begin(self) -> transactions.Next:
+        self.letters.begin()
         return transactions.begin(self.settings)
 
     def advance(self, driver: transactions.Driver, reply: transactions.Reply) -> transactions.Next:
@@ -91,4 +92,5 @@ class Transacting(Hands):
             final=effect.final,
             labels=held.labels,
             topic_ids=held.topic_ids,
+            inherited=held.inherited,
         )

@@ -25,7 +25,7 @@ def stage_letters(
 ) -> str:
     """Writes the block's file and gives back its name. `read`: the records themselves, if they are still at hand."""
     letters = _letters(recipe, task, rejected, read) if rejected else []
-    return stage(recipe.dead_letters, task.plan, task.block.number, letters, task.labelled)
+    return stage(recipe.dead_letters, task.plan, task.block.number, letters, task.labelled, inherited=task.inherited)
 
 
 def stage_refusals(recipe: AnyRecipe, task: AnyTask, refused: tuple[Rejected, ...]) -> str:

@@ -92,6 +92,8 @@ class AnyTask:
     labels: tuple[tuple[str, str], ...] = ()
     topic_ids: tuple[tuple[str, str], ...] = ()
     """Which topics the plan is about. Empty where the task reads nothing from Kafka itself."""
+    inherited: bool = True
+    """An earlier driver made the plan, and may have left dead letters of the block."""
 
     @property
     def topics(self) -> dict[str, str]:

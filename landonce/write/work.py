@@ -155,11 +155,11 @@ def _overrun(recipe: Recipe, task: Task, error: errors.RetentionOverrun) -> Bloc
         return halted(task, error)
     try:
         writer = recipe.sink.writer()
-        found = writer.count(task.labelled)
+        found = writer.count(task.labelled) if writer.atomic else 0
+        name, letters = kept(recipe.dead_letters, task.plan, task.block.number) if found else ("", 0)
     except Exception as problem:
         return failed(task, problem)
-    if found and writer.atomic:
-        name, letters = kept(recipe.dead_letters, task.plan, task.block.number)
+    if found:
         receipt = Receipt(read=found + letters, landed=found, dead_lettered=letters, dead_letters=name)
         return BlockResult(task.index, Fate.LANDED, receipt)
     return halted(task, error)

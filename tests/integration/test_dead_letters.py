@@ -128,7 +128,9 @@ def test_a_replay_overwrites_and_never_repeats(site: Site, spark: SparkSession, 
     names = sorted(each.name for each in site.dead.iterdir())
     assert len(names) == 2, f"nothing half-done is left: {names}"
     pipeline = site.told()["pipeline"]
-    assert all(re.fullmatch(rf"{pipeline}\.batch-00000000\d-\w+-000\d\.jsonl", name) for name in names), names
+    assert all(re.fullmatch(rf"{pipeline}\.batch-00000000\d-\w+-000\dd[0-9a-f]{{8}}\.jsonl", name) for name in names), (
+        names
+    )
 
 
 def test_a_block_of_nothing_but_bad_records(site: Site, spark: SparkSession) -> None:

@@ -1,5 +1,6 @@
 """Dead-letter files: staged, then published; a replay overwrites; what counts already is not repeated."""
 
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -23,11 +24,12 @@ from landonce.commit.dead_letters import (
 )
 from landonce.commit.publish import Letters
 from landonce.errors import DeadLettersMissing, DeadLettersUnwritable, LettersUnreadable
-from landonce.plan.blocks import Plan
+from landonce.plan.blocks import Block, Plan
 from landonce.plan.ranges import Partition, Range
-from landonce.record.ledger import LedgerState
+from landonce.record.ledger import LedgerState, Note
 
 PLAN = stem("clicks", 7, "0123456789abcdef")
+HELD = LedgerState("clicks", "0123456789abcdef", batch=7)
 
 
 def letter(offset: int, value: bytes | None = b"{", **more: object) -> DeadLetter:
@@ -39,6 +41,18 @@ def staged(folder: Path, plan: str, block: int, letters: list[DeadLetter], first
     return stage(folder, plan, block, letters, [Range(Partition("t", 0), first, 100)])
 
 
+def begun(folder: Path, *journal: Note) -> Letters:
+    """Of a driver that is about to take the pipeline."""
+    letters = Letters(folder, "clicks", lambda: journal)
+    letters.begin()
+    return letters
+
+
+def plan(*numbers: int, first: int = 0) -> Plan:
+    """Blocks of a partition each, which they share where it does not matter."""
+    return Plan(7, tuple(Block((Range(Partition("t", 0), first, 100),), "s", number=each) for each in numbers), "f", 0)
+
+
 def offsets(folder: Path) -> list[int]:
     return [told["offset"] for told in committed(folder, "clicks")]
 
@@ -48,7 +62,8 @@ def test_only_published_letters_count(tmp_path: Path) -> None:
     assert offsets(tmp_path) == []
     publish(tmp_path, PLAN, [name])
     assert offsets(tmp_path) == [1, 2]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["clicks.batch-000000007-01234567-0000.jsonl"]
+    [path] = tmp_path.iterdir()
+    assert re.fullmatch(r"clicks\.batch-000000007-01234567-0000d[0-9a-f]{8}\.jsonl", path.name)
 
 
 def test_a_block_without_bad_records_has_no_file(tmp_path: Path) -> None:
@@ -62,8 +77,9 @@ def test_a_replay_overwrites(tmp_path: Path, published_before: bool) -> None:
     names = [staged(tmp_path, PLAN, 0, [letter(1)]), staged(tmp_path, PLAN, 1, [letter(5)])]
     if published_before:
         publish(tmp_path, PLAN, names)
+    replaying = begun(tmp_path)
     again = [staged(tmp_path, PLAN, 0, [letter(1)]), staged(tmp_path, PLAN, 1, [])]
-    publish(tmp_path, PLAN, again)
+    replaying.publish(plan(0, 1), HELD, again)
     assert offsets(tmp_path) == [1]
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -143,19 +159,21 @@ def test_nothing_of_a_record_is_lost(tmp_path: Path) -> None:
 @pytest.mark.parametrize("again", [[50], []], ids=["some are read again", "none are"])
 def test_letters_of_offsets_that_are_not_read_again_stay(tmp_path: Path, published: bool, again: list[int]) -> None:
     """Kafka deleted the records below 20, and an operator gave them up: their letters are the only copy."""
-    name = staged(tmp_path, PLAN, 0, [letter(5), letter(50)])
+    before = staged(tmp_path, PLAN, 0, [letter(5), letter(50)])
     if published:
-        publish(tmp_path, PLAN, [name])
-    assert staged(tmp_path, PLAN, 0, [letter(each) for each in again], first=20) == name
-    assert kept(tmp_path, PLAN, 0) == (name, 1 + len(again))
-    publish(tmp_path, PLAN, [name])
+        publish(tmp_path, PLAN, [before])
+    replaying = begun(tmp_path)
+    name = staged(tmp_path, PLAN, 0, [letter(each) for each in again], first=20)
+    assert (name == before) == bool(again)
+    replaying.publish(plan(0, first=20), HELD, [name])
     assert offsets(tmp_path) == [5, *again]
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_letters_of_a_partition_that_is_not_read_again_stay(tmp_path: Path) -> None:
     both = [Range(Partition("t", number), 0, 100) for number in (0, 1)]
-    name = stage(tmp_path, PLAN, 0, [letter(5), letter(6, partition=1)], both)
-    stage(tmp_path, PLAN, 0, [letter(6, partition=1)], both[1:])
+    stage(tmp_path, PLAN, 0, [letter(5), letter(6, partition=1)], both)
+    name = stage(tmp_path, PLAN, 0, [letter(6, partition=1)], both[1:])
     publish(tmp_path, PLAN, [name])
     assert [(told["partition"], told["offset"]) for told in committed(tmp_path, "clicks")] == [(0, 5), (1, 6)]
 
@@ -165,7 +183,7 @@ def test_a_replay_that_finds_no_letters_any_more_does_not_wait_for_their_file(tm
     publish(tmp_path, PLAN, [staged(tmp_path, PLAN, 0, [letter(1)])])
     receipt = staged(tmp_path, PLAN, 0, [])
     for _ in range(2):
-        publish(tmp_path, PLAN, [receipt])
+        begun(tmp_path).publish(plan(0), HELD, [receipt])
         assert offsets(tmp_path) == []
 
 
@@ -177,7 +195,7 @@ def test_blocks_of_any_number_count(tmp_path: Path) -> None:
         staged(tmp_path, PLAN, 2, [letter(2)]),
     ]
     stage_refused(tmp_path, PLAN, 10_000, [letter(5), letter(6, reason="of an attempt that did not land")])
-    publish(tmp_path, PLAN, names)
+    begun(tmp_path).publish(plan(2, 9_999, 10_000), HELD, names)
     assert offsets(tmp_path) == [2, 3, 4, 5], "in the order of blocks"
     assert [told["offset"] for told in refused(tmp_path, "clicks")] == [5]
     assert len(files(tmp_path, "clicks")) == len(list(tmp_path.iterdir())) == 4
@@ -203,11 +221,81 @@ def test_what_is_staged_of_a_plan_that_was_given_up_counts_once(tmp_path: Path) 
 def test_a_driver_publishes_what_an_operator_gave_up_with_its_plan(tmp_path: Path) -> None:
     """Where he said so, the folder may be another one."""
     staged(tmp_path, PLAN, 0, [letter(1)])
-    state = LedgerState("clicks", "0123456789abcdef", batch=7, pending=Plan(7, (), "f", 0))
-    Letters(tmp_path, "clicks").acquired(state)
+    said = Note("now", "accept-gap", begun(tmp_path).given_up(HELD))
+    begun(tmp_path, said).acquired(replace(HELD, pending=plan(0)))
     assert offsets(tmp_path) == [], "it is still to be settled"
-    Letters(tmp_path, "clicks").acquired(replace(state, pending=None))
+    begun(tmp_path, said).acquired(HELD)
     assert offsets(tmp_path) == [1]
+    assert not list(tmp_path.glob("*.staged"))
+
+
+def test_letters_of_blocks_that_were_taken_out_of_a_plan_count(tmp_path: Path) -> None:
+    """All of their records are gone. Those of blocks that are still in it count if a receipt names them."""
+    names = [staged(tmp_path, PLAN, number, [letter(number)]) for number in range(4)]
+    begun(tmp_path).publish(plan(0, 2), HELD, names[:1])
+    assert offsets(tmp_path) == [0, 1, 3]
+    assert not list(tmp_path.glob("*.staged"))
+
+
+@pytest.mark.parametrize(
+    ("mine", "zombies"), [([7], []), ([], [7]), ([7], [8]), ([7, 8], [8])], ids=["none", "one", "another", "fewer"]
+)
+@pytest.mark.parametrize("published", [False, True], ids=["before I publish", "after it"])
+def test_a_zombie_that_rejects_others_changes_nothing(
+    tmp_path: Path, mine: list[int], zombies: list[int], published: bool
+) -> None:
+    """The table was altered while it was paused. It stages its letters, and then hears that it is fenced."""
+    driver = begun(tmp_path)
+    receipt = staged(tmp_path, PLAN, 0, [letter(each) for each in mine])
+    if published:
+        driver.publish(plan(0), HELD, [receipt])
+    staged(tmp_path, PLAN, 0, [letter(each) for each in zombies])
+    if not published:
+        driver.publish(plan(0), HELD, [receipt])
+        assert not list(tmp_path.glob("*.staged"))
+    assert offsets(tmp_path) == mine
+    begun(tmp_path).acquired(HELD)
+    assert offsets(tmp_path) == mine, "nor does the next driver take them for letters that were given up"
+
+
+def test_a_receipt_of_an_earlier_driver_names_its_letters(tmp_path: Path) -> None:
+    """It landed the block and was killed. The next one reads the block again, rejects nothing, and hears of the receipt."""
+    receipt = staged(tmp_path, PLAN, 0, [letter(7)])
+    driver = begun(tmp_path)
+    assert staged(tmp_path, PLAN, 0, []) == ""
+    driver.publish(plan(0), HELD, [receipt])
+    assert offsets(tmp_path) == [7]
+
+
+def test_a_zombies_letters_of_offsets_that_are_gone_stay_where_they_are(tmp_path: Path) -> None:
+    """It read them before Kafka deleted them. No receipt names them, and nobody else has them."""
+    driver = begun(tmp_path)
+    receipt = staged(tmp_path, PLAN, 0, [letter(50)], first=20)
+    staged(tmp_path, PLAN, 0, [letter(5), letter(50)])
+    for _ in range(2):
+        driver.publish(plan(0, first=20), HELD, [receipt])
+        begun(tmp_path).acquired(HELD)
+        assert offsets(tmp_path) == [50]
+        assert len(list(tmp_path.glob("*.staged"))) == 1
+
+
+def test_a_zombie_takes_nothing_away_that_a_newer_driver_published(tmp_path: Path) -> None:
+    zombie = begun(tmp_path)
+    receipt = staged(tmp_path, PLAN, 0, [letter(8)])
+    begun(tmp_path).publish(plan(0), HELD, [staged(tmp_path, PLAN, 0, [letter(7)])])
+    assert offsets(tmp_path) == [7]
+    staged(tmp_path, PLAN, 0, [letter(8)])
+    zombie.publish(plan(0), HELD, [receipt])
+    assert 7 in offsets(tmp_path)
+
+
+def test_a_zombie_removes_nothing_that_a_newer_driver_staged(tmp_path: Path) -> None:
+    """Where the table is the ledger. It was paused after it took the pipeline, and before it put the folder in order."""
+    staged(tmp_path, stem("clicks", 6, "fedcba98"), 0, [letter(1)])
+    zombie = begun(tmp_path)
+    name = staged(tmp_path, PLAN, 0, [letter(7)])
+    zombie.publish_left([])
+    assert [path.name for path in tmp_path.iterdir()] == [f"{name}.staged"]
 
 
 def test_a_published_file_that_a_person_moved_away_has_a_way_on(tmp_path: Path) -> None:

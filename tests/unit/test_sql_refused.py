@@ -13,8 +13,19 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from landonce.commit.dead_letters import DeadLetter, clear_staged, committed, publish, stage, stage_refused, stem
+from landonce.commit.dead_letters import (
+    DeadLetter,
+    clear_staged,
+    committed,
+    found,
+    publish,
+    put_away,
+    stage,
+    stage_refused,
+    stem,
+)
 from landonce.errors import TargetUnavailable
+from landonce.plan.ranges import Partition, Range
 from landonce.record.blocks import BlockRow, Claim
 from landonce.write.sql import refused
 from landonce.write.sql.documents import as_text, versioned
@@ -115,6 +126,7 @@ def test_refused_letters_count_only_for_the_attempt_that_landed(tmp_path: Path) 
     assert stage_refused(tmp_path, PLAN, 3, [letter(4), letter(5)]) == first, "the same records are the same file"
     assert stage_refused(tmp_path, PLAN, 3, []) == ""
     publish(tmp_path, PLAN, [plain, first, ""])
+    put_away(tmp_path, PLAN, {plain, first}, [Range(Partition("t", 0), 0, 9)], ())
     assert sorted(each["offset"] for each in committed(tmp_path, "p")) == [1, 4, 5]
     assert not list(tmp_path.glob("*.staged"))
     publish(tmp_path, PLAN, [plain, first])
@@ -123,7 +135,7 @@ def test_refused_letters_count_only_for_the_attempt_that_landed(tmp_path: Path) 
 
 def test_refused_letters_that_nobody_takes_up_go(tmp_path: Path) -> None:
     stage_refused(tmp_path, PLAN, 3, [letter(4)])
-    clear_staged(tmp_path, "p")
+    clear_staged(tmp_path, found(tmp_path, "p"))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -40,6 +41,10 @@ def decide(
 
     `change`: what to do instead of swapping the state alone.
     """
+    letters = Letters(parts.config.dead_letters.path, parts.config.pipeline)
+    given_up = ledger.pending is not None and decision.new.pending is None
+    if given_up:
+        decision = replace(decision, does=(*decision.does, letters.given_up(ledger)))
     for line in decision.does:
         out.print(line, markup=False)
     for line in (*decision.costs, also, "A driver of this pipeline that still runs ends with exit code 4."):
@@ -53,8 +58,8 @@ def decide(
         change()
     else:
         _change(parts, ledger, decision)
-    if ledger.pending is not None and decision.new.pending is None:
-        Letters(parts.config.dead_letters.path, parts.config.pipeline).publish_given_up(ledger)
+    if given_up:
+        letters.publish_given_up(ledger)
     out.print(f"[green]done[/], and recorded in the journal: epoch {decision.new.epoch}. Next:", end=" ")
     out.print(f"landonce run {file}", markup=False)
 
