@@ -29,7 +29,7 @@ from landonce.errors import DeadLettersMissing, DeadLettersUnwritable, LettersUn
 from landonce.plan.ranges import Partition, Range
 
 _STAGED = ".staged"
-_NUMBERED = r"\.batch-(\d{9,})-\w+-(\d{4,})(?:[dr][0-9a-f]{8})?\.jsonl"
+_NUMBERED = r"\.batch-(\d{9,})-\w*-(\d{4,})(?:[dr][0-9a-f]{8})?\.jsonl"
 _REFUSED = re.compile(r"-\d{4,}r[0-9a-f]{8}\.jsonl")
 
 
