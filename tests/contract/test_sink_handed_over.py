@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,12 +14,20 @@ from typer.testing import CliRunner
 import landonce
 from landonce.cli import app
 from landonce.config.load import parse
-from landonce.errors import ConfigError
+from landonce.errors import ConfigError, PlanChanged
+from landonce.plan.blocks import Block, Plan
+from landonce.plan.packing import Limits
+from landonce.plan.ranges import Partition, Range
+from landonce.query.refusals import settleable
+from landonce.read.source import Extent, SourceView
 from landonce.record.blocks import Claim, Mark
 from landonce.record.push_ledger import PushLedger, PushPlace
 from landonce.record.pushes import ends
+from landonce.run import pushes
+from landonce.run.assemble_wrapped import wrapped_recipe
 from landonce.run.parts import open_parts
 from landonce.run.pushes import outcome_unknown
+from landonce.run.steps import Surveyed
 
 FILE = """
 pipeline: p
@@ -25,6 +35,7 @@ source: {kafka: {bootstrap_servers: "127.0.0.1:1", topics: [t], schema: "id BIGI
 sink: {wrapped: {}}
 ledger: {sqlite: ledger}
 """
+BY_NAME = "{sink: 'changed_sinks:made', options: {url: 'http://HOST'}}"
 
 
 @pytest.fixture
@@ -66,6 +77,62 @@ def test_a_claim_lasts_as_long_as_its_sink_said(ledger: PushLedger) -> None:
     again = ledger.reclaim(SPOT, claimed.claim, "b", "a", wait=7_000)
     assert again is not None
     assert again.wait == 7_000
+
+
+def _sent_to(url: str) -> landonce.WrappedSink:
+    def push(block: landonce.PushedBlock) -> None:
+        raise OSError(url)
+
+    return landonce.wrap(push, idempotent=False, probe=lambda _: False)
+
+
+@pytest.mark.parametrize(
+    ("told", "given"),
+    [
+        (["{}", "{}"], [_sent_to("http://one"), _sent_to("http://two")]),
+        ([BY_NAME.replace("HOST", each) for each in ("one", "two")], [None, None]),
+    ],
+    ids=["handed over", "by its options"],
+)
+def test_a_pending_plan_is_not_pushed_to_another_target(
+    tmp_path: Path, ledger: PushLedger, told: list[str], given: list[landonce.WrappedSink | None]
+) -> None:
+    """It would be probed there, not be found, and be pushed a second time."""
+    (tmp_path / "changed_sinks.py").write_text(
+        "import landonce\ndef made(url):\n    return landonce.wrap(print, idempotent=False, probe=lambda _: False)\n"
+    )
+    file = tmp_path / "p.yaml"
+    prints = []
+    try:
+        for each, sink in zip(told, given, strict=True):
+            parts = open_parts(parse(FILE.replace("{}", each), file), sink)
+            with closing(parts.ledger):
+                prints.append(wrapped_recipe(parts).fingerprint())
+    finally:
+        sys.modules.pop("changed_sinks", None)
+    state = prepared(ledger)
+    assert state.pending is not None
+    state = replace(state, pending=replace(state.pending, fingerprint=prints[0]))
+    view = SourceView("c", (("t", "id"),), tuple((Partition("t", number), Extent(0, 5)) for number in range(2)))
+    world = Surveyed(view, 0, Limits(10, 10), 0)
+
+    def started(fingerprint: str) -> pushes.Next:
+        driver, _ = pushes.begin(pushes.Settings("s", fingerprint, harmless=False, can_probe=True, wait=0))
+        driver, _ = pushes.advance(driver, state)
+        return pushes.advance(driver, world)
+
+    assert started(prints[0])
+    with pytest.raises(PlanChanged, match="was made with another sink") as caught:
+        started(prints[1])
+    assert "landonce state accept-change" in caught.value.command
+
+
+def test_nor_by_a_query() -> None:
+    one, two = _sent_to("http://one").identity, _sent_to("http://two").identity
+    plan = Plan(1, (Block((Range(Partition("t", 0), 0, 5),), one),), "f", 0)
+    settleable(plan, one)
+    with pytest.raises(PlanChanged, match="the query now writes to wrapped:push"):
+        settleable(plan, two)
 
 
 def test_what_needs_the_sink_says_so(file: Path) -> None:

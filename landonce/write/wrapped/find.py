@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from landonce.config.secrets import redact
 from landonce.errors import ConfigError, LandonceError
 from landonce.plugins import IMPORT_ENDS, plug_in
+from landonce.write.wrapped.origin import digest
 from landonce.write.wrapped.sink import WrappedSink
 
 GROUP = "landonce.sinks"
@@ -21,7 +23,8 @@ _KEY = "sink.wrapped.sink"
 
 def find_sink(name: str, options: Mapping[str, Any], folder: Path) -> WrappedSink:
     """`module:name`, or the name of an entry point. A module may lie beside the pipeline file, in `folder`."""
-    found = _attribute(name, folder) if ":" in name else plug_in(GROUP, name, key=_KEY, instead="write `module:name`")
+    offered = _attribute(name, folder) if ":" in name else plug_in(GROUP, name, key=_KEY, instead="write `module:name`")
+    found = offered
     if not isinstance(found, WrappedSink):
         found = _made(name, found, options)
     elif options:
@@ -31,7 +34,13 @@ def find_sink(name: str, options: Mapping[str, Any], folder: Path) -> WrappedSin
             f"{_KEY}: {name} gives {type(found).__name__}, which is no sink.",
             command="give back what `landonce.wrap` gives",
         )
-    return found
+    return replace(found, origin=_origin(name, offered, options or found.origin))
+
+
+def _origin(name: str, offered: Any, told: Mapping[str, Any] | str) -> str:
+    """The options say which target it is; without any, what it was made with. Another package may offer the same name later."""
+    package = str(getattr(offered, "__module__", "")).partition(".")[0]
+    return f"{name} {digest([package, told])}"
 
 
 def need_picklable(sink: WrappedSink) -> None:

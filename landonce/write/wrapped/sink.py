@@ -11,6 +11,7 @@ from typing import Any
 from landonce.errors import ConfigError
 from landonce.write.sink import Guarantee
 from landonce.write.wrapped.block import PushedBlock
+from landonce.write.wrapped.origin import made_with
 
 Push = Callable[[PushedBlock], None]
 Probe = Callable[[PushedBlock], bool]
@@ -37,6 +38,8 @@ class WrappedSink:
     idempotent: bool
     probe: Probe | None = field(default=None, repr=False)
     settles_within: float = 60.0
+    origin: str = ""
+    """What tells it from others of its name: what the pipeline file says of it, or what it was made with."""
     guarantee = Guarantee.WRAPPED
 
     def __str__(self) -> str:
@@ -45,7 +48,7 @@ class WrappedSink:
     @property
     def identity(self) -> str:
         """Which target it is. A pending plan is not pushed to another one."""
-        return f"wrapped:{self.name}"
+        return f"wrapped:{self.name} {self.origin}".strip()
 
     @property
     def can_probe(self) -> bool:
@@ -100,6 +103,9 @@ def wrap(
     claimed in the ledger before it is made. One of which nobody knows whether it arrived is waited out: `settles_within`
     seconds after `push` was called it can take effect no more. Then `probe(block)` says whether the block is there, or, where
     there is no probe, the pipeline halts with `OutcomeUnknown` and a person says.
+
+    `name`: which target this is. A pending plan is not pushed to another one. Without it, the name of the function or class and the
+    addresses and paths that it was made with say so.
     """
     if not isinstance(idempotent, bool):
         raise ConfigError(
@@ -113,7 +119,8 @@ def wrap(
     for what, given in (("push", getattr(push, "push", push)), ("probe", probe or getattr(push, "probe", None))):
         _refuse_deferred(what, given)
     _refuse_arguments(push, probe)
-    return WrappedSink(push, name or _name(push), idempotent, probe, _seconds(settles_within))
+    origin = made_with(push) if name is None else ""
+    return WrappedSink(push, name or _name(push), idempotent, probe, _seconds(settles_within), origin)
 
 
 def _refuse_deferred(what: str, given: Any) -> None:
