@@ -48,6 +48,15 @@ class Parts:
         return self.sink
 
     @property
+    def table_ledger(self) -> TableLedger | None:
+        """The one table as its own ledger, where it is."""
+        if not self.config.own_ledger:
+            return None
+        from landonce.write.iceberg.ledger import TableLedger
+
+        return self.ledger if isinstance(self.ledger, TableLedger) else None
+
+    @property
     def sql(self) -> SqlSink:
         if not isinstance(self.sink, SqlSink):
             raise TypeError(f"{self.sink} is not an SQL database")
