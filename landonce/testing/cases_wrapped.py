@@ -1,8 +1,7 @@
-"""What a wrapped sink keeps: what it declares is true, at every line where it may crash."""
+"""What a wrapped sink keeps when it pushes and when it is asked: what it declares is true."""
 
 from __future__ import annotations
 
-import time
 from importlib import import_module
 from typing import Any
 
@@ -11,15 +10,13 @@ import numpy as np
 from landonce.errors import NotPushed, TargetRefused
 from landonce.record.blocks import Mark
 from landonce.testing.case import refused
-from landonce.testing.crashing import SOME_MOMENTS, Moment, crashed, lines_of, moments
-from landonce.testing.sink_sites import Row, rows
+from landonce.testing.sink_sites import rows
 from landonce.testing.together import in_threads
 from landonce.testing.wrapped_sites import (
     IDEMPOTENT,
     LEAVES,
     PROBED,
     SECRET,
-    SETTLES,
     WRAPPED_CASES,
     Driven,
     WrappedSite,
@@ -32,11 +29,7 @@ from landonce.testing.wrapped_sites import (
 )
 from landonce.write.receipt import Fate
 
-__all__ = ["WRAPPED_CASES"]
-
 case = WRAPPED_CASES.case
-_STEPS = ("landonce.write.wrapped.send",)
-"""landonce's own lines between claim, push and settle, beside those of the plug-in."""
 _NO_WORD = "what was declared is not what the sink does"
 
 
@@ -242,31 +235,3 @@ def a_batch_is_pushed_and_recorded(site: WrappedSite) -> None:
         )
     assert [row.mark for row in driven.ledger().standing(1).rows] == [Mark.AFTER] * 3
     assert held(site) == expected(*(four(each) for each in range(3))), "the batch is not there, once"
-
-
-@case(SETTLES)
-def after_a_crash_at_any_line_a_block_lands_once(site: WrappedSite) -> None:
-    """The whole promise. Recovery is landonce's own: takeover, waiting out, and then the same block again or the probe."""
-    sink = site.sink()
-    own, whole = (*lines_of(sink.wrapped), *site.packages), site.moments + SOME_MOMENTS
-    driven = Driven.of(whole + 1)
-    found = moments(own, lambda: driven.push(sink, whole), site.moments, also=_STEPS)
-    for number, moment in enumerate(found):
-        crashed((*own, *_STEPS), lambda number=number: driven.push(sink, number), moment)  # type: ignore[misc]
-    time.sleep(0 if sink.idempotent else sink.wait / 1000 + 0.1)
-    recovering = driven.taken_over()
-    pushed = [*range(len(found)), whole]
-    for number in pushed:
-        fate = recovering.land(site.sink(), number).fate
-        assert fate is Fate.LANDED, f"a block cannot land any more (killed before {_where(found, number)}): {fate}"
-    wrong = [_where(found, number) for number in pushed if _of(site, number) != expected(four(number))]
-    assert not wrong, f"after recovery, rows are missing or there twice; killed before {'; '.join(wrong)}"
-    assert held(site) == expected(*map(four, pushed)), "rows are there that nobody pushed"
-
-
-def _where(found: tuple[Moment, ...], number: int) -> str:
-    return f"line {found[number]}" if number < len(found) else "nothing: it was pushed to its end"
-
-
-def _of(site: WrappedSite, partition: int) -> list[Row]:
-    return [row for row in held(site) if row.partition == partition]

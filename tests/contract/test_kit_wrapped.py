@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from kit_controls import check_fails, check_mostly_sound
 
-from landonce.testing import WRAPPED_CASES, Case, WrappedContract, WrappedSite
+from landonce.testing import WRAPPED_CASES, Case, WrappedContract, WrappedSite, prove
 from landonce.testing.broken_wrapped import BROKEN_WRAPPED, FilesSite, TableSite
+from landonce.testing.broken_wrapped_doubt import Chunked
 from landonce.testing.wrapped_references import FilePerBlock
 from landonce.write.wrapped import PushedBlock
 
@@ -59,6 +62,54 @@ def test_a_crash_between_two_lines_is_tried_and_named(tmp_path: Path) -> None:
     last = inspect.getsourcelines(NotedFirst.push)[1] + 7
     with pytest.raises(AssertionError, match=f"there twice; killed before line {last} of test_kit_wrapped"):
         WRAPPED_CASES["after_a_crash_at_any_line_a_block_lands_once"].check(FilesSite(tmp_path, NotedFirst))
+
+
+LARGE = "after_a_crash_between_its_portions_a_large_block_lands_once"
+
+
+class ChunkedToTheLast(Chunked):
+    """The last row is there when all are; else all are sent again."""
+
+    def probe(self, block: PushedBlock) -> bool:
+        return super().probe(replace(block, first=block.end - 1))
+
+
+class Resuming(Chunked):
+    """Sends what is not there yet, and counts: a block is in portions, and sound."""
+
+    def push(self, block: PushedBlock) -> None:
+        super().push(replace(block, rows=block.rows.slice(self.count(block))))
+
+    def probe(self, block: PushedBlock) -> bool:
+        return self.count(block) == block.rows.num_rows
+
+    def count(self, block: PushedBlock) -> int:
+        with closing(self.connected()) as connection:
+            asked = "SELECT count(*) FROM events WHERE _topic = ? AND _partition = ? AND _offset >= ? AND _offset < ?"
+            found = connection.execute(asked, (block.topic, block.partition, block.first, block.end))
+            return int(found.fetchone()[0])
+
+
+def test_what_portions_lose_or_double_is_counted(tmp_path: Path) -> None:
+    line = inspect.getsourcelines(Chunked.push)[1] + 2
+    for name, made, difference in (
+        ("first", Chunked, "4500 missing, 0 too many"),
+        ("last", ChunkedToTheLast, "0 missing, 500 too many"),
+    ):
+        (tmp_path / name).mkdir()
+        where = rf"killed before line {line} of landonce.testing.broken_wrapped_doubt \(of 5000 rows {difference}\)"
+        with pytest.raises(AssertionError, match=where):
+            WRAPPED_CASES[LARGE].check(TableSite(tmp_path / name, made))
+
+
+def test_portions_may_be_sound(tmp_path: Path) -> None:
+    WRAPPED_CASES[LARGE].check(TableSite(tmp_path, Resuming))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", [each for each in WRAPPED_CASES if each.name != LARGE], ids=str)
+def test_no_other_case_finds_portions(case: Case[WrappedSite], tmp_path: Path) -> None:
+    prove(case, TableSite(tmp_path, Chunked))
 
 
 def test_every_broken_sink_is_for_a_case() -> None:
