@@ -1,10 +1,12 @@
-"""Wrapped sinks that are broken in a crash, and in nothing else. Nothing but a test of the kit may open one."""
+"""Wrapped sinks that are broken in a crash or a silence, and in nothing else. Nothing but a test of the kit may open one."""
 
 from __future__ import annotations
 
+import sqlite3
 from contextlib import closing
 from dataclasses import replace
 
+from landonce.errors import NotPushed
 from landonce.testing.wrapped_references import Appending
 from landonce.write.wrapped import PushedBlock
 
@@ -30,3 +32,14 @@ class Chunked(Appending):
     def push(self, block: PushedBlock) -> None:
         for first in range(0, block.rows.num_rows, 500):
             super().push(replace(block, rows=block.rows.slice(first, 500)))
+
+
+class Confirming(Appending):
+    """Looks once more after the commit, and where it cannot, says that nothing arrived."""
+
+    def push(self, block: PushedBlock) -> None:
+        super().push(block)
+        try:
+            self.probe(block)
+        except sqlite3.OperationalError as error:
+            raise NotPushed(str(error)) from error

@@ -1,15 +1,19 @@
-"""What a wrapped sink keeps when there is doubt: at every line where it may crash, and between the portions of a large block."""
+"""What a wrapped sink keeps when there is doubt: at every line where it may crash or its target may fall silent,
+and between the portions of a large block."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from functools import partial
 
+from landonce.errors import LandonceError
 from landonce.testing import cases_wrapped
-from landonce.testing.crashing import SOME_MOMENTS, Lines, Moment, crashed, lines_of, moments, repeats
+from landonce.testing.crashing import SOME_MOMENTS, Lines, Moment, crashed, lines_of, moments, repeats, struck
 from landonce.testing.sink_sites import Row
-from landonce.testing.wrapped_sites import SETTLES, WRAPPED_CASES, Driven, WrappedSite, expected
+from landonce.testing.wrapped_sites import LEAVES, SETTLES, WRAPPED_CASES, Driven, WrappedSite, expected
 from landonce.write.receipt import Fate
 from landonce.write.wrapped import WrappedSink
 
@@ -39,6 +43,21 @@ def after_a_crash_between_its_portions_a_large_block_lands_once(site: WrappedSit
     found = repeats(own, lambda: driven.push(sink, whole), min(site.moments, whole))
     _killed(driven, sink, own, found)
     _recovers(site, driven.taken_over(), site.sink(), {**_kills(found), whole: _TO_ITS_END})
+
+
+@case(SETTLES, LEAVES)
+def where_the_target_falls_silent_a_block_lands_once(site: WrappedSite) -> None:
+    """A connection breaks in the middle of a push: what arrived would be taken for nothing, as by `NotPushed`, or be kept and sent with the
+    next block; what did not arrive would be taken for delivered."""
+    sink, own, whole = site.sink(), _own(site), SOME_MOMENTS
+    driven = Driven.of(whole + 1)
+    found = moments(own, lambda: driven.push(sink, whole), min(site.moments, whole))
+    for number, moment in enumerate(found):
+        with ExitStack() as silence, suppress(LandonceError):
+            fall_silent = partial(silence.enter_context, site.away())
+            struck(own, partial(driven.push, sink, number), moment, fall_silent)
+    silent = {number: f"silent from line {moment} on" for number, moment in enumerate(found)}
+    _recovers(site, driven, sink, {**silent, whole: _TO_ITS_END})
 
 
 def _own(site: WrappedSite) -> Lines:

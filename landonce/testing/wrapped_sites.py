@@ -11,8 +11,9 @@ from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 
-from landonce.plan.blocks import Block, Plan
-from landonce.plan.ranges import Partition
+from landonce.plan.blocks import Block, Identity, Plan
+from landonce.plan.keys import block_key
+from landonce.plan.ranges import Partition, Range
 from landonce.record.blocks import Claim
 from landonce.record.ledger import LedgerState, Position, prepared, taken
 from landonce.record.push_ledger import PushLedger, PushPlace
@@ -75,8 +76,13 @@ LEAVES: Need[WrappedSite] = Need(
 def block(table: pa.Table, first: int, end: int, *, attempt: int = 1) -> PushedBlock:
     """As landonce makes them: the key is a function of what is in it."""
     topic, partition = table.column("_topic")[0].as_py(), table.column("_partition")[0].as_py()
-    key = f"contract.{topic}.{partition}.{first}-{end}"
+    key = _key(span(first, end, topic, partition))
     return PushedBlock(key, topic, partition, first, end, table, attempt, 2**62)
+
+
+def _key(range: Range) -> str:
+    identity = Identity("contract", "lineage", "cluster", ())
+    return block_key(identity, Block((range,), "contract"), range.partition.topic)
 
 
 def push(site: WrappedSite, *pushed: PushedBlock) -> None:
@@ -151,7 +157,7 @@ class Driven:
             index=number,
             spot=Spot(1, number),
             claim=Claim.of(self.state),
-            key=f"contract.{TOPIC}.{number}.0-{self.size}",
+            key=_key(span(0, self.size, partition=number)),
             range=span(0, self.size, partition=number),
             rows=self.rows(number),
             receipt=Receipt(read=self.size, landed=self.size),

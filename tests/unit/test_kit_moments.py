@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import sys
+import threading
 from functools import partial
 
 import pytest
 
-from landonce.testing.crashing import SOME_MOMENTS, lines_of, moments, repeats
+from landonce.testing.crashing import SOME_MOMENTS, lines_of, moments, repeats, struck
 
 LOOPS = 300
 
@@ -41,6 +43,19 @@ def test_what_is_done_again_and_again_is_interrupted_in_between() -> None:
     assert [each.where[1] - start for each in repeats(lines, stepping)] == [1, 3, 2, 4]
     assert len(repeats(lines, partial(stepping, LOOPS), 3)) == 3
     assert len(repeats(lines, partial(stepping, LOOPS), 1)) == len(moments(lines, stepping, 1)) == 1
+
+
+def test_something_happens_before_a_line_is_passed() -> None:
+    happened: list[int] = []
+    before = sys.gettrace(), threading.gettrace()
+    struck(("test_kit_moments",), lambda: noting(happened), 2, lambda: happened.append(0))
+    assert happened == [1, 0, 2]
+    assert (sys.gettrace(), threading.gettrace()) == before, "whoever measures coverage cannot go on"
+
+
+def noting(happened: list[int]) -> None:
+    happened.append(1)
+    happened.append(2)
 
 
 def test_of_the_lines_around_it_some_will_do() -> None:
