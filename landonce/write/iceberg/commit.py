@@ -38,6 +38,7 @@ from landonce.failpoints import reach
 from landonce.write.iceberg import jvm
 from landonce.write.iceberg.catalog import CatalogSpec, telling
 from landonce.write.iceberg.marker import copy_name, copy_of
+from landonce.write.iceberg.shape import unwritable
 from landonce.write.marks import Verdict
 
 _CONFLICTS = 50
@@ -231,6 +232,13 @@ class _Append(_MergeAppendFiles):
             by_spec.setdefault(each.spec_id, []).append(each)
         added = [self._manifest(spec_id, files) for spec_id, files in sorted(by_spec.items())]
         return self._process_manifests(added + self._existing_manifests())
+
+    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        """Those of a former spec that PyIceberg cannot write are carried over as they are. Its column may be gone."""
+        schema, specs = self.schema(), self._transaction.table_metadata.specs()
+        kept = {number for number, spec in specs.items() if unwritable(schema, spec)}
+        merged = super()._process_manifests([each for each in manifests if each.partition_spec_id not in kept])
+        return merged + [each for each in manifests if each.partition_spec_id in kept]
 
     def _manifest(self, spec_id: int, files: Sequence[DataFile]) -> ManifestFile:
         with self.new_manifest_writer(self.spec(spec_id)) as writer:
