@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sqlite3
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +14,11 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
+from pyiceberg.types import LongType
 
-from landonce.errors import TargetRefused
+from landonce.errors import TableReshaped, TableUnfit, TargetRefused
 from landonce.read.schema import Field, Schema
+from landonce.write.iceberg.admit import require_shape
 from landonce.write.iceberg.catalog import CatalogSpec
 from landonce.write.iceberg.commit import Place
 from landonce.write.iceberg.create import Creation, create_table
@@ -50,6 +54,15 @@ class Lake:
         head = self.table.current_snapshot()
         return {each.manifest_path for each in head.manifests(self.table.io)} if head is not None else set()
 
+    def raise_version(self) -> None:
+        """To format version 3, which PyIceberg reads and does not write."""
+        old = self.table.metadata_location
+        metadata = json.loads(Path(old.removeprefix("file://")).read_text())
+        new = f"{old.removesuffix('.metadata.json')}-v3.metadata.json"
+        Path(new.removeprefix("file://")).write_text(json.dumps({**metadata, "format-version": 3, "next-row-id": 0}))
+        with sqlite3.connect(self.folder / "c.db") as database:
+            database.execute("UPDATE iceberg_tables SET metadata_location = ?", (new,))
+
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
@@ -74,6 +87,34 @@ def test_a_partition_column_that_is_gone_does_not_stop_appends(lake: Lake) -> No
     assert sorted(lake.table.scan().to_arrow()["id"].to_pylist()) == [0, 0, 1, 1, 2, 2, 3, 4, 5, 6, 7]
     assert of_old_spec < lake.manifests(), "manifests of the old spec are carried over as they are"
     assert len(lake.manifests()) == len(of_old_spec) + 1, "those of the new one are still merged"
+
+
+def test_a_format_version_that_pyiceberg_does_not_write_is_an_error_that_says_what_to_do(lake: Lake) -> None:
+    lake.append(id=[1], kind=["a"])
+    lake.raise_version()
+    with pytest.raises(TableUnfit, match="is of format version 3, which only Spark's own writer can commit to") as told:
+        lake.place.appending(lake.table, (), {}, {})
+    assert (told.value.safe, told.value.command) == ("Nothing was changed.", "landonce run {file}")
+
+
+def test_files_fit_while_their_columns_are_there_by_id_or_by_name(lake: Lake) -> None:
+    before = lake.table
+    with lake.table.update_schema() as change:
+        change.rename_column("kind", "sort")
+    require_shape(NAME, before, lake.table)
+    with pytest.raises(TableReshaped, match=r"the columns of shop\.events were changed"):
+        require_shape(NAME, before, lake.table, by_name=True)
+    with lake.table.update_schema() as change:
+        change.add_column("more", LongType())
+    require_shape(NAME, before, lake.table)
+    with lake.table.update_schema() as change:
+        change.delete_column("sort").add_column("sort", LongType())
+    with pytest.raises(TableReshaped, match=r"the columns of shop\.events were changed"):
+        require_shape(NAME, before, lake.table)
+    now = lake.table
+    lake.raise_version()
+    with pytest.raises(TableReshaped, match="or its format version"):
+        require_shape(NAME, now, lake.table)
 
 
 def test_what_only_was_renamed_keeps_the_values_that_were_written_before(lake: Lake) -> None:

@@ -41,6 +41,8 @@ from landonce.write.iceberg.marker import copy_name, copy_of
 from landonce.write.iceberg.shape import unwritable
 from landonce.write.marks import Verdict
 
+_BY_PYICEBERG = 2
+"""The newest format version in which PyIceberg makes snapshots."""
 _CONFLICTS = 50
 """Attempts in a row that other writers may win before the driver is told; it then waits, and tries again."""
 
@@ -127,11 +129,7 @@ class Place:
             if table.metadata.format_version < 3 or self.spec.kind == "rest":
                 self._send_by_pyiceberg(table, attempt)
             elif self.session is None:
-                raise TableUnfit(
-                    f"{self.identifier} is of format version 3, which this command cannot commit to.",
-                    safe="Nothing was changed.",
-                    command="landonce run {file}",
-                )
+                raise _too_new(table, self.identifier)
             else:
                 with jvm.own_session(self.session(), self.spec) as mine:
                     jvm.commit(mine, self.spec, self.identifier, attempt.requirements, attempt.updates)
@@ -176,6 +174,8 @@ class Place:
         self, table: Table, files: Sequence[DataFile], summary: Mapping[str, str], properties: Mapping[str, str]
     ) -> Attempt:
         """New files, the mark in the summary, its copy in the properties: one commit. No files: an empty snapshot."""
+        if not by_pyiceberg(table):
+            raise _too_new(table, self.identifier)
         transaction = _Unchanged(table)
         producer = _Append(Operation.APPEND, transaction, table.io, self.branch, None, dict(summary))
         for each in files:
@@ -206,6 +206,19 @@ class Place:
             staged,
             staged=True,
         )
+
+
+def by_pyiceberg(table: Table) -> bool:
+    """Whether PyIceberg makes snapshots of the table."""
+    return bool(table.metadata.format_version <= _BY_PYICEBERG)
+
+
+def _too_new(table: Table, name: str) -> TableUnfit:
+    return TableUnfit(
+        f"{name} is of format version {table.metadata.format_version}, which only Spark's own writer can commit to.",
+        safe="Nothing was changed.",
+        command="landonce run {file}",
+    )
 
 
 class _Unchanged(Transaction):
