@@ -10,7 +10,7 @@ from contextlib import closing
 from landonce.check import clickhouse, common, iceberg, sql, wrapped
 from landonce.check.found import Check, Look, Section, World, gathered
 from landonce.check.promise import promise
-from landonce.run.assemble import Parts
+from landonce.run.parts import Parts
 from landonce.write.iceberg.sink import IcebergSink
 from landonce.write.sql import SqlSink
 from landonce.write.sql.table import SqlTable

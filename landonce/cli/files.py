@@ -13,7 +13,7 @@ import typer
 from landonce.cli.output import out
 from landonce.config import load
 from landonce.config.secrets import redact
-from landonce.run.assemble import Parts, open_parts
+from landonce.run.parts import Parts, open_parts
 
 File = Annotated[Path, typer.Argument(help="The pipeline file (YAML).", metavar="FILE", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, for scripts.")]

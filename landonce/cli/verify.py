@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from landonce.cli.files import File, Json, opened, print_json
 from landonce.cli.output import err, out
-from landonce.run.assemble import Parts
+from landonce.run.parts import Parts
 from landonce.verify import Report, words
 from landonce.verify.assemble import opened_audit
 

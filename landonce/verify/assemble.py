@@ -11,8 +11,9 @@ from landonce.check.retention import Retention
 from landonce.errors import TableUnfit
 from landonce.read.source import SourceView
 from landonce.record.ledger import LedgerState
-from landonce.run.assemble import Parts, make_recipe
+from landonce.run.assemble_clickhouse import make_recipe
 from landonce.run.assemble_sql import sql_recipe
+from landonce.run.parts import Parts
 from landonce.run.session import open_session, session_if_needed
 from landonce.verify.assemble_iceberg import IcebergTables
 from landonce.verify.audit import Auditor, Targets

@@ -15,7 +15,7 @@ from landonce.commit.publish import Letters
 from landonce.errors import NothingToDo
 from landonce.record.ledger import Ledger, LedgerState
 from landonce.record.operate import Decision
-from landonce.run.assemble import Parts
+from landonce.run.parts import Parts
 from landonce.write.iceberg.ledger import TableLedger
 from landonce.write.iceberg.restate import restate
 from landonce.write.iceberg.sink import IcebergSink

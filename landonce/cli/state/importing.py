@@ -22,7 +22,7 @@ from landonce.move_in.writers import ConnectSink, StreamingQuery, Writer
 from landonce.read.source import Start
 from landonce.record.ledger import LedgerState
 from landonce.record.operate import Decision
-from landonce.run.assemble import Parts
+from landonce.run.parts import Parts
 from landonce.write.iceberg.commit import Attempt
 from landonce.write.iceberg.ledger import Build, TableLedger
 from landonce.write.iceberg.restate import empty

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from landonce.record import operate
 from landonce.record.ledger import LedgerState
-from landonce.run.assemble import Parts
 from landonce.run.assemble_iceberg import lake_session
+from landonce.run.parts import Parts
 from landonce.write.iceberg.commit import Place
 from landonce.write.iceberg.ledger import TableLedger
 from landonce.write.iceberg.restate import empty

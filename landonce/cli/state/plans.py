@@ -9,10 +9,11 @@ from landonce.cli.state.decide import Yes, decide, load, new_owner
 from landonce.cli.state.source import landed_of
 from landonce.errors import NothingToDo
 from landonce.record import operate
-from landonce.run.assemble import Parts, make_recipe
+from landonce.run.assemble_clickhouse import make_recipe
 from landonce.run.assemble_iceberg import file_recipe
 from landonce.run.assemble_sql import sql_recipe
 from landonce.run.assemble_wrapped import wrapped_recipe
+from landonce.run.parts import Parts
 from landonce.write.iceberg.sink import IcebergSink
 from landonce.write.sql import SqlSink
 from landonce.write.sql.table import SqlTable

@@ -15,7 +15,7 @@ from landonce.read.source import SourceView
 from landonce.record.blocks import Mark
 from landonce.record.ledger import Ledger, LedgerState, Note
 from landonce.record.push_ledger import PushLedger
-from landonce.run.assemble import Parts
+from landonce.run.parts import Parts
 from landonce.run.pushes import key_of
 from landonce.write.iceberg.ledger import TableLedger
 from landonce.write.iceberg.sink import IcebergSink

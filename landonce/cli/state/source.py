@@ -21,7 +21,7 @@ from landonce.record.blocks import Row, accounted, landed
 from landonce.record.in_target import TargetLedger
 from landonce.record.ledger import LedgerState
 from landonce.record.push_ledger import PushLedger
-from landonce.run.assemble import Parts
+from landonce.run.parts import Parts
 from landonce.write.iceberg.sink import IcebergSink
 from landonce.write.marks import Floors, Stand
 from landonce.write.sink import Guarantee, Target, look_by_name, wait_out

@@ -12,7 +12,7 @@ from landonce.cli.state.decide import Yes, decide, load, new_owner
 from landonce.cli.state.lake import tables_of
 from landonce.errors import NothingToDo, PositionUncertain
 from landonce.record import operate
-from landonce.run.assemble import Parts
+from landonce.run.parts import Parts
 from landonce.write.iceberg.ledger import TableLedger
 from landonce.write.iceberg.sink import IcebergSink
 from landonce.write.iceberg.survey import survey
