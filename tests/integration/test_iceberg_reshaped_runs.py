@@ -15,7 +15,7 @@ from pyspark.sql import Row, SparkSession
 from small_lakes import Heard, SmallLake, once
 
 from landonce.local import LocalKafka
-from landonce.run.protocol import Effect
+from landonce.run.snapshots import Effect
 from landonce.run.steps import Step
 from landonce.write.iceberg import staged
 
