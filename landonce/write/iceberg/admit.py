@@ -87,7 +87,9 @@ def require_shape(name: str, written_for: Table, table: Table, *, by_name: bool 
     before, now = written_for.schema(), table.schema()
     changed = before.schema_id != now.schema_id if by_name else not before.field_ids <= now.field_ids
     if changed or written_for.metadata.format_version != table.metadata.format_version:
-        raise TableReshaped(f"the columns of {name} were changed while a batch was written for it, or its format version.")
+        raise TableReshaped(
+            f"the columns of {name} were changed while a batch was written for it, or its format version."
+        )
 
 
 def no_table(name: str) -> TableUnfit:
