@@ -42,9 +42,17 @@ class Claims:
         self._waiting: dict[Partition, float] = {}
         """Assigned by Kafka and not claimed; not to be tried before this moment."""
 
+    def open_ends(self) -> list[Partition]:
+        """Saved in a transaction that has not ended, as far as this store was told."""
+        return [each for each, holding in self.held.items() if holding.unsettled and each not in self.back]
+
+    def ahead(self) -> list[Partition]:
+        """Partitions of which the user holds records that are not known to be saved."""
+        return [each for each, holding in self.held.items() if holding.ahead]
+
     def settle(self) -> None:
         """Before a poll: brings every partition to where it may be read on from."""
-        if open_ends := [each for each, holding in self.held.items() if holding.unsettled and each not in self.back]:
+        if open_ends := self.open_ends():
             raise unsettled(open_ends)
         if self.back:
             self._go_back()

@@ -9,7 +9,7 @@ from itertools import groupby
 from confluent_kafka import Message
 
 from landonce.consumer.handler import Step, Stored
-from landonce.errors import Fenced, OffsetOutOfStep, TransactionUnsettled
+from landonce.errors import Fenced, OffsetOutOfStep, OffsetsNotSaved, TransactionUnsettled
 from landonce.plan.ranges import Partition
 
 
@@ -112,6 +112,25 @@ def unsettled(partitions: Iterable[Partition]) -> TransactionUnsettled:
         safe="Nothing was lost.",
         command="end the transaction, then store.committed() or store.rewind(), then poll; store.transaction() does all "
         "of it",
+    )
+
+
+def forgotten(partitions: Iterable[Partition]) -> OffsetsNotSaved:
+    return OffsetsNotSaved(
+        f"{', '.join(map(str, sorted(partitions)))}: records were given out, and the transaction was to commit with no "
+        "offset saved in it: after a crash its results would come a second time.",
+        safe="It was rolled back. Nothing was lost: the records come again.",
+        command="store.save_many(messages, transaction) in the block; what does not come from records goes into a "
+        "transaction of your own",
+    )
+
+
+def committed_without(partitions: Iterable[Partition]) -> OffsetsNotSaved:
+    return OffsetsNotSaved(
+        f"{', '.join(map(str, sorted(partitions)))}: store.committed() was called, and no offset had been saved: results "
+        "that the transaction held come a second time after a crash.",
+        safe="Nothing was lost.",
+        command="store.save_many(messages, transaction) before the transaction commits",
     )
 
 

@@ -363,6 +363,72 @@ def test_the_rules_of_saving(kafka: LocalKafka, new_topic: Callable[..., str], e
     assert stored(engine, topic) == {0: 5}
 
 
+def test_results_without_an_offset_are_not_committed(
+    kafka: LocalKafka, new_topic: Callable[..., str], engine: Engine
+) -> None:
+    """They would come again after a crash. What has nothing to do with records needs no offset."""
+    topic = new_topic()
+    produce(kafka, topic, 6)
+    with OffsetStore.connect(config(kafka, topic), [topic], SqlOffsets(engine)) as store:
+        messages = read(store, 3)
+        for _ in range(2):
+            with pytest.raises(errors.OffsetsNotSaved, match="save_many"), store.transaction() as connection:
+                write(connection, messages)
+        assert landed(engine) == []
+        again = read(store, 6)
+        assert offsets(again) == [0, 1, 2, 3, 4, 5]
+        with store.transaction() as connection:
+            write(connection, again)
+            store.save_many((each for each in again), connection)  # type: ignore[arg-type]
+        assert store.poll(0) is None
+        with store.transaction() as connection:
+            connection.execute(text("INSERT INTO results VALUES ('no record', 1, -1)"))
+    assert (landed(engine), stored(engine, topic)) == ([0, 1, 2, 3, 4, 5, -1], {0: 6})
+
+
+def test_a_transaction_of_your_own_without_an_offset_is_told_too(
+    kafka: LocalKafka, new_topic: Callable[..., str], sqlite: Engine
+) -> None:
+    topic = new_topic()
+    produce(kafka, topic, 3)
+    with OffsetStore.connect(config(kafka, topic), [topic], SqlOffsets(sqlite)) as store:
+        messages = read(store, 3)
+        with sqlite.begin() as connection:
+            connection.execute(text("INSERT INTO results VALUES ('forgotten', 0, 0)"))
+        with pytest.raises(errors.OffsetsNotSaved, match="before the transaction commits"):
+            store.committed()
+        with sqlite.begin() as connection:
+            store.save_many(messages, connection)
+        with pytest.raises(errors.TransactionUnsettled), store.transaction():
+            pytest.fail("another transaction was begun")
+        store.committed()
+        store.committed()
+    assert stored(sqlite, topic) == {0: 3}
+
+
+def test_a_transaction_that_was_ended_inside_of_its_block(
+    kafka: LocalKafka, new_topic: Callable[..., str], engine: Engine
+) -> None:
+    """Nobody can tell how: Kafka is not told offsets that the database may not have, and what is stored decides."""
+    topic = new_topic()
+    produce(kafka, topic, 6)
+    handler = SqlOffsets(engine)
+    with OffsetStore.connect(config(kafka, topic), [topic], handler, commit_to_kafka="sync") as store:
+        messages = read(store, 3)
+        with pytest.raises(errors.TransactionUnsettled, match="inside"), store.transaction() as connection:  # noqa: PT012
+            store.save_many(messages, connection)
+            connection.rollback()
+        assert in_kafka(kafka, topic, topic) < 0
+        again = read(store, 3)
+        assert offsets(again) == [0, 1, 2], "they came without a later record, too"
+        with pytest.raises(errors.TransactionUnsettled, match="inside"), store.transaction() as connection:  # noqa: PT012
+            write(connection, again)
+            store.save_many(again, connection)
+            connection.commit()
+        assert offsets(read(store, 3)) == [3, 4, 5]
+    assert (landed(engine), stored(engine, topic)) == ([0, 1, 2], {0: 3})
+
+
 def test_an_orm_session_is_a_transaction_too(kafka: LocalKafka, new_topic: Callable[..., str], sqlite: Engine) -> None:
     topic = new_topic()
     produce(kafka, topic, 3)
