@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -98,8 +98,8 @@ def not_held(partitions: Iterable[Partition]) -> Fenced:
 
 def came_back(partitions: Iterable[Partition]) -> Fenced:
     return Fenced(
-        f"{', '.join(map(str, sorted(partitions)))}: taken away and given back while records were not saved. They come "
-        "again, and others may have done a part of them.",
+        f"{', '.join(map(str, sorted(partitions)))}: taken away and given back while records were not saved. Others may "
+        "have done them; those that nobody has done come again.",
         safe="Nothing was lost. An open transaction must roll back.",
         command="drop the records of these partitions that you hold, and poll on",
     )
@@ -134,9 +134,9 @@ def committed_without(partitions: Iterable[Partition]) -> OffsetsNotSaved:
     )
 
 
-def in_doubt(left: Mapping[Partition, int], held: Mapping[Partition, Holding]) -> set[Partition]:
-    """Partitions that came back below what was given out before they left: the user may hold such records twice."""
-    return {each for each, given in left.items() if each in held and given > held[each].saved}
+def in_doubt(left: Set[Partition], held: Mapping[Partition, Holding]) -> set[Partition]:
+    """Partitions that came back while the user may hold records from before: they come again, or others have done them."""
+    return left & held.keys()
 
 
 def _refused(what: str) -> OffsetOutOfStep:

@@ -153,6 +153,8 @@ class OffsetStore:
             raise
         finally:
             self._clock.polled()
+        claims.unseen |= bool(found)
+        claims.look()
         before = dict(claims.held)
         if any(map(Message.error, found)):
             given = [each for each in found if (self._passes(each) if each.error() else self._give([each]))]
