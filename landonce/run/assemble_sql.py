@@ -8,7 +8,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from landonce.commit.publish import Letters
-from landonce.config.model import Pipeline, Sql
+from landonce.config.model import Pipeline
+from landonce.config.sinks import Sql
 from landonce.errors import ConfigError
 from landonce.read.decoders import decoder_of
 from landonce.read.schema import Field, Schema
@@ -16,7 +17,6 @@ from landonce.read.source import Start
 from landonce.record.in_target import TargetLedger
 from landonce.run import transform
 from landonce.run.assemble import (
-    Parts,
     changes_of,
     dead_letters_reachable,
     declared_schema,
@@ -27,6 +27,7 @@ from landonce.run.assemble import (
 from landonce.run.driver import Driver
 from landonce.run.observe import Observer
 from landonce.run.pace import Pace
+from landonce.run.parts import Parts
 from landonce.run.session import is_remote
 from landonce.run.transacting import Transacting
 from landonce.run.transactions import Settings
