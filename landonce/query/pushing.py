@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from landonce.record.blocks import Claim, Mark
 from landonce.record.ledger import LedgerState, Totals
 from landonce.record.push_ledger import PushLedger, PushPlace
 from landonce.record.pushes import PushRow, over
+from landonce.run.overdue import watched
 from landonce.run.protocol import Write
 from landonce.run.pushes import key_of, outcome_unknown
 from landonce.run.rest import write_rest
@@ -79,6 +81,8 @@ class Pushing(QueryHands):
 
     recipe: PushRecipe
     ledger: PushLedger
+    tell: Callable[[str], None] = lambda _: None
+    """Of what a person should know while workers push."""
 
     def look(self, held: LedgerState, floors: tuple[tuple[Partition, int], ...]) -> TargetView:
         """The target may be anything, and is not looked at."""
@@ -115,7 +119,8 @@ class Pushing(QueryHands):
                 )
                 for at in indexes
             ]
-            return write(frame, incoming.ranges, self.recipe, tasks, push)
+            with watched(self.recipe.place, tasks, self.tell, self.recipe.sink.wait / 1000):
+                return write(frame, incoming.ranges, self.recipe, tasks, push)
 
         return write_rest(plan, effect.indexes, self._settled(effect, held).values(), rest)
 
