@@ -23,6 +23,7 @@ from landonce.local import LocalClickHouse, LocalKafka, LocalRestCatalog
 from landonce.local.mariadb import LocalMariaDB
 from landonce.local.mariadb import installed as mariadb_installed
 from landonce.local.postgres import LocalPostgres
+from landonce.run.archive import java_options
 from landonce.run.leftovers import temporary_folder
 
 _numbers = itertools.count(1)
@@ -30,9 +31,12 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="session", autouse=True)
 def leftovers() -> Iterator[None]:
-    """What Spark's JVMs put aside goes with the session, or, if that is killed, at the start of the next one."""
+    """What Spark's JVMs put aside goes with the session, or, if that is killed, at the start of the next one. None of them lives
+    long enough for Java's second compiler."""
     folder = temporary_folder()
-    os.environ["SPARK_SUBMIT_OPTS"] = f"-Djava.io.tmpdir={folder}"
+    os.environ["SPARK_SUBMIT_OPTS"] = (
+        f"-Djava.io.tmpdir={folder} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC{java_options()}"
+    )
     yield
     shutil.rmtree(folder, ignore_errors=True)
 

@@ -17,8 +17,9 @@ from landonce.config.model import Pipeline
 from landonce.local import LocalClickHouse
 from landonce.plan.ranges import Partition
 from landonce.record.memory import MemoryLedger
-from landonce.run.assemble import create_if_asked, make_driver, open_parts
+from landonce.run.assemble_clickhouse import create_if_asked, make_driver
 from landonce.run.observe import Silent
+from landonce.run.parts import open_parts
 from landonce.write.clickhouse import ClickHouseSink
 from landonce.write.clickhouse.target import ClickHouseTarget
 from landonce.write.clickhouse.wire import Rows

@@ -14,9 +14,9 @@ from bench.iceberg.tables import Lake
 from bench.topic import SCHEMA, TOPIC, make_topic_by_kind
 from landonce.config.load import parse
 from landonce.config.model import Pipeline
-from landonce.run.assemble import open_parts
 from landonce.run.assemble_iceberg import make_iceberg_driver, open_lake
 from landonce.run.observe import BatchReport, Silent
+from landonce.run.parts import open_parts
 from landonce.run.steps import Step
 
 

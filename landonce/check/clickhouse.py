@@ -8,7 +8,8 @@ from landonce.check import common
 from landonce.check.found import Look, World
 from landonce.read.source import SourceView, Start
 from landonce.record.ledger import LedgerState
-from landonce.run.assemble import Parts, clickhouse_of, make_recipe
+from landonce.run.assemble_clickhouse import make_recipe
+from landonce.run.parts import Parts, clickhouse_of
 from landonce.write.clickhouse import Creation, create_statement
 from landonce.write.clickhouse.connection import connect
 from landonce.write.sink import Finding, Level, Target, look_by_name

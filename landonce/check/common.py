@@ -15,7 +15,8 @@ from landonce.read.schema import Schema
 from landonce.read.source import SourceView, Start, available, bind
 from landonce.record.ledger import LedgerState, bound
 from landonce.run import transform
-from landonce.run.assemble import Parts, declared_schema
+from landonce.run.assemble import declared_schema
+from landonce.run.parts import Parts
 from landonce.run.session import is_remote, need_java, open_session, session_if_needed
 from landonce.write.recipe import AnyRecipe, Recipe
 from landonce.write.sink import Finding, Level

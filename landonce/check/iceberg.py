@@ -11,8 +11,9 @@ from landonce.check.creation import creation_text
 from landonce.check.found import Look, World, nearest, writable
 from landonce.check.iceberg_position import position
 from landonce.check.iceberg_table import table_findings
-from landonce.run.assemble import Parts, declared_schema
+from landonce.run.assemble import declared_schema
 from landonce.run.assemble_iceberg import file_recipe
+from landonce.run.parts import Parts
 from landonce.write.iceberg.catalog import telling
 from landonce.write.iceberg.jvm import spark_name
 from landonce.write.iceberg.ledger import TableLedger

@@ -9,7 +9,7 @@ from landonce.check.found import World
 from landonce.errors import TargetAhead
 from landonce.read.source import SourceView
 from landonce.record.ledger import LedgerState
-from landonce.run.assemble import Parts
+from landonce.run.parts import Parts
 from landonce.write.iceberg.ledger import TableLedger
 from landonce.write.iceberg.look import holds
 from landonce.write.iceberg.survey import names_of, survey

@@ -8,8 +8,9 @@ from pathlib import Path
 from landonce.check import common
 from landonce.check.found import Look, World, writable
 from landonce.read.schema import Schema
-from landonce.run.assemble import Parts, declared_schema
+from landonce.run.assemble import declared_schema
 from landonce.run.assemble_sql import file_reachable, flat_sample, sql_of, sql_recipe
+from landonce.run.parts import Parts
 from landonce.write.sink import Finding, Level, look_by_name
 from landonce.write.sql.table import SqlTable
 

@@ -9,8 +9,8 @@ from landonce.check.found import Look, World
 from landonce.errors import PlanChanged
 from landonce.record.blocks import Mark
 from landonce.record.push_ledger import PushLedger
-from landonce.run.assemble import Parts
 from landonce.run.assemble_wrapped import ledger_reachable, wrapped_recipe
+from landonce.run.parts import Parts
 from landonce.run.pushes import key_of
 from landonce.write.sink import Finding, Level
 from landonce.write.wrapped.find import need_picklable

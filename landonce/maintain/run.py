@@ -13,8 +13,8 @@ from landonce.maintain.keep import pipelines_of
 from landonce.maintain.report import TableReport
 from landonce.maintain.tend import Options, Tender
 from landonce.record.ledger import LedgerState
-from landonce.run.assemble import Parts
 from landonce.run.assemble_iceberg import lake_session
+from landonce.run.parts import Parts
 from landonce.write.iceberg.ledger import TableLedger
 from landonce.write.iceberg.sink import IcebergSink
 from landonce.write.iceberg.survey import catalog_made, names_of

@@ -20,10 +20,10 @@ from landonce.record.in_target import TargetLedger
 from landonce.record.ledger import LedgerState, Totals
 from landonce.run.hands import Hands
 from landonce.run.inserting import tasks_of
+from landonce.run.inserts import Kill, Write
 from landonce.run.pace import Pace
-from landonce.run.protocol import Await, Kill, Write
 from landonce.run.rest import receipts_of, write_rest
-from landonce.run.steps import Look
+from landonce.run.steps import Await, Look
 from landonce.write.receipt import BlockResult, Fate
 from landonce.write.sink import Target, look_by_name, wait_out
 from landonce.write.sql.recipe import SqlTask

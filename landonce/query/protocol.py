@@ -30,8 +30,8 @@ from landonce.query.judging import Incoming, again, binds, bound, follow, refuse
 from landonce.read.source import Extent, SourceView, Start
 from landonce.record import ledger as states
 from landonce.record.ledger import LedgerState, Totals
-from landonce.run.protocol import Await, Kill, Write
-from landonce.run.steps import Acquire, Change, Look, Remembering, Step, Stop, Surveyed
+from landonce.run.inserts import Kill, Write
+from landonce.run.steps import Acquire, Await, Change, Look, Remembering, Step, Stop, Surveyed
 from landonce.write.receipt import BlockResult, Fate, Receipt
 from landonce.write.settle import Mode
 from landonce.write.target import TargetView, ahead

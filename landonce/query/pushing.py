@@ -18,8 +18,8 @@ from landonce.record.blocks import Claim, Mark
 from landonce.record.ledger import LedgerState, Totals
 from landonce.record.push_ledger import PushLedger, PushPlace
 from landonce.record.pushes import PushRow, over
+from landonce.run.inserts import Write
 from landonce.run.overdue import watched
-from landonce.run.protocol import Write
 from landonce.run.pushes import key_of, outcome_unknown
 from landonce.run.rest import write_rest
 from landonce.write.land import failed

@@ -12,18 +12,12 @@ from landonce.errors import ConfigError
 from landonce.local.jars import spark_jars
 from landonce.read.source import Start
 from landonce.run import transform
-from landonce.run.assemble import (
-    Parts,
-    changes_of,
-    dead_letters_reachable,
-    declared_schema,
-    driver_of,
-    sampled_schema,
-)
+from landonce.run.assemble import changes_of, dead_letters_reachable, declared_schema, driver_of, sampled_schema
 from landonce.run.committing import Committing
 from landonce.run.driver import Driver
 from landonce.run.observe import Observer
 from landonce.run.pace import Pace
+from landonce.run.parts import Parts
 from landonce.run.session import open_session, session_if_needed
 from landonce.run.snapshots import Settings
 from landonce.run.workers import SparkWorkers

@@ -16,7 +16,6 @@ from landonce.read.source import Start
 from landonce.record.in_target import TargetLedger
 from landonce.run import transform
 from landonce.run.assemble import (
-    Parts,
     changes_of,
     dead_letters_reachable,
     declared_schema,
@@ -27,6 +26,7 @@ from landonce.run.assemble import (
 from landonce.run.driver import Driver
 from landonce.run.observe import Observer
 from landonce.run.pace import Pace
+from landonce.run.parts import Parts
 from landonce.run.session import is_remote
 from landonce.run.transacting import Transacting
 from landonce.run.transactions import Settings

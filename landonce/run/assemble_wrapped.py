@@ -13,10 +13,11 @@ from landonce.read.schema import Field, Schema
 from landonce.read.source import Start
 from landonce.record.push_ledger import PushLedger, PushPlace
 from landonce.run import transform
-from landonce.run.assemble import Parts, dead_letters_reachable, declared_schema, driver_of
+from landonce.run.assemble import dead_letters_reachable, declared_schema, driver_of
 from landonce.run.driver import Driver
 from landonce.run.observe import Observer
 from landonce.run.pace import Pace
+from landonce.run.parts import Parts
 from landonce.run.pushes import Settings
 from landonce.run.pushing import Pushing
 from landonce.run.session import is_remote

@@ -9,10 +9,10 @@ from typing import Protocol
 from landonce.commit.publish import Letters
 from landonce.plan.blocks import token
 from landonce.record.ledger import LedgerState
-from landonce.run import protocol
+from landonce.run import inserts
 from landonce.run.hands import Hands
-from landonce.run.protocol import Effect, Reply, Settings, Write
-from landonce.run.steps import Commit, Look
+from landonce.run.inserts import Effect, Reply, Settings, Write
+from landonce.run.steps import Await, Commit, Look
 from landonce.write.receipt import BlockResult, Fate
 from landonce.write.recipe import Recipe, Task
 from landonce.write.sink import Target, look_by_name, wait_out
@@ -26,7 +26,7 @@ class Workers(Protocol):
 
 @dataclass
 class Inserting(Hands):
-    """Performs the effects of `protocol`."""
+    """Performs the effects of `inserts`."""
 
     settings: Settings
     recipe: Recipe
@@ -39,11 +39,11 @@ class Inserting(Hands):
     def once(self) -> bool:  # type: ignore[override]
         return self.settings.once
 
-    def begin(self) -> protocol.Next:
-        return protocol.begin(self.settings)
+    def begin(self) -> inserts.Next:
+        return inserts.begin(self.settings)
 
-    def advance(self, driver: protocol.Driver, reply: Reply) -> protocol.Next:
-        return protocol.advance(self._patient(driver), reply)
+    def advance(self, driver: inserts.Driver, reply: Reply) -> inserts.Next:
+        return inserts.advance(self._patient(driver), reply)
 
     def now(self) -> int:
         return self.target.now()
@@ -53,10 +53,10 @@ class Inserting(Hands):
         return ""
 
     def perform(self, effect: Effect, held: LedgerState) -> Reply:
-        if isinstance(effect, protocol.Await):
+        if isinstance(effect, Await):
             wait_out(self.target, effect.deadline)
             return None
-        if isinstance(effect, protocol.Kill):
+        if isinstance(effect, inserts.Kill):
             self.target.kill()
             return self.target.now()
         if isinstance(effect, Look):
@@ -73,7 +73,7 @@ class Inserting(Hands):
         self._late = any(result.fate is Fate.LATE for result in results)
         return results
 
-    def _patient(self, driver: protocol.Driver) -> protocol.Driver:
+    def _patient(self, driver: inserts.Driver) -> inserts.Driver:
         """What came too late gets twice the time: with the same deadline again it might be late for ever."""
         if not self._late or driver.surveyed is None:
             return driver

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from landonce.record.ledger import Totals
-from landonce.run.protocol import Effect
+from landonce.run.steps import AnyEffect
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class BatchReport:
 class Observer(Protocol):
     """Hears of everything; decides nothing."""
 
-    def step(self, effect: Effect) -> None:
+    def step(self, effect: AnyEffect) -> None:
         """A step begins."""
 
     def batch(self, report: BatchReport) -> None:
@@ -45,7 +45,7 @@ class Observer(Protocol):
 class Silent:
     """Watches without a word."""
 
-    def step(self, effect: Effect) -> None: ...
+    def step(self, effect: AnyEffect) -> None: ...
 
     def batch(self, report: BatchReport) -> None: ...
 

@@ -10,9 +10,10 @@ from pyspark.sql import SparkSession
 from landonce.config.model import Pipeline
 from landonce.errors import Transient
 from landonce.record.ledger import Totals
-from landonce.run.assemble import Parts, create_if_asked, make_driver, open_parts
+from landonce.run.assemble_clickhouse import create_if_asked, make_driver
 from landonce.run.driver import Driver
 from landonce.run.observe import Observer, Silent
+from landonce.run.parts import Parts, open_parts
 from landonce.run.session import open_session
 from landonce.write.wrapped import WrappedSink
 

@@ -38,8 +38,7 @@ from landonce.record import ledger as states
 from landonce.record.blocks import Mark
 from landonce.record.ledger import LedgerState
 from landonce.record.pushes import PushRow, Standing, ends, over
-from landonce.run.protocol import Await
-from landonce.run.steps import Acquire, Change, Commit, Idle, Remembering, Step, Stop, Survey, Surveyed
+from landonce.run.steps import Acquire, Await, Change, Commit, Idle, Remembering, Step, Stop, Survey, Surveyed
 from landonce.write.receipt import BlockResult, Receipt
 
 

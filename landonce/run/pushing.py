@@ -15,10 +15,9 @@ from landonce.record.pushes import over
 from landonce.run import pushes
 from landonce.run.hands import Hands
 from landonce.run.overdue import watched
-from landonce.run.protocol import Await
 from landonce.run.pushes import LookAtClaims, PushBlocks, Settings
 from landonce.run.rest import write_rest
-from landonce.run.steps import Commit
+from landonce.run.steps import Await, Commit
 from landonce.write.receipt import BlockResult
 from landonce.write.wrapped.recipe import WrappedRecipe, WrappedTask
 

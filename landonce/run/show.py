@@ -14,8 +14,7 @@ from rich.table import Table
 from landonce.config.secrets import redact
 from landonce.record.ledger import Totals
 from landonce.run.observe import BatchReport
-from landonce.run.protocol import Effect
-from landonce.run.steps import Step
+from landonce.run.steps import AnyEffect, Step
 
 _QUIET = {Step.SURVEY, Step.IDLE}
 _LONG = 2.0
@@ -42,7 +41,7 @@ class TerminalProgress:
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def step(self, effect: Effect) -> None:
+    def step(self, effect: AnyEffect) -> None:
         self._step, self._since = _words(effect), time.monotonic()
 
     def batch(self, report: BatchReport) -> None:
@@ -89,7 +88,7 @@ class LogProgress:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def step(self, effect: Effect) -> None:
+    def step(self, effect: AnyEffect) -> None:
         if effect.step not in _QUIET:
             self._say("step", logging.DEBUG, step=effect.step.value)
 
@@ -124,7 +123,7 @@ def _lasting(step: str, seconds: float) -> str:
     return f"{step}, {seconds:.0f} s" if seconds >= _LONG else step
 
 
-def _words(effect: Effect) -> str:
+def _words(effect: AnyEffect) -> str:
     if effect.step is Step.WRITE:
         return f"writing blocks: {len(getattr(effect, 'indexes', ()))}"
     words = {

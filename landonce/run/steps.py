@@ -37,6 +37,13 @@ class Step(str, Enum):
     STOP = "stop"
 
 
+class AnyEffect(Protocol):
+    """What a driver of any protocol does next."""
+
+    @property
+    def step(self) -> Step: ...
+
+
 @dataclass(frozen=True)
 class Acquire:
     """Take the pipeline. Reply: `LedgerState` with my epoch."""
@@ -84,6 +91,14 @@ class Look:
 
     floors: tuple[tuple[Partition, int], ...]
     step = Step.LOOK
+
+
+@dataclass(frozen=True)
+class Await:
+    """Come back once the clock of the target, or of the ledger, is past `deadline`. Reply: None."""
+
+    deadline: int
+    step = Step.AWAIT
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from pyiceberg.table import Table
 
 from landonce.read.schema import Field, Schema
 from landonce.record.ledger import LedgerState
-from landonce.run.assemble import Parts, declared_schema
+from landonce.run.assemble import declared_schema
 from landonce.run.assemble_iceberg import file_recipe
+from landonce.run.parts import Parts
 from landonce.verify.expect import Decoder, PlainDecoder
 from landonce.verify.held.iceberg import IcebergRows
 from landonce.verify.held.iceberg_keys import IcebergKeys

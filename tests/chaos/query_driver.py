@@ -36,7 +36,6 @@ def main(
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.master(master).config("spark.jars.packages", SPARK_KAFKA)
     builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
-    builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     sink: Any = None

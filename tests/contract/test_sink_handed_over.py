@@ -16,7 +16,7 @@ from landonce.errors import ConfigError
 from landonce.record.blocks import Claim, Mark
 from landonce.record.push_ledger import PushLedger, PushPlace
 from landonce.record.pushes import ends
-from landonce.run.assemble import open_parts
+from landonce.run.parts import open_parts
 from landonce.run.pushes import outcome_unknown
 
 FILE = """

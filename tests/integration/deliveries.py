@@ -26,12 +26,12 @@ from landonce.config.load import parse
 from landonce.config.model import Pipeline, Spark
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.record.ledger import LedgerState, Totals
-from landonce.run.assemble import create_if_asked, make_driver, open_parts
+from landonce.run.assemble_clickhouse import create_if_asked, make_driver
 from landonce.run.driver import Driver
 from landonce.run.observe import BatchReport
-from landonce.run.protocol import Effect
+from landonce.run.parts import open_parts
 from landonce.run.session import open_session
-from landonce.run.steps import Step
+from landonce.run.steps import AnyEffect, Step
 
 COORDINATES = "_topic LowCardinality(String), _partition Int32, _offset Int64"
 Coordinates = tuple[str, int, int]
@@ -161,9 +161,9 @@ class Watch:
     batches: list[BatchReport] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
-    at: Callable[[Effect], None] | None = None
+    at: Callable[[AnyEffect], None] | None = None
 
-    def step(self, effect: Effect) -> None:
+    def step(self, effect: AnyEffect) -> None:
         self.steps.append(effect.step)
         self.times.append(time.monotonic())
         if self.at is not None:

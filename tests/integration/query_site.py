@@ -41,7 +41,6 @@ def open_session(master: str = "local[2]", **conf: str) -> SparkSession:
     builder = SparkSession.builder.master(master).config("spark.jars.packages", SPARK_KAFKA)
     builder = builder.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2")
     builder = builder.config("spark.ui.showConsoleProgress", "false")
-    builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     for name, value in conf.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()

@@ -26,7 +26,7 @@ from landonce.plan.ranges import Partition, Range
 from landonce.record.ledger import prepared, taken
 from landonce.record.open import sqlite_ledger
 from landonce.record.operate import accept_gap
-from landonce.run.assemble import open_parts
+from landonce.run.parts import open_parts
 from landonce.write.iceberg.restate import restate
 
 pytestmark = pytest.mark.integration

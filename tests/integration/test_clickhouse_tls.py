@@ -19,7 +19,7 @@ import landonce
 from landonce.config.load import parse
 from landonce.errors import ConfigError, TargetRefused
 from landonce.local import LocalClickHouse
-from landonce.run.assemble import open_parts
+from landonce.run.parts import open_parts
 from landonce.write.settle import Reply
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]

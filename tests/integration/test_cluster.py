@@ -25,9 +25,8 @@ from landonce.config.model import Spark
 from landonce.errors import ConfigError
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.record.ledger import Totals
-from landonce.run.protocol import Effect
 from landonce.run.session import open_session
-from landonce.run.steps import Step
+from landonce.run.steps import AnyEffect, Step
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -228,7 +227,7 @@ def test_killed_executors_and_workers_change_nothing(site: Site, spark: SparkSes
     watch = Watch()
     killed: list[str] = []
 
-    def kill(effect: Effect) -> None:
+    def kill(effect: AnyEffect) -> None:
         if effect.step is not Step.WRITE or len(watch.batches) < 1 or "worker" in killed:
             return
         if killed.count("executor") < 5 and not ran_again(watch):

@@ -15,9 +15,8 @@ from pyspark.sql import SparkSession
 from landonce.errors import Unbalanced
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.record.ledger import Totals
-from landonce.run import assemble
-from landonce.run.protocol import Effect
-from landonce.run.steps import Step
+from landonce.run import assemble_clickhouse
+from landonce.run.steps import AnyEffect, Step
 from landonce.write.receipt import BlockResult
 from landonce.write.recipe import Recipe, Task
 from landonce.write.work import Reaped, deliver, gather, guarded, sow
@@ -114,7 +113,7 @@ def test_a_replay_overwrites_and_never_repeats(site: Site, spark: SparkSession, 
     sections = {"transform": {"where": where}} if where else {}
     config = site.config(batch={"max_rows": 40, "block_rows": 10}, clickhouse={"deadline": "3s"}, **sections)
 
-    def crash(effect: Effect) -> None:
+    def crash(effect: AnyEffect) -> None:
         if effect.step is place:
             raise Crash
 
@@ -151,7 +150,7 @@ def test_a_lost_row_is_noticed_before_the_position_moves(
 
         return guarded(recipe, task, attempt)
 
-    monkeypatch.setattr(assemble, "work", careless)
+    monkeypatch.setattr(assemble_clickhouse, "work", careless)
     with pytest.raises(Unbalanced, match="10 records were read, but 9 landed"):
         run(site.config(), spark)
     assert site.position() == {(site.topics[0], 0): 0}
@@ -166,7 +165,7 @@ def test_a_lost_row_is_noticed_with_a_transform_too(
     def careless(recipe: Recipe, task: Task, rows: pa.Table, told: Reaped) -> BlockResult:
         return sow(recipe, task, rows.slice(1), told)
 
-    monkeypatch.setattr(assemble, "sow", careless)
+    monkeypatch.setattr(assemble_clickhouse, "sow", careless)
     with pytest.raises(Unbalanced, match="10 records were read, but 9 landed"):
         run(site.config(transform={"where": "id >= 0"}), spark)
     assert site.position() == {(site.topics[0], 0): 0}

@@ -21,8 +21,7 @@ from small_lakes import Heard, SmallLake, once
 from landonce.errors import ConfigError, Halt, RollbackRefused, TableUnfit, TargetAhead, TransformFailed
 from landonce.local import LocalKafka
 from landonce.run import committing
-from landonce.run.protocol import Effect
-from landonce.run.steps import Step
+from landonce.run.steps import AnyEffect, Step
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -162,7 +161,7 @@ class AddsAColumn(Heard):
         super().__init__()
         self._lake, self._step, self._left = lake, step, 2
 
-    def step(self, effect: Effect) -> None:
+    def step(self, effect: AnyEffect) -> None:
         if effect.step is self._step:
             self._left -= 1
             if self._left == 0:

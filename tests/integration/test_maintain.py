@@ -37,7 +37,7 @@ from landonce.maintain.expire import Removal, remove
 from landonce.maintain.keep import Expiry
 from landonce.record.ledger import LedgerState
 from landonce.record.open import sqlite_ledger
-from landonce.run.assemble import own_ledger
+from landonce.run.parts import own_ledger
 from landonce.write.iceberg.jvm import own_session
 from landonce.write.iceberg.naming import Origin, origin_of
 from landonce.write.iceberg.sink import IcebergSink

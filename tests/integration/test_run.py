@@ -37,8 +37,7 @@ from pyspark.sql import SparkSession
 from landonce.errors import NothingToInfer, PlanChanged, TableUnfit
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.record.ledger import Totals
-from landonce.run.protocol import Effect
-from landonce.run.steps import Step
+from landonce.run.steps import AnyEffect, Step
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -283,7 +282,7 @@ def test_coordinates_that_come_with_a_plan_pending_write_nothing_twice(
     site.clickhouse.ask(f"CREATE TABLE {site.table} (id Int64, name String) ENGINE = MergeTree ORDER BY id {window}")
     send(site.kafka, site.topics[0], numbered(10))
 
-    def die(effect: Effect) -> None:
+    def die(effect: AnyEffect) -> None:
         if effect.step is Step.RECORD:
             raise KeyboardInterrupt
 

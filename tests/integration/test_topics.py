@@ -39,8 +39,7 @@ from landonce.errors import (
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.record.ledger import Totals
 from landonce.run import pipeline
-from landonce.run.protocol import Effect
-from landonce.run.steps import Step
+from landonce.run.steps import AnyEffect, Step
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -210,7 +209,7 @@ class Crash(Exception):
 
 
 def crash_at(step: Step) -> Watch:
-    def crash(effect: Effect) -> None:
+    def crash(effect: AnyEffect) -> None:
         if effect.step is step:
             raise Crash
 

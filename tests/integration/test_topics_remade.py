@@ -32,8 +32,7 @@ from landonce.local import LocalClickHouse, LocalKafka
 from landonce.record.ledger import Totals
 from landonce.run.observe import Silent
 from landonce.run.pipeline import run_pipeline
-from landonce.run.protocol import Effect
-from landonce.run.steps import Step
+from landonce.run.steps import AnyEffect, Step
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.usefixtures("session")]
 
@@ -128,7 +127,7 @@ class Remaking(Silent):
         self.site = site
         self.remade = False
 
-    def step(self, effect: Effect) -> None:
+    def step(self, effect: AnyEffect) -> None:
         if effect.step is Step.WRITE and not self.remade:
             self.remade = True
             remake(self.site)

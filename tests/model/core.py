@@ -26,7 +26,7 @@ MODULES = (
     "landonce.write.target",
     "landonce.write.settle",
     "landonce.run.steps",
-    "landonce.run.protocol",
+    "landonce.run.inserts",
     "landonce.write.marks",
     "landonce.write.own",
     "landonce.run.snapshots",
@@ -69,7 +69,7 @@ class Core:
     target: ModuleType
     settle: ModuleType
     steps: ModuleType
-    protocol: ModuleType
+    inserts: ModuleType
     marks: ModuleType
     own: ModuleType
     snapshots: ModuleType

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from .core import Patch
 
-PROTOCOL = "landonce.run.protocol"
+INSERTS = "landonce.run.inserts"
 SETTLE = "landonce.write.settle"
 LEDGER = "landonce.record.ledger"
 SWAP = "landonce.record.swap"
@@ -36,14 +36,14 @@ MUTANTS = (
     planted(
         "prepare is skipped",
         "a driver dies, an answer is lost",
-        PROTOCOL,
+        INSERTS,
         "return _change(driver, Step.PREPARE, states.prepared(driver.state, plan))",
         "return _write(replace(driver, ledger=replace(driver.state, pending=plan, batch=plan.batch)), Mode.FIRST)",
     ),
     planted(
         "a pending plan is made anew, not replayed literally",
         "records arrive, one block",
-        PROTOCOL,
+        INSERTS,
         "plan = driver.pending.regenerated(driver.burnt).rearmed(target_now + driver.world.patience)",
         "anew = pack(driver.new_ranges(), driver.settings.table, driver.world.limits)\n"
         "    plan = replace(driver.pending, blocks=anew, deadline=target_now + driver.world.patience)",
@@ -51,7 +51,7 @@ MUTANTS = (
     planted(
         "a pending plan is dropped",
         "a driver dies, an answer is lost",
-        PROTOCOL,
+        INSERTS,
         "    if driver.state.pending is not None:\n        _same_fingerprint(driver)\n",
         "    driver = replace(driver, ledger=replace(driver.state, pending=None))\n"
         "    if driver.state.pending is not None:\n        _same_fingerprint(driver)\n",
@@ -59,7 +59,7 @@ MUTANTS = (
     planted(
         "a plan of another transform is replayed",
         "the transform changes",
-        PROTOCOL,
+        INSERTS,
         "        _same_fingerprint(driver)\n        return",
         "        return",
     ),
@@ -89,14 +89,14 @@ MUTANTS = (
     planted(
         "recovery does not wait for the deadline",
         "workers outlive their driver",
-        PROTOCOL,
+        INSERTS,
         "        _same_fingerprint(driver)\n        return _to(driver, Step.AWAIT, Await(driver.pending.deadline))",
         "        _same_fingerprint(driver)\n        return _to(driver, Step.KILL, Kill())",
     ),
     planted(
         "doubt does not wait for the deadline",
         "a zombie, and the target forgets",
-        PROTOCOL,
+        INSERTS,
         "        return _to(driver, Step.COMMIT, Commit(driver.pending, receipts))\n"
         "    return _to(driver, Step.AWAIT, Await(driver.pending.deadline))",
         "        return _to(driver, Step.COMMIT, Commit(driver.pending, receipts))\n"
@@ -105,21 +105,21 @@ MUTANTS = (
     planted(
         "the deadline never comes",
         "nothing fails, two drivers",
-        PROTOCOL,
+        INSERTS,
         "deadline=driver.world.target_now + driver.world.patience,",
         "deadline=driver.world.target_now + 1_000_000,",
     ),
     planted(
         "the new deadline is not durable before the resend",
         "a new deadline, a late insert",
-        PROTOCOL,
+        INSERTS,
         "return _change(driver, Step.REARM, states.amended(driver.state, plan))",
         "return _write(replace(driver, ledger=replace(driver.state, pending=plan)), Mode.RESOLVE)",
     ),
     planted(
         "the old deadline is used again",
         "a driver dies, an answer is lost",
-        PROTOCOL,
+        INSERTS,
         ".rearmed(target_now + driver.world.patience)",
         "",
     ),
@@ -134,14 +134,14 @@ MUTANTS = (
     planted(
         "recovery does not kill what runs",
         "workers outlive their driver",
-        PROTOCOL,
+        INSERTS,
         "    if step is Step.AWAIT:\n        return _to(driver, Step.KILL, Kill())",
         "    if step is Step.AWAIT:\n        return _rearm(driver, driver.pending.deadline + 1)",
     ),
     planted(
         "nothing is killed before the look",
         "the ledger is restored",
-        PROTOCOL,
+        INSERTS,
         "    if not driver.looked:\n        return _to(driver, Step.KILL, Kill())",
         "    if not driver.looked:\n        return _look(driver)",
     ),
@@ -163,7 +163,7 @@ MUTANTS = (
     planted(
         "recovery writes as if for the first time",
         "a token is burnt, twice",
-        PROTOCOL,
+        INSERTS,
         "    if step is Step.REARM:\n        return _write(driver, Mode.RESOLVE)",
         "    if step is Step.REARM:\n        return _write(driver, Mode.FIRST)",
     ),
@@ -220,18 +220,18 @@ MUTANTS = (
     planted(
         "the remainder goes under another token",
         "a kill misses, the token holds",
-        PROTOCOL,
+        INSERTS,
         "driver.pending.regenerated(driver.burnt)",
         "driver.pending.regenerated(frozenset(range(len(driver.pending.blocks))))",
     ),
     planted(
         "the next generation is not recorded",
         "a token is burnt, twice",
-        PROTOCOL,
+        INSERTS,
         "driver.pending.regenerated(driver.burnt).rearmed",
         "driver.pending.rearmed",
         Patch(
-            PROTOCOL,
+            INSERTS,
             "Write(driver.pending, driver.unwritten, mode))",
             "Write(driver.pending.regenerated(driver.burnt), driver.unwritten, mode))",
         ),
@@ -240,14 +240,14 @@ MUTANTS = (
     planted(
         "the position moves before anything is written",
         "nothing fails, two drivers",
-        PROTOCOL,
+        INSERTS,
         "    if step is Step.PREPARE:\n        return _write(",
         "    if step is Step.PREPARE:\n        return _record(driver)\n        return _write(",
     ),
     planted(
         "the position moves before the commit",
         "gaps, filtered records and dead letters",
-        PROTOCOL,
+        INSERTS,
         "return _to(driver, Step.COMMIT, Commit(driver.pending, receipts))",
         "return _record(driver)",
     ),
@@ -261,21 +261,21 @@ MUTANTS = (
     planted(
         "there is no look at the target at the start",
         "the ledger is restored",
-        PROTOCOL,
+        INSERTS,
         "    if not driver.looked:",
         "    if driver.state.batch < 0:",
     ),
     planted(
         "a partition that appears later is not looked for",
         "restored, and a partition is seen late",
-        PROTOCOL,
+        INSERTS,
         "replace(driver, looked=driver.looked and not binding.added)",
         "driver",
     ),
     planted(
         "a lost ledger is bound before the target is asked",
         "the ledger is lost, and the pipeline begins at the end",
-        PROTOCOL,
+        INSERTS,
         "    if driver.state.fresh:\n        return _to(driver, Step.KILL, Kill())\n",
         "",
     ),
@@ -289,7 +289,7 @@ MUTANTS = (
     planted(
         "what the target holds is delivered as if it were new",
         "the ledger is restored",
-        PROTOCOL,
+        INSERTS,
         "_write(driver, Mode.FIRST if driver.pending.kind is Kind.DELIVER else Mode.RESOLVE)",
         "_write(driver, Mode.FIRST)",
     ),

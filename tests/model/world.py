@@ -135,8 +135,8 @@ class Model:
         start = (
             self.core.source.Start.LATEST if self.scenario.latest and not earliest else self.core.source.Start.EARLIEST
         )
-        settings = self.core.protocol.Settings("table", fingerprint or prints[min(number, len(prints)) - 1], start)
-        driver, effect = self.core.protocol.begin(settings)
+        settings = self.core.inserts.Settings("table", fingerprint or prints[min(number, len(prints)) - 1], start)
+        driver, effect = self.core.inserts.begin(settings)
         agent = Agent(number, self.drivers.of(driver), self.effects.of(effect), None, 0)
         return f"driver {number} starts", world._replace(drivers=(*world.drivers, agent), starts=number)
 
@@ -176,7 +176,7 @@ class Model:
         effect = self.effects.values[agent.effect]
         step = effect.step.value
         who = f"driver {agent.number}: {step}"
-        protocol, steps = self.core.protocol, self.core.steps
+        inserts, steps = self.core.inserts, self.core.steps
         if isinstance(effect, steps.Acquire):
             yield who, self._acquire(world, agent)
         elif isinstance(effect, steps.Survey):
@@ -186,16 +186,16 @@ class Model:
                 yield f"{who} sees the past", self._go_on(self._spend(world, "stale"), agent, past)
         elif isinstance(effect, steps.Change):
             yield from self._change(world, agent, effect, who)
-        elif isinstance(effect, protocol.Await):
+        elif isinstance(effect, steps.Await):
             if world.clock > effect.deadline:
                 yield f"{who} is over", self._go_on(world, agent, None)
-        elif isinstance(effect, protocol.Kill):
+        elif isinstance(effect, inserts.Kill):
             yield who, self._go_on(self._kill(world), agent, world.clock)
             if self._left(world, "leak") and self._runs(world):
                 yield f"{who}, but it misses what runs", self._go_on(self._spend(world, "leak"), agent, world.clock)
         elif isinstance(effect, steps.Look):
             yield who, self._go_on(world, agent, self._look(world.landed, effect.floors))
-        elif isinstance(effect, protocol.Write):
+        elif isinstance(effect, inserts.Write):
             yield from self._write(world, agent, effect, who)
         elif isinstance(effect, steps.Commit):
             yield who, self._commit(world, agent, effect)
@@ -212,7 +212,7 @@ class Model:
         answer = self._advanced.get(key)
         if answer is None:
             try:
-                driver, effect = self.core.protocol.advance(self.drivers.values[agent.driver], reply)
+                driver, effect = self.core.inserts.advance(self.drivers.values[agent.driver], reply)
                 answer = (self.drivers.of(driver), self.effects.of(effect))
             except Exception as error:  # named errors are part of the protocol; others are judged as defects
                 answer = error

@@ -58,7 +58,7 @@ class Pushes(Transactions):
     def _own_steps(self, world: Sky, agent: Any, effect: Any, who: str) -> Iterator[Step]:
         if isinstance(effect, self.core.pushes.LookAtClaims):
             yield who, self._go_on(world, agent, self._standing(world, effect.plan.batch))
-        elif isinstance(effect, self.core.protocol.Await):
+        elif isinstance(effect, self.core.steps.Await):
             if world.clock > effect.deadline or all(row.state != "CLAIMED" for row in world.rows):
                 yield who, self._go_on(world, agent, None)
         elif isinstance(effect, self.core.pushes.PushBlocks):

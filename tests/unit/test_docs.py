@@ -13,7 +13,7 @@ from landonce import errors
 from landonce.cli import app
 from landonce.config.load import parse, section
 from landonce.config.model import Pipeline
-from landonce.run import protocol, pushes, snapshots, transactions
+from landonce.run import inserts, pushes, snapshots, transactions
 from landonce.run.steps import Step
 
 ROOT = Path(__file__).parents[2]
@@ -96,7 +96,7 @@ def test_exit_codes_are_those_of_the_page() -> None:
         assert getattr(errors, name).exit_code == errors.Halt.exit_code, name
 
 
-@pytest.mark.parametrize("told", [protocol, snapshots, transactions, pushes], ids=lambda told: told.__name__)
+@pytest.mark.parametrize("told", [inserts, snapshots, transactions, pushes], ids=lambda told: told.__name__)
 def test_every_step_is_in_the_story(told: ModuleType) -> None:
     named = set(re.findall(r"^    ([a-z]+)  ", told.__doc__ or "", re.MULTILINE)) - {"step"}
     taken = {Step[name].value for name in re.findall(r"\bStep\.([A-Z]+)\b", inspect.getsource(told))}

@@ -18,9 +18,9 @@ from landonce.record.memory import MemoryLedger
 from landonce.run import driver as drivers
 from landonce.run.driver import Driver
 from landonce.run.inserting import Inserting
+from landonce.run.inserts import Settings
 from landonce.run.observe import Silent
 from landonce.run.pace import Pace
-from landonce.run.protocol import Settings
 from landonce.write.receipt import BlockResult, Fate, Receipt
 from landonce.write.recipe import Task
 from landonce.write.target import TargetView

@@ -13,9 +13,9 @@ from landonce.read.source import Extent, SourceView
 from landonce.record.memory import MemoryLedger
 from landonce.run.driver import Driver
 from landonce.run.inserting import Inserting
+from landonce.run.inserts import Settings
 from landonce.run.observe import Silent
 from landonce.run.pace import Pace
-from landonce.run.protocol import Settings
 from landonce.write.receipt import BlockResult, Fate, Receipt
 from landonce.write.recipe import Task
 from landonce.write.target import TargetView

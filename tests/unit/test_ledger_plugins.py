@@ -11,7 +11,7 @@ from landonce.errors import ConfigError, LedgerUnreadable
 from landonce.record.as_text import state_from_text, state_to_text
 from landonce.record.memory import MemoryLedger
 from landonce.record.plugged import plugged_ledger
-from landonce.run.assemble import open_parts
+from landonce.run.parts import open_parts
 from landonce.testing.states import first_state, full_state, wide_state
 
 MODULE = """

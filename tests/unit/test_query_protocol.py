@@ -25,8 +25,8 @@ from landonce.query.offsets import Begun
 from landonce.query.protocol import Clock, Found, Resolve, Settings
 from landonce.record import ledger as states
 from landonce.record.ledger import LedgerState, Position, Totals
-from landonce.run.protocol import Await, Kill, Write
-from landonce.run.steps import Acquire, Change, Look, Stop
+from landonce.run.inserts import Kill, Write
+from landonce.run.steps import Acquire, Await, Change, Look, Stop
 from landonce.write.receipt import BlockResult, Fate, Receipt
 from landonce.write.settle import Mode
 from landonce.write.target import TargetView

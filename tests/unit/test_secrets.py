@@ -12,7 +12,7 @@ from landonce.config import secrets
 from landonce.config.load import parse
 from landonce.config.secrets import RedactingFilter, redact, remember, remember_url
 from landonce.errors import ConfigError, Halt
-from landonce.run.assemble import open_parts
+from landonce.run.parts import open_parts
 
 PASSWORD = "hunter2/with@odd:chars"
 ENCODED = "hunter2%2Fwith%40odd%3Achars"

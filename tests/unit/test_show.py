@@ -11,7 +11,7 @@ from rich.console import Console
 from landonce.plan.blocks import Block, Plan
 from landonce.plan.ranges import Partition, Range
 from landonce.run import show
-from landonce.run.protocol import Write
+from landonce.run.inserts import Write
 from landonce.run.show import TerminalProgress
 from landonce.run.steps import Idle
 from landonce.write.settle import Mode

@@ -17,7 +17,7 @@ from landonce.read.ddl import parse_schema
 from landonce.read.harvest import Rejected
 from landonce.record.ledger import LedgerState
 from landonce.run.inserting import tasks_of
-from landonce.run.protocol import Write
+from landonce.run.inserts import Write
 from landonce.testing.sqlite_sink import SqliteSink
 from landonce.write import letters
 from landonce.write.letters import stage_letters

@@ -1,4 +1,4 @@
-"""The life of a micro-batch: every step of the driver, and what follows it. Pure, so that it can be checked whole.
+"""The life of a micro-batch that is inserted into ClickHouse: every step of the driver, and what follows it. Pure, so that it can be checked whole.
 
     acquire ─► bind ─► recover ─► look ─► ┌ plan ─► prepare ─► write ─► commit ─► record ┐
                                           └────────────────────── next ◄─────────────────┘
@@ -37,7 +37,7 @@ from landonce.plan.ranges import Range
 from landonce.read.source import Start, bind
 from landonce.record import ledger as states
 from landonce.record.ledger import LedgerState
-from landonce.run.steps import Acquire, Change, Commit, Idle, Look, Remembering, Step, Stop, Survey, Surveyed
+from landonce.run.steps import Acquire, Await, Change, Commit, Idle, Look, Remembering, Step, Stop, Survey, Surveyed
 from landonce.write.receipt import BlockResult, Fate, Receipt
 from landonce.write.settle import Mode
 from landonce.write.target import TargetView, ahead
@@ -51,14 +51,6 @@ class Settings:
     fingerprint: str
     start: Start = Start.EARLIEST
     once: bool = False
-
-
-@dataclass(frozen=True)
-class Await:
-    """Come back once the target's clock is past `deadline`. Reply: None."""
-
-    deadline: int
-    step = Step.AWAIT
 
 
 @dataclass(frozen=True)

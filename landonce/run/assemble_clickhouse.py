@@ -1,0 +1,95 @@
+"""From a pipeline's parts to a driver that writes to ClickHouse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pyspark.sql import SparkSession
+
+from landonce.commit.publish import Letters
+from landonce.errors import ConfigError
+from landonce.read.schema import Field, Schema
+from landonce.read.source import Start
+from landonce.run import transform
+from landonce.run.assemble import dead_letters_reachable, declared_schema, driver_of, refuse_unfit, sampled_schema
+from landonce.run.driver import Driver
+from landonce.run.inserting import Inserting
+from landonce.run.inserts import Settings
+from landonce.run.observe import Observer
+from landonce.run.pace import Pace
+from landonce.run.parts import Parts, clickhouse_of
+from landonce.run.workers import SparkWorkers
+from landonce.write.recipe import Recipe
+from landonce.write.sink import Target
+from landonce.write.work import sow, work
+
+
+def create_if_asked(parts: Parts, target: Target) -> bool:
+    """Creates the table from the declared schema, or from a sample, if the file asks for it and there is none."""
+    told = clickhouse_of(parts.config)
+    if not told.create or target.exists():
+        return False
+    target.create(
+        declared_schema(parts.config) or sampled_schema(parts), order_by=told.order_by, partition_by=told.partition_by
+    )
+    return True
+
+
+def make_recipe(parts: Parts, target: Target) -> Recipe:
+    """What a record is decoded to and what the table takes, and that the one can become the other."""
+    config = parts.config
+    table = target.schema()
+    declared = declared_schema(config)
+    if config.transform.select and declared is None:
+        raise ConfigError(
+            "transform.select: the table's columns say nothing about the records; declare `source.kafka.schema`."
+        )
+    source = declared if config.transform.select and declared else source_schema(declared, table)
+    return Recipe(
+        pipeline=config.pipeline,
+        consumer=tuple(sorted(parts.consumer.items())),
+        source=source,
+        target=table,
+        sink=parts.clickhouse,
+        dead_letters=config.dead_letters.path,
+        max_record_bytes=config.source.kafka.max_record_bytes,
+        block_bytes=config.batch.block_bytes,
+        select=config.transform.select,
+        where=config.transform.where,
+    )
+
+
+def source_schema(declared: Schema | None, table: Schema) -> Schema:
+    """Where nothing is selected, the table decides the types, and a declaration which fields there are and must be."""
+    if declared is None:
+        return table
+    columns = table.by_name()
+    unknown = [each.name for each in declared.fields if each.name not in columns]
+    if unknown:
+        raise ConfigError(f"source.kafka.schema: the table has no column {', '.join(map(repr, unknown))}.")
+    missing = [name for name, each in columns.items() if each.required and name not in declared.by_name()]
+    if missing:
+        raise ConfigError(f"source.kafka.schema: lacks {', '.join(map(repr, missing))}, which the table requires.")
+    return Schema(tuple(_declared_field(each, columns[each.name]) for each in declared.fields))
+
+
+def _declared_field(declared: Field, column: Field) -> Field:
+    scale = declared.scale if column.scale is not None else None
+    return replace(column, required=declared.required or column.required, scale=scale)
+
+
+def make_driver(parts: Parts, target: Target, session: SparkSession, observer: Observer, *, once: bool) -> Driver:
+    """A driver that is ready to run: the table is fit, the expressions are sound, the dead letters have a place."""
+    config = parts.config
+    refuse_unfit(target.check())
+    dead_letters_reachable(config)
+    recipe = make_recipe(parts, target)
+    if recipe.transforms:
+        transform.examine(session, recipe)
+    workers = SparkWorkers(session, work, sow)
+    told = clickhouse_of(config)
+    settings = Settings(
+        table=told.table, fingerprint=recipe.fingerprint(), start=Start(config.source.kafka.start), once=once
+    )
+    hands = Inserting(settings, recipe, target, workers, Letters(recipe.dead_letters, config.pipeline))
+    return driver_of(parts, hands, Pace(config.batch, told.deadline, workers.parallelism), observer)
