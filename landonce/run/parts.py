@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from landonce.config.model import ClickHouse, Pipeline
+from landonce.config.model import Pipeline
+from landonce.config.sinks import ClickHouse
 from landonce.errors import ConfigError
 from landonce.read.broker import Broker
 from landonce.read.records import consumer_options
