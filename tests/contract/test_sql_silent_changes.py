@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from landonce.read.ddl import parse_schema
 from landonce.write.receipt import Fate
 from landonce.write.sink import Level
 from landonce.write.sql.table import SqlTable
+from landonce.write.sql.writer import Blame, Trouble
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -85,3 +87,84 @@ def test_a_url_cannot_take_strict_mode_away(maria: Made) -> None:
     with pytest.raises(ConfigError, match="init_command"):
         site.settle(state, rows(0), url=f"{site.url}?init_command=SET%20sql_mode%3D%27%27")
     assert site.coordinates() == []
+
+
+@pytest.mark.parametrize(
+    "columns",
+    ["id integer, word text UNIQUE ON CONFLICT IGNORE", "id integer, word text NOT NULL on conflict\n REPLACE"],
+)
+def test_a_table_that_settles_conflicts_itself_is_refused(lite: Made, columns: str) -> None:
+    [said] = refusals(lite(columns))
+    assert "ON CONFLICT" in said
+    assert refusals(lite("id integer, word text UNIQUE ON CONFLICT ABORT")) == []
+
+
+def test_a_view_in_sqlite_is_refused(lite: Made) -> None:
+    site = lite("id integer, word text")
+    site.ask("ALTER TABLE events RENAME TO held")
+    site.ask("CREATE VIEW events AS SELECT * FROM held")
+    site.ask("CREATE TRIGGER away INSTEAD OF INSERT ON events BEGIN SELECT 1; END")
+    assert "is a view" in refusals(site)[0]
+
+
+def _screened(request: pytest.FixtureRequest, where: str) -> Site:
+    """A trigger leaves out the second row, without a word."""
+    site: Site = request.getfixturevalue(where)("id bigint, word text")
+    if where == "lite":
+        site.ask("CREATE TRIGGER screen BEFORE INSERT ON events WHEN new.word = 'w1' BEGIN SELECT RAISE(IGNORE); END")
+        return site
+    site.ask(
+        "CREATE FUNCTION screen() RETURNS trigger LANGUAGE plpgsql AS "
+        "'BEGIN IF new.word = ''w1'' THEN RETURN NULL; END IF; RETURN new; END'"
+    )
+    site.ask("CREATE TRIGGER screen BEFORE INSERT ON events FOR EACH ROW EXECUTE FUNCTION screen()")
+    return site
+
+
+@pytest.mark.parametrize("where", ["pg", "lite"])
+def test_a_row_that_a_trigger_leaves_out_is_to_blame(where: str, request: pytest.FixtureRequest) -> None:
+    """It would count as landed."""
+    site = _screened(request, where)
+    state = site.prepared((0, 4))
+    with pytest.raises(Trouble) as trouble:
+        site.settle(state, rows(0, 1, 2, 3))
+    assert trouble.value.blame is Blame.ROW
+    assert [at for at, _ in site.refused(state, rows(0, 1, 2, 3)) or ()] == [1]
+    assert site.settle(state, rows(0, 2, 3)).fate is Fate.LANDED
+    assert sorted(site.ask("SELECT id, word FROM events")) == [(0, "w0"), (2, "w2"), (3, "w3")]
+
+
+def test_a_trigger_of_a_partition_is_seen(pg: Made) -> None:
+    site = pg("id bigint, word text")
+    site.ask("ALTER TABLE events RENAME TO part")
+    site.ask("CREATE TABLE events (LIKE part) PARTITION BY RANGE (id)")
+    site.ask("ALTER TABLE events ATTACH PARTITION part FOR VALUES FROM (0) TO (99)")
+    site.ask("CREATE FUNCTION screen() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
+    site.ask("CREATE TRIGGER screen BEFORE INSERT ON part FOR EACH ROW EXECUTE FUNCTION screen()")
+    with pytest.raises(Trouble, match="took 0 of 2 rows"):
+        site.settle(site.prepared((0, 2)), rows(0, 1))
+
+
+def test_what_may_leave_changes_out_is_named(pg: Made, lite: Made) -> None:
+    site = pg("id bigint PRIMARY KEY, word text", key=("id",))
+    assert refusals(site) == refusals(site, level=Level.WARNING) == []
+    site.ask("CREATE FUNCTION screen() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
+    site.ask("CREATE TRIGGER screen BEFORE DELETE ON events FOR EACH ROW EXECUTE FUNCTION screen()")
+    assert "trigger screen" in refusals(site, level=Level.WARNING)[0]
+    site.ask("CREATE RULE stay AS ON DELETE TO events DO INSTEAD NOTHING")
+    assert "rule stay" in refusals(site)[0]
+    small = lite("id bigint PRIMARY KEY, word text", key=("id",))
+    small.ask("CREATE TRIGGER screen BEFORE DELETE ON events BEGIN SELECT raise (ignore); END")
+    assert "trigger screen" in refusals(small)[0]
+
+
+def test_rows_that_a_policy_hides_are_not_deleted_so_it_is_refused(pg: Made) -> None:
+    site = pg("id bigint PRIMARY KEY, word text", key=("id",))
+    site.ask("ALTER TABLE events ENABLE ROW LEVEL SECURITY")
+    assert refusals(site) == [], "whoever the policies do not hold for may write"
+    name = f"app{next(_numbers)}"
+    site.ask(f"CREATE ROLE {name} LOGIN PASSWORD 'secret'")
+    site.ask(f"GRANT ALL ON events TO {name}")
+    site.ask(f"CREATE POLICY hidden ON events TO {name} USING (id <> 1)")
+    site.url = re.sub(r"//[^@]*@", f"//{name}:secret@", site.url)
+    assert "row-level security" in refusals(site)[0]

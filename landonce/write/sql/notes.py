@@ -9,6 +9,7 @@ from sqlalchemy import Connection, text
 from landonce.record.tables import block_table, pipeline_table, position_table
 from landonce.write.sink import Finding, Level
 from landonce.write.sql.sink import SqlSink
+from landonce.write.sql.swallowed import swallowing
 
 _POSTGRES = text("SELECT relpersistence, relkind FROM pg_class WHERE oid = to_regclass(:name)")
 _HERE = "table_schema = COALESCE(:schema, DATABASE()) AND table_name = :name"
@@ -24,7 +25,8 @@ _PREFIXES = text(
 
 
 def notes(sink: SqlSink, connection: Connection) -> Iterator[Finding]:
-    """Tables that forget what was committed, or never commit anything, or take two keys for one."""
+    """Tables that forget what was committed, or never commit anything, or take two keys for one, or let rows vanish."""
+    yield from swallowing(sink, connection)
     if sink.dialect == "postgresql":
         yield from _of_postgres(sink, connection)
     if sink.dialect in ("mysql", "mariadb"):

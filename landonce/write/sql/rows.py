@@ -27,7 +27,7 @@ from landonce.write.sql.statements import (
     upsert_statement,
     words_of,
 )
-from landonce.write.sql.writer import Blame, BlockWriter, Trouble
+from landonce.write.sql.writer import Blame, BlockWriter, Trouble, swallowed
 
 
 class RowWriter(BlockWriter):
@@ -68,6 +68,8 @@ class RowWriter(BlockWriter):
         table, key = self._sink.table, self._sink.key
         if not key:
             self._many(insert_statement(self.words, table, rows.column_names), rows)
+            if rows.num_rows and self._cursor.rowcount < rows.num_rows:
+                raise swallowed(self._cursor.rowcount, rows.num_rows)
             return
         gone = pc.equal(rows.column(OPERATION), DELETE)
         rows = rows.drop_columns([OPERATION])

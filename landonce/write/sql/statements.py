@@ -161,6 +161,15 @@ def staging_statement(words: Words, temporary: str, table: str, columns: Sequenc
     )
 
 
+def counted_statement(words: Words, table: str, columns: Sequence[str]) -> str:
+    """PostgreSQL: the staged rows are added, and those that the table took are counted."""
+    listed = words.names(columns)
+    return (
+        f"WITH landed AS (INSERT INTO {words.table(table)} ({listed}) SELECT {listed} FROM {words.name(STAGED)} RETURNING 1) "
+        "SELECT count(*) FROM landed"
+    )
+
+
 def merge_statement(words: Words, table: str, columns: Sequence[str], key: Sequence[str]) -> str:
     """PostgreSQL: the staged rows, new or in place of those with their keys. In the order of keys, so that blocks of two
     partitions which change the same rows rarely wait for each other in a circle. Of keys that differ and that the table

@@ -41,6 +41,16 @@ class Trouble(Exception):
         self.blame = blame
 
 
+def swallowed(taken: int, told: int) -> Trouble:
+    """The database said nothing, and did not take all of the rows."""
+    return Trouble(
+        f"the database took {taken} of {told} rows without a word: a trigger leaves rows out",
+        passing=False,
+        answered=True,
+        blame=Blame.ROW,
+    )
+
+
 class BlockWriter(ABC):
     """One connection. Every method but `close` may raise `Trouble`; what is open then is rolled back."""
 
