@@ -125,7 +125,7 @@ def connect_arguments(url: URL) -> dict[str, Any]:
         "read_timeout": _ANSWER_SECONDS,
         "write_timeout": _ANSWER_SECONDS,
         "charset": "utf8mb4",
-        "init_command": f"SET time_zone = '+00:00', sql_mode = '{_MODE}', wait_timeout = {_ANSWER_SECONDS}",
+        "init_command": f"SET time_zone = '+00:00', sql_mode = '{_MODE}', sql_notes = 1, wait_timeout = {_ANSWER_SECONDS}",
     }
     return {name: value for name, value in told.items() if name not in url.query}
 

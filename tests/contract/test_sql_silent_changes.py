@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from sql_sites import Site, changes, mariadb_site, postgres_site, rows, sqlite_s
 from landonce.errors import ConfigError
 from landonce.local.mariadb import LocalMariaDB
 from landonce.read.ddl import parse_schema
+from landonce.read.schema import Field
+from landonce.read.values import unfit_value
 from landonce.write.receipt import Fate
 from landonce.write.sink import Level
 from landonce.write.sql.table import SqlTable
@@ -168,3 +171,89 @@ def test_rows_that_a_policy_hides_are_not_deleted_so_it_is_refused(pg: Made) -> 
     site.ask(f"CREATE POLICY hidden ON events TO {name} USING (id <> 1)")
     site.url = re.sub(r"//[^@]*@", f"//{name}:secret@", site.url)
     assert "row-level security" in refusals(site)[0]
+
+
+def fields(site: Site, declared: str = "") -> dict[str, Field]:
+    table = SqlTable(site.sink)
+    try:
+        return table.schema(parse_schema(declared) if declared else None).by_name()
+    finally:
+        table.close()
+
+
+def unfit(field: Field, *values: object) -> list[object]:
+    """Those that are dead letters."""
+    return [each for each in values if unfit_value(pa.array([each], field.type), field.type, field)]
+
+
+def test_a_domain_keeps_what_it_is_made_of(pg: Made) -> None:
+    """However many domains there are on the way."""
+    domains = (
+        "CREATE DOMAIN seconds AS timestamp(0); CREATE DOMAIN zoned AS timestamp(3) with time zone; CREATE DOMAIN five AS varchar(5); "
+        "CREATE DOMAIN code AS five; CREATE DOMAIN price AS numeric(10,2); CREATE DOMAIN free AS text"
+    )
+    site = pg("id bigint, a seconds, b zoned, c five, d code, e price, f free, g five NOT NULL", before=domains)
+    assert refusals(site) == []
+    found = fields(site)
+    assert [(found[each].digits, found[each].type) for each in "ab"] == [
+        (0, pa.timestamp("us")),
+        (3, pa.timestamp("us", "UTC")),
+    ]
+    assert [found[each].longest for each in "cdfg"] == [5, 5, None, 5]
+    assert found["e"].type == pa.decimal128(10, 2)
+    half = datetime(2024, 1, 1, 0, 0, 0, 600_000)
+    assert unfit(found["a"], half, half.replace(microsecond=0)) == [half]
+    assert unfit(found["d"], "abc     ", "abcde") == ["abc     "]
+
+
+def test_text_in_a_json_column_of_sqlite_becomes_no_number(lite: Made) -> None:
+    site = lite("id bigint, doc JSON")
+    told = fields(site, "id BIGINT, doc STRING")["doc"]
+    documents = ['{"a": 1}', "[1]", '"1"', "true", ""]
+    numbers = ["12345678901234567890", "007", " 1", "-1e3", ".5"]
+    assert unfit(told, *documents, *numbers) == numbers
+    site.settle(site.prepared((0, 5)), rows(*range(5)).drop_columns(["word"]).append_column("doc", [documents]))
+    assert [doc for (doc,) in site.ask("SELECT doc FROM events ORDER BY id")] == documents
+
+
+def test_what_mysql_would_round_or_put_in_order_is_refused(maria: Made) -> None:
+    site = maria("id BIGINT, a double(10,2), b float(7,2), c set('a','b'), d double, e float")
+    assert sorted(each.split(":")[0] for each in refusals(site)) == ["column a", "column b", "column c"]
+
+
+def test_blanks_that_mysql_would_cut_are_no_rows(maria: Made) -> None:
+    site = maria("id BIGINT, word tinytext, code char(5)")
+    assert unfit(fields(site)["code"], "a  ", "a b", "", "abcdef") == ["a  ", "abcdef"]
+    state = site.prepared((0, 3))
+    long = "é" * 127 + "a"
+    told = rows(0, 1, 2, words={0: long, 1: f"{long}  ", 2: "b  "})
+    with pytest.raises(Trouble) as trouble:
+        site.settle(state, told)
+    assert trouble.value.blame is Blame.ROW
+    assert [at for at, _ in site.refused(state, told) or ()] == [1]
+    assert site.settle(state, told.take([0, 2])).fate is Fate.LANDED
+    assert sorted(site.ask("SELECT id, word FROM events")) == [(0, long), (2, "b  ")]
+
+
+def test_sqlite_invents_no_id_in_the_place_of_one(lite: Made) -> None:
+    """Unless it is said that records hold none."""
+    site = lite("id INTEGER PRIMARY KEY, word text")
+    assert "a number of its own" in refusals(site)[0]
+    for declared, required in (("id BIGINT, word STRING", True), ("word STRING", False)):
+        assert refusals(site, declared) == []
+        assert fields(site, declared)["id"].required is required
+    assert refusals(lite("id INT PRIMARY KEY, word text")) == []
+    assert refusals(lite("id INTEGER, word text", beside=f"{BESIDE}, PRIMARY KEY (id, word)")) == []
+    keyed = lite("id INTEGER PRIMARY KEY, word text", key=("id",))
+    assert refusals(keyed) == []
+
+
+def test_a_table_with_bytes_that_landonce_made_is_fit(maria: Made) -> None:
+    site = maria("id BIGINT, a tinyblob, b mediumblob, c blob")
+    assert {str(fields(site)[each].type) for each in "abc"} == {"binary"}
+    site.ask("DROP TABLE events")
+    site.made("id BIGINT NOT NULL, word STRING, bytes BINARY")
+    assert refusals(site) == []
+    told = rows(0).append_column("bytes", pa.array([bytes(range(256))]))
+    assert site.settle(site.prepared((0, 1)), told).fate is Fate.LANDED
+    assert site.ask("SELECT bytes FROM events") == [(bytes(range(256)),)]

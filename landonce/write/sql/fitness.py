@@ -36,7 +36,7 @@ _LONGEST_TOPIC = 249
 """Characters that a topic's name may have in Kafka."""
 _MEND = {
     False: "give the column a default, make it nullable, or change its type",
-    True: "change its type, or declare `source.kafka.schema` in {file}: without the column, or, for a NUMERIC, with its digits",
+    True: "change its type, or declare `source.kafka.schema` in {file}: without the column, or, for a NUMERIC, with its digits, or, for SQLite's INTEGER PRIMARY KEY, with it",
 }
 """For columns that may be NULL, and those that may not."""
 

@@ -26,6 +26,7 @@ _KIND = text("SELECT type, sql FROM sqlite_master WHERE lower(name) = lower(:nam
 _LITE_TRIGGERS = text(
     "SELECT name, sql FROM sqlite_master WHERE lower(tbl_name) = lower(:name) AND type = 'trigger' ORDER BY name"
 )
+_ROWID = text("SELECT name, upper(type) FROM pragma_table_info(:name) WHERE pk > 0")
 _GAP = r"(?:\s|/\*.*?\*/|--[^\n]*\n)+"
 _SETTLES = re.compile(rf"\bON{_GAP}CONFLICT{_GAP}(?:IGNORE|REPLACE|ROLLBACK)\b", re.IGNORECASE | re.DOTALL)
 _IGNORES = re.compile(r"\bRAISE\s*\(\s*IGNORE\b", re.IGNORECASE)
@@ -37,6 +38,16 @@ def swallowing(sink: SqlSink, connection: Connection) -> Iterator[Finding]:
         yield from _of_postgres(sink, connection)
     if sink.dialect == "sqlite":
         yield from _of_sqlite(sink, connection)
+
+
+def rowid_of(sink: SqlSink, connection: Connection) -> str | None:
+    """The column that SQLite fills with a number of its own where it is NULL."""
+    if sink.dialect != "sqlite":
+        return None
+    match connection.execute(_ROWID, {"name": sink.name}).all():
+        case [(name, "INTEGER")]:
+            return str(name)
+    return None
 
 
 def _of_postgres(sink: SqlSink, connection: Connection) -> Iterator[Finding]:
