@@ -21,9 +21,9 @@ _LOCK_SECONDS = 5
 _NO_ENTRY = {1044, 1045, 1049, 1698}
 _NO_RIGHT = {1142, 1143, 1227}
 _NO_TABLE = 1146
-PASSING = {1040, 1047, 1053, 1180, 1203, 1205, 1213, 1226, 1290, 1317, 1836, 1927, 3024, 3101, 4031}
+PASSING = {1040, 1047, 1053, 1180, 1203, 1205, 1213, 1226, 1290, 1317, 1836, 1927, 1969, 3024, 3101, 4031}
 """Locks and deadlocks, too many connections, a server or a cluster that ends, is not ready or may not be written just now, a
-session that was ended by somebody's hand or for standing still."""
+session that was ended by somebody's hand or for standing still, a statement that took longer than the server lets it."""
 _MODE = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_BACKSLASH_ESCAPES,NO_AUTO_VALUE_ON_ZERO"
 _CREATE_LOCK, _CREATE_SECONDS = "landonce", 10
 

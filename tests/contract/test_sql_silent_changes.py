@@ -5,23 +5,28 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from sql_sites import Site, changes, mariadb_site, postgres_site, rows, sqlite_site
+from sql_sites import PIPELINE, RECEIPT, Site, changes, mariadb_site, postgres_site, rows, sqlite_site
 
-from landonce.errors import ConfigError
+from landonce.errors import ConfigError, TargetUnavailable
 from landonce.local.mariadb import LocalMariaDB
 from landonce.read.ddl import parse_schema
 from landonce.read.schema import Field
 from landonce.read.values import unfit_value
+from landonce.record.blocks import Claim
+from landonce.record.ledger import LedgerState
 from landonce.write.receipt import Fate
 from landonce.write.sink import Level
+from landonce.write.sql.opened import open_writer
+from landonce.write.sql.statements import Place
 from landonce.write.sql.table import SqlTable
-from landonce.write.sql.writer import Blame, Trouble
+from landonce.write.sql.writer import Blame, Trouble, settle_rows
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -257,3 +262,117 @@ def test_a_table_with_bytes_that_landonce_made_is_fit(maria: Made) -> None:
     told = rows(0).append_column("bytes", pa.array([bytes(range(256))]))
     assert site.settle(site.prepared((0, 1)), told).fate is Fate.LANDED
     assert site.ask("SELECT bytes FROM events") == [(bytes(range(256)),)]
+
+
+def of_topic(topic: str, told: pa.Table) -> pa.Table:
+    return told.set_column(0, "_topic", pa.array([topic] * told.num_rows))
+
+
+@pytest.mark.parametrize(
+    ("where", "topics"),
+    [
+        ("maria", "varchar(249) COLLATE utf8mb4_general_ci"),
+        ("maria", "varchar(249) CHARACTER SET latin1"),
+        ("lite", "text COLLATE NOCASE"),
+        ("pg", "text COLLATE nocase"),
+    ],
+)
+def test_topics_that_differ_in_case_only_are_two(where: str, topics: str, request: pytest.FixtureRequest) -> None:
+    """Offsets of two topics say nothing about which change is newer."""
+    nocase = "CREATE COLLATION nocase (provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
+    site = request.getfixturevalue(where)(
+        "id bigint PRIMARY KEY, word varchar(20)",
+        beside=f"_topic {topics}, _partition int, _offset bigint",
+        before=nocase if where == "pg" else "",
+        key=("id",),
+    )
+    assert refusals(site) == []
+    state = site.prepared((0, 10), (10, 20), (20, 30))
+    site.settle(state, of_topic("T", changes((9, "U", 1, "of T"), (8, "U", 2, "of T"))), 0)
+    site.settle(state, changes((3, "U", 1, "of t"), (4, "D", 2, None)), 1)
+    assert site.ask("SELECT id, word, _topic, _offset FROM events") == [(1, "of t", "t", 3)]
+    site.settle(state, changes((2, "U", 1, "older"), (1, "D", 1, None)), 2)
+    assert site.ask("SELECT id, word, _topic, _offset FROM events") == [(1, "of t", "t", 3)], (
+        "of one topic it still counts"
+    )
+
+
+@pytest.mark.parametrize("column", ["_topic integer", "_partition text", "_offset text", "_offset real"])
+def test_coordinates_that_sqlite_would_compare_otherwise_are_refused(lite: Made, column: str) -> None:
+    """As text, offset 10 is older than offset 9."""
+    told = {"_topic": "_topic text", "_partition": "_partition int", "_offset": "_offset bigint"}
+    name = column.split()[0]
+    site = lite("id integer PRIMARY KEY, word text", beside=", ".join({**told, name: column}.values()), key=("id",))
+    [said] = refusals(site)
+    assert name in said
+
+
+def _without_coordinates(site: Site, told: pa.Table, state: LedgerState, number: int = 0) -> None:
+    sink = replace(site.sink, coordinates=False)
+    shaped = told.drop_columns(["_topic", "_partition", "_offset"])
+    settle_rows(
+        lambda: open_writer(sink, Place(PIPELINE, 1, number)), Claim.of(state), RECEIPT, shaped, "block"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("where", ["lite", "maria"])
+def test_without_coordinates_changes_go_in_the_order_of_offsets(where: str, request: pytest.FixtureRequest) -> None:
+    """Of keys that the table takes for one the last change counts, be it a deletion."""
+    collation = "NOCASE" if where == "lite" else "utf8mb4_general_ci"
+    site = request.getfixturevalue(where)(
+        f"id varchar(9) COLLATE {collation} PRIMARY KEY", beside="word varchar(99) UNIQUE", key=("id",)
+    )
+    told = changes(
+        (0, "D", 0, None),
+        (1, "U", 0, "a"),
+        (2, "U", 0, "b"),
+        (3, "D", 0, None),
+        (4, "D", 0, None),
+        (5, "U", 0, "c"),
+        (6, "U", 0, "mail"),
+        (7, "D", 0, None),
+    )
+    told = told.set_column(4, "id", [["a", "A", "b", "B", "c", "C", "new", "old"]])
+    state = site.prepared((0, 1), (1, 9))
+    _without_coordinates(site, changes((0, "U", 0, "mail")).set_column(4, "id", [["old"]]), state)
+    _without_coordinates(site, told, state, 1)
+    assert sorted(site.ask("SELECT id, word FROM events")) == [("A", "a"), ("C", "c"), ("new", "mail")]
+
+
+def test_without_coordinates_postgres_may_not_take_two_keys_for_one(pg: Made) -> None:
+    nocase = "CREATE COLLATION nocase (provider = icu, locale = 'und-u-ks-level2', deterministic = false); "
+    nocase += "CREATE DOMAIN padded AS char(4)"
+    for kind, fine in (("text", True), ("char(4)", False), ("padded", False), ("text COLLATE nocase", False)):
+        site = pg(f"id {kind} PRIMARY KEY, word text", key=("id",), before=nocase)
+        assert refusals(site) == []
+        table = SqlTable(replace(site.sink, coordinates=False))
+        said = [each.what for each in table.check() if each.level is Level.REFUSED]
+        table.close()
+        assert (said == []) is fine, (kind, said)
+
+
+def test_an_index_that_compares_a_key_otherwise_is_refused(lite: Made) -> None:
+    """The table would take `a` and `A` for one, and a deletion of `A` would not find `a`."""
+    site = lite("id text NOT NULL, word text", key=("id",))
+    site.ask("CREATE UNIQUE INDEX only ON events (id COLLATE NOCASE)")
+    [said] = refusals(site)
+    assert "index only" in said
+    site.ask("DROP INDEX only")
+    site.ask("CREATE UNIQUE INDEX only ON events (id)")
+    assert refusals(site) == []
+
+
+def test_a_statement_that_took_too_long_is_tried_again(maria: Made, mariadb: LocalMariaDB) -> None:
+    """MariaDB ends it, where the server has a limit: no reason to halt."""
+    site = maria("id BIGINT, word varchar(20)")
+    state = site.prepared((0, 3))
+    with mariadb.connect(site.url.rpartition("/")[2]) as other, other.cursor() as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute("SELECT * FROM landonce_block FOR UPDATE")
+        site.ask("SET GLOBAL max_statement_time = 0.3")
+        try:
+            with pytest.raises(TargetUnavailable, match="max_statement_time"):
+                site.settle(state, rows(0, 1, 2))
+        finally:
+            site.ask("SET GLOBAL max_statement_time = 0")
+    assert site.settle(state, rows(0, 1, 2)).fate is Fate.LANDED

@@ -1,4 +1,5 @@
-"""What a database lets rows vanish by, without an error: views, rules, policies, triggers, conflicts that a table settles itself."""
+"""What a database lets rows vanish by, without an error: views, rules, policies, triggers, conflicts that a table settles itself, and keys
+that are compared in two ways."""
 
 from __future__ import annotations
 
@@ -22,10 +23,27 @@ _TRIGGERS = text(
     "AND (tgrelid = to_regclass(:name) OR tgrelid IN (SELECT relid FROM pg_partition_tree(to_regclass(:name)))) ORDER BY tgname"
 )
 """Before each row that is inserted (4), deleted (8) or updated (16), on the table or a partition of it."""
+_ALIKE = text(
+    """
+    WITH RECURSIVE made(name, type, ordered) AS (
+        SELECT CAST(attname AS text), atttypid, attcollation FROM pg_attribute
+        WHERE attrelid = to_regclass(:name) AND attname = ANY(:key)
+        UNION ALL SELECT made.name, typbasetype, made.ordered FROM made JOIN pg_type ON oid = type AND typtype = 'd'
+    )
+    SELECT DISTINCT made.name FROM made JOIN pg_type ON pg_type.oid = type LEFT JOIN pg_collation AS c ON c.oid = made.ordered
+    WHERE typname IN ('bpchar', 'citext') OR to_jsonb(c) ->> 'collisdeterministic' = 'false' ORDER BY made.name
+    """
+)
+"""Columns in which values that differ may be taken for one. Old servers have no collations that do so."""
 _KIND = text("SELECT type, sql FROM sqlite_master WHERE lower(name) = lower(:name) AND type IN ('table', 'view')")
 _LITE_TRIGGERS = text(
     "SELECT name, sql FROM sqlite_master WHERE lower(tbl_name) = lower(:name) AND type = 'trigger' ORDER BY name"
 )
+_COLLATED = text(
+    "SELECT name FROM sqlite_master WHERE lower(tbl_name) = lower(:name) AND type = 'index' AND sql LIKE '%UNIQUE%COLLATE%' "
+    "ORDER BY name"
+)
+_INDEXED = text("SELECT name FROM pragma_index_info(:index)")
 _ROWID = text("SELECT name, upper(type) FROM pragma_table_info(:name) WHERE pk > 0")
 _GAP = r"(?:\s|/\*.*?\*/|--[^\n]*\n)+"
 _SETTLES = re.compile(rf"\bON{_GAP}CONFLICT{_GAP}(?:IGNORE|REPLACE|ROLLBACK)\b", re.IGNORECASE | re.DOTALL)
@@ -73,6 +91,14 @@ def _of_postgres(sink: SqlSink, connection: Connection) -> Iterator[Finding]:
             "let it RAISE where it does not take a row: then the record is a dead letter",
         )
 
+    for (column,) in connection.execute(_ALIKE, {**name, "key": list(sink.key)}) if not sink.coordinates else ():
+        yield Finding(
+            Level.REFUSED,
+            f"the column {column} of {sink.table} takes keys that differ for one, and without coordinates nothing tells which change of "
+            "them is the last",
+            f"make {column} text with an ordinary collation, or say `coordinates: true` in {{file}}",
+        )
+
 
 def _of_sqlite(sink: SqlSink, connection: Connection) -> Iterator[Finding]:
     name = {"name": sink.name}
@@ -89,6 +115,13 @@ def _of_sqlite(sink: SqlSink, connection: Connection) -> Iterator[Finding]:
             f"{sink.table} is made with ON CONFLICT IGNORE, REPLACE or ROLLBACK: rows would be left out or removed without a word",
             "make the table without that clause",
         )
+    for (index,) in connection.execute(_COLLATED, name) if sink.key else ():
+        if {column for (column,) in connection.execute(_INDEXED, {"index": index})} == set(sink.key):
+            yield Finding(
+                Level.REFUSED,
+                f"the unique index {index} of {sink.table} has a COLLATE of its own: what it takes for one key a deletion may not find",
+                "give the column that collation, and the index none",
+            )
     for trigger, body in connection.execute(_LITE_TRIGGERS, name) if sink.key else ():
         if _IGNORES.search(str(body)):
             yield Finding(
