@@ -41,16 +41,6 @@ class Trouble(Exception):
         self.blame = blame
 
 
-def swallowed(taken: int, told: int) -> Trouble:
-    """The database said nothing, and did not take all of the rows."""
-    return Trouble(
-        f"the database took {taken} of {told} rows without a word: a trigger leaves rows out",
-        passing=False,
-        answered=True,
-        blame=Blame.ROW,
-    )
-
-
 class BlockWriter(ABC):
     """One connection. Every method but `close` may raise `Trouble`; what is open then is rolled back."""
 
@@ -168,4 +158,14 @@ def named(trouble: Trouble, where: str) -> errors.LandonceError:
         f"{where}: the database refused its rows: {trouble.said}.",
         safe="Nothing of the block was written; the position did not move.",
         command="mend what the database names, then: landonce run {file}",
+    )
+
+
+def swallowed(taken: int, told: int) -> Trouble:
+    """The database said nothing, and did not take all of the rows."""
+    return Trouble(
+        f"the database took {taken} of {told} rows without a word: a trigger leaves rows out",
+        passing=False,
+        answered=True,
+        blame=Blame.ROW,
     )
