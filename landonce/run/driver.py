@@ -39,6 +39,8 @@ from landonce.write.receipt import BlockResult, Fate
 T = TypeVar("T")
 _GLANCE, _BRIEFLY = 0.5, 0.2
 """Seconds between two looks at an idle topic, at most and at least."""
+_STILL_MINE = 5.0
+"""Seconds after which a driver that waits for records asks whether the pipeline is still its own."""
 _AWAY = 10.0
 """Seconds after which a topic that brokers do not know is gone, and not just unknown to one that was started anew."""
 
@@ -64,6 +66,7 @@ class Driver:
     _glimpsed: bool = False
     _source: SourceView | None = None
     _missed: float | None = None
+    _asked: float = 0.0
 
     def run(self) -> Totals:
         """Until stopped, or until what was there at the start is done. Gives what this run did.
@@ -73,7 +76,7 @@ class Driver:
         try:
             return self._run()
         except Halt:
-            self._raise_if_fenced()
+            self._raise_if_fenced(self.ledger.load)
             raise
 
     def _run(self) -> Totals:
@@ -97,9 +100,9 @@ class Driver:
                 self.observer.trouble(told)
         return self._held.totals.minus(before or Totals())
 
-    def _raise_if_fenced(self) -> None:
+    def _raise_if_fenced(self, look: Callable[[], LedgerState | None]) -> None:
         try:
-            seen = self.ledger.load()
+            seen = look()
         except LandonceError:
             return
         mine = self._state
@@ -151,16 +154,25 @@ class Driver:
             look=self.hands.look_due(),
         )
 
+    def ask(self, brokers: Callable[[], T]) -> T:
+        """For a micro-batch that Spark brings: what the brokers say of its topics. Spark has seen them, so they are known."""
+        self._troubled = self._missed = None
+        return self._patiently(lambda: self._seen(brokers, known=True))
+
     def _view(self) -> SourceView:
-        """What the brokers say. One that was just started may not know a topic yet, so one that the ledger knows is missing
-        only if it stays away."""
+        known = set(self.topics) <= dict(self._held.topic_ids).keys()
+        return self._seen(lambda: self.broker.survey(self.topics), known=known)
+
+    def _seen(self, brokers: Callable[[], T], *, known: bool) -> T:
+        """What the brokers say. One that was just started may not know a topic yet, so one that is known is missing only if it
+        stays away."""
         missed, self._missed = self._missed, None
         try:
-            return self.broker.survey(self.topics)
+            return brokers()
         except TopicMissing as error:
             now = time.monotonic()
             self._missed = missed or now
-            if not set(self.topics) <= dict(self._held.topic_ids).keys() or now - self._missed > _AWAY:
+            if not known or now - self._missed > _AWAY:
                 raise
             raise SourceUnavailable(error.what) from None
 
@@ -213,6 +225,9 @@ class Driver:
     def _idle(self) -> bool:
         """Until the interval is over; once it is, a few looks per second for whatever comes next."""
         self._troubled = None
+        if time.monotonic() - self._asked > _STILL_MINE:
+            self._asked = time.monotonic()
+            self._raise_if_fenced(self.ledger.glimpse)
         interval = self.pace.batch.interval
         left = self._began + interval - time.monotonic()
         self.stopping.wait(min(max(left, min(interval, _GLANCE), _BRIEFLY), _GLANCE))

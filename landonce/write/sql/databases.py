@@ -61,7 +61,8 @@ def parsed(url: str) -> URL:
         ) from None
     if dialect not in DIALECTS:
         raise ConfigError(
-            f"sink.sql.url: landonce writes to PostgreSQL, SQLite, MySQL, MariaDB and YDB, not to {dialect!r}."
+            f"sink.sql.url: landonce writes to PostgreSQL, SQLite, MySQL, MariaDB and YDB, not to {dialect!r}.",
+            command="write it as postgresql://…, sqlite:///file.db, mysql://…, mariadb://… or ydb://…",
         )
     if dialect in ("mysql", "mariadb") and "init_command" in found.query:
         raise ConfigError(
