@@ -154,6 +154,7 @@ def _transacting(
     table = OpenTable(made)
     if sink.create and not table.exists():
         table.create(declared(yields))
+    made = replace(made, examined=table.likeness())
     refuse_unfit(table.check(declared(yields)))
     recipe = TransactRecipe(made, table.schema(declared(yields)))
     refuse_misfits(yields, recipe.target, sink.table)
