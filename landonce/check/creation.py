@@ -16,7 +16,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from landonce.config.model import Iceberg
+from landonce.config.sinks import Iceberg
 from landonce.read.schema import Schema
 from landonce.write.iceberg.admit import creation
 from landonce.write.iceberg.create import table_schema

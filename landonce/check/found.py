@@ -6,14 +6,17 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from landonce.check.promise import Promise
 from landonce.errors import LandonceError
 from landonce.read.source import SourceView
 from landonce.record.ledger import LedgerState
-from landonce.write.iceberg.survey import Seen
 from landonce.write.recipe import AnyRecipe
 from landonce.write.sink import Finding, Level
+
+if TYPE_CHECKING:
+    from landonce.write.iceberg.survey import Seen
 
 Look = tuple[str, Callable[[], Iterator[Finding]]]
 """A section's name, and what looks."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pyiceberg.schema import Schema as TableSchema
 from pyiceberg.table import Table
 
-from landonce.config.model import Iceberg
+from landonce.config.sinks import Iceberg
 from landonce.errors import TableUnfit
 from landonce.read.evolution import READERS_OWN
 from landonce.write.iceberg.coordinates import COLUMNS

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from landonce.config.model import Iceberg, Pipeline, Sql
+from landonce.config.model import Pipeline
+from landonce.config.sinks import Iceberg, Sql
 from landonce.write.sink import Guarantee
 
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from landonce.check import clickhouse, common, iceberg, sql, wrapped
+from landonce.check import clickhouse, common, sql, wrapped
 from landonce.check.found import Check, Look, Section, World, gathered
 from landonce.check.promise import promise
 from landonce.run.parts import Parts
-from landonce.write.iceberg.sink import IcebergSink
 from landonce.write.sql import SqlSink
 from landonce.write.sql.table import SqlTable
 from landonce.write.wrapped import WrappedSink
@@ -20,7 +19,9 @@ from landonce.write.wrapped import WrappedSink
 def check_pipeline(parts: Parts, *, spark: bool = False) -> Check:
     """Looks at everything. `spark`: starts a Spark session to examine the expressions too."""
     world = World()
-    if isinstance(parts.sink, IcebergSink):
+    if parts.config.sink.iceberg is not None:
+        from landonce.check import iceberg
+
         sections = _sections(parts, world, iceberg.looks(parts, world), spark=spark)
     elif isinstance(parts.sink, SqlSink):
         with closing(SqlTable(parts.sink)) as table:
@@ -28,7 +29,7 @@ def check_pipeline(parts: Parts, *, spark: bool = False) -> Check:
     elif isinstance(parts.sink, WrappedSink):
         sections = _sections(parts, world, wrapped.looks(parts, world), spark=spark)
     else:
-        with closing(parts.sink.target()) as target:
+        with closing(parts.clickhouse.target()) as target:
             sections = _sections(parts, world, clickhouse.looks(parts, target, world), spark=spark)
     return Check(parts.config.pipeline, sections, promise(parts.config, parts.sink.guarantee))
 

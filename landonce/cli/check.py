@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from landonce.check import Check, check_pipeline
 from landonce.cli.files import File, Json, opened, print_json
 from landonce.cli.output import out
 from landonce.config.secrets import redact
-from landonce.write.sink import Finding, Level
 
-_MARKS = {Level.OK: "[green]ok     [/]", Level.WARNING: "[yellow]warning[/]", Level.REFUSED: "[bold red]refused[/]"}
+if TYPE_CHECKING:
+    from landonce.check import Check
+    from landonce.write.sink import Finding
+
+_MARKS = {"ok": "[green]ok     [/]", "warning": "[yellow]warning[/]", "refused": "[bold red]refused[/]"}
 
 
 def check(
@@ -34,6 +36,8 @@ def check(
 
     Example: `landonce check clicks.yaml`
     """
+    from landonce.check import check_pipeline
+
     with opened(file) as parts:
         found = check_pipeline(parts, spark=spark)
     if as_json:
@@ -60,7 +64,7 @@ def _show(found: Check, file: Path) -> None:
 
 
 def _show_finding(finding: Finding, file: Path) -> None:
-    out.print(f"  {_MARKS[finding.level]} ", end="")
+    out.print(f"  {_MARKS[finding.level.value]} ", end="")
     out.print(redact(finding.what).replace("\n", "\n          "), markup=False)
     if finding.change:
         out.print(f"          → {_with_file(finding.change, file)}", markup=False)

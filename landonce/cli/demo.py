@@ -6,16 +6,14 @@ import shutil
 import tempfile
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from landonce.cli.output import out
-from landonce.demo.clickhouse import OnClickHouse
-from landonce.demo.iceberg import OnIceberg
-from landonce.demo.scenario import Demo
-from landonce.demo.sql import OnPostgres, OnSqlite
-from landonce.demo.stage import Stage
+
+if TYPE_CHECKING:
+    from landonce.demo.stage import Stage
 
 
 class Sink(str, Enum):
@@ -25,14 +23,6 @@ class Sink(str, Enum):
     ICEBERG = "iceberg"
     POSTGRES = "postgres"
     SQLITE = "sqlite"
-
-
-_STAGES: dict[Sink, type[Stage]] = {
-    Sink.CLICKHOUSE: OnClickHouse,
-    Sink.ICEBERG: OnIceberg,
-    Sink.POSTGRES: OnPostgres,
-    Sink.SQLITE: OnSqlite,
-}
 
 
 def demo(
@@ -53,9 +43,11 @@ def demo(
 
     Example: `landonce demo --sink iceberg`
     """
+    from landonce.demo.scenario import Demo
+
     folder = Path(tempfile.mkdtemp(prefix="landonce-demo-"))
     try:
-        proof = Demo(out, folder, records, _STAGES[sink](folder)).play()
+        proof = Demo(out, folder, records, _stage(sink)(folder)).play()
     finally:
         if keep:
             out.print(f"kept in {folder}")
@@ -64,3 +56,17 @@ def demo(
     out.print(proof.sentence(), style="bold green" if proof.exact else "bold red")
     if not proof.exact or proof.kills != 3:
         raise typer.Exit(1)
+
+
+def _stage(sink: Sink) -> type[Stage]:
+    if sink is Sink.ICEBERG:
+        from landonce.demo.iceberg import OnIceberg
+
+        return OnIceberg
+    if sink is Sink.CLICKHOUSE:
+        from landonce.demo.clickhouse import OnClickHouse
+
+        return OnClickHouse
+    from landonce.demo.sql import OnPostgres, OnSqlite
+
+    return OnPostgres if sink is Sink.POSTGRES else OnSqlite

@@ -6,14 +6,16 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from landonce.cli.output import out
 from landonce.config import load
 from landonce.config.secrets import redact
-from landonce.run.parts import Parts, open_parts
+
+if TYPE_CHECKING:
+    from landonce.run.parts import Parts
 
 File = Annotated[Path, typer.Argument(help="The pipeline file (YAML).", metavar="FILE", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, for scripts.")]
@@ -22,6 +24,8 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON document on standar
 @contextmanager
 def opened(file: Path) -> Iterator[Parts]:
     """The pipeline's ends, closed again afterwards. Opening connects to nothing yet."""
+    from landonce.run.parts import open_parts
+
     parts = open_parts(load(file))
     try:
         yield parts

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from landonce.cli.files import Json, print_json
 from landonce.cli.output import out
-from landonce.local import StackInfo
-from landonce.local import down as stop
-from landonce.local import up as start
-from landonce.local.stack import DEFAULT_FOLDER
 
+if TYPE_CHECKING:
+    from landonce.local import StackInfo
+
+_FOLDER = Path(".landonce")
 Folder = Annotated[Path, typer.Option("--folder", help="Where the servers keep their data.", file_okay=False)]
 
 _SNIPPET = """\
@@ -27,7 +27,7 @@ dead_letters: {{path: dead/}}
 """
 
 
-def up(folder: Folder = DEFAULT_FOLDER, as_json: Json = False) -> None:
+def up(folder: Folder = _FOLDER, as_json: Json = False) -> None:
     """Start a real Kafka and a real ClickHouse, and leave them running.
 
     What runs already is left alone; what died is started again on the same data and ports. Both listen on this machine
@@ -35,7 +35,9 @@ def up(folder: Folder = DEFAULT_FOLDER, as_json: Json = False) -> None:
 
     Example: `landonce up --json`
     """
-    info = start(folder)
+    from landonce.local import up as work
+
+    info = work(folder)
     if as_json:
         print_json(_document(info))
         return
@@ -47,12 +49,14 @@ def up(folder: Folder = DEFAULT_FOLDER, as_json: Json = False) -> None:
     out.print("Next:  landonce check clicks.yaml", markup=False)
 
 
-def down(folder: Folder = DEFAULT_FOLDER) -> None:
+def down(folder: Folder = _FOLDER) -> None:
     """Stop the servers that `landonce up` started. Their data stays.
 
     Example: `landonce down`
     """
-    stop(folder)
+    from landonce.local import down as work
+
+    work(folder)
     out.print(f"stopped; the data is still in {Path(folder).absolute()}", markup=False)
 
 

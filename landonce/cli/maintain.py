@@ -6,7 +6,7 @@ import re
 import sys
 from datetime import timedelta
 from types import TracebackType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn
@@ -15,9 +15,9 @@ from landonce.cli.files import File, Json, opened, print_json
 from landonce.cli.output import err, out
 from landonce.config.secrets import redact
 from landonce.config.values import seconds, size
-from landonce.maintain.report import TableReport, lines
-from landonce.maintain.run import maintain as run_maintain
-from landonce.maintain.tend import Options
+
+if TYPE_CHECKING:
+    from landonce.maintain.report import TableReport
 
 _DAYS = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*d\s*$")
 
@@ -87,6 +87,9 @@ def maintain(
 
     Example: `landonce maintain clicks.yaml --dry-run`
     """
+    from landonce.maintain.run import maintain as work
+    from landonce.maintain.tend import Options
+
     options = Options(
         compact=compact,
         target=target_size,
@@ -98,7 +101,7 @@ def maintain(
         dry=dry_run,
     )
     with opened(file) as parts, _Shown(quiet=as_json) as shown:
-        reports = run_maintain(parts, options, shown, tuple(table or ()))
+        reports = work(parts, options, shown, tuple(table or ()))
     if as_json:
         told = [each.to_dict() for each in reports]
         print_json({"pipeline": parts.config.pipeline, "dry_run": dry_run, "tables": told})
@@ -132,6 +135,8 @@ class _Shown:
         self._bar.update(self._task, completed=number, total=of)
         if self._quiet:
             return
+        from landonce.maintain.report import lines
+
         out.print(f"[bold]{report.table}[/]")
         for line in lines(report):
             out.print(f"  {redact(line)}", markup=False)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import signal
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from landonce.cli.files import File
 from landonce.cli.output import err, log_to_stderr, out
-from landonce.commit.dead_letters import newest_reason
 from landonce.config import load
 from landonce.config.model import Pipeline
 from landonce.config.secrets import redact
-from landonce.run.driver import Driver
-from landonce.run.pipeline import run_pipeline
-from landonce.run.show import LogProgress, TerminalProgress
+
+if TYPE_CHECKING:
+    from landonce.run.driver import Driver
 
 
 def run(
@@ -31,6 +30,9 @@ def run(
 
     Example: `landonce run clicks.yaml --once`
     """
+    from landonce.run.pipeline import run_pipeline
+    from landonce.run.show import LogProgress, TerminalProgress
+
     log_to_stderr(verbose)
     config = load(file)
     progress = TerminalProgress(err, config.pipeline) if sys.stderr.isatty() else LogProgress(config.pipeline)
@@ -46,6 +48,8 @@ def run(
 
 def _say_letters(config: Pipeline) -> None:
     """Where they are, and why the last of them is there."""
+    from landonce.commit.dead_letters import newest_reason
+
     folder = config.dead_letters.path
     reason = newest_reason(folder, config.pipeline)
     out.print(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -13,9 +13,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from landonce.cli.files import File, Json, opened, print_json
 from landonce.cli.output import err, out
-from landonce.run.parts import Parts
-from landonce.verify import Report, words
-from landonce.verify.assemble import opened_audit
+
+if TYPE_CHECKING:
+    from landonce.run.parts import Parts
+    from landonce.verify import Report
 
 _NARROWEST = 120
 
@@ -51,6 +52,8 @@ def verify(
 
 def run_audit(parts: Parts, *, to_end: bool = False, quiet: bool = True) -> Report:
     """The audit of a pipeline, from its opened parts."""
+    from landonce.verify.assemble import opened_audit
+
     with opened_audit(parts, to_end=to_end) as auditor, _progress(auditor.size(), quiet=quiet) as advance:
         return auditor.audit(advance)
 
@@ -68,6 +71,8 @@ def _progress(size: int, *, quiet: bool) -> Iterator[Callable[[int], None]]:
 
 
 def _show(report: Report) -> None:
+    from landonce.verify import words
+
     wide = Console(highlight=False, width=max(out.width, _NARROWEST))
     for table in words.tables(report):
         wide.print(table)

@@ -14,8 +14,6 @@ from landonce.local.clickhouse import LocalClickHouse
 from landonce.local.kafka import LocalKafka
 from landonce.local.server import LocalServer
 
-DEFAULT_FOLDER = Path(".landonce")
-
 
 @dataclass(frozen=True)
 class StackInfo:
@@ -34,7 +32,7 @@ class StackInfo:
         return self.kafka_pid is not None and self.clickhouse_pid is not None
 
 
-def up(folder: Path = DEFAULT_FOLDER, *, timeout: float = 60.0) -> StackInfo:
+def up(folder: Path, *, timeout: float = 60.0) -> StackInfo:
     """Start what does not run yet, wait until both answer, and say where they are."""
     with _alone(folder):
         kafka, clickhouse = _servers(folder)
@@ -46,7 +44,7 @@ def up(folder: Path = DEFAULT_FOLDER, *, timeout: float = 60.0) -> StackInfo:
         return _info(folder, kafka, clickhouse)
 
 
-def down(folder: Path = DEFAULT_FOLDER) -> None:
+def down(folder: Path) -> None:
     """Stop both; the data stays. Nothing happens when nothing runs."""
     if not Path(folder).is_dir():
         return
@@ -55,7 +53,7 @@ def down(folder: Path = DEFAULT_FOLDER) -> None:
             server.stop()
 
 
-def status(folder: Path = DEFAULT_FOLDER) -> StackInfo | None:
+def status(folder: Path) -> StackInfo | None:
     """What `up` said, with the processes that still run; None when `up` was never called here."""
     kafka, clickhouse = _servers(folder)
     if not (kafka.started_before and clickhouse.started_before):

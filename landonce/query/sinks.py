@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import SecretStr, ValidationError
 
 from landonce.config import secrets
-from landonce.config.model import Catalog, Iceberg, Sql
+from landonce.config.sinks import Catalog, Iceberg, Sql
 from landonce.errors import ConfigError
 from landonce.write.clickhouse import ClickHouseSink, read_authority
 from landonce.write.sql import SqlSink

@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from landonce.config import model
+from landonce.config import sinks
 from landonce.config.model import Pipeline
 from landonce.errors import ConfigError, SourceUnavailable, TableUnfit
 from landonce.read.changes import Changes
@@ -48,7 +48,7 @@ def declared_schema(config: Pipeline) -> Schema | None:
     return parse_schema(declared) if declared is not None else None
 
 
-def changes_of(told: model.Changes | None) -> Changes | None:
+def changes_of(told: sinks.Changes | None) -> Changes | None:
     """What a file says of records that change rows, as decoders take it."""
     return Changes(told.mode, told.field, told.insert, told.update, told.delete) if told is not None else None
 

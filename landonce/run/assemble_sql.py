@@ -8,7 +8,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from landonce.commit.publish import Letters
-from landonce.config.model import Pipeline, Sql
+from landonce.config.model import Pipeline
+from landonce.config.sinks import Sql
 from landonce.errors import ConfigError
 from landonce.read.decoders import decoder_of
 from landonce.read.schema import Field, Schema

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from landonce.config.model import ClickHouse, Pipeline
+from landonce.config.model import Pipeline
+from landonce.config.sinks import ClickHouse
 from landonce.errors import ConfigError
 from landonce.read.broker import Broker
 from landonce.read.records import consumer_options
@@ -46,6 +47,15 @@ class Parts:
         if isinstance(self.sink, ClickHouseSink | SqlSink | WrappedSink):
             raise TypeError(f"{self.sink} is not Iceberg")
         return self.sink
+
+    @property
+    def table_ledger(self) -> TableLedger | None:
+        """The one table as its own ledger, where it is."""
+        if not self.config.own_ledger:
+            return None
+        from landonce.write.iceberg.ledger import TableLedger
+
+        return self.ledger if isinstance(self.ledger, TableLedger) else None
 
     @property
     def sql(self) -> SqlSink:

@@ -15,7 +15,6 @@ from landonce.run.assemble_clickhouse import make_recipe
 from landonce.run.assemble_sql import sql_recipe
 from landonce.run.parts import Parts
 from landonce.run.session import open_session, session_if_needed
-from landonce.verify.assemble_iceberg import IcebergTables
 from landonce.verify.audit import Auditor, Targets
 from landonce.verify.expect import Decoded, Decoder, Expectation, OneTable, PlainDecoder, Transformed
 from landonce.verify.held.clickhouse import ClickHouseRows
@@ -26,7 +25,6 @@ from landonce.verify.sorting import Changing
 from landonce.verify.table import RowsAudit, TableAudit
 from landonce.verify.topic import PlainReader
 from landonce.write.clickhouse import ClickHouseSink
-from landonce.write.iceberg.sink import IcebergSink
 from landonce.write.sql import SqlSink
 from landonce.write.sql.recipe import SqlRecipe
 from landonce.write.sql.table import SqlTable
@@ -105,12 +103,14 @@ def _ends(parts: Parts, state: LedgerState | None, stack: ExitStack) -> tuple[Ta
         )
     if isinstance(parts.sink, SqlSink):
         return _sql(parts, parts.sink, stack)
-    return _iceberg(parts, state, stack) if isinstance(parts.sink, IcebergSink) else _clickhouse(parts, stack)
+    return _clickhouse(parts, stack) if parts.config.sink.iceberg is None else _iceberg(parts, state, stack)
 
 
 def _iceberg(parts: Parts, state: LedgerState | None, stack: ExitStack) -> tuple[Targets, Expectation]:
     if not parts.iceberg.told.coordinates:
         raise _no_coordinates()
+    from landonce.verify.assemble_iceberg import IcebergTables
+
     tables = IcebergTables(parts, state)
     if not parts.config.transform.empty:
         recipe = tables.recipe
@@ -121,7 +121,7 @@ def _iceberg(parts: Parts, state: LedgerState | None, stack: ExitStack) -> tuple
 def _changes(parts: Parts) -> bool:
     if isinstance(parts.sink, SqlSink):
         return bool(parts.sink.key)
-    return isinstance(parts.sink, IcebergSink) and parts.sink.told.changes is not None
+    return parts.config.sink.iceberg is not None and parts.config.sink.iceberg.changes is not None
 
 
 def _clickhouse(parts: Parts, stack: ExitStack) -> tuple[Targets, Expectation]:

@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from landonce.config.model import Catalog
 from landonce.config.secrets import redact
+from landonce.config.sinks import Catalog
 from landonce.errors import ConfigError, TargetUnavailable
 from landonce.write.iceberg import rest
 from landonce.write.iceberg.catalog import CatalogSpec

@@ -10,7 +10,7 @@ import pytest
 from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 
-from landonce.config.model import Iceberg
+from landonce.config.sinks import Iceberg
 from landonce.errors import ImportRefused
 from landonce.move_in.checkpoint import CheckpointFolder
 from landonce.move_in.query import Checkpoint

@@ -16,7 +16,7 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.schema import CreateTable
 
-from landonce.config.model import Sql
+from landonce.config.sinks import Sql
 from landonce.errors import ConfigError
 from landonce.read.ddl import parse_schema
 from landonce.read.schema import Field

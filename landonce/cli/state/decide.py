@@ -5,23 +5,15 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from landonce.cli.output import out
-from landonce.cli.state.lake import committing
 from landonce.commit.publish import Letters
 from landonce.errors import NothingToDo
 from landonce.record.ledger import Ledger, LedgerState
 from landonce.record.operate import Decision
 from landonce.run.parts import Parts
-from landonce.write.iceberg.ledger import TableLedger
-from landonce.write.iceberg.restate import restate
-from landonce.write.iceberg.sink import IcebergSink
-from landonce.write.iceberg.survey import catalog_made
-
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def decide(
@@ -61,9 +53,12 @@ def decide(
 
 def _change(parts: Parts, ledger: LedgerState, decision: Decision) -> None:
     """The ledger first, which fences; then the tables that are told where they stand."""
-    if not isinstance(parts.sink, IcebergSink):
+    if parts.config.sink.iceberg is None:
         parts.ledger.change(ledger, decision.new, decision.note())
         return
+    from landonce.cli.state.lake import committing
+    from landonce.write.iceberg.restate import restate
+
     with committing(parts) as place:
         parts.ledger.change(ledger, decision.new, decision.note())
         for each in decision.marks:
@@ -84,8 +79,10 @@ def load(parts: Parts, *, bound: bool = True) -> LedgerState:
 
 def loaded(ledger: Ledger, parts: Parts) -> LedgerState | None:
     """As `Ledger.load`, without making a catalog that is not there."""
-    if isinstance(ledger, TableLedger) and not catalog_made(parts.iceberg):
-        return None
+    if parts.config.own_ledger:
+        from landonce.write.iceberg.survey import catalog_made
+
+        return ledger.load() if catalog_made(parts.iceberg) else None
     return ledger.load()
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from typing import Annotated
+from pathlib import Path
 
 import typer
 from pyiceberg.table import Table
 
-from landonce.cli.files import File, opened
+from landonce.cli.files import opened
 from landonce.cli.output import out
-from landonce.cli.state.decide import Yes, loaded, new_owner
+from landonce.cli.state.decide import loaded, new_owner
 from landonce.cli.state.lake import committing, tables_of
 from landonce.errors import ConfigError
 from landonce.move_in.adopt import adopt, beside, nothing_known
@@ -30,55 +30,15 @@ from landonce.write.iceberg.sink import IcebergSink
 
 
 def import_position(
-    file: File,
-    connector: Annotated[
-        str | None,
-        typer.Option(
-            "--from-connect",
-            metavar="NAME",
-            help="The connector that wrote the table: Iceberg's sink for Kafka Connect.",
-        ),
-    ] = None,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(
-            "--from-checkpoint",
-            metavar="PATH",
-            help="The checkpoint of the Spark streaming query that wrote the table.",
-        ),
-    ] = None,
-    control_topic: Annotated[
-        str | None,
-        typer.Option(
-            "--control-topic", metavar="TOPIC", help="The connector's. Without it: the one that the table names."
-        ),
-    ] = None,
-    group: Annotated[
-        str | None, typer.Option("--group", metavar="GROUP", help="The connector's. Without it: connect-NAME.")
-    ] = None,
-    nothing: Annotated[
-        bool,
-        typer.Option("--from-nothing", help="The writer before carried other topics: begin anew, beside it."),
-    ] = False,
-    yes: Yes = False,
+    file: Path,
+    *,
+    connector: str | None,
+    checkpoint: str | None,
+    control_topic: str | None,
+    group: str | None,
+    nothing: bool,
+    yes: bool,
 ) -> None:
-    """Go on where another writer of the Iceberg table stopped, without gap or overlap.
-
-    Stop it first: what it committed last, and which offsets that covers, is read from the table's snapshots and from Kafka
-    or the checkpoint. This command says what it found, asks, and writes the position into the table (or the ledger), by an
-    empty snapshot. Then `landonce run` delivers what comes after. Never start the other writer again.
-
-    Refused, with nothing changed: the connector runs, or reported files that it did not commit yet (its consumer group is
-    ahead of the table then; start it again, let it commit, stop it); the history that would tell is gone; the checkpoint is
-    of another query; the topics are not those of the pipeline file; the pipeline has a position already.
-
-    As a rule such a table has no coordinate columns. Say `coordinates: false` in the file, or add `_topic string`, `_kafka_partition int`
-    and `_offset long` to the table: then `landonce verify` can prove what landonce lands.
-
-    Example: `landonce state import clicks.yaml --from-connect clicks-sink`
-
-    Example: `landonce state import clicks.yaml --from-checkpoint s3://bucket/checkpoints/clicks`
-    """
     with opened(file) as parts:
         if not isinstance(parts.sink, IcebergSink):
             raise ConfigError("sink: only a pipeline to Iceberg can go on where another writer stopped.")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 from landonce.record import operate
 from landonce.record.ledger import LedgerState
 from landonce.run.assemble_iceberg import lake_session
 from landonce.run.parts import Parts
 from landonce.write.iceberg.commit import Place
-from landonce.write.iceberg.ledger import TableLedger
 from landonce.write.iceberg.restate import empty
 from landonce.write.iceberg.survey import Seen, catalog_made, names_of, survey
 from landonce.write.marks import Stand, stand
@@ -19,7 +19,7 @@ from landonce.write.marks import Stand, stand
 
 def tables_of(parts: Parts, ledger: LedgerState | None) -> tuple[Seen, ...]:
     """The tables of a fan-out as they are; none where the one table is the ledger."""
-    if isinstance(parts.ledger, TableLedger) or not catalog_made(parts.iceberg):
+    if parts.config.own_ledger or not catalog_made(parts.iceberg):
         return ()
     return survey(parts.iceberg, names_of(parts.iceberg, ledger))
 
@@ -31,6 +31,17 @@ def stands_of(parts: Parts, ledger: LedgerState) -> tuple[LedgerState, tuple[Sta
     return found, tuple(stand(found, view) for view in views)
 
 
+def where_kept(parts: Parts) -> dict[str, Any]:
+    """The one table that is the ledger."""
+    own = survey(parts.iceberg, parts.iceberg.static)[0].own if catalog_made(parts.iceberg) else None
+    return {
+        "table": parts.iceberg.static[0],
+        "branch": parts.iceberg.told.branch,
+        "uuid": own.uuid if own else None,
+        "snapshot": own.standing.snapshot if own and own.standing else None,
+    }
+
+
 @contextmanager
 def committing(parts: Parts) -> Iterator[Callable[[str], Place]]:
     """Tables that can be committed to in every format version. Spark is started only for one that needs it."""
@@ -39,7 +50,7 @@ def committing(parts: Parts) -> Iterator[Callable[[str], Place]]:
         def place(table: str) -> Place:
             return replace(parts.iceberg.place(table), session=session)
 
-        if isinstance(parts.ledger, TableLedger):
+        if parts.table_ledger is not None:
             mine = place(parts.iceberg.static[0])
-            parts.ledger.build_with(empty(mine), mine)
+            parts.table_ledger.build_with(empty(mine), mine)
         yield place

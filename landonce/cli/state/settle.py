@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from pathlib import Path
 
-import typer
-
-from landonce.cli.files import File, opened
-from landonce.cli.state.decide import Yes, decide, load, new_owner
+from landonce.cli.files import opened
+from landonce.cli.state.decide import decide, load, new_owner
 from landonce.errors import ConfigError, NothingToDo
 from landonce.record import operate
 from landonce.record.push_ledger import PushLedger, Verdict
@@ -19,20 +17,7 @@ from landonce.write.wrapped.sink import HANDED_OVER
 _NOTHING = "there is nothing to settle: no plan of a wrapped sink is pending."
 
 
-def settle(
-    file: File,
-    block: Annotated[str, typer.Option("--block", help="The block's key, as the error names it.", show_default=False)],
-    landed: Annotated[bool, typer.Option("--landed", help="All of it is in the target.")] = False,
-    absent: Annotated[bool, typer.Option("--absent", help="Nothing of it is in the target: push it again.")] = False,
-    yes: Yes = False,
-) -> None:
-    """Say whether a block that was pushed, and never settled, is in the target (wrapped sinks).
-
-    A sink that is not idempotent and has no probe halts with OutcomeUnknown when nobody knows whether a block arrived. Look
-    for its key or its coordinates in the target, and say what you found.
-
-    Example: `landonce state settle clicks.yaml --block clicks-0-0-500-0123456789abcdef --absent`
-    """
+def settle(file: Path, *, block: str, landed: bool, absent: bool, yes: bool) -> None:
     if landed == absent:
         raise ConfigError("say --landed or --absent: one of them.", safe="Nothing was changed.")
     with opened(file) as parts:

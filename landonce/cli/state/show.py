@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from landonce.cli.files import File, Json, opened, print_json
+from landonce.cli.files import opened, print_json
 from landonce.cli.output import out
 from landonce.cli.state.decide import loaded
-from landonce.cli.state.lake import tables_of
 from landonce.errors import LandonceError
 from landonce.plan.blocks import Plan
 from landonce.read.source import SourceView
@@ -17,24 +17,17 @@ from landonce.record.ledger import Ledger, LedgerState, Note
 from landonce.record.push_ledger import PushLedger
 from landonce.run.parts import Parts
 from landonce.run.pushes import key_of
-from landonce.write.iceberg.ledger import TableLedger
-from landonce.write.iceberg.sink import IcebergSink
-from landonce.write.iceberg.survey import catalog_made, survey
 from landonce.write.sql import SqlSink
 from landonce.write.standing import Standing, Status, standing_of
+
+if TYPE_CHECKING:
+    from landonce.write.iceberg.ledger import TableLedger
 
 _LISTED = 5
 _SHOWN_TABLES = 50
 
 
-def show(file: File, as_json: Json = False) -> None:
-    """Say where a pipeline stands: position, lag, pending plan, tables, epoch, journal.
-
-    Also where the ledger is: a file, a database, or the Iceberg table itself. For each table of a fan-out: the last batch
-    that is in it, and whether it is in step, was rolled back, or is another one by the same name.
-
-    Example: `landonce state show clicks.yaml`
-    """
+def show(file: Path, *, as_json: bool) -> None:
     with opened(file) as parts:
         seen = _look(parts)
     if as_json:
@@ -61,9 +54,8 @@ class _Seen:
 
 
 def _look(parts: Parts) -> _Seen:
-    ledger = parts.ledger
-    if isinstance(ledger, TableLedger):
-        ledger = TableLedger(parts.iceberg.place(parts.iceberg.static[0]))
+    own = _looking(parts) if parts.config.own_ledger else None
+    ledger = own or parts.ledger
     state = loaded(ledger, parts)
     journal = ledger.journal() if state is not None else ()
     source, no_source = _survey(parts)
@@ -77,9 +69,16 @@ def _look(parts: Parts) -> _Seen:
         no_source=no_source,
         tables=tables,
         no_tables=no_tables,
-        noticed=ledger.noticed if isinstance(ledger, TableLedger) else "",
+        noticed=own.noticed if own is not None else "",
         claimed=claimed_of(ledger, state),
     )
+
+
+def _looking(parts: Parts) -> TableLedger:
+    """The one table as its own ledger, which follows no rollback."""
+    from landonce.write.iceberg.ledger import TableLedger
+
+    return TableLedger(parts.iceberg.place(parts.iceberg.static[0]))
 
 
 def claimed_of(ledger: Ledger, state: LedgerState | None) -> tuple[str, ...]:
@@ -99,8 +98,10 @@ def _survey(parts: Parts) -> tuple[SourceView | None, str]:
 
 
 def _tables(parts: Parts, state: LedgerState | None) -> tuple[tuple[Standing, ...], str]:
-    if not isinstance(parts.sink, IcebergSink) or state is None:
+    if parts.config.sink.iceberg is None or state is None:
         return (), ""
+    from landonce.cli.state.lake import tables_of
+
     try:
         return tuple(standing_of(state, each.view) for each in tables_of(parts, state)), ""
     except LandonceError as error:
@@ -109,14 +110,10 @@ def _tables(parts: Parts, state: LedgerState | None) -> tuple[tuple[Standing, ..
 
 def _kept(parts: Parts) -> dict[str, Any]:
     """Where the ledger is."""
-    if isinstance(parts.ledger, TableLedger):
-        own = survey(parts.iceberg, parts.iceberg.static)[0].own if catalog_made(parts.iceberg) else None
-        return {
-            "table": parts.iceberg.static[0],
-            "branch": parts.iceberg.told.branch,
-            "uuid": own.uuid if own else None,
-            "snapshot": own.standing.snapshot if own and own.standing else None,
-        }
+    if parts.config.own_ledger:
+        from landonce.cli.state.lake import where_kept
+
+        return where_kept(parts)
     if isinstance(parts.sink, SqlSink):
         return {"target": str(parts.sink)}
     plugin = parts.config.outside_ledger.plugin

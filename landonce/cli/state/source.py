@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from enum import Enum
-from typing import Annotated
+from pathlib import Path
 
-import typer
-
-from landonce.cli.files import File, opened
-from landonce.cli.state.decide import Yes, decide, load, new_owner
-from landonce.cli.state.lake import stands_of
+from landonce.cli.files import opened
+from landonce.cli.state.decide import decide, load, new_owner
 from landonce.errors import Halt, PlanPending, Transient
 from landonce.plan.blocks import Plan
 from landonce.plan.ranges import Range
@@ -22,7 +18,6 @@ from landonce.record.in_target import TargetLedger
 from landonce.record.ledger import LedgerState
 from landonce.record.push_ledger import PushLedger
 from landonce.run.parts import Parts
-from landonce.write.iceberg.sink import IcebergSink
 from landonce.write.marks import Floors, Stand
 from landonce.write.sink import Guarantee, Target, look_by_name, wait_out
 from landonce.write.sql import SqlSink
@@ -31,33 +26,24 @@ from landonce.write.target import TargetView
 from landonce.write.wrapped import WrappedSink
 
 
-class To(str, Enum):
-    """Where a rebased topic begins."""
-
-    EARLIEST = "earliest"
-    LATEST = "latest"
-
-
-def accept_gap(file: File, yes: Yes = False) -> None:
-    """Go on behind records that Kafka deleted before they were read.
-
-    Moves the position of each overrun partition to where its topic begins now. Of a pending plan, the ranges that are
-    gone are given up and the rest is kept, with all dead letters. An Iceberg table that was rolled back further than Kafka reaches is filled up
-    from where the topic begins now. What is given up is recorded for ever.
-
-    Example: `landonce state accept-gap clicks.yaml`
-    """
+def accept_gap(file: Path, *, yes: bool) -> None:
     with opened(file) as parts:
         ledger = load(parts, bound=False)
         view = parts.broker.survey(parts.config.source.kafka.topics)
-        if isinstance(parts.sink, IcebergSink):
-            known, stands = stands_of(parts, ledger)
+        if parts.config.sink.iceberg is not None:
+            known, stands = _stands_of(parts, ledger)
             decide(parts, file, ledger, operate.accept_gap(known, view, new_owner(), stands), yes=yes)
             return
         blind = parts.sink.guarantee is Guarantee.TOKEN_ONLY
         settled = accounted(_rows(parts, ledger))
         decision = operate.accept_gap(ledger, view, new_owner(), landed=settled, blind=blind)
         decide(parts, file, ledger, decision, yes=yes, also=landed_of(parts, ledger, decision.lost))
+
+
+def _stands_of(parts: Parts, ledger: LedgerState) -> tuple[LedgerState, tuple[Stand, ...]]:
+    from landonce.cli.state.lake import stands_of
+
+    return stands_of(parts, ledger)
 
 
 def _rows(parts: Parts, ledger: LedgerState) -> Sequence[Row]:
@@ -69,31 +55,13 @@ def _rows(parts: Parts, ledger: LedgerState) -> Sequence[Row]:
     return parts.ledger.blocks(ledger.pending.batch) if isinstance(parts.ledger, TargetLedger) else ()
 
 
-def rebase(
-    file: File,
-    to: Annotated[To, typer.Option(help="Where topics begin that are other ones now.")] = To.EARLIEST,
-    drop_pending: Annotated[
-        bool,
-        typer.Option("--drop-pending", help="Forget what of a pending plan cannot be read as it was, or all of it."),
-    ] = False,
-    yes: Yes = False,
-) -> None:
-    """Bind a pipeline to a topic that was made anew, or to another cluster.
-
-    Offsets of the old topic mean nothing in the new one, so the changed topics begin at their earliest offset, and their
-    rows get a `_topic` of their own, `topic@id`, beside which the old rows stay. Where only one partition lost its end, only
-    that one does so. What did not change stays where it is, with its part of a pending plan.
-
-    Where nothing changed, `--drop-pending` forgets the whole plan, and its records are planned anew.
-
-    Example: `landonce state rebase clicks.yaml --to latest`
-    """
-    start = Start(to.value)
+def rebase(file: Path, *, to: str, drop_pending: bool, yes: bool) -> None:
+    start = Start(to)
     with opened(file) as parts:
         ledger = load(parts, bound=False)
         view = parts.broker.survey(parts.config.source.kafka.topics)
-        if isinstance(parts.sink, IcebergSink):
-            known, stands = stands_of(parts, ledger)
+        if parts.config.sink.iceberg is not None:
+            known, stands = _stands_of(parts, ledger)
             ahead = TargetView(_ahead(known, stands))
             decision = operate.rebase(
                 known, view, ahead, new_owner(), to=start, drop_pending=drop_pending, stands=stands
@@ -112,7 +80,7 @@ def rebase(
             decision = operate.rebase(ledger, view, seen, new_owner(), to=start, drop_pending=drop_pending)
             decide(parts, file, ledger, decision, yes=yes)
             return
-        target = parts.sink.target()
+        target = parts.clickhouse.target()
         held = _held(target, ledger, view)
         blind = parts.sink.guarantee is Guarantee.TOKEN_ONLY
         decision = operate.rebase(ledger, view, held, new_owner(), to=start, drop_pending=drop_pending, blind=blind)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from landonce.cli.files import File, opened
-from landonce.cli.state.decide import Yes, decide, load, new_owner
+from landonce.cli.files import opened
+from landonce.cli.state.decide import decide, load, new_owner
 from landonce.cli.state.lake import tables_of
 from landonce.errors import NothingToDo, PositionUncertain
 from landonce.record import operate
@@ -19,24 +16,7 @@ from landonce.write.iceberg.survey import survey
 from landonce.write.marks import TableView
 
 
-def accept_position(
-    file: File,
-    table: Annotated[
-        str | None,
-        typer.Argument(
-            help="One table of a fan-out. Without it: each one that is in doubt.", metavar="TABLE", show_default=False
-        ),
-    ] = None,
-    yes: Yes = False,
-) -> None:
-    """Say that an Iceberg table holds all that was committed to it, though its history is gone.
-
-    The position stands in the table's snapshots, and a copy of it in the table's properties. Where all snapshots of the
-    pipeline expired, nobody can tell whether the table was rolled back before: then landonce halts with PositionUncertain.
-    This command says that it was not, and the copy counts. If it was, roll it to a snapshot of the pipeline instead.
-
-    Example: `landonce state accept-position clicks.yaml`
-    """
+def accept_position(file: Path, *, table: str | None, yes: bool) -> None:
     with opened(file) as parts:
         _need_iceberg(parts)
         if isinstance(parts.ledger, TableLedger):
@@ -64,21 +44,7 @@ def _accept_own(parts: Parts, ledger: TableLedger, file: Path, *, yes: bool) -> 
     decide(parts, file, state, operate.accept_own_position(state, seen.own.last, new_owner()), yes=yes)
 
 
-def forget_table(
-    file: File,
-    table: Annotated[str, typer.Argument(help="The table, with its namespace.", metavar="TABLE", show_default=False)],
-    replay: Annotated[
-        bool, typer.Option("--replay", help="Fill the new table up with what the pipeline delivered before.")
-    ] = False,
-    yes: Yes = False,
-) -> None:
-    """Let another table take the place of one that was dropped, in a fan-out.
-
-    A run halts with TableReplaced when a table is gone, or is another one by the same name. This command forgets the old
-    one. The new one gets new records only; with `--replay` everything is read again for it, and for no other table.
-
-    Example: `landonce state forget-table clicks.yaml db.views --replay`
-    """
+def forget_table(file: Path, *, table: str, replay: bool, yes: bool) -> None:
     with opened(file) as parts:
         _need_iceberg(parts)
         if isinstance(parts.ledger, TableLedger):

@@ -6,7 +6,7 @@ from typing import Any
 
 from pyiceberg.table import Table
 
-from landonce.config.model import Iceberg
+from landonce.config.sinks import Iceberg
 from landonce.errors import TableUnfit
 from landonce.read.schema import Schema
 from landonce.write.iceberg.create import Creation

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from pyiceberg.catalog import Catalog
 
-from landonce.config.model import Iceberg
+from landonce.config.sinks import Iceberg
 from landonce.read.route import Routing, Rule
 from landonce.write.iceberg.catalog import CatalogSpec
 from landonce.write.iceberg.commit import Place

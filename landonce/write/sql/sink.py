@@ -7,7 +7,7 @@ from functools import cached_property
 
 from sqlalchemy import URL
 
-from landonce.config.model import Sql
+from landonce.config.sinks import Sql
 from landonce.write.sink import COORDINATES, Guarantee
 from landonce.write.sql.databases import dialect_of, parsed
 
