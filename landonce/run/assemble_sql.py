@@ -32,6 +32,7 @@ from landonce.run.session import is_remote
 from landonce.run.transacting import Transacting
 from landonce.run.transactions import Settings
 from landonce.run.workers import SparkWorkers
+from landonce.write.sql.making import refuse_made_anew
 from landonce.write.sql.recipe import SqlRecipe
 from landonce.write.sql.table import SqlTable
 from landonce.write.sql.work import sow, work
@@ -63,6 +64,7 @@ def create_sql_if_asked(parts: Parts, table: SqlTable) -> bool:
     """Creates the table from the declared schema, or from a sample, if the file asks for it and there is none."""
     if not sql_of(parts).create or table.exists():
         return False
+    refuse_made_anew(parts.sql, parts.ledger.load())
     table.create(declared_schema(parts.config) or flat_sample(sampled_schema(parts)))
     return True
 

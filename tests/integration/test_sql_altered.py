@@ -1,4 +1,5 @@
-"""A table that is altered under a running driver, between two of its batches: it is examined anew, and values are right or refused."""
+"""A table that is altered under a running driver, between two of its batches: it is examined anew, and values are right or refused.
+And one that is dropped between two runs: it is not made anew in silence."""
 
 from __future__ import annotations
 
@@ -10,11 +11,12 @@ from typing import Any
 
 import pytest
 from deliveries import spark_session
+from pipelines import landonce
 from pyspark.sql import SparkSession
 from sql_runs import SqlSite, asking_postgres, asking_sqlite
 
 from landonce.config.load import parse
-from landonce.errors import TableUnfit
+from landonce.errors import TableReplaced, TableUnfit
 from landonce.local import LocalKafka
 from landonce.local.mariadb import LocalMariaDB
 from landonce.record.ledger import Totals
@@ -143,3 +145,24 @@ def test_columns_that_come_while_it_runs_are_filled(lite: SqlSite) -> None:
     done, _ = run(lite, *records, alter=("ALTER TABLE events ADD COLUMN late text",), evolve=True)
     assert lite.ask("SELECT id, late, more FROM events ORDER BY id") == [(1, None, None), (2, "b", None), (3, "c", 7)]
     assert done == Totals(landed=3)
+
+
+def test_a_table_that_is_gone_is_not_made_anew(
+    lite: SqlSite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows would be missing, and nobody would say so. The same where the file names another table."""
+    lite.send((None, b'{"id": 1}'))
+    lite.write_file(schema="id BIGINT", create=True)
+    assert lite.run() == Totals(landed=1)
+    lite.send((None, b'{"id": 2}'))
+    lite.ask("CREATE TABLE kept AS SELECT * FROM events")
+    lite.ask("DROP TABLE events")
+    with pytest.raises(TableReplaced, match="1 records"):
+        lite.run()
+    assert lite.ask("SELECT name FROM sqlite_master WHERE name = 'events'") == []
+    told = landonce(capsys, monkeypatch, "check", lite.file)
+    assert told.code == 1
+    assert "there is no table events" in told.out
+    lite.ask("ALTER TABLE kept RENAME TO events")
+    assert lite.run() == Totals(landed=1)
+    assert lite.ask("SELECT id FROM events ORDER BY 1") == [(1,), (2,)]
