@@ -177,8 +177,15 @@ def spark(parts: Parts, world: World, *, start: bool) -> Iterator[Finding]:
     yield Finding(Level.OK, f"PySpark {pyspark.__version__} and Java are here; master {where}")
     if config.transform.empty:
         return
-    if not start or world.recipe is None:
+    if not start:
         yield Finding(Level.OK, "select and where are examined at every start; `landonce check --spark` does it now")
+        return
+    if world.recipe is None:
+        yield Finding(
+            Level.WARNING,
+            "select and where were not examined: they are held against the table, and there is none yet that is fit",
+            "landonce run {file} examines them once it made the table, before it reads a record",
+        )
         return
     yield from _examined(parts, world.recipe)
 

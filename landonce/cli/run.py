@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -36,8 +37,9 @@ def run(
     log_to_stderr(verbose)
     config = load(file)
     progress = TerminalProgress(err, config.pipeline) if sys.stderr.isatty() else LogProgress(config.pipeline)
+    signals = _Signals(progress.trouble)
     with progress:
-        totals = run_pipeline(config, once=once, observer=progress, ready=_stop_on_signals)
+        totals = run_pipeline(config, once=once, observer=progress, ready=signals.stop)
     out.print(
         f"{config.pipeline}: {totals.read} read = {totals.landed} landed + {totals.dead_lettered} dead-lettered "
         f"+ {totals.filtered} filtered"
@@ -59,12 +61,32 @@ def _say_letters(config: Pipeline) -> None:
     )
 
 
-def _stop_on_signals(driver: Driver) -> None:
+class _Signals:
     """The first signal finishes the batch in hand; the second one ends the process, which is safe too."""
 
-    def stop(number: int, _frame: object) -> None:
-        driver.stopping.set()
-        signal.signal(number, signal.SIG_DFL)
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._asked = False
+        self._driver: Driver | None = None
+        self._listen()
 
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
+    def stop(self, driver: Driver) -> None:
+        """From now on this is what is stopped. PySpark listens itself once it has started, so this does so again."""
+        self._driver = driver
+        if self._asked:
+            driver.stopping.set()
+        else:
+            self._listen()
+
+    def _listen(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._hear)
+
+    def _hear(self, number: int, _frame: object) -> None:
+        self._asked = True
+        signal.signal(number, signal.SIG_DFL)
+        self._tell(
+            "stopping: what is in hand is finished first. The same signal again ends it at once, which is safe, too."
+        )
+        if self._driver is not None:
+            self._driver.stopping.set()

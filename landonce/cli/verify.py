@@ -31,8 +31,8 @@ def verify(
     """Audit a pipeline: is every record in the target or the dead letters, once?
 
     Reads the topic again with a plain consumer, decides what should have become of each record, and compares that with
-    what the table and the dead letters hold. Trusts nothing of the run but the ledger's bounds. Changes nothing, and
-    may run beside the pipeline.
+    what the table and the dead letters hold: by coordinates, and by keys where records change rows, not by the values of
+    other columns. Trusts nothing of the run but the ledger's bounds. Changes nothing, and may run beside the pipeline.
 
     Where records change rows, the last change of every key counts. In Iceberg, one snapshot of the branch is judged, and a
     data file that is registered more than once is named with the snapshots that did it. A wrapped target cannot be read.
@@ -80,3 +80,5 @@ def _show(report: Report) -> None:
         out.print(line, markup=False, soft_wrap=True)
     style = "bold green" if report.exact else "bold red"
     out.print(f"[{style}]{words.verdict(report)}:[/] {words.counts(report)}")
+    if not report.exact:
+        out.print(f"[bold]To go on:[/] {words.WAY_ON}")

@@ -106,6 +106,8 @@ def _say(error: Any) -> str:
         return f"{'.'.join(where)}: unknown key{hint}"
     if error["type"] == "missing":
         return f"{'.'.join(where)}: is missing"
+    if error["type"] == "tuple_type":
+        return f"{'.'.join(where)}: is to be a list, in brackets though it be one: [name]"
     message = str(error["msg"]).removeprefix("Value error, ")
     return f"{'.'.join(where) or 'pipeline file'}: {message}"
 

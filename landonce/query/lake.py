@@ -6,6 +6,7 @@ Writing files, judging a commit inside the commit, marks and fencing are those o
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from landonce.errors import TableUnfit
+from landonce.errors import TableReshaped, TableUnfit
 from landonce.failpoints import reach
 from landonce.query import snapshots
 from landonce.query.fit import declared, refuse_misfits
@@ -28,11 +29,11 @@ from landonce.read.schema import Schema
 from landonce.record.ledger import LedgerState
 from landonce.run.committing import gathered, highest
 from landonce.run.pace import Pace
-from landonce.run.snapshots import CommitTables, Committed, Look, Looked, WriteFiles
+from landonce.run.snapshots import CommitTables, Committed, Look, Looked, Moved, WriteFiles
 from landonce.run.steps import Stop
-from landonce.write.iceberg.admit import creation, known_by, require_spec
+from landonce.write.iceberg.admit import creation, known_by, require_shape, require_spec
 from landonce.write.iceberg.catalog import telling
-from landonce.write.iceberg.commit import Place
+from landonce.write.iceberg.commit import Attempt, Place
 from landonce.write.iceberg.coordinates import renamed
 from landonce.write.iceberg.create import create_table
 from landonce.write.iceberg.files import write_files
@@ -110,7 +111,10 @@ class Committing(BatchHands):
         if isinstance(effect, WriteFiles):
             return self._write(effect, held)
         if isinstance(effect, CommitTables):
-            return self._commit(effect, held)
+            try:
+                return self._commit(effect, held)
+            except TableReshaped:
+                return Moved()
         raise TypeError(f"not an effect: {effect!r}")
 
     @property
@@ -164,10 +168,16 @@ class Committing(BatchHands):
         name = self.told.table
         files = gathered(effect.receipts).get(name, ())
         refuse_unseen(name, self._opened.io, files)
+
+        def build(table: Table, told: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
+            if files:
+                require_shape(name, self._opened, table)
+            return self.place.appending(table, files, told, properties)
+
         self.ledger.commit(
             held,
             effect.after,
-            lambda table, told, properties: self.place.appending(table, files, told, properties),
+            build,
             started=tuple(sorted(held.committed().items())),
             tops=highest(effect.receipts).get(name, ()),
         )

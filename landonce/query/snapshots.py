@@ -27,7 +27,7 @@ from landonce.query.judging import Incoming, binds, bound, refuse_early, undeliv
 from landonce.query.protocol import Settings
 from landonce.record import ledger as states
 from landonce.record.ledger import LedgerState
-from landonce.run.snapshots import CommitTables, Committed, Look, Looked, WriteFiles, refuse_unmarked
+from landonce.run.snapshots import CommitTables, Committed, Look, Looked, Moved, WriteFiles, refuse_unmarked
 from landonce.run.steps import Acquire, Change, Remembering, Step, Stop, Surveyed
 from landonce.write.receipt import BlockResult, Receipt
 
@@ -35,7 +35,7 @@ MOST_BLOCKS = 64
 """In one job, unless there are more partitions: Spark decides row by row which block it belongs to."""
 
 Effect = Acquire | Look | Change | WriteFiles | CommitTables | Stop
-Reply = LedgerState | Looked | tuple[BlockResult, ...] | Committed
+Reply = LedgerState | Looked | tuple[BlockResult, ...] | Committed | Moved
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,8 @@ def advance(driver: Driver, reply: Reply) -> Next:
         return _after_write(replace(driver, receipts=driver.receipts_with(reply)))
     if step is Step.COMMIT and isinstance(reply, Committed):
         return _change(driver, Step.RECORD, _recorded(driver))
+    if step is Step.COMMIT and isinstance(reply, Moved):
+        return _look(replace(driver, receipts=()))
     if step is Step.RECORD:
         return _plan(replace(driver, receipts=()))
     raise ValueError(f"step {step.value!r} does not take the reply {reply!r}")
@@ -98,8 +100,11 @@ def _look(driver: Driver) -> Next:
 
 
 def _bind(driver: Driver, looked: Looked) -> Next:
-    """The ledger learns the cluster, the topics, and where partitions begin that are new to it."""
+    """The ledger learns the cluster, the topics, and where partitions begin that are new to it. What was planned, and then could
+    not be committed since the table's columns were changed, is written again."""
     refuse_unmarked(looked)
+    if driver.state.pending is not None:
+        return _write(driver)
     if not binds(driver.state, driver.incoming):
         return _plan(driver)
     return _change(driver, Step.BIND, bound(driver.state, driver.incoming))

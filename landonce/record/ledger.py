@@ -221,6 +221,10 @@ class Ledger(ABC):
     def load(self) -> LedgerState | None:
         """The state, or None if the pipeline has none yet. Reads only: makes no table and no file."""
 
+    def glimpse(self) -> LedgerState | None:
+        """As `load`, for a driver that waits for records. None where its own looks at the target say whether it was superseded."""
+        return self.load()
+
     @abstractmethod
     def create(self, state: LedgerState) -> LedgerState:
         """Makes the first state unless there is one, and gives back what is there afterwards."""

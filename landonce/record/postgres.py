@@ -132,8 +132,8 @@ class PostgresDatabase(Database):
 
     def _no_entry(self, said: str) -> ConfigError:
         return misplaced(
-            f"the ledger {self.place} did not let landonce in: {said}.",
-            "correct `ledger` in {file} (user, password, database), or create the database",
+            f"the database {self.place} did not let landonce in: {said}.",
+            "correct its URL in {file} (`sink.sql.url`, or `ledger.postgres`): user, password, database; or create the database",
         )
 
 

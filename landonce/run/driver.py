@@ -39,6 +39,8 @@ from landonce.write.receipt import BlockResult, Fate
 T = TypeVar("T")
 _GLANCE, _BRIEFLY = 0.5, 0.2
 """Seconds between two looks at an idle topic, at most and at least."""
+_STILL_MINE = 5.0
+"""Seconds after which a driver that waits for records asks whether the pipeline is still its own."""
 _AWAY = 10.0
 """Seconds after which a topic that brokers do not know is gone, and not just unknown to one that was started anew."""
 
@@ -64,6 +66,7 @@ class Driver:
     _glimpsed: bool = False
     _source: SourceView | None = None
     _missed: float | None = None
+    _asked: float = 0.0
 
     def run(self) -> Totals:
         """Until stopped, or until what was there at the start is done. Gives what this run did.
@@ -73,7 +76,7 @@ class Driver:
         try:
             return self._run()
         except Halt:
-            self._raise_if_fenced()
+            self._raise_if_fenced(self.ledger.load)
             raise
 
     def _run(self) -> Totals:
@@ -97,9 +100,9 @@ class Driver:
                 self.observer.trouble(told)
         return self._held.totals.minus(before or Totals())
 
-    def _raise_if_fenced(self) -> None:
+    def _raise_if_fenced(self, look: Callable[[], LedgerState | None]) -> None:
         try:
-            seen = self.ledger.load()
+            seen = look()
         except LandonceError:
             return
         mine = self._state
@@ -213,6 +216,9 @@ class Driver:
     def _idle(self) -> bool:
         """Until the interval is over; once it is, a few looks per second for whatever comes next."""
         self._troubled = None
+        if time.monotonic() - self._asked > _STILL_MINE:
+            self._asked = time.monotonic()
+            self._raise_if_fenced(self.ledger.glimpse)
         interval = self.pace.batch.interval
         left = self._began + interval - time.monotonic()
         self.stopping.wait(min(max(left, min(interval, _GLANCE), _BRIEFLY), _GLANCE))

@@ -12,7 +12,8 @@
     prepare     ledger: the plan                            where the ledger lives outside of the table, durable before
                                                             the first commit; where the table is the ledger, not
     write       executors: read, decode, write files        nothing is visible: files only count once they are committed
-    open        tables: made, or their schema evolved       once, by the driver, never by a worker; then look again
+    open        tables: made, or their schema evolved       once, by the driver, never by a worker; then look again, and
+                                                            write again: files of one batch have the columns of one moment
     commit      each table: files, position and epoch in    inside every attempt: the table's mark is the one that was
                 one atomic commit                           looked at. If it is not, look again, and write again
     record      ledger: the position moves                  where the table is the ledger, the commit did that
@@ -161,7 +162,7 @@ def advance(driver: Driver, reply: Reply) -> Next:
     if step is Step.WRITE and isinstance(reply, tuple):
         return _after_write(driver, reply)
     if step is Step.OPEN:
-        return _to(replace(driver, opened=not reply), Step.LOOK, Look())
+        return _to(replace(driver, receipts=(), opened=not reply), Step.LOOK, Look())
     if step is Step.COMMIT and isinstance(reply, Committed):
         driver = replace(driver, stands=_refreshed(driver.stands or (), reply.views))
         return _change(driver, Step.RECORD, _recorded(driver))
@@ -213,14 +214,7 @@ def _after_look(driver: Driver, looked: Looked) -> Next:
         return _change(replace(driver, stands=None, receipts=()), Step.BIND, raised)
     stands = tuple(stand(driver.state, view) for view in looked.views)
     _may_follow(driver.settings, stands)
-    return _go_on(_with_stands(driver, stands), stands)
-
-
-def _with_stands(driver: Driver, stands: tuple[Stand, ...]) -> Driver:
-    """Files that were written for a table that stands elsewhere now do not count."""
-    before = {each.view.table: each for each in driver.stands or ()}
-    same = all(before.get(each.view.table, each) == each for each in stands)
-    return replace(driver, stands=stands, receipts=driver.receipts if same else ())
+    return _go_on(replace(driver, stands=stands), stands)
 
 
 def _first_binding(driver: Driver, looked: Looked) -> LedgerState:

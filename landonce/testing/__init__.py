@@ -20,6 +20,7 @@ pytest.register_assert_rewrite(
     "landonce.testing.cases_sinks_doubt",
     "landonce.testing.cases_transactions",
     "landonce.testing.cases_wrapped",
+    "landonce.testing.cases_wrapped_doubt",
     "landonce.testing.states",
 )
 

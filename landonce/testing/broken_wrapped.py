@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from landonce.errors import NotPushed
+from landonce.testing.broken_wrapped_doubt import Chunked, Confirming, Noting
 from landonce.testing.sink_sites import Row
 from landonce.testing.wrapped_references import Appending, FilePerBlock, values
 from landonce.testing.wrapped_sites import WrappedSite
@@ -115,6 +116,11 @@ class FilePerPartition(FilePerBlock):
 class NamedByOffsets(FilePerBlock):
     def push(self, block: PushedBlock) -> None:
         super().push(replace(block, key=f"{block.first}-{block.end}"))
+
+
+class ShortKeys(FilePerBlock):
+    def push(self, block: PushedBlock) -> None:
+        super().push(replace(block, key=block.key[:64]))
 
 
 class Counting(Appending):
@@ -240,21 +246,6 @@ class Emptying(FilePerBlock):
             file.unlink()
 
 
-class Noting(Appending):
-    """Notes first that the block is there, and believes the note."""
-
-    def push(self, block: PushedBlock) -> None:
-        with closing(self.connected()) as connection, connection:
-            connection.execute("CREATE TABLE IF NOT EXISTS noted (key TEXT)")
-            connection.execute("INSERT INTO noted VALUES (?)", (block.key,))
-        super().push(block)
-
-    def probe(self, block: PushedBlock) -> bool:
-        with closing(self.connected()) as connection, connection:
-            connection.execute("CREATE TABLE IF NOT EXISTS noted (key TEXT)")
-            return bool(connection.execute("SELECT 1 FROM noted WHERE key = ?", (block.key,)).fetchone())
-
-
 def _files(made: Callable[[Path], Any], **told: Any) -> Callable[[Path], WrappedSite]:
     return lambda folder: FilesSite(folder, made, **told)
 
@@ -271,6 +262,7 @@ BROKEN_WRAPPED: dict[str, Callable[[Path], WrappedSite]] = {
     "values_come_back_as_they_were": _files(Smoothing),
     "blocks_of_a_partition_are_kept_apart": _files(FilePerPartition),
     "partitions_and_topics_are_kept_apart": _files(NamedByOffsets),
+    "long_names_are_told_apart": _files(ShortKeys),
     "offsets_may_have_gaps": _table(Counting),
     "partitions_are_pushed_side_by_side": _table(Rewriting),
     "the_same_block_again_changes_nothing": _files(FilePerAttempt),
@@ -286,4 +278,6 @@ BROKEN_WRAPPED: dict[str, Callable[[Path], WrappedSite]] = {
     "a_silent_target_is_not_an_empty_one": _table(Hasty),
     "a_batch_is_pushed_and_recorded": _files(Emptying),
     "after_a_crash_at_any_line_a_block_lands_once": _table(Noting),
+    "after_a_crash_between_its_portions_a_large_block_lands_once": _table(Chunked),
+    "where_the_target_falls_silent_a_block_lands_once": _table(Confirming),
 }

@@ -1,8 +1,7 @@
-"""What a wrapped sink keeps: what it declares is true, at every line where it may crash."""
+"""What a wrapped sink keeps when it pushes and when it is asked: what it declares is true."""
 
 from __future__ import annotations
 
-import time
 from importlib import import_module
 from typing import Any
 
@@ -11,15 +10,13 @@ import numpy as np
 from landonce.errors import NotPushed, TargetRefused
 from landonce.record.blocks import Mark
 from landonce.testing.case import refused
-from landonce.testing.crashing import SOME_MOMENTS, Moment, crashed, lines_of, moments
-from landonce.testing.sink_sites import Row, rows
+from landonce.testing.sink_sites import odd_rows, rows
 from landonce.testing.together import in_threads
 from landonce.testing.wrapped_sites import (
     IDEMPOTENT,
     LEAVES,
     PROBED,
     SECRET,
-    SETTLES,
     WRAPPED_CASES,
     Driven,
     WrappedSite,
@@ -32,11 +29,7 @@ from landonce.testing.wrapped_sites import (
 )
 from landonce.write.receipt import Fate
 
-__all__ = ["WRAPPED_CASES"]
-
 case = WRAPPED_CASES.case
-_STEPS = ("landonce.write.wrapped.send",)
-"""landonce's own lines between claim, push and settle, beside those of the plug-in."""
 _NO_WORD = "what was declared is not what the sink does"
 
 
@@ -66,8 +59,11 @@ def no_secret_is_shown(site: WrappedSite) -> None:
 def what_was_pushed_is_there(site: WrappedSite) -> None:
     """Records are lost: a push that returns is never looked at again."""
     table = rows(*range(100))
-    push(site, block(table, 0, 100))
+    with site.sink().opened() as delivery:
+        delivery.push(block(table, 0, 100))
+        before = held(site)
     assert held(site) == expected(table), "a block is not there as it was pushed"
+    assert before == expected(table), "a block is there only once the sink is closed: a crash before that would lose it"
 
 
 @case()
@@ -81,9 +77,8 @@ def a_push_gives_nothing_back(site: WrappedSite) -> None:
 @case()
 def values_come_back_as_they_were(site: WrappedSite) -> None:
     """Rows would land once, and wrong."""
-    words = ["", None, "ü ✓ 漢", 'it\'s "quoted"', "two\nlines\tand a tab", "\\", "{} %s ? :x", " spaces "]
-    table = rows(*range(2**62, 2**62 + 8), words=words)
-    push(site, block(table, 2**62, 2**62 + 8))
+    table = odd_rows()
+    push(site, block(table, 2**62, 2**62 + table.num_rows))
     assert held(site) == expected(table), "a value was changed"
 
 
@@ -100,6 +95,21 @@ def partitions_and_topics_are_kept_apart(site: WrappedSite) -> None:
     tables = rows(0, 1), rows(0, 1, partition=1), rows(0, 1, topic="u")
     push(site, *(block(each, 0, 2) for each in tables))
     assert held(site) == expected(*tables), "a block of another partition or topic was taken for this one"
+
+
+@case()
+def long_names_are_told_apart(site: WrappedSite) -> None:
+    """A topic's name has up to 249 characters, a key up to 190: where they are cut, a block is taken for another one, and lost."""
+    one, another, absent = (f"Orders_v1.eu-west@2.{'x' * 179}{end}" for end in "abc")
+    tables = rows(0, 1, topic=one), rows(2, 3, topic=one), rows(0, 1, topic=another)
+    blocks = [block(each, first, first + 2) for each, first in zip(tables, (0, 2, 0), strict=True)]
+    push(site, *blocks)
+    assert held(site) == expected(*tables), (
+        "a block with a long name was taken for another one, or its name was changed"
+    )
+    if site.sink().can_probe:
+        assert all(probe(site, each) for each in blocks), "a block with a long name is not found"
+        assert not probe(site, block(rows(0, 1, topic=absent), 0, 2)), "the probe takes a long name for another one"
 
 
 @case()
@@ -236,37 +246,10 @@ def a_batch_is_pushed_and_recorded(site: WrappedSite) -> None:
     """The ordinary life of a batch, by landonce's own worker: opened and closed for each block, claimed, pushed, settled."""
     driven, sink = Driven.of(3), site.sink()
     for number in range(3):
-        assert driven.land(sink, number).fate is Fate.LANDED, "a block did not land"
+        result = driven.land(sink, number)
+        assert result.fate is Fate.LANDED, f"a block did not land: {result.error or result.why}"
         assert driven.push(sink, number).fate is Fate.LANDED, (
             "a task that is run again does not see that its block landed"
         )
     assert [row.mark for row in driven.ledger().standing(1).rows] == [Mark.AFTER] * 3
     assert held(site) == expected(*(four(each) for each in range(3))), "the batch is not there, once"
-
-
-@case(SETTLES)
-def after_a_crash_at_any_line_a_block_lands_once(site: WrappedSite) -> None:
-    """The whole promise. Recovery is landonce's own: takeover, waiting out, and then the same block again or the probe."""
-    sink = site.sink()
-    own, whole = (*lines_of(sink.wrapped), *site.packages), site.moments + SOME_MOMENTS
-    driven = Driven.of(whole + 1)
-    found = moments(own, lambda: driven.push(sink, whole), site.moments, also=_STEPS)
-    for number, moment in enumerate(found):
-        crashed((*own, *_STEPS), lambda number=number: driven.push(sink, number), moment)  # type: ignore[misc]
-    time.sleep(0 if sink.idempotent else sink.wait / 1000 + 0.1)
-    recovering = driven.taken_over()
-    pushed = [*range(len(found)), whole]
-    for number in pushed:
-        fate = recovering.land(site.sink(), number).fate
-        assert fate is Fate.LANDED, f"a block cannot land any more (killed before {_where(found, number)}): {fate}"
-    wrong = [_where(found, number) for number in pushed if _of(site, number) != expected(four(number))]
-    assert not wrong, f"after recovery, rows are missing or there twice; killed before {'; '.join(wrong)}"
-    assert held(site) == expected(*map(four, pushed)), "rows are there that nobody pushed"
-
-
-def _where(found: tuple[Moment, ...], number: int) -> str:
-    return f"line {found[number]}" if number < len(found) else "nothing: it was pushed to its end"
-
-
-def _of(site: WrappedSite, partition: int) -> list[Row]:
-    return [row for row in held(site) if row.partition == partition]

@@ -19,7 +19,7 @@ from landonce.testing.case import Case, Site
 from landonce.testing.cases_ledgers_shared import LEDGER_CASES
 from landonce.testing.cases_sinks_doubt import SINK_CASES
 from landonce.testing.cases_transactions import TRANSACTION_CASES
-from landonce.testing.cases_wrapped import WRAPPED_CASES
+from landonce.testing.cases_wrapped_doubt import WRAPPED_CASES
 
 __all__ = [
     "LEDGER_CASES",

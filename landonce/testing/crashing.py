@@ -3,6 +3,7 @@
 No `finally` runs, no buffer is flushed, no lock is given back by hand: what the next process finds is what a crash leaves.
 Every line of the plug-in's package that an act passes is a moment to die at: when it is passed first, and when it is passed last.
 Where there are more than a site wants to try, moments are spread evenly over them, the first and the last among them.
+What is sent in portions passes the same lines again and again: `repeats` are moments in the middle of that.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
 from typing import Any
 
@@ -67,6 +68,26 @@ def _package(module: str) -> str:
 def moments(lines: Lines, act: Callable[[], Any], most: int = MOST_MOMENTS, also: Lines = ()) -> tuple[Moment, ...]:
     """When to die, by the number of the line that is passed then: found by letting the act run to its end once, in a process
     of its own. `also`: packages around the plug-in, of which some lines will do."""
+    passed, own = _observed(lines, act, also)
+    around = sorted(set(range(len(passed))) - set(own))
+    return _named(passed, (*_chosen(passed, own, most), *_chosen(passed, around, SOME_MOMENTS)))
+
+
+def repeats(lines: Lines, act: Callable[[], Any], most: int = SOME_MOMENTS) -> tuple[Moment, ...]:
+    """When to die in the middle of what is done again and again: before lines that the act passes more than once, at the second
+    time, half-way and at the last time. Of the other lines, so many that there are `most`, a third of them at least."""
+    passed, own = _observed(lines, act)
+    times: dict[Place, list[int]] = {}
+    for at in own:
+        times.setdefault(passed[at], []).append(at)
+    again = sorted({at[each] for at in times.values() if len(at) > 1 for each in (1, len(at) // 2, -1)})
+    once = [at[0] for at in times.values() if len(at) == 1]
+    chosen = _spread(again, most - most // 3)
+    return _named(passed, (*chosen, *_spread(once, most - len(chosen))))
+
+
+def _observed(lines: Lines, act: Callable[[], Any], also: Lines = ()) -> tuple[Sequence[Place], Sequence[int]]:
+    """The lines that the act passes, and which of them are the plug-in's own."""
     told, tell = FORK.Pipe(duplex=False)
     process = _child(lambda: tell.send(_passed((*lines, *also), act)), tell)
     tell.close()
@@ -75,9 +96,11 @@ def moments(lines: Lines, act: Callable[[], Any], most: int = MOST_MOMENTS, also
     assert code == 0, f"the act failed by itself: {passed}"
     own = [at for at, (name, _) in enumerate(passed) if _within(name, lines)]
     assert own, f"no line of {', '.join(lines)} was passed: say in `packages` where the plug-in's own code is"
-    around = sorted(set(range(len(passed))) - set(own))
-    chosen = sorted((*_chosen(passed, own, most), *_chosen(passed, around, SOME_MOMENTS)))
-    return tuple(Moment.at(number, passed[number]) for number in chosen)
+    return passed, own
+
+
+def _named(passed: Sequence[Place], chosen: Iterable[int]) -> tuple[Moment, ...]:
+    return tuple(Moment.at(number, passed[number]) for number in sorted(chosen))
 
 
 def _chosen(passed: Sequence[Place], among: Sequence[int], most: int) -> list[int]:
@@ -86,10 +109,14 @@ def _chosen(passed: Sequence[Place], among: Sequence[int], most: int) -> list[in
         return list(among)
     first = {passed[at]: at for at in reversed(among)}
     last = {passed[at]: at for at in among}
-    ends = sorted({*first.values(), *last.values()})
-    if len(ends) <= most:
-        return ends
-    return sorted({ends[round(at * (len(ends) - 1) / (most - 1))] for at in range(most)})
+    return _spread(sorted({*first.values(), *last.values()}), most)
+
+
+def _spread(among: Sequence[int], most: int) -> list[int]:
+    """All of them, or some, evenly spread."""
+    if len(among) <= most:
+        return list(among)
+    return sorted({among[round(at * (len(among) - 1) / max(most - 1, 1))] for at in range(most)})
 
 
 def crashed(lines: Lines, act: Callable[[], Any], moment: int) -> bool:
@@ -107,6 +134,12 @@ def crashed(lines: Lines, act: Callable[[], Any], moment: int) -> bool:
     return False
 
 
+def struck(lines: Lines, act: Callable[[], Any], moment: int, strike: Callable[[], Any]) -> None:
+    """Lets the act run here, and something happen to it before the line of this number."""
+    with _Tracer(lines, moment, strike):
+        act()
+
+
 def in_another_process(act: Callable[[], Any]) -> None:
     """Runs the act to its end, in a process that is gone afterwards."""
     told, tell = FORK.Pipe(duplex=False)
@@ -115,11 +148,13 @@ def in_another_process(act: Callable[[], Any]) -> None:
 
 
 class _Tracer:
-    """Notes lines as they are passed, also by threads that start meanwhile, and dies at one of them."""
+    """Notes lines as they are passed, also by threads that start meanwhile, and dies at one of them, or what else is to happen there."""
 
-    def __init__(self, lines: Lines, moment: int | None = None) -> None:
+    def __init__(self, lines: Lines, moment: int | None = None, strike: Callable[[], Any] | None = None) -> None:
         self._lines = lines
         self._moment = moment
+        self._strike = strike or _die
+        self._before = sys.gettrace(), threading.gettrace()
         self.passed: list[Place] = []
 
     def __enter__(self) -> _Tracer:
@@ -128,8 +163,9 @@ class _Tracer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
-        threading.settrace(None)
+        here, threads = self._before
+        sys.settrace(here)
+        threading.settrace(threads)
 
     def _enter(self, frame: FrameType, event: str, argument: Any) -> Any:
         del event, argument
@@ -139,9 +175,14 @@ class _Tracer:
         del argument
         if event == "line":
             if len(self.passed) == self._moment:
-                os.kill(os.getpid(), signal.SIGKILL)
+                self._moment = None
+                self._strike()
             self.passed.append((_name(frame), frame.f_lineno))
         return self._line
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _name(frame: FrameType) -> str:

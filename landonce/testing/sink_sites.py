@@ -18,6 +18,12 @@ from landonce.write.sink import BlockWriter, Guarantee, Insert, Sink
 
 SCHEMA = parse_schema("id BIGINT NOT NULL, word STRING")
 TOPIC = "t"
+_IDS = (0, -1, 2**63 - 1, -(2**63), 2**53 + 1)
+_WORDS = (
+    *("", None, "ü ✓ 漢 😀", "e\u0301", 'it\'s "quoted"', "two\nlines\tand a tab", "\r\n", "\\", "\\n", "{} %s ? :x"),
+    *(" spaces ", "null", "NaN", "0012", "1e3", "true", "x" * 10_000),
+)
+"""What is often cut, trimmed, guessed at or taken for something else."""
 
 
 class Row(NamedTuple):
@@ -104,6 +110,12 @@ def rows(*offsets: int, topic: str = TOPIC, partition: int = 0, words: Iterable[
             "word": pa.array(told, pa.string()),
         }
     )
+
+
+def odd_rows() -> pa.Table:
+    """Rows that are hard to bring back as they were."""
+    table = rows(*range(2**62, 2**62 + len(_WORDS)), words=_WORDS)
+    return table.set_column(3, "id", pa.array([*_IDS, *range(len(_WORDS) - len(_IDS))], pa.int64()))
 
 
 def as_rows(*tables: pa.Table) -> list[Row]:

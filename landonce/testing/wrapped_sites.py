@@ -11,8 +11,9 @@ from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 
-from landonce.plan.blocks import Block, Plan
-from landonce.plan.ranges import Partition
+from landonce.plan.blocks import Block, Identity, Plan
+from landonce.plan.keys import block_key
+from landonce.plan.ranges import Partition, Range
 from landonce.record.blocks import Claim
 from landonce.record.ledger import LedgerState, Position, prepared, taken
 from landonce.record.push_ledger import PushLedger, PushPlace
@@ -40,6 +41,8 @@ class WrappedSite(ABC):
     """Where else the sink's own code is: packages of yours that its class or function calls. Crashes are tried there too."""
     moments = MOST_MOMENTS
     """At how many lines of its own, at most, a crash is tried."""
+    large = 5_000
+    """Rows of a large block, a hundred bytes each. More, please, if the sink sends so many in one portion."""
 
     @abstractmethod
     def sink(self) -> WrappedSink:
@@ -73,8 +76,13 @@ LEAVES: Need[WrappedSite] = Need(
 def block(table: pa.Table, first: int, end: int, *, attempt: int = 1) -> PushedBlock:
     """As landonce makes them: the key is a function of what is in it."""
     topic, partition = table.column("_topic")[0].as_py(), table.column("_partition")[0].as_py()
-    key = f"contract.{topic}.{partition}.{first}-{end}"
+    key = _key(span(first, end, topic, partition))
     return PushedBlock(key, topic, partition, first, end, table, attempt, 2**62)
+
+
+def _key(range: Range) -> str:
+    identity = Identity("contract", "lineage", "cluster", ())
+    return block_key(identity, Block((range,), "contract"), range.partition.topic)
 
 
 def push(site: WrappedSite, *pushed: PushedBlock) -> None:
@@ -101,15 +109,16 @@ def expected(*tables: pa.Table) -> list[Row]:
 
 @dataclass(frozen=True)
 class Driven:
-    """A plan that is pending, with a block of four records for each of so many partitions."""
+    """A plan that is pending, with a block of so many records for each of so many partitions."""
 
     place: PushPlace
     state: LedgerState
+    size: int
     folder: TemporaryDirectory[str]
     """Goes with the last that uses it."""
 
     @staticmethod
-    def of(partitions: int) -> Driven:
+    def of(partitions: int, size: int = 4) -> Driven:
         folder = TemporaryDirectory(prefix="landonce-kit-")
         place = PushPlace(Path(folder.name) / "ledger.db", "contract")
         ledger = place.open()
@@ -123,20 +132,24 @@ class Driven:
             positions=tuple((each, Position(0, 0)) for each in named),
         )
         state = ledger.change(state, bound)
-        blocks = tuple(Block((span(0, 4, partition=at),), "contract", number=at) for at in range(partitions))
+        blocks = tuple(Block((span(0, size, partition=at),), "contract", number=at) for at in range(partitions))
         state = ledger.change(state, prepared(state, Plan(1, blocks, "fingerprint", 0)))
         ledger.close()
-        return Driven(place, state, folder)
+        return Driven(place, state, size, folder)
 
     def taken_over(self) -> Driven:
         """As by the driver that comes after a crash."""
         ledger = self.place.open()
         state = ledger.change(self.state, taken(self.state, "second"))
         ledger.close()
-        return Driven(self.place, state, self.folder)
+        return Driven(self.place, state, self.size, self.folder)
 
     def ledger(self) -> PushLedger:
         return self.place.open()
+
+    def rows(self, number: int) -> pa.Table:
+        """Those of the block of this number."""
+        return four(number) if self.size == 4 else large(number, self.size)
 
     def push(self, sink: WrappedSink, number: int) -> BlockResult:
         """What a worker does with the block of this number."""
@@ -144,10 +157,10 @@ class Driven:
             index=number,
             spot=Spot(1, number),
             claim=Claim.of(self.state),
-            key=f"contract.{TOPIC}.{number}.0-4",
-            range=span(0, 4, partition=number),
-            rows=four(number),
-            receipt=Receipt(read=4, landed=4),
+            key=_key(span(0, self.size, partition=number)),
+            range=span(0, self.size, partition=number),
+            rows=self.rows(number),
+            receipt=Receipt(read=self.size, landed=self.size),
         )
         ledger = self.ledger()
         try:
@@ -167,3 +180,7 @@ class Driven:
 
 def four(number: int) -> pa.Table:
     return rows(0, 1, 2, 3, partition=number)
+
+
+def large(number: int, size: int) -> pa.Table:
+    return rows(*range(size), partition=number, words=[f"{at:032}" for at in range(size)])

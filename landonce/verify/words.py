@@ -16,6 +16,12 @@ _MOST = 50
 """Tables that are listed, those at fault first."""
 
 
+WAY_ON = (
+    "landonce does not write again what has landed once, so whatever took or added rows is to be undone: restore the table, "
+    "or land the topic in a new one, under another pipeline name."
+)
+
+
 def verdict(report: Report) -> str:
     return "exactly once" if report.exact else "NOT exactly once"
 

@@ -167,6 +167,13 @@ def test_a_target_that_is_ahead_of_a_lost_ledger_is_a_warning(pipeline, check):
     assert "the ledger does not know of" in said.out
 
 
+def test_expressions_that_could_not_be_examined_are_not_called_sound(pipeline, check):
+    pipeline.write_file(transform={"where": "no_such_column > 1"})
+    said = check(pipeline, "--spark")
+    assert "were not examined" in said.out
+    assert "examines them once it made the table" in said.out
+
+
 def test_a_changed_file_before_a_pending_plan_is_refused(pipeline, check):
     pipeline.make_table()
     pipeline.commit({0: (0, 2), 1: (0, 0)})

@@ -239,6 +239,26 @@ def command(site: Site, *more: str) -> list[str]:
     return [sys.executable, "-m", "landonce", "run", str(site.file), *more]
 
 
+def test_a_signal_while_spark_starts_is_heard(site: Site, new_topic: Callable[..., str]) -> None:
+    site.topics = (new_topic(1),)
+    site.make("id Int64, name String")
+    site.write_file()
+    process = subprocess.Popen(command(site), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        assert '"starting"' in process.stderr.readline()
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        out, rest = process.communicate(timeout=120)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0, rest
+    assert "ends it at once, which is safe" in rest
+    assert "Exception" not in rest
+    assert "0 read" in out
+
+
 def test_sigterm_finishes_the_batch_in_hand(site: Site, new_topic: Callable[..., str]) -> None:
     site.topics = (new_topic(2),)
     site.make("id Int64, name String")

@@ -142,6 +142,9 @@ class TestKeys:
     def test_a_pipeline_name(self, name):
         assert "pipeline:" in refusal(pipeline=name)
 
+    def test_one_topic_is_a_list_too(self):
+        assert "source.kafka.topics: is to be a list" in refusal(source__kafka__topics="clicks")
+
     def test_a_topic_named_twice(self):
         assert "named twice" in refusal(source__kafka__topics=["a", "a"])
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
+import threading
 from functools import partial
 
 import pytest
 
-from landonce.testing.crashing import SOME_MOMENTS, lines_of, moments
+from landonce.testing.crashing import SOME_MOMENTS, lines_of, moments, repeats, struck
 
 LOOPS = 300
 
@@ -29,6 +32,30 @@ def test_a_line_that_is_passed_often_does_not_crowd_others_out() -> None:
     found = moments(("test_kit_moments",), partial(stepping, LOOPS), 10)
     assert {each.where[1] for each in found} == {each.where[1] for each in moments(("test_kit_moments",), stepping)}
     assert len(found) == 6, "the loop's two lines twice, first and last"
+
+
+def test_what_is_done_again_and_again_is_interrupted_in_between() -> None:
+    """The loop's two lines at the second time, half-way and at the last time, and each other line once."""
+    start, lines = inspect.getsourcelines(stepping)[1], ("test_kit_moments",)
+    found = repeats(lines, partial(stepping, LOOPS))
+    assert [each.where[1] - start for each in found] == [1, 2, 3, 2, 3, 3, 2, 4]
+    assert [int(each) for each in found] == [0, 3, 4, 301, 302, 600, 601, 602]
+    assert [each.where[1] - start for each in repeats(lines, stepping)] == [1, 3, 2, 4]
+    assert len(repeats(lines, partial(stepping, LOOPS), 3)) == 3
+    assert len(repeats(lines, partial(stepping, LOOPS), 1)) == len(moments(lines, stepping, 1)) == 1
+
+
+def test_something_happens_before_a_line_is_passed() -> None:
+    happened: list[int] = []
+    before = sys.gettrace(), threading.gettrace()
+    struck(("test_kit_moments",), lambda: noting(happened), 2, lambda: happened.append(0))
+    assert happened == [1, 0, 2]
+    assert (sys.gettrace(), threading.gettrace()) == before, "whoever measures coverage cannot go on"
+
+
+def noting(happened: list[int]) -> None:
+    happened.append(1)
+    happened.append(2)
 
 
 def test_of_the_lines_around_it_some_will_do() -> None:

@@ -10,6 +10,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
+from pyiceberg.types import LongType
 
 import landonce
 from landonce import errors
@@ -23,7 +24,7 @@ from landonce.read.schema import Field, Schema
 from landonce.record import ledger as states
 from landonce.record.ledger import LedgerState
 from landonce.run.pace import Pace
-from landonce.run.snapshots import CommitTables
+from landonce.run.snapshots import CommitTables, Committed, Moved
 from landonce.write.iceberg.create import Creation, create_table
 from landonce.write.iceberg.names import schema_for
 from landonce.write.iceberg.naming import origin_of
@@ -92,6 +93,29 @@ def test_files_that_the_driver_cannot_see_are_not_committed(sink: IcebergTable) 
     Path(files[0].file_path.removeprefix("file://")).unlink()
     with pytest.raises(errors.TableUnfit, match="on the driver's machine there is no such file"):
         refuse_unseen("db.t", opened(sink).io, files)
+
+
+def test_files_for_a_column_that_was_dropped_are_not_committed(sink: IcebergTable) -> None:
+    """Somebody makes the column anew while the batch is written: in the new one, its rows would hold null."""
+    ledger = table_ledger(sink, "q")
+    ledger.load()
+    begun = LedgerState("q", "lineage")
+    taken = ledger.change(begun, states.taken(begun, "query"))
+    bound = ledger.change(taken, states.bound(taken, "cluster", {"t": "id"}, {P: 0}))
+    plan = Plan(1, (Block((Range(P, 0, 2),), "db.t"),), "f", deadline=0)
+    prepared = states.prepared(bound, plan)
+    place = IcebergSink.of(sink.told, "q").place("db.t")
+    hands = Committing(Settings("db.t", "f", 10), Pace(Batch(), 0.0, 1), sink, place, ledger, YIELDS)
+    hands.admit(opened(sink))
+    receipt = written(sink, 0, 1)
+    after = states.recorded(prepared, receipt.totals)
+    with opened(sink).update_schema() as change:
+        change.delete_column("id").add_column("id", LongType())
+    assert isinstance(hands.perform(CommitTables(plan, (receipt,), (), after), prepared), Moved)
+    assert opened(sink).scan().count() == 0
+    hands.admit(opened(sink))
+    assert isinstance(hands.perform(CommitTables(plan, (written(sink, 0, 1),), (), after), prepared), Committed)
+    assert sorted(row["id"] for row in opened(sink).scan().to_arrow().to_pylist()) == [0, 10]
 
 
 def test_dead_letters_that_a_pipeline_of_this_name_left_stay_noted(sink: IcebergTable) -> None:

@@ -24,7 +24,7 @@ from landonce.query.judging import Incoming
 from landonce.query.protocol import Settings
 from landonce.record import ledger as states
 from landonce.record.ledger import LedgerState
-from landonce.run.snapshots import CommitTables, Committed, Look, Looked, WriteFiles
+from landonce.run.snapshots import CommitTables, Committed, Look, Looked, Moved, WriteFiles
 from landonce.run.steps import Acquire, Change, Step, Stop
 from landonce.write.receipt import BlockResult, Fate, Receipt
 
@@ -39,6 +39,8 @@ class World:
     state: LedgerState = field(default_factory=lambda: LedgerState("q", "lineage"))
     held: Counter[tuple[Partition, int]] = field(default_factory=Counter)
     looked: Looked = field(default_factory=lambda: Looked(()))
+    reshaped: int = 0
+    """So many commits find that somebody changed the table's columns."""
 
     def copy(self) -> World:
         return replace(self, held=self.held.copy())
@@ -107,6 +109,9 @@ def perform(world: World, effect: snapshots.Effect) -> snapshots.Reply:
         spans = {index: effect.plan.blocks[index].span for index in effect.indexes}
         return tuple(BlockResult(at, Fate.LANDED, Receipt(span, span)) for at, span in spans.items())
     assert isinstance(effect, CommitTables)
+    if world.reshaped:
+        world.reshaped -= 1
+        return Moved()
     world.state = effect.after
     for block in effect.plan.blocks:
         (each,) = block.ranges
@@ -192,6 +197,23 @@ def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, planted: str) -
     deliver(world, incoming(Range(P, 0, 2)))
     deliver(world, incoming(Range(P, 0, 2)))
     assert not world.exact
+
+
+def test_what_was_written_for_other_columns_is_written_again() -> None:
+    came = incoming(Range(P, 0, 2))
+    world = World(reshaped=1)
+    _, done = deliver(world, came)
+    again = ["look", "write", "commit", "record"]
+    assert [each.step.value for each in done] == ["acquire", "look", "bind", "prepare", "write", "commit", *again]
+    assert [each.indexes for each in done if isinstance(each, WriteFiles)] == [(0, 1), (0, 1)]
+    assert world.exact
+    for crash in crashes(World(reshaped=1), came):
+        world = World(reshaped=1)
+        with contextlib.suppress(Died):
+            deliver(world, came, crash)
+        deliver(world, came)
+        assert world.exact
+        assert world.state.committed() == {P: 2}
 
 
 def test_the_pipeline_is_taken_once_and_the_table_is_looked_at_for_every_batch() -> None:

@@ -158,7 +158,12 @@ def _show(seen: _Seen) -> None:
     for line in (*_position_lines(ledger, seen.source), *_pending_lines(ledger.pending), *_table_lines(seen.tables)):
         out.print(line, markup=False)
     for key in seen.claimed:
-        out.print(f"  block {key} was pushed and is not settled: it may be on its way", style="yellow", markup=False)
+        out.print(
+            f"  block {key} was claimed, and nobody has said yet whether it landed: the next run does, or says which "
+            "`landonce state settle` does",
+            style="yellow",
+            markup=False,
+        )
     for of, label in ledger.labels:
         out.print(f"{of} was rebased: its rows have _topic = {label!r}", markup=False)
     for note in seen.journal:

@@ -62,6 +62,11 @@ def _column(declared: Field) -> str:
     try:
         type_ = column_type(declared.type, required=declared.required)
     except Unsupported as why:
-        raise ConfigError(f"field {declared.name!r}: {why}") from why
+        raise ConfigError(
+            f"field {declared.name!r}: {why}.",
+            safe="Nothing was made.",
+            command="declare `source.kafka.schema` in {file}: leave the field out, or name what is inside of it as "
+            "STRUCT<name: TYPE, …> NOT NULL, so that records without it are dead letters",
+        ) from why
     default = " DEFAULT []" if pa.types.is_list(declared.type) and not declared.required else ""
     return f"{quoted(declared.name)} {type_}{default}"

@@ -7,7 +7,7 @@ from typing import Any
 from pyiceberg.table import Table
 
 from landonce.config.sinks import Iceberg
-from landonce.errors import TableUnfit
+from landonce.errors import TableReshaped, TableUnfit
 from landonce.read.schema import Schema
 from landonce.write.iceberg.create import Creation
 from landonce.write.iceberg.names import schema_for
@@ -78,6 +78,17 @@ def require_spec(told: Iceberg, name: str, table: Table) -> None:
             f"the table {name} is not partitioned as `partition_by` says: {wrong}.",
             safe="Nothing was read or written.",
             command="correct `partition_by` in {file}, or change the table's partition spec",
+        )
+
+
+def require_shape(name: str, written_for: Table, table: Table, *, by_name: bool = False) -> None:
+    """Raises where files that were written for a table do not fit it any more. They hold its columns by their ids, so that what was
+    only renamed keeps its values; or `by_name`, if they wait for Spark."""
+    before, now = written_for.schema(), table.schema()
+    changed = before.schema_id != now.schema_id if by_name else not before.field_ids <= now.field_ids
+    if changed or written_for.metadata.format_version != table.metadata.format_version:
+        raise TableReshaped(
+            f"the columns of {name} were changed while a batch was written for it, or its format version."
         )
 
 

@@ -38,8 +38,11 @@ from landonce.failpoints import reach
 from landonce.write.iceberg import jvm
 from landonce.write.iceberg.catalog import CatalogSpec, telling
 from landonce.write.iceberg.marker import copy_name, copy_of
+from landonce.write.iceberg.shape import unwritable
 from landonce.write.marks import Verdict
 
+_BY_PYICEBERG = 2
+"""The newest format version in which PyIceberg makes snapshots."""
 _CONFLICTS = 50
 """Attempts in a row that other writers may win before the driver is told; it then waits, and tries again."""
 
@@ -126,11 +129,7 @@ class Place:
             if table.metadata.format_version < 3 or self.spec.kind == "rest":
                 self._send_by_pyiceberg(table, attempt)
             elif self.session is None:
-                raise TableUnfit(
-                    f"{self.identifier} is of format version 3, which this command cannot commit to.",
-                    safe="Nothing was changed.",
-                    command="landonce run {file}",
-                )
+                raise _too_new(table, self.identifier)
             else:
                 with jvm.own_session(self.session(), self.spec) as mine:
                     jvm.commit(mine, self.spec, self.identifier, attempt.requirements, attempt.updates)
@@ -175,6 +174,8 @@ class Place:
         self, table: Table, files: Sequence[DataFile], summary: Mapping[str, str], properties: Mapping[str, str]
     ) -> Attempt:
         """New files, the mark in the summary, its copy in the properties: one commit. No files: an empty snapshot."""
+        if not by_pyiceberg(table):
+            raise _too_new(table, self.identifier)
         transaction = _Unchanged(table)
         producer = _Append(Operation.APPEND, transaction, table.io, self.branch, None, dict(summary))
         for each in files:
@@ -207,6 +208,19 @@ class Place:
         )
 
 
+def by_pyiceberg(table: Table) -> bool:
+    """Whether PyIceberg makes snapshots of the table."""
+    return bool(table.metadata.format_version <= _BY_PYICEBERG)
+
+
+def _too_new(table: Table, name: str) -> TableUnfit:
+    return TableUnfit(
+        f"{name} is of format version {table.metadata.format_version}, which only Spark's own writer can commit to.",
+        safe="Nothing was changed.",
+        command="landonce run {file}",
+    )
+
+
 class _Unchanged(Transaction):
     """A transaction without changes of its own. PyIceberg's copies all of the table's metadata whenever it is asked for it, so
     that a commit would take longer with every snapshot that the table keeps."""
@@ -231,6 +245,13 @@ class _Append(_MergeAppendFiles):
             by_spec.setdefault(each.spec_id, []).append(each)
         added = [self._manifest(spec_id, files) for spec_id, files in sorted(by_spec.items())]
         return self._process_manifests(added + self._existing_manifests())
+
+    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        """Those of a former spec that PyIceberg cannot write are carried over as they are. Its column may be gone."""
+        schema, specs = self.schema(), self._transaction.table_metadata.specs()
+        kept = {number for number, spec in specs.items() if unwritable(schema, spec)}
+        merged = super()._process_manifests([each for each in manifests if each.partition_spec_id not in kept])
+        return merged + [each for each in manifests if each.partition_spec_id in kept]
 
     def _manifest(self, spec_id: int, files: Sequence[DataFile]) -> ManifestFile:
         with self.new_manifest_writer(self.spec(spec_id)) as writer:

@@ -87,6 +87,7 @@ def _iceberg(session: SparkSession) -> Any:
     if isinstance(found.spark.Spark3Util, JavaPackage):
         raise ConfigError(
             "this Spark was started without Iceberg's runtime, and a table needs its writer.",
+            safe="Nothing was written to it.",
             command="start Spark with the iceberg-spark-runtime jar, or let `landonce run {file}` start its own",
         )
     return found

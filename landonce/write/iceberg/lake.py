@@ -10,12 +10,20 @@ from typing import Any, TypeVar
 from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
-from landonce.errors import ConfigError, NothingToInfer, TableReshaped, TableUnfit
+from landonce.errors import ConfigError, NothingToInfer, TableUnfit
 from landonce.read.schema import Schema
 from landonce.write.iceberg import evolve, jvm
-from landonce.write.iceberg.admit import as_text, creation, known_by, no_table, require_spec, table_recipe
+from landonce.write.iceberg.admit import (
+    as_text,
+    creation,
+    known_by,
+    no_table,
+    require_shape,
+    require_spec,
+    table_recipe,
+)
 from landonce.write.iceberg.catalog import telling
-from landonce.write.iceberg.commit import Attempt, Place
+from landonce.write.iceberg.commit import Attempt, Place, by_pyiceberg
 from landonce.write.iceberg.coordinates import COLUMNS
 from landonce.write.iceberg.create import create_table, require_creatable, upgrade_statement
 from landonce.write.iceberg.ledger import Build
@@ -235,24 +243,33 @@ class Lake:
 
     def building(self, name: str, files: tuple[Any, ...]) -> Build:
         """How a commit of these files is made: by PyIceberg, or by Spark on a staging branch."""
-        place = self.place(name)
-        if not self._by_spark(name):
+        place, by_spark = self.place(name), self._by_spark(name)
+        if files and not by_spark:
+            refuse_unseen(name, self._opened[name].io, files)
+
+        def build(table: Table, told: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
             if files:
-                refuse_unseen(name, self._opened[name].io, files)
-            return lambda table, told, properties: place.appending(table, files, told, properties)
+                require_shape(name, self._opened[name], table, by_name=by_spark)
+            if by_spark or not by_pyiceberg(table):
+                return self._staging(place, table, files, told, properties)
+            return place.appending(table, files, told, properties)
 
-        written_for = self._opened[name].metadata.current_schema_id
+        return build
 
-        def staging(table: Table, told: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
-            if files and table.metadata.current_schema_id != written_for:
-                raise TableReshaped(f"the columns of {name} were changed while a batch was written for it.")
-            session, spec = self.session(), self.sink.spec
-            branch = StageOf(place.pipeline, int(told["landonce.epoch"]), int(told["landonce.batch"])).new_name()
-            staged = stage(session, spec, name, branch, place.head(table), files, self._how(name), told)
-            attempt = place.publishing(table, staged, branch, told, properties)
-            return replace(attempt, discard=lambda: drop_stage(session, spec, name, branch))
-
-        return staging
+    def _staging(
+        self,
+        place: Place,
+        table: Table,
+        files: tuple[Any, ...],
+        told: Mapping[str, str],
+        properties: Mapping[str, str],
+    ) -> Attempt:
+        session, spec, name = self.session(), self.sink.spec, place.identifier
+        branch = StageOf(place.pipeline, int(told["landonce.epoch"]), int(told["landonce.batch"])).new_name()
+        how, schema = self._how(name), table.metadata.current_schema_id
+        staged = stage(session, spec, name, branch, place.head(table), files, how, told, schema)
+        attempt = place.publishing(table, staged, branch, told, properties)
+        return replace(attempt, discard=lambda: drop_stage(session, spec, name, branch))
 
     def _by_spark(self, name: str) -> bool:
         return any(each.name == name and each.scratch is not None for each in self.recipe.tables)

@@ -65,6 +65,9 @@ class TableLedger(Ledger):
             self.noticed = rollback_told(view)
         return own_state(view)
 
+    def glimpse(self) -> None:
+        """`glance` says it: what `load` sees, the next commit would take for what this driver had seen before."""
+
     def create(self, state: LedgerState) -> LedgerState:
         """The first change makes the first snapshot; before that there is nothing to create."""
         return self.load() or state

@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DateType, IntegerType, LongType, StructType
 
+from landonce.errors import TableReshaped
 from landonce.read.changes import OPERATION
 from landonce.read.images import DELETE
 from landonce.write.iceberg.coordinates import COLUMNS
@@ -99,8 +100,12 @@ class Merge:
 
 
 def _filled(rows: DataFrame, table: StructType, columns: Sequence[str]) -> list[Column]:
-    """The columns by name, null where no staged file holds one."""
+    """The columns by name, null where no staged file holds one. What the rows hold is never left out: somebody who renames or
+    drops a column meanwhile would make nulls of its values."""
     held = set(rows.columns)
+    gone = sorted({*columns, *held.difference(COLUMNS, (OPERATION, _RANK))}.difference(table.names))
+    if gone:
+        raise TableReshaped(f"rows were written for columns that the table does not have any more: {', '.join(gone)}.")
     return [
         rows[quoted(name)] if name in held else F.lit(None).cast(table[name].dataType).alias(name) for name in columns
     ]

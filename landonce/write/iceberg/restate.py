@@ -8,7 +8,7 @@ from dataclasses import replace
 from pyiceberg.table import Table
 
 from landonce.errors import Fenced
-from landonce.write.iceberg.commit import Attempt, Place
+from landonce.write.iceberg.commit import Attempt, Place, by_pyiceberg
 from landonce.write.iceberg.ledger import Build
 from landonce.write.iceberg.look import look_at
 from landonce.write.iceberg.marker import summary, table_view
@@ -16,15 +16,12 @@ from landonce.write.iceberg.merge import Append
 from landonce.write.iceberg.staged import StageOf, stage
 from landonce.write.marks import Mark, TableView, Verdict, verdict
 
-_BY_PYICEBERG = 2
-"""The newest format version in which PyIceberg makes snapshots."""
-
 
 def empty(place: Place) -> Build:
     """How an empty snapshot is made: by PyIceberg, or by Spark where the format version is newer than PyIceberg."""
 
     def build(table: Table, told: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
-        if table.metadata.format_version <= _BY_PYICEBERG or place.session is None:
+        if by_pyiceberg(table) or place.session is None:
             return place.appending(table, (), told, properties)
         branch = StageOf(place.pipeline, int(told["landonce.epoch"]), int(told["landonce.batch"])).new_name()
         staged = stage(

@@ -13,7 +13,7 @@ from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.table import Table
 
 from landonce.config.secrets import redact
-from landonce.errors import TargetUnavailable
+from landonce.errors import TargetRefused, TargetUnavailable
 from landonce.write.iceberg.naming import Origin
 from landonce.write.iceberg.plain import plain
 
@@ -38,6 +38,12 @@ class Scratch:
         try:
             with self._open().new_output(path).create() as stream:
                 pq.write_table(plain(rows), stream, compression="lz4")
+        except PermissionError as error:
+            raise TargetRefused(
+                f"the storage refused a file: {redact(str(error))}",
+                safe="Nothing was committed.",
+                command="give landonce the right to read and write the warehouse",
+            ) from None
         except OSError as error:
             raise TargetUnavailable(f"the storage did not take a file: {redact(str(error))}") from None
         return path

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.update import AddPartitionSpecUpdate, TableUpdate
 from pyiceberg.transforms import UnknownTransform, VoidTransform
@@ -83,7 +84,7 @@ def fast_path(table: Table, *, unpartitioned: bool = False) -> str:
             return f"it asks for a Bloom filter (`{key}`)"
         if key in (_JAVA_LOCATIONS, _ENCRYPTION):
             return f"`{key}` is set"
-    return _metrics_reason(table) or ("" if unpartitioned else _spec_reason(table))
+    return _metrics_reason(table) or ("" if unpartitioned else unwritable(table.schema(), table.spec()))
 
 
 def _codec(properties: dict[str, str]) -> str:
@@ -97,9 +98,9 @@ def _available(codec: str) -> bool:
         return False
 
 
-def _spec_reason(table: Table) -> str:
-    schema = table.schema()
-    for each in table.spec().fields:
+def unwritable(schema: Schema, spec: PartitionSpec) -> str:
+    """Why PyIceberg cannot write manifests of a spec; empty if it can."""
+    for each in spec.fields:
         void = isinstance(each.transform, VoidTransform)
         path = path_of(schema, each.source_id)
         if isinstance(each.transform, UnknownTransform):

@@ -17,7 +17,7 @@ from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownExcept
 from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate, SetSnapshotRefUpdate
 from pyspark.sql import SparkSession
 
-from landonce.errors import TableReplaced, TargetUnavailable, Unbalanced
+from landonce.errors import TableReplaced, TableReshaped, TableUnfit, TargetUnavailable, Unbalanced
 from landonce.write.iceberg.catalog import CatalogSpec
 from landonce.write.iceberg.jvm import commit, load, own_session, quoted, settings, spark_name, talking
 from landonce.write.iceberg.merge import Append, Merge
@@ -64,9 +64,11 @@ def stage(
     files: Sequence[str],
     how: Append | Merge,
     summary: Mapping[str, str],
+    schema: int | None = None,
 ) -> int:
     """Makes the branch `name` at the snapshot `base`, writes the files' rows to it, and gives the id of the new snapshot.
 
+    Raises `TableReshaped` where the table's schema is not the one of the number `schema`, which the files were written for.
     There is always exactly one, with this summary, even where nothing changed; its parent is `base`. A table without any
     snapshot (`base` is None) gets an empty first one. Several threads may stage at once.
     """
@@ -74,7 +76,7 @@ def stage(
         try:
             root = _open(mine, spec, identifier, name, base)
             if files:
-                with settings(mine, _settings(mine, summary)):
+                with _shaped(mine, spec, identifier, schema), settings(mine, _settings(mine, summary)):
                     _write(mine, spec, identifier, name, files, how)
             return _closed(mine, spec, identifier, name, root, how, summary)
         except BaseException:
@@ -117,6 +119,23 @@ def _ours(identifier: str) -> Iterator[None]:
             safe="Nothing was published.",
             command="bring the table back, or say `create: true` in {file}",
         ) from None
+
+
+@contextmanager
+def _shaped(session: SparkSession, spec: CatalogSpec, identifier: str, schema: int | None) -> Iterator[None]:
+    """Spark reads the columns itself, later than whoever looked at the table before. If they were changed, then neither what
+    Spark wrote counts nor what it refused."""
+
+    def require() -> None:
+        if schema is not None and load(session, spec, identifier).schema().schemaId() != schema:
+            raise TableReshaped(f"the columns of {identifier} were changed while a batch was written for it.")
+
+    try:
+        yield
+    except TableUnfit:
+        require()
+        raise
+    require()
 
 
 def _open(session: SparkSession, spec: CatalogSpec, identifier: str, name: str, base: int | None) -> int:

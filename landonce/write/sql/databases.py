@@ -61,7 +61,8 @@ def parsed(url: str) -> URL:
         ) from None
     if dialect not in DIALECTS:
         raise ConfigError(
-            f"sink.sql.url: landonce writes to PostgreSQL, SQLite, MySQL, MariaDB and YDB, not to {dialect!r}."
+            f"sink.sql.url: landonce writes to PostgreSQL, SQLite, MySQL, MariaDB and YDB, not to {dialect!r}.",
+            command="write it as postgresql://…, sqlite:///file.db, mysql://…, mariadb://… or ydb://…",
         )
     if dialect == "sqlite" and found.database in (None, "", ":memory:"):
         raise ConfigError("sink.sql.url: a database in SQLite's memory would be gone at the end; name a file.")

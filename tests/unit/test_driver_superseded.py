@@ -1,0 +1,75 @@
+"""A driver that waits for records hears that another one has taken the pipeline, though no record comes."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from landonce.commit.publish import Letters
+from landonce.config.model import Batch
+from landonce.errors import Fenced
+from landonce.plan.ranges import Partition
+from landonce.read.source import Extent, SourceView
+from landonce.record import ledger as states
+from landonce.record.open import sqlite_ledger
+from landonce.run import driver as drivers
+from landonce.run.driver import Driver
+from landonce.run.inserting import Inserting
+from landonce.run.inserts import Settings
+from landonce.run.observe import Silent
+from landonce.run.pace import Pace
+from landonce.run.steps import AnyEffect, Step
+from landonce.write.target import TargetView
+
+
+class UntilIdle(Silent):
+    def __init__(self) -> None:
+        self.idle = threading.Event()
+
+    def step(self, effect: AnyEffect) -> None:
+        if effect.step is Step.IDLE:
+            self.idle.set()
+
+
+def test_a_driver_that_waits_ends_when_it_is_superseded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drivers, "_STILL_MINE", 0.3)
+    view = SourceView("cluster", (("t", "id"),), ((Partition("t", 0), Extent(0, 0)),))
+    target = SimpleNamespace(now=lambda: 0, kill=lambda: None, look=lambda _: TargetView(()))
+    watch, ended = UntilIdle(), threading.Event()
+    waiting = Driver(
+        pipeline="p",
+        topics=("t",),
+        broker=SimpleNamespace(survey=lambda _: view, record_bytes=lambda _: None),  # type: ignore[arg-type]
+        ledger=sqlite_ledger(tmp_path / "ledger", "p"),
+        hands=Inserting(
+            settings=Settings("table", "fingerprint"),
+            recipe=SimpleNamespace(),  # type: ignore[arg-type]
+            target=target,  # type: ignore[arg-type]
+            workers=SimpleNamespace(),  # type: ignore[arg-type]
+            letters=Letters(tmp_path / "dead", "p"),
+        ),
+        pace=Pace(Batch(), 2.0, 1),
+        stall=60.0,
+        observer=watch,
+    )
+
+    def run() -> None:
+        with pytest.raises(Fenced, match="epoch 2"):
+            waiting.run()
+        ended.set()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        assert watch.idle.wait(20)
+        other = sqlite_ledger(tmp_path / "ledger", "p")
+        held = other.load()
+        assert held is not None
+        other.change(held, states.taken(held, "newer"))
+        assert ended.wait(20), "it waits on, and nobody knows which of the two is the one that works"
+    finally:
+        waiting.stopping.set()
+        thread.join(20)
