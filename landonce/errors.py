@@ -6,6 +6,7 @@
     │   └── OffsetStoreExpired    a consumer was silent for too long; its partitions may be another's by now
     ├── OffsetOutOfStep           an offset does not follow the one that is stored; roll the transaction back
     ├── TransactionUnsettled      offsets were saved in a transaction, and nobody said how it ended
+    ├── OffsetsNotSaved           a consumer's transaction with results and no offset; the results would come twice
     ├── RolledBack                a table that is its own ledger was rolled back; the driver starts anew from there
     ├── TableReshaped             a table's columns changed under a batch; the driver writes it again
     ├── NotPushed                 a wrapped sink says that certainly nothing of a block arrived; it is pushed again
@@ -105,6 +106,10 @@ class OffsetOutOfStep(LandonceError):
 
 class TransactionUnsettled(LandonceError):
     """Offsets were saved in a transaction, and nobody said how it ended."""
+
+
+class OffsetsNotSaved(LandonceError):
+    """Records were given out, and a transaction ended with no offset in it: its results would come again."""
 
 
 class RolledBack(LandonceError):

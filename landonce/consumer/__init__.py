@@ -15,7 +15,7 @@ from landonce.consumer.handler import OffsetHandler, Step, Stored
 from landonce.consumer.kafka import KafkaOffsets, KafkaTransaction
 from landonce.consumer.sql import SqlOffsets
 from landonce.consumer.store import OffsetStore
-from landonce.errors import Fenced, OffsetOutOfStep, OffsetStoreExpired, TransactionUnsettled
+from landonce.errors import Fenced, OffsetOutOfStep, OffsetsNotSaved, OffsetStoreExpired, TransactionUnsettled
 from landonce.plan.ranges import Partition
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "OffsetOutOfStep",
     "OffsetStore",
     "OffsetStoreExpired",
+    "OffsetsNotSaved",
     "Partition",
     "SqlOffsets",
     "Step",

@@ -16,10 +16,13 @@ from landonce.clock import now
 from landonce.consumer.handler import OffsetHandler, Step, Stored
 from landonce.consumer.holding import Holding, came_back, in_doubt, unsettled
 from landonce.consumer.options import Settings
-from landonce.consumer.topics import Extent, Topics, named, start_of
+from landonce.consumer.topics import Extent, Topics, named, recreated, start_of
+from landonce.errors import SourceUnavailable, TopicMissing
 from landonce.plan.ranges import Partition
 
 _TRY_AGAIN = 1.0
+_LOOK_AGAIN = 1.0
+_NO_MORE = "Nothing more of it is read. What was read within the last second may be of the new topic."
 
 
 class Claims:
@@ -37,14 +40,25 @@ class Claims:
         """Read by the client and not given out: to go back to what was given out last."""
         self.trouble: Exception | None = None
         """What a callback found wrong, for the poll that it was called by."""
-        self._left: dict[Partition, int] = {}
-        """What had been given out of partitions that were taken away while the user may have held records."""
+        self._left: set[Partition] = set()
+        """Taken away while the user may have held records of them."""
         self._waiting: dict[Partition, float] = {}
         """Assigned by Kafka and not claimed; not to be tried before this moment."""
+        self.unseen = False
+        """Records have come since the topics were last seen to be the same."""
+        self._look_after = 0.0
+
+    def open_ends(self) -> list[Partition]:
+        """Saved in a transaction that has not ended, as far as this store was told."""
+        return [each for each, holding in self.held.items() if holding.unsettled and each not in self.back]
+
+    def ahead(self) -> list[Partition]:
+        """Partitions of which the user holds records that are not known to be saved."""
+        return [each for each, holding in self.held.items() if holding.ahead]
 
     def settle(self) -> None:
         """Before a poll: brings every partition to where it may be read on from."""
-        if open_ends := [each for each, holding in self.held.items() if holding.unsettled and each not in self.back]:
+        if open_ends := self.open_ends():
             raise unsettled(open_ends)
         if self.back:
             self._go_back()
@@ -83,6 +97,23 @@ class Claims:
         if partition in self.held:
             self._let_go(partition, _TRY_AGAIN)
 
+    def look(self) -> None:
+        """Where a topic is made anew, librdkafka reads on at the old offset. So this looks after records have come.
+
+        At most once a second, which is how long it may go unnoticed; brokers that do not answer are left alone for longer.
+        """
+        if not self.unseen or now() < self._look_after:
+            return
+        self._look_after = now() + 10 * _LOOK_AGAIN
+        try:
+            ids = self._topics.ids({each.topic for each in self.held}, patience=2 * _LOOK_AGAIN)
+        except (SourceUnavailable, TopicMissing):
+            return
+        self.unseen, self._look_after = False, now() + _LOOK_AGAIN
+        for each, holding in list(self.held.items()):
+            if holding.fence.topic_id != ids[each.topic]:
+                self.broken(each, recreated(each, holding.fence.topic_id, ids[each.topic], _NO_MORE))
+
     def _claim(self, partitions: list[Partition]) -> dict[Partition, int]:
         """Takes the fences, and only then looks how far the topics reach."""
         group = self._settings.group
@@ -118,7 +149,8 @@ class Claims:
             if stored is None or stored.offset is None:
                 self._let_go(each, self._settings.session_ms / 3000)
             else:
-                self.held[each] = Holding(stored, stored.offset, stored.offset)
+                fence = replace(stored, topic_id=self.held[each].fence.topic_id)
+                self.held[each] = Holding(fence, stored.offset, stored.offset)
                 self._move(each, stored.offset)
             self.back.discard(each)
 
@@ -168,13 +200,13 @@ class Claims:
         """Held no more. The user may have records of it, unless they were to come again anyway."""
         holding = self.held.pop(partition, None)
         if holding is not None and holding.ahead and partition not in self.back:
-            self._left[partition] = max(holding.given, self._left.get(partition, 0))
+            self._left.add(partition)
 
     def _notice(self, claimed: Collection[Partition]) -> None:
-        """Records that the user holds come again: that goes before any other trouble, which is found again."""
+        """The user must drop records that he holds: that goes before any other trouble, which is found again."""
         if doubtful := in_doubt(self._left, self.held):
             self.trouble = came_back(doubtful)
-        self._left = {each: given for each, given in self._left.items() if each not in claimed}
+        self._left -= set(claimed)
 
     def _put_aside(self, partitions: Iterable[Partition], seconds: float) -> None:
         """Long enough, where another has the fence, that a consumer which Kafka has thrown out would know by then."""

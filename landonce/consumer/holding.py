@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import groupby
 
 from confluent_kafka import Message
 
 from landonce.consumer.handler import Step, Stored
-from landonce.errors import Fenced, OffsetOutOfStep, TransactionUnsettled
+from landonce.errors import Fenced, OffsetOutOfStep, OffsetsNotSaved, TransactionUnsettled
 from landonce.plan.ranges import Partition
 
 
@@ -98,8 +98,8 @@ def not_held(partitions: Iterable[Partition]) -> Fenced:
 
 def came_back(partitions: Iterable[Partition]) -> Fenced:
     return Fenced(
-        f"{', '.join(map(str, sorted(partitions)))}: taken away and given back while records were not saved. They come "
-        "again, and others may have done a part of them.",
+        f"{', '.join(map(str, sorted(partitions)))}: taken away and given back while records were not saved. Others may "
+        "have done them; those that nobody has done come again.",
         safe="Nothing was lost. An open transaction must roll back.",
         command="drop the records of these partitions that you hold, and poll on",
     )
@@ -115,9 +115,28 @@ def unsettled(partitions: Iterable[Partition]) -> TransactionUnsettled:
     )
 
 
-def in_doubt(left: Mapping[Partition, int], held: Mapping[Partition, Holding]) -> set[Partition]:
-    """Partitions that came back below what was given out before they left: the user may hold such records twice."""
-    return {each for each, given in left.items() if each in held and given > held[each].saved}
+def forgotten(partitions: Iterable[Partition]) -> OffsetsNotSaved:
+    return OffsetsNotSaved(
+        f"{', '.join(map(str, sorted(partitions)))}: records were given out, and the transaction was to commit with no "
+        "offset saved in it: after a crash its results would come a second time.",
+        safe="It was rolled back. Nothing was lost: the records come again.",
+        command="store.save_many(messages, transaction) in the block; what does not come from records goes into a "
+        "transaction of your own",
+    )
+
+
+def committed_without(partitions: Iterable[Partition]) -> OffsetsNotSaved:
+    return OffsetsNotSaved(
+        f"{', '.join(map(str, sorted(partitions)))}: store.committed() was called, and no offset had been saved: results "
+        "that the transaction held come a second time after a crash.",
+        safe="Nothing was lost.",
+        command="store.save_many(messages, transaction) before the transaction commits",
+    )
+
+
+def in_doubt(left: Set[Partition], held: Mapping[Partition, Holding]) -> set[Partition]:
+    """Partitions that came back while the user may hold records from before: they come again, or others have done them."""
+    return left & held.keys()
 
 
 def _refused(what: str) -> OffsetOutOfStep:

@@ -22,6 +22,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from landonce.consumer.handler import Step, Stored
+from landonce.consumer.holding import forgotten
 from landonce.consumer.refusals import fenced
 from landonce.errors import ConfigError, LedgerUnavailable
 from landonce.plan.ranges import Partition
@@ -48,6 +49,7 @@ class KafkaTransaction:
         self._producers = producers
         self._patience = patience
         self._open: dict[Partition, Producer] = {}
+        self._saved: set[Partition] = set()
 
     def producer(self, source: Message | Partition) -> Producer:
         """The producer for the results of this record, or of this partition's records."""
@@ -61,7 +63,14 @@ class KafkaTransaction:
             self._open[partition].begin_transaction()
         return self._open[partition]
 
+    def saving(self, partition: Partition) -> Producer:
+        """The producer for the offset that goes with this partition's results."""
+        self._saved.add(partition)
+        return self.producer(partition)
+
     def commit(self) -> None:
+        if without := self._open.keys() - self._saved:
+            raise forgotten(without)
         for partition, producer in list(self._open.items()):
             producer.commit_transaction(self._patience)
             del self._open[partition]
@@ -140,7 +149,7 @@ class KafkaOffsets:
             if self._owners.get(partition) != step.owner:
                 raise fenced(partition)
             value = json.dumps({"offset": step.offset, "epoch": step.epoch, "topic_id": step.topic_id})
-            transaction.producer(partition).produce(self._topic, value, key=_key(group, partition), partition=0)
+            transaction.saving(partition).produce(self._topic, value, key=_key(group, partition), partition=0)
 
     def reset(self, group: str, offsets: Mapping[Partition, int | None]) -> None:
         for partition, offset in sorted(offsets.items()):
@@ -182,8 +191,7 @@ class KafkaOffsets:
 
     def _new_producer(self, group: str, partition: Partition) -> Producer:
         """Fences every earlier producer of this group and partition, and returns when its transaction has ended."""
-        name = f"landonce-{group}-{partition.topic}-{partition.number}"
-        producer = Producer({**self._config, "transactional.id": name})
+        producer = Producer({**self._config, "transactional.id": _name(group, partition)})
         try:
             producer.init_transactions(self._patience)
         except KafkaException as error:
@@ -251,6 +259,11 @@ class KafkaOffsets:
             return int(asked[place].result(timeout=self._patience).offset)
         except KafkaException as error:
             raise _unavailable(error) from error
+
+
+def _name(group: str, partition: Partition) -> str:
+    """No topic has a slash in its name, so that no two groups and partitions have one name."""
+    return f"landonce-{group}/{partition.topic}/{partition.number}"
 
 
 def _key(group: str, partition: Partition) -> bytes:

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, select
 from sqlalchemy.exc import DBAPIError
 
 from landonce.consumer.handler import Step
-from landonce.errors import Fenced, OffsetOutOfStep
+from landonce.errors import Fenced, OffsetOutOfStep, TransactionUnsettled
 from landonce.plan.ranges import Partition
 
 _ROLL_BACK = "Nothing of this transaction may be committed: roll it back."
@@ -28,6 +28,15 @@ def out_of_step(partition: Partition, found: int | None, step: Step) -> OffsetOu
         "was taken for committed and was not, or somebody else changed the offset.",
         safe=_ROLL_BACK,
         command="store.rewind(), and poll on",
+    )
+
+
+def ended_inside() -> TransactionUnsettled:
+    return TransactionUnsettled(
+        "the transaction was ended inside of its block, and nobody can tell how.",
+        safe="Nothing was lost: the next poll goes on from what is stored.",
+        command="leave COMMIT and ROLLBACK to store.transaction(), which rolls back after an exception; drop the records "
+        "that you hold, and poll on",
     )
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Engine, and_, inspect, select, update
@@ -27,8 +27,8 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
 from landonce.consumer.handler import Step, Stored
-from landonce.consumer.refusals import autocommits, behind, fenced, out_of_step
-from landonce.consumer.tables import end_when_idle, insert_new, offset_table, waiting
+from landonce.consumer.refusals import autocommits, behind, ended_inside, fenced, out_of_step
+from landonce.consumer.tables import GROUP_LENGTH, end_when_idle, insert_new, offset_table, waiting
 from landonce.errors import ConfigError, LedgerUnavailable
 from landonce.plan.ranges import Partition
 
@@ -65,16 +65,26 @@ class SqlOffsets:
         self._lock_seconds = lock_seconds
         self._idle_seconds = idle_seconds
 
-    def initialize(self, group: str) -> None:  # noqa: ARG002  (one table for all groups)
+    def initialize(self, group: str) -> None:
         """Two consumers may do this at once: the one that is second finds the table there."""
+        if len(group) > GROUP_LENGTH or group.endswith(" "):
+            raise ConfigError(
+                f"a table cannot tell group {group!r} from others: it has {len(group)} characters, or a space at its end.",
+                safe="Nothing was changed.",
+                command=f"name a group of at most {GROUP_LENGTH} characters, without a space at its end",
+            )
         try:
             self._table.create(self._engine, checkfirst=True)
         except DBAPIError:
             if not inspect(self._engine).has_table(self._table.name, self._table.schema):
                 raise
 
-    def transaction(self) -> AbstractContextManager[Connection]:
-        return self._engine.begin()
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        with self._engine.begin() as connection:
+            yield connection
+            if not connection.in_transaction():
+                raise ended_inside()
 
     def load(
         self, group: str, partitions: Collection[Partition], held: Mapping[Partition, Stored] | None = None

@@ -23,7 +23,15 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from landonce.consumer.claims import Claims
 from landonce.consumer.clock import PollClock
 from landonce.consumer.handler import OffsetHandler
-from landonce.consumer.holding import next_offsets, not_held, place, runs
+from landonce.consumer.holding import (
+    committed_without,
+    forgotten,
+    next_offsets,
+    not_held,
+    place,
+    runs,
+    unsettled,
+)
 from landonce.consumer.options import Settings, check_foreign, client_config, consumer_config, settings
 from landonce.consumer.topics import Topics, named
 from landonce.errors import OffsetStoreExpired
@@ -145,6 +153,8 @@ class OffsetStore:
             raise
         finally:
             self._clock.polled()
+        claims.unseen |= bool(found)
+        claims.look()
         before = dict(claims.held)
         if any(map(Message.error, found)):
             given = [each for each in found if (self._passes(each) if each.error() else self._give([each]))]
@@ -187,7 +197,7 @@ class OffsetStore:
 
     def save_many(self, done: Sequence[Message] | Mapping[Partition, int], transaction: Any) -> None:
         """Likewise for many: messages, or the next offset of each partition."""
-        offsets = dict(done) if isinstance(done, Mapping) else next_offsets(done)
+        offsets = dict(done) if isinstance(done, Mapping) else next_offsets(list(done))
         held = self._claims.held
         if missing := offsets.keys() - (held.keys() - self._claims.back):
             raise not_held(missing)
@@ -199,10 +209,17 @@ class OffsetStore:
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
-        """A transaction of the handler: commits at the end and tells Kafka; an exception rolls back and rewinds."""
+        """A transaction of the handler: commits at the end and tells Kafka; an exception rolls back and rewinds.
+
+        Where records were given out and none is saved in it, it does not commit: its results would come twice.
+        """
+        if open_ends := self._claims.open_ends():
+            raise unsettled(open_ends)
         try:
             with self._handler.transaction() as transaction:
                 yield transaction
+                if not self._claims.open_ends() and (ahead := self._claims.ahead()):
+                    raise forgotten(ahead)
         except BaseException:
             self.rewind()
             raise
@@ -212,6 +229,8 @@ class OffsetStore:
         """To be called after a transaction of your own was committed, and only then."""
         held = self._claims.held
         moved = [each for each, holding in held.items() if holding.unsettled]
+        if not moved and (ahead := self._claims.ahead()):
+            raise committed_without(ahead)
         held.update({each: held[each].commit() for each in moved})
         if moved and self._settings.commit_to_kafka != "off":
             self._tell_kafka([TopicPartition(each.topic, each.number, held[each].saved) for each in moved])

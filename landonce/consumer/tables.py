@@ -10,6 +10,9 @@ from typing import Any
 from sqlalchemy import BigInteger, Column, Connection, Executable, Integer, MetaData, String, Table, text
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
+GROUP_LENGTH = 255
+"""MySQL and MariaDB cut what is longer, and take no notice of spaces at the end."""
+
 
 def offset_table(name: str, schema: str | None) -> Table:
     """Names compare exactly: MariaDB's default would take `a` for `A`."""
@@ -21,7 +24,7 @@ def offset_table(name: str, schema: str | None) -> Table:
     return Table(
         name,
         MetaData(),
-        Column("consumer_group", words(255), primary_key=True),
+        Column("consumer_group", words(GROUP_LENGTH), primary_key=True),
         Column("topic", words(249), primary_key=True),
         Column("kafka_partition", Integer, primary_key=True, autoincrement=False),
         Column("next_offset", BigInteger),

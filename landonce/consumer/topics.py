@@ -53,14 +53,9 @@ def start_of(partition: Partition, stored: Stored, extent: Extent, committed: in
     offset = stored.offset if stored.offset is not None else committed
     if offset is None:
         return extent.first if start == "earliest" else extent.end
-    by_hand = f"handler.reset(group, {{{partition!r}: OFFSET}}), with the offset to go on from"
+    by_hand = _by_hand(partition)
     if stored.offset is not None and stored.topic_id not in ("", extent.topic_id):
-        raise TopicRecreated(
-            f"topic {partition.topic!r} is not the one whose offsets are stored: it was deleted and made anew, or these "
-            f"brokers are another cluster (stored id {stored.topic_id}, now {extent.topic_id}).",
-            safe=_NOTHING,
-            command=by_hand,
-        )
+        raise recreated(partition, stored.topic_id, extent.topic_id)
     if offset < extent.first:
         raise RetentionOverrun(
             f"{partition}: the next offset to read is {offset}, and the topic now begins at {extent.first}.",
@@ -74,6 +69,19 @@ def start_of(partition: Partition, stored: Stored, extent: Extent, committed: in
             command=by_hand,
         )
     return offset
+
+
+def recreated(partition: Partition, stored: str, found: str, safe: str = _NOTHING) -> TopicRecreated:
+    return TopicRecreated(
+        f"topic {partition.topic!r} is not the one whose offsets are stored: it was deleted and made anew, or these "
+        f"brokers are another cluster (stored id {stored}, now {found}).",
+        safe=safe,
+        command=_by_hand(partition),
+    )
+
+
+def _by_hand(partition: Partition) -> str:
+    return f"handler.reset(group, {{{partition!r}: OFFSET}}), with the offset to go on from"
 
 
 def named(error: KafkaError, topic: str = "") -> SourceUnavailable | Halt:
@@ -103,11 +111,15 @@ class Topics:
         self._admin = AdminClient(self._config)
 
     def extents(self, partitions: Collection[Partition]) -> dict[Partition, Extent]:
-        names = sorted({each.topic for each in partitions})
-        described = self._admin.describe_topics(TopicCollection(names), request_timeout=_PATIENCE)
-        ids = {name: str(_answer(future, name).topic_id) for name, future in described.items()}
+        ids = self.ids({each.topic for each in partitions})
         firsts, ends = self._offsets(partitions, OffsetSpec.earliest()), self._offsets(partitions, OffsetSpec.latest())
         return {each: Extent(ids[each.topic], firsts[each], ends[each]) for each in partitions}
+
+    def ids(self, names: Collection[str], patience: float = _PATIENCE) -> dict[str, str]:
+        if not names:
+            return {}
+        described = self._admin.describe_topics(TopicCollection(sorted(names)), request_timeout=patience)
+        return {name: str(_answer(future, name).topic_id) for name, future in described.items()}
 
     def committed(self, group: str, partitions: Collection[Partition]) -> dict[Partition, int]:
         """What the group has committed to Kafka, where it has."""

@@ -125,7 +125,7 @@ def make_driver(told: Told, name: str, frame: DataFrame, opened: ExitStack) -> t
 
 def _hands(told: Told, name: str, frame: DataFrame, ledger: Ledger, settings: Settings, pace: Pace) -> BatchHands:
     if isinstance(told.sink, WrappedSink):
-        return _pushing(told.sink, name, frame, ledger, settings, pace, told.ledger)
+        return _pushing(told.sink, name, frame, ledger, settings, pace, told)
     return _HANDS[type(told.sink)](told.sink, name, frame, ledger, settings, pace)
 
 
@@ -165,7 +165,7 @@ def _transacting(
 
 
 def _pushing(
-    sink: WrappedSink, name: str, frame: DataFrame, ledger: Ledger, settings: Settings, pace: Pace, where: LedgerTold
+    sink: WrappedSink, name: str, frame: DataFrame, ledger: Ledger, settings: Settings, pace: Pace, told: Told
 ) -> Pushing:
     """Workers claim blocks in the ledger, so they must see it, wherever their own folder is."""
     need_picklable(sink)
@@ -176,10 +176,10 @@ def _pushing(
             "ledger: a SQLite file is one of this machine, and the query's workers, which claim blocks in it, run on others.",
             command="name a PostgreSQL URL",
         )
-    place = claims.database.path if isinstance(claims.database, SqliteDatabase) else _where(where)
+    place = claims.database.path if isinstance(claims.database, SqliteDatabase) else _where(told.ledger)
     recipe = PushRecipe(sink, PushPlace(place, name))
     settings = replace(settings, table=sink.identity, fingerprint=recipe.fingerprint(), deadlines=False)
-    return Pushing(settings, pace, recipe, claims)
+    return Pushing(settings, pace, recipe, claims, told.observer.trouble)
 
 
 def _one_process(frame: DataFrame) -> bool:

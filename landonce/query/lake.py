@@ -68,7 +68,11 @@ def write_block(recipe: LakeRecipe, task: FileTask, rows: pa.Table) -> BlockResu
     count, table = fitting.num_rows, task.block.table
     tops = ((task.block.ranges[0].partition, fitting.column("_offset")[count - 1].as_py()),) if count else ()
     receipt = Receipt(
-        read=count, landed=count, bytes_read=fitting.nbytes, files=((table, files),), tops=((table, tops),)
+        read=rows.num_rows,
+        landed=sum(each.record_count for each in files),
+        bytes_read=fitting.nbytes,
+        files=((table, files),),
+        tops=((table, tops),),
     )
     return BlockResult(task.index, Fate.LANDED, receipt)
 

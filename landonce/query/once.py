@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
@@ -106,7 +107,9 @@ class _Run:
         spans = self.query.spans(batch, self.sources)
         topics = topics_of(spans)
         told = [
-            admin.ask(topics_of([span])) for admin, span in zip(self.admins, spans, strict=True) if topics_of([span])
+            self.driver.ask(partial(admin.ask, mine))
+            for admin, span in zip(self.admins, spans, strict=True)
+            if (mine := topics_of([span]))
         ]
         clusters = {each.cluster_id for each in told}
         if len(clusters) > 1:

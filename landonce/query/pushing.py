@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -17,12 +19,15 @@ from landonce.record.ledger import LedgerState, Totals
 from landonce.record.push_ledger import PushLedger, PushPlace
 from landonce.record.pushes import PushRow, over
 from landonce.run.inserts import Write
+from landonce.run.overdue import watched
 from landonce.run.pushes import key_of, outcome_unknown
 from landonce.run.rest import write_rest
-from landonce.write.receipt import BlockResult, Receipt
+from landonce.write.land import failed
+from landonce.write.receipt import BlockResult, Fate, Receipt
 from landonce.write.target import TargetView
 from landonce.write.wrapped import WrappedSink, work
 from landonce.write.wrapped.recipe import WrappedTask
+from landonce.write.wrapped.send import Sending
 
 _GLANCE = 0.25
 
@@ -40,9 +45,34 @@ class PushRecipe:
 
 
 def push(recipe: PushRecipe, task: WrappedTask, rows: pa.Table) -> BlockResult:
-    """A task that Spark runs again finds the claim of the first."""
+    """A task that Spark runs again, or beside the first, finds the claim of the first."""
     receipt = Receipt(read=rows.num_rows, landed=rows.num_rows, bytes_read=rows.nbytes)
-    return work.push(recipe.sink, recipe.place, task, rows, receipt)
+    sending = work.sending_of(task, rows, receipt)
+    try:
+        result = work.push(recipe.sink, recipe.place, sending)
+    except Exception as error:
+        result = failed(task, error)
+    return result if result.fate is Fate.LANDED else _stand_by(recipe, sending, result)
+
+
+def _stand_by(recipe: PushRecipe, sending: Sending, result: BlockResult) -> BlockResult:
+    """The first task of a block that comes back ends the others, in the midst of a push too, and of that nobody would know what became.
+    So one that did not land its block leaves others the time that they have; what they settle counts."""
+    with closing(recipe.place.open()) as ledger:
+        while True:
+            seen = ledger.row(sending.spot)
+            row = seen.rows[0] if seen.rows else None
+            if row is not None and row.mark is Mark.AFTER:
+                known = Receipt.from_json(row.receipt) if row.receipt is not None else sending.receipt
+                return BlockResult(sending.index, Fate.LANDED, known)
+            if row is None or not _under_way(row, sending.nonce, seen.now, recipe.sink.wait):
+                return result
+            time.sleep(_GLANCE)
+
+
+def _under_way(row: PushRow, mine: str, now: int, wait: int) -> bool:
+    """Another attempt than mine may be pushing the block."""
+    return row.mark is Mark.CLAIMED and row.nonce != mine and not over(row, now, wait)
 
 
 @dataclass
@@ -51,6 +81,8 @@ class Pushing(QueryHands):
 
     recipe: PushRecipe
     ledger: PushLedger
+    tell: Callable[[str], None] = lambda _: None
+    """Of what a person should know while workers push."""
 
     def look(self, held: LedgerState, floors: tuple[tuple[Partition, int], ...]) -> TargetView:
         """The target may be anything, and is not looked at."""
@@ -87,7 +119,8 @@ class Pushing(QueryHands):
                 )
                 for at in indexes
             ]
-            return write(frame, incoming.ranges, self.recipe, tasks, push)
+            with watched(self.recipe.place, tasks, self.tell, self.recipe.sink.wait / 1000):
+                return write(frame, incoming.ranges, self.recipe, tasks, push)
 
         return write_rest(plan, effect.indexes, self._settled(effect, held).values(), rest)
 

@@ -13,7 +13,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import DataFrame
 
 from landonce.config.secrets import redact
-from landonce.errors import SourceUnavailable, TopicMissing
+from landonce.errors import SourceRefused, SourceUnavailable, TopicMissing
 from landonce.query import refusals
 from landonce.query.examine import KAFKA_SCAN, elements
 from landonce.query.offsets import Span
@@ -23,6 +23,8 @@ _KAFKA_STREAM = "KafkaMicroBatchStream"
 _SINK = "WriteToMicroBatchDataSource"
 _KAFKA_OPTION = "kafka."
 _SECONDS = 60
+_REFUSALS = ("AuthorizationException", "AuthenticationException")
+"""What waiting does not mend. Everything else may pass."""
 
 
 @dataclass(frozen=True)
@@ -200,5 +202,11 @@ def _named(error: Py4JJavaError, topics: tuple[str, ...]) -> Exception:
             f"of the topics {', '.join(topics)}, one is not there: {said}",
             safe="Nothing was written.",
             command="create the topic, or correct the query's source",
+        )
+    if any(each in said for each in _REFUSALS):
+        return SourceRefused(
+            f"Kafka refuses to say which cluster and topics these are: {said}",
+            safe="Nothing was written.",
+            command="give the query's user the right DESCRIBE on the topics, or correct the query's source",
         )
     return SourceUnavailable(f"Kafka did not say which cluster and topics these are: {said}")

@@ -7,7 +7,7 @@ A record lands in all of its tables, or in the dead letters. Memory is bounded b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -61,6 +61,10 @@ class Sheaf:
     """Tables that records name and nobody knows, with some of those records."""
     payloads: dict[str, list[pa.BinaryArray]] = field(default_factory=dict)
     """What went to each table, where the schema may have to evolve."""
+    there: int = 0
+    """Records that a table holds already, once for each such table."""
+    shared: int = 0
+    """How often a record goes to one more table than to its first."""
 
     def rows(self, table: str, several: bool) -> pa.Table | None:
         """A table's rows in (topic, partition, offset) order."""
@@ -103,7 +107,7 @@ class Sorting:
         sheaf.read += count
         sheaf.bytes_read += records.values.nbytes
         note_latest(records, sheaf.latest)
-        routed, bad = self._route(records, sheaf)
+        routed, bad, elsewhere = self._route(records, sheaf)
         decoded = {}
         for table, indexes in routed.items():
             values = records.values if indexes is None else records.values.take(pa.array(indexes))
@@ -115,15 +119,20 @@ class Sorting:
             bad.update({int(places[at]): reason for at, reason in rows.rejects})
             decoded[table] = (rows, places)
         self._reject(records, bad, sheaf)
-        sheaf.filtered += _left_out(decoded.values(), bad)
+        kept = [places[rows.kept] for rows, places in decoded.values()]
+        tally(sheaf, count, kept, elsewhere, bad, [places[rows.filtered] for rows, places in decoded.values()])
         label = label_of(labels, records.partition)
         for table, (rows, places) in decoded.items():
             self._keep(table, rows, places, bad, records, label, sheaf)
 
-    def _route(self, records: Records, sheaf: Sheaf) -> tuple[dict[str, Indexes | None], dict[int, str]]:
-        """Records by table, by their index; None for all of them. And those that have no table, with the reason."""
+    def _route(self, records: Records, sheaf: Sheaf) -> tuple[dict[str, Indexes | None], dict[int, str], list[Indexes]]:
+        """Records by table, by their index; None for all of them. Those that have no table, with the reason. And those that go
+        to tables which take no part."""
+        elsewhere: list[Indexes] = []
         if self.routing.field is None:
-            return {rule.table: None for rule in self.routing.rules if rule.table in self.decoders}, {}
+            names = [rule.table for rule in self.routing.rules]
+            elsewhere += [np.arange(len(records.values)) for name in names if name in self.others]
+            return {name: None for name in names if name in self.decoders}, {}, elsewhere
         told = routes(self.routing, route_values(records.values, self.routing.field))
         bad = {each.index: each.reason for each in told.rejects}
         routed: dict[str, Indexes | None] = {}
@@ -132,13 +141,13 @@ class Sorting:
             if table in self.decoders:
                 routed[table] = indexes
             elif table in self.others:
-                continue
+                elsewhere.append(indexes)
             elif self.asking and table not in self.absent:
                 sample = sheaf.missing.setdefault(table, [])
                 sample += [records.values[at].as_py() or b"" for at in indexes[: _SAMPLE - len(sample)]]
             else:
                 bad.update({int(at): self.absent.get(table, f"there is no table {table}") for at in indexes})
-        return routed, bad
+        return routed, bad, elsewhere
 
     def _reject(self, records: Records, bad: Mapping[int, str], sheaf: Sheaf) -> None:
         for at, reason in sorted(bad.items()):
@@ -157,12 +166,13 @@ class Sorting:
         sheaf: Sheaf,
     ) -> None:
         floor = self.floors.get(table, {}).get(records.partition, 0)
-        if floor == NOWHERE or not len(rows.kept):
+        if not len(rows.kept):
             return
         offsets = np.asarray(records.offsets.to_numpy())[places[rows.kept]]
-        keep = offsets >= floor
-        if bad:
-            keep &= ~np.isin(places[rows.kept], list(bad))
+        keep = offsets >= floor if floor != NOWHERE else np.zeros(len(offsets), np.bool_)
+        good = ~np.isin(places[rows.kept], list(bad))
+        sheaf.there += len(np.unique(offsets[good & ~keep]))
+        keep &= good
         if not keep.any():
             return
         kept = rows.table
@@ -172,17 +182,47 @@ class Sorting:
         sheaf.tops.setdefault(table, {})[records.partition] = int(offsets[-1])
 
 
-def _left_out(decoded: Iterable[tuple[Rows, Indexes]], bad: Mapping[int, str]) -> int:
-    """Records that a decoder filters, once each, unless they are rejected for another table."""
-    parts = [places[rows.filtered] for rows, places in decoded if len(rows.filtered)]
-    if not parts:
+def tally(
+    sheaf: Sheaf,
+    count: int,
+    kept: Sequence[Indexes],
+    elsewhere: Sequence[Indexes],
+    bad: Collection[int],
+    filtered: Sequence[Indexes] = (),
+) -> None:
+    """Of `count` records: those that each table keeps, and those that other tables have. What is in no table may be filtered."""
+    times = np.zeros(count, np.int64)
+    for each in kept:
+        times[np.unique(each)] += 1
+    times[list(bad)] = 0
+    found = times > 0
+    sheaf.shared += int(times.sum()) - _count(found)
+    left_out = _marked(count, filtered, bad) & ~found
+    sheaf.filtered += _count(left_out)
+    sheaf.there += _count(_marked(count, elsewhere, bad) & ~found & ~left_out)
+
+
+def _marked(count: int, indexes: Sequence[Indexes], bad: Collection[int]) -> npt.NDArray[np.bool_]:
+    marks = np.zeros(count, np.bool_)
+    for each in indexes:
+        marks[each] = True
+    marks[list(bad)] = False
+    return marks
+
+
+def _count(marks: npt.NDArray[np.bool_]) -> int:
+    return int(np.count_nonzero(marks))
+
+
+def records_of(rows: pa.Table) -> int:
+    """How many records these rows (with coordinates, in order) came from: a change may be two rows."""
+    if not rows.num_rows:
         return 0
-    return int(np.count_nonzero(~np.isin(np.unique(np.concatenate(parts)), list(bad))))
-
-
-def landed(sheaf: Sheaf) -> int:
-    """Records that are, or are already, in all of their tables."""
-    return sheaf.read - len(sheaf.rejected) - sheaf.filtered
+    topics = rows.column("_topic").cast(pa.string()).combine_chunks()
+    another = np.asarray(pc.not_equal(topics[1:], topics[:-1]).to_numpy(zero_copy_only=False), np.bool_)
+    for name in ("_partition", "_offset"):
+        another = another | (np.diff(rows.column(name).to_numpy()) != 0)
+    return 1 + _count(another)
 
 
 def cropped(rows: pa.Table, floors: Mapping[Partition, int], labels: Mapping[str, str]) -> pa.Table:

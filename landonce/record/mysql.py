@@ -21,9 +21,10 @@ _LOCK_SECONDS = 5
 _NO_ENTRY = {1044, 1045, 1049, 1698}
 _NO_RIGHT = {1142, 1143, 1227}
 _NO_TABLE = 1146
-PASSING = {1040, 1047, 1053, 1180, 1203, 1205, 1213, 1226, 1290, 1317, 1836, 1927, 3024, 3101, 4031}
+PASSING = {1040, 1047, 1053, 1180, 1203, 1205, 1213, 1226, 1290, 1317, 1836, 1927, 1969, 3024, 3101, 4031}
 """Locks and deadlocks, too many connections, a server or a cluster that ends, is not ready or may not be written just now, a
-session that was ended by somebody's hand or for standing still."""
+session that was ended by somebody's hand or for standing still, a statement that took longer than the server lets it."""
+_MODE = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_BACKSLASH_ESCAPES,NO_AUTO_VALUE_ON_ZERO"
 _CREATE_LOCK, _CREATE_SECONDS = "landonce", 10
 
 
@@ -118,14 +119,13 @@ def mysql_url(url: URL) -> URL:
 
 
 def connect_arguments(url: URL) -> dict[str, Any]:
-    """Nothing waits for ever; text is all of Unicode; times are in UTC; values that do not fit are errors."""
+    """Nothing waits for ever; text is all of Unicode; times are in UTC; values that do not fit are errors, and 0 is 0."""
     told: dict[str, Any] = {
         "connect_timeout": _CONNECT_SECONDS,
         "read_timeout": _ANSWER_SECONDS,
         "write_timeout": _ANSWER_SECONDS,
         "charset": "utf8mb4",
-        "init_command": "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_BACKSLASH_ESCAPES', "
-        f"wait_timeout = {_ANSWER_SECONDS}",
+        "init_command": f"SET time_zone = '+00:00', sql_mode = '{_MODE}', sql_notes = 1, wait_timeout = {_ANSWER_SECONDS}",
     }
     return {name: value for name, value in told.items() if name not in url.query}
 

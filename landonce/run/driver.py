@@ -154,16 +154,25 @@ class Driver:
             look=self.hands.look_due(),
         )
 
+    def ask(self, brokers: Callable[[], T]) -> T:
+        """For a micro-batch that Spark brings: what the brokers say of its topics. Spark has seen them, so they are known."""
+        self._troubled = self._missed = None
+        return self._patiently(lambda: self._seen(brokers, known=True))
+
     def _view(self) -> SourceView:
-        """What the brokers say. One that was just started may not know a topic yet, so one that the ledger knows is missing
-        only if it stays away."""
+        known = set(self.topics) <= dict(self._held.topic_ids).keys()
+        return self._seen(lambda: self.broker.survey(self.topics), known=known)
+
+    def _seen(self, brokers: Callable[[], T], *, known: bool) -> T:
+        """What the brokers say. One that was just started may not know a topic yet, so one that is known is missing only if it
+        stays away."""
         missed, self._missed = self._missed, None
         try:
-            return self.broker.survey(self.topics)
+            return brokers()
         except TopicMissing as error:
             now = time.monotonic()
             self._missed = missed or now
-            if not set(self.topics) <= dict(self._held.topic_ids).keys() or now - self._missed > _AWAY:
+            if not known or now - self._missed > _AWAY:
                 raise
             raise SourceUnavailable(error.what) from None
 

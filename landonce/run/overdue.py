@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 
 from landonce.errors import LandonceError
 from landonce.record.blocks import Mark
 from landonce.record.push_ledger import PushPlace
 from landonce.record.pushes import Standing, over
+from landonce.write.wrapped.recipe import WrappedTask
 
 
 def overdue(seen: Standing, names: Mapping[int, str]) -> tuple[str, ...]:
@@ -25,10 +26,11 @@ def overdue(seen: Standing, names: Mapping[int, str]) -> tuple[str, ...]:
 
 @contextmanager
 def watched(
-    place: PushPlace, batch: int, names: Mapping[int, str], tell: Callable[[str], None], every: float
+    place: PushPlace, tasks: Sequence[WrappedTask], tell: Callable[[str], None], every: float
 ) -> Iterator[None]:
     """Looks at the blocks' rows every so many seconds while workers push, over a connection of its own."""
-    done = threading.Event()
+    done, batch = threading.Event(), tasks[0].batch
+    names = {task.block.number: f"{task.key} ({task.block})" for task in tasks}
 
     def watch() -> None:
         with closing(place.open()) as ledger:

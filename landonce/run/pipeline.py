@@ -67,7 +67,9 @@ def _ready(parts: Parts, observer: Observer, *, once: bool) -> Iterator[tuple[Dr
         return
     with closing(parts.clickhouse.target()) as target:
         create_if_asked(parts, target)
-        session = open_session(config.pipeline, config.spark, expressions=not config.transform.empty)
+        session = open_session(
+            config.pipeline, config.spark, expressions=not config.transform.empty, work="landonce.write.work"
+        )
         yield make_driver(parts, target, session, observer, once=once), session
 
 
@@ -78,7 +80,15 @@ def _ready_for_iceberg(parts: Parts, observer: Observer, *, once: bool) -> tuple
     opened: list[SparkSession] = []
     lake = open_lake(parts, lambda: opened[0])
     expressions = lake.recipe.transforms or lake.by_spark
-    opened.append(open_session(config.pipeline, config.spark, expressions=expressions, extra=lake_conf(lake)))
+    opened.append(
+        open_session(
+            config.pipeline,
+            config.spark,
+            expressions=expressions,
+            extra=lake_conf(lake),
+            work="landonce.write.iceberg.work",
+        )
+    )
     lake.upgrade()
     return make_iceberg_driver(parts, lake, opened[0], observer, once=once), opened[0]
 
@@ -88,7 +98,9 @@ def _ready_for_wrapped(parts: Parts, observer: Observer, *, once: bool) -> tuple
 
     config = parts.config
     refuse_unfit(parts)
-    session = open_session(config.pipeline, config.spark, expressions=not config.transform.empty)
+    session = open_session(
+        config.pipeline, config.spark, expressions=not config.transform.empty, work="landonce.write.wrapped.work"
+    )
     return make_wrapped_driver(parts, session, observer, once=once), session
 
 
@@ -101,5 +113,7 @@ def _ready_for_sql(parts: Parts, observer: Observer, *, once: bool) -> Iterator[
     file_reachable(config)
     with closing(SqlTable(parts.sql)) as table:
         create_sql_if_asked(parts, table)
-        session = open_session(config.pipeline, config.spark, expressions=not config.transform.empty)
+        session = open_session(
+            config.pipeline, config.spark, expressions=not config.transform.empty, work="landonce.write.sql.work"
+        )
         yield make_sql_driver(parts, table, session, observer, once=once), session

@@ -81,15 +81,12 @@ class Pushing(Hands):
 
     def _write(self, effect: PushBlocks, held: LedgerState) -> tuple[BlockResult, ...]:
         def write(indexes: list[int]) -> tuple[BlockResult, ...]:
-            return self._pushed(effect.plan.batch, [self._task(effect, index, held) for index in indexes])
+            tasks = [self._task(effect, index, held) for index in indexes]
+            with watched(self.recipe.ledger, tasks, self.tell, self.settings.wait / 1000):
+                return self.workers.write(self.recipe, tasks)
 
         rows = self.ledger.standing(effect.plan.batch).rows
         return write_rest(effect.plan, effect.indexes, rows, write)
-
-    def _pushed(self, batch: int, tasks: Sequence[WrappedTask]) -> tuple[BlockResult, ...]:
-        names = {task.block.number: f"{task.key} ({task.block})" for task in tasks}
-        with watched(self.recipe.ledger, batch, names, self.tell, self.settings.wait / 1000):
-            return self.workers.write(self.recipe, tasks)
 
     def _task(self, effect: PushBlocks, index: int, held: LedgerState) -> WrappedTask:
         block = effect.plan.blocks[index]

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from landonce.config.model import Spark
 from landonce.errors import ConfigError
 from landonce.java import java
-from landonce.run import archive
+from landonce.run import archive, daemon
 from landonce.run.leftovers import temporary_folder
 
 _PINNED = {
@@ -41,9 +41,10 @@ _LOUD = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
 def open_session(
-    pipeline: str, spark: Spark, *, expressions: bool = True, extra: Mapping[str, str] | None = None
+    pipeline: str, spark: Spark, *, expressions: bool = True, extra: Mapping[str, str] | None = None, work: str = ""
 ) -> SparkSession:
     """A session for this pipeline. Where no `expressions` are evaluated, the JVM only passes tasks on, and starts faster.
+    `work`: the module that workers will run, which is loaded once for all of them, where they are on this machine.
 
     `extra`: a catalog's settings, which may hold secrets. They are kept out of the list of processes, as are a user's own.
     """
@@ -53,7 +54,9 @@ def open_session(
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     for name in _LOUD:
         logging.getLogger(name).disabled = True
-    with _settings_for_java(_settings(pipeline, spark, expressions, extra or {})) as builder:
+    with _settings_for_java(
+        _settings(pipeline, spark, expressions, {**_loading(spark, work), **(extra or {})})
+    ) as builder:
         session = builder.getOrCreate()
     _refuse_speculation(session)
     for name, value in _PINNED.items():
@@ -90,6 +93,12 @@ def _settings(pipeline: str, spark: Spark, expressions: bool, extra: Mapping[str
         own = {**_DEFAULTS, "spark.master": spark.master or "local[*]", "spark.driver.extraJavaOptions": options}
     told = {name: str(value) for name, value in spark.conf.items()}
     return {"spark.app.name": f"landonce {pipeline}", **own, **extra, **told, **_PINNED}
+
+
+def _loading(spark: Spark, work: str) -> dict[str, str]:
+    if not work or _submitted() or not _local(spark):
+        return {}
+    return {"spark.python.daemon.module": daemon.__name__, f"spark.executorEnv.{daemon.LOADED}": work}
 
 
 def _temporary() -> str:

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from landonce import errors
 from landonce.plan.blocks import Plan
 from landonce.plan.packing import Limits, take
 from landonce.plan.ranges import Partition, Range
 from landonce.read.source import SourceView, Start, available, bind
 from landonce.record import ledger as states
 from landonce.record.ledger import LedgerState, Totals
-from landonce.write.receipt import BlockResult, Receipt
+from landonce.write.receipt import BlockResult, Receipt, unbalanced
 
 
 class Step(str, Enum):
@@ -190,11 +189,7 @@ class Remembering:
         receipts = tuple(receipt for _, receipt in self.receipts)
         for block, receipt in zip(self.pending.blocks, receipts, strict=True):
             if not receipt.balanced:
-                raise errors.Unbalanced(
-                    f"block {block}: {receipt.read} records were read, but {receipt.landed} landed, "
-                    f"{receipt.dead_lettered} were dead-lettered and {receipt.filtered} filtered.",
-                    safe="The position did not move. This is a defect in landonce: please report it.",
-                )
+                raise unbalanced(block, receipt)
         return receipts
 
     @property

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from landonce.errors import LandonceError
+from landonce.errors import LandonceError, Unbalanced
+from landonce.plan.blocks import Block
 from landonce.plan.ranges import Partition
 from landonce.record.ledger import Totals
 
@@ -49,6 +50,14 @@ class Receipt:
     @property
     def totals(self) -> Totals:
         return Totals(self.landed, self.dead_lettered, self.filtered)
+
+
+def unbalanced(block: Block, receipt: Receipt) -> Unbalanced:
+    return Unbalanced(
+        f"block {block}: {receipt.read} records were read, but {receipt.landed} landed, "
+        f"{receipt.dead_lettered} were dead-lettered and {receipt.filtered} filtered.",
+        safe="The position did not move. This is a defect in landonce: please report it.",
+    )
 
 
 class Fate(str, Enum):

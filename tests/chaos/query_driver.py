@@ -1,7 +1,7 @@
 """A user's own streaming query with `exactly_once`, as a process of its own: sixteen records a batch, until all is done.
 
-`iceberg`: `url` is the folder that holds the lake. `wrapped`: `url` is the folder of the target, and `table` is where the ledger
-is. `plain`: without landonce, for comparison.
+`iceberg`: `url` is the folder that holds the lake. `wrapped`, `slow`: `url` is the folder of the target, and `table` is where the
+ledger is. `plain`: without landonce, for comparison.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ def main(
     ledger: str | None = None
     if kind == "clickhouse":
         sink, ledger = landonce.clickhouse(url, table, deadline=float(deadline)), f"sqlite:///{folder}/ledger"
-    elif kind == "wrapped":
+    elif kind in ("wrapped", "slow"):
         told = {"folder": url, "settles_within": float(deadline)}
-        sink, ledger = find_sink("wrapped_target:probing", told, Path(__file__).parent), table
+        made = "wrapped_target:probing" if kind == "wrapped" else "wrapped_target:slow"
+        sink, ledger = find_sink(made, told, Path(__file__).parent), table
     elif kind == "iceberg":
         sink = landonce.iceberg(table, {"uri": f"sqlite:///{url}/lake/catalog.db", "warehouse": f"file://{url}/lake"})
     elif kind == "sql":

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -69,12 +70,28 @@ class Blind(Store):
     probe = None
 
 
+class Slow(Blind):
+    """Takes so long that Spark runs a second task beside it. `opened` has a line for each of them."""
+
+    def open(self) -> None:
+        with (self.folder / "opened").open("a") as file:
+            file.write("opened\n")
+
+    def push(self, block: landonce.PushedBlock) -> None:
+        time.sleep(8)
+        super().push(block)
+
+
 def probing(folder: str, settles_within: float = 600.0) -> landonce.WrappedSink:
     return landonce.wrap(Store(folder), idempotent=False, settles_within=settles_within, name="store")
 
 
 def blind(folder: str, settles_within: float = 600.0) -> landonce.WrappedSink:
     return landonce.wrap(Blind(folder), idempotent=False, settles_within=settles_within, name="store")
+
+
+def slow(folder: str, settles_within: float = 600.0) -> landonce.WrappedSink:
+    return landonce.wrap(Slow(folder), idempotent=False, settles_within=settles_within, name="store")
 
 
 def soon(folder: str) -> landonce.WrappedSink:

@@ -14,6 +14,7 @@ from test_push_ledgers import SPOT, prepared
 from landonce.record.blocks import Claim
 from landonce.record.push_ledger import PushLedger, PushPlace
 from landonce.run.overdue import overdue, watched
+from landonce.write.wrapped.recipe import WrappedTask
 
 NAMES = {0: "t-0-0-5-abc", 1: "t-1-0-5-abc"}
 
@@ -35,7 +36,10 @@ def an_hour_passes(place: PushPlace) -> None:
 
 
 def test_a_push_that_lasts_too_long_is_said_while_it_lasts(place: PushPlace, ledger: PushLedger) -> None:
-    claim = Claim.of(prepared(ledger))
+    state = prepared(ledger)
+    claim = Claim.of(state)
+    assert state.pending is not None
+    task = WrappedTask(index=0, batch=1, plan="", block=state.pending.blocks[0], key="t-0-0-5-abc", claim=claim)
     assert ledger.claim(SPOT, claim, "hangs", harmless=False, wait=60_000)
     an_hour_passes(place)
     said, heard = [], threading.Event()
@@ -44,9 +48,9 @@ def test_a_push_that_lasts_too_long_is_said_while_it_lasts(place: PushPlace, led
         said.append(what)
         heard.set()
 
-    with watched(place, 1, NAMES, tell, every=0.05):
+    with watched(place, [task], tell, every=0.05):
         assert heard.wait(60)
-    assert "block t-0-0-5-abc was claimed 360" in said[0]
+    assert "block t-0-0-5-abc (t[0] [0, 5)) was claimed 360" in said[0]
     assert "not interrupted" in said[0]
 
 

@@ -363,6 +363,72 @@ def test_the_rules_of_saving(kafka: LocalKafka, new_topic: Callable[..., str], e
     assert stored(engine, topic) == {0: 5}
 
 
+def test_results_without_an_offset_are_not_committed(
+    kafka: LocalKafka, new_topic: Callable[..., str], engine: Engine
+) -> None:
+    """They would come again after a crash. What has nothing to do with records needs no offset."""
+    topic = new_topic()
+    produce(kafka, topic, 6)
+    with OffsetStore.connect(config(kafka, topic), [topic], SqlOffsets(engine)) as store:
+        messages = read(store, 3)
+        for _ in range(2):
+            with pytest.raises(errors.OffsetsNotSaved, match="save_many"), store.transaction() as connection:
+                write(connection, messages)
+        assert landed(engine) == []
+        again = read(store, 6)
+        assert offsets(again) == [0, 1, 2, 3, 4, 5]
+        with store.transaction() as connection:
+            write(connection, again)
+            store.save_many((each for each in again), connection)  # type: ignore[arg-type]
+        assert store.poll(0) is None
+        with store.transaction() as connection:
+            connection.execute(text("INSERT INTO results VALUES ('no record', 1, -1)"))
+    assert (landed(engine), stored(engine, topic)) == ([0, 1, 2, 3, 4, 5, -1], {0: 6})
+
+
+def test_a_transaction_of_your_own_without_an_offset_is_told_too(
+    kafka: LocalKafka, new_topic: Callable[..., str], sqlite: Engine
+) -> None:
+    topic = new_topic()
+    produce(kafka, topic, 3)
+    with OffsetStore.connect(config(kafka, topic), [topic], SqlOffsets(sqlite)) as store:
+        messages = read(store, 3)
+        with sqlite.begin() as connection:
+            connection.execute(text("INSERT INTO results VALUES ('forgotten', 0, 0)"))
+        with pytest.raises(errors.OffsetsNotSaved, match="before the transaction commits"):
+            store.committed()
+        with sqlite.begin() as connection:
+            store.save_many(messages, connection)
+        with pytest.raises(errors.TransactionUnsettled), store.transaction():
+            pytest.fail("another transaction was begun")
+        store.committed()
+        store.committed()
+    assert stored(sqlite, topic) == {0: 3}
+
+
+def test_a_transaction_that_was_ended_inside_of_its_block(
+    kafka: LocalKafka, new_topic: Callable[..., str], engine: Engine
+) -> None:
+    """Nobody can tell how: Kafka is not told offsets that the database may not have, and what is stored decides."""
+    topic = new_topic()
+    produce(kafka, topic, 6)
+    handler = SqlOffsets(engine)
+    with OffsetStore.connect(config(kafka, topic), [topic], handler, commit_to_kafka="sync") as store:
+        messages = read(store, 3)
+        with pytest.raises(errors.TransactionUnsettled, match="inside"), store.transaction() as connection:  # noqa: PT012
+            store.save_many(messages, connection)
+            connection.rollback()
+        assert in_kafka(kafka, topic, topic) < 0
+        again = read(store, 3)
+        assert offsets(again) == [0, 1, 2], "they came without a later record, too"
+        with pytest.raises(errors.TransactionUnsettled, match="inside"), store.transaction() as connection:  # noqa: PT012
+            write(connection, again)
+            store.save_many(again, connection)
+            connection.commit()
+        assert offsets(read(store, 3)) == [3, 4, 5]
+    assert (landed(engine), stored(engine, topic)) == ([0, 1, 2], {0: 3})
+
+
 def test_an_orm_session_is_a_transaction_too(kafka: LocalKafka, new_topic: Callable[..., str], sqlite: Engine) -> None:
     topic = new_topic()
     produce(kafka, topic, 3)
@@ -457,6 +523,111 @@ def test_records_in_hand_when_a_partition_comes_back(
     assert landed(sqlite) == [0, 1, 2, 3, 4]
 
 
+def test_records_in_hand_that_another_has_done_meanwhile(
+    kafka: LocalKafka, new_topic: Callable[..., str], sqlite: Engine
+) -> None:
+    """The user collects records over several polls. A partition was away, and all of what he holds of it is done."""
+    topic = new_topic(2)
+    produce(kafka, topic, 5, 0)
+    produce(kafka, topic, 5, 1)
+    in_hand: list[Message] = []
+
+    def collect(store: OffsetStore) -> None:
+        try:
+            in_hand.extend(store.consume(10, timeout=0.2))
+        except errors.Fenced as refused:
+            in_hand[:] = [each for each in in_hand if f"{topic}[{each.partition()}]" not in str(refused)]
+
+    with OffsetStore.connect(config(kafka, topic), [topic], SqlOffsets(sqlite)) as store:
+        in_hand += read(store, 10)
+        done: list[Message] = []
+        deadline = time.monotonic() + 90
+        with OffsetStore.connect(config(kafka, topic), [topic], SqlOffsets(sqlite)) as other:
+            while len(done) < 5:
+                assert time.monotonic() < deadline
+                done += other.consume(5, timeout=0.1)
+                collect(store)
+            with other.transaction() as connection:
+                write(connection, done)
+                other.save_many(done, connection)
+        away = done[0].partition() or 0
+        produce(kafka, topic, 3, away)
+        while (away, 7) not in [(each.partition(), each.offset()) for each in in_hand]:
+            assert time.monotonic() < deadline
+            collect(store)
+        mine = [each for each in in_hand if each.partition() == away]
+        with store.transaction() as connection:
+            write(connection, mine)
+            store.save_many(mine, connection)
+    assert landed(sqlite) == list(range(8))
+
+
+def make_anew(kafka: LocalKafka, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.delete_topics([topic])[topic].result(timeout=30)
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            admin.create_topics([NewTopic(topic, 1)])[topic].result(timeout=30)
+            return
+        except Exception:
+            assert time.monotonic() < deadline
+            time.sleep(0.3)
+
+
+def test_a_topic_that_is_made_anew_under_a_running_consumer(
+    kafka: LocalKafka, new_topic: Callable[..., str], sqlite: Engine
+) -> None:
+    """librdkafka reads on at the old offset (it is paused here, so that it finds it there), and would skip what is before."""
+    topic = new_topic()
+    produce(kafka, topic, 10)
+    settings = config(kafka, topic, enable_auto_commit=False, auto_offset_reset="error")
+    consumer, handler = Consumer(settings), SqlOffsets(sqlite)
+    with OffsetStore.subscribe(consumer, [topic], handler, config=settings) as store:
+        messages = read(store, 10)
+        with store.transaction() as connection:
+            store.save_many(messages, connection)
+        consumer.pause([TopicPartition(topic, 0)])
+        make_anew(kafka, topic)
+        produce(kafka, topic, 30)
+        time.sleep(1.1)
+        consumer.resume([TopicPartition(topic, 0)])
+        for _ in range(2):
+            with pytest.raises(errors.TopicRecreated):
+                read(store, 1)
+        handler.reset(topic, {Partition(topic, 0): 0})
+        assert offsets(read(store, 30)) == list(range(30))
+
+
+def test_an_offset_put_by_hand_is_bound_to_the_topic_again(
+    kafka: LocalKafka, new_topic: Callable[..., str], engine: Engine
+) -> None:
+    """Also where the first transaction after it was rolled back."""
+    topic = new_topic()
+    produce(kafka, topic, 10)
+    handler = SqlOffsets(engine)
+    handler.initialize(topic)
+    handler.reset(topic, {Partition(topic, 0): 4})
+    with OffsetStore.connect(config(kafka, topic), [topic], handler) as store:
+        read(store, 2)
+        store.rewind()
+        messages = read(store, 2)
+        assert offsets(messages) == [4, 5]
+        with store.transaction() as connection:
+            store.save_many(messages, connection)
+    make_anew(kafka, topic)
+    produce(kafka, topic, 10)
+    with OffsetStore.connect(config(kafka, topic), [topic], handler) as store, pytest.raises(errors.TopicRecreated):
+        read(store, 1)
+
+
+@pytest.mark.parametrize("group", ["g" * 300, "payments "], ids=["long", "space"])
+def test_a_group_that_the_table_cannot_tell_from_another(kafka: LocalKafka, engine: Engine, group: str) -> None:
+    """MariaDB would cut the one, and take the other for `payments`: it would begin where that one stands."""
+    with pytest.raises(errors.ConfigError, match="group"):
+        OffsetStore.connect(config(kafka, group), ["any"], SqlOffsets(engine))
+
+
 def test_a_topic_that_was_made_anew_is_not_read_with_old_offsets(
     kafka: LocalKafka, new_topic: Callable[..., str], sqlite: Engine
 ) -> None:
@@ -465,16 +636,7 @@ def test_a_topic_that_was_made_anew_is_not_read_with_old_offsets(
     handler = SqlOffsets(sqlite)
     with OffsetStore.connect(config(kafka, topic), [topic], handler) as store, store.transaction() as connection:
         store.save_many(read(store, 3), connection)
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.delete_topics([topic])[topic].result(timeout=30)
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            admin.create_topics([NewTopic(topic, 1)])[topic].result(timeout=30)
-            break
-        except Exception:
-            assert time.monotonic() < deadline
-            time.sleep(0.3)
+    make_anew(kafka, topic)
     produce(kafka, topic, 10)
     with OffsetStore.connect(config(kafka, topic), [topic], handler) as store:
         with pytest.raises(errors.TopicRecreated):

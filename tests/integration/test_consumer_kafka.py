@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from landonce import errors
-from landonce.consumer import KafkaOffsets, KafkaTransaction, OffsetStore, Partition
+from landonce.consumer import KafkaOffsets, KafkaTransaction, OffsetStore, Partition, Step
 from landonce.local import LocalKafka
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
@@ -114,6 +114,47 @@ def test_a_zombie_producer_is_fenced(kafka: LocalKafka, new_topic: Callable[...,
             store.save_many(again, transaction)
     assert committed(kafka, results) == expected(10)
     assert len(committed(kafka, results, "read_uncommitted")) == 20, "the control: the zombie's results are there"
+
+
+def test_results_of_a_partition_without_its_offset_are_not_committed(
+    kafka: LocalKafka, new_topic: Callable[..., str]
+) -> None:
+    """The transactions are the partitions': one offset does not speak for the other's results."""
+    source, results = new_topic(2), new_topic()
+    produce(kafka, source, 8, partitions=2)
+    handler = KafkaOffsets(config(kafka), topic=f"{source}-offsets")
+    with OffsetStore.connect(config(kafka, **{"group.id": source}), [source], handler) as store:
+        messages = read(store, 8)
+        with pytest.raises(errors.OffsetsNotSaved), store.transaction() as transaction:
+            copy(transaction, messages, results)
+        messages = read(store, 8)
+        first = [each for each in messages if each.partition() == 0]
+        with pytest.raises(errors.OffsetsNotSaved, match=r"\[1\]"), store.transaction() as transaction:  # noqa: PT012
+            copy(transaction, messages, results)
+            store.save_many(first, transaction)
+        assert committed(kafka, results) == []
+        again = read(store, 8)
+        with store.transaction() as transaction:
+            copy(transaction, again, results)
+            store.save_many(again, transaction)
+    assert committed(kafka, results) == expected(8, 2)
+
+
+def test_groups_and_topics_that_read_alike_do_not_fence_each_other(
+    kafka: LocalKafka, new_topic: Callable[..., str]
+) -> None:
+    """Group `a` with topic `b-c`, and group `a-b` with topic `c`."""
+    topic = new_topic()
+    offsets = KafkaOffsets(config(kafka), topic=f"{topic}-offsets")
+    other = KafkaOffsets(config(kafka), topic=f"{topic}-offsets")
+    offsets.initialize("a")
+    other.initialize("a-b")
+    mine, theirs = Partition(f"b-{topic}", 0), Partition(topic, 0)
+    stored = offsets.load("a", [mine])[mine]
+    other.load("a-b", [theirs])
+    with offsets.transaction() as transaction:
+        offsets.save("a", {mine: Step(None, 1, stored.epoch, stored.owner, "")}, transaction)
+    assert offsets.load("a", [mine])[mine].offset == 1
 
 
 def test_an_offset_put_by_hand(kafka: LocalKafka, new_topic: Callable[..., str]) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -18,9 +19,9 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 from pyspark.sql import SparkSession
 from small_lakes import Heard, SmallLake, once
 
-from landonce.errors import ConfigError, Halt, RollbackRefused, TableUnfit, TargetAhead, TransformFailed
+from landonce.errors import ConfigError, Halt, RollbackRefused, TableUnfit, TargetAhead, TransformFailed, Unbalanced
 from landonce.local import LocalKafka
-from landonce.run import committing
+from landonce.run import assemble_iceberg, committing
 from landonce.run.steps import AnyEffect, Step
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -64,6 +65,58 @@ def test_records_land_with_their_coordinates_and_the_snapshot_says_how_far(lake:
     last = lake.table("db.t").current_snapshot().summary.additional_properties  # type: ignore[union-attr]
     assert "landonce.valid-through" not in last, "partition 1 had no record in the batch"
     assert lake.offsets("db.t") == once(1) + once(2, first=2) + once(1, partition=1)
+
+
+CHANGES = {"identity": ["id"], "changes": {"mode": "upsert"}}
+
+
+def lose(place: str) -> Callable[..., Any]:
+    """A worker that loses a row: between decoding and writing, in writing, or between expressions and writing."""
+
+    def work(*told: Any) -> Any:
+        from landonce.write.iceberg import work as writing
+
+        deliver, write_files = writing.deliver, writing.write_files
+        if place == "rows":
+            writing.deliver = lambda recipe, task, rows, *more: deliver(
+                recipe, task, {name: each.slice(1) for name, each in rows.items()}, *more
+            )
+        if place == "file":
+            writing.write_files = lambda shape, rows, origin: write_files(shape, rows.slice(1), origin)
+        try:
+            if place == "expression":
+                recipe, task, rows, account = told
+                return writing.sow(recipe, task, rows.slice(1), account)
+            return writing.work(*told)
+        finally:
+            writing.deliver, writing.write_files = deliver, write_files
+
+    return work
+
+
+@pytest.mark.parametrize(
+    ("place", "how", "more"),
+    [
+        ("rows", {}, {}),
+        ("file", {}, {}),
+        ("expression", {}, {"transform": {"where": "id >= 0"}}),
+        ("rows", CHANGES, {}),
+    ],
+    ids=["rows", "file", "expression", "changes"],
+)
+def test_a_lost_row_is_noticed_before_anything_is_committed(
+    lake: SmallLake, monkeypatch: pytest.MonkeyPatch, place: str, how: dict[str, Any], more: dict[str, Any]
+) -> None:
+    lake.schema = "id BIGINT NOT NULL, kind STRING"
+    lake.write_file({"table": "db.t", "create": True, **how}, **more)
+    lake.produce([{"id": 1, "kind": "a"}, {"id": 2, "kind": "b"}, {"id": 2, "kind": "c"}])
+    monkeypatch.setattr(assemble_iceberg, "sow" if place == "expression" else "work", lose(place))
+    with pytest.raises(Unbalanced, match="3 records were read, but 2 landed"):
+        lake.run()
+    assert lake.rows("db.t") == []
+    monkeypatch.undo()
+    assert lake.run().landed == 3
+    assert len(lake.rows("db.t")) == (2 if how else 3)
 
 
 def test_a_batch_of_dead_letters_alone_moves_the_position(lake: SmallLake) -> None:

@@ -151,6 +151,24 @@ def test_copies_of_tasks_push_nothing_twice(
     site.exact()
 
 
+def test_a_copy_waits_for_the_push_that_is_under_way(
+    start: Any, open_site: Any, new_database: Callable[[], str], tmp_path: Path
+) -> None:
+    """Nobody can ask this target, so a push that is cut short would halt the query. Copies run, and no push is cut short."""
+
+    def ask() -> list[Coordinate]:
+        with closing(sqlite3.connect(tmp_path / "target.db", timeout=60)) as connection:
+            return connection.execute(SELECT + "events").fetchall()
+
+    site = open_site(ask)
+    said = start(site, "", "slow", str(tmp_path), new_database())
+    with closing(sqlite3.connect(tmp_path / "target.db", timeout=60)) as connection:
+        [[pushed]] = connection.execute("SELECT count(*) FROM attempts").fetchall()
+    assert len((tmp_path / "opened").read_text().splitlines()) > pushed, "no task was run twice"
+    assert "doubtful" not in said
+    site.exact()
+
+
 def test_a_plain_query_writes_twice_in_the_same_scene(start: Any, open_site: Any, tmp_path: Path) -> None:
     """The control: what one writes without landonce."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -148,6 +149,24 @@ def test_a_push_without_an_answer_takes_effect_once(open_site: Open, kind: str) 
     site.exact()
     again = sum(times - 1 for times in attempts(site).values())
     assert again == (3 if kind == "idempotent" else 1)
+
+
+def test_a_push_that_hangs_is_said_while_it_lasts(open_site: Open, caplog: pytest.LogCaptureFixture) -> None:
+    """And is not interrupted: it lands, once."""
+    site = open_site("blind")
+    site.produce(4, partitions=1)
+    taking = site.sink.wrapped
+
+    def push(block: Any) -> None:
+        time.sleep(8)
+        taking(block)
+
+    site.sink = landonce.wrap(push, idempotent=False, settles_within=1, name="files")
+    site.run()
+    site.exact()
+    [key] = attempts(site)
+    assert f"block {key} ({site.topics[0]}[0] [0, 4)) was claimed" in caplog.text
+    assert "It is not interrupted" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["idempotent", "probe", pytest.param("blind", marks=pytest.mark.long)])

@@ -13,9 +13,12 @@ from pipelines import landonce
 from pyspark.sql import SparkSession
 from sql_runs import SqlSite, asking_postgres, asking_sqlite
 
-from landonce.errors import ConfigError, PlanPending, TableUnfit, TargetAhead
+from landonce.errors import ConfigError, PlanPending, TableUnfit, TargetAhead, Unbalanced
 from landonce.local import LocalKafka
 from landonce.record.ledger import Totals
+from landonce.run import assemble_sql
+from landonce.write.receipt import BlockResult
+from landonce.write.sql.recipe import SqlRecipe, SqlTask
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.usefixtures("spark")]
 
@@ -133,6 +136,30 @@ def test_an_operation_field_says_what_happens(site: SqlSite) -> None:
     )
     assert site.run() == Totals(landed=5, dead_lettered=1)
     assert sorted(site.ask("SELECT a, b, n FROM events")) == [(1, "y", 3), (3, "q", 5)]
+
+
+def test_a_lost_change_is_noticed_before_it_is_committed(site: SqlSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.write_file(schema="id BIGINT NOT NULL, n INT", create=True, mode="upsert", key=["id"])
+    site.send(told(id=1, n=1), told(id=2, n=1), told(id=2, n=2), (b'{"id": 1}', None))
+
+    def careless(recipe: SqlRecipe, task: SqlTask) -> BlockResult:
+        from landonce.read.fanout import Sheaf
+        from landonce.write.sql.work import work
+
+        rows = Sheaf.rows
+        Sheaf.rows = lambda *asked: rows(*asked).slice(1)  # type: ignore[method-assign, union-attr]
+        try:
+            return work(recipe, task)
+        finally:
+            Sheaf.rows = rows  # type: ignore[method-assign]
+
+    monkeypatch.setattr(assemble_sql, "work", careless)
+    with pytest.raises(Unbalanced, match="4 records were read, but 3 landed"):
+        site.run()
+    assert site.ask("SELECT id, n FROM events") == []
+    monkeypatch.undo()
+    assert site.run() == Totals(landed=4)
+    assert site.ask("SELECT id, n FROM events") == [(2, 2)]
 
 
 def test_a_table_is_made_from_a_sample_and_grows(site: SqlSite) -> None:

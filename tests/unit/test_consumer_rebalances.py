@@ -62,6 +62,11 @@ class Offsets:
 
 
 class Topics:
+    id = "id"
+
+    def ids(self, names: Collection[str], patience: float) -> dict[str, str]:
+        return dict.fromkeys(names, self.id)
+
     def extents(self, partitions: Collection[Partition]) -> dict[Partition, Extent]:
         return {each: Extent("id", 0, 1000) for each in partitions}
 
@@ -112,7 +117,8 @@ class User:
         )
         self.store = OffsetStore.__new__(OffsetStore)
         parts: dict[str, Any] = {"_consumer": self.client, "_handler": self.offsets, "_settings": chosen}
-        self.claims = Claims(self.client, self.offsets, Topics(), chosen)  # type: ignore[arg-type]
+        self.topics = Topics()
+        self.claims = Claims(self.client, self.offsets, self.topics, chosen)  # type: ignore[arg-type]
         for name, part in (parts | {"_claims": self.claims, "_clock": PollClock(300_000, 45_000)}).items():
             setattr(self.store, name, part)
         self.assigned(P)
@@ -180,3 +186,31 @@ def test_records_in_hand_are_dropped_where_their_partition_is_claimed_only_later
     user.poll()
     user.client.callbacks = [given_back]
     assert user.saves(15) == list(range(10, 25))
+
+
+def test_records_in_hand_are_dropped_where_others_have_done_them(user: User) -> None:
+    """All of them: the partition comes back where they end, and nothing of it would come again."""
+
+    def given_back() -> None:
+        user.claims.on_revoke(user.client, [TopicPartition(P.topic, P.number)])  # type: ignore[arg-type]
+        user.client.at.pop(P)
+        user.offsets.stored[P] = 15
+        user.assigned(P)
+
+    user.poll()
+    user.client.callbacks = [given_back]
+    assert user.saves(10) == list(range(15, 25))
+
+
+def test_a_topic_made_anew_is_noticed_after_its_last_record_too(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its records came between two looks, and no other follows them."""
+    monkeypatch.setattr(claiming, "_LOOK_AGAIN", 0.2)
+    user.poll()
+    user.topics.id = "another"
+    user.client.at[P] = END
+    user.claims.unseen = True
+    with pytest.raises(errors.TopicRecreated):  # noqa: PT012
+        for _ in range(20):
+            user.store.consume(5)
+            time.sleep(0.1)
+    assert P not in user.store.assignment()

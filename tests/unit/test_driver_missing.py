@@ -84,3 +84,23 @@ def test_a_topic_that_was_never_there_is_missing_at_once(tmp_path: Path) -> None
     with pytest.raises(TopicMissing, match="'t'"):
         driver(brokers, tmp_path).run()
     assert brokers.looks == 1
+
+
+def test_what_a_query_asks_is_waited_for_too(tmp_path: Path) -> None:
+    """Spark has seen its topics."""
+    brokers = Brokers(lambda look: look < 3)
+    assert driver(brokers, tmp_path).ask(lambda: brokers.survey("t")).cluster_id == "cluster"
+    assert brokers.looks == 3
+
+
+def test_what_a_query_asks_is_missing_if_it_stays_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every time anew: what one micro-batch waited for is not held against the next."""
+    monkeypatch.setattr(drivers, "_AWAY", 0.5)
+    brokers = Brokers(lambda _: True)
+    asking = driver(brokers, tmp_path)
+    for _ in range(2):
+        before, began = brokers.looks, time.monotonic()
+        with pytest.raises(TopicMissing, match="'t'"):
+            asking.ask(lambda: brokers.survey("t"))
+        assert 0.5 < time.monotonic() - began < 10
+        assert brokers.looks > before + 1

@@ -106,7 +106,7 @@ def test_sqlite_changes_rows_by_their_key() -> None:
         'INSERT INTO "t" ("_topic", "_partition", "_offset", "id", "wo rd") VALUES (?, ?, ?, ?, ?) '
         'ON CONFLICT ("id") DO UPDATE SET "_topic" = excluded."_topic", "_partition" = excluded."_partition", '
         '"_offset" = excluded."_offset", "wo rd" = excluded."wo rd" WHERE "t"."_offset" IS NULL OR '
-        '"t"."_topic" <> excluded."_topic" OR "t"."_partition" <> excluded."_partition" OR '
+        '"t"."_topic" COLLATE BINARY <> excluded."_topic" OR "t"."_partition" <> excluded."_partition" OR '
         '"t"."_offset" < excluded."_offset"'
     )
     assert upsert_statement(words_of("sqlite"), "t", ("id",), ("id",)).endswith('ON CONFLICT ("id") DO NOTHING')
@@ -252,6 +252,7 @@ def test_a_check_without_a_name_is_a_partition_that_is_not_there(told: dict[byte
         (pymysql.OperationalError(1213, "Deadlock found"), True, True, Blame.ELSE),
         (pymysql.OperationalError(4031, "disconnected because of inactivity"), True, True, Blame.ELSE),
         (pymysql.OperationalError(1927, "Connection was killed"), True, True, Blame.ELSE),
+        (pymysql.OperationalError(1969, "max_statement_time exceeded"), True, True, Blame.ELSE),
     ],
 )
 def test_what_mysql_says_is_told_apart(failure: Exception, passing: bool, answered: bool, blame: Blame) -> None:

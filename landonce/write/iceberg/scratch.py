@@ -32,12 +32,13 @@ class Scratch:
     def of(table: Table) -> Scratch:
         return Scratch(f"{table.location().rstrip('/')}/{FOLDER}", tuple(sorted(table.io.properties.items())))
 
-    def write(self, rows: pa.Table, origin: Origin) -> str:
-        """One file with all the rows; gives its path."""
+    def write(self, rows: pa.Table, origin: Origin) -> tuple[str, int]:
+        """One file with all the rows; gives its path, and how many its footer says there are."""
         path = f"{self.folder}/{origin.file_name()}"
+        footers: list[pq.FileMetaData] = []
         try:
             with self._open().new_output(path).create() as stream:
-                pq.write_table(plain(rows), stream, compression="lz4")
+                pq.write_table(plain(rows), stream, compression="lz4", metadata_collector=footers)
         except PermissionError as error:
             raise TargetRefused(
                 f"the storage refused a file: {redact(str(error))}",
@@ -46,7 +47,7 @@ class Scratch:
             ) from None
         except OSError as error:
             raise TargetUnavailable(f"the storage did not take a file: {redact(str(error))}") from None
-        return path
+        return path, sum(each.num_rows for each in footers)
 
     def remove(self, paths: tuple[str, ...]) -> None:
         """What is not needed any more. A file that cannot be removed is left for `maintain`."""

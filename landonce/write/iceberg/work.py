@@ -16,7 +16,7 @@ from landonce.failpoints import reach
 from landonce.plan.blocks import Kind
 from landonce.plan.ranges import Partition, topics_of
 from landonce.read.decoders import decoder_of
-from landonce.read.fanout import NOWHERE, Sheaf, Sorting, cropped, landed
+from landonce.read.fanout import NOWHERE, Sheaf, Sorting, cropped, records_of, tally
 from landonce.read.identity import require_same
 from landonce.read.route import Routed, routes
 from landonce.write.conform import chosen, conform, misfit
@@ -59,34 +59,42 @@ def deliver(
     sheaf: Sheaf,
     messages: Mapping[tuple[Partition, int], Message] | None,
 ) -> BlockResult:
-    """Stages dead letters, writes the files, and writes the receipt."""
+    """Stages dead letters, writes the files, and writes the receipt. What landed is what the files say that they hold, so that a row
+    which got lost on the way leaves the account unbalanced."""
     letters = stage_letters(recipe, task, tuple(sheaf.rejected), messages)
     reach("stage.after")
     tables = recipe.by_name()
     origin = Origin(recipe.pipeline, task.epoch, task.batch, task.block.number)
-    files = tuple((name, _write(recipe, tables[name], rows[name], origin)) for name in sorted(rows))
+    files, landed = [], sheaf.there - sheaf.shared
+    for name in sorted(rows):
+        written, count = _write(recipe, tables[name], rows[name], origin)
+        files.append((name, written))
+        landed += count - (rows[name].num_rows - records_of(rows[name]) if recipe.changes is not None else 0)
     reach("files.after")
     receipt = Receipt(
         read=sheaf.read,
-        landed=landed(sheaf),
+        landed=landed,
         filtered=sheaf.filtered,
         dead_lettered=len(sheaf.rejected),
         dead_letters=letters,
         bytes_read=sheaf.bytes_read,
-        files=files,
+        files=tuple(files),
         tops=tuple((name, tuple(sorted(tops.items()))) for name, tops in sorted(sheaf.tops.items())),
         latest=tuple(sorted(sheaf.latest.items())),
     )
     return BlockResult(task.index, Fate.LANDED, receipt)
 
 
-def _write(recipe: FileRecipe, table: TableRecipe, rows: pa.Table, origin: Origin) -> tuple[object, ...]:
-    """The table's own files, or one that Spark reads. A change needs its coordinates to be put in order."""
+def _write(recipe: FileRecipe, table: TableRecipe, rows: pa.Table, origin: Origin) -> tuple[tuple[object, ...], int]:
+    """The table's own files, or one that Spark reads, and how many rows they hold. A change needs its coordinates to be put in
+    order."""
     named = renamed(rows)
     if table.scratch is not None:
-        return (table.scratch.write(named, origin),)
+        path, count = table.scratch.write(named, origin)
+        return (path,), count
     assert table.shape is not None
-    return write_files(table.shape, named if recipe.coordinates else named.drop_columns(list(COLUMNS)), origin)
+    files = write_files(table.shape, named if recipe.coordinates else named.drop_columns(list(COLUMNS)), origin)
+    return files, sum(each.record_count for each in files)
 
 
 def sow(recipe: FileRecipe, task: FileTask, rows: pa.Table, told: Reaped | LandonceError) -> BlockResult:
@@ -129,12 +137,15 @@ def shaped(recipe: FileRecipe, task: FileTask, rows: pa.Table, found: Routed, sh
         bad.update({int(places[at]): reason for at, reason in misfits})
         fitted[name] = (fitting, np.delete(places, lost))
     sheaf.rejected += [misfit(dict(task.labels), rows, at, reason) for at, reason in sorted(bad.items())]
+    elsewhere = [places for name, places in routed.items() if name in others]
+    tally(sheaf, rows.num_rows, [places for _, places in fitted.values()], elsewhere, bad)
     floors = {name: floors_of(each, task) for name, each in task.floors}
     labels = dict(task.labels)
     result = {}
     for name, (fitting, places) in fitted.items():
-        kept = fitting.filter(pa.array(~np.isin(places, list(bad)))) if bad else fitting
-        kept = cropped(kept, floors.get(name, {}), labels)
+        good = fitting.filter(pa.array(~np.isin(places, list(bad)))) if bad else fitting
+        kept = cropped(good, floors.get(name, {}), labels)
+        sheaf.there += good.num_rows - kept.num_rows
         if kept.num_rows:
             result[name] = kept
             sheaf.tops[name] = _tops(kept, topics_of(labels))

@@ -64,6 +64,12 @@ def parsed(url: str) -> URL:
             f"sink.sql.url: landonce writes to PostgreSQL, SQLite, MySQL, MariaDB and YDB, not to {dialect!r}.",
             command="write it as postgresql://…, sqlite:///file.db, mysql://…, mariadb://… or ydb://…",
         )
+    if dialect in ("mysql", "mariadb") and "init_command" in found.query:
+        raise ConfigError(
+            "sink.sql.url: `init_command` would take the place of landonce's own, which sets strict mode and UTC: values that do "
+            "not fit would be changed without a word.",
+            command="remove `init_command` from the URL in {file}; set what it sets for the user or the server",
+        )
     if dialect == "sqlite" and found.database in (None, "", ":memory:"):
         raise ConfigError("sink.sql.url: a database in SQLite's memory would be gone at the end; name a file.")
     return found

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Dialect
 from sqlalchemy import types as sql
-from sqlalchemy.dialects import mysql
+from sqlalchemy.dialects import mysql, postgresql
 
 from landonce.read.schema import Field
 from landonce.write.sink import COORDINATES, Finding, Level
@@ -36,7 +36,7 @@ _LONGEST_TOPIC = 249
 """Characters that a topic's name may have in Kafka."""
 _MEND = {
     False: "give the column a default, make it nullable, or change its type",
-    True: "change its type, or declare `source.kafka.schema` in {file}: without the column, or, for a NUMERIC, with its digits",
+    True: "change its type, or declare `source.kafka.schema` in {file}: without the column, or, for a NUMERIC, with its digits, or, for SQLite's INTEGER PRIMARY KEY, with it",
 }
 """For columns that may be NULL, and those that may not."""
 
@@ -58,6 +58,13 @@ def findings(sink: SqlSink, shape: Shape, told: Told, dialect: Dialect) -> Itera
     yield from _of_columns(told)
     if sink.key:
         yield from _of_key(sink, shape)
+    elif sink.dialect == "yql" and frozenset(COORDINATES) not in shape.unique:
+        yield Finding(
+            Level.REFUSED,
+            f"the primary key of {sink.table} is not its coordinates ({', '.join(COORDINATES)}): rows go in by UPSERT, and would "
+            "replace others with the same key",
+            "make the table with that primary key (`create: true` does), or say `mode: upsert` and `key` in {file}",
+        )
     elif sink.coordinates and not missing:
         yield from _of_index(sink, shape)
 
@@ -76,14 +83,14 @@ def _of_coordinates(sink: SqlSink, shape: Shape) -> Iterator[Finding]:
 
 def _holds_topics(kind: Any, dialect: str) -> bool:
     if dialect in ("sqlite", "yql"):
-        return True
-    padded = isinstance(kind, sql.CHAR) and dialect == "postgresql"
-    return isinstance(kind, sql.String) and not padded and (kind.length or _LONGEST_TOPIC) >= _LONGEST_TOPIC
+        return dialect == "yql" or isinstance(kind, (sql.String, sql.NullType))
+    otherwise = isinstance(kind, (sql.CHAR, postgresql.CITEXT)) and dialect == "postgresql"
+    return isinstance(kind, sql.String) and not otherwise and (kind.length or _LONGEST_TOPIC) >= _LONGEST_TOPIC
 
 
 def _holds_partitions(kind: Any, dialect: str) -> bool:
     if dialect in ("sqlite", "yql"):
-        return True
+        return _is_whole(kind, dialect)
     small = isinstance(kind, (sql.SmallInteger, mysql.TINYINT))
     return (
         isinstance(kind, sql.Integer)
@@ -93,7 +100,12 @@ def _holds_partitions(kind: Any, dialect: str) -> bool:
 
 
 def _holds_offsets(kind: Any, dialect: str) -> bool:
-    return dialect in ("sqlite", "yql") or isinstance(kind, sql.BigInteger)
+    return _is_whole(kind, dialect) if dialect in ("sqlite", "yql") else isinstance(kind, sql.BigInteger)
+
+
+def _is_whole(kind: Any, dialect: str) -> bool:
+    """SQLite compares what is in a column of text as text: 10 would be older than 9. A column without a type takes numbers as they are."""
+    return dialect == "yql" or isinstance(kind, (sql.Integer, sql.NullType))
 
 
 _WANTED = ("text of at least 249 characters", "INTEGER", "BIGINT")

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, text
 from landonce.record.tables import block_table, pipeline_table, position_table
 from landonce.write.sink import Finding, Level
 from landonce.write.sql.sink import SqlSink
+from landonce.write.sql.swallowed import swallowing
 
 _POSTGRES = text(
     """
@@ -32,9 +33,16 @@ _PREFIXES = text(
     "AND non_unique = 0 AND sub_part IS NOT NULL ORDER BY index_name"
 )
 
+_EXPRESSIONS = text(
+    f"SELECT DISTINCT index_name FROM information_schema.statistics WHERE {_HERE} "  # noqa: S608  (constants)
+    "AND non_unique = 0 AND column_name IS NULL ORDER BY index_name"
+)
+"""MySQL 8 has keys on expressions, and SQLAlchemy leaves them out."""
+
 
 def notes(sink: SqlSink, connection: Connection) -> Iterator[Finding]:
-    """Tables that forget what was committed, or never commit anything, or take two keys for one."""
+    """Tables that forget what was committed, or never commit anything, or take two keys for one, or let rows vanish."""
+    yield from swallowing(sink, connection)
     if sink.dialect == "postgresql":
         yield from _of_postgres(sink, connection)
     if sink.dialect in ("mysql", "mariadb"):
@@ -62,6 +70,12 @@ def _of_mysql(sink: SqlSink, connection: Connection) -> Iterator[Finding]:
                 f"{name} has the engine {engine}, which has no transactions",
                 f"ALTER TABLE {name} ENGINE = InnoDB",
             )
+    for (index,) in connection.execute(_EXPRESSIONS, place) if sink.key else ():
+        yield Finding(
+            Level.REFUSED,
+            f"the table has another unique key, {index}, on an expression, and MySQL changes the row that any of them finds",
+            f"DROP INDEX {index} ON {sink.table}",
+        )
     for (index,) in connection.execute(_PREFIXES, place) if sink.key else ():
         yield Finding(
             Level.REFUSED,

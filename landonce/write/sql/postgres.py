@@ -31,6 +31,7 @@ from landonce.write.sql.statements import (
     GONE,
     STAGED,
     Place,
+    counted_statement,
     flip_statement,
     merge_statement,
     purge_statement,
@@ -39,7 +40,7 @@ from landonce.write.sql.statements import (
     words_of,
 )
 from landonce.write.sql.watch import Patience, Watch
-from landonce.write.sql.writer import Blame, BlockWriter, Trouble
+from landonce.write.sql.writer import Blame, BlockWriter, Trouble, swallowed
 
 PATIENCE = Patience()
 _PORTION = 8_192
@@ -58,6 +59,11 @@ _HOME = (
     "SELECT n.nspname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1)"
 )
 """Where a table without a schema before its name is found. ADBC itself looks in the first schema only."""
+_SCREENED = (
+    "SELECT 1 FROM pg_trigger, to_regclass($1) AS own WHERE NOT tgisinternal AND tgenabled <> 'D' AND tgtype & 7 = 7 "
+    "AND (tgrelid = own OR tgrelid IN (SELECT relid FROM pg_partition_tree(own))) LIMIT 1"
+)
+"""Whether a trigger looks at each row before it is inserted, in the table or a partition of it."""
 _AT_ONCE = "SET CONSTRAINTS ALL IMMEDIATE"
 """Constraints that are deferred speak here, and not with the COMMIT."""
 _PASSING = ("08", "40", "53", "55006", "55P03", "57", "58", "25006", "25P03", "25P04", "72")
@@ -116,7 +122,7 @@ class PostgresWriter(BlockWriter):
             rows = rows.drop_columns([OPERATION])
             self._change(rows.filter(pc.invert(gone)), rows.filter(gone))
         else:
-            self._copy(rows, self._sink.name, schema=self._sink.schema or self._home())
+            self._add(rows)
         self._do(_AT_ONCE)
 
     def savepoint(self, statement: str) -> None:
@@ -131,6 +137,17 @@ class PostgresWriter(BlockWriter):
                 if each is not None:
                     each.close()
         self._watch.end()
+
+    def _add(self, rows: pa.Table) -> None:
+        """COPY does not tell how many rows a trigger left out: where there is one that could, they are counted."""
+        if not self._ask(_SCREENED, (_WORDS.table(self._sink.table),)):
+            self._copy(rows, self._sink.name, schema=self._sink.schema or self._home())
+            return
+        self._stage(rows, STAGED)
+        taken = self._ask(counted_statement(_WORDS, self._sink.table, rows.column_names))[0][0]
+        if taken < rows.num_rows:
+            raise swallowed(taken, rows.num_rows)
+        self._do(f"DROP TABLE pg_temp.{STAGED}")
 
     def _change(self, rows: pa.Table, gone: pa.Table) -> None:
         """Deletions come first: what a row held under another unique key may be another row's by now. Those that a row of this

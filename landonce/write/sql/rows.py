@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,17 @@ from landonce.write.sql.statements import (
     upsert_statement,
     words_of,
 )
-from landonce.write.sql.writer import Blame, BlockWriter, Trouble
+from landonce.write.sql.writer import Blame, BlockWriter, Trouble, swallowed
+
+
+def runs(gone: pa.ChunkedArray) -> Iterator[tuple[bool, int, int]]:
+    """Stretches of changes of one kind, each with its first index and its end. Deletions at the beginning are left out: all come first."""
+    first = 0
+    for is_gone, run in groupby(gone.to_pylist()):
+        end = first + sum(1 for _ in run)
+        if first or not is_gone:
+            yield is_gone, first, end
+        first = end
 
 
 class RowWriter(BlockWriter):
@@ -76,6 +87,8 @@ class RowWriter(BlockWriter):
         table, key = self._sink.table, self._sink.key
         if not key:
             self._many(insert_statement(self.words, table, rows.column_names), rows)
+            if rows.num_rows and self._cursor.rowcount < rows.num_rows:
+                raise swallowed(self._cursor.rowcount, rows.num_rows)
             return
         gone = pc.equal(rows.column(OPERATION), DELETE)
         rows = rows.drop_columns([OPERATION])
@@ -83,11 +96,16 @@ class RowWriter(BlockWriter):
         changed, deleted = rows.filter(pc.invert(gone)), rows.filter(gone).select([*key, *beside])
         delete = delete_statement(self.words, table, key, beside)
         # Deletions come first: what a row held under another unique key may be another row's by now. Those that a row of this block
-        # outlives, since the table takes its key for the deleted one, are made again: coordinates tell which is later.
+        # outlives, since the table takes its key for the deleted one, are made again: coordinates tell which is later, or else the order.
         self._many(delete, deleted)
-        self._many(upsert_statement(self.words, table, rows.column_names, key), changed)
-        if changed.num_rows and beside:
-            self._many(delete, deleted)
+        upsert = upsert_statement(self.words, table, rows.column_names, key)
+        if beside:
+            self._many(upsert, changed)
+            self._many(delete, deleted if changed.num_rows else deleted.slice(0, 0))
+            return
+        for is_gone, first, end in runs(gone):
+            run = rows.slice(first, end - first)
+            self._many(delete if is_gone else upsert, run.select(key) if is_gone else run)
 
     def savepoint(self, statement: str) -> None:
         self._do(statement)

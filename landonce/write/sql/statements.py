@@ -42,6 +42,12 @@ class Words:
     def marks(self, count: int, first: int = 1) -> str:
         return ", ".join(self.parameter(number) for number in range(first, first + count))
 
+    def exact(self, text: str) -> str:
+        """Text as it is compared whatever the column's collation says: upper and lower case differ in topics' names."""
+        if self.dialect in ("mysql", "mariadb"):
+            return f"CONVERT({text} USING utf8mb4) COLLATE utf8mb4_bin"
+        return f"{text} COLLATE {'BINARY' if self.dialect == 'sqlite' else self.name('C')}"
+
     def parameter(self, number: int) -> str:
         return self.mark.format(number)
 
@@ -129,7 +135,7 @@ def _on_conflict(words: Words, table: str, columns: Sequence[str], key: Sequence
 def _older(words: Words, row: str, new: Sequence[str]) -> str:
     """The row is older than these coordinates, or of another partition, or of somebody else."""
     topic, partition, offset = (f"{row}.{words.name(name)}" for name in COORDINATES)
-    return f"{offset} IS NULL OR {topic} <> {new[0]} OR {partition} <> {new[1]} OR {offset} < {new[2]}"
+    return f"{offset} IS NULL OR {words.exact(topic)} <> {new[0]} OR {partition} <> {new[1]} OR {offset} < {new[2]}"
 
 
 def _mysql_changes(words: Words, columns: Sequence[str], key: Sequence[str]) -> str:
@@ -140,10 +146,11 @@ def _mysql_changes(words: Words, columns: Sequence[str], key: Sequence[str]) -> 
     if not set(COORDINATES) <= set(columns):
         return ", ".join(f"{words.name(name)} = VALUES({words.name(name)})" for name in changed)
     topic, partition, offset = (words.name(name) for name in COORDINATES)
-    older = f"{offset} IS NULL OR {topic} <> VALUES({topic}) OR {partition} <> VALUES({partition}) OR {offset} < VALUES({offset})"
+    exact = words.exact(topic)
+    older = f"{offset} IS NULL OR {exact} <> VALUES({topic}) OR {partition} <> VALUES({partition}) OR {offset} < VALUES({offset})"
     plain = [words.name(name) for name in changed if name not in COORDINATES]
     sets = [f"{name} = IF({older}, VALUES({name}), {name})" for name in plain]
-    keep = f"{topic} = VALUES({topic}) AND {partition} = VALUES({partition}) AND {offset} > VALUES({offset})"
+    keep = f"{exact} = VALUES({topic}) AND {partition} = VALUES({partition}) AND {offset} > VALUES({offset})"
     return ", ".join(
         (*sets, f"{offset} = IF({keep}, {offset}, VALUES({offset}))", *(_last(each) for each in (topic, partition)))
     )
@@ -158,6 +165,15 @@ def staging_statement(words: Words, temporary: str, table: str, columns: Sequenc
     return (
         f"CREATE TEMPORARY TABLE {words.name(temporary)} ON COMMIT DROP AS "
         f"SELECT {words.names(columns)} FROM {words.table(table)} WITH NO DATA"
+    )
+
+
+def counted_statement(words: Words, table: str, columns: Sequence[str]) -> str:
+    """PostgreSQL: the staged rows are added, and those that the table took are counted."""
+    listed = words.names(columns)
+    return (
+        f"WITH landed AS (INSERT INTO {words.table(table)} ({listed}) SELECT {listed} FROM {words.name(STAGED)} RETURNING 1) "
+        "SELECT count(*) FROM landed"
     )
 
 

@@ -21,11 +21,13 @@ from landonce.read.schema import Field, Schema
 from landonce.record.database import Database
 from landonce.write.sink import COORDINATES, Finding
 from landonce.write.sql.databases import engine_of, open_database
+from landonce.write.sql.domains import complete_domains
 from landonce.write.sql.fitness import Shape, findings
 from landonce.write.sql.likeness import asking, likeness
 from landonce.write.sql.making import addition, made_table
 from landonce.write.sql.notes import notes
 from landonce.write.sql.sink import SqlSink
+from landonce.write.sql.swallowed import rowid_of
 from landonce.write.sql.types import Unsupported, column_type, document_of, field_of, key_type, number_of
 from landonce.write.target import TargetView
 
@@ -86,11 +88,18 @@ class SqlTable:
         if name in self.sink.beside or column.get("computed") is not None or column.get("identity") is not None:
             return None
         required = not column["nullable"]
+        if self._invents(column):
+            if told is None and not chosen:
+                return f"column {name}: SQLite gives it a number of its own where a record holds none"
+            required = told is not None
         if told is None and required and (column.get("default") is not None or column.get("autoincrement") is True):
             return None
         held = told.type if told is not None else pa.string() if selected else None
         if held is not None:
-            for found in (document_of(name, column["type"], held, required=required), self._number(column, held)):
+            for found in (
+                document_of(name, column["type"], held, self.sink.dialect, required=required),
+                self._number(column, held),
+            ):
                 if found is not None:
                     return found
         try:
@@ -98,6 +107,10 @@ class SqlTable:
         except Unsupported as reason:
             left = chosen or column.get("default") is not None or isinstance(column["type"], sql.JSON)
             return f"column {name}: {reason}" if required or told is not None or not left else None
+
+    def _invents(self, column: Mapping[str, Any]) -> bool:
+        """SQLite's `INTEGER PRIMARY KEY`, where rows are only added: it is never NULL, whatever is written."""
+        return column["name"] == column.get("rowid") and not self.sink.key
 
     def _number(self, column: Mapping[str, Any], told: pa.DataType) -> Field | None:
         """PostgreSQL's NUMERIC without digits takes any, so what is declared says how many there are."""
@@ -205,13 +218,15 @@ class SqlTable:
         found = inspect(connection)
         name, schema = self.sink.name, self.sink.schema
         try:
-            columns = tuple(dict(each) for each in found.get_columns(name, schema=schema))
+            rowid = rowid_of(self.sink, connection)
+            columns = tuple({**each, "rowid": rowid} for each in found.get_columns(name, schema=schema))
         except NoSuchTableError:
             raise errors.TableUnfit(
                 f"there is no table {self.sink.table}, or the user may not see it.",
                 safe="Nothing was read or written.",
                 command="create it, or say `create: true` in {file} and let landonce do it",
             ) from None
+        complete_domains(self.sink, columns, connection)
         sets: list[list[Any]] = [found.get_pk_constraint(name, schema=schema)["constrained_columns"]]
         sets += [each["column_names"] for each in found.get_unique_constraints(name, schema=schema)]
         sets += [

@@ -37,6 +37,10 @@ _POSTGRES_DATE = (-2_440_588, 2_145_042_905)
 _POSTGRES_MOMENT = (_POSTGRES_DATE[0] * _DAY * _MICROSECONDS, 2**63 - 1)
 _FINITE = ("sqlite", "mysql", "mariadb")
 """SQLite makes NULL of what is not a number, and MySQL has neither that nor infinity."""
+_NO_NUMBER = r"(?s)[\s\v]*(?:[^-+.0-9\s\v].*)?"
+"""SQLite makes a number of text in a JSON column, where it looks like one: `007` would become 7."""
+_NO_BLANK_AT_THE_END = r"(?s)(?:.*[^ ])?"
+"""MySQL's CHAR forgets those."""
 _MYSQL_DATE = (-354_285, 2_932_896)
 """The years 1000 to 9999, in days."""
 _MYSQL_TIMESTAMP = (1, 2**31 - 1)
@@ -46,6 +50,9 @@ _MYSQL_INTEGERS = {
     "INTEGER": (pa.int32(), pa.uint32()),
     "BIGINT": (pa.int64(), pa.uint64()),
 }
+
+
+_MYSQL_BLOBS = ("TINYBLOB", "MEDIUMBLOB", "LONGBLOB")
 
 
 class Unsupported(Exception):
@@ -77,9 +84,11 @@ def _moment(name: str, type_: Any, dialect: str, required: bool) -> Field:
     return Field(name, arrow, required, bounds=_POSTGRES_MOMENT, digits=getattr(type_, "precision", None))
 
 
-def document_of(name: str, type_: Any, told: pa.DataType, *, required: bool) -> Field | None:
+def document_of(name: str, type_: Any, told: pa.DataType, dialect: str = "", *, required: bool) -> Field | None:
     """What a record must hold for a column of documents, or of text that holds one; None for a column that is neither."""
-    if isinstance(type_, sql.JSON) and (pt.is_nested(told) or pt.is_string(told)):
+    if isinstance(type_, sql.JSON) and pt.is_string(told):
+        return Field(name, told, required, pattern=_NO_NUMBER if dialect == "sqlite" else None)
+    if isinstance(type_, sql.JSON) and pt.is_nested(told):
         return Field(name, told, required)
     is_text = isinstance(type_, sql.String) and not isinstance(type_, sql.Enum)
     return Field(name, told, required) if is_text and pt.is_nested(told) else None
@@ -120,6 +129,12 @@ def _of_mysql(name: str, type_: Any, required: bool) -> Field | None:
         return Field(name, pa.bool_(), required)
     if kind in _MYSQL_INTEGERS:
         return Field(name, _MYSQL_INTEGERS[kind][bool(type_.unsigned)], required)
+    if kind in _MYSQL_BLOBS:
+        return Field(name, pa.binary(), required)
+    if kind == "SET" or (kind in ("FLOAT", "DOUBLE") and type_.scale is not None):
+        raise Unsupported(f"records cannot become {type_!r} exactly: MySQL puts it in order, or rounds it")
+    if kind in ("CHAR", "NCHAR"):
+        return Field(name, pa.string(), required, longest=type_.length, pattern=_NO_BLANK_AT_THE_END)
     if kind == "DATE":
         return Field(name, pa.date32(), required, bounds=_MYSQL_DATE)
     if kind in ("DATETIME", "TIMESTAMP"):

@@ -15,14 +15,14 @@ from landonce.failpoints import reach
 from landonce.read.changes import OPERATION
 from landonce.read.decoders import decoder_of
 from landonce.read.evolution import Evolution, observed
-from landonce.read.fanout import Sheaf, Sorting, landed
+from landonce.read.fanout import Sheaf, Sorting, records_of
 from landonce.read.harvest import Rejected
 from landonce.read.identity import require_same
 from landonce.read.route import Routing, Rule
 from landonce.write.conform import misfit
 from landonce.write.land import failed
 from landonce.write.letters import Messages, stage_letters, stage_refusals
-from landonce.write.receipt import BlockResult, Fate, Receipt
+from landonce.write.receipt import BlockResult, Fate, Receipt, unbalanced
 from landonce.write.sink import COORDINATES
 from landonce.write.sql.documents import as_text
 from landonce.write.sql.opened import open_writer
@@ -46,7 +46,7 @@ def work(recipe: SqlRecipe, task: SqlTask) -> BlockResult:
             return BlockResult(task.index, Fate.WAITING, wants=wants)
         rows = sheaf.rows(recipe.sink.table, len(task.block.ranges) > 1)
         reaped = Reaped(sheaf.read, sheaf.bytes_read, tuple(sheaf.rejected), filtered=sheaf.filtered)
-        return _deliver(recipe, task, rows, reaped, _landing(recipe, sheaf, rows), sheaf.messages)
+        return _deliver(recipe, task, rows, reaped, _landing(recipe, rows), sheaf.messages)
     except Altered:
         return _altered(task)
     except Exception as error:
@@ -69,12 +69,12 @@ def _altered(task: SqlTask) -> BlockResult:
     return BlockResult(task.index, Fate.WAITING, wants=Anew.TABLE)
 
 
-def _landing(recipe: SqlRecipe, sheaf: Sheaf, rows: pa.Table | None) -> int:
-    """How many records land. Without changes each is a row, and rows are counted, so that one that got lost on the way leaves
-    the account unbalanced; a change may be none, or two."""
-    if recipe.changes is not None:
-        return landed(sheaf)
-    return rows.num_rows if rows is not None else 0
+def _landing(recipe: SqlRecipe, rows: pa.Table | None) -> int:
+    """How many records land, told from the rows, so that one that got lost on the way leaves the account unbalanced. Without
+    changes each record is a row; a change may be two."""
+    if rows is None:
+        return 0
+    return rows.num_rows if recipe.changes is None else records_of(rows)
 
 
 def _deliver(
@@ -88,6 +88,8 @@ def _deliver(
     """Stages dead letters, and lands the rows with the receipt in the block's row. Rows that the database refuses become dead
     letters too, and the others are tried again: then an earlier change of the same key may count."""
     receipt = reaped.receipt(landing, stage_letters(recipe, task, reaped.rejected, messages))
+    if not receipt.balanced:
+        raise unbalanced(task.block, receipt)
     reach("stage.after")
     place = Place(recipe.pipeline, task.batch, task.block.number)
 

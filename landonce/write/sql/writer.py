@@ -175,3 +175,13 @@ def named(trouble: Trouble, where: str) -> errors.LandonceError:
         safe="Nothing of the block was written; the position did not move.",
         command="mend what the database names, then: landonce run {file}",
     )
+
+
+def swallowed(taken: int, told: int) -> Trouble:
+    """The database said nothing, and did not take all of the rows."""
+    return Trouble(
+        f"the database took {taken} of {told} rows without a word: a trigger leaves rows out",
+        passing=False,
+        answered=True,
+        blame=Blame.ROW,
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -45,6 +45,8 @@ class Sending:
     them, or when."""
     receipt: Receipt
     """The account if it lands."""
+    nonce: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Names the attempt, of which there is one."""
 
 
 def push_block(sink: WrappedSink, ledger: PushLedger, sending: Sending) -> BlockResult:
@@ -64,7 +66,7 @@ class _Attempt:
 
     def __init__(self, sink: WrappedSink, ledger: PushLedger, sending: Sending, delivery: Delivery) -> None:
         self._sink, self._ledger, self._sending, self._delivery = sink, ledger, sending, delivery
-        self._nonce = uuid.uuid4().hex
+        self._nonce = sending.nonce
         self._row: PushRow | None = None
         self._began = 0.0
         self._why = "another attempt is claimed, and what became of it is not known yet"

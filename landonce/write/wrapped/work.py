@@ -46,12 +46,12 @@ def _deliver(
     """Stages dead letters, and pushes the rows."""
     letters = stage_letters(recipe, task, reaped.rejected, messages)
     reach("stage.after")
-    return push(recipe.sink, recipe.ledger, task, rows, reaped.receipt(rows.num_rows, letters))
+    return push(recipe.sink, recipe.ledger, sending_of(task, rows, reaped.receipt(rows.num_rows, letters)))
 
 
-def push(sink: WrappedSink, place: PushPlace, task: WrappedTask, rows: pa.Table, receipt: Receipt) -> BlockResult:
-    """One block and its row in the ledger, which is opened for it."""
-    sending = Sending(
+def sending_of(task: WrappedTask, rows: pa.Table, receipt: Receipt) -> Sending:
+    """An attempt with one block."""
+    return Sending(
         index=task.index,
         spot=Spot(task.batch, task.block.number),
         claim=task.claim,
@@ -60,5 +60,9 @@ def push(sink: WrappedSink, place: PushPlace, task: WrappedTask, rows: pa.Table,
         rows=rows,
         receipt=receipt,
     )
+
+
+def push(sink: WrappedSink, place: PushPlace, sending: Sending) -> BlockResult:
+    """One block and its row in the ledger, which is opened for it."""
     with closing(place.open()) as ledger:
         return push_block(sink, ledger, sending)
