@@ -59,7 +59,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
         made = sqlite_site(tmp_path)
     elif request.param == "mariadb":
         mariadb: LocalMariaDB = request.getfixturevalue("mariadb")
-        made = mariadb_site(mariadb, f"altered{next(_numbers)}")
+        made = mariadb_site(mariadb, f"altered_block{next(_numbers)}")
     else:
         new: Callable[[], str] = request.getfixturevalue("new_database")
         made = postgres_site(new())
