@@ -34,6 +34,7 @@ from landonce.run.driver import Driver
 from landonce.run.observe import Observer
 from landonce.run.pace import Pace
 from landonce.write.sql.databases import open_database
+from landonce.write.sql.making import refuse_made_anew
 from landonce.write.sql.table import SqlTable as OpenTable
 from landonce.write.wrapped import WrappedSink
 from landonce.write.wrapped.find import need_picklable
@@ -153,7 +154,9 @@ def _transacting(
         raise ConfigError("sink: a SQLite file is one of this machine, and the query's workers run on others.")
     table = OpenTable(made)
     if sink.create and not table.exists():
+        refuse_made_anew(made, ledger.load())
         table.create(declared(yields))
+    made = replace(made, examined=table.likeness())
     refuse_unfit(table.check(declared(yields)))
     recipe = TransactRecipe(made, table.schema(declared(yields)))
     refuse_misfits(yields, recipe.target, sink.table)

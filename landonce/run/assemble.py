@@ -67,13 +67,13 @@ def driver_of(parts: Parts, hands: Hands, pace: Pace, observer: Observer) -> Dri
     )
 
 
-def refuse_unfit(findings: Iterable[Finding]) -> None:
+def refuse_unfit(findings: Iterable[Finding], safe: str = "Nothing was read or written.") -> None:
     """The table holds the guarantee, or nothing starts."""
     refused = [finding for finding in findings if finding.level is Level.REFUSED]
     if refused:
         raise TableUnfit(
             "\n".join(finding.what for finding in refused),
-            safe="Nothing was read or written.",
+            safe=safe,
             command="\n  ".join(finding.change for finding in refused if finding.change),
         )
 

@@ -32,9 +32,14 @@ from landonce.run.session import is_remote
 from landonce.run.transacting import Transacting
 from landonce.run.transactions import Settings
 from landonce.run.workers import SparkWorkers
+from landonce.write.sql.making import refuse_made_anew
 from landonce.write.sql.recipe import SqlRecipe
 from landonce.write.sql.table import SqlTable
 from landonce.write.sql.work import sow, work
+
+_ALTERED = (
+    "The table was altered since the start. The block's transaction was rolled back, and the position did not move."
+)
 
 
 def sql_of(parts: Parts) -> Sql:
@@ -59,6 +64,7 @@ def create_sql_if_asked(parts: Parts, table: SqlTable) -> bool:
     """Creates the table from the declared schema, or from a sample, if the file asks for it and there is none."""
     if not sql_of(parts).create or table.exists():
         return False
+    refuse_made_anew(parts.sql, parts.ledger.load())
     table.create(declared_schema(parts.config) or flat_sample(sampled_schema(parts)))
     return True
 
@@ -143,11 +149,17 @@ def make_sql_driver(parts: Parts, table: SqlTable, session: SparkSession, observ
     config, ledger = parts.config, parts.ledger
     if not isinstance(ledger, TargetLedger):
         raise TypeError("the ledger of a database is in it")
-    refuse_unfit(table.check(declared_schema(config), selected=bool(config.transform.select)))
+
+    def examined(safe: str = "Nothing was read or written.") -> SqlRecipe:
+        seen = table.likeness()
+        refuse_unfit(table.check(declared_schema(config), selected=bool(config.transform.select)), safe)
+        recipe = sql_recipe(parts, table)
+        if recipe.transforms:
+            transform.examine(session, recipe)
+        return replace(recipe, sink=replace(recipe.sink, examined=seen))
+
+    recipe = examined()
     dead_letters_reachable(config)
-    recipe = sql_recipe(parts, table)
-    if recipe.transforms:
-        transform.examine(session, recipe)
     workers = SparkWorkers(session, work, sow)
     settings = Settings(
         table=parts.sql.table,
@@ -157,5 +169,5 @@ def make_sql_driver(parts: Parts, table: SqlTable, session: SparkSession, observ
         keyed=bool(parts.sql.key),
     )
     letters = Letters(config.dead_letters.path, config.pipeline, parts.ledger.journal)
-    hands = Transacting(settings, recipe, lambda: sql_recipe(parts, table), table, workers, letters, ledger)
+    hands = Transacting(settings, recipe, lambda: examined(_ALTERED), table, workers, letters, ledger)
     return driver_of(parts, hands, Pace(config.batch, 0.0, workers.parallelism), observer)

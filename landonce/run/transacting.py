@@ -16,9 +16,9 @@ from landonce.run.hands import Hands
 from landonce.run.rest import write_rest
 from landonce.run.steps import Commit, Look
 from landonce.run.transactions import Open, Settings, WriteBlocks
-from landonce.write.receipt import BlockResult
+from landonce.write.receipt import BlockResult, Fate
 from landonce.write.sink import look_by_name
-from landonce.write.sql.recipe import SqlRecipe, SqlTask
+from landonce.write.sql.recipe import Anew, SqlRecipe, SqlTask
 from landonce.write.sql.table import SqlTable
 
 
@@ -35,7 +35,7 @@ class Transacting(Hands):
     settings: Settings
     recipe: SqlRecipe
     again: Callable[[], SqlRecipe]
-    """The recipe for the table as it is now."""
+    """The recipe for the table as it is now, if it is fit."""
     table: SqlTable
     workers: Workers
     letters: Letters
@@ -80,7 +80,16 @@ class Transacting(Hands):
         def write(indexes: list[int]) -> tuple[BlockResult, ...]:
             return self.workers.write(self.recipe, [self._task(effect, index, held) for index in indexes])
 
-        return write_rest(effect.plan, effect.indexes, self.ledger.blocks(effect.plan.batch), write)
+        results = write_rest(effect.plan, effect.indexes, self.ledger.blocks(effect.plan.batch), write)
+        return self._anew(results) if any(each.wants is Anew.TABLE for each in results) else results
+
+    def _anew(self, results: tuple[BlockResult, ...]) -> tuple[BlockResult, ...]:
+        """The table was altered: whatever blocks wait for, they ask for it again, of the table as it is now."""
+        self.recipe = self.again()
+        why = Anew.TABLE.value
+        return tuple(
+            BlockResult(each.index, Fate.DOUBTFUL, why=why) if each.fate is Fate.WAITING else each for each in results
+        )
 
     def _task(self, effect: WriteBlocks, index: int, held: LedgerState) -> SqlTask:
         return SqlTask(

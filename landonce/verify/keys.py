@@ -61,7 +61,7 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pt.is_dictionary(kind):
         return _plain(column.cast(kind.value_type))
     if pt.is_integer(kind):
-        return column.cast(pa.int64())
+        return column if pt.is_uint64(kind) else column.cast(pa.int64())
     if pt.is_string(kind):
         return column.cast(pa.large_string())
     if pt.is_binary(kind) or pt.is_fixed_size_binary(kind):

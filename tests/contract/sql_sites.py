@@ -40,11 +40,12 @@ class Site:
     ask: Callable[[str], list[tuple[Any, ...]]]
     key: tuple[str, ...] = ()
     table: str = "events"
+    examined: str = ""
     tables: list[SqlTable] = field(default_factory=list)
 
     @property
     def sink(self) -> SqlSink:
-        return SqlSink(self.url, self.table, PIPELINE, self.key)
+        return SqlSink(self.url, self.table, PIPELINE, self.key, examined=self.examined)
 
     def made(self, schema: str = "id BIGINT NOT NULL, word STRING") -> SqlTable:
         table = SqlTable(self.sink)

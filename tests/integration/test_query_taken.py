@@ -112,6 +112,23 @@ def in_table(folder: Path, question: str) -> list[Any]:
         return connection.execute(question).fetchall()
 
 
+def test_a_table_that_is_altered_while_a_query_runs_halts_it_and_no_more(open_site: Open, tmp_path: Path) -> None:
+    """What the table takes was decided at the start. Started again, the query goes on."""
+    site = open_site("sqlite")
+    site.produce(20)
+    once = site.once()
+
+    def deliver(batch: DataFrame, number: int) -> None:
+        once(batch, number)
+        if number == 0:
+            in_table(tmp_path, "ALTER TABLE events ADD COLUMN more TEXT")
+
+    with pytest.raises(StreamingQueryException, match="altered"):
+        site.run(deliver, per_trigger=10)
+    site.run(per_trigger=10)
+    site.exact()
+
+
 def test_two_sinks_under_one_name_are_refused(open_site: Open, tmp_path: Path) -> None:
     """Otherwise the second would get nothing, and nobody would say so."""
     site = open_site("sqlite")

@@ -127,7 +127,10 @@ def test_mysql_changes_rows_by_their_key() -> None:
 def test_postgres_merges_what_is_staged() -> None:
     text = merge_statement(words_of("postgresql"), "own.t", COLUMNS, ("id",))
     assert text.startswith('INSERT INTO "own"."t" AS landonce_old ("_topic"')
-    assert 'FROM "landonce_rows" ORDER BY "id", "_offset" DESC ON CONFLICT ("id") DO UPDATE SET' in text
+    assert (
+        'FROM "landonce_rows" ORDER BY "id", "_offset" DESC) AS landonce_new ORDER BY "_offset" ON CONFLICT ("id") DO'
+        in text
+    )
     assert text.endswith('OR landonce_old."_offset" < excluded."_offset"')
     assert purge_statement(words_of("postgresql"), "t", ("id",), ()) == (
         'DELETE FROM "t" AS landonce_old USING "landonce_gone" WHERE landonce_old."id" = "landonce_gone"."id"'

@@ -8,7 +8,20 @@ from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
-from sqlalchemy import BigInteger, Integer, Text, and_, column, func, select, table
+from sqlalchemy import (
+    CHAR,
+    BigInteger,
+    Float,
+    Integer,
+    Text,
+    and_,
+    cast,
+    column,
+    func,
+    literal_column,
+    select,
+    table,
+)
 
 from landonce.plan.ranges import Partition
 from landonce.read.schema import Schema, is_uuid
@@ -100,11 +113,14 @@ class SqlKeys(HeldKeys):
         self.name = self._asked.name
         self._key = opened.sink.key
         self._types = {each.name: each.type for each in schema.fields}
+        self._opened = opened
 
     def rows(self, places: Mapping[Partition, int]) -> pa.Table | None:
         if not self._asked.there:
             return None
-        query: Query = select(*(column(name) for name in self._key), _TOPIC, _NUMBER, _OFFSET)
+        kinds = {each["name"]: each["type"] for each in self._opened.shape().columns}
+        keys = [_exact(name, kinds[name], self._opened.sink.dialect) for name in self._key]
+        query: Query = select(*keys, _TOPIC, _NUMBER, _OFFSET)
         found = [self._table(batch, places) for batch in self._asked.stream(query)]
         return pa.concat_tables(found) if found else None
 
@@ -129,6 +145,15 @@ class SqlKeys(HeldKeys):
         return table_.append_column(PLACE, pa.array(place, pa.int64())).append_column(
             OFFSET, pa.array(offset, pa.int64())
         )
+
+
+def _exact(name: str, kind: Any, dialect: str) -> Any:
+    """A key as records hold it: MySQL tells six digits of a FLOAT, and PostgreSQL fills a CHAR with blanks that mean nothing."""
+    if dialect in ("mysql", "mariadb") and isinstance(kind, Float):
+        return column(name) * literal_column("1e0")
+    if dialect == "postgresql" and isinstance(kind, CHAR):
+        return cast(column(name), Text)
+    return column(name)
 
 
 def _array(values: Sequence[Any], type_: pa.DataType) -> pa.Array:

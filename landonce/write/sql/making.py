@@ -11,6 +11,7 @@ from sqlalchemy import types as sql
 
 from landonce import errors
 from landonce.read.schema import Field, Schema
+from landonce.record.ledger import LedgerState
 from landonce.record.tables import ENGINE
 from landonce.write.sink import COORDINATES
 from landonce.write.sql.sink import SqlSink
@@ -36,6 +37,18 @@ def made_table(sink: SqlSink, declared: Schema, dialect: Dialect) -> Table:
         indexed = [table.c[name] for name in COORDINATES]
         Index(f"{sink.name[:40]}_coordinates", *indexed, unique=not brin, postgresql_using="brin")
     return table
+
+
+def refuse_made_anew(sink: SqlSink, state: LedgerState | None) -> None:
+    """A table that is not there, and that records landed in, is not made: they would be missing, and the pipeline would go on behind them."""
+    if state is not None and (state.totals.landed or state.pending is not None):
+        raise errors.TableReplaced(
+            f"there is no table {sink.table}, and the ledger says that {state.totals.landed:,} records of {state.pipeline!r} landed. "
+            "A new table would be without them.",
+            safe="Nothing was made or written.",
+            command="restore the table with the tables landonce_*, or correct `table` in {file}; to land all of it anew, give the "
+            "pipeline another name; to go on without what landed, create the table yourself",
+        )
 
 
 def _column(sink: SqlSink, field: Field, dialect: Dialect) -> Column[Any]:

@@ -11,7 +11,17 @@ from landonce.write.sink import Finding, Level
 from landonce.write.sql.sink import SqlSink
 from landonce.write.sql.swallowed import swallowing
 
-_POSTGRES = text("SELECT relpersistence, relkind FROM pg_class WHERE oid = to_regclass(:name)")
+_POSTGRES = text(
+    """
+    WITH RECURSIVE parts AS (
+        SELECT CAST(to_regclass(:name) AS oid) AS id, true AS root
+        UNION SELECT h.inhrelid, false FROM pg_inherits AS h JOIN parts ON h.inhparent = parts.id
+    )
+    SELECT CAST(CAST(c.oid AS regclass) AS text), root FROM parts JOIN pg_class AS c ON c.oid = parts.id
+    WHERE (root OR c.relispartition) AND (c.relpersistence <> 'p' OR c.relkind NOT IN ('r', 'p')) ORDER BY 1
+    """
+)
+"""The table and its partitions, as far as they are no ordinary tables. Those that inherit from it hold no rows of its own."""
 _HERE = "table_schema = COALESCE(:schema, DATABASE()) AND table_name = :name"
 _BESIDE = ", ".join(f"'{each.name}'" for each in (block_table, pipeline_table, position_table))
 _ENGINES = text(
@@ -41,12 +51,13 @@ def notes(sink: SqlSink, connection: Connection) -> Iterator[Finding]:
 
 def _of_postgres(sink: SqlSink, connection: Connection) -> Iterator[Finding]:
     quoted = ".".join('"{}"'.format(part.replace('"', '""')) for part in sink.table.split("."))
-    found = connection.execute(_POSTGRES, {"name": quoted}).one_or_none()
-    if found is not None and (found[0] != "p" or found[1] not in "rp"):
+    for name, is_root in connection.execute(_POSTGRES, {"name": quoted}):
+        told = sink.table if is_root else f"{name}, a partition of {sink.table},"
         yield Finding(
             Level.REFUSED,
-            f"{sink.table} is no ordinary table: an unlogged or temporary one is empty after a crash, and its ledger is not",
-            f"ALTER TABLE {sink.table} SET LOGGED",
+            f"{told} is no ordinary table: an unlogged or temporary one is empty after a crash, and its ledger is not; a foreign one "
+            "is another server's",
+            f"ALTER TABLE {sink.table if is_root else name} SET LOGGED",
         )
 
 

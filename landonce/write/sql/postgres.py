@@ -25,6 +25,7 @@ from landonce.record.blocks import BlockRow, Claim, Mark
 from landonce.record.postgres import postgres_url
 from landonce.write.sql.databases import session_name
 from landonce.write.sql.documents import versioned
+from landonce.write.sql.likeness import asking, holding, likeness
 from landonce.write.sql.sink import SqlSink
 from landonce.write.sql.statements import (
     GONE,
@@ -100,6 +101,12 @@ class PostgresWriter(BlockWriter):
         self._begin()
         self._ask(_DURABLE)
         return bool(self._ask(*flip_statement(_WORDS, self._place, claim, receipt)))
+
+    def unaltered(self) -> bool:
+        if not self._sink.examined:
+            return True
+        self._do(holding(_WORDS, self._sink.table))
+        return likeness(self._ask(*asking(self._sink))) == self._sink.examined
 
     def read(self) -> BlockRow | None:
         found = self._ask(*read_statement(_WORDS, self._place))
@@ -186,7 +193,7 @@ class PostgresWriter(BlockWriter):
         """In one message. What is asked for with an answer is prepared first and executed then, and with a pooler in between these may be
         two sessions, until a transaction holds one."""
         try:
-            self._cursor.executescript("BEGIN")
+            self._cursor.executescript("BEGIN ISOLATION LEVEL READ COMMITTED")
         except adbc_driver_manager.Error as error:
             raise self._trouble(error) from None
 

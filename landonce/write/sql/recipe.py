@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from landonce.read.changes import Changes
 from landonce.read.schema import Schema
 from landonce.record.blocks import Claim
 from landonce.write.recipe import AnyRecipe, AnyTask
 from landonce.write.sql.sink import SqlSink
+
+
+class Anew(str, Enum):
+    """What a block waits for, beside columns."""
+
+    TABLE = "the table was altered, and has to be examined anew"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from landonce.record.blocks import Claim
-from landonce.write.sql.writer import Blame, BlockWriter, Opened, Trouble, named
+from landonce.write.sql.writer import Altered, Blame, BlockWriter, Opened, Trouble, named
 
 MOST = 1_000
 """Rows of one block. Where there are more, it is the table that is wrong, and not the rows."""
@@ -24,7 +24,11 @@ def refused_rows(opened: Opened, claim: Claim, rows: pa.Table, where: str) -> Fo
     try:
         writer = opened()
         try:
-            return _search(writer, rows) if writer.flip(claim, "") else None
+            if not writer.flip(claim, ""):
+                return None
+            if not writer.unaltered():
+                raise Altered
+            return _search(writer, rows)
         finally:
             writer.close()
     except Trouble as trouble:

@@ -17,6 +17,7 @@ from landonce.read.changes import OPERATION
 from landonce.read.images import DELETE
 from landonce.record.blocks import BlockRow, Claim, Mark
 from landonce.write.sql.databases import BUSY_SECONDS, TargetSqlite
+from landonce.write.sql.likeness import asking, holding, likeness
 from landonce.write.sql.sink import SqlSink
 from landonce.write.sql.statements import (
     Place,
@@ -66,6 +67,13 @@ class RowWriter(BlockWriter):
         self._do(self.begin)
         self._do(*flip_statement(self.words, self._place, claim, receipt))
         return bool(self._cursor.rowcount == 1)
+
+    def unaltered(self) -> bool:
+        if not self._sink.examined:
+            return True
+        self._do(holding(self.words, self._sink.table))
+        self._do(*asking(self._sink))
+        return likeness(self._cursor.fetchall()) == self._sink.examined
 
     def read(self) -> BlockRow | None:
         self._do(*read_statement(self.words, self._place))

@@ -24,6 +24,8 @@ class SqlSink:
     coordinates: bool = True
     jsonb: tuple[str, ...] = ()
     """Columns that hold documents in PostgreSQL's binary form."""
+    examined: str = ""
+    """What the table was like when it was examined (`likeness`). Empty: nobody asks."""
     guarantee = Guarantee.TRANSACTIONAL
 
     @staticmethod

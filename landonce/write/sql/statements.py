@@ -178,16 +178,19 @@ def counted_statement(words: Words, table: str, columns: Sequence[str]) -> str:
 
 
 def merge_statement(words: Words, table: str, columns: Sequence[str], key: Sequence[str]) -> str:
-    """PostgreSQL: the staged rows, new or in place of those with their keys. In the order of keys, so that blocks of two
-    partitions which change the same rows rarely wait for each other in a circle. Of keys that differ and that the table
-    takes for one (CHAR, CITEXT, some collations) the last change counts; one statement may not change a row twice."""
+    """PostgreSQL: the staged rows, new or in place of those with their keys, in the order in which they came: what one row held under
+    another unique key may be a later one's. Of keys that differ and that the table takes for one (CHAR, CITEXT, some collations)
+    the last change counts; one statement may not change a row twice."""
     listed, keys = words.names(columns), words.names(key)
     last = words.name(COORDINATES[-1])
-    once, order = (f"DISTINCT ON ({keys}) ", f"{keys}, {last} DESC") if set(COORDINATES) <= set(columns) else ("", keys)
+    source, order = words.name(STAGED), "ctid"
+    if set(COORDINATES) <= set(columns):
+        source = f"(SELECT DISTINCT ON ({keys}) {listed} FROM {source} ORDER BY {keys}, {last} DESC) AS landonce_new"
+        order = last
     conflict = _on_conflict(words, table, columns, key).replace(f"{words.table(table)}.", "landonce_old.")
     return (
         f"INSERT INTO {words.table(table)} AS landonce_old ({listed}) "
-        f"SELECT {once}{listed} FROM {words.name(STAGED)} ORDER BY {order} {conflict}"
+        f"SELECT {listed} FROM {source} ORDER BY {order} {conflict}"
     )
 
 

@@ -23,6 +23,7 @@ from landonce.write.sink import COORDINATES, Finding
 from landonce.write.sql.databases import engine_of, open_database
 from landonce.write.sql.domains import complete_domains
 from landonce.write.sql.fitness import Shape, findings
+from landonce.write.sql.likeness import asking, likeness
 from landonce.write.sql.making import addition, made_table
 from landonce.write.sql.notes import notes
 from landonce.write.sql.sink import SqlSink
@@ -124,6 +125,13 @@ class SqlTable:
         chosen = declared is not None or selected
         fields = [(each, self._field(each, told=named.get(each["name"]), chosen=chosen)) for each in shape.columns]
         return tuple(findings(self.sink, shape, fields, self._dialect))
+
+    def likeness(self) -> str:
+        """What it is like now, for the workers to compare. Asked before `check` and `schema`: what is altered in between is noticed then."""
+        if self.sink.dialect == "yql":
+            return ""
+        with self.reading() as connection:
+            return likeness(connection.exec_driver_sql(*asking(self.sink, "%s")))
 
     def look(self, floors: Iterable[tuple[Partition, int]]) -> TargetView:
         """One past the highest offset that is there, for each partition that holds any at or above its floor."""

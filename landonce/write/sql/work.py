@@ -26,10 +26,10 @@ from landonce.write.receipt import BlockResult, Fate, Receipt, unbalanced
 from landonce.write.sink import COORDINATES
 from landonce.write.sql.documents import as_text
 from landonce.write.sql.opened import open_writer
-from landonce.write.sql.recipe import SqlRecipe, SqlTask
+from landonce.write.sql.recipe import Anew, SqlRecipe, SqlTask
 from landonce.write.sql.refused import MOST, refused_rows
 from landonce.write.sql.statements import Place
-from landonce.write.sql.writer import Blame, BlockWriter, Trouble, named, settle_rows
+from landonce.write.sql.writer import Altered, Blame, BlockWriter, Trouble, named, settle_rows
 from landonce.write.work import Reaped, fitted
 
 
@@ -47,6 +47,8 @@ def work(recipe: SqlRecipe, task: SqlTask) -> BlockResult:
         rows = sheaf.rows(recipe.sink.table, len(task.block.ranges) > 1)
         reaped = Reaped(sheaf.read, sheaf.bytes_read, tuple(sheaf.rejected), filtered=sheaf.filtered)
         return _deliver(recipe, task, rows, reaped, _landing(recipe, rows), sheaf.messages)
+    except Altered:
+        return _altered(task)
     except Exception as error:
         return failed(task, error)
 
@@ -56,8 +58,15 @@ def sow(recipe: SqlRecipe, task: SqlTask, rows: pa.Table, told: Reaped | errors.
     try:
         fitting, reaped = fitted(recipe.target, task, rows, told)
         return _deliver(recipe, task, fitting, reaped, fitting.num_rows)
+    except Altered:
+        return _altered(task)
     except Exception as error:
         return failed(task, error)
+
+
+def _altered(task: SqlTask) -> BlockResult:
+    """The driver examines the table anew, and the block is read and written again."""
+    return BlockResult(task.index, Fate.WAITING, wants=Anew.TABLE)
 
 
 def _landing(recipe: SqlRecipe, rows: pa.Table | None) -> int:

@@ -41,6 +41,10 @@ class Trouble(Exception):
         self.blame = blame
 
 
+class Altered(Exception):
+    """The table is not what it was when it was examined. Nothing was written."""
+
+
 class BlockWriter(ABC):
     """One connection. Every method but `close` may raise `Trouble`; what is open then is rolled back."""
 
@@ -64,6 +68,10 @@ class BlockWriter(ABC):
     def close(self) -> None:
         """Ends the connection, and with it what is open."""
 
+    def unaltered(self) -> bool:
+        """In the transaction, before any row: whether the table is as it was examined. From here on it stays so until the end."""
+        return True
+
     def savepoint(self, statement: str) -> None:
         """`SAVEPOINT …`, or back to it. Only where the database blames rows."""
         raise NotImplementedError(statement)
@@ -78,10 +86,16 @@ def settle_block(opened: Opened, claim: Claim, receipt: str, rows: pa.Table, whe
         return settle_rows(opened, claim, receipt, rows, where)
     except Trouble as trouble:
         raise named(trouble, where) from None
+    except Altered:
+        raise errors.TableUnfit(
+            f"{where}: the table was altered since it was examined.",
+            safe="Nothing of the block was written; the position did not move.",
+            command="start again: the table is examined anew",
+        ) from None
 
 
 def settle_rows(opened: Opened, claim: Claim, receipt: str, rows: pa.Table, where: str) -> Transacting:
-    """As `settle_block`, but where rows are to blame the `Trouble` itself is raised: the rows can be searched for."""
+    """As `settle_block`, but `Altered` is raised as it is, and so is the `Trouble` where rows are to blame: they can be searched for."""
     settling = transact.begin()
     for _ in range(_UNANSWERED):
         try:
@@ -111,6 +125,8 @@ def _through(writer: BlockWriter, settling: Transacting, claim: Claim, receipt: 
             if settling.stage is Stage.FLIP:
                 return settling
         elif settling.stage is Stage.ROWS:
+            if not writer.unaltered():
+                raise Altered
             if rows.num_rows:
                 writer.write(rows)
             settling = transact.after_rows(settling)
