@@ -15,6 +15,9 @@ _ADDRESS = re.compile(r"(https?://[^@]*|true|false)$", re.IGNORECASE)
 """What is no secret, whatever the property is called: an address without a password, a word."""
 
 
+_URL_USER = re.compile(r"(?<=://)[^/@]*@")
+
+
 def _known_secret(value: SecretStr) -> SecretStr:
     secrets.remember_url(value.get_secret_value())
     return value
@@ -40,6 +43,19 @@ def remember_secrets(properties: Mapping[str, Any], above: str = "") -> None:
         elif isinstance(value, str) and _SECRET_PROPERTY.search(path) and not _ADDRESS.match(value):
             for part in (value, *value.split(":")[1:], *value.split()[1:]):
                 secrets.remember(part)
+
+
+def without_secrets(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """What says the same when a password is changed: no property whose name is like a secret's, no user and password in a URL."""
+    return {
+        name: without_secrets(value)
+        if isinstance(value, Mapping)
+        else _URL_USER.sub("", value)
+        if isinstance(value, str)
+        else value
+        for name, value in properties.items()
+        if not _SECRET_PROPERTY.search(name)
+    }
 
 
 def by_place(value: Any) -> Any:

@@ -83,7 +83,7 @@ def _sent_to(url: str) -> landonce.WrappedSink:
     def push(block: landonce.PushedBlock) -> None:
         raise OSError(url)
 
-    return landonce.wrap(push, idempotent=False, probe=lambda _: False)
+    return landonce.wrap(push, idempotent=False, probe=lambda _: False, name=url)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_nor_by_a_query() -> None:
     one, two = _sent_to("http://one").identity, _sent_to("http://two").identity
     plan = Plan(1, (Block((Range(Partition("t", 0), 0, 5),), one),), "f", 0)
     settleable(plan, one)
-    with pytest.raises(PlanChanged, match="the query now writes to wrapped:push"):
+    with pytest.raises(PlanChanged, match="the query now writes to wrapped:http://two"):
         settleable(plan, two)
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -187,68 +185,6 @@ def test_what_a_sink_declares() -> None:
         assert delivery.probe(block(table()))
 
 
-def endpoint(url: str, seconds: int = 10) -> landonce.WrappedSink:
-    def push(block: landonce.PushedBlock) -> None:
-        raise OSError(f"{url} said nothing for {seconds} s: {block}")
-
-    return landonce.wrap(push, idempotent=False, probe=lambda _: False)
-
-
-@dataclass(frozen=True)
-class Folder:
-    path: Path
-    level: str = "info"
-
-    def push(self, block: landonce.PushedBlock) -> None: ...
-
-
-def shipped(where: dict[str, object], block: landonce.PushedBlock) -> None: ...
-
-
-def in_folder(where: str) -> landonce.WrappedSink:
-    return landonce.wrap(Folder(Path(where)), idempotent=True)
-
-
-def partly(where: str) -> landonce.WrappedSink:
-    return landonce.wrap(partial(shipped, {"to": [where]}), idempotent=True)
-
-
-def by_method(where: str) -> landonce.WrappedSink:
-    return landonce.wrap(Folder(Path(where)).push, idempotent=True)
-
-
-def by_class(where: str) -> landonce.WrappedSink:
-    return landonce.wrap(type("Made", (Sink,), {"URL": where}), idempotent=True)
-
-
-def by_module(where: str) -> landonce.WrappedSink:
-    scope: dict[str, Any] = {"WHERE": where}
-    exec("def push(block):\n    return WHERE", scope)
-    return landonce.wrap(scope["push"], idempotent=True)
-
-
-@pytest.mark.parametrize("made", [endpoint, in_folder, partly, by_method, by_class, by_module])
-def test_sinks_of_one_name_for_two_targets_are_two(made: Callable[[str], landonce.WrappedSink]) -> None:
-    """Else a plan of the one would be looked for in the other, and pushed there."""
-    one, two = made("http://one/x"), made("http://two/x")
-    assert one.name == two.name
-    assert one.identity != two.identity
-    assert one.identity == made("http://one/x").identity
-    assert cloudpickle.loads(cloudpickle.dumps(one)).identity == one.identity
-
-
-def test_what_is_no_target_is_no_other_sink() -> None:
-    """A push that fails is mended, and the plan that waits for it goes on."""
-    assert endpoint("http://one").identity == endpoint("http://one", seconds=60).identity
-    assert endpoint("http://me:old@one").identity == endpoint("http://me:new@one").identity
-    folders = [landonce.wrap(Folder(Path("/x/y/../z")), idempotent=True), in_folder("/x/z")]
-    folders.append(landonce.wrap(Folder(Path("/x/z"), level="debug"), idempotent=True))
-    assert len({each.identity for each in folders}) == 1
-    named = [landonce.wrap(Folder(Path(each)), idempotent=True, name="files") for each in ("/x", "/y")]
-    assert {each.identity for each in named} == {"wrapped:files"}, "a person says which target it is"
-    assert "old" not in endpoint("http://me:old@one").identity
-
-
 def test_the_pipeline_file_says_which_sink_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = (
         "import landonce\ndef made(**_):\n    return landonce.wrap(print, idempotent=True, name='made')\nother = made\n"
@@ -265,6 +201,8 @@ def test_the_pipeline_file_says_which_sink_it_is(tmp_path: Path, monkeypatch: py
         found = [find_sink(name, options, tmp_path).identity for name, options in told]
         assert len(set(found)) == len(found)
         assert found[0] == find_sink("file_sinks:made", {"retries": 3, "url": "http://one"}, tmp_path).identity
+        secret = {"retries": 3, "url": "http://me:word@one", "api_token": "word"}
+        assert found[0] == find_sink("file_sinks:made", secret, tmp_path).identity, "a new password is no other target"
         offered = []
         for module in ("file_sinks", "rival_sinks"):
             find_sink(f"{module}:made", {}, tmp_path)

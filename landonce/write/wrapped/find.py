@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import json
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,10 +12,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from landonce.config.part import without_secrets
 from landonce.config.secrets import redact
 from landonce.errors import ConfigError, LandonceError
 from landonce.plugins import IMPORT_ENDS, plug_in
-from landonce.write.wrapped.origin import digest
 from landonce.write.wrapped.sink import WrappedSink
 
 GROUP = "landonce.sinks"
@@ -34,13 +36,14 @@ def find_sink(name: str, options: Mapping[str, Any], folder: Path) -> WrappedSin
             f"{_KEY}: {name} gives {type(found).__name__}, which is no sink.",
             command="give back what `landonce.wrap` gives",
         )
-    return replace(found, origin=_origin(name, offered, options or found.origin))
+    return replace(found, origin=_origin(name, offered, options))
 
 
-def _origin(name: str, offered: Any, told: Mapping[str, Any] | str) -> str:
-    """The options say which target it is; without any, what it was made with. Another package may offer the same name later."""
+def _origin(name: str, offered: Any, options: Mapping[str, Any]) -> str:
+    """The name and the options say which target it is. Another package may offer the same name later."""
     package = str(getattr(offered, "__module__", "")).partition(".")[0]
-    return f"{name} {digest([package, told])}"
+    told = json.dumps([package, without_secrets(options)], sort_keys=True, default=str)
+    return f"{name} {hashlib.sha256(told.encode()).hexdigest()[:8]}"
 
 
 def need_picklable(sink: WrappedSink) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 from landonce.errors import ConfigError
 from landonce.write.sink import Guarantee
 from landonce.write.wrapped.block import PushedBlock
-from landonce.write.wrapped.origin import made_with
 
 Push = Callable[[PushedBlock], None]
 Probe = Callable[[PushedBlock], bool]
@@ -39,7 +38,7 @@ class WrappedSink:
     probe: Probe | None = field(default=None, repr=False)
     settles_within: float = 60.0
     origin: str = ""
-    """What tells it from others of its name: what the pipeline file says of it, or what it was made with."""
+    """What tells it from others of its name: what the pipeline file says of it."""
     guarantee = Guarantee.WRAPPED
 
     def __str__(self) -> str:
@@ -104,8 +103,7 @@ def wrap(
     seconds after `push` was called it can take effect no more. Then `probe(block)` says whether the block is there, or, where
     there is no probe, the pipeline halts with `OutcomeUnknown` and a person says.
 
-    `name`: which target this is. A pending plan is not pushed to another one. Without it, the name of the function or class and the
-    addresses and paths that it was made with say so.
+    `name`: which target this is. A pending plan is not pushed to another one. Without it, that of the function or class.
     """
     if not isinstance(idempotent, bool):
         raise ConfigError(
@@ -119,8 +117,7 @@ def wrap(
     for what, given in (("push", getattr(push, "push", push)), ("probe", probe or getattr(push, "probe", None))):
         _refuse_deferred(what, given)
     _refuse_arguments(push, probe)
-    origin = made_with(push) if name is None else ""
-    return WrappedSink(push, name or _name(push), idempotent, probe, _seconds(settles_within), origin)
+    return WrappedSink(push, name or _name(push), idempotent, probe, _seconds(settles_within))
 
 
 def _refuse_deferred(what: str, given: Any) -> None:
