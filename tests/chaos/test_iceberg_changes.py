@@ -108,6 +108,7 @@ def test_the_table_is_the_dict_after_every_batch(
         assert not list(tmp_path.glob("dead/*.jsonl"))
 
 
+@pytest.mark.long
 def test_a_stale_merge_cannot_land_on_a_newer_head(
     tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]
 ) -> None:

@@ -66,6 +66,20 @@ BATCHES = [
 EVOLVING = [Kill("open.before"), Kill("open.after")]
 """Records come with a field that the table has no column for."""
 
+CHANGED = [
+    Kill("attempt.after"),
+    Kill("attempt.before", skip=_FIRST_COMMIT),
+    Kill("bind.after"),
+    Kill("files.after"),
+    Kill("attempt.before", skip=_FIRST_COMMIT),
+    Kill("attempt.after", skip=_FIRST_COMMIT),
+    Kill("commit.after"),
+    Kill("attempt.after", skip=_SECOND_COMMIT),
+    Kill("record.after"),
+    Kill("attempt.after", skip=_FIRST_COMMIT, grow=3),
+]
+"""Of all of them those where the table, or what lies beside it, is another than at the place before."""
+
 
 def test_every_step_and_every_place_is_killed() -> None:
     """A new step or a new place fails here until a chain kills it."""
@@ -77,12 +91,16 @@ def test_every_step_and_every_place_is_killed() -> None:
     assert {kill.place for kill in FRESH + BATCHES + EVOLVING} == steps | places
 
 
-def test_killed_at_every_step(tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]) -> None:
+@pytest.mark.parametrize(
+    "kills", [pytest.param(CHANGED, id="some"), pytest.param(FRESH + BATCHES, id="all", marks=pytest.mark.long)]
+)
+def test_killed_at_every_step(
+    tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str], kills: list[Kill]
+) -> None:
     batch = "interval: 0s, max_rows: 40, block_rows: 16"
     with lake(tmp_path, kafka, new_topic(partitions=2), batch=batch, evolve=True) as pipeline:
         chain = Chain(pipeline)
-        chain.suffer(FRESH)
-        chain.suffer(BATCHES)
+        chain.suffer(kills)
         pipeline.feed.extra = "later"
         chain.suffer(EVOLVING)
         chain.settled()

@@ -21,6 +21,7 @@ from landonce.local import LocalKafka
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
+@pytest.mark.long
 def test_a_writer_that_appends_and_deletes_all_the_time(
     tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]
 ) -> None:

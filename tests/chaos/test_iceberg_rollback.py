@@ -34,6 +34,7 @@ def healed(pipeline: Lake, run: DriverRun, removed: int) -> None:
     pipeline.exact()
 
 
+@pytest.mark.long
 def test_under_a_driver_that_idles(tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]) -> None:
     """To an older snapshot, to a tag, and to before the first batch, one after another under the same driver."""
     with lake(tmp_path, kafka, new_topic(partitions=2)) as pipeline:
@@ -92,6 +93,7 @@ def test_under_a_driver_that_is_about_to_commit(
         assert (first in pipeline.landings()) is not before
 
 
+@pytest.mark.long
 def test_one_table_of_a_fan_out(tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]) -> None:
     """Rolled back while a driver is about to commit, while it idles, and while it is stopped: only that table is replayed."""
     go = tmp_path / "go"

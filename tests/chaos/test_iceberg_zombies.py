@@ -63,6 +63,7 @@ def test_zombies_of_a_fan_out(tmp_path: Path, kafka: LocalKafka, new_topic: Call
         fenced_for_nothing(pipeline, none, one)
 
 
+@pytest.mark.long
 def test_the_head_that_a_zombie_saw_comes_back(
     tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]
 ) -> None:

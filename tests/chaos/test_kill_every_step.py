@@ -116,12 +116,20 @@ def test_killed_in_every_replay(
         assert chain.killed == {kill.place for kill in REPLAY}
 
 
+@pytest.mark.parametrize(
+    "kills",
+    [
+        pytest.param([kill for kill in FIRST if not kill.skip], id="some"),
+        pytest.param(FIRST, id="all", marks=pytest.mark.long),
+    ],
+)
 def test_killed_in_every_first_attempt(
     tmp_path: Path,
     kafka: LocalKafka,
     clickhouse: LocalClickHouse,
     new_topic: Callable[..., str],
     new_table: Callable[[], str],
+    kills: list[Kill],
 ) -> None:
     """Plans are killed in their first attempt, at every place that it has, and the topic grows meanwhile."""
     batch = "interval: 0s, max_rows: 1000, block_rows: 8"
@@ -129,6 +137,6 @@ def test_killed_in_every_first_attempt(
         tmp_path, kafka, clickhouse, new_topic(partitions=2), new_table(), batch=batch, deadline=DEADLINE
     ) as pipeline:
         chain = Chain(pipeline)
-        chain.suffer(FIRST)
+        chain.suffer(kills)
         chain.settled()
-        assert chain.killed == {kill.place for kill in FIRST}
+        assert chain.killed == {kill.place for kill in kills}

@@ -57,6 +57,24 @@ BATCHES = [
 ]
 EVOLVING = [Kill("open.before"), Kill("open.after")]
 """Records come with a field that the table has no column for."""
+CHANGED = [
+    Kill("acquire.after"),
+    Kill("bind.after"),
+    Kill("prepare.after"),
+    Kill("stage.after", replay=True),
+    Kill("flip.after", replay=True),
+    Kill("rows.after", replay=True),
+    Kill("landed.after", replay=True),
+    Kill("rows.after", replay=True),
+    Kill("landed.after", replay=True),
+    Kill("write.after", replay=True),
+    Kill("commit.after"),
+    Kill("record.before"),
+    Kill("record.after"),
+    Kill("bind.before", grow=3),
+    Kill("rows.after", skip=1),
+]
+"""Of all of them those where the database, or what lies beside it, is another than at the place before, or a transaction is open."""
 
 
 @pytest.fixture
@@ -86,10 +104,12 @@ def test_every_step_and_every_place_is_killed() -> None:
     assert {kill.place for kill in FRESH + BATCHES + EVOLVING} == steps | places
 
 
-def test_postgres_is_killed_at_every_step(in_postgres: Base) -> None:
+@pytest.mark.parametrize(
+    "kills", [pytest.param(CHANGED, id="some"), pytest.param(FRESH + BATCHES, id="all", marks=pytest.mark.long)]
+)
+def test_postgres_is_killed_at_every_step(in_postgres: Base, kills: list[Kill]) -> None:
     chain = Chain(in_postgres)
-    chain.suffer(FRESH)
-    chain.suffer(BATCHES)
+    chain.suffer(kills)
     chain.settled()
     assert in_postgres.blocks() == []
 

@@ -235,9 +235,9 @@ def held(lake: Lake, name: str, spark: bool) -> list[dict[str, Any]]:
     [
         (2, "region, bucket(3, id)", MERGE_ON_READ),
         (2, "region", "'write.merge.mode'='copy-on-write'"),
-        (2, "", f"{MERGE_ON_READ}, 'write.format.default'='orc'"),
+        pytest.param(2, "", f"{MERGE_ON_READ}, 'write.format.default'='orc'", marks=pytest.mark.long),
         (3, "region, bucket(3, id)", MERGE_ON_READ),
-        (3, "", f"{MERGE_ON_READ}, 'write.format.default'='avro'"),
+        pytest.param(3, "", f"{MERGE_ON_READ}, 'write.format.default'='avro'", marks=pytest.mark.long),
     ],
 )
 def test_a_table_is_what_the_changes_make_it(lake: Lake, version: int, partitions: str, properties: str) -> None:
