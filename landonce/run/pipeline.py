@@ -67,9 +67,7 @@ def _ready(parts: Parts, observer: Observer, *, once: bool) -> Iterator[tuple[Dr
         return
     with closing(parts.clickhouse.target()) as target:
         create_if_asked(parts, target)
-        session = open_session(
-            config.pipeline, config.spark, expressions=not config.transform.empty, work="landonce.write.work"
-        )
+        session = _session(config, "landonce.write.work")
         yield make_driver(parts, target, session, observer, once=once), session
 
 
@@ -98,9 +96,7 @@ def _ready_for_wrapped(parts: Parts, observer: Observer, *, once: bool) -> tuple
 
     config = parts.config
     refuse_unfit(parts)
-    session = open_session(
-        config.pipeline, config.spark, expressions=not config.transform.empty, work="landonce.write.wrapped.work"
-    )
+    session = _session(config, "landonce.write.wrapped.work")
     return make_wrapped_driver(parts, session, observer, once=once), session
 
 
@@ -113,7 +109,10 @@ def _ready_for_sql(parts: Parts, observer: Observer, *, once: bool) -> Iterator[
     file_reachable(config)
     with closing(SqlTable(parts.sql)) as table:
         create_sql_if_asked(parts, table)
-        session = open_session(
-            config.pipeline, config.spark, expressions=not config.transform.empty, work="landonce.write.sql.work"
-        )
+        session = _session(config, "landonce.write.sql.work")
         yield make_sql_driver(parts, table, session, observer, once=once), session
+
+
+def _session(config: Pipeline, work: str) -> SparkSession:
+    """For sinks that evaluate no more than what the file says."""
+    return open_session(config.pipeline, config.spark, expressions=not config.transform.empty, work=work)

@@ -1,4 +1,4 @@
-"""Small Iceberg pipelines with a real Kafka and real Spark, and a look at their tables that uses PyIceberg alone."""
+"""Small Iceberg pipelines with a real Kafka and real Spark, and looks at their tables that use PyIceberg alone, or Spark's reader."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import yaml
 from confluent_kafka import Producer
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
+from pyspark.sql import Row, SparkSession
 
 from landonce.config.load import load
 from landonce.local import LocalKafka
@@ -109,3 +110,23 @@ class SmallLake:
 def once(count: int, partition: int = 0, first: int = 0) -> Counter[tuple[int, int]]:
     """Every offset of a stretch, once."""
     return Counter({(partition, offset): 1 for offset in range(first, first + count)})
+
+
+def reading(session: SparkSession, lake: SmallLake) -> SparkSession:
+    """Iceberg's own code, which reads every format."""
+    conf = {
+        "": "org.apache.iceberg.spark.SparkCatalog",
+        ".type": "jdbc",
+        ".uri": f"jdbc:sqlite:{lake.folder}/lake/catalog.db",
+        ".warehouse": f"file://{lake.folder}/lake",
+        ".jdbc.schema-version": "V1",
+        ".cache-enabled": "false",
+    }
+    own = session.newSession()
+    for key, value in conf.items():
+        own.conf.set(f"spark.sql.catalog.landonce{key}", value)
+    return own
+
+
+def by_spark(session: SparkSession, lake: SmallLake) -> list[Row]:
+    return reading(session, lake).table("landonce.db.t").collect()

@@ -11,8 +11,8 @@ from jvms import iceberg_session
 from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import MappedField, NameMapping
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
-from pyspark.sql import Row, SparkSession
-from small_lakes import Heard, SmallLake, once
+from pyspark.sql import SparkSession
+from small_lakes import Heard, SmallLake, by_spark, once, reading
 
 from landonce.local import LocalKafka
 from landonce.run.snapshots import Effect
@@ -156,23 +156,3 @@ def test_a_table_that_is_raised_to_version_3_is_written_by_spark_from_then_on(
     assert lake.table("db.t").metadata.format_version == 3
     rows = by_spark(session, lake)
     assert sorted((row._offset, row.id) for row in rows) == [(at, at) for at in range(14)]
-
-
-def reading(session: SparkSession, lake: SmallLake) -> SparkSession:
-    """Iceberg's own code."""
-    conf = {
-        "": "org.apache.iceberg.spark.SparkCatalog",
-        ".type": "jdbc",
-        ".uri": f"jdbc:sqlite:{lake.folder}/lake/catalog.db",
-        ".warehouse": f"file://{lake.folder}/lake",
-        ".jdbc.schema-version": "V1",
-        ".cache-enabled": "false",
-    }
-    own = session.newSession()
-    for key, value in conf.items():
-        own.conf.set(f"spark.sql.catalog.landonce{key}", value)
-    return own
-
-
-def by_spark(session: SparkSession, lake: SmallLake) -> list[Row]:
-    return reading(session, lake).table("landonce.db.t").collect()

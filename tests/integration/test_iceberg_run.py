@@ -17,7 +17,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import MappedField, NameMapping
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 from pyspark.sql import SparkSession
-from small_lakes import Heard, SmallLake, once
+from small_lakes import Heard, SmallLake, by_spark, once
 
 from landonce.errors import ConfigError, Halt, RollbackRefused, TableUnfit, TargetAhead, TransformFailed, Unbalanced
 from landonce.local import LocalKafka
@@ -365,7 +365,7 @@ def test_what_arrow_does_not_write_spark_does(
     assert str(table.metadata.format_version) == str(properties.get("format-version", 2))
     formats = {entry.data_file.file_format.value.lower() for entry in _entries(table)}
     assert formats == {properties.get("write.format.default", "parquet")}
-    told = _by_spark(session, lake)
+    told = by_spark(session, lake)
     assert sorted(row.id for row in told) == list(range(20))
     assert not list(lake.folder.glob("lake/db/t/landonce-staged/*")), "what waited for Spark is removed"
     assert set(table.metadata.refs) == {"main"}, "staging branches are gone"
@@ -380,7 +380,7 @@ def test_upserts_merge_by_identity(lake: SmallLake, session: SparkSession) -> No
     lake.produce([{"id": 2, "kind": None}, {"id": 3, "kind": "c"}, {"kind": "no identity"}])
     totals = lake.run()
     assert (totals.landed, totals.dead_lettered) == (2, 1)
-    assert sorted((row.id, row.kind) for row in _by_spark(session, lake)) == [(1, "b"), (2, None), (3, "c")]
+    assert sorted((row.id, row.kind) for row in by_spark(session, lake)) == [(1, "b"), (2, None), (3, "c")]
 
 
 def test_unsound_combinations_are_refused(lake: SmallLake) -> None:
@@ -399,19 +399,3 @@ def test_unsound_combinations_are_refused(lake: SmallLake) -> None:
 def _entries(table):  # type: ignore[no-untyped-def]
     for manifest in table.current_snapshot().manifests(table.io):
         yield from manifest.fetch_manifest_entry(table.io)
-
-
-def _by_spark(session: SparkSession, lake: SmallLake):  # type: ignore[no-untyped-def]
-    """Read by Iceberg's own code, whatever the format."""
-    conf = {
-        "": "org.apache.iceberg.spark.SparkCatalog",
-        ".type": "jdbc",
-        ".uri": f"jdbc:sqlite:{lake.folder}/lake/catalog.db",
-        ".warehouse": f"file://{lake.folder}/lake",
-        ".jdbc.schema-version": "V1",
-        ".cache-enabled": "false",
-    }
-    reading = session.newSession()
-    for key, value in conf.items():
-        reading.conf.set(f"spark.sql.catalog.landonce{key}", value)
-    return reading.table("landonce.db.t").collect()

@@ -135,16 +135,18 @@ def test_copies_of_tasks_write_nothing_twice_to_postgres(
     site.exact()
 
 
+def asked(folder: Path, query: str) -> list[Any]:
+    """Of the target of a wrapped sink."""
+    with closing(sqlite3.connect(folder / "target.db", timeout=60)) as connection:
+        return connection.execute(query).fetchall()
+
+
 def test_copies_of_tasks_push_nothing_twice(
     start: Any, open_site: Any, new_database: Callable[[], str], tmp_path: Path
 ) -> None:
     """The target takes whatever it is sent. The copies find the claims of the first attempts."""
 
-    def ask() -> list[Coordinate]:
-        with closing(sqlite3.connect(tmp_path / "target.db", timeout=60)) as connection:
-            return connection.execute(SELECT + "events").fetchall()
-
-    site = open_site(ask)
+    site = open_site(lambda: asked(tmp_path, SELECT + "events"))
     said = start(site, "push.after", "wrapped", str(tmp_path), new_database())
     assert (tmp_path / "reached").exists()
     assert "another attempt is claimed" in said
@@ -156,14 +158,9 @@ def test_a_copy_waits_for_the_push_that_is_under_way(
 ) -> None:
     """Nobody can ask this target, so a push that is cut short would halt the query. Copies run, and no push is cut short."""
 
-    def ask() -> list[Coordinate]:
-        with closing(sqlite3.connect(tmp_path / "target.db", timeout=60)) as connection:
-            return connection.execute(SELECT + "events").fetchall()
-
-    site = open_site(ask)
+    site = open_site(lambda: asked(tmp_path, SELECT + "events"))
     said = start(site, "", "slow", str(tmp_path), new_database())
-    with closing(sqlite3.connect(tmp_path / "target.db", timeout=60)) as connection:
-        [[pushed]] = connection.execute("SELECT count(*) FROM attempts").fetchall()
+    [[pushed]] = asked(tmp_path, "SELECT count(*) FROM attempts")
     assert len((tmp_path / "opened").read_text().splitlines()) > pushed, "no task was run twice"
     assert "doubtful" not in said
     site.exact()

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, text
 from landonce.record.tables import block_table, pipeline_table, position_table
 from landonce.write.sink import Finding, Level
 from landonce.write.sql.sink import SqlSink
+from landonce.write.sql.statements import words_of
 from landonce.write.sql.swallowed import swallowing
 
 _POSTGRES = text(
@@ -32,7 +33,6 @@ _PREFIXES = text(
     f"SELECT DISTINCT index_name FROM information_schema.statistics WHERE {_HERE} "  # noqa: S608  (constants)
     "AND non_unique = 0 AND sub_part IS NOT NULL ORDER BY index_name"
 )
-
 _EXPRESSIONS = text(
     f"SELECT DISTINCT index_name FROM information_schema.statistics WHERE {_HERE} "  # noqa: S608  (constants)
     "AND non_unique = 0 AND column_name IS NULL ORDER BY index_name"
@@ -50,8 +50,7 @@ def notes(sink: SqlSink, connection: Connection) -> Iterator[Finding]:
 
 
 def _of_postgres(sink: SqlSink, connection: Connection) -> Iterator[Finding]:
-    quoted = ".".join('"{}"'.format(part.replace('"', '""')) for part in sink.table.split("."))
-    for name, is_root in connection.execute(_POSTGRES, {"name": quoted}):
+    for name, is_root in connection.execute(_POSTGRES, {"name": words_of("postgresql").table(sink.table)}):
         told = sink.table if is_root else f"{name}, a partition of {sink.table},"
         yield Finding(
             Level.REFUSED,

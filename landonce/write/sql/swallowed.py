@@ -90,7 +90,6 @@ def _of_postgres(sink: SqlSink, connection: Connection) -> Iterator[Finding]:
             "as landed",
             "let it RAISE where it does not take a row: then the record is a dead letter",
         )
-
     for (column,) in connection.execute(_ALIKE, {**name, "key": list(sink.key)}) if not sink.coordinates else ():
         yield Finding(
             Level.REFUSED,
