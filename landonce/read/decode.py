@@ -286,8 +286,8 @@ class JsonDecoder:
         """Rows with a float to which an integer of the record may have been rounded: it is large, and so is an integer there."""
         large = np.zeros(len(records), dtype=np.bool_)
         for at in self._floats:
-            for found in beyond_exact(table.column(at).combine_chunks(), _INTEGERS_TO):
-                large |= found.rows
+            for fault in beyond_exact(table.column(at).combine_chunks(), _INTEGERS_TO):
+                large |= fault.rows
         rows = np.flatnonzero(large)
         if not len(rows):
             return []
