@@ -89,7 +89,11 @@ def make_driver(parts: Parts, target: Target, session: SparkSession, observer: O
     workers = SparkWorkers(session, work, sow)
     told = clickhouse_of(config)
     settings = Settings(
-        table=told.table, fingerprint=recipe.fingerprint(), start=Start(config.source.kafka.start), once=once
+        table=told.table,
+        fingerprint=recipe.fingerprint(),
+        start=Start(config.source.kafka.start),
+        once=once,
+        letters=str(recipe.dead_letters),
     )
     letters = Letters(recipe.dead_letters, config.pipeline, parts.ledger.journal)
     hands = Inserting(settings, recipe, target, workers, letters)

@@ -91,6 +91,7 @@ def make_wrapped_driver(parts: Parts, session: SparkSession, observer: Observer,
         wait=sink.wait,
         start=Start(config.source.kafka.start),
         once=once,
+        letters=str(config.dead_letters.path),
     )
     letters = Letters(config.dead_letters.path, config.pipeline, parts.ledger.journal)
     hands = Pushing(settings, recipe, workers, letters, ledger, observer.trouble)
