@@ -38,7 +38,7 @@ from landonce.write.receipt import BlockResult, Fate
 
 T = TypeVar("T")
 _GLANCE, _BRIEFLY = 0.5, 0.2
-"""Seconds between two looks at an idle topic, at most and at least."""
+"""Seconds between two looks at an idle topic once the interval is over, at most and at least."""
 _STILL_MINE = 5.0
 """Seconds after which a driver that waits for records asks whether the pipeline is still its own."""
 _AWAY = 10.0
@@ -230,7 +230,7 @@ class Driver:
             self._raise_if_fenced(self.ledger.glimpse)
         interval = self.pace.batch.interval
         left = self._began + interval - time.monotonic()
-        self.stopping.wait(min(max(left, min(interval, _GLANCE), _BRIEFLY), _GLANCE))
+        self.stopping.wait(min(left if left > 0 else max(interval, _BRIEFLY), _GLANCE))
         return not self.stopping.is_set()
 
     def _note(self, effect: Any, state: LedgerState) -> None:

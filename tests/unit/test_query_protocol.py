@@ -373,8 +373,9 @@ def test_partitions_that_bring_nothing_yet_are_known_from_the_first_batch_on() -
         steps(world, incoming(Range(Q, 4, 9)))
 
 
-def test_a_ledger_that_knows_nothing_of_a_query_that_is_under_way_is_refused() -> None:
-    came = replace(incoming(Range(P, 5, 10)), begun=(Begun(P, 2, 5),))
+@pytest.mark.parametrize("first", [2, 4], ids=["records before", "one record before"])
+def test_a_ledger_that_knows_nothing_of_a_query_that_is_under_way_is_refused(first: int) -> None:
+    came = replace(incoming(Range(P, 5, 10)), begun=(Begun(P, first, 5),))
     with pytest.raises(errors.GapRefused, match=r"t\[0\]: the ledger knows nothing of it"):
         steps(World(), came)
     steps(World(), replace(came, begun=(Begun(P, 5, 5),)))
