@@ -26,9 +26,7 @@ def _require_sound(file: Path) -> Path:
 
 File = Annotated[
     Path,
-    typer.Argument(
-        help="The pipeline file (YAML).", metavar="FILE", show_default=False, callback=_require_sound
-    ),
+    typer.Argument(help="The pipeline file (YAML).", metavar="FILE", show_default=False, callback=_require_sound),
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, for scripts.")]
 

@@ -68,19 +68,14 @@ class _Signals:
         self._tell = tell
         self._asked = False
         self._driver: Driver | None = None
-        self._listen()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._hear)
 
     def stop(self, driver: Driver) -> None:
-        """From now on this is what is stopped. PySpark listens itself once it has started, so this does so again."""
+        """From now on this is what is stopped."""
         self._driver = driver
         if self._asked:
             driver.stopping.set()
-        else:
-            self._listen()
-
-    def _listen(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._hear)
 
     def _hear(self, number: int, _frame: object) -> None:
         self._asked = True

@@ -43,7 +43,9 @@ def test_help_loads_nothing_heavy(command: tuple[str, ...]) -> None:
     ],
     ids=" ".join,
 )
-def test_a_wrong_file_or_key_is_answered_before_anything_heavy_is_loaded(command: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_wrong_file_or_key_is_answered_before_anything_heavy_is_loaded(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
     wrong = tmp_path / "clicks.yaml"
     wrong.write_text("pipeline: clicks\nsuorce: {}\n")
     for file, said in ((tmp_path / "other.yaml", "there is no such file"), (wrong, "did you mean 'source'?")):
