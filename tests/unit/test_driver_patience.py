@@ -38,6 +38,9 @@ class Clock:
     def look(self, _: object) -> TargetView:
         return TargetView(())
 
+    def count(self, _: object) -> int:
+        return 0
+
 
 @dataclass
 class SlowWorkers:
