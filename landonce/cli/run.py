@@ -37,7 +37,7 @@ def run(
     log_to_stderr(verbose)
     config = load(file)
     progress = TerminalProgress(err, config.pipeline) if sys.stderr.isatty() else LogProgress(config.pipeline)
-    signals = _Signals(progress.trouble)
+    signals = _Signals(progress.note)
     with progress:
         totals = run_pipeline(config, once=once, observer=progress, ready=signals.stop)
     out.print(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
@@ -34,10 +34,10 @@ def run_pipeline(
     batch in hand. `sink` is one made by `landonce.wrap`, for a pipeline that says `sink: {wrapped: {}}`. Every way out but a
     return is an error of `landonce.errors`, and after each of them starting again is safe.
     """
-    parts = open_parts(config, sink)
+    parts, watching = open_parts(config, sink), observer or Silent()
     with closing(parts.ledger), _session_of(config) as session:
-        _require_topics(parts)
-        with _ready(parts, session, observer or Silent(), once=once) as driver:
+        _require_topics(parts, watching)
+        with _ready(parts, session, watching, once=once) as driver:
             driver.start_late = once and _nothing_to_do(parts)
             if ready is not None:
                 ready(driver)
@@ -76,10 +76,13 @@ def _session_of(config: Pipeline) -> Iterator[_Session]:
         session.opened.stop()
 
 
-def _require_topics(parts: Parts) -> None:
-    """Whoever mistyped a topic need not wait for Spark to hear it. A Kafka that is away is waited for later, by the driver."""
-    with suppress(Transient):
+def _require_topics(parts: Parts, observer: Observer) -> None:
+    """Whoever mistyped a topic or an address need not wait for Spark to hear it. A Kafka that is away is waited for later, by the
+    driver."""
+    try:
         parts.broker.require(parts.config.source.kafka.topics)
+    except Transient as error:
+        observer.trouble(f"{error.what} It is tried again for {parts.config.stall:.0f} s.")
 
 
 def _nothing_to_do(parts: Parts) -> bool:
