@@ -273,9 +273,9 @@ def _record(driver: Driver) -> Next:
 def _same_fingerprint(driver: Driver) -> None:
     if driver.pending.fingerprint != driver.settings.fingerprint:
         raise errors.PlanChanged(
-            "the pending plan was made with another transform, schema or decoder than the pipeline file has now; "
-            "what it wrote and what would be written again are not the same rows.",
+            "the pending plan was made with another transform, schema or decoder: the pipeline file was changed since, or the "
+            "table's columns were. What it wrote and what would be written again are not the same rows.",
             safe="Nothing was written. The plan is still pending in the ledger.",
-            command="put the old pipeline file back, run `landonce run {file} --once`, then make the change; "
+            command="put the old pipeline file or columns back, run `landonce run {file} --once`, then make the change; "
             "or `landonce state accept-change {file}`",
         )

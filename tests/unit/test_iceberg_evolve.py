@@ -229,7 +229,7 @@ def test_of_kinds_that_clash_one_lands_and_the_other_is_rejected_with_a_reason(t
         decoded = JsonDecoder(schema).decode(values(*order))
         assert decoded.table.column("new").type == pa.string()
         assert {order[each.index]["id"]: each.reason for each in decoded.rejects} == {
-            2: "field 'new' should be string but is an integer"
+            2: "field 'new' should be STRING but is an integer"
         }
         assert unknown_fields(values(*order), schema) is None
 
