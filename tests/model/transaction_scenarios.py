@@ -39,6 +39,5 @@ SCENARIOS = (
         Faults(restore=1, abandon=1),
         max_rows=(2, 1),
         halts=("Fenced", "Unbalanced"),
-        limit=30_000,
     ),
 )
