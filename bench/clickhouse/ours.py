@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from string import Template
@@ -43,21 +44,24 @@ def pipeline_text(clickhouse: LocalClickHouse, bootstrap_servers: str, table: st
     return PIPELINE.substitute(bootstrap=bootstrap_servers, topic=TOPIC, schema=SCHEMA, url=clickhouse.url, table=table)
 
 
+def make_template(config: Pipeline) -> None:
+    """The table that the pipeline file asks for."""
+    parts = open_parts(config)
+    with closing(parts.ledger), closing(parts.clickhouse.target()) as target:
+        create_if_asked(parts, target)
+
+
 def land(session: SparkSession, config: Pipeline, records: int, *, exactly_once: bool) -> float:
-    """Seconds for the whole topic, from taking the pipeline to the last record in the ledger."""
+    """Seconds for the whole topic, from opening the pipeline to the last record in the ledger. The table is there already."""
+    began = time.monotonic()
     parts = open_parts(config)
     if not exactly_once:
         parts = replace(parts, ledger=MemoryLedger(config.pipeline), sink=plain(parts.clickhouse))
-    target = parts.clickhouse.target()
-    create_if_asked(parts, target)
-    driver = make_driver(parts, target, session, Silent(), once=True)
-    began = time.monotonic()
-    totals = driver.run()
-    seconds = time.monotonic() - began
+    with closing(parts.ledger), closing(parts.clickhouse.target()) as target:
+        totals = make_driver(parts, target, session, Silent(), once=True).run()
+        seconds = time.monotonic() - began
     if totals.landed != records:
         raise RuntimeError(f"{totals.landed} of {records} records landed")
-    target.close()
-    parts.ledger.close()
     return seconds
 
 
