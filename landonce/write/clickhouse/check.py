@@ -12,11 +12,12 @@ from collections.abc import Iterator
 
 from landonce.errors import TableUnfit
 from landonce.write.clickhouse.address import TableName
-from landonce.write.clickhouse.columns import coordinate_faults, filled
+from landonce.write.clickhouse.columns import coordinate_faults, filled, structure
 from landonce.write.clickhouse.connection import Connection
 from landonce.write.clickhouse.keys import partition_key_faults
 from landonce.write.clickhouse.rights import check_rights
 from landonce.write.clickhouse.tables import Table, describe
+from landonce.write.clickhouse.wire import MOST_BYTES_OF_A_FIELD
 from landonce.write.sink import Finding, Level
 
 SMALLEST_WINDOW = 1_000
@@ -101,7 +102,14 @@ def _columns(table: Table) -> Iterator[Finding]:
     except TableUnfit as unfit:
         yield Finding(Level.REFUSED, unfit.what, unfit.command)
         return
-    if mine:
+    long = [each.name for each in mine if len(structure([each]).encode()) > MOST_BYTES_OF_A_FIELD]
+    if long:
+        yield Finding(
+            Level.REFUSED,
+            f"the type of column {', '.join(long)} is longer than {MOST_BYTES_OF_A_FIELD} bytes: ClickHouse takes no such request",
+            "give the column a DEFAULT and a type that landonce leaves alone, or fewer elements",
+        )
+    elif mine:
         yield Finding(Level.OK, f"{len(mine)} columns to fill")
     else:
         yield Finding(Level.REFUSED, "there is no column to fill", "add a column for at least one field")
