@@ -31,8 +31,19 @@ from landonce.read.source import Extent, SourceView, Start
 from landonce.record import ledger as states
 from landonce.record.ledger import LedgerState, Totals
 from landonce.run.inserts import Kill, Write
-from landonce.run.steps import Acquire, Await, Change, Look, Remembering, Step, Stop, Surveyed
-from landonce.write.receipt import BlockResult, Fate, Receipt
+from landonce.run.steps import (
+    Acquire,
+    Await,
+    Change,
+    Look,
+    Remembering,
+    Step,
+    Stop,
+    Surveyed,
+    burnt_of,
+    refuse_not_kept,
+)
+from landonce.write.receipt import BlockResult, Receipt
 from landonce.write.settle import Mode
 from landonce.write.target import TargetView, ahead
 
@@ -104,6 +115,8 @@ class Driver(Remembering):
     """Where the target holds more than the ledger knows: up to there blocks are compared before they are written."""
     receipts: tuple[tuple[int, Receipt], ...] = ()
     burnt: frozenset[int] = frozenset()
+    gone: str = ""
+    """What the target knows of why rows that it acknowledged are not there."""
     deadline: int = 0
     """Of what is written again, once it is settled what that is."""
 
@@ -280,13 +293,14 @@ def _prepare(driver: Driver, deadline: int) -> Next:
 
 def _write(driver: Driver, mode: Mode) -> Next:
     """All blocks of the pending plan that have no receipt yet."""
+    refuse_not_kept(driver.pending, driver.burnt, driver.gone)
     return _to(replace(driver, burnt=frozenset()), Step.WRITE, Write(driver.pending, driver.unwritten, mode))
 
 
 def _after_write(driver: Driver, results: tuple[BlockResult, ...]) -> Next:
     """Everything landed: record it. Anything else: settle the doubt first, then write what is left."""
-    burnt = frozenset(result.index for result in results if result.fate is Fate.BURNT)
-    driver = replace(driver, receipts=driver.receipts_with(results), burnt=burnt)
+    burnt, gone = burnt_of(results)
+    driver = replace(driver, receipts=driver.receipts_with(results), burnt=burnt, gone=gone)
     if not driver.unwritten:
         driver.balanced_receipts()
         return _change(driver, Step.RECORD, states.recorded(driver.state, driver.totals))

@@ -37,8 +37,22 @@ from landonce.plan.ranges import Range
 from landonce.read.source import Start, bind
 from landonce.record import ledger as states
 from landonce.record.ledger import LedgerState
-from landonce.run.steps import Acquire, Await, Change, Commit, Idle, Look, Remembering, Step, Stop, Survey, Surveyed
-from landonce.write.receipt import BlockResult, Fate, Receipt
+from landonce.run.steps import (
+    Acquire,
+    Await,
+    Change,
+    Commit,
+    Idle,
+    Look,
+    Remembering,
+    Step,
+    Stop,
+    Survey,
+    Surveyed,
+    burnt_of,
+    refuse_not_kept,
+)
+from landonce.write.receipt import BlockResult, Receipt
 from landonce.write.settle import Mode
 from landonce.write.target import TargetView, ahead
 
@@ -85,6 +99,8 @@ class Driver(Remembering):
     looked: bool = False
     receipts: tuple[tuple[int, Receipt], ...] = ()
     burnt: frozenset[int] = frozenset()
+    gone: str = ""
+    """What the target knows of why rows that it acknowledged are not there."""
 
 
 Next = tuple[Driver, Effect]
@@ -208,13 +224,14 @@ def _prepare(driver: Driver, ranges: tuple[Range, ...], kind: Kind) -> Next:
 
 
 def _write(driver: Driver, mode: Mode) -> Next:
+    refuse_not_kept(driver.pending, driver.burnt, driver.gone)
     return _to(replace(driver, burnt=frozenset()), Step.WRITE, Write(driver.pending, driver.unwritten, mode))
 
 
 def _after_write(driver: Driver, results: tuple[BlockResult, ...]) -> Next:
     """Everything landed: commit. Anything else: wait out the deadline, kill, and let the workers look."""
-    burnt = frozenset(result.index for result in results if result.fate is Fate.BURNT)
-    driver = replace(driver, receipts=driver.receipts_with(results), burnt=burnt)
+    burnt, gone = burnt_of(results)
+    driver = replace(driver, receipts=driver.receipts_with(results), burnt=burnt, gone=gone)
     if not driver.unwritten:
         receipts = driver.balanced_receipts()
         return _to(driver, Step.COMMIT, Commit(driver.pending, receipts))

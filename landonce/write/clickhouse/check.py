@@ -185,11 +185,11 @@ def _reading(connection: Connection, table: Table) -> Iterator[Finding]:
 
 
 def _beside(table: Table) -> Iterator[Finding]:
-    if " TTL " in f" {table.engine_full} ":
+    if table.ttl:
         yield Finding(
             Level.WARNING,
-            "the table has a TTL: a block of which rows have expired cannot be proven after a doubt",
-            "keep the TTL well above the longest stop of the pipeline",
+            f"the table has a TTL ({table.ttl}): a block of which rows have expired cannot be proven after a doubt",
+            "keep the TTL well above the age of the records and the longest stop of the pipeline",
         )
     for view in table.views:
         yield Finding(

@@ -64,6 +64,12 @@ class Table:
         version = self.version_column
         return any(each.name == version and not each.default_kind for each in self.columns)
 
+    @property
+    def ttl(self) -> str:
+        """When rows expire; empty if they do not."""
+        found = re.search(r"(?s)\sTTL (.+?)(?:\sSETTINGS \w+ = .*)?$", self.engine_full)
+        return found[1] if found else ""
+
     def setting(self, name: str) -> str | None:
         """A setting of the table itself."""
         found = re.search(rf"\b{re.escape(name)}\s*=\s*([^,\s]+)", self.engine_full)

@@ -77,6 +77,17 @@ class ClickHouseWriter(BlockWriter):
             self._acknowledged = rows.select(COORDINATES)
         return reply
 
+    def why_gone(self) -> str:
+        """A TTL takes rows that are older than it at once, and merges them away before anybody has seen them."""
+        table = self._table
+        if not table.ttl:
+            return ""
+        return (
+            f"The table has a TTL ({table.ttl}), which removes rows that it has expired as soon as they come. "
+            f"`SYSTEM STOP TTL MERGES {table.name.sql}` before the next start lets them land, and START after it lets them expire; "
+            "or give the table a longer TTL."
+        )
+
     def count(self, ranges: Iterable[Range]) -> int:
         """How many rows are there. Without coordinates nobody can tell, and none count."""
         return count(self._connection, self._table, tuple(ranges)) if self._coordinates else 0
