@@ -33,6 +33,7 @@
         ├── DuplicatePresent      the target holds a coordinate more than once
         ├── RowsNotKept           the target acknowledges rows again and again, and does not keep them
         ├── TargetRefused         the target refused for a reason that waiting does not mend
+        ├── ViewRefused           a view behind the table failed, and lacks rows that the table has
         ├── TableUnfit            the table cannot hold the guarantee
         ├── TableReplaced         same name, other table, or none
         ├── RollbackRefused       a table was rolled back, and the pipeline may not follow
@@ -209,6 +210,10 @@ class RowsNotKept(Halt):
 
 class TargetRefused(Halt):
     """The target refused for a reason that waiting does not mend."""
+
+
+class ViewRefused(Halt):
+    """A view behind the table failed, and lacks rows that the table has."""
 
 
 class TableUnfit(Halt):

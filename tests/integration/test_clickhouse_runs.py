@@ -11,7 +11,7 @@ import pytest
 from clickhouse_runs import Killed, Pipeline
 from clickhouse_tables import make, sink_for, wait_until
 
-from landonce.errors import DuplicatePresent, RowsNotKept, TargetRefused
+from landonce.errors import DuplicatePresent, RowsNotKept, TargetRefused, ViewRefused
 from landonce.local import LocalClickHouse
 
 pytestmark = pytest.mark.integration
@@ -121,4 +121,37 @@ def test_a_block_that_landed_in_part_is_completed_whatever_the_partition_key_is_
     left_in_doubt(pipeline)
     clickhouse.ask(f"INSERT INTO {table} SELECT number, 't', 0, number FROM numbers(5)")
     assert pipeline.run() == 10
+    assert clickhouse.ask(f"SELECT count(), uniqExact(_offset) FROM {table}").split() == ["10", "10"]
+
+
+@pytest.mark.parametrize("expression", ["throwIf(id = 3)", "sleepEachRow(0.5)"], ids=["for good", "for now"])
+def test_a_view_that_fails_ends_the_run_and_what_it_lacks_is_named(
+    clickhouse: LocalClickHouse, new_table: NewTable, tmp_path: Path, expression: str
+) -> None:
+    """The table has the rows by then. Going on without a word would leave the view without them for good."""
+    table, view = new_table(), new_table()
+    make(clickhouse, table, "id Int64")
+    clickhouse.ask(f"CREATE TABLE {view}_rows (id Int64) ENGINE = MergeTree ORDER BY id")
+    clickhouse.ask(f"CREATE MATERIALIZED VIEW {view} TO {view}_rows AS SELECT id + {expression} AS id FROM {table}")
+    pipeline = Pipeline(sink_for(clickhouse, table), ids, tmp_path)
+    with pytest.raises(ViewRefused, match=f"view default.{view}") as halted:
+        pipeline.run()
+    clickhouse.ask(f"ALTER TABLE {view} MODIFY QUERY SELECT id FROM {table}")
+    assert pipeline.run() == 10
+    lacking = halted.value.command.partition("WHERE ")[2].partition(". ")[0]
+    clickhouse.ask(f"INSERT INTO {view}_rows SELECT id FROM {table} WHERE {lacking}")
+    for each in (table, f"{view}_rows"):
+        assert clickhouse.ask(f"SELECT count(), uniqExact(id) FROM {each}").split() == ["10", "10"]
+
+
+def test_a_run_goes_on_without_a_view_that_need_not_hold_every_row(
+    clickhouse: LocalClickHouse, new_table: NewTable, tmp_path: Path
+) -> None:
+    table, view = new_table(), new_table()
+    make(clickhouse, table, "id Int64")
+    clickhouse.ask(
+        f"CREATE MATERIALIZED VIEW {view} ENGINE = MergeTree ORDER BY id AS SELECT throwIf(id = 3) AS id FROM {table}"
+    )
+    sink = sink_for(clickhouse, table, settings={"materialized_views_ignore_errors": 1})
+    assert Pipeline(sink, ids, tmp_path).run() == 10
     assert clickhouse.ask(f"SELECT count(), uniqExact(_offset) FROM {table}").split() == ["10", "10"]

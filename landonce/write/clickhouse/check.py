@@ -194,8 +194,9 @@ def _beside(table: Table) -> Iterator[Finding]:
     for view in table.views:
         yield Finding(
             Level.WARNING,
-            f"materialized view {view} sees every insert",
-            "its rows are deduplicated by the same token as far as its own table remembers tokens; they are not probed",
+            f"materialized view {view} sees every insert, and is no part of the promise: it is not looked at after a doubt",
+            "where it fails the run halts (ViewRefused); after a crash compare it with the table. Its own table needs a deduplication "
+            "window, or an insert that is sent again counts twice in it",
         )
 
 

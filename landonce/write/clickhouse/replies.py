@@ -6,6 +6,7 @@
     an exception with ClickHouse's own code
         our own throwIf: LATE                            LATE: nothing was written
         our own throwIf: ALTERED                         REFUSED: nothing was written; the table is looked at again
+        out of a view behind the table                   raises ViewRefused (`writer`): the view lacks what the table has
         a code of UNDECIDED                              LOST: ClickHouse itself does not know
         a code of PERMANENT, a field too long            raises TargetRefused
         any other                                        REFUSED: the request is over, and may have landed in part
@@ -70,6 +71,11 @@ class Answer:
     def threw(self, message: str) -> bool:
         """Whether a `throwIf` of the statement ended it. A message may also stand in a statement that is quoted."""
         return self.code == _THROW_IF and f"DB::Exception: {message}" in self.text
+
+    @property
+    def from_view(self) -> bool:
+        """Whether a view behind the table failed. By then the table has the rows."""
+        return self.code is not None and b"while pushing to view" in self.data
 
     @property
     def said(self) -> str:

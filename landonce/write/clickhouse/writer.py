@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
-from landonce.errors import TargetRefused
+from landonce.errors import TargetRefused, ViewRefused
 from landonce.plan.ranges import Range
 from landonce.write.clickhouse.address import TableName, literal, query_prefix
 from landonce.write.clickhouse.columns import Column, names
@@ -72,7 +72,7 @@ class ClickHouseWriter(BlockWriter):
         }
         statement = insert_statement(self._table, columns, insert.deadline)
         form = Form(statement, tables_of(fitted(rows, columns, self._table.name), columns, self._compression))
-        reply = self._post(parameters, form, query_id)
+        reply = self._post(parameters, form, query_id, rows)
         if reply is Reply.ACKNOWLEDGED:
             self._acknowledged = rows.select(COORDINATES)
         return reply
@@ -98,7 +98,7 @@ class ClickHouseWriter(BlockWriter):
             return probe(self._connection, self._table, rows, tuple(ranges))
         return self._probe_by_token(rows)
 
-    def _post(self, parameters: dict[str, str], form: Form, query_id: str) -> Reply:
+    def _post(self, parameters: dict[str, str], form: Form, query_id: str, rows: pa.Table) -> Reply:
         try:
             answer = post(self._access.address, parameters, form, self._access.tls, self._access.timeouts)
         except NotSent as error:
@@ -108,6 +108,8 @@ class ClickHouseWriter(BlockWriter):
             self.said = f"no answer: {error}"
             return Reply.LOST
         self.said = answer.said
+        if answer.from_view:
+            raise _view_refused(self._table.name, answer.said, rows)
         if answer.threw(ALTERED):
             self._table = describe(self._connection, self._table.name)
         return judge(answer, query_id, str(self._table.name))
@@ -117,6 +119,21 @@ class ClickHouseWriter(BlockWriter):
         there = self._acknowledged is not None and rows.select(COORDINATES).equals(self._acknowledged)
         missing = 0 if there else rows.num_rows
         return Probe(Presence(rows.num_rows, missing), pa.array([not there] * rows.num_rows, pa.bool_()))
+
+
+def _view_refused(table: TableName, said: str, rows: pa.Table) -> ViewRefused:
+    spans = rows.group_by(["_topic", "_partition"]).aggregate([("_offset", "min"), ("_offset", "max")]).to_pylist()
+    where = " OR ".join(
+        f"(_topic = {literal(each['_topic'])} AND _partition = {each['_partition']} "
+        f"AND _offset BETWEEN {each['_offset_min']} AND {each['_offset_max']})"
+        for each in spans
+    )
+    return ViewRefused(
+        f"a materialized view behind {table} failed: {said}",
+        safe="The table itself has these rows by now, or gets them at the next start, once. The view lacks them, and landonce cannot add them.",
+        command=f"correct the view or drop it, `landonce run {{file}}`, then insert into the view's table what its query gives WHERE {where}. "
+        "A view that need not hold every row: `materialized_views_ignore_errors: 1` under `sink.clickhouse.settings`",
+    )
 
 
 def insert_columns(table: Table, given: Iterable[str], *, coordinates: bool) -> tuple[Column, ...]:
