@@ -32,6 +32,7 @@
         ├── PartialPresence       a block is there in part, where it can only be there whole or not at all
         ├── DuplicatePresent      the target holds a coordinate more than once
         ├── RowsNotKept           the target acknowledges rows again and again, and does not keep them
+        ├── AnotherWriter         a driver with another ledger writes this pipeline's records
         ├── TargetRefused         the target refused for a reason that waiting does not mend
         ├── ViewRefused           a view behind the table failed, and lacks rows that the table has
         ├── TableUnfit            the table cannot hold the guarantee
@@ -206,6 +207,10 @@ class DuplicatePresent(Halt):
 
 class RowsNotKept(Halt):
     """The target acknowledges rows again and again, and does not keep them."""
+
+
+class AnotherWriter(Halt):
+    """The target holds records of this pipeline that its driver did not write: there is a driver with another ledger."""
 
 
 class TargetRefused(Halt):
