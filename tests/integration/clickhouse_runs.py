@@ -29,6 +29,14 @@ Columns = Callable[[np.ndarray], dict[str, pa.Array]]
 """What the records of these offsets decode to."""
 
 
+@dataclass(frozen=True)
+class Recipe:
+    """Where the rows go."""
+
+    sink: ClickHouseSink
+    dead_letters: Path
+
+
 class Heard(Silent):
     """Keeps what a driver tells people."""
 
@@ -62,7 +70,7 @@ class Pipeline:
             ledger=self.ledger,
             hands=Inserting(
                 settings=Settings(self.sink.table, "fingerprint", once=True),
-                recipe=SimpleNamespace(sink=self.sink),  # type: ignore[arg-type]
+                recipe=Recipe(self.sink, self.folder),  # type: ignore[arg-type]
                 target=self.sink.target(),
                 workers=self,
                 letters=Letters(self.folder / "dead", "orders"),
@@ -73,15 +81,15 @@ class Pipeline:
         )
         return driver.run().landed
 
-    def write(self, recipe: object, tasks: Sequence[Task]) -> tuple[BlockResult, ...]:
+    def write(self, recipe: Recipe, tasks: Sequence[Task]) -> tuple[BlockResult, ...]:
         """As workers do it, one after the other."""
         self.before_write()
-        return tuple(self._write(task) for task in tasks)
+        return tuple(self._write(recipe, task) for task in tasks)
 
-    def _write(self, task: Task) -> BlockResult:
+    def _write(self, recipe: Recipe, task: Task) -> BlockResult:
         try:
             rows = self._rows(task)
-            settling, said = land(SimpleNamespace(sink=self.sink), task, rows)  # type: ignore[arg-type]
+            settling, said = land(recipe, task, rows)
         except Exception as error:
             return failed(task, error)
         if settling.fate is not Fate.LANDED:
