@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from landonce.commit.publish import Letters
 from landonce.config.model import Pipeline
 from landonce.config.sinks import Sql
-from landonce.errors import ConfigError
+from landonce.errors import ConfigError, TableUnfit
 from landonce.read.decoders import decoder_of
 from landonce.read.schema import Field, Schema
 from landonce.read.source import Start
@@ -32,6 +32,7 @@ from landonce.run.session import is_remote
 from landonce.run.transacting import Transacting
 from landonce.run.transactions import Settings
 from landonce.run.workers import SparkWorkers
+from landonce.write.sql.identity import refuse_replaced
 from landonce.write.sql.making import refuse_made_anew
 from landonce.write.sql.recipe import SqlRecipe
 from landonce.write.sql.table import SqlTable
@@ -152,14 +153,28 @@ def make_sql_driver(parts: Parts, table: SqlTable, session: SparkSession, observ
 
     def examined(safe: str = "Nothing was read or written.") -> SqlRecipe:
         seen = table.likeness()
+        ledger.table = parts.sql.table, refuse_replaced(table, ledger, safe)
         refuse_unfit(table.check(declared_schema(config), selected=bool(config.transform.select)), safe)
         recipe = sql_recipe(parts, table)
         if recipe.transforms:
             transform.examine(session, recipe)
         return replace(recipe, sink=replace(recipe.sink, examined=seen))
 
+    def examined_again() -> SqlRecipe:
+        """What the file and the table disagree on now is the table's doing: the file was right at the start."""
+        try:
+            return examined(_ALTERED)
+        except ConfigError as error:
+            raise TableUnfit(
+                f"{parts.sql.table} was altered and does not fit the pipeline any more: {error.what}",
+                safe=_ALTERED,
+                command=f"change the table back, or change {{file}} ({error.command or 'as the message says'}), then: landonce run {{file}}",
+            ) from None
+
     recipe = examined()
     dead_letters_reachable(config)
+    if ledger.make_tables():
+        recipe = examined()
     workers = SparkWorkers(session, work, sow)
     settings = Settings(
         table=parts.sql.table,
@@ -169,5 +184,5 @@ def make_sql_driver(parts: Parts, table: SqlTable, session: SparkSession, observ
         keyed=bool(parts.sql.key),
     )
     letters = Letters(config.dead_letters.path, config.pipeline, parts.ledger.journal)
-    hands = Transacting(settings, recipe, lambda: examined(_ALTERED), table, workers, letters, ledger)
+    hands = Transacting(settings, recipe, examined_again, table, workers, letters, ledger)
     return driver_of(parts, hands, Pace(config.batch, 0.0, workers.parallelism), observer)

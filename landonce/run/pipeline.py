@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 
@@ -15,6 +16,7 @@ from landonce.run.driver import Driver
 from landonce.run.observe import Observer, Silent
 from landonce.run.parts import Parts, open_parts
 from landonce.run.session import open_session
+from landonce.run.starting import Waiting
 from landonce.write.wrapped import WrappedSink
 
 
@@ -25,18 +27,21 @@ def run_pipeline(
     once: bool = False,
     observer: Observer | None = None,
     ready: Callable[[Driver], None] | None = None,
+    stopping: threading.Event | None = None,
 ) -> Totals:
     """Runs a pipeline until it is stopped, or (`once`) until what is there has landed; gives what became of the records.
 
     `ready` gets the driver before it starts; `driver.stopping.set()` from a signal handler or another thread finishes the
-    batch in hand. `sink` is one made by `landonce.wrap`, for a pipeline that says `sink: {wrapped: {}}`. Every way out but a
+    batch in hand. `stopping`, once it is set, ends a start that waits for something that is unreachable. `sink` is one made by `landonce.wrap`, for a pipeline that says `sink: {wrapped: {}}`. Every way out but a
     return is an error of `landonce.errors`, and after each of them starting again is safe.
     """
     parts = open_parts(config, sink)
     borrowed = SparkSession.getActiveSession()
+    observer = observer or Silent()
+    waiting = Waiting(config.stall, observer.trouble, stopping or threading.Event())
     with closing(parts.ledger):
         _require_topics(parts)
-        with _ready(parts, observer or Silent(), once=once) as (driver, session):
+        with _ready(parts, observer, waiting, once=once) as (driver, session):
             if ready is not None:
                 ready(driver)
             totals = driver.run()
@@ -52,31 +57,33 @@ def _require_topics(parts: Parts) -> None:
 
 
 @contextmanager
-def _ready(parts: Parts, observer: Observer, *, once: bool) -> Iterator[tuple[Driver, SparkSession]]:
+def _ready(parts: Parts, observer: Observer, waiting: Waiting, *, once: bool) -> Iterator[tuple[Driver, SparkSession]]:
     """The driver for the file's sink, and the session that its workers run in."""
     config = parts.config
     if config.sink.iceberg is not None:
-        yield _ready_for_iceberg(parts, observer, once=once)
+        yield _ready_for_iceberg(parts, observer, waiting, once=once)
         return
     if config.sink.sql is not None:
-        with _ready_for_sql(parts, observer, once=once) as ready:
+        with _ready_for_sql(parts, observer, waiting, once=once) as ready:
             yield ready
         return
     if config.sink.wrapped is not None:
         yield _ready_for_wrapped(parts, observer, once=once)
         return
     with closing(parts.clickhouse.target()) as target:
-        create_if_asked(parts, target)
+        waiting.until(lambda: create_if_asked(parts, target))
         session = _session(config, "landonce.write.work")
-        yield make_driver(parts, target, session, observer, once=once), session
+        yield waiting.until(lambda: make_driver(parts, target, session, observer, once=once)), session
 
 
-def _ready_for_iceberg(parts: Parts, observer: Observer, *, once: bool) -> tuple[Driver, SparkSession]:
+def _ready_for_iceberg(
+    parts: Parts, observer: Observer, waiting: Waiting, *, once: bool
+) -> tuple[Driver, SparkSession]:
     from landonce.run.assemble_iceberg import lake_conf, make_iceberg_driver, open_lake
 
     config = parts.config
     opened: list[SparkSession] = []
-    lake = open_lake(parts, lambda: opened[0])
+    lake = waiting.until(lambda: open_lake(parts, lambda: opened[0]))
     expressions = lake.recipe.transforms or lake.by_spark
     opened.append(
         open_session(
@@ -87,8 +94,8 @@ def _ready_for_iceberg(parts: Parts, observer: Observer, *, once: bool) -> tuple
             work="landonce.write.iceberg.work",
         )
     )
-    lake.upgrade()
-    return make_iceberg_driver(parts, lake, opened[0], observer, once=once), opened[0]
+    waiting.until(lake.upgrade)
+    return waiting.until(lambda: make_iceberg_driver(parts, lake, opened[0], observer, once=once)), opened[0]
 
 
 def _ready_for_wrapped(parts: Parts, observer: Observer, *, once: bool) -> tuple[Driver, SparkSession]:
@@ -101,16 +108,18 @@ def _ready_for_wrapped(parts: Parts, observer: Observer, *, once: bool) -> tuple
 
 
 @contextmanager
-def _ready_for_sql(parts: Parts, observer: Observer, *, once: bool) -> Iterator[tuple[Driver, SparkSession]]:
+def _ready_for_sql(
+    parts: Parts, observer: Observer, waiting: Waiting, *, once: bool
+) -> Iterator[tuple[Driver, SparkSession]]:
     from landonce.run.assemble_sql import create_sql_if_asked, file_reachable, make_sql_driver
     from landonce.write.sql.table import SqlTable
 
     config = parts.config
     file_reachable(config)
     with closing(SqlTable(parts.sql)) as table:
-        create_sql_if_asked(parts, table)
+        waiting.until(lambda: create_sql_if_asked(parts, table))
         session = _session(config, "landonce.write.sql.work")
-        yield make_sql_driver(parts, table, session, observer, once=once), session
+        yield waiting.until(lambda: make_sql_driver(parts, table, session, observer, once=once)), session
 
 
 def _session(config: Pipeline, work: str) -> SparkSession:

@@ -99,11 +99,11 @@ def test_rows_land_in_a_table_that_is_as_it_was(site: Site) -> None:
     """What a table counts is not what it is."""
     if site.sink.dialect in ("mysql", "mariadb"):
         site.ask("ALTER TABLE events ADD COLUMN number bigint NOT NULL AUTO_INCREMENT UNIQUE")
-    opened = opening(site)
+    state, opened = site.prepared((0, 3)), opening(site)
     site.ask("INSERT INTO events (id) VALUES (7)")
     site.ask("INSERT INTO events (id) VALUES (8)")
     site.ask("DELETE FROM events")
-    assert settle(opened, site.prepared((0, 3))) is Fate.LANDED
+    assert settle(opened, state) is Fate.LANDED
     assert [row[2] for row in site.coordinates()] == [0, 1, 2]
 
 
