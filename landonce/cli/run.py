@@ -38,7 +38,7 @@ def run(
     log_to_stderr(verbose)
     config = load(file)
     progress = TerminalProgress(err, config.pipeline) if sys.stderr.isatty() else LogProgress(config.pipeline)
-    signals = _Signals(progress.trouble)
+    signals = _Signals(progress.note)
     with progress:
         totals = run_pipeline(config, once=once, observer=progress, ready=signals.stop, stopping=signals.stopping)
     out.print(
@@ -69,19 +69,14 @@ class _Signals:
         self._tell = tell
         self.stopping = threading.Event()
         self._driver: Driver | None = None
-        self._listen()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._hear)
 
     def stop(self, driver: Driver) -> None:
-        """From now on this is what is stopped. PySpark listens itself once it has started, so this does so again."""
+        """From now on this is what is stopped."""
         self._driver = driver
         if self.stopping.is_set():
             driver.stopping.set()
-        else:
-            self._listen()
-
-    def _listen(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._hear)
 
     def _hear(self, number: int, _frame: object) -> None:
         self.stopping.set()
