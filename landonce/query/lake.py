@@ -37,8 +37,8 @@ from landonce.write.iceberg.commit import Attempt, Place
 from landonce.write.iceberg.coordinates import renamed
 from landonce.write.iceberg.create import create_table
 from landonce.write.iceberg.files import write_files
-from landonce.write.iceberg.limits import Limit, beyond, limits_of
 from landonce.write.iceberg.ledger import TableLedger
+from landonce.write.iceberg.limits import Limit, beyond, limits_of
 from landonce.write.iceberg.look import filled_by, holds
 from landonce.write.iceberg.names import schema_for
 from landonce.write.iceberg.naming import Origin

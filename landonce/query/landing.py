@@ -86,11 +86,12 @@ def _receipt(rows: pa.Table) -> Receipt:
 
 
 def fitted(
-    target: Schema, block: Block, rows: pa.Table, also: Callable[[pa.Table], Mapping[int, str]] = lambda rows: {}
+    target: Schema, block: Block, rows: pa.Table, also: Callable[[pa.Table], Mapping[int, str]] | None = None
 ) -> pa.Table:
     """The rows in the table's types. `also`: what else the table does not take, by row."""
     fitting, misfits = conform(rows, target, COORDINATES)
-    misfits = misfits or sorted(also(fitting).items())
+    if also is not None and not misfits:
+        misfits = sorted(also(fitting).items())
     if misfits:
         at, reason = misfits[0]
         raise errors.TargetRefused(

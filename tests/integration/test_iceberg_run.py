@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -266,6 +267,24 @@ def test_a_branch_has_its_own_position(lake: SmallLake) -> None:
     lake.produce([{"id": 3}])
     assert lake.run().landed == 2
     assert lake.offsets("db.t") == once(3)
+    assert lake.offsets("db.t", "audit") == once(2)
+
+
+def test_a_branch_is_made_on_a_table_made_by_hand_that_has_no_snapshot(lake: SmallLake) -> None:
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "_topic", StringType()))
+    lake.catalog.create_namespace("db")
+    made = lake.catalog.create_table("db.t", schema)
+    with made.update_schema() as update:
+        update.add_column("_kafka_partition", IntegerType()).add_column("_offset", LongType())
+    lake.schema = "id BIGINT"
+    lake.write_file({"table": "db.t", "branch": "audit"})
+    lake.produce([{"id": 1}, {"id": 2}])
+    assert lake.run().landed == 2
+    assert lake.offsets("db.t", "audit") == once(2)
+    assert lake.offsets("db.t") == Counter()
+    lake.write_file({"table": "db.t"})
+    assert lake.run().landed == 2, "the main branch has its own position"
+    assert lake.offsets("db.t") == once(2)
     assert lake.offsets("db.t", "audit") == once(2)
 
 

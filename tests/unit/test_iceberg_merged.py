@@ -126,7 +126,7 @@ def test_a_value_stays_what_it_is(place: Place, kind: IcebergType, arrow: pa.Dat
 def _check_bounds(table: Table, kind: IcebergType, values: list[Any]) -> None:
     """What the list of manifests says of them, by which readers leave manifests out."""
     (manifest,) = table.current_snapshot().manifests(table.io)  # type: ignore[union-attr]
-    (found,) = manifest.partitions or ()
+    (found,) = manifest.partitions or []
     there = [each for each in values if each is not None and each == each]
     assert isinstance(kind, PrimitiveType)
     assert (found.lower_bound, found.upper_bound) == (_bound(kind, min(there)), _bound(kind, max(there)))

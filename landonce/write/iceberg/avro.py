@@ -18,9 +18,9 @@ _PROBE = 0.1
 
 def read_doubles_whole() -> None:
     """Has PyIceberg read doubles from their 8 bytes, where its compiled decoder rounds them. Harmless when done again."""
-    if DoubleReader().read(new_decoder(_DOUBLE.pack(_PROBE))) != _PROBE:
-        DoubleReader.read = _read  # type: ignore[method-assign]
+    if new_decoder(_DOUBLE.pack(_PROBE)).read_double() != _PROBE:
+        DoubleReader.read = _read  # type: ignore[method-assign, assignment]
 
 
-def _read(self: DoubleReader, decoder: BinaryDecoder) -> float:
+def _read(_: DoubleReader, decoder: BinaryDecoder) -> float:
     return float(_DOUBLE.unpack(decoder.read(_DOUBLE.size))[0])
