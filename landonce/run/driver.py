@@ -71,12 +71,16 @@ class Driver:
     def run(self) -> Totals:
         """Until stopped, or until what was there at the start is done. Gives what this run did.
 
-        What looks like a reason to halt may be the work of a newer driver: then it is `Fenced`, and nobody is called.
+        What looks like a reason to halt may be the work of a newer driver: then it is `Fenced`, and nobody is called. A worker that
+        is fenced cannot tell whether a newer driver did it or a restored database: the ledger can.
         """
         try:
             return self._run()
         except Halt:
             self._raise_if_fenced(self.ledger.load)
+            raise
+        except Fenced:
+            self._raise_if_fenced(self.ledger.load, gone=True)
             raise
 
     def _run(self) -> Totals:
@@ -100,13 +104,16 @@ class Driver:
                 self.observer.trouble(told)
         return self._held.totals.minus(before or Totals())
 
-    def _raise_if_fenced(self, look: Callable[[], LedgerState | None]) -> None:
+    def _raise_if_fenced(self, look: Callable[[], LedgerState | None], gone: bool = False) -> None:
+        """`gone`: a ledger without an entry is a reason, too."""
         try:
             seen = look()
         except LandonceError:
             return
         mine = self._state
-        if mine is not None and seen is not None and (seen.epoch, seen.owner) != (mine.epoch, mine.owner):
+        if mine is None or (seen is None and not gone):
+            return
+        if seen is None or (seen.epoch, seen.owner) != (mine.epoch, mine.owner):
             raise states.fenced(mine, seen) from None
 
     def _perform(self, effect: Any) -> Any:

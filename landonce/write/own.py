@@ -127,6 +127,8 @@ def rollback_told(view: OwnView) -> str:
     """What happened, in words."""
     last, standing = view.last, view.standing
     assert last is not None
+    if not view.rolled_back:
+        return f"the table was set back to batch {last.batch}: its catalog was restored. What came after that is delivered again."
     if view.uncertain:
         return "the table's history is cut off, and nobody can tell any more how far it is."
     if standing is None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +12,7 @@ import pytest
 
 from landonce.commit.publish import Letters
 from landonce.config.model import Batch
-from landonce.errors import Fenced
+from landonce.errors import Fenced, LedgerSetBack
 from landonce.plan.ranges import Partition
 from landonce.read.source import Extent, SourceView
 from landonce.record import ledger as states
@@ -34,11 +36,46 @@ class UntilIdle(Silent):
             self.idle.set()
 
 
-def test_a_driver_that_waits_ends_when_it_is_superseded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def superseded(folder: Path) -> None:
+    """By a newer driver."""
+    other = sqlite_ledger(folder / "ledger", "p")
+    held = other.load()
+    assert held is not None
+    other.change(held, states.taken(held, "newer"))
+
+
+def restored(folder: Path) -> None:
+    """From a backup, under the running driver."""
+    shutil.copy(folder / "backup", folder / "ledger")
+
+
+def restored_and_taken(folder: Path) -> None:
+    """From a backup; then another driver took it, under the number that the running one has."""
+    restored(folder)
+    superseded(folder)
+
+
+@pytest.mark.parametrize(
+    ("happens", "error"),
+    [
+        (superseded, Fenced),
+        (restored, LedgerSetBack),
+        (restored_and_taken, Fenced),
+    ],
+)
+def test_a_driver_that_waits_ends_when_it_is_not_the_owner(
+    happens: Callable[[Path], None], error: type[Fenced], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 4 says that another one goes on; 5, that this one is to be started again."""
+    first = sqlite_ledger(tmp_path / "ledger", "p")
+    begun = first.create(states.LedgerState("p", lineage="l"))
+    first.change(begun, states.taken(begun, "earlier"))
+    first.close()
+    shutil.copy(tmp_path / "ledger", tmp_path / "backup")
     monkeypatch.setattr(drivers, "_STILL_MINE", 0.3)
     view = SourceView("cluster", (("t", "id"),), ((Partition("t", 0), Extent(0, 0)),))
     target = SimpleNamespace(now=lambda: 0, kill=lambda: None, look=lambda _: TargetView(()))
-    watch, ended = UntilIdle(), threading.Event()
+    watch, ended, told = UntilIdle(), threading.Event(), list[Fenced]()
     waiting = Driver(
         pipeline="p",
         topics=("t",),
@@ -57,19 +94,20 @@ def test_a_driver_that_waits_ends_when_it_is_superseded(tmp_path: Path, monkeypa
     )
 
     def run() -> None:
-        with pytest.raises(Fenced, match="epoch 2"):
+        with pytest.raises(Fenced) as failure:
             waiting.run()
+        told.append(failure.value)
         ended.set()
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
         assert watch.idle.wait(20)
-        other = sqlite_ledger(tmp_path / "ledger", "p")
-        held = other.load()
-        assert held is not None
-        other.change(held, states.taken(held, "newer"))
+        happens(tmp_path)
         assert ended.wait(20), "it waits on, and nobody knows which of the two is the one that works"
     finally:
         waiting.stopping.set()
         thread.join(20)
+    assert [type(each) for each in told] == [error]
+    assert told[0].exit_code == (5 if error is LedgerSetBack else 4)
+    assert ("the newer driver goes on" in str(told[0])) is (error is Fenced)

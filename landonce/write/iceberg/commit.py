@@ -11,7 +11,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pyiceberg.catalog import Catalog
@@ -124,7 +123,9 @@ class Place:
             reach("attempt.before")
             try:
                 self.send(table, attempt)
-            except CommitFailedException as error:  # also by a gateway that sent the request twice: so look before clearing away
+            except (
+                CommitFailedException
+            ) as error:  # also by a gateway that sent the request twice: so look before clearing away
                 refused, why = attempt, str(error)
                 time.sleep(random.uniform(0.01, 0.05) * min(conflict + 1, 20))  # noqa: S311  not a secret
                 continue
