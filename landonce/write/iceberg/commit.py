@@ -86,7 +86,8 @@ class Place:
             raise TableReplaced(
                 f"the table {self.identifier} is not there.",
                 safe="Nothing was written.",
-                command="bring the table back, or say `create: true` in {file}",
+                command="bring the table back; or start again, `landonce run {file}`: with `create: true` a new table is made, and gets all "
+                "that Kafka still holds",
             )
         return table
 

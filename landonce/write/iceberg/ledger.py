@@ -82,6 +82,11 @@ class TableLedger(Ledger):
             self.commit(old, new, self._empty, note=note)
         return new
 
+    def set_position(self, old: LedgerState, new: LedgerState, tops: Floors, note: Note) -> None:
+        """An operator's word on how far the table is, which the last rows in it show."""
+        check_change(self.pipeline, old, new)
+        self.commit(old, new, self._empty, tops=tops, note=note)
+
     def glance(self, held: LedgerState) -> Table:
         """The table as it is. Raises `Fenced` or `RolledBack` if somebody touched the pipeline's marks since this driver did."""
         table = self._place.load()
