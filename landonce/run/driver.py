@@ -17,10 +17,12 @@ from landonce.errors import (
     Fenced,
     Halt,
     LandonceError,
+    LedgerSetBack,
     LedgerUnavailable,
     RolledBack,
     SourceUnavailable,
     Stalled,
+    TargetAhead,
     TopicMissing,
     Transient,
 )
@@ -79,9 +81,19 @@ class Driver:
         except Halt:
             self._raise_if_fenced(self.ledger.load)
             raise
-        except Fenced:
+        except Fenced as error:
             self._raise_if_fenced(self.ledger.load, gone=True)
-            raise
+            raise self._judged(error) from None
+
+    def _judged(self, error: Fenced) -> LandonceError:
+        """A supervisor must not start again where that delivers again what a restored ledger has forgotten."""
+        if self.hands.comparable or not isinstance(error, LedgerSetBack):
+            return error
+        return TargetAhead(
+            error.what,
+            safe="This driver pushed nothing after that. What was pushed since the backup is in the target, and is not known any more.",
+            command="bring the latest ledger back; or `landonce run {file}`, which pushes again what this one has forgotten",
+        )
 
     def _run(self) -> Totals:
         self._troubled = None
@@ -114,7 +126,7 @@ class Driver:
         if mine is None or (seen is None and not gone):
             return
         if seen is None or (seen.epoch, seen.owner) != (mine.epoch, mine.owner):
-            raise states.fenced(mine, seen) from None
+            raise self._judged(states.fenced(mine, seen)) from None
 
     def _perform(self, effect: Any) -> Any:
         if isinstance(effect, Acquire):
