@@ -90,7 +90,11 @@ def make_driver(
     workers = SparkWorkers(session, work, sow, partial(transform.examine, recipe=recipe))
     told = clickhouse_of(config)
     settings = Settings(
-        table=told.table, fingerprint=recipe.fingerprint(), start=Start(config.source.kafka.start), once=once
+        table=told.table,
+        fingerprint=recipe.fingerprint(),
+        start=Start(config.source.kafka.start),
+        once=once,
+        letters=str(recipe.dead_letters),
     )
     letters = Letters(recipe.dead_letters, config.pipeline, parts.ledger.journal)
     hands = Inserting(settings, recipe, target, workers, letters)

@@ -78,6 +78,7 @@ def make_iceberg_driver(parts: Parts, lake: Lake, observer: Observer, *, once: b
         fingerprint=lake.recipe.fingerprint(),
         start=Start(config.source.kafka.start),
         once=once,
+        letters=str(config.dead_letters.path),
         own_ledger=own is not None,
         follow=parts.iceberg.told.rollback == "follow",
     )

@@ -172,6 +172,7 @@ def make_sql_driver(
         fingerprint=recipe.fingerprint(),
         start=Start(config.source.kafka.start),
         once=once,
+        letters=str(config.dead_letters.path),
         keyed=bool(parts.sql.key),
     )
     letters = Letters(config.dead_letters.path, config.pipeline, parts.ledger.journal)

@@ -90,6 +90,7 @@ def make_wrapped_driver(parts: Parts, session: Callable[[], SparkSession], obser
         wait=sink.wait,
         start=Start(config.source.kafka.start),
         once=once,
+        letters=str(config.dead_letters.path),
     )
     letters = Letters(config.dead_letters.path, config.pipeline, parts.ledger.journal)
     hands = Pushing(settings, recipe, workers, letters, ledger, observer.trouble)

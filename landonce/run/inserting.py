@@ -75,7 +75,8 @@ class Inserting(Hands):
         raise TypeError(f"not an effect: {effect!r}")
 
     def _write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
-        results = self.workers.write(self.recipe, tasks_of(effect, held, self.letters.stem(effect.plan, held)))
+        recipe = replace(self.recipe, dead_letters=self.letters.folder_of(effect.plan, held))
+        results = self.workers.write(recipe, tasks_of(effect, held, self.letters.stem(effect.plan, held)))
         self._late = any(result.fate is Fate.LATE for result in results)
         return results
 

@@ -54,6 +54,8 @@ class Settings:
     fingerprint: str
     start: Start = Start.EARLIEST
     once: bool = False
+    letters: str = ""
+    """The folder of dead letters."""
 
 
 @dataclass(frozen=True)
@@ -223,6 +225,7 @@ def _prepare(driver: Driver, ranges: tuple[Range, ...], kind: Kind) -> Next:
         fingerprint=driver.settings.fingerprint,
         deadline=driver.world.target_now + driver.world.patience,
         kind=kind,
+        letters=driver.settings.letters,
     )
     return _change(driver, Step.PREPARE, states.prepared(driver.state, plan))
 

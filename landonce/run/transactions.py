@@ -51,6 +51,8 @@ class Settings:
     once: bool = False
     keyed: bool = False
     """Rows are changed by their keys, so the changes of a partition are made in order: one block of it at a time."""
+    letters: str = ""
+    """The folder of dead letters."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,13 @@ def _go_on(driver: Driver) -> Next:
 
 
 def _prepare(driver: Driver, ranges: tuple[Range, ...]) -> Next:
-    plan = Plan(driver.state.batch + 1, _blocks(driver, ranges), driver.settings.fingerprint, deadline=0)
+    plan = Plan(
+        batch=driver.state.batch + 1,
+        blocks=_blocks(driver, ranges),
+        fingerprint=driver.settings.fingerprint,
+        deadline=0,
+        letters=driver.settings.letters,
+    )
     return _change(driver, Step.PREPARE, states.prepared(driver.state, plan))
 
 

@@ -43,6 +43,13 @@ class Clock:
 
 
 @dataclass
+class Anything:
+    """A recipe that nobody reads."""
+
+    dead_letters: Path = Path()
+
+
+@dataclass
 class SlowWorkers:
     clock: Clock
     given: list[int] = field(default_factory=list)
@@ -66,7 +73,7 @@ def test_what_came_too_late_gets_more_time(tmp_path: Path) -> None:
         ledger=MemoryLedger("p"),
         hands=Inserting(
             settings=Settings("table", "fingerprint", once=True),
-            recipe=SimpleNamespace(),  # type: ignore[arg-type]
+            recipe=Anything(),  # type: ignore[arg-type]
             target=clock,  # type: ignore[arg-type]
             workers=workers,  # type: ignore[arg-type]
             letters=Letters(tmp_path / "dead", "p"),
