@@ -72,7 +72,7 @@ def _run(session: SparkSession, config: Pipeline, timed: Timed) -> float:
     began = time.monotonic()
     parts = open_parts(config)
     with closing(parts.ledger):
-        make_iceberg_driver(parts, open_lake(parts, lambda: session), session, timed, once=True).run()
+        make_iceberg_driver(parts, open_lake(parts, lambda: session), timed, once=True).run()
         return time.monotonic() - began
 
 
