@@ -18,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from harness import Drivers
 
 from landonce import failpoints
@@ -31,6 +32,12 @@ _FORKS.set_forkserver_preload(
 )
 """Not this module: Python before 3.13 does not look for it where the tests are."""
 _DIE_WITH_PARENT = 1
+UNDISTURBED = {
+    "LANDONCE_FAILPOINT": "",
+    "LANDONCE_FAILPOINT_SKIP": "0",
+    "LANDONCE_FAILPOINT_FILE": "",
+    "LANDONCE_FAILPOINT_WAIT_FOR": "",
+}
 
 
 @dataclass(frozen=True)
@@ -62,10 +69,10 @@ class PlainProcess:
     def poll(self) -> int | None:
         return self._process.exitcode
 
-    def wait(self, timeout: float) -> int:
+    def wait(self, timeout: float | None = None) -> int:
         self._process.join(timeout)
         if self._process.exitcode is None:
-            raise subprocess.TimeoutExpired("landonce run", timeout)
+            raise subprocess.TimeoutExpired("landonce run", timeout or 0)
         return self._process.exitcode
 
     def send_signal(self, number: int) -> None:
@@ -79,6 +86,11 @@ class PlainDrivers(Drivers):
     def spawn(self, arguments: tuple[str, ...], environment: Mapping[str, str], log: Path) -> Any:
         log.touch()
         return PlainProcess(arguments, environment, log)
+
+
+WITH_AND_WITHOUT_SPARK = pytest.mark.parametrize(
+    "drivers", [pytest.param(PlainDrivers, id="plain"), pytest.param(Drivers, id="spark", marks=pytest.mark.long)]
+)
 
 
 def _landonce(arguments: Sequence[str], environment: dict[str, str], log: str) -> None:
