@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from harness import Drivers
 from open_folder import open_folder
-from plain_driver import WITH_AND_WITHOUT_SPARK
+from plain_driver import WITH_AND_WITHOUT_SPARK, PlainDrivers
 from proxy import Fate, Insert, Proxy
 from scene import LIMIT, Scene, scene
 
@@ -122,7 +122,7 @@ def test_deleted(
             drivers=drivers,
         ) as pipeline,
     ):
-        pipeline.edit("deadline: 1s", "deadline: 60s")
+        pipeline.edit("deadline: 1s", "deadline: 10s" if drivers is PlainDrivers else "deadline: 60s")
         leave_a_hole(pipeline, hole)
         landed = pipeline.rows()
 
