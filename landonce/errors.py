@@ -31,6 +31,7 @@
         ├── TargetAhead           the target holds more than the ledger knows, and not exactly
         ├── PartialPresence       a block is there in part, where it can only be there whole or not at all
         ├── DuplicatePresent      the target holds a coordinate more than once
+        ├── AnotherWriter         a driver with another ledger writes this pipeline's records
         ├── TargetRefused         the target refused for a reason that waiting does not mend
         ├── TableUnfit            the table cannot hold the guarantee
         ├── TableReplaced         same name, other table, or none
@@ -200,6 +201,10 @@ class PartialPresence(Halt):
 
 class DuplicatePresent(Halt):
     """The target holds a coordinate more than once."""
+
+
+class AnotherWriter(Halt):
+    """The target holds records of this pipeline that its driver did not write: there is a driver with another ledger."""
 
 
 class TargetRefused(Halt):

@@ -37,7 +37,7 @@ def run(
     log_to_stderr(verbose)
     config = load(file)
     progress = TerminalProgress(err, config.pipeline) if sys.stderr.isatty() else LogProgress(config.pipeline)
-    signals = _Signals(progress.trouble)
+    signals = _Signals(progress.note)
     with progress:
         totals = run_pipeline(config, once=once, observer=progress, ready=signals.stop)
     out.print(
@@ -68,19 +68,14 @@ class _Signals:
         self._tell = tell
         self._asked = False
         self._driver: Driver | None = None
-        self._listen()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._hear)
 
     def stop(self, driver: Driver) -> None:
-        """From now on this is what is stopped. PySpark listens itself once it has started, so this does so again."""
+        """From now on this is what is stopped."""
         self._driver = driver
         if self._asked:
             driver.stopping.set()
-        else:
-            self._listen()
-
-    def _listen(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._hear)
 
     def _hear(self, number: int, _frame: object) -> None:
         self._asked = True

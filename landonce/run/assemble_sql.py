@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -26,7 +28,6 @@ from landonce.run.assemble import (
 )
 from landonce.run.driver import Driver
 from landonce.run.observe import Observer
-from landonce.run.pace import Pace
 from landonce.run.parts import Parts
 from landonce.run.session import is_remote
 from landonce.run.transacting import Transacting
@@ -144,8 +145,10 @@ def _declared(declared: Field, column: Field) -> Field:
     return replace(column, required=declared.required or column.required, scale=declared.scale)
 
 
-def make_sql_driver(parts: Parts, table: SqlTable, session: SparkSession, observer: Observer, *, once: bool) -> Driver:
-    """A driver that is ready to run: the table is fit, the expressions are sound, the dead letters have a place."""
+def make_sql_driver(
+    parts: Parts, table: SqlTable, session: Callable[[], SparkSession], observer: Observer, *, once: bool
+) -> Driver:
+    """A driver that is ready to run: the table is fit, the dead letters have a place. Spark is not started yet."""
     config, ledger = parts.config, parts.ledger
     if not isinstance(ledger, TargetLedger):
         raise TypeError("the ledger of a database is in it")
@@ -154,20 +157,24 @@ def make_sql_driver(parts: Parts, table: SqlTable, session: SparkSession, observ
         seen = table.likeness()
         refuse_unfit(table.check(declared_schema(config), selected=bool(config.transform.select)), safe)
         recipe = sql_recipe(parts, table)
-        if recipe.transforms:
-            transform.examine(session, recipe)
         return replace(recipe, sink=replace(recipe.sink, examined=seen))
+
+    def examined_again() -> SqlRecipe:
+        recipe = examined(_ALTERED)
+        transform.examine(session(), recipe)
+        return recipe
 
     recipe = examined()
     dead_letters_reachable(config)
-    workers = SparkWorkers(session, work, sow)
+    workers = SparkWorkers(session, work, sow, partial(transform.examine, recipe=recipe))
     settings = Settings(
         table=parts.sql.table,
         fingerprint=recipe.fingerprint(),
         start=Start(config.source.kafka.start),
         once=once,
+        letters=str(config.dead_letters.path),
         keyed=bool(parts.sql.key),
     )
     letters = Letters(config.dead_letters.path, config.pipeline, parts.ledger.journal)
-    hands = Transacting(settings, recipe, lambda: examined(_ALTERED), table, workers, letters, ledger)
-    return driver_of(parts, hands, Pace(config.batch, 0.0, workers.parallelism), observer)
+    hands = Transacting(settings, recipe, examined_again, table, workers, letters, ledger)
+    return driver_of(parts, hands, workers, observer)

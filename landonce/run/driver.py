@@ -38,7 +38,7 @@ from landonce.write.receipt import BlockResult, Fate
 
 T = TypeVar("T")
 _GLANCE, _BRIEFLY = 0.5, 0.2
-"""Seconds between two looks at an idle topic, at most and at least."""
+"""Seconds between two looks at an idle topic once the interval is over, at most and at least."""
 _STILL_MINE = 5.0
 """Seconds after which a driver that waits for records asks whether the pipeline is still its own."""
 _AWAY = 10.0
@@ -58,6 +58,10 @@ class Driver:
     stall: float
     observer: Observer
     stopping: threading.Event = field(default_factory=threading.Event)
+    start_workers: Callable[[], int] | None = None
+    """Gives how many blocks are written at once."""
+    start_late: bool = False
+    """Start the workers when there is something to write, and not before the pipeline is taken."""
     _ends: dict[Partition, int] | None = None
     _state: LedgerState | None = None
     _began: float = 0.0
@@ -81,6 +85,8 @@ class Driver:
 
     def _run(self) -> Totals:
         self._troubled = None
+        if not self.start_late:
+            self._start()
         before: Totals | None = None
         driver, effect = self.hands.begin()
         while not isinstance(effect, Stop):
@@ -114,6 +120,8 @@ class Driver:
             return self._acquire()
         if isinstance(effect, Survey):
             return self._survey()
+        if effect.step in (Step.PREPARE, Step.WRITE):  # a plan that nobody can write is not made durable
+            self._start()
         if isinstance(effect, Change):
             return self.ledger.change(effect.old, effect.new)
         if isinstance(effect, Idle):
@@ -121,6 +129,11 @@ class Driver:
         if effect.step is Step.WRITE:
             return self._write(effect)
         return self.hands.perform(effect, self._held)
+
+    def _start(self) -> None:
+        if self.start_workers is not None:
+            self.pace.parallelism = self.start_workers()
+            self.start_workers = None
 
     def _acquire(self) -> LedgerState:
         """Takes the pipeline. Of two that start at once the later one has it, and the other hears `Fenced` next."""
@@ -230,7 +243,7 @@ class Driver:
             self._raise_if_fenced(self.ledger.glimpse)
         interval = self.pace.batch.interval
         left = self._began + interval - time.monotonic()
-        self.stopping.wait(min(max(left, min(interval, _GLANCE), _BRIEFLY), _GLANCE))
+        self.stopping.wait(min(left if left > 0 else max(interval, _BRIEFLY), _GLANCE))
         return not self.stopping.is_set()
 
     def _note(self, effect: Any, state: LedgerState) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,9 +56,12 @@ def open_session(
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     for name in _LOUD:
         logging.getLogger(name).disabled = True
-    with _settings_for_java(
-        _settings(pipeline, spark, expressions, {**_loading(spark, work), **(extra or {})})
-    ) as builder:
+    with (
+        _settings_for_java(
+            _settings(pipeline, spark, expressions, {**_loading(spark, work), **(extra or {})})
+        ) as builder,
+        _own_handler_kept(),
+    ):
         session = builder.getOrCreate()
     _refuse_speculation(session)
     for name, value in _PINNED.items():
@@ -64,6 +69,19 @@ def open_session(
             session.conf.set(name, value)
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+@contextmanager
+def _own_handler_kept() -> Iterator[None]:
+    """PySpark takes SIGINT for itself when it starts. Whoever had set a handler keeps it."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    if callable(before) and before is not signal.default_int_handler and _in_main_thread():
+        signal.signal(signal.SIGINT, before)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 @contextmanager

@@ -41,6 +41,8 @@ class Mark:
     snapshot: int = 0
     letters: tuple[str, ...] = ()
     """The dead-letter files of the batch. They count from this commit on."""
+    letters_in: str = ""
+    """Their folder."""
     tops: Floors = ()
     """The last row that the table got in each partition: what shows, once snapshots have expired, that this commit is in it."""
 

@@ -341,6 +341,7 @@ def test_a_table_without_coordinates_rests_on_its_tokens(clickhouse: LocalClickH
     assert parts(clickhouse, table) == [10]
     assert "5000 inserts" in " ".join(each.what for each in target.check())
     assert target.look([(Partition("t", 0), 0)]).ends == ()
+    assert target.count([Range(Partition("t", 0), 0, 100)]) == 0
 
 
 def test_looking_tells_the_ends_at_or_above_the_floors(clickhouse: LocalClickHouse, new_table: NewTable) -> None:
@@ -355,3 +356,4 @@ def test_looking_tells_the_ends_at_or_above_the_floors(clickhouse: LocalClickHou
     assert target.look([(Partition("t", 0), 10)]).ends == ()
     assert target.look([]).ends == ()
     assert writer.count([Range(Partition("t", 0), 5, 100)]) == 5
+    assert target.count([Range(Partition("t", 0), 5, 100), Range(Partition("t", 1), 0, 100)]) == 5

@@ -26,7 +26,7 @@ from landonce.errors import NothingToInfer, TargetRefused
 from landonce.read.ddl import parse_schema
 from landonce.read.decode import JsonDecoder
 from landonce.read.evolution import Evolution, observed
-from landonce.read.schema import Schema
+from landonce.read.schema import Field, Schema
 from landonce.read.shapes import Shape, merged
 from landonce.write.iceberg import evolve
 from landonce.write.iceberg.catalog import CatalogSpec
@@ -229,7 +229,7 @@ def test_of_kinds_that_clash_one_lands_and_the_other_is_rejected_with_a_reason(t
         decoded = JsonDecoder(schema).decode(values(*order))
         assert decoded.table.column("new").type == pa.string()
         assert {order[each.index]["id"]: each.reason for each in decoded.rejects} == {
-            2: "field 'new' should be string but is an integer"
+            2: "field 'new' should be STRING but is an integer"
         }
         assert unknown_fields(values(*order), schema) is None
 
@@ -286,10 +286,7 @@ def oracle(records: list[dict[str, Any]]) -> tuple[dict[tuple[str, ...], Any], d
         widened["n",] = "decimal128(4, 1)"
     inner = [each["b"] for each in records if type(each.get("b")) is dict]
     strangers(inner, {"a", "s"}, ("b",))
-    if any(
-        type(each.get("a")) in (int, float) and abs(each["a"]) > struct.unpack("f", b"\xff\xff\x7f\x7f")[0]
-        for each in inner
-    ):
+    if any(type(each.get("a")) in (int, float) and needs_double(each["a"]) for each in inner):
         widened["b", "a"] = "double"
     if any(each.get("a") is None for each in inner):
         optional.add(("b", "a"))
@@ -299,6 +296,21 @@ def oracle(records: list[dict[str, Any]]) -> tuple[dict[tuple[str, ...], Any], d
     if None in items:
         optional.add(("b", "s", "element"))
     return added, widened, optional
+
+
+def needs_double(number: float) -> bool:
+    """Too large for a float, or an integer that a double holds exactly and a float does not."""
+    if abs(number) > struct.unpack("f", b"\xff\xff\x7f\x7f")[0]:
+        return True
+    rounded = struct.unpack("f", struct.pack("f", number))[0]
+    return type(number) is int and abs(number) < 2**53 and rounded != number
+
+
+@pytest.mark.parametrize(("literal", "widens"), [("16777217", True), ("16777218", False), ("16777217.0", False),
+                                                 ("-16777217", True), ("9007199254740993", False)])  # fmt: skip
+def test_a_float_is_widened_for_an_integer_that_only_a_double_holds(literal: str, widens: bool) -> None:
+    found = observed([values(f'{{"x":{literal}}}'.encode())], Schema((Field("x", pa.float32()),))) or Evolution()
+    assert found.widened == (((("x",), pa.float64()),) if widens else ())
 
 
 @settings(max_examples=150, deadline=None)

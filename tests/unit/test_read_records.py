@@ -34,7 +34,7 @@ class Client:
 
     def assign(self, _: Any) -> None: ...
 
-    resume = unassign = pause = lambda *_: None
+    resume = unassign = pause = list_topics = lambda *_, **__: None
 
     def close(self) -> None:
         self.closed = True
@@ -73,6 +73,16 @@ def test_disorder_is_read_again_with_another_client(hand: list[int], monkeypatch
     with pytest.raises(SourceUnavailable, match=r"t\[0\] out of order"):
         offsets(client, monkeypatch)
     assert client.closed
+
+
+def test_a_topic_that_is_new_to_a_consumer_is_looked_up_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """librdkafka takes up to a second to find the leaders of a topic that it is only assigned."""
+    client, calls = Client([3, 4, 5, 6, 7], [3, 4, 5, 6, 7]), []
+    monkeypatch.setattr(client, "list_topics", lambda topic, **_: calls.append(topic), raising=False)
+    monkeypatch.setattr(client, "assign", lambda places: calls.append(places[0].offset))
+    offsets(client, monkeypatch)
+    offsets(client, monkeypatch)
+    assert calls == ["t", 3, 3]
 
 
 @pytest.mark.parametrize(

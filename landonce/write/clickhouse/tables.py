@@ -82,7 +82,7 @@ def describe(connection: Connection, name: TableName) -> Table:
         raise TargetRefused(
             f"ClickHouse has no table {name}, or the user may not see it.",
             safe="Nothing was written.",
-            command="create the table, or grant SELECT and INSERT on it, then `landonce check {file}`",
+            command="create it, or say `create: true` in {file} and let landonce do it; or grant SELECT and INSERT on it",
         )
     columns = [
         Column(

@@ -17,7 +17,7 @@ from landonce.plan.ranges import Range
 from landonce.write.clickhouse.address import TableName, literal, query_prefix
 from landonce.write.clickhouse.columns import Column, names, structure
 from landonce.write.clickhouse.connection import Access, connect
-from landonce.write.clickhouse.probe import count, probe
+from landonce.write.clickhouse.probe import bring_up_to_date, count, probe
 from landonce.write.clickhouse.replies import LATE, first_line, judge
 from landonce.write.clickhouse.rows import ROWS, encode, fitted
 from landonce.write.clickhouse.tables import Table, describe
@@ -74,7 +74,10 @@ class ClickHouseWriter(BlockWriter):
 
     def count(self, ranges: Iterable[Range]) -> int:
         """How many rows are there. Without coordinates nobody can tell, and none count."""
-        return count(self._connection, self._table, tuple(ranges)) if self._coordinates else 0
+        if not self._coordinates:
+            return 0
+        bring_up_to_date(self._connection, self._table)
+        return count(self._connection, self._table.name, tuple(ranges))
 
     def probe(self, rows: pa.Table, ranges: Iterable[Range]) -> Probe:
         """Which of these rows are there."""

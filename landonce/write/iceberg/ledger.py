@@ -52,6 +52,12 @@ class TableLedger(Ledger):
         standing = self._view.standing if self._view else None
         return standing.letters if standing else ()
 
+    @property
+    def letters_in(self) -> str:
+        """Their folder."""
+        standing = self._view.standing if self._view else None
+        return standing.letters_in if standing else ""
+
     def load(self) -> LedgerState | None:
         self.noticed = ""
         if not self._place.exists():
@@ -95,6 +101,7 @@ class TableLedger(Ledger):
         *,
         started: Floors | None = None,
         letters: tuple[str, ...] | None = None,
+        letters_in: str = "",
         tops: Floors = (),
         valid_through: int | None = None,
         note: Note | None = None,
@@ -107,6 +114,7 @@ class TableLedger(Ledger):
             state=replace(new, tables=()),
             started=begun,
             letters=self.letters if letters is None else letters,
+            letters_in=self.letters_in if letters is None else letters_in,
             tops=raised(before, new, tops),
         )
         told = summary(mark, valid_through)
