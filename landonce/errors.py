@@ -3,6 +3,7 @@
     LandonceError
     ├── ConfigError               the pipeline file is wrong; nothing was started
     ├── Fenced                    another driver took the pipeline over; this one changed nothing more
+    │   ├── LedgerSetBack         the ledger, or the table that is it, was restored under a running driver; start again
     │   └── OffsetStoreExpired    a consumer was silent for too long; its partitions may be another's by now
     ├── OffsetOutOfStep           an offset does not follow the one that is stored; roll the transaction back
     ├── TransactionUnsettled      offsets were saved in a transaction, and nobody said how it ended
@@ -95,6 +96,12 @@ class Fenced(LandonceError):
     """Another driver took the pipeline over; this one changed nothing more."""
 
     exit_code = 4
+
+
+class LedgerSetBack(Fenced):
+    """The ledger holds an earlier state than this driver's, or none: it was restored, and nobody else goes on."""
+
+    exit_code = 5
 
 
 class OffsetStoreExpired(Fenced):
