@@ -12,10 +12,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ from harness import Drivers
 
 from landonce import failpoints
 from landonce.cli import main
-from landonce.run import assemble_clickhouse, pipeline
+from landonce.run.workers import SparkWorkers
 from landonce.write.receipt import BlockResult
 
 _FORKS = multiprocessing.get_context("forkserver")
@@ -40,18 +39,15 @@ UNDISTURBED = {
 }
 
 
-@dataclass(frozen=True)
-class PlainWorkers:
-    """In place of `SparkWorkers`: one block after the other, in the driver's own process."""
+def _start(_: SparkWorkers) -> int:
+    """In place of Spark's: there is nothing to start."""
+    return 2
 
-    session: object
-    work: Callable[[Any, Any], BlockResult]
-    sow: object
-    parallelism = 2
 
-    def write(self, recipe: Any, tasks: Sequence[Any]) -> tuple[BlockResult, ...]:
-        assert not recipe.transforms, "expressions need Spark"
-        return tuple(self.work(recipe, task) for task in tasks)
+def _write(workers: SparkWorkers, recipe: Any, tasks: Sequence[Any]) -> tuple[BlockResult, ...]:
+    """In place of Spark's: one block after the other, in the driver's own process."""
+    assert not recipe.transforms, "expressions need Spark"
+    return tuple(workers.work(recipe, task) for task in tasks)
 
 
 class PlainProcess:
@@ -106,7 +102,6 @@ def _landonce(arguments: Sequence[str], environment: dict[str, str], log: str) -
     failpoints._FILE = environment["LANDONCE_FAILPOINT_FILE"]
     failpoints._WAIT_FOR = environment["LANDONCE_FAILPOINT_WAIT_FOR"]
     failpoints._left = int(environment["LANDONCE_FAILPOINT_SKIP"])
-    assemble_clickhouse.SparkWorkers = PlainWorkers  # type: ignore[assignment,misc]
-    pipeline.open_session = lambda *_, **__: SimpleNamespace(stop=lambda: None)  # type: ignore[assignment,return-value]
+    SparkWorkers.start, SparkWorkers.write = _start, _write  # type: ignore[method-assign]
     sys.argv = ["landonce", *arguments]
     main()
