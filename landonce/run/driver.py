@@ -60,6 +60,8 @@ class Driver:
     stall: float
     observer: Observer
     stopping: threading.Event = field(default_factory=threading.Event)
+    finished: Callable[[], int] = lambda: 0
+    """How many blocks of the write in hand are done, for whoever shows it."""
     start_workers: Callable[[], int] | None = None
     """Gives how many blocks are written at once."""
     start_late: bool = False

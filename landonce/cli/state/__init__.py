@@ -176,10 +176,12 @@ def forget_table(
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Let another table take the place of one that was dropped, in a fan-out.
+    """Let another table take the place of one that was dropped, in a fan-out or in an SQL database.
 
     A run halts with TableReplaced when a table is gone, or is another one by the same name. This command forgets the old
-    one. The new one gets new records only; with `--replay` everything is read again for it, and for no other table.
+    one. The new one gets new records only; with `--replay` (Iceberg) everything is read again for it, and for no other table.
+    A database that was restored from a dump has other tables by the same names, which hold what landed: forget the old one, and
+    go on.
 
     Example: `landonce state forget-table clicks.yaml db.views --replay`
     """

@@ -1,7 +1,9 @@
-"""`landonce state accept-position` and `forget-table`: an Iceberg table is not what it was."""
+"""`landonce state accept-position` and `forget-table`: a table is not what it was."""
 
 from __future__ import annotations
 
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from landonce.cli.files import opened
@@ -18,6 +20,8 @@ from landonce.write.iceberg.look import last_rows
 from landonce.write.iceberg.sink import IcebergSink
 from landonce.write.iceberg.survey import Seen, survey
 from landonce.write.marks import TableView
+from landonce.write.sql import SqlSink
+from landonce.write.sql.table import SqlTable
 
 
 def accept_position(file: Path, *, table: str | None, by_rows: bool, yes: bool) -> None:
@@ -71,6 +75,9 @@ def _accept_own(parts: Parts, ledger: TableLedger, file: Path, *, by_rows: bool,
 
 def forget_table(file: Path, *, table: str, replay: bool, yes: bool) -> None:
     with opened(file) as parts:
+        if isinstance(parts.sink, SqlSink):
+            _forget_sql(parts, parts.sink, file, table=table, replay=replay, yes=yes)
+            return
         _need_iceberg(parts)
         if isinstance(parts.ledger, TableLedger):
             raise NothingToDo(
@@ -86,8 +93,22 @@ def forget_table(file: Path, *, table: str, replay: bool, yes: bool) -> None:
         decide(parts, file, ledger, decision, yes=yes)
 
 
+def _forget_sql(parts: Parts, sink: SqlSink, file: Path, *, table: str, replay: bool, yes: bool) -> None:
+    """The next plan is bound to the table that is there then."""
+    if replay:
+        raise NothingToDo(
+            "a table of an SQL database is not filled up again by the pipeline that it belongs to.",
+            safe="Nothing was changed.",
+            command="give the pipeline another `pipeline` name and an empty table in {file}, then: landonce run {file}",
+        )
+    state = load(parts)
+    with closing(SqlTable(replace(sink, table=table))) as there:
+        view = TableView(table, there.identity())
+    decide(parts, file, state, operate.forget_table(state, view, new_owner()), yes=yes)
+
+
 def _need_iceberg(parts: Parts) -> None:
     if not isinstance(parts.sink, IcebergSink):
         raise NothingToDo(
-            "this pipeline does not write to Iceberg, and other targets carry no marks.", safe="Nothing was changed."
+            "this pipeline does not write to Iceberg, and other targets carry no position.", safe="Nothing was changed."
         )

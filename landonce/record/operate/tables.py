@@ -147,7 +147,7 @@ def forget_table(
         carried = view.mark.batch if view.mark is not None else 0
         tables[view.table] = TableMark(view.uuid, max(state.batch, carried) if replay else carried)
     new = replace(taken(state, owner), tables=tuple(sorted(tables.items())))
-    does = (f"The table {view.table} with UUID {known.uuid} is forgotten.", _say_instead(view, replay=replay))
+    does = (f"The table {view.table} ({known.uuid}) is forgotten.", _say_instead(view, replay=replay))
     return Decision("forget-table", new, does, _cost(state, view, source, replay=replay))
 
 
@@ -170,7 +170,7 @@ def _replaced(state: LedgerState, view: TableView) -> TableMark:
 def _say_instead(view: TableView, *, replay: bool) -> str:
     if not view.uuid:
         return f"A table {view.table} that is made later gets the records from then on."
-    named = f"The table {view.table} that is there now, with UUID {view.uuid},"
+    named = f"The table {view.table} that is there now ({view.uuid})"
     if not replay:
         return f"{named} gets new records only."
     return f"{named} is filled up from {'its own position' if view.mark else 'the first offset'} on."
