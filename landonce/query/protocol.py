@@ -31,8 +31,19 @@ from landonce.read.source import Extent, SourceView, Start
 from landonce.record import ledger as states
 from landonce.record.ledger import LedgerState, Totals
 from landonce.run.inserts import Count, Kill, Write
-from landonce.run.steps import Acquire, Await, Change, Look, Remembering, Step, Stop, Surveyed
-from landonce.write.receipt import BlockResult, Fate, Receipt
+from landonce.run.steps import (
+    Acquire,
+    Await,
+    Change,
+    Look,
+    Remembering,
+    Step,
+    Stop,
+    Surveyed,
+    burnt_of,
+    refuse_not_kept,
+)
+from landonce.write.receipt import BlockResult, Receipt
 from landonce.write.settle import Mode
 from landonce.write.target import TargetView, above, ahead, nobody_else
 
@@ -108,6 +119,8 @@ class Driver(Remembering):
     """What is being written was never sent before, and is not probed."""
     receipts: tuple[tuple[int, Receipt], ...] = ()
     burnt: frozenset[int] = frozenset()
+    gone: str = ""
+    """What the target knows of why rows that it acknowledged are not there."""
     deadline: int = 0
     """Of what is written again, once it is settled what that is."""
 
@@ -342,14 +355,15 @@ def _prepare(driver: Driver, deadline: int) -> Next:
 
 def _write(driver: Driver, mode: Mode) -> Next:
     """All blocks of the pending plan that have no receipt yet."""
+    refuse_not_kept(driver.pending, driver.burnt, driver.gone)
     driver = replace(driver, burnt=frozenset(), first=mode is Mode.FIRST)
     return _to(driver, Step.WRITE, Write(driver.pending, driver.unwritten, mode))
 
 
 def _after_write(driver: Driver, results: tuple[BlockResult, ...]) -> Next:
     """Everything landed: record it. Anything else: settle the doubt first, then write what is left."""
-    burnt = frozenset(result.index for result in results if result.fate is Fate.BURNT)
-    driver = replace(driver, receipts=driver.receipts_with(results), burnt=burnt)
+    burnt, gone = burnt_of(results)
+    driver = replace(driver, receipts=driver.receipts_with(results), burnt=burnt, gone=gone)
     if driver.first and driver.receipts and driver.settings.deadlines:
         return _to(driver, Step.LOOK, Count(driver.landed_ranges))
     return _record_or_settle(driver)

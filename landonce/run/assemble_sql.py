@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from landonce.commit.publish import Letters
 from landonce.config.model import Pipeline
 from landonce.config.sinks import Sql
-from landonce.errors import ConfigError
+from landonce.errors import ConfigError, TableUnfit
 from landonce.read.decoders import decoder_of
 from landonce.read.schema import Field, Schema
 from landonce.read.source import Start
@@ -33,6 +33,7 @@ from landonce.run.session import is_remote
 from landonce.run.transacting import Transacting
 from landonce.run.transactions import Settings
 from landonce.run.workers import SparkWorkers
+from landonce.write.sql.identity import refuse_replaced
 from landonce.write.sql.making import refuse_made_anew
 from landonce.write.sql.recipe import SqlRecipe
 from landonce.write.sql.table import SqlTable
@@ -155,17 +156,28 @@ def make_sql_driver(
 
     def examined(safe: str = "Nothing was read or written.") -> SqlRecipe:
         seen = table.likeness()
+        ledger.table = parts.sql.table, refuse_replaced(table, ledger, safe)
         refuse_unfit(table.check(declared_schema(config), selected=bool(config.transform.select)), safe)
         recipe = sql_recipe(parts, table)
         return replace(recipe, sink=replace(recipe.sink, examined=seen))
 
     def examined_again() -> SqlRecipe:
-        recipe = examined(_ALTERED)
-        transform.examine(session(), recipe)
-        return recipe
+        """What the file and the table disagree on now is the table's doing: the file was right at the start."""
+        try:
+            recipe = examined(_ALTERED)
+            transform.examine(session(), recipe)
+            return recipe
+        except ConfigError as error:
+            raise TableUnfit(
+                f"{parts.sql.table} was altered and does not fit the pipeline any more: {error.what}",
+                safe=_ALTERED,
+                command=f"change the table back, or change {{file}} ({error.command or 'as the message says'}), then: landonce run {{file}}",
+            ) from None
 
     recipe = examined()
     dead_letters_reachable(config)
+    if ledger.make_tables():
+        recipe = examined()
     workers = SparkWorkers(session, work, sow, partial(transform.examine, recipe=recipe))
     settings = Settings(
         table=parts.sql.table,

@@ -17,10 +17,12 @@ from landonce.errors import (
     Fenced,
     Halt,
     LandonceError,
+    LedgerSetBack,
     LedgerUnavailable,
     RolledBack,
     SourceUnavailable,
     Stalled,
+    TargetAhead,
     TopicMissing,
     Transient,
 )
@@ -58,6 +60,8 @@ class Driver:
     stall: float
     observer: Observer
     stopping: threading.Event = field(default_factory=threading.Event)
+    finished: Callable[[], int] = lambda: 0
+    """How many blocks of the write in hand are done, for whoever shows it."""
     start_workers: Callable[[], int] | None = None
     """Gives how many blocks are written at once."""
     start_late: bool = False
@@ -75,13 +79,27 @@ class Driver:
     def run(self) -> Totals:
         """Until stopped, or until what was there at the start is done. Gives what this run did.
 
-        What looks like a reason to halt may be the work of a newer driver: then it is `Fenced`, and nobody is called.
+        What looks like a reason to halt may be the work of a newer driver: then it is `Fenced`, and nobody is called. A worker that
+        is fenced cannot tell whether a newer driver did it or a restored database: the ledger can.
         """
         try:
             return self._run()
         except Halt:
             self._raise_if_fenced(self.ledger.load)
             raise
+        except Fenced as error:
+            self._raise_if_fenced(self.ledger.load, gone=True)
+            raise self._judged(error) from None
+
+    def _judged(self, error: Fenced) -> LandonceError:
+        """A supervisor must not start again where that delivers again what a restored ledger has forgotten."""
+        if self.hands.comparable or not isinstance(error, LedgerSetBack):
+            return error
+        return TargetAhead(
+            error.what,
+            safe="This driver pushed nothing after that. What was pushed since the backup is in the target, and is not known any more.",
+            command="bring the latest ledger back; or `landonce run {file}`, which pushes again what this one has forgotten",
+        )
 
     def _run(self) -> Totals:
         self._troubled = None
@@ -106,14 +124,17 @@ class Driver:
                 self.observer.trouble(told)
         return self._held.totals.minus(before or Totals())
 
-    def _raise_if_fenced(self, look: Callable[[], LedgerState | None]) -> None:
+    def _raise_if_fenced(self, look: Callable[[], LedgerState | None], gone: bool = False) -> None:
+        """`gone`: a ledger without an entry is a reason, too."""
         try:
             seen = look()
         except LandonceError:
             return
         mine = self._state
-        if mine is not None and seen is not None and (seen.epoch, seen.owner) != (mine.epoch, mine.owner):
-            raise states.fenced(mine, seen) from None
+        if mine is None or (seen is None and not gone):
+            return
+        if seen is None or (seen.epoch, seen.owner) != (mine.epoch, mine.owner):
+            raise self._judged(states.fenced(mine, seen)) from None
 
     def _perform(self, effect: Any) -> Any:
         if isinstance(effect, Acquire):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from landonce.run.driver import Driver
 from landonce.run.observe import Observer, Silent
 from landonce.run.parts import Parts, open_parts
 from landonce.run.session import open_session
+from landonce.run.starting import Waiting
 from landonce.write.wrapped import WrappedSink
 
 
@@ -27,17 +29,20 @@ def run_pipeline(
     once: bool = False,
     observer: Observer | None = None,
     ready: Callable[[Driver], None] | None = None,
+    stopping: threading.Event | None = None,
 ) -> Totals:
     """Runs a pipeline until it is stopped, or (`once`) until what is there has landed; gives what became of the records.
 
     `ready` gets the driver before it starts; `driver.stopping.set()` from a signal handler or another thread finishes the
-    batch in hand. `sink` is one made by `landonce.wrap`, for a pipeline that says `sink: {wrapped: {}}`. Every way out but a
-    return is an error of `landonce.errors`, and after each of them starting again is safe.
+    batch in hand. `stopping`, once it is set, ends a start that waits for something that is unreachable. `sink` is one made by
+    `landonce.wrap`, for a pipeline that says `sink: {wrapped: {}}`. Every way out but a return is an error of `landonce.errors`,
+    and after each of them starting again is safe.
     """
     parts, watching = open_parts(config, sink), observer or Silent()
+    waiting = Waiting(config.stall, watching.trouble, stopping or threading.Event())
     with closing(parts.ledger), _session_of(config) as session:
         _require_topics(parts, watching)
-        with _ready(parts, session, watching, once=once) as driver:
+        with _ready(parts, session, watching, waiting, once=once) as driver:
             driver.start_late = once and _nothing_to_do(parts)
             if ready is not None:
                 ready(driver)
@@ -105,32 +110,32 @@ def _nothing_to_do(parts: Parts) -> bool:
 
 
 @contextmanager
-def _ready(parts: Parts, session: _Session, observer: Observer, *, once: bool) -> Iterator[Driver]:
+def _ready(parts: Parts, session: _Session, observer: Observer, waiting: Waiting, *, once: bool) -> Iterator[Driver]:
     """The driver for the file's sink. Whatever can be refused without Spark is refused here."""
     config = parts.config
     if config.sink.iceberg is not None:
-        yield _ready_for_iceberg(parts, session, observer, once=once)
+        yield _ready_for_iceberg(parts, session, observer, waiting, once=once)
     elif config.sink.sql is not None:
-        with _ready_for_sql(parts, session, observer, once=once) as driver:
+        with _ready_for_sql(parts, session, observer, waiting, once=once) as driver:
             yield driver
     elif config.sink.wrapped is not None:
         yield _ready_for_wrapped(parts, session, observer, once=once)
     else:
         session.work = "landonce.write.work"
         with closing(parts.clickhouse.target()) as target:
-            create_if_asked(parts, target)
-            yield make_driver(parts, target, session, observer, once=once)
+            waiting.until(lambda: create_if_asked(parts, target))
+            yield waiting.until(lambda: make_driver(parts, target, session, observer, once=once))
 
 
-def _ready_for_iceberg(parts: Parts, session: _Session, observer: Observer, *, once: bool) -> Driver:
+def _ready_for_iceberg(parts: Parts, session: _Session, observer: Observer, waiting: Waiting, *, once: bool) -> Driver:
     from landonce.run.assemble_iceberg import lake_conf, make_iceberg_driver, open_lake
 
-    lake = open_lake(parts, session)
+    lake = waiting.until(lambda: open_lake(parts, session))
     session.expressions = lake.recipe.transforms or lake.by_spark
     session.extra = lake_conf(lake)
     session.work = "landonce.write.iceberg.work"
-    lake.upgrade()
-    return make_iceberg_driver(parts, lake, observer, once=once)
+    waiting.until(lake.upgrade)
+    return waiting.until(lambda: make_iceberg_driver(parts, lake, observer, once=once))
 
 
 def _ready_for_wrapped(parts: Parts, session: _Session, observer: Observer, *, once: bool) -> Driver:
@@ -142,12 +147,14 @@ def _ready_for_wrapped(parts: Parts, session: _Session, observer: Observer, *, o
 
 
 @contextmanager
-def _ready_for_sql(parts: Parts, session: _Session, observer: Observer, *, once: bool) -> Iterator[Driver]:
+def _ready_for_sql(
+    parts: Parts, session: _Session, observer: Observer, waiting: Waiting, *, once: bool
+) -> Iterator[Driver]:
     from landonce.run.assemble_sql import create_sql_if_asked, file_reachable, make_sql_driver
     from landonce.write.sql.table import SqlTable
 
     file_reachable(parts.config)
     session.work = "landonce.write.sql.work"
     with closing(SqlTable(parts.sql)) as table:
-        create_sql_if_asked(parts, table)
-        yield make_sql_driver(parts, table, session, observer, once=once)
+        waiting.until(lambda: create_sql_if_asked(parts, table))
+        yield waiting.until(lambda: make_sql_driver(parts, table, session, observer, once=once))

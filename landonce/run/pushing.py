@@ -41,6 +41,7 @@ class Pushing(Hands):
     ledger: PushLedger
     tell: Callable[[str], None] = lambda _: None
     """Of what a person should know while workers push."""
+    comparable = False
 
     @property
     def once(self) -> bool:  # type: ignore[override]

@@ -170,6 +170,10 @@ class BlockWriter(ABC):
     def send(self, rows: pa.Table, insert: Insert) -> Reply:
         """One insert, one unit. Raises `Halt` for what waiting does not mend; every other failure is a `Reply`."""
 
+    def why_gone(self) -> str:
+        """What may remove rows as soon as they are acknowledged, and what to do about it, for people. Empty where nothing is known."""
+        return ""
+
     @property
     @abstractmethod
     def atomic(self) -> bool:
