@@ -422,7 +422,7 @@ _OWN = (
     planted(
         "own: another table by that name is written",
         "own: dropped and made anew",
-        halts("Fenced"),
+        halts("LedgerSetBack"),
         OWN,
         "    if seen.uuid != expected.uuid:\n",
         "    if not seen.uuid:\n",

@@ -167,7 +167,7 @@ FAN_OUT = (
         tables="AB",
         max_rows=(1, 2),
         careless=True,
-        halts=("Fenced", "TargetAhead"),
+        halts=("Fenced", "LedgerSetBack", "TargetAhead"),
     ),
     Scenario(
         "fan-out: history expires",
@@ -242,7 +242,7 @@ BEYOND = (
         tables="AB",
         max_rows=(1, 2),
         careless=True,
-        halts=("Fenced", "TargetAhead"),
+        halts=("Fenced", "LedgerSetBack", "TargetAhead"),
     ),
     Scenario(
         "the ledger is lost, and a table is made anew",

@@ -38,6 +38,6 @@ SCENARIOS = (
         ("AA",),
         Faults(restore=1, abandon=1),
         max_rows=(2, 1),
-        halts=("Fenced", "Unbalanced"),
+        halts=("Fenced", "LedgerSetBack", "Unbalanced"),
     ),
 )

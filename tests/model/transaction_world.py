@@ -139,6 +139,7 @@ class Transactions:
         reasons: dict[type[Exception], bool] = {
             errors.TargetAhead: bool(world.landed & ~self.topics.below(now.positions) & ~pending),
             errors.Fenced: restored or (held is not None and self.core.swap.key(held) != self.core.swap.key(now)),
+            errors.LedgerSetBack: restored,
             errors.Unbalanced: not all(row.after for row in world.rows) or not world.rows,
         }
         return reasons.get(type(error), False)
