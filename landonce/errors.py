@@ -13,7 +13,8 @@
     ├── Transient                 may pass by itself; retried with backoff before anyone sees it
     │   ├── SourceUnavailable     Kafka did not answer
     │   ├── TargetUnavailable     the target did not answer
-    │   └── LedgerUnavailable     the ledger did not answer
+    │   ├── LedgerUnavailable     the ledger did not answer
+    │   └── SparkLost             Spark's JVM ended; this process cannot go on without it, starting again is safe
     ├── LocalStackError           a server that landonce starts for trying and testing did not start or answer
     ├── DemoFailed                the demo could not be played to its end
     ├── NothingToDo               an operator asked for a change that the pipeline does not need
@@ -140,6 +141,10 @@ class TargetUnavailable(Transient):
 
 class LedgerUnavailable(Transient):
     """The ledger did not answer."""
+
+
+class SparkLost(Transient):
+    """Spark's JVM ended. It is not waited for: starting again is what helps, and is safe."""
 
 
 class Stalled(LandonceError):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from landonce.check.promise import Promise
-from landonce.errors import LandonceError
+from landonce.errors import LandonceError, SparkLost
 from landonce.read.source import SourceView
 from landonce.record.ledger import LedgerState
 from landonce.write.recipe import AnyRecipe
@@ -74,6 +74,8 @@ def _until_error(findings: Iterator[Finding]) -> Iterator[Finding]:
     """An error ends its section, as a finding like the others."""
     try:
         yield from findings
+    except SparkLost:
+        raise
     except LandonceError as error:
         yield Finding(Level.REFUSED, error.what, error.command)
 

@@ -20,6 +20,7 @@ from landonce.errors import (
     LedgerUnavailable,
     RolledBack,
     SourceUnavailable,
+    SparkLost,
     Stalled,
     TopicMissing,
     Transient,
@@ -260,6 +261,8 @@ class Driver:
         while True:
             try:
                 return act()
+            except SparkLost:
+                raise
             except Transient as error:
                 self._trouble(error.what)
                 if self.stopping.wait(pause):

@@ -14,7 +14,8 @@ from landonce.run.assemble_clickhouse import create_if_asked, make_driver
 from landonce.run.driver import Driver
 from landonce.run.observe import Observer, Silent
 from landonce.run.parts import Parts, open_parts
-from landonce.run.session import open_session
+from landonce.run.session import active_session, open_session
+from landonce.spark import spark_errors
 from landonce.write.wrapped import WrappedSink
 
 
@@ -33,8 +34,8 @@ def run_pipeline(
     return is an error of `landonce.errors`, and after each of them starting again is safe.
     """
     parts = open_parts(config, sink)
-    borrowed = SparkSession.getActiveSession()
-    with closing(parts.ledger):
+    borrowed = active_session()
+    with spark_errors(), closing(parts.ledger):
         _require_topics(parts)
         with _ready(parts, observer or Silent(), once=once) as (driver, session):
             if ready is not None:

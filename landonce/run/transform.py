@@ -11,6 +11,7 @@ from __future__ import annotations
 import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ from landonce.errors import ConfigError, LandonceError
 from landonce.read.columns import can_fit
 from landonce.read.schema import Schema
 from landonce.run.finders import forget_zips
+from landonce.spark import spark_errors
 from landonce.write.conform import KEEP
 from landonce.write.land import named
 from landonce.write.receipt import BlockResult, Fate
@@ -128,7 +130,7 @@ def examine(session: SparkSession, recipe: Any) -> None:
     for each in (*recipe.select, recipe.where or ""):
         _no_moving_literal(each)
     source = session.createDataFrame([], from_arrow_schema(reaped_schema(recipe.source)))
-    try:
+    with _expression_errors():
         chosen = chosen_columns(recipe)
         frame = source.select(keep_column(recipe).alias(KEEP), *chosen)
         _deterministic(frame)
@@ -137,19 +139,25 @@ def examine(session: SparkSession, recipe: Any) -> None:
         _columns_fit(frame.columns[1:], recipe)
         _is_condition(frame)
         _types_fit(shaped(source, recipe), recipe)
-    except PySparkException as error:
-        if error.getCondition() == "MISSING_GROUP_BY":
-            raise _not_row_wise("an aggregate function") from None
-        raise ConfigError(f"transform: {_first_line(error)}") from None
 
 
 def selected(source: DataFrame, recipe: Any) -> DataFrame:
     """What the expressions make of a record, in Spark's types."""
     for each in recipe.select:
         _no_moving_literal(each)
-    try:
+    with _expression_errors():
         return source.select(*chosen_columns(recipe))
+
+
+@contextmanager
+def _expression_errors() -> Iterator[None]:
+    """What Spark does not take is a mistake in the file."""
+    try:
+        with spark_errors():
+            yield
     except PySparkException as error:
+        if error.getCondition() == "MISSING_GROUP_BY":
+            raise _not_row_wise("an aggregate function") from None
         raise ConfigError(f"transform: {_first_line(error)}") from None
 
 

@@ -16,6 +16,7 @@ from landonce.errors import TransformFailed
 from landonce.run import transform
 from landonce.run.finders import sparing
 from landonce.run.transform import Sow
+from landonce.spark import spark_errors
 from landonce.write.receipt import BlockResult
 
 
@@ -36,18 +37,22 @@ class SparkWorkers:
 
     def write(self, recipe: Any, tasks: Sequence[Any]) -> tuple[BlockResult, ...]:
         """One result per task, whatever happens."""
-        context = self.session.sparkContext
-        context.setJobDescription(f"landonce {recipe.pipeline}: batch {tasks[0].batch}, {len(tasks)} blocks")
         try:
-            if recipe.transforms:
-                return transform.write(self.session, recipe, tasks, self.sow)
-            return tuple(context.parallelize(tasks, len(tasks)).map(partial(sparing, self.work, recipe)).collect())
+            with spark_errors():
+                return self._write(recipe, tasks)
         except PySparkException as error:
             if recipe.transforms and transform.is_expression_error(error):
                 raise _expression_failed(error) from None
             return transform.doubtful(tasks, redact(str(error)[:2000]))
         except Py4JError as error:
             return transform.doubtful(tasks, redact(str(error)[:2000]))
+
+    def _write(self, recipe: Any, tasks: Sequence[Any]) -> tuple[BlockResult, ...]:
+        context = self.session.sparkContext
+        context.setJobDescription(f"landonce {recipe.pipeline}: batch {tasks[0].batch}, {len(tasks)} blocks")
+        if recipe.transforms:
+            return transform.write(self.session, recipe, tasks, self.sow)
+        return tuple(context.parallelize(tasks, len(tasks)).map(partial(sparing, self.work, recipe)).collect())
 
 
 def _expression_failed(error: PySparkException) -> TransformFailed:
