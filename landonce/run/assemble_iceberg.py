@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
@@ -12,7 +13,17 @@ from landonce.errors import ConfigError
 from landonce.local.jars import spark_jars
 from landonce.read.source import Start
 from landonce.run import transform
-from landonce.run.assemble import changes_of, dead_letters_reachable, declared_schema, driver_of, sampled_schema
+from landonce.run.assemble import (
+    Columns,
+    changes_of,
+    columns_to_make,
+    dead_letters_reachable,
+    declared_schema,
+    driver_of,
+    landing_schema,
+    selected_columns,
+    selected_from,
+)
 from landonce.run.committing import Committing
 from landonce.run.driver import Driver
 from landonce.run.observe import Observer
@@ -23,27 +34,45 @@ from landonce.run.snapshots import Settings
 from landonce.run.workers import SparkWorkers
 from landonce.write.iceberg.lake import Lake
 from landonce.write.iceberg.ledger import TableLedger
-from landonce.write.iceberg.recipe import FileRecipe
+from landonce.write.iceberg.recipe import FileRecipe, TableRecipe
 from landonce.write.iceberg.sink import IcebergSink
 from landonce.write.iceberg.work import sow, work
 
 
 def open_lake(parts: Parts, session: Callable[[], SparkSession]) -> Lake:
-    """The tables of the file, opened, and made if it says so."""
+    """The tables of the file that are there, opened."""
     config = parts.config
-    lake = Lake(parts.iceberg, file_recipe(parts), config.source.kafka.topics, declared_schema(config), session)
-    lake.start(lambda: sampled_schema(parts))
+    lake = Lake(parts.iceberg, file_recipe(parts), config.source.kafka.topics, landing_schema(config), session)
+    lake.start()
     return lake
+
+
+def lake_to_be_made(parts: Parts, lake: Lake) -> Columns | None:
+    """The columns of the tables that are not there, if there are such."""
+    return columns_to_make(parts, lake.require_makeable) if lake.missing else None
+
+
+def make_missing(parts: Parts, lake: Lake, session: SparkSession, columns: Columns | None) -> None:
+    """Makes the tables that are not there, once nothing is in the way: neither the expressions nor the dead letters."""
+    config = parts.config
+    dead_letters_reachable(config)
+    if config.transform.select:
+        lake.recipe = replace(lake.recipe, selected=selected_columns(config, session))
+    made = columns(session) if columns is not None else None
+    there = lake.recipe
+    if made is not None:
+        new = [TableRecipe(name, lake.require_makeable(made), None, None) for name in lake.missing]
+        there = replace(there, tables=(*there.tables, *new))
+    if there.transforms:
+        transform.examine(session, there)
+    if made is not None:
+        lake.make(made)
 
 
 def file_recipe(parts: Parts) -> FileRecipe:
     """What the file says of records, before any table is looked at."""
     config, sink = parts.config, parts.iceberg
-    declared = declared_schema(config)
-    if config.transform.select and declared is None:
-        raise ConfigError(
-            "transform.select: the tables' columns say nothing about the records; declare `source.kafka.schema`."
-        )
+    declared = selected_from(config) if config.transform.select else declared_schema(config)
     by = sink.routing.field
     if config.transform.select and by is not None and "." in by:
         raise ConfigError(f"sink.iceberg: with `select`, records are routed by a column of its result, not by {by!r}.")
@@ -66,11 +95,8 @@ def file_recipe(parts: Parts) -> FileRecipe:
 
 
 def make_iceberg_driver(parts: Parts, lake: Lake, session: SparkSession, observer: Observer, *, once: bool) -> Driver:
-    """A driver that is ready to run: the tables are fit, the expressions are sound, the dead letters have a place."""
+    """A driver that is ready to run. The tables are made, and `make_missing` has examined the expressions."""
     config = parts.config
-    dead_letters_reachable(config)
-    if lake.recipe.transforms:
-        transform.examine(session, lake.recipe)
     workers = SparkWorkers(session, work, sow)
     own = parts.ledger if isinstance(parts.ledger, TableLedger) else None
     if own is not None:
@@ -90,8 +116,9 @@ def make_iceberg_driver(parts: Parts, lake: Lake, session: SparkSession, observe
 
 def lake_conf(lake: Lake) -> dict[str, str]:
     """What Spark needs to know of the catalog, and the jars of Iceberg's runtime, where it writes itself; or where it may
-    have to, for a record may name a table that Arrow cannot write for."""
-    return iceberg_conf(lake.sink) if lake.by_spark or lake.sink.routing.template is not None else {}
+    have to, for a table that is yet to be made may be one that Arrow cannot write for."""
+    unknown = lake.missing or lake.sink.routing.template is not None
+    return iceberg_conf(lake.sink) if lake.by_spark or unknown else {}
 
 
 def iceberg_conf(sink: IcebergSink) -> dict[str, str]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from landonce.commit.publish import Letters
 from landonce.errors import ConfigError
-from landonce.read.schema import Field, Schema
+from landonce.read.schema import Schema
 from landonce.read.source import Start
 from landonce.record.push_ledger import PushLedger, PushPlace
 from landonce.run import transform
@@ -22,7 +21,6 @@ from landonce.run.pushes import Settings
 from landonce.run.pushing import Pushing
 from landonce.run.session import is_remote
 from landonce.run.workers import SparkWorkers
-from landonce.write.sink import COORDINATES
 from landonce.write.wrapped.find import need_picklable
 from landonce.write.wrapped.recipe import WrappedRecipe
 from landonce.write.wrapped.work import sow, work
@@ -56,10 +54,8 @@ def with_selected(session: SparkSession, recipe: WrappedRecipe) -> WrappedRecipe
     """The recipe with the columns that `select` makes; nothing but the expressions decides about them."""
     if not recipe.select:
         return recipe
-    frame = session.createDataFrame([], from_arrow_schema(transform.reaped_schema(recipe.source)))
-    made = to_arrow_schema(transform.selected(frame, recipe).schema)
-    fields = tuple(Field(each.name, each.type) for each in made if each.name not in COORDINATES)
-    return replace(recipe, target=Schema(fields)) if fields else recipe
+    made = transform.selected_schema(session, recipe.source, recipe.select)
+    return replace(recipe, target=Schema(tuple(replace(each, required=False) for each in made.fields)))
 
 
 def ledger_reachable(parts: Parts) -> None:

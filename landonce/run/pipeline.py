@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from landonce.config.model import Pipeline
 from landonce.errors import Transient
 from landonce.record.ledger import Totals
-from landonce.run.assemble_clickhouse import create_if_asked, make_driver
+from landonce.run.assemble_clickhouse import make_driver, to_be_made
 from landonce.run.driver import Driver
 from landonce.run.observe import Observer, Silent
 from landonce.run.parts import Parts, open_parts
@@ -67,17 +67,24 @@ def _ready(parts: Parts, observer: Observer, *, once: bool) -> Iterator[tuple[Dr
         yield _ready_for_wrapped(parts, observer, once=once)
         return
     with closing(parts.clickhouse.target()) as target:
-        create_if_asked(parts, target)
+        columns = to_be_made(parts, target)
         session = _session(config, "landonce.write.work")
-        yield make_driver(parts, target, session, observer, once=once), session
+        yield make_driver(parts, target, session, observer, once=once, columns=columns), session
 
 
 def _ready_for_iceberg(parts: Parts, observer: Observer, *, once: bool) -> tuple[Driver, SparkSession]:
-    from landonce.run.assemble_iceberg import lake_conf, make_iceberg_driver, open_lake
+    from landonce.run.assemble_iceberg import (
+        lake_conf,
+        lake_to_be_made,
+        make_iceberg_driver,
+        make_missing,
+        open_lake,
+    )
 
     config = parts.config
     opened: list[SparkSession] = []
     lake = open_lake(parts, lambda: opened[0])
+    columns = lake_to_be_made(parts, lake)
     expressions = lake.recipe.transforms or lake.by_spark
     opened.append(
         open_session(
@@ -88,6 +95,7 @@ def _ready_for_iceberg(parts: Parts, observer: Observer, *, once: bool) -> tuple
             work="landonce.write.iceberg.work",
         )
     )
+    make_missing(parts, lake, opened[0], columns)
     lake.upgrade()
     return make_iceberg_driver(parts, lake, opened[0], observer, once=once), opened[0]
 
@@ -103,15 +111,15 @@ def _ready_for_wrapped(parts: Parts, observer: Observer, *, once: bool) -> tuple
 
 @contextmanager
 def _ready_for_sql(parts: Parts, observer: Observer, *, once: bool) -> Iterator[tuple[Driver, SparkSession]]:
-    from landonce.run.assemble_sql import create_sql_if_asked, file_reachable, make_sql_driver
+    from landonce.run.assemble_sql import file_reachable, make_sql_driver, sql_to_be_made
     from landonce.write.sql.table import SqlTable
 
     config = parts.config
     file_reachable(config)
     with closing(SqlTable(parts.sql)) as table:
-        create_sql_if_asked(parts, table)
+        columns = sql_to_be_made(parts, table)
         session = _session(config, "landonce.write.sql.work")
-        yield make_sql_driver(parts, table, session, observer, once=once), session
+        yield make_sql_driver(parts, table, session, observer, once=once, columns=columns), session
 
 
 def _session(config: Pipeline, work: str) -> SparkSession:

@@ -25,15 +25,17 @@ from landonce.write.iceberg.admit import (
 from landonce.write.iceberg.catalog import telling
 from landonce.write.iceberg.commit import Attempt, Place, by_pyiceberg
 from landonce.write.iceberg.coordinates import COLUMNS
-from landonce.write.iceberg.create import create_table, require_creatable, upgrade_statement
+from landonce.write.iceberg.create import create_table, require_creatable, table_schema, upgrade_statement
 from landonce.write.iceberg.ledger import Build
 from landonce.write.iceberg.look import filled_by, holds, look_at
 from landonce.write.iceberg.marker import summary, table_view
 from landonce.write.iceberg.merge import Append, Merge
+from landonce.write.iceberg.names import with_names
 from landonce.write.iceberg.recipe import FileRecipe, Wants
 from landonce.write.iceberg.shape import ensure_unpartitioned_spec
 from landonce.write.iceberg.sink import IcebergSink
 from landonce.write.iceberg.staged import StageOf, drop_stage, drop_stages, left_behind, stage
+from landonce.write.iceberg.types import schema_of
 from landonce.write.iceberg.unseen import refuse_unseen
 from landonce.write.marks import Mark, TableView, Verdict, verdict
 
@@ -50,8 +52,11 @@ class Lake:
     recipe: FileRecipe
     topics: tuple[str, ...]
     declared: Schema | None
+    """What the file says of the rows, unless `select` makes them."""
     session: Callable[[], SparkSession]
     """Spark with Iceberg's runtime, for what Arrow cannot write."""
+    missing: tuple[str, ...] = ()
+    """Tables that the file names, and that are to be made."""
     _places: dict[str, Place] = field(default_factory=dict)
     _opened: dict[str, Table] = field(default_factory=dict)
     _new: set[str] = field(default_factory=set)
@@ -75,16 +80,29 @@ class Lake:
             self._places[table] = replace(self.sink.place(table), session=self.session)
         return self._places[table]
 
-    def start(self, sampled: Callable[[], Schema]) -> None:
-        """Opens the tables that the file names, and makes those that are not there if it says so."""
+    def start(self) -> None:
+        """Opens the tables that the file names, and notes those that are to be made."""
         for name in self.sink.static:
             table = self.place(name).find()
             if table is not None:
                 self.admit(name, table)
             elif self.sink.told.create:
-                self._create(name, self.declared or sampled())
+                self.missing = (*self.missing, name)
             else:
                 raise no_table(name)
+
+    def require_makeable(self, columns: Schema) -> Schema:
+        """Raises what making tables of these columns, or admitting them, would; gives what they would take."""
+        told = self.sink.told
+        require_creatable(columns, creation(told))
+        made = table_schema(columns, creation(told))
+        return with_names(schema_of(made, coordinates=told.coordinates), made, None, fold_case=told.case_insensitive)
+
+    def make(self, columns: Schema) -> None:
+        """Makes the tables that are not there."""
+        for name in self.missing:
+            self._create(name, columns)
+        self.missing = ()
 
     def admit(self, name: str, table: Table) -> None:
         """A table that is there becomes one that workers write for."""
@@ -165,7 +183,11 @@ class Lake:
 
     def _made_of(self, name: str, sample: list[bytes]) -> Schema:
         try:
-            found = self.declared or evolve.schema_of_sample(sample, fold_case=self.sink.told.case_insensitive)
+            found = (
+                self.recipe.selected
+                or self.declared
+                or evolve.schema_of_sample(sample, fold_case=self.sink.told.case_insensitive)
+            )
             require_creatable(found, creation(self.sink.told))
             return found
         except (NothingToInfer, ValueError, RecursionError) as error:
