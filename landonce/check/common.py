@@ -10,7 +10,7 @@ from landonce.check.found import World, nearest, writable
 from landonce.check.retention import Retention
 from landonce.errors import PlanChanged, SourceUnavailable
 from landonce.read.decode import JsonDecoder
-from landonce.read.infer import infer
+from landonce.read.sample import take_sample
 from landonce.read.schema import Schema
 from landonce.read.source import SourceView, Start, available, bind
 from landonce.record.ledger import LedgerState, bound
@@ -111,7 +111,7 @@ def to_be_created(parts: Parts, world: World, statement: Callable[[Schema], str]
         return
     schema = declared_schema(parts.config)
     if schema is None and world.source is not None:
-        schema = infer(world.source, parts.consumer)
+        schema = take_sample(world.source, parts.consumer).columns(statement)
     if schema is None:
         yield Finding(Level.WARNING, "the table is not there yet; it is created at the first start, from a sample")
     else:

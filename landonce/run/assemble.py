@@ -14,7 +14,7 @@ from landonce.config.model import Pipeline
 from landonce.errors import ConfigError, SourceUnavailable, TableUnfit
 from landonce.read.changes import Changes
 from landonce.read.ddl import parse_schema
-from landonce.read.infer import infer
+from landonce.read.sample import take_sample
 from landonce.read.schema import Schema
 from landonce.read.source import SourceView
 from landonce.run import transform
@@ -41,8 +41,10 @@ def columns_to_make(parts: Parts, usable: Callable[[Schema], object]) -> Columns
     config = parts.config
     if config.transform.select:
         return lambda session: selected_columns(config, session)
-    made = declared_schema(config) or sampled_schema(parts)
-    usable(made)
+    declared = declared_schema(config)
+    if declared is not None:
+        usable(declared)
+    made = declared or take_sample(_surveyed(parts), parts.consumer).columns(usable)
     return lambda _: made
 
 
@@ -64,11 +66,6 @@ def selected_from(config: Pipeline) -> Schema:
             "transform.select: the table's columns say nothing about the records; declare `source.kafka.schema`."
         )
     return declared
-
-
-def sampled_schema(parts: Parts) -> Schema:
-    """What some of the records look like."""
-    return infer(_surveyed(parts), parts.consumer)
 
 
 def _surveyed(parts: Parts) -> SourceView:

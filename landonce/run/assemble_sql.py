@@ -11,6 +11,7 @@ from landonce.commit.publish import Letters
 from landonce.config.model import Pipeline
 from landonce.config.sinks import Sql
 from landonce.errors import ConfigError
+from landonce.read.ddl import UnfitFields
 from landonce.read.decoders import decoder_of
 from landonce.read.schema import Field, Schema
 from landonce.read.source import Start
@@ -73,22 +74,18 @@ def sql_to_be_made(parts: Parts, table: SqlTable) -> Columns | None:
 def sql_creation(parts: Parts, table: SqlTable, columns: Schema) -> str:
     """The statements that make the table."""
     if declared_schema(parts.config) is None:
-        refuse_nested_sample(columns)
+        _refuse_nested_sample(columns)
     made = table.creation(columns)
     _refuse_key(selected_from(parts.config) if parts.config.transform.select else columns, sql_of(parts), parts)
     return made
 
 
-def refuse_nested_sample(sampled: Schema) -> None:
+def _refuse_nested_sample(sampled: Schema) -> None:
     """A sample does not tell what else a document may hold, so those are declared."""
     nested = [each.name for each in sampled.fields if pa.types.is_nested(each.type)]
     if nested:
-        raise ConfigError(
-            f"sink.sql.create: the records' field {', '.join(map(repr, nested))} is nested.",
-            safe="Nothing was made.",
-            command="declare `source.kafka.schema` in {file}, with the nested fields that are to be written, as JSON, or "
-            "without them",
-        )
+        why = "a nested value becomes a column of JSON, and a sample does not tell what else it may hold"
+        raise UnfitFields([(name, why) for name in nested], sampled)
 
 
 def sql_recipe(parts: Parts, table: SqlTable) -> SqlRecipe:
