@@ -167,7 +167,7 @@ def take_sample(view: SourceView, options: Mapping[str, Any]) -> Sample:
 
 
 def _line(path: str, place: _Place, why: str) -> str:
-    reason = why or f"they do not agree; of those, {place.kind} is in most"
+    reason = why or f"records do not agree; the schema below takes {place.kind}"
     return f"  {path}: {place}\n      {reason}"
 
 

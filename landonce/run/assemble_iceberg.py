@@ -34,7 +34,7 @@ from landonce.run.snapshots import Settings
 from landonce.run.workers import SparkWorkers
 from landonce.write.iceberg.lake import Lake
 from landonce.write.iceberg.ledger import TableLedger
-from landonce.write.iceberg.recipe import FileRecipe, TableRecipe
+from landonce.write.iceberg.recipe import FileRecipe
 from landonce.write.iceberg.sink import IcebergSink
 from landonce.write.iceberg.work import sow, work
 
@@ -49,7 +49,7 @@ def open_lake(parts: Parts, session: Callable[[], SparkSession]) -> Lake:
 
 def lake_to_be_made(parts: Parts, lake: Lake) -> Columns | None:
     """The columns of the tables that are not there, if there are such."""
-    return columns_to_make(parts, lake.require_makeable) if lake.missing else None
+    return columns_to_make(parts, lake.plan) if lake.missing else None
 
 
 def make_missing(parts: Parts, lake: Lake, session: SparkSession, columns: Columns | None) -> None:
@@ -59,12 +59,9 @@ def make_missing(parts: Parts, lake: Lake, session: SparkSession, columns: Colum
     if config.transform.select:
         lake.recipe = replace(lake.recipe, selected=selected_columns(config, session))
     made = columns(session) if columns is not None else None
-    there = lake.recipe
-    if made is not None:
-        new = [TableRecipe(name, lake.require_makeable(made), None, None) for name in lake.missing]
-        there = replace(there, tables=(*there.tables, *new))
-    if there.transforms:
-        transform.examine(session, there)
+    recipe = lake.plan(made) if made is not None else lake.recipe
+    if recipe.transforms:
+        transform.examine(session, recipe)
     if made is not None:
         lake.make(made)
 
@@ -116,9 +113,11 @@ def make_iceberg_driver(parts: Parts, lake: Lake, session: SparkSession, observe
 
 def lake_conf(lake: Lake) -> dict[str, str]:
     """What Spark needs to know of the catalog, and the jars of Iceberg's runtime, where it writes itself; or where it may
-    have to, for a table that is yet to be made may be one that Arrow cannot write for."""
-    unknown = lake.missing or lake.sink.routing.template is not None
-    return iceberg_conf(lake.sink) if lake.by_spark or unknown else {}
+    have to: a record may name a table that Arrow cannot write for, and `select` may make the columns of one."""
+    told = lake.sink.told
+    unknown = lake.missing and not lake.planned and bool(told.properties or told.partition_by)
+    open_ended = lake.sink.routing.template is not None
+    return iceberg_conf(lake.sink) if lake.by_spark or open_ended or unknown else {}
 
 
 def iceberg_conf(sink: IcebergSink) -> dict[str, str]:

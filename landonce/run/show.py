@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from datetime import datetime, timezone
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -93,6 +94,7 @@ class LogProgress:
             self._say("step", logging.DEBUG, step=effect.step.value)
 
     def batch(self, report: BatchReport) -> None:
+        why: dict[str, Any] = {"reasons": {each.cause: each.records for each in report.reasons}}
         self._say(
             "batch",
             batch=report.batch,
@@ -105,6 +107,7 @@ class LogProgress:
             seconds=round(report.seconds, 3),
             rows_per_second=round(report.rows_per_second),
             lag=report.lag,
+            **(why if report.reasons else {}),
         )
 
     def trouble(self, what: str) -> None:

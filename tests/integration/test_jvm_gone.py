@@ -73,7 +73,7 @@ def gone() -> Iterator[Gone]:
     forget_ended()
 
 
-TASK = SimpleNamespace(batch=1, index=0, block=Block((RANGE,)), labels=())
+TASK = SimpleNamespace(batch=1, index=0, block=Block((RANGE,), "t"), labels=())
 WHERE = {"where": "id > 1", "transforms": True}
 
 

@@ -18,6 +18,7 @@ from landonce.write.iceberg.admit import (
     creation,
     known_by,
     no_table,
+    planned_recipe,
     require_shape,
     require_spec,
     table_recipe,
@@ -25,17 +26,15 @@ from landonce.write.iceberg.admit import (
 from landonce.write.iceberg.catalog import telling
 from landonce.write.iceberg.commit import Attempt, Place, by_pyiceberg
 from landonce.write.iceberg.coordinates import COLUMNS
-from landonce.write.iceberg.create import create_table, require_creatable, table_schema, upgrade_statement
+from landonce.write.iceberg.create import create_table, require_creatable, upgrade_statement
 from landonce.write.iceberg.ledger import Build
 from landonce.write.iceberg.look import filled_by, holds, look_at
 from landonce.write.iceberg.marker import summary, table_view
 from landonce.write.iceberg.merge import Append, Merge
-from landonce.write.iceberg.names import with_names
-from landonce.write.iceberg.recipe import FileRecipe, Wants
+from landonce.write.iceberg.recipe import FileRecipe, TableRecipe, Wants
 from landonce.write.iceberg.shape import ensure_unpartitioned_spec
 from landonce.write.iceberg.sink import IcebergSink
 from landonce.write.iceberg.staged import StageOf, drop_stage, drop_stages, left_behind, stage
-from landonce.write.iceberg.types import schema_of
 from landonce.write.iceberg.unseen import refuse_unseen
 from landonce.write.marks import Mark, TableView, Verdict, verdict
 
@@ -57,6 +56,8 @@ class Lake:
     """Spark with Iceberg's runtime, for what Arrow cannot write."""
     missing: tuple[str, ...] = ()
     """Tables that the file names, and that are to be made."""
+    planned: tuple[TableRecipe, ...] = ()
+    """The same, once their columns are known."""
     _places: dict[str, Place] = field(default_factory=dict)
     _opened: dict[str, Table] = field(default_factory=dict)
     _new: set[str] = field(default_factory=set)
@@ -73,7 +74,8 @@ class Lake:
         told = self.sink.told
         made = {"format-version": ("1", "2"), "write.format.default": ("parquet",)}
         other = any(as_text(told.properties.get(name, usual[0])) not in usual for name, usual in made.items())
-        return told.changes is not None or other or any(each.scratch is not None for each in self.recipe.tables)
+        tables = (*self.recipe.tables, *self.planned)
+        return told.changes is not None or other or any(each.scratch is not None for each in tables)
 
     def place(self, table: str) -> Place:
         if table not in self._places:
@@ -91,18 +93,16 @@ class Lake:
             else:
                 raise no_table(name)
 
-    def require_makeable(self, columns: Schema) -> Schema:
-        """Raises what making tables of these columns, or admitting them, would; gives what they would take."""
-        told = self.sink.told
-        require_creatable(columns, creation(told))
-        made = table_schema(columns, creation(told))
-        return with_names(schema_of(made, coordinates=told.coordinates), made, None, fold_case=told.case_insensitive)
+    def plan(self, columns: Schema) -> FileRecipe:
+        """The recipe as it will be once the tables that are not there are made of these columns. Raises what making them would."""
+        self.planned = tuple(planned_recipe(self.sink.told, name, columns) for name in self.missing)
+        return replace(self.recipe, tables=(*self.recipe.tables, *self.planned))
 
     def make(self, columns: Schema) -> None:
         """Makes the tables that are not there."""
         for name in self.missing:
             self._create(name, columns)
-        self.missing = ()
+        self.missing = self.planned = ()
 
     def admit(self, name: str, table: Table) -> None:
         """A table that is there becomes one that workers write for."""
