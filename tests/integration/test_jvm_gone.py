@@ -27,7 +27,7 @@ from landonce.plan.ranges import Partition, Range
 from landonce.query import rows, running
 from landonce.read.schema import Field, Schema
 from landonce.run import transform
-from landonce.run.session import open_session, session_if_needed
+from landonce.run.session import open_session
 from landonce.run.workers import SparkWorkers
 from landonce.spark import forget_ended, has_ended, spark_errors
 from landonce.verify.expect import Transformed
@@ -77,11 +77,6 @@ TASK = SimpleNamespace(batch=1, index=0, block=Block((RANGE,), "t"), labels=())
 WHERE = {"where": "id > 1", "transforms": True}
 
 
-def _in_a_session(gone: Gone) -> None:
-    with session_if_needed(lambda: gone.session) as session:
-        session().range(1).collect()
-
-
 def _compact(gone: Gone) -> None:
     compact(gone.session, SPEC, "a.b", Census(files=2, small=2), Wanted())
 
@@ -104,7 +99,6 @@ CALLS: dict[str, Callable[[Gone], object]] = {
     "branches that were left": lambda gone: drop_stages(gone.session, SPEC, "a.b", "p", 2),
     "compaction": _compact,
     "an audit with expressions": _audit,
-    "a session that is stopped": _in_a_session,
     "a query": lambda gone: landonce.exactly_once(landonce.sql("sqlite:///q.db", "t"), name="q")(gone.frame, 0),
     "a query's write": lambda gone: rows.write(gone.frame, [RANGE], None, [TASK], lambda *_: None),  # type: ignore[arg-type, return-value]
     "the brokers of a query": lambda gone: gone.admin.ask(("t",)),
@@ -132,7 +126,7 @@ def test_another_error_keeps_its_name() -> None:
 
 
 def test_a_jvm_that_cannot_start_is_no_defect(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Xmx1k")
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-XX:+NoSuchOption")
     monkeypatch.setattr(SparkContext, "_gateway", None)
     monkeypatch.setattr(SparkContext, "_jvm", None)
     with pytest.raises(SparkLost, match="ended before it had started"):

@@ -236,7 +236,7 @@ def test_the_last_lines_of_a_run_say_how_many_by_which_reason(
     assert [each.split(" × ")[0].strip() for each in reasons] == ["206", "1", "1"]
     assert reasons[0].startswith("  206 × not valid JSON: Unterminated string starting at character …, for example: ")
     assert {each.partition(" × ")[2] for each in reasons[1:]} == {
-        "field 'id' is missing",
+        "missing required field 'id'",
         "field 'word' should be string but is an integer",
     }
     shown = landonce(capsys, monkeypatch, "state", "show", site.file).out

@@ -10,13 +10,16 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from deliveries import Site, Watch, driver_of, letters, numbered, run, send, spark_session
+from deliveries import Site, Watch, do, driver_of, letters, numbered, run, send, spark_session
 from pyspark.sql import SparkSession
 
-from landonce.errors import ConfigError, PlanChanged, TableUnfit, TransformFailed
+from landonce.errors import ConfigError, PlanChanged, TableUnfit, TargetRefused, TransformFailed
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.record.ledger import Totals
+from landonce.run.parts import open_parts
 from landonce.run.session import _refuse_speculation
+from landonce.write.clickhouse.target import ClickHouseTarget
+from landonce.write.sink import Finding, Level
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -179,7 +182,7 @@ def test_a_table_is_made_of_what_is_selected(site: Site, spark: SparkSession, ne
         ({"transform": {"select": ["id", "uuid() AS u"]}}, "may give another value"),
         ({"transform": {"select": ["id", "id + 1 AS id"]}}, "id stands twice"),
         ({"transform": {"select": ["customer"]}}, "a nested object is a Tuple"),
-        ({"clickhouse": {"create": True, "partition_by": "toYYYYMM(now())"}}, "PARTITION BY"),
+        ({"clickhouse": {"create": True, "partition_by": "toYYYYMM(now())"}}, "must be deterministic"),
         ({"spark": {"master": "spark://elsewhere:7077"}}, "a folder of this machine"),
     ],
 )
@@ -192,9 +195,32 @@ def test_a_start_that_refuses_leaves_no_table_behind(
     )
     if "where" in sections.get("transform", {}):
         config = site.config(kafka={"schema": "id BIGINT"}, clickhouse={"create": True}, **sections)
-    with pytest.raises((ConfigError, TableUnfit), match=re.escape(says)):
+    with pytest.raises((ConfigError, TargetRefused), match=re.escape(says)):
         run(config, spark)
-    assert site.ask(f"SELECT count() AS n FROM system.tables WHERE name = '{site.table}'") == [{"n": 0}]
+    assert not made(site)
+
+
+def made(site: Site) -> bool:
+    return bool(site.ask(f"SELECT name FROM system.tables WHERE name = '{site.table}'"))
+
+
+def test_a_table_that_is_unfit_once_it_is_made_is_taken_back_while_it_is_empty(
+    site: Site, spark: SparkSession, new_topic: Callable[..., str]
+) -> None:
+    site.topics = (new_topic(),)
+    config = site.config(kafka={"schema": "id BIGINT"}, clickhouse={"create": True})
+    unfit = (Finding(Level.REFUSED, "a row policy hides rows"),)
+    with mock.patch.object(ClickHouseTarget, "check", return_value=unfit), pytest.raises(TableUnfit):
+        run(config, spark)
+    assert not made(site)
+    site.make("id Int64")
+    do(site.clickhouse.url, f"INSERT INTO {site.table} (id) VALUES (1)")
+    target = open_parts(config).clickhouse.target()
+    target.take_back()
+    assert made(site), "it holds somebody's row"
+    do(site.clickhouse.url, f"TRUNCATE TABLE {site.table}")
+    target.take_back()
+    assert not made(site)
 
 
 def test_nanoseconds_are_not_given_to_expressions(site: Site, spark: SparkSession) -> None:
