@@ -3,6 +3,7 @@
     LandonceError
     ├── ConfigError               the pipeline file is wrong; nothing was started
     ├── Fenced                    another driver took the pipeline over; this one changed nothing more
+    │   ├── LedgerSetBack         the ledger, or the table that is it, was restored under a running driver; start again
     │   └── OffsetStoreExpired    a consumer was silent for too long; its partitions may be another's by now
     ├── OffsetOutOfStep           an offset does not follow the one that is stored; roll the transaction back
     ├── TransactionUnsettled      offsets were saved in a transaction, and nobody said how it ended
@@ -13,12 +14,12 @@
     ├── Transient                 may pass by itself; retried with backoff before anyone sees it
     │   ├── SourceUnavailable     Kafka did not answer
     │   ├── TargetUnavailable     the target did not answer
-    │   ├── LedgerUnavailable     the ledger did not answer
-    │   └── SparkLost             Spark's JVM ended; this process cannot go on without it, starting again is safe
+    │   └── LedgerUnavailable     the ledger did not answer
     ├── LocalStackError           a server that landonce starts for trying and testing did not start or answer
     ├── DemoFailed                the demo could not be played to its end
     ├── NothingToDo               an operator asked for a change that the pipeline does not need
     ├── Stalled                   a transient error outlasted its budget; starting again is safe
+    │   └── SparkLost             Spark's JVM ended, or did not start; starting again is safe
     └── Halt                      needs a person; nothing was lost, and `command` goes on
         ├── ClusterChanged        the brokers are not the ones of the ledger
         ├── TopicRecreated        same name, other topic
@@ -32,7 +33,10 @@
         ├── TargetAhead           the target holds more than the ledger knows, and not exactly
         ├── PartialPresence       a block is there in part, where it can only be there whole or not at all
         ├── DuplicatePresent      the target holds a coordinate more than once
+        ├── RowsNotKept           the target acknowledges rows again and again, and does not keep them
+        ├── AnotherWriter         a driver with another ledger writes this pipeline's records
         ├── TargetRefused         the target refused for a reason that waiting does not mend
+        ├── ViewRefused           a view behind the table failed, and lacks rows that the table has
         ├── TableUnfit            the table cannot hold the guarantee
         ├── TableReplaced         same name, other table, or none
         ├── RollbackRefused       a table was rolled back, and the pipeline may not follow
@@ -97,6 +101,12 @@ class Fenced(LandonceError):
     exit_code = 4
 
 
+class LedgerSetBack(Fenced):
+    """The ledger holds an earlier state than this driver's, or none: it was restored, and nobody else goes on."""
+
+    exit_code = 5
+
+
 class OffsetStoreExpired(Fenced):
     """A consumer was silent for too long; its partitions may be another's by now."""
 
@@ -143,14 +153,14 @@ class LedgerUnavailable(Transient):
     """The ledger did not answer."""
 
 
-class SparkLost(Transient):
-    """Spark's JVM ended. It is not waited for: starting again is what helps, and is safe."""
-
-
 class Stalled(LandonceError):
     """A transient error outlasted its budget."""
 
     exit_code = 5
+
+
+class SparkLost(Stalled):
+    """Spark's JVM ended. It is not waited for: starting again is what helps, and is safe."""
 
 
 class Halt(LandonceError):
@@ -207,8 +217,20 @@ class DuplicatePresent(Halt):
     """The target holds a coordinate more than once."""
 
 
+class RowsNotKept(Halt):
+    """The target acknowledges rows again and again, and does not keep them."""
+
+
+class AnotherWriter(Halt):
+    """The target holds records of this pipeline that its driver did not write: there is a driver with another ledger."""
+
+
 class TargetRefused(Halt):
     """The target refused for a reason that waiting does not mend."""
+
+
+class ViewRefused(Halt):
+    """A view behind the table failed, and lacks rows that the table has."""
 
 
 class TableUnfit(Halt):

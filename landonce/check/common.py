@@ -140,8 +140,8 @@ def same_fingerprint(world: World) -> None:
     pending = world.state.pending if world.state else None
     if pending is not None and world.recipe is not None and pending.fingerprint != world.recipe.fingerprint():
         raise PlanChanged(
-            "the pending plan was made with another transform, schema or decoder than the pipeline file has now",
-            command="put the old file back and run it once, or: landonce state accept-change {file}",
+            "the pending plan was made with another transform, schema or decoder: the pipeline file was changed since, or the table",
+            command="put the old file or columns back and run it once, or: landonce state accept-change {file}",
         )
 
 
@@ -205,7 +205,7 @@ def _to_be_selected(parts: Parts, world: World) -> Iterator[Finding]:
     """A table that is yet to be made takes whatever `select` yields."""
     config = parts.config
     with session_if_needed(lambda: open_session(config.pipeline, config.spark)) as session:
-        columns = selected_columns(config, session())
+        columns = selected_columns(config, session)
         told = transform.Expressions(selected_from(config), columns, config.transform.select, config.transform.where)
         transform.examine(session(), told)
         for statement in world.making:

@@ -10,12 +10,15 @@ The reader is not asked for the final type where it cannot be trusted with it:
   ``precision + scale <= 76``, and that is what `is_wide` tells apart;
 - a struct it refuses for being null if a field inside may not be, so everything inside is read as nullable;
 - maps it does not know: `rewrite` makes lists of their entries, and here they become maps;
-- floats it lets overflow to infinity, and it takes the literals ``NaN`` and ``Infinity``, which are not JSON.
+- floats it lets overflow to infinity, it rounds integers to them, and it takes the literals ``NaN`` and ``Infinity``,
+  which are not JSON.
 
 Nothing here looks at more than one value at a time: what becomes of a value never depends on its neighbours.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -52,7 +55,7 @@ def _check_type(type_: pa.DataType, name: str) -> None:
     elif pt.is_map(type_):
         if not (pt.is_string(type_.key_type) or is_textual(type_.key_type)):
             raise TypeError(
-                f"field {name!r}: the keys of a map are strings in JSON, and {type_.key_type} is not written as one"
+                f"field {name!r}: the keys of a map are strings in JSON, and {spelled(type_.key_type)} is not written as one"
             )
         _check_type(type_.key_type, f"{name}.{KEY}")
         _check_type(type_.item_type, f"{name}.{VALUE}")
@@ -61,7 +64,7 @@ def _check_type(type_: pa.DataType, name: str) -> None:
             raise TypeError(f"field {name!r}: timestamps are decoded as UTC, not {type_.tz}")
     elif pt.is_decimal128(type_) or pt.is_decimal256(type_):
         if not 0 <= type_.scale <= type_.precision:
-            raise TypeError(f"field {name!r}: {type_} needs 0 <= scale <= precision")
+            raise TypeError(f"field {name!r}: {spelled(type_)} needs 0 <= scale <= precision")
     elif not (
         pt.is_integer(type_)
         or pt.is_float32(type_)
@@ -70,7 +73,7 @@ def _check_type(type_: pa.DataType, name: str) -> None:
         or pt.is_string(type_)
         or (is_textual(type_) and type_ != pa.time64("ns"))
     ):
-        raise TypeError(f"field {name!r}: {type_} cannot be decoded from JSON")
+        raise TypeError(f"field {name!r}: {spelled(type_)} cannot be decoded from JSON")
 
 
 def is_wide(type_: pa.DataType) -> bool:
@@ -98,6 +101,29 @@ def wire_type(type_: pa.DataType, *, integers: bool = False) -> pa.DataType:
     if pt.is_decimal(type_):
         return pa.decimal256(type_.precision, type_.scale)
     return type_
+
+
+def holds_float(type_: pa.DataType) -> bool:
+    """Whether a number of a record may be rounded to one of this type."""
+    if pt.is_nested(type_):
+        return any(holds_float(type_.field(at).type) for at in range(type_.num_fields))
+    return bool(pt.is_floating(type_))
+
+
+def beyond_exact(array: pa.Array, limits: Mapping[pa.DataType, int]) -> list[Fault]:
+    """Rows of a wire column with a float at or beyond the limit of its type. Where there is none, this costs a look at the
+    extremes."""
+    if pt.is_list(array.type):
+        return _lifted(beyond_exact(array.values, limits), array)
+    if pt.is_struct(array.type):
+        return [fault for at in range(array.type.num_fields) for fault in beyond_exact(array.field(at), limits)]
+    if not pt.is_floating(array.type):
+        return []
+    limit = float(limits[array.type])
+    extremes = pc.min_max(array)
+    if all(each is None or abs(each) < limit for each in (extremes["min"].as_py(), extremes["max"].as_py())):
+        return []
+    return [Fault(mask_of(pc.greater_equal(pc.abs(array), limit).fill_null(False)), "is large")]
 
 
 def settle(array: pa.Array, field: Field) -> tuple[pa.Array, list[Fault]]:

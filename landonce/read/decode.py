@@ -18,6 +18,8 @@ What is refused beyond what JSON and the schema say:
 - a byte order mark;
 - a repeated field of the schema (a repetition of any other is ignored with it);
 - a number outside of the range of a double, even in a field that is ignored;
+- an integer that its float field cannot hold exactly. (A number with a point or an exponent becomes the float that is
+  nearest to it, as in any JSON reader.);
 - a float for an integer field, even 1.0; a fraction finer than a decimal or temporal type, unless its surplus
   digits are zeros;
 - an escaped surrogate without its other half.
@@ -43,19 +45,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from landonce.read.columns import check_supported, is_wide, settle, wire_type
-from landonce.read.explain import Finding, explain
+from landonce.read.columns import beyond_exact, check_supported, holds_float, is_wide, settle, wire_type
+from landonce.read.explain import Finding, explain, rounded
 from landonce.read.rewrite import Rewriter, is_whole
 from landonce.read.schema import Schema
 
 MAX_RECORD_BYTES = 16 * 2**20
-VERSION = 1
+VERSION = 2
 """Raised whenever the decoder makes other rows of the same bytes: it is part of every plan's fingerprint."""
 
 _BLOCK_ROWS = 32_768
 _BLOCK_BYTES = 32 * 2**20
 _WAYS = 8  # how many pieces a failed block is cut into
 _SMALL = 256  # a failed block of at most this many records is looked at record by record
+_INTEGERS_TO = {pa.float32(): 2**24, pa.float64(): 2**53}  # up to where a float holds every integer
+_LONG_INTEGER = r"[:,\[]\s*-?[0-9]{8,}\s*[,\]}]"  # 2**24 has eight digits
 _REFUSED = (pa.ArrowInvalid, pa.ArrowCapacityError, pa.ArrowTypeError)  # the record's fault, not the machine's
 
 Rows = npt.NDArray[np.int64]
@@ -119,6 +123,7 @@ class JsonDecoder:
         self._maps = tuple(each for each in schema.fields if each.place().holds_map)
         self._wide = any(is_wide(each.type) for each in schema.fields)
         self._ticked = [at for at, each in enumerate(schema.fields) if each.scale is not None]
+        self._floats = [at for at, each in enumerate(schema.fields) if holds_float(each.type)]
         self._likely: Integers = frozenset()
         self._marker = secrets.token_urlsafe(9)
         self._openings = self._make_openings(1024)
@@ -264,6 +269,10 @@ class JsonDecoder:
             for fault in faults:
                 for bad in np.flatnonzero(fault.rows):
                     reasons.setdefault(int(bad), fault.reason(each.name))
+        for at in self._maybe_rounded(table, records):
+            reason = None if at in reasons else rounded(records[at].as_py().decode(), self._schema)
+            if reason is not None:
+                reasons[at] = reason
         keep = np.ones(len(rows), dtype=np.bool_)
         for at, reason in reasons.items():
             progress.reject(rows[at], reason)
@@ -272,6 +281,19 @@ class JsonDecoder:
             columns = [column.filter(pa.array(keep)) for column in columns]
         progress.keep(rows[keep], pa.Table.from_arrays(columns, schema=self._arrow))
         return True
+
+    def _maybe_rounded(self, table: pa.Table, records: pa.BinaryArray) -> list[int]:
+        """Rows with a float to which an integer of the record may have been rounded: it is large, and so is an integer there."""
+        large = np.zeros(len(records), dtype=np.bool_)
+        for at in self._floats:
+            for fault in beyond_exact(table.column(at).combine_chunks(), _INTEGERS_TO):
+                large |= fault.rows
+        rows = np.flatnonzero(large)
+        if not len(rows):
+            return []
+        written = pc.match_substring_regex(records.take(pa.array(rows)), pattern=_LONG_INTEGER)
+        found: list[int] = rows[written.to_numpy(zero_copy_only=False)].tolist()
+        return found
 
     def _read(self, records: pa.BinaryArray, integers: Integers, *, only: bool = False) -> pa.Table | None:
         """The records as rows of wire types, or None unless each record is exactly one row.

@@ -14,11 +14,13 @@ import json
 import math
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
@@ -44,6 +46,7 @@ class Finding:
 class _Problem(NamedTuple):
     reason: str
     certain: bool = True
+    rounds: bool = False
 
 
 class _Literal:
@@ -83,7 +86,7 @@ def explain(text: str, schema: Schema) -> Finding:
         if _SURROGATE.search(text) and _has_lone_surrogate(value):
             return Finding("holds an escaped surrogate without its other half")
         level = _level(schema)
-        problem = _members(value, level, "", {field.name: field.scale for field in schema.fields})
+        problem = next(_members(value, level, "", {field.name: field.scale for field in schema.fields}), None)
     except json.JSONDecodeError as error:
         # Arrow takes NaN, Inf and Infinity in fields that it skips, and some spellings of them are news to Python.
         return Finding(_syntax(error), certain="NaN" not in text and "Inf" not in text)
@@ -98,6 +101,22 @@ def explain(text: str, schema: Schema) -> Finding:
     if problem is None:
         return Finding(None, integers, empty=not value)
     return Finding(problem.reason, integers, certain=problem.certain)
+
+
+def rounded(text: str, schema: Schema) -> str | None:
+    """Which integer of a record its field cannot hold exactly, of a record that Arrow has read; None if there is none.
+
+    Arrow takes some texts that are not JSON, and then the standard library cannot tell: they are refused.
+    """
+    try:
+        problems = _members(_READER.decode(text), _level(schema), "", {})
+        return next((each.reason for each in problems if each.rounds), None)
+    except json.JSONDecodeError as error:
+        return _syntax(error)
+    except _BeyondDouble:
+        return "holds a number beyond the range of a double"
+    except RecursionError:
+        return "nested too deeply"
 
 
 def _fraction(literal: str) -> _Fraction:
@@ -159,47 +178,44 @@ def _level(schema: Schema) -> _Level:
     return _Level(schema.places(), schema.fold_case)
 
 
-def _members(value: _Object, level: _Level, path: str, scales: dict[str, int | None]) -> _Problem | None:
+def _members(value: _Object, level: _Level, path: str, scales: dict[str, int | None]) -> Iterator[_Problem]:
     members = level.sort(value)
     for place in level.places:
         where = f"{path}{place.name}"
         mine = members.get(place.name, [])
         if len(mine) > 1:
             more = "more than once" if len({name for name, _ in mine}) == 1 else "under more than one name"
-            return _Problem(f"field {where!r} occurs {more}")
-        problem = _value(mine[0][1], place, level, where, scales.get(place.name)) if mine else None
-        if problem is not None:
-            return problem
-    return None
+            yield _Problem(f"field {where!r} occurs {more}")
+        elif mine:
+            yield from _value(mine[0][1], place, level, where, scales.get(place.name))
 
 
-def _value(value: Any, place: Place, level: _Level, where: str, scale: int | None) -> _Problem | None:
+def _value(value: Any, place: Place, level: _Level, where: str, scale: int | None) -> Iterator[_Problem]:
     type_ = place.type
     if value is None:
-        return None  # Arrow reads it; whether it may be missing is found in the column
+        return  # Arrow reads it; whether it may be missing is found in the column
     if pt.is_list(type_) and type(value) is list:
-        return _each(value, place, level, f"{where}[]")
-    if pt.is_map(type_) and isinstance(value, _Object):
-        return _each([item for _, item in value], place, level, f"{where}[]")
-    if pt.is_struct(type_) and isinstance(value, _Object):
-        return _members(value, level.inside(place), f"{where}.", {})
-    if not _is_kind_for(value, type_, scale):
+        yield from _each(value, place, level, f"{where}[]")
+    elif pt.is_map(type_) and isinstance(value, _Object):
+        yield from _each([item for _, item in value], place, level, f"{where}[]")
+    elif pt.is_struct(type_) and isinstance(value, _Object):
+        yield from _members(value, level.inside(place), f"{where}.", {})
+    elif not _is_kind_for(value, type_, scale):
         certain = not isinstance(value, _NotFinite)
-        return _Problem(f"field {where!r} should be {spelled(type_)} but is {_kind(value)}", certain)
-    if pt.is_integer(type_) and not _integer_fits(value.text, type_):
-        return _Problem(f"field {where!r} is out of the range of {type_}")
-    if pt.is_decimal(type_) and not _decimal_fits(value if isinstance(value, str) else value.text, type_):
-        return _Problem(f"field {where!r} does not fit {type_}", certain=False)
-    return None
+        yield _Problem(f"field {where!r} should be {spelled(type_)} but is {_kind(value)}", certain)
+    elif pt.is_integer(type_) and not _integer_fits(value.text, type_):
+        yield _Problem(f"field {where!r} is out of the range of {spelled(type_)}")
+    elif pt.is_decimal(type_) and not _decimal_fits(value if isinstance(value, str) else value.text, type_):
+        yield _Problem(f"field {where!r} does not fit {spelled(type_)}", certain=False)
+    elif pt.is_floating(type_) and isinstance(value, _Integer) and not _is_exact(value.text, type_):
+        held = "double" if pt.is_float64(type_) else "float"
+        yield _Problem(f"field {where!r} is an integer that a {held} cannot hold exactly", certain=False, rounds=True)
 
 
-def _each(values: list[Any], place: Place, level: _Level, where: str) -> _Problem | None:
+def _each(values: list[Any], place: Place, level: _Level, where: str) -> Iterator[_Problem]:
     """The elements of a list, or the values of a map."""
     for value in values:
-        problem = _value(value, place.inside[0], level, where, None)
-        if problem is not None:
-            return problem
-    return None
+        yield from _value(value, place.inside[0], level, where, None)
 
 
 def _is_kind_for(value: Any, type_: pa.DataType, scale: int | None) -> bool:
@@ -225,6 +241,15 @@ def _integer_fits(literal: str, type_: pa.DataType) -> bool:
     if pt.is_signed_integer(type_):
         return bool(-(2 ** (bits - 1)) <= number < 2 ** (bits - 1))
     return bool(number < 2**bits and not literal.startswith("-"))
+
+
+def _is_exact(literal: str, type_: pa.DataType) -> bool:
+    """Whether the float nearest to an integer is that integer. One beyond the range is another fault."""
+    nearest = float(literal)
+    if pt.is_float32(type_) and math.isfinite(nearest):
+        with np.errstate(over="ignore"):
+            nearest = float(np.float32(nearest))
+    return not math.isfinite(nearest) or Decimal(nearest) == Decimal(literal)
 
 
 def _decimal_fits(literal: str, type_: pa.DataType) -> bool:

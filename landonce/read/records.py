@@ -24,10 +24,12 @@ _AT_ONCE = 20_000
 _GLANCE = 0.1
 """How long to wait for a full hand of records: offsets may be missing, and then it is never full."""
 _SILENCE = 30.0
+_LEADERS_KNOWN_FOR = 60.0
+"""Seconds after which a topic's leaders are asked for again, before it is read: librdkafka forgets those it does not use."""
 _GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 QUIET = {"log_level": 2}
 """librdkafka writes a line of its own to stderr at every reconnection. What matters comes back as an error anyway."""
-_REFUSALS = (
+REFUSALS = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -35,6 +37,8 @@ _REFUSALS = (
     KafkaError._AUTHENTICATION,
 )
 _consumers: dict[tuple[tuple[str, str], ...], Consumer] = {}
+_introduced: dict[Consumer, dict[str, float]] = {}
+"""When each consumer was last given the leaders of a topic."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +79,11 @@ def read(ranges: tuple[Range, ...], options: Mapping[str, Any]) -> Iterator[Reco
     waiting = {each.partition: each for each in ranges}
     one_topic = len({each.partition.topic for each in ranges}) == 1
     places = [TopicPartition(each.partition.topic, each.partition.number, each.first) for each in ranges]
-    consumer.assign(places)
-    consumer.resume(places)  # librdkafka remembers a pause across assignments
-    heard = time.monotonic()
     try:
+        _introduce(consumer, {each.partition.topic for each in ranges})
+        consumer.assign(places)
+        consumer.resume(places)  # librdkafka remembers a pause across assignments
+        heard = time.monotonic()
         while waiting:
             messages = consumer.consume(min(_AT_ONCE, _left(waiting)), timeout=_GLANCE)
             if messages:
@@ -103,6 +108,16 @@ def _consumer(options: Mapping[str, Any]) -> Consumer:
     return _consumers[key]
 
 
+def _introduce(consumer: Consumer, topics: set[str]) -> None:
+    """Asks for the leaders of topics that are new to this consumer. If it is only assigned one, it looks for them at the
+    next tick of a timer that ticks once a second."""
+    known, now = _introduced.setdefault(consumer, {}), time.monotonic()
+    for topic in topics:
+        if now - known.get(topic, -_LEADERS_KNOWN_FOR) >= _LEADERS_KNOWN_FOR:
+            consumer.list_topics(topic, timeout=_SILENCE)
+            known[topic] = now
+
+
 def _left(waiting: Mapping[Partition, Range]) -> int:
     """At most this many records are still to come: librdkafka waits for as many as it is asked for."""
     return sum(each.span for each in waiting.values())
@@ -112,12 +127,13 @@ def _forget(consumer: Consumer) -> None:
     """One that failed may never work again; the next block gets a new one."""
     for key in [key for key, each in _consumers.items() if each is consumer]:
         del _consumers[key]
+    _introduced.pop(consumer, None)
     consumer.close()
 
 
 def source_error(error: KafkaError, who: str) -> SourceUnavailable | SourceRefused:
     """What may pass, and what does not."""
-    if error.code() in _REFUSALS:
+    if error.code() in REFUSALS:
         return SourceRefused(
             f"{who} refused: {error.str()}",
             safe="Nothing was skipped.",

@@ -55,10 +55,15 @@ def _whole(number: int) -> pa.Scalar:
 
 
 def _beyond_float(literals: pa.StringArray) -> bool:
-    """Whether a number is finite as a double and not as a float."""
+    """Whether a number is finite as a double and not as a float, or is an integer that only a double holds exactly."""
     doubles = cast_or_null(literals, pa.float64()).drop_null().to_numpy()
+    long = (
+        literals.filter(pc.match_substring_regex(literals, pattern=r"\A-?[0-9]{8,16}\z")).cast(pa.float64()).to_numpy()
+    )
     with np.errstate(over="ignore"):
-        return bool((np.isfinite(doubles) & np.isinf(doubles.astype(np.float32))).any())
+        too_large = np.isfinite(doubles) & np.isinf(doubles.astype(np.float32))
+        rounded = (np.abs(long) < 2**53) & (long.astype(np.float32) != long)
+    return bool(too_large.any() or rounded.any())
 
 
 def _digits(literals: pa.StringArray, scale: int) -> int:

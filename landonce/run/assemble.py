@@ -4,6 +4,7 @@ downgraded.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable
 
@@ -24,19 +25,23 @@ from landonce.run.observe import Observer
 from landonce.run.pace import Pace
 from landonce.run.parts import Parts
 from landonce.run.session import is_remote
+from landonce.run.workers import SparkWorkers
 from landonce.write.sink import Finding, Level
 
 _PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0)
 
 
-Columns = Callable[[SparkSession], Schema]
-"""The columns of a table that is to be made, once there is a session."""
+Columns = Callable[[Callable[[], SparkSession]], Schema]
+"""The columns of a table that is to be made, given a session that is opened when it is asked for."""
 
 
-def columns_to_make(parts: Parts, usable: Callable[[Schema], object]) -> Columns:
+def columns_to_make(
+    parts: Parts, usable: Callable[[Schema], object], tidy: Callable[[Schema], Schema] = lambda sampled: sampled
+) -> Columns:
     """The declared fields, or those of a sample; with `select`, what it makes of them, which only Spark can say.
 
-    What is known before Spark starts must be `usable`, which raises otherwise: nobody waits for Spark to hear it.
+    What is known before Spark starts must be `usable`, which raises otherwise: nobody waits for Spark to hear it. `tidy`: what
+    becomes of a sample.
     """
     config = parts.config
     if config.transform.select:
@@ -44,7 +49,8 @@ def columns_to_make(parts: Parts, usable: Callable[[Schema], object]) -> Columns
     declared = declared_schema(config)
     if declared is not None:
         usable(declared)
-    made = declared or take_sample(_surveyed(parts), parts.consumer).columns(usable)
+        return lambda _: declared
+    made = tidy(take_sample(_surveyed(parts), parts.consumer).columns(lambda sampled: usable(tidy(sampled))))
     return lambda _: made
 
 
@@ -53,9 +59,9 @@ def landing_schema(config: Pipeline) -> Schema | None:
     return None if config.transform.select else declared_schema(config)
 
 
-def selected_columns(config: Pipeline, session: SparkSession) -> Schema:
+def selected_columns(config: Pipeline, session: Callable[[], SparkSession]) -> Schema:
     """What `select` makes of the declared fields."""
-    return transform.selected_schema(session, selected_from(config), config.transform.select)
+    return transform.selected_schema(session(), selected_from(config), config.transform.select)
 
 
 def selected_from(config: Pipeline) -> Schema:
@@ -88,17 +94,20 @@ def changes_of(told: sinks.Changes | None) -> Changes | None:
     return Changes(told.mode, told.field, told.insert, told.update, told.delete) if told is not None else None
 
 
-def driver_of(parts: Parts, hands: Hands, pace: Pace, observer: Observer) -> Driver:
-    """The same for every kind of sink: only its hands differ."""
+def driver_of(
+    parts: Parts, hands: Hands, workers: SparkWorkers, observer: Observer, *, deadline: float = 0.0
+) -> Driver:
+    """The same for every kind of sink: only its hands differ. `deadline`: the least time that a plan is given."""
     return Driver(
         pipeline=parts.config.pipeline,
         topics=parts.config.source.kafka.topics,
         broker=parts.broker,
         ledger=parts.ledger,
         hands=hands,
-        pace=pace,
+        pace=Pace(parts.config.batch, deadline, parallelism=os.cpu_count() or 1),
         stall=parts.config.stall,
         observer=observer,
+        start_workers=workers.start,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from pyspark.sql import SparkSession
 
@@ -25,7 +26,6 @@ from landonce.run.driver import Driver
 from landonce.run.inserting import Inserting
 from landonce.run.inserts import Settings
 from landonce.run.observe import Observer
-from landonce.run.pace import Pace
 from landonce.run.parts import Parts, clickhouse_of
 from landonce.run.workers import SparkWorkers
 from landonce.write.clickhouse import Creation, create_statement
@@ -76,7 +76,8 @@ def _made(
     examined(columns)
     target.create(columns, order_by=told.order_by, partition_by=told.partition_by)
     try:
-        return fit()
+        fit()
+        return examined(target.schema())
     except (Halt, ConfigError):
         target.take_back()
         raise
@@ -104,13 +105,14 @@ def _declared_field(declared: Field, column: Field) -> Field:
 def make_driver(
     parts: Parts,
     target: Target,
-    session: SparkSession,
+    session: Callable[[], SparkSession],
     observer: Observer,
     *,
     once: bool,
     columns: Columns | None = None,
 ) -> Driver:
-    """A driver that is ready to run: the table is fit, the expressions are sound, the dead letters have a place.
+    """A driver that is ready to run: the table is fit, the dead letters have a place. Spark is not started yet, unless a table
+    is to be made that expressions decide about.
 
     `columns`: of a table that is to be made. It is made once nothing else is in the way.
     """
@@ -119,20 +121,24 @@ def make_driver(
     def examined(table: Schema) -> Recipe:
         recipe = make_recipe(parts, table)
         if recipe.transforms:
-            transform.examine(session, recipe)
+            transform.examine(session(), recipe)
         return recipe
 
     def fit() -> Recipe:
         refuse_unfit(target.check())
-        return examined(target.schema())
+        return make_recipe(parts, target.schema())
 
     dead_letters_reachable(config)
     recipe = fit() if columns is None else _made(parts, target, columns(session), examined, fit)
-    workers = SparkWorkers(session, work, sow)
+    workers = SparkWorkers(session, work, sow, partial(transform.examine, recipe=recipe))
     told = clickhouse_of(config)
     settings = Settings(
-        table=told.table, fingerprint=recipe.fingerprint(), start=Start(config.source.kafka.start), once=once
+        table=told.table,
+        fingerprint=recipe.fingerprint(),
+        start=Start(config.source.kafka.start),
+        once=once,
+        letters=str(recipe.dead_letters),
     )
     letters = Letters(recipe.dead_letters, config.pipeline, parts.ledger.journal)
     hands = Inserting(settings, recipe, target, workers, letters)
-    return driver_of(parts, hands, Pace(config.batch, told.deadline, workers.parallelism), observer)
+    return driver_of(parts, hands, workers, observer, deadline=told.deadline)

@@ -27,11 +27,11 @@ from landonce.run.assemble import (
 from landonce.run.committing import Committing
 from landonce.run.driver import Driver
 from landonce.run.observe import Observer
-from landonce.run.pace import Pace
 from landonce.run.parts import Parts
 from landonce.run.session import open_session, session_if_needed
 from landonce.run.snapshots import Settings
 from landonce.run.workers import SparkWorkers
+from landonce.write.iceberg import evolve
 from landonce.write.iceberg.lake import Lake
 from landonce.write.iceberg.ledger import TableLedger
 from landonce.write.iceberg.recipe import FileRecipe
@@ -48,22 +48,22 @@ def open_lake(parts: Parts, session: Callable[[], SparkSession]) -> Lake:
 
 
 def lake_to_be_made(parts: Parts, lake: Lake) -> Columns | None:
-    """The columns of the tables that are not there, if there are such."""
-    return columns_to_make(parts, lake.plan) if lake.missing else None
+    """The columns of the tables that are not there, if there are such. What a sample shows is made so that readers can tell it
+    apart."""
+    tidy = lambda columns: evolve.distinguishable(columns.fields)  # noqa: E731
+    return columns_to_make(parts, lake.plan, tidy) if lake.missing else None
 
 
-def make_missing(parts: Parts, lake: Lake, session: SparkSession, columns: Columns | None) -> None:
+def make_missing(parts: Parts, lake: Lake, columns: Columns | None) -> None:
     """Makes the tables that are not there, once nothing is in the way: neither the expressions nor the dead letters."""
-    config = parts.config
-    dead_letters_reachable(config)
-    if config.transform.select:
-        lake.recipe = replace(lake.recipe, selected=selected_columns(config, session))
-    made = columns(session) if columns is not None else None
-    recipe = lake.plan(made) if made is not None else lake.recipe
+    if columns is None:
+        return
+    dead_letters_reachable(parts.config)
+    made = columns(lake.session)
+    recipe = lake.plan(made)
     if recipe.transforms:
-        transform.examine(session, recipe)
-    if made is not None:
-        lake.make(made)
+        transform.examine(lake.session(), recipe)
+    lake.make(made)
 
 
 def file_recipe(parts: Parts) -> FileRecipe:
@@ -91,10 +91,19 @@ def file_recipe(parts: Parts) -> FileRecipe:
     )
 
 
-def make_iceberg_driver(parts: Parts, lake: Lake, session: SparkSession, observer: Observer, *, once: bool) -> Driver:
-    """A driver that is ready to run. The tables are made, and `make_missing` has examined the expressions."""
+def make_iceberg_driver(parts: Parts, lake: Lake, observer: Observer, *, once: bool) -> Driver:
+    """A driver that is ready to run: the tables are fit and made, the dead letters have a place. Spark is not started, unless a
+    table had to be made by it, or of what `select` makes."""
     config = parts.config
-    workers = SparkWorkers(session, work, sow)
+    dead_letters_reachable(config)
+
+    def examine(session: SparkSession) -> None:
+        if config.transform.select and lake.sink.routing.template is not None:
+            lake.recipe = replace(lake.recipe, selected=selected_columns(config, lambda: session))
+        if lake.recipe.transforms:
+            transform.examine(session, lake.recipe)
+
+    workers = SparkWorkers(lake.session, work, sow, examine)
     own = parts.ledger if isinstance(parts.ledger, TableLedger) else None
     if own is not None:
         own.build_with(lake.building(lake.tables[0], ()), lake.place(lake.tables[0]))
@@ -103,12 +112,13 @@ def make_iceberg_driver(parts: Parts, lake: Lake, session: SparkSession, observe
         fingerprint=lake.recipe.fingerprint(),
         start=Start(config.source.kafka.start),
         once=once,
+        letters=str(config.dead_letters.path),
         own_ledger=own is not None,
         follow=parts.iceberg.told.rollback == "follow",
     )
     letters = Letters(config.dead_letters.path, config.pipeline, parts.ledger.journal)
     hands = Committing(settings, lake, workers, letters, parts.ledger, own)
-    return driver_of(parts, hands, Pace(config.batch, 0.0, workers.parallelism), observer)
+    return driver_of(parts, hands, workers, observer)
 
 
 def lake_conf(lake: Lake) -> dict[str, str]:

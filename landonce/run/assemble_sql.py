@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -10,7 +12,7 @@ from pyspark.sql import SparkSession
 from landonce.commit.publish import Letters
 from landonce.config.model import Pipeline
 from landonce.config.sinks import Sql
-from landonce.errors import ConfigError
+from landonce.errors import ConfigError, TableUnfit
 from landonce.read.ddl import UnfitFields
 from landonce.read.decoders import decoder_of
 from landonce.read.schema import Field, Schema
@@ -29,12 +31,12 @@ from landonce.run.assemble import (
 )
 from landonce.run.driver import Driver
 from landonce.run.observe import Observer
-from landonce.run.pace import Pace
 from landonce.run.parts import Parts
 from landonce.run.session import is_remote
 from landonce.run.transacting import Transacting
 from landonce.run.transactions import Settings
 from landonce.run.workers import SparkWorkers
+from landonce.write.sql.identity import refuse_replaced
 from landonce.write.sql.making import refuse_made_anew
 from landonce.write.sql.recipe import SqlRecipe
 from landonce.write.sql.table import SqlTable
@@ -151,16 +153,28 @@ def _declared(declared: Field, column: Field) -> Field:
     return replace(column, required=declared.required or column.required, scale=declared.scale)
 
 
+def _make(parts: Parts, table: SqlTable, session: Callable[[], SparkSession], columns: Schema) -> None:
+    """Makes the table, once the expressions are known to be sound."""
+    told = parts.config.transform
+    sql_creation(parts, table, columns)
+    if not told.empty:
+        source = declared_schema(parts.config) or columns
+        taken = Schema(tuple(map(_as_selected, columns.fields))) if told.select else columns
+        transform.examine(session(), transform.Expressions(source, taken, told.select, told.where))
+    table.create(columns)
+
+
 def make_sql_driver(
     parts: Parts,
     table: SqlTable,
-    session: SparkSession,
+    session: Callable[[], SparkSession],
     observer: Observer,
     *,
     once: bool,
     columns: Columns | None = None,
 ) -> Driver:
-    """A driver that is ready to run: the table is fit, the expressions are sound, the dead letters have a place.
+    """A driver that is ready to run: the table is fit, the dead letters have a place. Spark is not started yet, unless a table
+    is to be made that expressions decide about.
 
     `columns`: of a table that is to be made. It is made once nothing else is in the way.
     """
@@ -170,32 +184,39 @@ def make_sql_driver(
 
     def examined(safe: str = "Nothing was read or written.") -> SqlRecipe:
         seen = table.likeness()
+        ledger.table = parts.sql.table, refuse_replaced(table, ledger, safe)
         refuse_unfit(table.check(declared_schema(config), selected=bool(config.transform.select)), safe)
         recipe = sql_recipe(parts, table)
-        if recipe.transforms:
-            transform.examine(session, recipe)
         return replace(recipe, sink=replace(recipe.sink, examined=seen))
+
+    def examined_again() -> SqlRecipe:
+        """What the file and the table disagree on now is the table's doing: the file was right at the start."""
+        try:
+            recipe = examined(_ALTERED)
+            transform.examine(session(), recipe)
+            return recipe
+        except ConfigError as error:
+            raise TableUnfit(
+                f"{parts.sql.table} was altered and does not fit the pipeline any more: {error.what}",
+                safe=_ALTERED,
+                command=f"change the table back, or change {{file}} ({error.command or 'as the message says'}), then: landonce run {{file}}",
+            ) from None
 
     dead_letters_reachable(config)
     if columns is not None:
-        made = columns(session)
-        sql_creation(parts, table, made)
-        if not config.transform.empty:
-            source = declared_schema(config) or made
-            taken = Schema(tuple(map(_as_selected, made.fields))) if config.transform.select else made
-            transform.examine(
-                session, transform.Expressions(source, taken, config.transform.select, config.transform.where)
-            )
-        table.create(made)
+        _make(parts, table, session, columns(session))
     recipe = examined()
-    workers = SparkWorkers(session, work, sow)
+    if ledger.make_tables():
+        recipe = examined()
+    workers = SparkWorkers(session, work, sow, partial(transform.examine, recipe=recipe))
     settings = Settings(
         table=parts.sql.table,
         fingerprint=recipe.fingerprint(),
         start=Start(config.source.kafka.start),
         once=once,
+        letters=str(config.dead_letters.path),
         keyed=bool(parts.sql.key),
     )
     letters = Letters(config.dead_letters.path, config.pipeline, parts.ledger.journal)
-    hands = Transacting(settings, recipe, lambda: examined(_ALTERED), table, workers, letters, ledger)
-    return driver_of(parts, hands, Pace(config.batch, 0.0, workers.parallelism), observer)
+    hands = Transacting(settings, recipe, examined_again, table, workers, letters, ledger)
+    return driver_of(parts, hands, workers, observer)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,6 +64,7 @@ def open_session(
         _settings_for_java(
             _settings(pipeline, spark, expressions, {**_loading(spark, work), **(extra or {})})
         ) as builder,
+        _own_handler_kept(),
     ):
         session = builder.getOrCreate()
         _refuse_speculation(session)
@@ -81,6 +84,19 @@ def active_session() -> SparkSession | None:
     """The session that is there already. One whose JVM has ended is none."""
     forget_ended()
     return SparkSession.getActiveSession()
+
+
+@contextmanager
+def _own_handler_kept() -> Iterator[None]:
+    """PySpark takes SIGINT for itself when it starts. Whoever had set a handler keeps it."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    if callable(before) and before is not signal.default_int_handler and _in_main_thread():
+        signal.signal(signal.SIGINT, before)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 @contextmanager

@@ -54,6 +54,10 @@ class TerminalProgress:
     def trouble(self, what: str) -> None:
         self._console.print(redact(what), style="yellow", markup=False, highlight=False)
 
+    def note(self, what: str) -> None:
+        """What was asked for, and goes as it should."""
+        self._console.print(redact(what), style="dim", markup=False, highlight=False)
+
     def lag(self, records: int) -> None:
         self._lag = records
 
@@ -112,6 +116,10 @@ class LogProgress:
 
     def trouble(self, what: str) -> None:
         self._say("trouble", logging.WARNING, what=redact(what))
+
+    def note(self, what: str) -> None:
+        """What was asked for, and goes as it should."""
+        self._say("stopping", what=redact(what))
 
     def lag(self, records: int) -> None:
         """Every batch has it."""

@@ -20,26 +20,34 @@ from landonce.spark import spark_errors
 from landonce.write.receipt import BlockResult
 
 
-@dataclass(frozen=True)
+@dataclass
 class SparkWorkers:
-    """Runs tasks on a Spark session. A job that Spark cannot finish leaves doubt, and what follows from that the protocol
-    of the sink decides."""
+    """Runs tasks on a Spark session, which is opened when it is first needed. A job that Spark cannot finish leaves doubt, and
+    what follows from that the protocol of the sink decides."""
 
-    session: SparkSession
+    session: Callable[[], SparkSession]
     work: Callable[[Any, Any], BlockResult]
     """What a task does with one block where no expression stands between reading and writing."""
     sow: Sow
     """What it does with the rows of one block where one does."""
+    examine: Callable[[SparkSession], None] = lambda _: None
+    """Raises what is wrong with the expressions. Asked once, before any plan is made."""
+    _started: bool = False
 
-    @property
-    def parallelism(self) -> int:
-        return int(self.session.sparkContext.defaultParallelism)
+    def start(self) -> int:
+        """Opens the session, and gives how many tasks run at once. What is wrong with Spark or the expressions is raised here."""
+        with spark_errors():
+            session = self.session()
+            if not self._started:
+                self.examine(session)
+                self._started = True
+            return int(session.sparkContext.defaultParallelism)
 
     def write(self, recipe: Any, tasks: Sequence[Any]) -> tuple[BlockResult, ...]:
         """One result per task, whatever happens."""
         try:
             with spark_errors():
-                return self._write(recipe, tasks)
+                return self._write(self.session(), recipe, tasks)
         except PySparkException as error:
             if recipe.transforms and transform.is_expression_error(error):
                 raise _expression_failed(error) from None
@@ -47,11 +55,11 @@ class SparkWorkers:
         except Py4JError as error:
             return transform.doubtful(tasks, redact(str(error)[:2000]))
 
-    def _write(self, recipe: Any, tasks: Sequence[Any]) -> tuple[BlockResult, ...]:
-        context = self.session.sparkContext
+    def _write(self, session: SparkSession, recipe: Any, tasks: Sequence[Any]) -> tuple[BlockResult, ...]:
+        context = session.sparkContext
         context.setJobDescription(f"landonce {recipe.pipeline}: batch {tasks[0].batch}, {len(tasks)} blocks")
         if recipe.transforms:
-            return transform.write(self.session, recipe, tasks, self.sow)
+            return transform.write(session, recipe, tasks, self.sow)
         return tuple(context.parallelize(tasks, len(tasks)).map(partial(sparing, self.work, recipe)).collect())
 
 

@@ -186,7 +186,7 @@ def driver_of(config: Pipeline, session: SparkSession, watch: Watch, *, once: bo
     target = parts.sink.target()
     try:
         columns = to_be_made(parts, target)
-        yield make_driver(parts, target, session, watch, once=once, columns=columns)
+        yield make_driver(parts, target, lambda: session, watch, once=once, columns=columns)
     finally:
         target.close()
         parts.ledger.close()

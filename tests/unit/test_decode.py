@@ -119,6 +119,8 @@ def oracle_integer(literal: str, type_: pa.DataType) -> Any:
 def oracle_float(literal: str, type_: pa.DataType) -> Any:
     with np.errstate(over="ignore"):
         value = float(literal) if type_ == pa.float64() else float(np.float32(literal))
+    if re.fullmatch(r"-?\d+", literal) and math.isfinite(value) and int(value) != int(literal):
+        return REJECTED  # an integer is never rounded; a number with a point or an exponent is
     return value.hex() if math.isfinite(value) else REJECTED
 
 
@@ -182,7 +184,8 @@ def oracle_ticks(ticks: int, per_second: int, scale: int) -> Any:
 
 NUMBERS_TEXT = """0 -0 1 -1 7 127 128 -128 -129 255 256 300 32767 32768 -32768 -32769 65535 65536 2147483647 2147483648
     -2147483648 -2147483649 4294967295 4294967296 9223372036854775807 9223372036854775808 -9223372036854775808
-    -9223372036854775809 18446744073709551615 18446744073709551616 9007199254740993 99999999999999999999999999
+    -9223372036854775809 18446744073709551615 18446744073709551616 9007199254740992 9007199254740993 9007199254740994 -9007199254740993 9007199254740993.0 16777216 16777217 16777218
+    16777217.0 99999999999999999999999999
     1.0 -0.0 1.5 1e2 1E2 1e+2 1e-2 0.1 1.10 1.23 1.230 1.234 99999999.99 100000000 1e7 1e8 -99999999.99 -1e8 3.4e38
     3.5e38 1e308 1e309 1E400 -1E400 1e-400 0e400 86400 86400000 -86400 86401 1717171717 1717171717123
     1717171717123456 1717171717123456789 9223372036854775 9223372036854776 -9223372036854775 -9223372036854776
@@ -580,9 +583,9 @@ def test_reasons_are_short_and_precise() -> None:
         b'{"id":1}{"id":2}': "not one JSON value: more follows at character 8",
         b"{}": "missing required field 'id'",
         b'{"id":null}': "missing required field 'id'",
-        b'{"id":128}': "field 'id' is out of the range of int8",
-        b'{"id":"1"}': "field 'id' should be int8 but is a string",
-        b'{"id":1.0}': "field 'id' should be int8 but is a number with a fraction",
+        b'{"id":128}': "field 'id' is out of the range of TINYINT",
+        b'{"id":"1"}': "field 'id' should be TINYINT but is a string",
+        b'{"id":1.0}': "field 'id' should be TINYINT but is a number with a fraction",
         b'{"id":1,"id":1}': "field 'id' occurs more than once",
         b'{"id":1,"u":"zzzz"}': "field 'u' does not match its pattern",
         b'{"id":1,"u":"none\\n"}': "field 'u' does not match its pattern",
@@ -606,6 +609,55 @@ def test_reasons_hold_nothing_of_the_record(record: bytes) -> None:
         for reject in JsonDecoder(WIDE_SCHEMA).decode(pa.array([poisoned], pa.binary())).rejects:
             assert "hunter2" not in reject.reason
             assert len(reject.reason) < 200
+
+
+FLOATS = (
+    Field("a", pa.float64()),
+    Field("f", pa.float32()),
+    Field("l", pa.list_(pa.float64())),
+    Field("s", pa.struct([("x", pa.struct([("y", pa.float32())]))])),
+    Field("m", pa.map_(pa.string(), pa.float64())),
+    Field("ls", pa.list_(pa.struct([("x", pa.float64())]))),
+    Field("id", pa.int64()),
+)
+
+
+@pytest.mark.parametrize(
+    ("record", "field"),
+    [
+        (b'{"a":9007199254740993}', "a"),
+        (b'{"a":-9007199254740993}', "a"),
+        (b'{"a" : 9007199254740993 }', "a"),
+        (b'{"\\u0061":9007199254740993}', "a"),
+        (b'{"f":16777217}', "f"),
+        (b'{"l":[1,0.5,9007199254740993]}', "l[]"),
+        (b'{"s":{"x":{"y":16777217}}}', "s.x.y"),
+        (b'{"m":{"k":1,"l":9007199254740993}}', "m[]"),
+        (b'{"ls":[{"x":1},null,{"x":9007199254740993}]}', "ls[].x"),
+    ],
+)
+def test_an_integer_that_a_float_cannot_hold_is_no_other_number(record: bytes, field: str) -> None:
+    """Among neighbours, alone, and among records that are looked at one by one."""
+    kind = "float" if field in ("f", "s.x.y") else "double"
+    reason = f"field {field!r} is an integer that a {kind} cannot hold exactly"
+    fine = b'{"a":1.5,"f":0.1,"l":[1e300],"id":9007199254740993}'
+    for company in ([fine] * 300, [], [b"{"]):
+        decoded = run([*company, record, *company], *FLOATS)
+        assert outcome(decoded)[len(company)] == reason
+
+
+def test_numbers_with_a_point_or_an_exponent_become_the_nearest_float() -> None:
+    records = [b'{"a":0.1}', b'{"a":9007199254740993.0}', b'{"a":1e23}', b'{"f":0.1}', b'{"f":1.6777217e7}']
+    decoded = run(records, *FLOATS)
+    assert decoded.table["a"].to_pylist() == [0.1, 9007199254740992.0, 1e23, None, None]
+    assert decoded.table["f"].to_pylist()[3:] == [float(np.float32("0.1")), 16777216.0]
+
+
+def test_large_integers_that_a_float_holds_land_beside_ids_that_it_does_not() -> None:
+    records = [b'{"a":%d,"f":16777218,"id":9007199254740993}' % (2**60 + 256 * at) for at in range(1000)]
+    decoded = run(records, *FLOATS)
+    assert decoded.table["a"].to_pylist() == [2**60 + 256 * at for at in range(1000)]
+    assert set(decoded.table["id"].to_pylist()) == {9007199254740993}
 
 
 def test_names_may_hold_anything_and_match_exactly() -> None:

@@ -5,29 +5,36 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from confluent_kafka import Message
+from confluent_kafka import KafkaError, Message
 
 from landonce.errors import SourceUnavailable
 from landonce.plan.ranges import Partition, Range
 from landonce.read import records
-from landonce.read.records import read
+from landonce.read.records import consumer_options, read
 
 PLACE = Partition("t", 0)
 
 
 class Client:
-    """Kafka's client, as it might be: gives these hands of records, whatever it was asked for."""
+    """Kafka's client, as it might be: gives these hands of records, whatever it was asked for. A name is the end of the partition."""
 
-    def __init__(self, *hands: list[int]) -> None:
+    def __init__(self, *hands: list[int | str]) -> None:
         self.hands = list(hands)
         self.closed = False
 
     def consume(self, *_: Any, **__: Any) -> list[Message]:
-        return [Message(topic="t", partition=0, offset=each, value=str(each).encode()) for each in self.hands.pop(0)]
+        if not self.hands:
+            pytest.fail("the reader waits for more, and nothing is coming")
+        return [
+            Message(topic="t", partition=0, offset=each, value=str(each).encode())
+            if isinstance(each, int)
+            else Message(topic="t", partition=0, offset=int(each), error=KafkaError(KafkaError._PARTITION_EOF))
+            for each in self.hands.pop(0)
+        ]
 
     def assign(self, _: Any) -> None: ...
 
-    resume = unassign = pause = lambda *_: None
+    resume = unassign = pause = list_topics = lambda *_, **__: None
 
     def close(self) -> None:
         self.closed = True
@@ -66,3 +73,64 @@ def test_disorder_is_read_again_with_another_client(hand: list[int], monkeypatch
     with pytest.raises(SourceUnavailable, match=r"t\[0\] out of order"):
         offsets(client, monkeypatch)
     assert client.closed
+
+
+def test_a_topic_that_is_new_to_a_consumer_is_looked_up_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """librdkafka takes up to a second to find the leaders of a topic that it is only assigned."""
+    client, calls = Client([3, 4, 5, 6, 7], [3, 4, 5, 6, 7]), []
+    monkeypatch.setattr(client, "list_topics", lambda topic, **_: calls.append(topic), raising=False)
+    monkeypatch.setattr(client, "assign", lambda places: calls.append(places[0].offset))
+    offsets(client, monkeypatch)
+    offsets(client, monkeypatch)
+    assert calls == ["t", 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("hands", "found"),
+    [
+        (([3, 4, 5], ["8"]), [3, 4, 5]),
+        (([3, 4, 5, "8"],), [3, 4, 5]),
+        (([3, 4, 5], ["9"]), [3, 4, 5]),
+        ((["8"],), []),
+        (([3, 4], ["5"], [5, 6, 7]), [3, 4, 5, 6, 7]),
+        ((["7"], [3, 7]), [3, 7]),
+    ],
+    ids=[
+        "the end of the range",
+        "in one hand",
+        "past the range",
+        "nothing is left",
+        "before the range ends",
+        "one before",
+    ],
+)
+def test_the_end_of_the_partition_ends_a_range_that_is_read_up_to_it(
+    hands: tuple[list[int | str], ...], found: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last offsets of a range may be missing. The end of the partition inside a range is none: more is on its way."""
+    client = Client(*hands)
+    assert [offset for offset, _ in offsets(client, monkeypatch)] == found
+    assert client.hands == [], "the reader ended before it had read all"
+
+
+def test_nobody_can_loosen_what_the_guarantee_rests_on() -> None:
+    told = {
+        "isolation.level": "read_uncommitted",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": True,
+        "enable.auto.offset.store": True,
+        "enable.partition.eof": False,
+        "fetch.wait.max.ms": 7,
+    }
+    assert (
+        consumer_options("here:1", told, "p").items()
+        >= {
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "error",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 7,
+            "bootstrap.servers": "here:1",
+        }.items()
+    )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import logging
 import time
 
 import pytest
@@ -12,7 +14,7 @@ from landonce.plan.blocks import Block, Plan
 from landonce.plan.ranges import Partition, Range
 from landonce.run import show
 from landonce.run.inserts import Write
-from landonce.run.show import TerminalProgress
+from landonce.run.show import LogProgress, TerminalProgress
 from landonce.run.steps import Idle
 from landonce.write.settle import Mode
 
@@ -38,3 +40,12 @@ def test_a_short_step_says_only_its_name() -> None:
         progress.step(Idle())
     assert "waiting for records " in screen.getvalue()
     assert ", 0 s" not in screen.getvalue()
+
+
+def test_a_stop_that_was_asked_for_is_no_trouble(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("test of landonce")
+    with caplog.at_level(logging.INFO, log.name):
+        LogProgress("clicks", log).note("stopping: what is in hand is finished first.")
+    (record,) = caplog.records
+    assert record.levelno == logging.INFO
+    assert json.loads(record.message)["event"] == "stopping"

@@ -11,6 +11,7 @@ from landonce.config.sinks import Iceberg
 from landonce.errors import TableReshaped, TableUnfit
 from landonce.read.schema import Schema
 from landonce.write.iceberg.create import Creation, planned_table
+from landonce.write.iceberg.limits import limits_of
 from landonce.write.iceberg.names import schema_for
 from landonce.write.iceberg.partitioning import parse_spec, spec_differs
 from landonce.write.iceberg.recipe import TableRecipe
@@ -47,6 +48,7 @@ def _without_files(told: Iceberg, name: str, table: Table, declared: Schema | No
         shape=None,
         scratch=Scratch.of(table) if staged else None,
         identity=told.identity if told.changes is not None else (),
+        limits=limits_of(table.spec(), table.schema()) if staged or not told.unpartitioned else (),
     )
 
 

@@ -1,0 +1,48 @@
+"""An idle driver waits for what is left of the interval, and no longer; once it is over, it looks a few times a second."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from landonce.config.model import Batch
+from landonce.run.driver import Driver
+from landonce.run.observe import Silent
+from landonce.run.pace import Pace
+
+
+class Waits:
+    """Notes how long it is waited for, and does not wait."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def wait(self, seconds: float) -> bool:
+        self.seconds.append(seconds)
+        return False
+
+    def is_set(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("interval", "passed", "least", "most"),
+    [
+        (0.2, 0.12, 0.0, 0.08),
+        (1.0, 0.9, 0.0, 0.1),
+        (1.0, 0.1, 0.5, 0.5),
+        (0.0, 5.0, 0.2, 0.2),
+        (0.3, 5.0, 0.3, 0.3),
+        (10.0, 50.0, 0.5, 0.5),
+    ],
+)
+def test_it_waits_for_what_is_left(interval: float, passed: float, least: float, most: float) -> None:
+    waits = Waits()
+    there: Any = SimpleNamespace(glimpse=lambda: None)
+    driver = Driver("p", ("t",), there, there, there, Pace(Batch(interval=interval), 2.0, 1), 60.0, Silent(), waits)  # type: ignore[arg-type]
+    driver._began = time.monotonic() - passed
+    assert driver._idle()
+    assert least <= waits.seconds[0] <= most

@@ -1,0 +1,59 @@
+"""What a worker does next with its block, at the turns where a wrong step would write twice or write for a driver that was replaced."""
+
+from __future__ import annotations
+
+import pytest
+
+from landonce.record.blocks import BlockRow, Claim, Mark
+from landonce.record.pushes import PushRow
+from landonce.write import push, transact
+from landonce.write.push import Outcome
+from landonce.write.receipt import Fate
+
+MINE = Claim(3, "me")
+OTHERS = [Claim(4, "other"), Claim(3, "other"), Claim(2, "me")]
+"""A restored ledger hands out an epoch twice: the owner tells the two drivers apart."""
+
+
+@pytest.mark.parametrize("other", OTHERS, ids=["newer", "same epoch, another owner", "older"])
+def test_a_transaction_that_finds_its_block_claimed_by_another_driver_halts(other: Claim) -> None:
+    reading = transact.after_flip(transact.begin(), flipped=False)
+    assert transact.after_read(reading, BlockRow(0, other, Mark.BEFORE), MINE).fate is Fate.HALTED
+
+
+def test_a_transaction_goes_on_with_its_own_block() -> None:
+    reading = transact.after_flip(transact.begin(), flipped=False)
+    again = transact.after_read(reading, BlockRow(0, MINE, Mark.BEFORE), MINE)
+    assert (again.stage, again.fate) == (transact.Stage.FLIP, None)
+    assert transact.after_read(reading, None, MINE).fate is Fate.HALTED
+    landed = transact.after_read(reading, BlockRow(0, OTHERS[0], Mark.AFTER, "receipt"), MINE)
+    assert (landed.fate, landed.settled) == (Fate.LANDED, "receipt")
+
+
+@pytest.mark.parametrize("harmless", [True, False])
+@pytest.mark.parametrize("other", OTHERS, ids=["newer", "same epoch, another owner", "older"])
+def test_a_push_of_a_block_that_another_driver_claims_halts(other: Claim, harmless: bool) -> None:
+    asked = push.after_claim(push.begin(harmless=harmless, can_probe=True), won=False)
+    for mark in (Mark.BEFORE, Mark.CLAIMED):
+        assert push.after_row(asked, PushRow(0, other, mark), MINE, over=True).fate is Fate.HALTED
+
+
+@pytest.mark.parametrize("mark", [Mark.BEFORE, Mark.CLAIMED])
+@pytest.mark.parametrize("harmless", [True, False])
+@pytest.mark.parametrize("can_probe", [True, False])
+def test_a_worker_that_has_pushed_pushes_no_more(can_probe: bool, harmless: bool, mark: Mark) -> None:
+    """Its push returned, and its claim was gone when it came to settle: what happened meanwhile, nobody knows."""
+    pushed = push.after_push(push.begin(harmless=harmless, can_probe=can_probe), Outcome.RETURNED)
+    asked = push.after_settle(pushed, won=False)
+    assert asked.stage is push.Stage.ROW
+    assert push.after_row(asked, PushRow(0, MINE, mark), MINE, over=True).fate is Fate.DOUBTFUL
+
+
+def test_an_attempt_of_another_worker_is_probed_only_when_it_can_take_effect_no_more() -> None:
+    asked = push.after_claim(push.begin(harmless=False, can_probe=True), won=False)
+    row = PushRow(0, MINE, Mark.CLAIMED, nonce="theirs")
+    assert push.after_row(asked, row, MINE, over=False).fate is Fate.DOUBTFUL
+    probing = push.after_row(asked, row, MINE, over=True)
+    assert (probing.stage, probing.seen, probing.fate) == (push.Stage.PROBE, "theirs", None)
+    assert push.after_probe(probing, there=False).stage is push.Stage.RECLAIM
+    assert push.after_probe(probing, there=True).stage is push.Stage.FOUND
