@@ -61,7 +61,7 @@ def make_missing(parts: Parts, lake: Lake, columns: Columns | None) -> None:
     dead_letters_reachable(parts.config)
     made = columns(lake.session)
     recipe = lake.plan(made)
-    if recipe.transforms:
+    if recipe.transforms:  # only then Spark has to start
         transform.examine(lake.session(), recipe)
     lake.make(made)
 
@@ -100,8 +100,7 @@ def make_iceberg_driver(parts: Parts, lake: Lake, observer: Observer, *, once: b
     def examine(session: SparkSession) -> None:
         if config.transform.select and lake.sink.routing.template is not None:
             lake.recipe = replace(lake.recipe, selected=selected_columns(config, lambda: session))
-        if lake.recipe.transforms:
-            transform.examine(session, lake.recipe)
+        transform.examine(session, lake.recipe)
 
     workers = SparkWorkers(lake.session, work, sow, examine)
     own = parts.ledger if isinstance(parts.ledger, TableLedger) else None

@@ -152,6 +152,7 @@ class Expressions:
     target: Schema
     select: tuple[str, ...]
     where: str | None = None
+    transforms: bool = True
 
 
 def selected_schema(session: SparkSession, source: Schema, select: tuple[str, ...]) -> Schema:
