@@ -40,8 +40,13 @@ def run(
     config = load(file)
     progress = TerminalProgress(err, config.pipeline) if sys.stderr.isatty() else LogProgress(config.pipeline)
     signals = _Signals(progress.note)
+
+    def ready(driver: Driver) -> None:
+        signals.stop(driver)
+        progress.watch(driver.finished)
+
     with progress:
-        totals = run_pipeline(config, once=once, observer=progress, ready=signals.stop, stopping=signals.stopping)
+        totals = run_pipeline(config, once=once, observer=progress, ready=ready, stopping=signals.stopping)
     out.print(
         f"{config.pipeline}: {totals.read} read = {totals.landed} landed + {totals.dead_lettered} dead-lettered "
         f"+ {totals.filtered} filtered"

@@ -108,6 +108,7 @@ def driver_of(
         stall=parts.config.stall,
         observer=observer,
         start_workers=workers.start,
+        finished=workers.finished,
     )
 
 

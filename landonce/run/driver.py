@@ -63,6 +63,8 @@ class Driver:
     stopping: threading.Event = field(default_factory=threading.Event)
     reasons: Reasons = ()
     """Why records became dead letters in this run."""
+    finished: Callable[[], int] = lambda: 0
+    """How many blocks of the write in hand are done, for whoever shows it."""
     start_workers: Callable[[], int] | None = None
     """Gives how many blocks are written at once."""
     start_late: bool = False

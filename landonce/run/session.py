@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from landonce.config.model import Spark
@@ -39,6 +40,8 @@ _DEFAULTS = {
     "spark.driver.memory": "1g",
 }
 _QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_NOISE = "WARNING: Using incubator modules"
+"""Java says so whenever Spark starts it."""
 _LOUD = ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j.clientserver", "py4j.java_gateway")
 """PySpark logs every error that it raises, with its Java stack; landonce reports errors itself."""
 
@@ -66,6 +69,7 @@ def open_session(
         ) as builder,
         _own_handler_kept(),
     ):
+        _start_java()
         session = builder.getOrCreate()
         _refuse_speculation(session)
         for name, value in _PINNED.items():
@@ -84,6 +88,28 @@ def active_session() -> SparkSession | None:
     """The session that is there already. One whose JVM has ended is none."""
     forget_ended()
     return SparkSession.getActiveSession()
+
+
+def _start_java() -> None:
+    """Starts the JVM, if there is none yet, with its standard error passed on line by line: without what nobody can act on, and
+    through `sys.stderr`, so that lines do not run into a live view."""
+    if SparkContext._gateway is not None or _submitted():
+        return
+    reading, writing = os.pipe()
+    threading.Thread(target=_pass_on, args=(reading,), name="landonce java", daemon=True).start()
+    try:
+        gateway = launch_gateway(popen_kwargs={"stderr": writing})  # type: ignore[no-untyped-call]
+        SparkContext._ensure_initialized(gateway=gateway)
+    finally:
+        os.close(writing)
+
+
+def _pass_on(reading: int) -> None:
+    with open(reading, encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            if not line.startswith(_NOISE):
+                sys.stderr.write(line)
+                sys.stderr.flush()
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Whole runs for tests: a pipeline from Kafka to ClickHouse on Spark, watched, and an oracle that reads the table itself.
 
-The oracle shares nothing with landonce: plain HTTP, plain SQL, and what the producer was told by the broker.
+The oracle uses none of landonce's code and no client library of ClickHouse: plain HTTP, plain SQL, and what the broker told the producer.
 """
 
 from __future__ import annotations

@@ -10,14 +10,16 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from deliveries import Site, Watch, do, driver_of, letters, numbered, run, send, spark_session
+from deliveries import Site, Watch, do, driver_of, expected, in_table, letters, numbered, run, send, spark_session
 from pyspark.sql import SparkSession
 
+from landonce.config.model import Pipeline
 from landonce.errors import ConfigError, PlanChanged, TableUnfit, TargetRefused, TransformFailed
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.record.ledger import Totals
 from landonce.run.parts import open_parts
 from landonce.run.session import _refuse_speculation
+from landonce.run.steps import AnyEffect, Step
 from landonce.write.clickhouse.target import ClickHouseTarget
 from landonce.write.sink import Finding, Level
 
@@ -386,6 +388,38 @@ def test_an_expression_that_fails_halts_and_moves_nothing(
         assert site.ask(f"SELECT count() AS n FROM {site.table}") == [{"n": 0}]
     with pytest.raises(PlanChanged):
         run(site.config(transform={"where": "try_divide(10, id) > 1"}), spark)
+
+
+def test_an_edited_transform_is_refused_while_a_plan_is_pending(
+    site: Site, spark: SparkSession, new_topic: Callable[..., str]
+) -> None:
+    """Half of the plan would be of one filter and half of the other."""
+    site.topics = (new_topic(partitions=2),)
+    sent = [each for number in (0, 1) for each in send(site.kafka, site.topics[0], numbered(8), partition=number)]
+    site.make("id Int64, name String")
+
+    def told(where: str) -> Pipeline:
+        return site.config(
+            transform={"where": where}, batch={"block_rows": 8, "max_rows": 16}, clickhouse={"deadline": "2s"}
+        )
+
+    def die(effect: AnyEffect) -> None:
+        if effect.step is Step.COMMIT:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(told("id <> 3"), spark, Watch(at=die))
+    landed, pending = in_table(site), site.state().pending
+    assert pending is not None
+    watch = Watch()
+    with pytest.raises(PlanChanged):
+        run(told("id <> 5"), spark, watch)
+    assert Step.WRITE not in watch.steps
+    assert in_table(site) == landed
+    assert site.state().pending == pending
+    run(told("id <> 3"), spark)
+    assert in_table(site) == expected(each for each in sent if each.fields["id"] != 3)
+    assert site.state().pending is None
 
 
 def test_null_means_filtered(site: Site, spark: SparkSession, new_topic: Callable[..., str]) -> None:

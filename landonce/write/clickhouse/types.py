@@ -80,7 +80,16 @@ class Mapped:
     allowed: frozenset[str] | None = None
     pattern: str | None = None
     scale: int | None = None
+    digits: int | None = None
+    """How many digits after the second it keeps."""
     bounds: tuple[int, int] | None = None
+    inner: tuple[tuple[str, Mapped], ...] = ()
+    """The elements of a Tuple that cannot hold all that `arrow` can."""
+
+    @property
+    def limited(self) -> bool:
+        """Whether it cannot hold all that `arrow` can."""
+        return self.bounds is not None or bool(self.inner)
 
     @property
     def plain(self) -> bool:
@@ -136,7 +145,7 @@ def _decimal(type_: TypeName) -> Mapped:
 
 
 def _datetime(type_: TypeName) -> Mapped:
-    return Mapped(pa.timestamp("s", tz="UTC"), str(type_), scale=0, bounds=_DATETIME_BOUNDS)
+    return Mapped(pa.timestamp("s", tz="UTC"), str(type_), scale=0, digits=0, bounds=_DATETIME_BOUNDS)
 
 
 def _datetime64(type_: TypeName) -> Mapped:
@@ -145,7 +154,7 @@ def _datetime64(type_: TypeName) -> Mapped:
     ticks = 10 ** {"s": 0, "ms": 3, "us": 6, "ns": 9}[unit]
     low, high = _DATETIME64_BOUNDS
     bounds = (max(low * ticks, -(2**63)), min((high + 1) * ticks - 1, 2**63 - 1))
-    return Mapped(pa.timestamp(unit, tz="UTC"), str(type_), scale=scale, bounds=bounds)
+    return Mapped(pa.timestamp(unit, tz="UTC"), str(type_), scale=scale, digits=scale, bounds=bounds)
 
 
 def _array(type_: TypeName) -> Mapped:
@@ -155,7 +164,7 @@ def _array(type_: TypeName) -> Mapped:
 
 
 def _tuple(type_: TypeName) -> Mapped:
-    fields, wires = [], []
+    fields, wires, limited = [], [], []
     for name, element in type_.elements():
         inner = _map(parse_type(element))
         if not name:
@@ -164,7 +173,8 @@ def _tuple(type_: TypeName) -> Mapped:
             raise Unsupported(f"{element} inside of a Tuple cannot be checked before it is sent")
         fields.append(pa.field(name, inner.arrow, nullable=inner.nullable))
         wires.append(f"{quoted(name)} {inner.wire}")
-    return Mapped(pa.struct(fields), f"Tuple({', '.join(wires)})")
+        limited += [(name, inner)] if inner.limited else []
+    return Mapped(pa.struct(fields), f"Tuple({', '.join(wires)})", inner=tuple(limited))
 
 
 _MAKERS = {
