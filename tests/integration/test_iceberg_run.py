@@ -190,7 +190,7 @@ def test_tables_are_made_of_what_is_selected(lake: SmallLake) -> None:
     assert "at" not in made
     assert [(row["city"], row["twice"]) for row in lake.rows("db.t")] == [("Bern", 2), (None, 4)]
     lake.write_file(
-        {"table": "db.by_{city}", "create": True, "route_field": "city"},
+        {"table": "db.by_{city}", "create": True},
         transform={"select": ["coalesce(customer.address.city, 'none') AS city", "id AS number"]},
         pipeline="fan", ledger={"sqlite": "fan.ledger"},
     )  # fmt: skip
