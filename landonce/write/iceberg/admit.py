@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from pyiceberg.schema import Schema as TableSchema
 from pyiceberg.table import Table
+from pyiceberg.types import NestedField
 
 from landonce.config.sinks import Iceberg
 from landonce.errors import TableReshaped, TableUnfit
 from landonce.read.schema import Schema
 from landonce.write.iceberg.create import Creation, planned_table
+from landonce.write.iceberg.evolve import widens
 from landonce.write.iceberg.limits import limits_of
 from landonce.write.iceberg.names import schema_for
 from landonce.write.iceberg.partitioning import parse_spec, spec_differs
@@ -95,15 +99,35 @@ def require_spec(told: Iceberg, name: str, table: Table) -> None:
         )
 
 
-def require_shape(name: str, written_for: Table, table: Table, *, by_name: bool = False) -> None:
+def require_shape(
+    name: str, written_for: Table, table: Table, *, specs: Iterable[int] = (), by_name: bool = False
+) -> None:
     """Raises where files that were written for a table do not fit it any more. They hold its columns by their ids, so that what was
-    only renamed keeps its values; or `by_name`, if they wait for Spark."""
+    only renamed keeps its values, and partition values by these `specs`; or columns `by_name`, if they wait for Spark."""
     before, now = written_for.schema(), table.schema()
-    changed = before.schema_id != now.schema_id if by_name else not before.field_ids <= now.field_ids
-    if changed or written_for.metadata.format_version != table.metadata.format_version:
+    fits = (before.schema_id, before) == (now.schema_id, now) if by_name else _readable(before, now)
+    same = all(table.specs().get(each) == written_for.specs()[each] for each in specs)
+    if not fits or not same or written_for.metadata.format_version != table.metadata.format_version:
         raise TableReshaped(
-            f"the columns of {name} were changed while a batch was written for it, or its format version."
+            f"the columns of {name} were changed while a batch was written for it, or its partitions, or its format version."
         )
+
+
+def _readable(written: TableSchema, now: TableSchema) -> bool:
+    """Whether files of the one schema are read by the other as what they hold. Ids alone do not say it: a table that is replaced
+    keeps the ids of columns by their names, and an older spec or schema that was removed may leave its number to another."""
+    return all(
+        each in now.field_ids and _reads(written.find_field(each), now.find_field(each)) for each in written.field_ids
+    )
+
+
+def _reads(written: NestedField, now: NestedField) -> bool:
+    if now.required and not written.required:
+        return False
+    old, new = written.field_type, now.field_type
+    if not old.is_primitive or not new.is_primitive:
+        return type(old) is type(new)
+    return bool(old == new) or widens(old, new)
 
 
 def no_table(name: str) -> TableUnfit:

@@ -266,7 +266,8 @@ class Lake:
 
         def build(table: Table, told: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
             if files:
-                require_shape(name, self._opened[name], table, by_name=by_spark)
+                specs = () if by_spark else {each.spec_id for each in files}
+                require_shape(name, self._opened[name], table, specs=specs, by_name=by_spark)
             if by_spark or not by_pyiceberg(table):
                 return self._staging(place, table, files, told, properties)
             return place.appending(table, files, told, properties)
