@@ -48,6 +48,8 @@ class World:
     atomic: bool = True
     """Otherwise the table has two partitions of its own, for even and odd offsets, and a block may land in one of them only."""
     takes_a_part_for_all: bool = False
+    keeps: bool = True
+    """Otherwise rows are acknowledged and gone."""
 
     def copy(self) -> World:
         return replace(self, held=self.held.copy())
@@ -161,6 +163,8 @@ def perform(world: World, effect: protocol.Effect) -> protocol.Reply:
     if isinstance(effect, Resolve):
         return tuple(Found(index, world.found(effect.plan.blocks[index]), Totals(landed=1)) for index in effect.indexes)
     assert isinstance(effect, Write)
+    if not world.keeps:
+        return tuple(BlockResult(index, Fate.BURNT, why="There is a TTL.") for index in effect.indexes)
     results = []
     for index in effect.indexes:
         block = effect.plan.blocks[index]
@@ -301,6 +305,20 @@ def test_the_same_range_again_is_written_again_when_it_was_pending() -> None:
     assert before is not None
     assert steps(world, incoming(Range(P, 5, 10))) == [*RECOVERED, "kill", "look"]
     assert world.state.committed() == {P: 10}
+
+
+def test_rows_that_are_never_kept_halt_and_land_under_a_token_of_their_own_once_they_are() -> None:
+    world = at((P, 0, 5), pending=(Range(P, 5, 10),))
+    world.keeps = False
+    for generation in (3, 4):
+        with pytest.raises(errors.RowsNotKept, match=f"{generation} times.* There is a TTL"):
+            steps(world, incoming(Range(P, 5, 10)))
+        assert world.state.pending is not None
+        assert world.state.pending.blocks[0].generation == generation
+    world.keeps = True
+    assert steps(world, incoming(Range(P, 5, 10)))[: len(RECOVERED)] == RECOVERED
+    assert world.exact
+    assert len(world.held) == 10
 
 
 def test_an_overlapping_range_is_written_again_and_goes_on() -> None:
