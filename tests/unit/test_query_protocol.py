@@ -422,6 +422,20 @@ def test_a_ledger_that_knows_nothing_of_a_query_that_is_under_way_is_refused(fir
     steps(World(), replace(came, begun=(Begun(P, 5, 5),)))
 
 
+def test_a_ledger_that_was_lost_is_noticed_by_rows_below_the_beginning_of_the_query() -> None:
+    """What lies between them may never have landed. One that knows of a batch has no need to look there."""
+    came = replace(incoming(Range(P, 5, 10)), begun=(Begun(P, 5, 5),))
+    lost = World()
+    lost.held.update((P, at) for at in range(3))
+    with pytest.raises(errors.TargetAhead, match=r"whatever was in \[3, 5\) is deleted"):
+        steps(lost, came)
+    assert sum(lost.held.values()) == 3
+    known = at((P, 0, 5))
+    known.held.update((P, offset) for offset in range(3))
+    steps(known, incoming(Range(P, 5, 10)))
+    assert known.state.committed() == {P: 10}
+
+
 def test_what_lies_before_the_beginning_is_refused() -> None:
     with pytest.raises(errors.RewindRefused, match="the first one that this pipeline ever covered"):
         steps(at((P, 2, 9)), incoming(Range(P, 1, 12)))
