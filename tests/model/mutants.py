@@ -247,7 +247,7 @@ MUTANTS = (
     planted(
         "the token leaves out the generation",
         "a token is burnt, twice",
-        ENDLESS,
+        halts("RowsNotKept"),
         BLOCKS,
         "        block.generation,\n    ]",
         "    ]",

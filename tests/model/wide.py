@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -53,9 +54,10 @@ class Wide:
         print(f"{sum(self._seen.values())} worlds in all")
         assert sum(self._seen.values()) >= enough
 
-    def breaks(self, scenario: Any, limit: int) -> str:
-        """What goes wrong first where a documented condition does not hold."""
-        searched = search(self._model(self._core, scenario), limit, shortest=True)
+    def breaks(self, scenario: Any, limit: int, expected: str) -> None:
+        """What goes wrong where a documented condition does not hold: a violation that says `expected`."""
+        found = re.compile(expected)
+        model = self._model(self._core, scenario)
+        searched = search(model, limit, shortest=True, wanted=lambda what: found.search(what) is not None)
         print(searched.found)
-        assert searched.found is not None
-        return searched.found.what
+        assert searched.found is not None, f"{searched}: nothing says {expected!r}"
