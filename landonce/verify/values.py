@@ -112,9 +112,21 @@ def _leaf(array: pa.Array, type_: pa.DataType) -> pa.Array:
         return array.cast(pa.timestamp(unit, array.type.tz)).cast(pa.int64()).cast(type_)
     if pt.is_temporal(type_) and pt.is_integer(array.type):
         return array.cast(pa.int32() if pt.is_date32(type_) else pa.int64()).cast(type_)
+    if _is_text(array.type) != _is_text(type_):
+        raise pa.ArrowInvalid(f"{array.type} is not {type_}")
     if pt.is_fixed_size_binary(array.type):
         return array.cast(pa.binary()).cast(type_)
     return array.cast(type_)
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    return bool(
+        pt.is_string(type_)
+        or pt.is_large_string(type_)
+        or pt.is_binary(type_)
+        or pt.is_large_binary(type_)
+        or pt.is_fixed_size_binary(type_)
+    )
 
 
 def shown(values: pa.Array, at: int) -> str:
