@@ -2,6 +2,7 @@
 
     topic (plain consumer) ─► expect (decode, where, route) ─► judge ◄─ held (tables), letters (dead letters)
                                                                 │
+                                                                ├─ compare (values, where asked)
                                                               report ─► words
 
 The topic is read again by code that shares nothing with `landonce.read.records`; what a record should have become is

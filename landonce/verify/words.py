@@ -18,7 +18,7 @@ _MOST = 50
 
 
 WAY_ON = (
-    "landonce does not write again what has landed once, so whatever took or added rows is to be undone: restore the table, "
+    "landonce does not write again what has landed once, so whatever took, added or changed rows is to be undone: restore the table, "
     "or land the topic in a new one, under another pipeline name."
 )
 

@@ -25,6 +25,7 @@ from pyiceberg.table.name_mapping import NameMapping
 from pyiceberg.types import DoubleType, IcebergType, ListType, MapType, NestedField, StructType
 
 from landonce.verify.held.columns import Positions, by_id, field_id
+from landonce.write.iceberg.avro import read_doubles_whole
 
 _AT_ONCE = 20_000
 
@@ -121,6 +122,7 @@ class WholeColumns:
 
     def _avro(self, io: FileIO, file: DataFile) -> Iterator[tuple[int, Projected]]:
         """Row by row, and whole records: PyIceberg's reader loses its place where it is to leave out some kinds of columns."""
+        read_doubles_whole()
         types = schema_to_pyarrow(self.schema, include_field_ids=False)
         with AvroFile[Any](io.new_input(file.file_path)) as records:
             held = {each.field_id: (at, each) for at, each in enumerate(records.schema.fields)}
@@ -166,22 +168,19 @@ def _child(array: pa.StructArray, held: pa.DataType, wanted: NestedField) -> pa.
 
 
 def _was_single(held: pa.DataType, type_: IcebergType) -> bool:
-    if isinstance(type_, (StructType, ListType, MapType)):
-        return any(_was_single(held.field(at).type, each.field_type) for at, each in enumerate(_inside(type_, held)))
-    return bool(pt.is_float32(held)) and isinstance(type_, DoubleType)
-
-
-def _inside(type_: IcebergType, held: pa.DataType) -> list[NestedField]:
-    """The fields of a nested type, in the order in which a file has them."""
     if isinstance(type_, ListType):
-        return [type_.element_field]
+        return _was_single(held.value_type, type_.element_type)
     if isinstance(type_, MapType):
-        return [type_.key_field, type_.value_field]
-    assert isinstance(type_, StructType)
-    known = {each.field_id: each for each in type_.fields}
-    named = {each.name: each for each in type_.fields}
-    fields = [held.field(at) for at in range(held.num_fields)]
-    return [each for field in fields if (each := known.get(field_id(field) or -1) or named.get(field.name)) is not None]
+        return _was_single(held.item_type, type_.value_type)
+    if isinstance(type_, StructType):
+        by_number = {each.field_id: each for each in type_.fields}
+        by_name = {each.name: each for each in type_.fields}
+        for at in range(held.num_fields):
+            wanted = by_number.get(field_id(held.field(at)) or 0) or by_name.get(held.field(at).name)
+            if wanted is not None and _was_single(held.field(at).type, wanted.field_type):
+                return True
+        return False
+    return bool(pt.is_float32(held)) and isinstance(type_, DoubleType)
 
 
 def _is_in(wanted: NestedField, held: dict[int, tuple[int, NestedField]]) -> bool:
