@@ -3,6 +3,7 @@
     LandonceError
     ├── ConfigError               the pipeline file is wrong; nothing was started
     ├── Fenced                    another driver took the pipeline over; this one changed nothing more
+    │   ├── LedgerSetBack         the ledger, or the table that is it, was restored under a running driver; start again
     │   └── OffsetStoreExpired    a consumer was silent for too long; its partitions may be another's by now
     ├── OffsetOutOfStep           an offset does not follow the one that is stored; roll the transaction back
     ├── TransactionUnsettled      offsets were saved in a transaction, and nobody said how it ended
@@ -31,7 +32,10 @@
         ├── TargetAhead           the target holds more than the ledger knows, and not exactly
         ├── PartialPresence       a block is there in part, where it can only be there whole or not at all
         ├── DuplicatePresent      the target holds a coordinate more than once
+        ├── RowsNotKept           the target acknowledges rows again and again, and does not keep them
+        ├── AnotherWriter         a driver with another ledger writes this pipeline's records
         ├── TargetRefused         the target refused for a reason that waiting does not mend
+        ├── ViewRefused           a view behind the table failed, and lacks rows that the table has
         ├── TableUnfit            the table cannot hold the guarantee
         ├── TableReplaced         same name, other table, or none
         ├── RollbackRefused       a table was rolled back, and the pipeline may not follow
@@ -94,6 +98,12 @@ class Fenced(LandonceError):
     """Another driver took the pipeline over; this one changed nothing more."""
 
     exit_code = 4
+
+
+class LedgerSetBack(Fenced):
+    """The ledger holds an earlier state than this driver's, or none: it was restored, and nobody else goes on."""
+
+    exit_code = 5
 
 
 class OffsetStoreExpired(Fenced):
@@ -202,8 +212,20 @@ class DuplicatePresent(Halt):
     """The target holds a coordinate more than once."""
 
 
+class RowsNotKept(Halt):
+    """The target acknowledges rows again and again, and does not keep them."""
+
+
+class AnotherWriter(Halt):
+    """The target holds records of this pipeline that its driver did not write: there is a driver with another ledger."""
+
+
 class TargetRefused(Halt):
     """The target refused for a reason that waiting does not mend."""
+
+
+class ViewRefused(Halt):
+    """A view behind the table failed, and lacks rows that the table has."""
 
 
 class TableUnfit(Halt):

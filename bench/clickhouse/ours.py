@@ -50,7 +50,7 @@ def land(session: SparkSession, config: Pipeline, records: int, *, exactly_once:
         parts = replace(parts, ledger=MemoryLedger(config.pipeline), sink=plain(parts.clickhouse))
     target = parts.clickhouse.target()
     create_if_asked(parts, target)
-    driver = make_driver(parts, target, session, Silent(), once=True)
+    driver = make_driver(parts, target, lambda: session, Silent(), once=True)
     began = time.monotonic()
     totals = driver.run()
     seconds = time.monotonic() - began

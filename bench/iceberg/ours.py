@@ -64,7 +64,7 @@ def commit_ms(session: SparkSession, lake: Lake, bootstrap_servers: str, tables:
 
 def _run(session: SparkSession, config: Pipeline, records: int | None, timed: Timed) -> float:
     parts = open_parts(config)
-    driver = make_iceberg_driver(parts, open_lake(parts, lambda: session), session, timed, once=True)
+    driver = make_iceberg_driver(parts, open_lake(parts, lambda: session), timed, once=True)
     began = time.monotonic()
     totals = driver.run()
     seconds = time.monotonic() - began

@@ -131,8 +131,8 @@ def same_fingerprint(world: World) -> None:
     pending = world.state.pending if world.state else None
     if pending is not None and world.recipe is not None and pending.fingerprint != world.recipe.fingerprint():
         raise PlanChanged(
-            "the pending plan was made with another transform, schema or decoder than the pipeline file has now",
-            command="put the old file back and run it once, or: landonce state accept-change {file}",
+            "the pending plan was made with another transform, schema or decoder: the pipeline file was changed since, or the table",
+            command="put the old file or columns back and run it once, or: landonce state accept-change {file}",
         )
 
 

@@ -18,6 +18,7 @@ from confluent_kafka.admin import (
 
 from landonce.errors import SourceUnavailable
 from landonce.plan.ranges import Partition
+from landonce.read.records import QUIET
 from landonce.write.sink import Finding, Level
 
 T = TypeVar("T")
@@ -30,7 +31,7 @@ class Retention:
     """What the topics' own settings say."""
 
     def __init__(self, bootstrap_servers: str, options: Mapping[str, Any]) -> None:
-        self._admin = AdminClient({**options, "bootstrap.servers": bootstrap_servers})
+        self._admin = AdminClient({**QUIET, **options, "bootstrap.servers": bootstrap_servers})
 
     def compacted(self, topic: str) -> bool:
         """Whether records may disappear because newer ones have the same key."""

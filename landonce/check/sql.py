@@ -8,11 +8,12 @@ from pathlib import Path
 from landonce.check import common
 from landonce.check.found import Look, World, writable
 from landonce.read.schema import Schema
+from landonce.record.in_target import TargetLedger
 from landonce.run.assemble import declared_schema
 from landonce.run.assemble_sql import file_reachable, flat_sample, sql_of, sql_recipe
 from landonce.run.parts import Parts
 from landonce.write.sink import Finding, Level, look_by_name
-from landonce.write.sql.making import refuse_made_anew
+from landonce.write.sql.identity import refuse_replaced
 from landonce.write.sql.table import SqlTable
 
 
@@ -44,8 +45,8 @@ def _table(parts: Parts, table: SqlTable, world: World) -> Iterator[Finding]:
 
     making = common.to_be_created(parts, world, statement) if sql_of(parts).create else None
     findings = table.check(declared, selected=selected) if table.exists() else None
-    if findings is None:
-        refuse_made_anew(parts.sql, world.state)
+    if world.state is not None and isinstance(parts.ledger, TargetLedger):
+        refuse_replaced(table, parts.ledger)
     yield from common.table(world, findings, parts.sql.table, making)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from landonce.cli.files import File, Json, opened, print_json
-from landonce.cli.output import out
+from landonce.cli.output import out, way_on
 from landonce.config.secrets import redact
 
 if TYPE_CHECKING:
@@ -66,12 +66,12 @@ def _show(found: Check, file: Path) -> None:
 def _show_finding(finding: Finding, file: Path) -> None:
     out.print(f"  {_MARKS[finding.level.value]} ", end="")
     out.print(redact(finding.what).replace("\n", "\n          "), markup=False)
-    if finding.change:
-        out.print(f"          → {_with_file(finding.change, file)}", markup=False)
+    if change := _change(finding, file):
+        out.print(f"          → {change}", markup=False)
 
 
-def _with_file(change: str, file: Path) -> str:
-    return redact(change.replace("{file}", str(file)))
+def _change(finding: Finding, file: Path) -> str:
+    return way_on(finding.change, str(file), "check")
 
 
 def _document(found: Check, file: Path) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def _document(found: Check, file: Path) -> dict[str, Any]:
             {
                 "name": section.name,
                 "findings": [
-                    {"level": each.level.value, "what": each.what, "change": _with_file(each.change, file)}
+                    {"level": each.level.value, "what": each.what, "change": _change(each, file)}
                     for each in section.findings
                 ],
             }

@@ -17,7 +17,17 @@ from landonce.config.secrets import redact
 if TYPE_CHECKING:
     from landonce.run.parts import Parts
 
-File = Annotated[Path, typer.Argument(help="The pipeline file (YAML).", metavar="FILE", show_default=False)]
+
+def _require_sound(file: Path) -> Path:
+    """Loads the file before the command's own modules, which take seconds: a mistake in it is answered at once."""
+    load(file)
+    return file
+
+
+File = Annotated[
+    Path,
+    typer.Argument(help="The pipeline file (YAML).", metavar="FILE", show_default=False, callback=_require_sound),
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, for scripts.")]
 
 

@@ -15,6 +15,13 @@ err = Console(stderr=True, highlight=False, soft_wrap=True)
 out = Console(highlight=False, soft_wrap=True)
 
 
+def way_on(command: str, file: str, running: str = "") -> str:
+    """The command that goes on, with the user's own file in it; without the one that is being run, which said so just now."""
+    own = f"landonce {running} {file}"
+    told = redact(command.replace("{file}", file)).replace(f", then `{own}`", "")
+    return "" if told == own else told
+
+
 def say_error(error: LandonceError, arguments: Sequence[str]) -> None:
     """What happened, what is safe, and the command that goes on, with the user's own file in it."""
     file = next((each for each in arguments if each.endswith((".yaml", ".yml"))), "FILE")
@@ -22,9 +29,10 @@ def say_error(error: LandonceError, arguments: Sequence[str]) -> None:
     err.print(redact(error.what), markup=False)
     if error.safe:
         err.print(redact(error.safe), markup=False)
-    if error.command:
+    running = arguments[0] if arguments and arguments[0] in ("check", "verify") else ""
+    if told := way_on(error.command, file, running):
         err.print("[bold]To go on:[/] ", end="")
-        err.print(redact(error.command.replace("{file}", file)), markup=False)
+        err.print(told, markup=False)
 
 
 def say_defect(trace: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,9 +38,14 @@ def run(
     log_to_stderr(verbose)
     config = load(file)
     progress = TerminalProgress(err, config.pipeline) if sys.stderr.isatty() else LogProgress(config.pipeline)
-    signals = _Signals(progress.trouble)
+    signals = _Signals(progress.note)
+
+    def ready(driver: Driver) -> None:
+        signals.stop(driver)
+        progress.watch(driver.finished)
+
     with progress:
-        totals = run_pipeline(config, once=once, observer=progress, ready=signals.stop)
+        totals = run_pipeline(config, once=once, observer=progress, ready=ready, stopping=signals.stopping)
     out.print(
         f"{config.pipeline}: {totals.read} read = {totals.landed} landed + {totals.dead_lettered} dead-lettered "
         f"+ {totals.filtered} filtered"
@@ -66,24 +72,19 @@ class _Signals:
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
-        self._asked = False
+        self.stopping = threading.Event()
         self._driver: Driver | None = None
-        self._listen()
-
-    def stop(self, driver: Driver) -> None:
-        """From now on this is what is stopped. PySpark listens itself once it has started, so this does so again."""
-        self._driver = driver
-        if self._asked:
-            driver.stopping.set()
-        else:
-            self._listen()
-
-    def _listen(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._hear)
 
+    def stop(self, driver: Driver) -> None:
+        """From now on this is what is stopped."""
+        self._driver = driver
+        if self.stopping.is_set():
+            driver.stopping.set()
+
     def _hear(self, number: int, _frame: object) -> None:
-        self._asked = True
+        self.stopping.set()
         signal.signal(number, signal.SIG_DFL)
         self._tell(
             "stopping: what is in hand is finished first. The same signal again ends it at once, which is safe, too."

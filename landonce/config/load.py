@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin
 from urllib.parse import quote
@@ -48,7 +49,7 @@ def parse(text: str, path: Path) -> Pipeline:
     try:
         return Pipeline.model_validate(filled).beside(path.resolve().parent)
     except ValidationError as error:
-        lines = "\n".join(f"  {_say(each)}" for each in error.errors(include_input=False, include_url=False))
+        lines = "\n".join(_mistakes(error, _lines(text)))
         raise ConfigError(secrets.redact(f"{path}:\n{lines}")) from None
 
 
@@ -98,18 +99,83 @@ def _variable(name: str, missing: set[str], *, percent: bool) -> str:
     return quote(value, safe="") if percent else value
 
 
-def _say(error: Any) -> str:
-    where = [str(part) for part in error["loc"]]
-    if error["type"] == "extra_forbidden":
-        close = difflib.get_close_matches(where[-1], _keys_beside(where[:-1]), n=1, cutoff=0.5)
-        hint = f"; did you mean {close[0]!r}?" if close else f"; known here: {', '.join(_keys_beside(where[:-1]))}"
-        return f"{'.'.join(where)}: unknown key{hint}"
-    if error["type"] == "missing":
-        return f"{'.'.join(where)}: is missing"
-    if error["type"] == "tuple_type":
-        return f"{'.'.join(where)}: is to be a list, in brackets though it be one: [name]"
-    message = str(error["msg"]).removeprefix("Value error, ")
-    return f"{'.'.join(where) or 'pipeline file'}: {message}"
+_Place = tuple[str, ...]
+
+
+def _lines(text: str) -> dict[_Place, int]:
+    """The line of every key and element of a file."""
+    found: dict[_Place, int] = {}
+
+    def walk(node: yaml.Node, place: _Place) -> None:
+        inside: list[tuple[str, yaml.Node, yaml.Node]] = []
+        if isinstance(node, yaml.MappingNode):
+            inside = [(str(key.value), key, value) for key, value in node.value]
+        elif isinstance(node, yaml.SequenceNode):
+            inside = [(str(number), value, value) for number, value in enumerate(node.value)]
+        for name, begins, value in inside:
+            here = (*place, name)
+            found[here] = begins.start_mark.line + 1
+            walk(value, here)
+
+    walk(yaml.compose(text, Loader=yaml.SafeLoader), ())
+    return found
+
+
+def _mistakes(error: ValidationError, lines: Mapping[_Place, int]) -> Iterator[str]:
+    """One line each, in the order of the file. A key that may hold one of several kinds has one mistake, not one per kind."""
+    said: dict[tuple[int, str], list[str]] = {}
+    for each in error.errors(include_input=False, include_url=False):
+        place = tuple(str(part) for part in each["loc"])
+        known = next(place[:length] for length in range(len(place), -1, -1) if not length or place[:length] in lines)
+        kinds = [_KINDS[part] for part in place[len(known) :] if part in _KINDS]
+        where = ".".join(known if kinds else place) or "pipeline file"
+        said.setdefault((lines.get(known, 0), where), []).append(kinds[0] if kinds else _say(each, place))
+    for (line, where), words in sorted(said.items()):
+        what = words[0] if words[0] not in _KINDS.values() else f"must be {' or '.join(dict.fromkeys(words))}"
+        yield f"  line {line}: {where}: {what}" if line else f"  {where}: {what}"
+
+
+_KINDS = {
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "dict[str,str]": "a mapping of names to types",
+}
+"""What pydantic adds to the place of a value that may be of several kinds."""
+_PLAIN = {
+    "missing": "is missing",
+    "tuple_type": "must be a list, in brackets even if it has one element: [name]",
+    "string_type": "must be text; put it in quotes",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "dict_type": "must be a mapping: names and values",
+    "path_type": "must be a path, as text",
+    "greater_than": "must be more than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "literal_error": "must be {expected}",
+    "string_too_short": "must not be empty",
+    "too_short": "must not be empty",
+    "string_pattern_mismatch": "must match {pattern}",
+}
+
+
+def _say(error: Any, place: _Place) -> str:
+    kind, above = error["type"], list(place[:-1])
+    if kind == "extra_forbidden":
+        close = difflib.get_close_matches(place[-1], _keys_beside(above), n=1, cutoff=0.5)
+        hint = f"; did you mean {close[0]!r}?" if close else f"; known here: {', '.join(_keys_beside(above))}"
+        return f"unknown key{hint}"
+    if kind in ("model_type", "model_attributes_type"):
+        return f"must be a section with keys of its own: {', '.join(_keys_beside(list(place)))}"
+    if kind in _PLAIN:
+        return _PLAIN[kind].format(**error.get("ctx", {}))
+    return str(error["msg"]).removeprefix("Value error, ")
 
 
 def _keys_beside(where: list[str]) -> list[str]:

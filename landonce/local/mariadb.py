@@ -56,7 +56,7 @@ class LocalMariaDB(LocalDatabase):
         self._setup_file.write_text(
             f"CREATE DATABASE IF NOT EXISTS {DATABASE} CHARACTER SET utf8mb4;\n"
             f"CREATE USER IF NOT EXISTS '{USER}'@'%' IDENTIFIED BY '{self.password}';\n"
-            f"GRANT ALL ON *.* TO '{USER}'@'%';\n"
+            f"GRANT ALL ON *.* TO '{USER}'@'%' WITH GRANT OPTION;\n"
             "ALTER USER 'root'@'localhost' ACCOUNT LOCK;\n"
         )
         scripts = [(_messages() / name).read_text() for name in _SYSTEM_TABLES]

@@ -95,6 +95,8 @@ class Plan:
     deadline: int
     """Milliseconds on the target's clock. An insert that begins later is refused by the target itself."""
     kind: Kind = Kind.DELIVER
+    letters: str = ""
+    """The folder of its dead letters, as the pipeline file named it when the plan was made."""
 
     @property
     def by_tokens(self) -> bool:
@@ -127,6 +129,7 @@ class Plan:
                 "fingerprint": self.fingerprint,
                 "deadline": self.deadline,
                 "kind": self.kind.value,
+                "letters": self.letters,
                 "blocks": [_block_to_dict(block) for block in self.blocks],
             },
             separators=(",", ":"),
@@ -141,6 +144,7 @@ class Plan:
             fingerprint=told["fingerprint"],
             deadline=told["deadline"],
             kind=Kind(told["kind"]),
+            letters=told.get("letters", ""),
         )
 
 

@@ -33,7 +33,9 @@ from landonce.run.assemble import refuse_unfit
 from landonce.run.driver import Driver
 from landonce.run.observe import Observer
 from landonce.run.pace import Pace
+from landonce.run.starting import Waiting
 from landonce.write.sql.databases import open_database
+from landonce.write.sql.identity import refuse_replaced
 from landonce.write.sql.making import refuse_made_anew
 from landonce.write.sql.table import SqlTable as OpenTable
 from landonce.write.wrapped import WrappedSink
@@ -108,7 +110,8 @@ def make_driver(told: Told, name: str, frame: DataFrame, opened: ExitStack) -> t
     opened.callback(ledger.close)
     settings = Settings("", "", told.block_rows, on_rewind=told.on_rewind)
     pace = Pace(Batch(), getattr(told.sink, "deadline", 0.0), frame.sparkSession.sparkContext.defaultParallelism)
-    hands = _hands(told, name, frame, ledger, settings, pace)
+    waiting = Waiting(told.stall, told.observer.trouble)
+    hands = waiting.until(lambda: _hands(told, name, frame, ledger, settings, pace))
     opened.callback(hands.close)
     driver = Driver(
         pipeline=name,
@@ -156,12 +159,21 @@ def _transacting(
     if sink.create and not table.exists():
         refuse_made_anew(made, ledger.load())
         table.create(declared(yields))
-    made = replace(made, examined=table.likeness())
-    refuse_unfit(table.check(declared(yields)))
-    recipe = TransactRecipe(made, table.schema(declared(yields)))
-    refuse_misfits(yields, recipe.target, sink.table)
+    beside = cast(TargetLedger, ledger)
+
+    def examined() -> TransactRecipe:
+        seen = replace(made, examined=table.likeness())
+        beside.table = made.table, refuse_replaced(table, beside)
+        refuse_unfit(table.check(declared(yields)))
+        recipe = TransactRecipe(seen, table.schema(declared(yields)))
+        refuse_misfits(yields, recipe.target, sink.table)
+        return recipe
+
+    recipe = examined()
+    if beside.make_tables():
+        recipe = examined()
     settings = replace(settings, table=made.identity, fingerprint=fingerprint_of(recipe), deadlines=False)
-    return Transacting(settings, pace, recipe, table, cast(TargetLedger, ledger))
+    return Transacting(settings, pace, recipe, table, beside)
 
 
 def _pushing(

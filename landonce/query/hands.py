@@ -20,12 +20,12 @@ from landonce.record.in_target import TargetLedger
 from landonce.record.ledger import LedgerState, Totals
 from landonce.run.hands import Hands
 from landonce.run.inserting import tasks_of
-from landonce.run.inserts import Kill, Write
+from landonce.run.inserts import Count, Kill, Write
 from landonce.run.pace import Pace
 from landonce.run.rest import receipts_of, write_rest
 from landonce.run.steps import Await, Look
 from landonce.write.receipt import BlockResult, Fate
-from landonce.write.sink import Target, look_by_name, wait_out
+from landonce.write.sink import Counting, Target, look_by_name, wait_out
 from landonce.write.sql.recipe import SqlTask
 from landonce.write.sql.table import SqlTable
 
@@ -102,6 +102,9 @@ class Inserting(QueryHands):
     target: Target
     _late: int = field(default=1, init=False)
 
+    def __post_init__(self) -> None:
+        self._counting = Counting(self.target)
+
     def perform(self, effect: Any, held: LedgerState) -> Any:
         if isinstance(effect, Await):
             wait_out(self.target, effect.deadline)
@@ -111,6 +114,8 @@ class Inserting(QueryHands):
             return self._deadline()
         if isinstance(effect, Clock):
             return self._deadline()
+        if isinstance(effect, Count):
+            return self._counting.count(held, effect.ranges)
         return super().perform(effect, held)
 
     def look(self, held: LedgerState, floors: tuple[tuple[Partition, int], ...]) -> Any:

@@ -38,6 +38,7 @@ from landonce.write.iceberg.coordinates import renamed
 from landonce.write.iceberg.create import create_table
 from landonce.write.iceberg.files import write_files
 from landonce.write.iceberg.ledger import TableLedger
+from landonce.write.iceberg.limits import Limit, beyond, limits_of
 from landonce.write.iceberg.look import filled_by, holds
 from landonce.write.iceberg.names import schema_for
 from landonce.write.iceberg.naming import Origin
@@ -57,11 +58,12 @@ class LakeRecipe:
     pipeline: str
     shape: TableShape
     target: Schema
+    limits: tuple[Limit, ...]
 
 
 def write_block(recipe: LakeRecipe, task: FileTask, rows: pa.Table) -> BlockResult:
     """Files count only once the driver has committed them, so a task that Spark runs again simply writes others."""
-    fitting = fitted(recipe.target, task.block, rows)
+    fitting = fitted(recipe.target, task.block, rows, lambda fitting: beyond(recipe.limits, fitting))
     origin = Origin(recipe.pipeline, task.epoch, task.batch, task.block.number)
     files = write_files(recipe.shape, renamed(fitting), origin)
     reach("files.after")
@@ -228,4 +230,4 @@ def _recipe_of(sink: IcebergTable, name: str, table: Table, yields: pa.Schema) -
         )
     target = schema_for(table, coordinates=True)
     refuse_misfits(yields, target, sink.table)
-    return LakeRecipe(name, TableShape.of(table), target)
+    return LakeRecipe(name, TableShape.of(table), target, limits_of(table.spec(), table.schema()))

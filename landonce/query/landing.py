@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -84,8 +85,13 @@ def _receipt(rows: pa.Table) -> Receipt:
     return Receipt(read=rows.num_rows, landed=rows.num_rows, bytes_read=rows.nbytes)
 
 
-def fitted(target: Schema, block: Block, rows: pa.Table) -> pa.Table:
+def fitted(
+    target: Schema, block: Block, rows: pa.Table, also: Callable[[pa.Table], Mapping[int, str]] | None = None
+) -> pa.Table:
+    """The rows in the table's types. `also`: what else the table does not take, by row."""
     fitting, misfits = conform(rows, target, COORDINATES)
+    if also is not None and not misfits:
+        misfits = sorted(also(fitting).items())
     if misfits:
         at, reason = misfits[0]
         raise errors.TargetRefused(

@@ -30,11 +30,22 @@ from landonce.query.judging import Incoming, again, binds, bound, follow, refuse
 from landonce.read.source import Extent, SourceView, Start
 from landonce.record import ledger as states
 from landonce.record.ledger import LedgerState, Totals
-from landonce.run.inserts import Kill, Write
-from landonce.run.steps import Acquire, Await, Change, Look, Remembering, Step, Stop, Surveyed
-from landonce.write.receipt import BlockResult, Fate, Receipt
+from landonce.run.inserts import Count, Kill, Write
+from landonce.run.steps import (
+    Acquire,
+    Await,
+    Change,
+    Look,
+    Remembering,
+    Step,
+    Stop,
+    Surveyed,
+    burnt_of,
+    refuse_not_kept,
+)
+from landonce.write.receipt import BlockResult, Receipt
 from landonce.write.settle import Mode
-from landonce.write.target import TargetView, ahead
+from landonce.write.target import TargetView, above, ahead, nobody_else
 
 _NO_END = 2**63 - 1
 
@@ -86,7 +97,7 @@ class Resolve:
     step = Own.RESOLVE
 
 
-Effect = Acquire | Clock | Change | Await | Kill | Look | Resolve | Write | Stop
+Effect = Acquire | Clock | Change | Await | Kill | Look | Count | Resolve | Write | Stop
 Reply = LedgerState | TargetView | tuple[BlockResult, ...] | tuple[Found, ...] | int | None
 
 
@@ -102,8 +113,14 @@ class Driver(Remembering):
     looked: frozenset[Partition] = frozenset()
     ahead: tuple[tuple[Partition, int], ...] = ()
     """Where the target holds more than the ledger knows: up to there blocks are compared before they are written."""
+    counted: bool = False
+    """Nobody else had written above the position, a moment ago."""
+    first: bool = False
+    """What is being written was never sent before, and is not probed."""
     receipts: tuple[tuple[int, Receipt], ...] = ()
     burnt: frozenset[int] = frozenset()
+    gone: str = ""
+    """What the target knows of why rows that it acknowledged are not there."""
     deadline: int = 0
     """Of what is written again, once it is settled what that is."""
 
@@ -136,6 +153,8 @@ def advance(driver: Driver, reply: Reply) -> Next:
         return _go_on(driver) if driver.state.pending is None else _write(driver, Mode.RESOLVE)
     if step is Step.LOOK and isinstance(reply, TargetView):
         return _after_look(driver, reply)
+    if step is Step.LOOK and (reply is None or isinstance(reply, int)):
+        return _after_count(driver, reply)
     if step is Step.BIND:
         return _plan(driver)
     if step is Step.SURVEY and isinstance(reply, int):
@@ -145,7 +164,7 @@ def advance(driver: Driver, reply: Reply) -> Next:
     if step is Step.WRITE and isinstance(reply, tuple):
         return _after_write(driver, tuple(each for each in reply if isinstance(each, BlockResult)))
     if step is Step.RECORD:
-        return _go_on(replace(driver, receipts=(), burnt=frozenset()))
+        return _go_on(replace(driver, receipts=(), burnt=frozenset(), counted=False))
     raise ValueError(f"step {step.value!r} does not take the reply {reply!r}")
 
 
@@ -236,7 +255,7 @@ def _after_look(driver: Driver, target: TargetView) -> Next:
     source = SourceView(driver.incoming.cluster_id, driver.incoming.topic_ids, everything)
     found = ahead(state, target, source, Start.EARLIEST, unbound=driver.state.fresh)
     ends = (*driver.ahead, *((each.partition, each.end) for each in found))
-    return _bind(replace(driver, looked=driver.looked | driver.incoming.partitions, ahead=ends))
+    return _bind(replace(driver, looked=driver.looked | driver.incoming.partitions, ahead=ends, counted=True))
 
 
 def _bind(driver: Driver) -> Next:
@@ -250,21 +269,39 @@ def _plan(driver: Driver) -> Next:
     """What is new of this batch, until nothing is."""
     if not _todo(driver):
         return _to(driver, Step.STOP, Stop())
-    return _to(driver, Step.SURVEY, Clock()) if driver.settings.deadlines else _prepare(driver, 0)
+    if not driver.settings.deadlines:
+        return _prepare(driver, 0)
+    if not driver.counted and not _held(driver):
+        return _to(driver, Step.LOOK, Count(above(_todo(driver))))
+    return _to(driver, Step.SURVEY, Clock())
+
+
+def _after_count(driver: Driver, rows: int | None) -> Next:
+    """As in `run.inserts`: before a plan, and after a write that is not probed."""
+    if driver.state.pending is None:
+        nobody_else(driver.settings.table, driver.state, rows)
+        return _to(driver, Step.SURVEY, Clock())
+    nobody_else(driver.settings.table, driver.state, rows, driver.totals.landed)
+    return _record_or_settle(driver)
 
 
 def _todo(driver: Driver) -> tuple[Range, ...]:
     return undelivered(driver.state, driver.incoming)
 
 
-def _prepare(driver: Driver, deadline: int) -> Next:
-    """One block of each partition. What the target may hold already is compared first, in blocks of its own."""
-    todo, ends = _todo(driver), dict(driver.ahead)
-    held = tuple(
+def _held(driver: Driver) -> tuple[Range, ...]:
+    """What the target may hold already of what is undelivered."""
+    ends = dict(driver.ahead)
+    return tuple(
         replace(each, end=min(each.end, ends[each.partition]))
-        for each in todo
+        for each in _todo(driver)
         if each.first < ends.get(each.partition, 0)
     )
+
+
+def _prepare(driver: Driver, deadline: int) -> Next:
+    """One block of each partition. What the target may hold already is compared first, in blocks of its own."""
+    todo, held = _todo(driver), _held(driver)
     plan = Plan(
         batch=driver.state.batch + 1,
         blocks=one_each(held or todo, driver.settings.table, Limits(_NO_END, driver.settings.block_rows)),
@@ -280,13 +317,21 @@ def _prepare(driver: Driver, deadline: int) -> Next:
 
 def _write(driver: Driver, mode: Mode) -> Next:
     """All blocks of the pending plan that have no receipt yet."""
-    return _to(replace(driver, burnt=frozenset()), Step.WRITE, Write(driver.pending, driver.unwritten, mode))
+    refuse_not_kept(driver.pending, driver.burnt, driver.gone)
+    driver = replace(driver, burnt=frozenset(), first=mode is Mode.FIRST)
+    return _to(driver, Step.WRITE, Write(driver.pending, driver.unwritten, mode))
 
 
 def _after_write(driver: Driver, results: tuple[BlockResult, ...]) -> Next:
     """Everything landed: record it. Anything else: settle the doubt first, then write what is left."""
-    burnt = frozenset(result.index for result in results if result.fate is Fate.BURNT)
-    driver = replace(driver, receipts=driver.receipts_with(results), burnt=burnt)
+    burnt, gone = burnt_of(results)
+    driver = replace(driver, receipts=driver.receipts_with(results), burnt=burnt, gone=gone)
+    if driver.first and driver.receipts and driver.settings.deadlines:
+        return _to(driver, Step.LOOK, Count(driver.landed_ranges))
+    return _record_or_settle(driver)
+
+
+def _record_or_settle(driver: Driver) -> Next:
     if not driver.unwritten:
         driver.balanced_receipts()
         return _change(driver, Step.RECORD, states.recorded(driver.state, driver.totals))

@@ -26,7 +26,7 @@ import pyarrow.types as pt
 from landonce.read.decode import MAX_RECORD_BYTES, Reject
 from landonce.read.envelopes import Debezium, Dms
 from landonce.read.images import DELETE, INSERT, UPDATE, Images, Plain, Reader, Rows, Words
-from landonce.read.schema import Schema
+from landonce.read.schema import Schema, spelled
 from landonce.read.tombstones import KeyDecoder
 from landonce.read.values import Mask, mask_of
 
@@ -198,12 +198,12 @@ def _check(schema: Schema, identity: tuple[str, ...], how: Changes) -> None:
         if name not in fields:
             raise ValueError(f"the identity field {name!r} is not in the schema")
         if pt.is_nested(fields[name].type) or pt.is_floating(fields[name].type):
-            raise ValueError(f"the identity field {name!r} cannot be {fields[name].type}")
+            raise ValueError(f"the identity field {name!r} cannot be {spelled(fields[name].type)}")
     if OPERATION in fields:
         raise ValueError(f"the name {OPERATION!r} is taken: it holds the operation")
     said = fields.get(how.field)
     if how.mode == "operation" and said is not None and not pt.is_string(said.type):
-        raise ValueError(f"the operation field {how.field!r} must hold text, not {said.type}")
+        raise ValueError(f"the operation field {how.field!r} must hold text, not {spelled(said.type)}")
 
 
 def _reader(how: Changes, schema: Schema, identity: tuple[str, ...], max_record_bytes: int) -> Reader:

@@ -55,7 +55,7 @@ def _check_type(type_: pa.DataType, name: str) -> None:
     elif pt.is_map(type_):
         if not (pt.is_string(type_.key_type) or is_textual(type_.key_type)):
             raise TypeError(
-                f"field {name!r}: the keys of a map are strings in JSON, and {type_.key_type} is not written as one"
+                f"field {name!r}: the keys of a map are strings in JSON, and {spelled(type_.key_type)} is not written as one"
             )
         _check_type(type_.key_type, f"{name}.{KEY}")
         _check_type(type_.item_type, f"{name}.{VALUE}")
@@ -64,7 +64,7 @@ def _check_type(type_: pa.DataType, name: str) -> None:
             raise TypeError(f"field {name!r}: timestamps are decoded as UTC, not {type_.tz}")
     elif pt.is_decimal128(type_) or pt.is_decimal256(type_):
         if not 0 <= type_.scale <= type_.precision:
-            raise TypeError(f"field {name!r}: {type_} needs 0 <= scale <= precision")
+            raise TypeError(f"field {name!r}: {spelled(type_)} needs 0 <= scale <= precision")
     elif not (
         pt.is_integer(type_)
         or pt.is_float32(type_)
@@ -73,7 +73,7 @@ def _check_type(type_: pa.DataType, name: str) -> None:
         or pt.is_string(type_)
         or (is_textual(type_) and type_ != pa.time64("ns"))
     ):
-        raise TypeError(f"field {name!r}: {type_} cannot be decoded from JSON")
+        raise TypeError(f"field {name!r}: {spelled(type_)} cannot be decoded from JSON")
 
 
 def is_wide(type_: pa.DataType) -> bool:

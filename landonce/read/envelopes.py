@@ -109,7 +109,7 @@ class _Nested(ABC):
         for each, array in zip(self._schema.fields, chosen, strict=True):
             field = replace(each, required=False)
             if pt.is_integer(array.type) and self._is_day(each):
-                days = unless(_is_int32(array), "is not a valid date32[day]")
+                days = unless(_is_int32(array), "is not a valid DATE")
                 column, found = fit(_days(array), field)
                 found = days + found
             else:

@@ -20,7 +20,7 @@ import pyarrow.types as pt
 from landonce.read.decode import JsonDecoder, blocks
 from landonce.read.rewrite import resolved
 from landonce.read.schema import ELEMENT, VALUE, Field, Path, Place, Schema, folded
-from landonce.read.shapes import BOOLEAN, DOUBLE, LIST, LONG, STRING, STRUCT, Shape, merged
+from landonce.read.shapes import BOOLEAN, DOUBLE, LIST, LONG, STRING, STRUCT, Shape, distinct, merged
 from landonce.read.structure import BRACE, BRACKET, COMMA, QUOTE, Bytes, Containers, Ints, Structure, scan
 from landonce.read.widths import wider
 
@@ -50,7 +50,7 @@ class Evolution:
 
 
 def merge(evolutions: Iterable[Evolution]) -> Evolution:
-    """What was found in any of them. The order does not matter."""
+    """What was found in any of them. The order does not matter. Of new names that differ in case alone, the first one counts."""
     listed = list(evolutions)
     added: dict[Path, list[Shape]] = {}
     widened: dict[Path, list[pa.DataType]] = {}
@@ -59,8 +59,12 @@ def merge(evolutions: Iterable[Evolution]) -> Evolution:
             added.setdefault(path, []).append(shape)
         for path, type_ in each.widened:
             widened.setdefault(path, []).append(type_)
+    parents = {path[:-1] for path in added}
+    kept = {
+        (*each, name) for each in parents for name in distinct(sorted(path[-1] for path in added if path[:-1] == each))
+    }
     return Evolution(
-        tuple((path, merged(added[path])) for path in sorted(added)),
+        tuple((path, merged(added[path])) for path in sorted(kept)),
         tuple((path, max(widened[path], key=_width)) for path in sorted(widened)),
         tuple(sorted({path for each in listed for path in each.optional})),
     )
@@ -131,9 +135,10 @@ class _Look:
         for number, place in enumerate(places):
             mine = meant[codes] == number
             self._member(colons[mine], owner[mine], len(objects), place, (*path, place.name), objects.depth)
-        taken = {folded(place.name, self._fold) for place in places} | set(() if path else RESERVED)
-        for name, mine in self._strangers(names, meant, colons, codes):
-            shape = self._shape(mine, objects.depth) if name not in taken else Shape()
+        strangers = dict(self._strangers(names, meant, colons, codes))
+        taken = (*(place.name for place in places), *(() if path else RESERVED))
+        for name in distinct(sorted(strangers), taken):
+            shape = self._shape(strangers[name], objects.depth)
             if shape.type() is not None:
                 self.added.append(((*path, name), shape))
 

@@ -204,9 +204,9 @@ def _value(value: Any, place: Place, level: _Level, where: str, scale: int | Non
         certain = not isinstance(value, _NotFinite)
         yield _Problem(f"field {where!r} should be {spelled(type_)} but is {_kind(value)}", certain)
     elif pt.is_integer(type_) and not _integer_fits(value.text, type_):
-        yield _Problem(f"field {where!r} is out of the range of {type_}")
+        yield _Problem(f"field {where!r} is out of the range of {spelled(type_)}")
     elif pt.is_decimal(type_) and not _decimal_fits(value if isinstance(value, str) else value.text, type_):
-        yield _Problem(f"field {where!r} does not fit {type_}", certain=False)
+        yield _Problem(f"field {where!r} does not fit {spelled(type_)}", certain=False)
     elif pt.is_floating(type_) and isinstance(value, _Integer) and not _is_exact(value.text, type_):
         held = "double" if pt.is_float64(type_) else "float"
         yield _Problem(f"field {where!r} is an integer that a {held} cannot hold exactly", certain=False, rounds=True)

@@ -29,7 +29,7 @@ _LEADERS_KNOWN_FOR = 60.0
 _GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 QUIET = {"log_level": 2}
 """librdkafka writes a line of its own to stderr at every reconnection. What matters comes back as an error anyway."""
-_REFUSALS = (
+REFUSALS = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -133,7 +133,7 @@ def _forget(consumer: Consumer) -> None:
 
 def source_error(error: KafkaError, who: str) -> SourceUnavailable | SourceRefused:
     """What may pass, and what does not."""
-    if error.code() in _REFUSALS:
+    if error.code() in REFUSALS:
         return SourceRefused(
             f"{who} refused: {error.str()}",
             safe="Nothing was skipped.",

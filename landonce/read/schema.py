@@ -136,9 +136,40 @@ def by_record_name(places: Iterable[Place], fold_case: bool) -> dict[str, Place]
     return {folded(name, fold_case): place for place in places for name in place.names}
 
 
+_WORDS = {
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.bool_(): "BOOLEAN",
+    pa.string(): "STRING",
+    pa.large_string(): "STRING",
+    pa.binary(): "BINARY",
+    pa.large_binary(): "BINARY",
+    pa.date32(): "DATE",
+    pa.uuid(): "UUID",
+}
+
+
 def spelled(type_: pa.DataType) -> str:
-    """A type's name in a sentence."""
-    return "uuid" if is_uuid(type_) else str(type_)
+    """A type as people declare it, in Spark's words. Those of a table that Spark has no word for keep their own."""
+    if type_ in _WORDS:
+        return _WORDS[type_]
+    if pt.is_decimal(type_):
+        return f"DECIMAL({type_.precision},{type_.scale})"
+    if pt.is_timestamp(type_):
+        return "TIMESTAMP" if type_.tz else "TIMESTAMP_NTZ"
+    if pt.is_time(type_):
+        return "TIME"
+    if pt.is_list(type_):
+        return f"ARRAY<{spelled(type_.value_type)}>"
+    if pt.is_map(type_):
+        return f"MAP<{spelled(type_.key_type)}, {spelled(type_.item_type)}>"
+    if pt.is_struct(type_):
+        return f"STRUCT<{', '.join(f'{each.name}: {spelled(each.type)}' for each in type_)}>"
+    return str(type_).upper()
 
 
 def is_uuid(type_: pa.DataType) -> bool:

@@ -12,6 +12,17 @@ _TYPES = {BOOLEAN: pa.bool_(), LONG: pa.int64(), DOUBLE: pa.float64(), STRING: p
 _FIRST = (STRUCT, LIST, STRING, DOUBLE, LONG, BOOLEAN)
 
 
+def distinct(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
+    """The names without those that differ from an earlier one, or from one that is taken, in upper and lower case alone: most
+    readers cannot tell such columns apart."""
+    known, kept = {each.lower() for each in taken}, []
+    for name in names:
+        if name.lower() not in known:
+            known.add(name.lower())
+            kept.append(name)
+    return kept
+
+
 @dataclass(frozen=True)
 class Shape:
     """The kinds of values that were seen in one place, and what was seen inside of them. Nulls leave no trace."""
@@ -37,8 +48,8 @@ class Shape:
     def _of_kind(self, kind: str) -> pa.DataType | None:
         if kind == STRUCT:
             children = [(name, shape.type()) for name, shape in self.fields]
-            known = [pa.field(name, type_) for name, type_ in children if type_ is not None]
-            return pa.struct(known) if known else None
+            known = {name: pa.field(name, type_) for name, type_ in children if type_ is not None}
+            return pa.struct([known[name] for name in distinct(known)]) if known else None
         if kind == LIST:
             inner = self.element.type() if self.element is not None else None
             return pa.list_(inner) if inner is not None else None

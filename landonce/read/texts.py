@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from landonce.read.schema import is_uuid
+from landonce.read.schema import is_uuid, spelled
 
 UNIT_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 
@@ -58,7 +58,7 @@ def wanted(type_: pa.DataType) -> str:
         return "valid base64"
     if pt.is_fixed_size_binary(type_):
         return f"valid base64 of {type_.byte_width} bytes"
-    return "a valid uuid" if is_uuid(type_) else f"a valid {type_}"
+    return f"a valid {spelled(type_)}"
 
 
 def fixed(array: pa.Array, type_: pa.DataType) -> pa.Array:

@@ -16,7 +16,7 @@ import pyarrow.types as pt
 
 from landonce.read.columns import settle, wire_type
 from landonce.read.decode import Decoded, JsonDecoder, Reject
-from landonce.read.schema import Field, Schema
+from landonce.read.schema import Field, Schema, spelled
 from landonce.read.values import Mask, mask_of
 
 _TEXT = r'(?s)\A"(?:[^"\\]|\\.)*"\z'
@@ -59,7 +59,7 @@ class KeyDecoder:
         if textual:
             parts.append(self._texts(keys, rest, field))
         else:
-            parts.append(_rejected(rest, f"a tombstone whose key is not {field.type}"))
+            parts.append(_rejected(rest, f"a tombstone whose key is not {spelled(field.type)}"))
         return parts
 
     def _literals(self, keys: pa.BinaryArray, where: Mask, field: Field) -> Decoded:

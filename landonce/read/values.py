@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from landonce.read.schema import Field
+from landonce.read.schema import Field, spelled
 from landonce.read.texts import UNIT_DIGITS, from_text, is_textual, wanted
 
 Mask = npt.NDArray[np.bool_]
@@ -59,7 +59,7 @@ def unfit_value(array: pa.Array, type_: pa.DataType, field: Field) -> list[Fault
 def _settle_decimal(array: pa.Array, type_: pa.DataType) -> tuple[pa.Array, list[Fault]]:
     largest = Decimal((0, (9,) * type_.precision, -type_.scale))
     fits = pc.less_equal(pc.abs(array), pa.scalar(largest, array.type))
-    faults = unless(fits, f"does not fit {type_}")
+    faults = unless(fits, f"does not fit {spelled(type_)}")
     if faults:
         array = pc.if_else(fits, array, pa.scalar(None, array.type))
     return array.cast(type_), faults
@@ -116,7 +116,7 @@ def _from_ticks(array: pa.Array, type_: pa.DataType, scale: int) -> tuple[pa.Arr
     settled = pa.array(whole, mask=mask_of(array.is_null()) | unfit)
     if pt.is_date32(type_):
         settled = settled.cast(pa.int32())
-    return settled.cast(type_), [Fault(unfit, f"is not a valid {type_}")] if unfit.any() else []
+    return settled.cast(type_), [Fault(unfit, f"is not a valid {spelled(type_)}")] if unfit.any() else []
 
 
 def _from_text(array: pa.Array, type_: pa.DataType) -> tuple[pa.Array, list[Fault]]:

@@ -6,12 +6,13 @@ it waits for the transactions of earlier workers that are open, and no later one
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection, and_, delete, insert, inspect, select, update
 
 from landonce.record.blocks import BlockRow, Claim, Mark, block_change, may_change
-from landonce.record.ledger import LedgerState, Note
+from landonce.record.ledger import LedgerState, Note, TableMark
 from landonce.record.sql import SqlLedger
 from landonce.record.tables import block_metadata, block_table
 
@@ -19,13 +20,37 @@ from landonce.record.tables import block_metadata, block_table
 class TargetLedger(SqlLedger):
     """Keeps one pipeline's state beside its table."""
 
+    table: tuple[str, str] | None = None
+    """The name of the table that plans are written to, and which one it is. The ledger keeps it from the first plan on."""
     _complete = False
+
+    def make_tables(self) -> bool:
+        """Makes the ledger's tables. False if they were there. In SQLite that changes the schema of the file that the table is in, so it
+        comes before a look at the table that is to last."""
+
+        def make() -> bool:
+            with self.database.reading() as connection:
+                if self.database.has_tables(connection) and inspect(connection).has_table(block_table.name):
+                    return False
+            with self.database.creating() as connection:
+                self._make_tables(connection)
+            return True
+
+        return self._patiently(make, safe="Nothing was changed.")
 
     def change(self, old: LedgerState, new: LedgerState, note: Note | None = None) -> LedgerState:
         if not self._complete:
             self._patiently(self._complete_tables, safe="Nothing was changed.")
             self._complete = True
-        return super().change(old, new, note)
+        return super().change(old, self._bound_to_table(old, new), note)
+
+    def _bound_to_table(self, old: LedgerState, new: LedgerState) -> LedgerState:
+        if self.table is None or new.pending is None or old.pending is not None:
+            return new
+        name, identity = self.table
+        if not identity:
+            return new
+        return replace(new, tables=((name, TableMark(identity, new.batch)),))
 
     def _complete_tables(self) -> None:
         """A ledger that was made for another sink in the same database has no table for blocks yet."""

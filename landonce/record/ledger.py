@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from landonce.errors import Fenced
+from landonce.errors import Fenced, LedgerSetBack
 from landonce.plan.blocks import Identity, Plan
 from landonce.plan.ranges import Partition, label_of
 
@@ -203,9 +203,26 @@ def settled_change(old: LedgerState, new: LedgerState, seen: LedgerState | None)
     raise fenced(old, seen)
 
 
+def set_back(mine: LedgerState, seen: LedgerState | None) -> bool:
+    """Whether the ledger holds an earlier state than this driver's: then it was restored, and no newer driver made it so.
+
+    Of one epoch there is one owner, unless the ledger was restored and taken since; then that driver goes on.
+    """
+    if seen is None or seen.epoch < mine.epoch:
+        return True
+    return (seen.epoch, seen.owner) == (mine.epoch, mine.owner) and seen.version < mine.version
+
+
 def fenced(mine: LedgerState, seen: LedgerState | None) -> Fenced:
     """What a driver hears that is not the owner any more."""
     found = f"epoch {seen.epoch}, version {seen.version}" if seen else "no entry at all"
+    if set_back(mine, seen):
+        return LedgerSetBack(
+            f"the ledger of pipeline {mine.pipeline!r} was set back: this driver holds epoch {mine.epoch}, version "
+            f"{mine.version}, and the ledger has {found}. It was restored from a backup, or the table was that is the ledger.",
+            safe="This driver changed nothing after that and stops; no newer one goes on. A start compares ledger and target.",
+            command="start again: landonce run {file}",
+        )
     return Fenced(
         f"pipeline {mine.pipeline!r} was taken over: this driver holds epoch {mine.epoch}, version {mine.version}, "
         f"and the ledger has {found}.",

@@ -20,7 +20,7 @@ _SCAN_SECONDS = 3600
 _LOCK_SECONDS = 5
 _NO_ENTRY = {1044, 1045, 1049, 1698}
 _NO_RIGHT = {1142, 1143, 1227}
-_NO_TABLE = 1146
+NO_TABLE = 1146
 PASSING = {1040, 1047, 1053, 1180, 1203, 1205, 1213, 1226, 1290, 1317, 1836, 1927, 1969, 3024, 3101, 4031}
 """Locks and deadlocks, too many connections, a server or a cluster that ends, is not ready or may not be written just now, a
 session that was ended by somebody's hand or for standing still, a statement that took longer than the server lets it."""
@@ -101,7 +101,7 @@ class MySqlDatabase(Database):
         return None if passing else refused(self.place, said)
 
     def no_tables(self, failure: DBAPIError) -> bool:
-        return error_code(failure.orig) == _NO_TABLE
+        return error_code(failure.orig) == NO_TABLE
 
     def close(self) -> None:
         self.engine.dispose()

@@ -165,12 +165,7 @@ class SqlLedger(Ledger):
 
     def _create(self, state: LedgerState) -> LedgerState:
         with self.database.creating() as connection:
-            if not self.database.has_tables(connection):
-                self.database.check_ours(inspect(connection))
-                metadata.create_all(connection)
-            if _unbegun(connection, connection.scalar(_VERSION)):
-                connection.execute(insert(schema_table), {"only": 1, "version": SCHEMA_VERSION})
-            self._create_beside(connection)
+            self._make_tables(connection)
             seen = self._read_in(connection)
             if seen is not None:
                 return seen
@@ -178,6 +173,14 @@ class SqlLedger(Ledger):
             if rows := position_rows(state.pipeline, state.positions):
                 connection.execute(insert(position_table), rows)
         return state
+
+    def _make_tables(self, connection: Connection) -> None:
+        if not self.database.has_tables(connection):
+            self.database.check_ours(inspect(connection))
+            metadata.create_all(connection)
+        if _unbegun(connection, connection.scalar(_VERSION)):
+            connection.execute(insert(schema_table), {"only": 1, "version": SCHEMA_VERSION})
+        self._create_beside(connection)
 
     def _create_beside(self, connection: Connection) -> None:
         """What else must be there."""

@@ -4,6 +4,7 @@ downgraded.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable
 
@@ -21,6 +22,7 @@ from landonce.run.observe import Observer
 from landonce.run.pace import Pace
 from landonce.run.parts import Parts
 from landonce.run.session import is_remote
+from landonce.run.workers import SparkWorkers
 from landonce.write.sink import Finding, Level
 
 _PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0)
@@ -53,17 +55,21 @@ def changes_of(told: sinks.Changes | None) -> Changes | None:
     return Changes(told.mode, told.field, told.insert, told.update, told.delete) if told is not None else None
 
 
-def driver_of(parts: Parts, hands: Hands, pace: Pace, observer: Observer) -> Driver:
-    """The same for every kind of sink: only its hands differ."""
+def driver_of(
+    parts: Parts, hands: Hands, workers: SparkWorkers, observer: Observer, *, deadline: float = 0.0
+) -> Driver:
+    """The same for every kind of sink: only its hands differ. `deadline`: the least time that a plan is given."""
     return Driver(
         pipeline=parts.config.pipeline,
         topics=parts.config.source.kafka.topics,
         broker=parts.broker,
         ledger=parts.ledger,
         hands=hands,
-        pace=pace,
+        pace=Pace(parts.config.batch, deadline, parallelism=os.cpu_count() or 1),
         stall=parts.config.stall,
         observer=observer,
+        start_workers=workers.start,
+        finished=workers.finished,
     )
 
 

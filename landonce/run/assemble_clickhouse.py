@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from pyspark.sql import SparkSession
 
@@ -16,7 +18,6 @@ from landonce.run.driver import Driver
 from landonce.run.inserting import Inserting
 from landonce.run.inserts import Settings
 from landonce.run.observe import Observer
-from landonce.run.pace import Pace
 from landonce.run.parts import Parts, clickhouse_of
 from landonce.run.workers import SparkWorkers
 from landonce.write.recipe import Recipe
@@ -78,19 +79,23 @@ def _declared_field(declared: Field, column: Field) -> Field:
     return replace(column, required=declared.required or column.required, scale=scale)
 
 
-def make_driver(parts: Parts, target: Target, session: SparkSession, observer: Observer, *, once: bool) -> Driver:
-    """A driver that is ready to run: the table is fit, the expressions are sound, the dead letters have a place."""
+def make_driver(
+    parts: Parts, target: Target, session: Callable[[], SparkSession], observer: Observer, *, once: bool
+) -> Driver:
+    """A driver that is ready to run: the table is fit, the dead letters have a place. Spark is not started yet."""
     config = parts.config
     refuse_unfit(target.check())
     dead_letters_reachable(config)
     recipe = make_recipe(parts, target)
-    if recipe.transforms:
-        transform.examine(session, recipe)
-    workers = SparkWorkers(session, work, sow)
+    workers = SparkWorkers(session, work, sow, partial(transform.examine, recipe=recipe))
     told = clickhouse_of(config)
     settings = Settings(
-        table=told.table, fingerprint=recipe.fingerprint(), start=Start(config.source.kafka.start), once=once
+        table=told.table,
+        fingerprint=recipe.fingerprint(),
+        start=Start(config.source.kafka.start),
+        once=once,
+        letters=str(recipe.dead_letters),
     )
     letters = Letters(recipe.dead_letters, config.pipeline, parts.ledger.journal)
     hands = Inserting(settings, recipe, target, workers, letters)
-    return driver_of(parts, hands, Pace(config.batch, told.deadline, workers.parallelism), observer)
+    return driver_of(parts, hands, workers, observer, deadline=told.deadline)

@@ -16,7 +16,6 @@ from landonce.run.assemble import changes_of, dead_letters_reachable, declared_s
 from landonce.run.committing import Committing
 from landonce.run.driver import Driver
 from landonce.run.observe import Observer
-from landonce.run.pace import Pace
 from landonce.run.parts import Parts
 from landonce.run.session import open_session, session_if_needed
 from landonce.run.snapshots import Settings
@@ -65,13 +64,12 @@ def file_recipe(parts: Parts) -> FileRecipe:
     )
 
 
-def make_iceberg_driver(parts: Parts, lake: Lake, session: SparkSession, observer: Observer, *, once: bool) -> Driver:
-    """A driver that is ready to run: the tables are fit, the expressions are sound, the dead letters have a place."""
+def make_iceberg_driver(parts: Parts, lake: Lake, observer: Observer, *, once: bool) -> Driver:
+    """A driver that is ready to run: the tables are fit, the dead letters have a place. Spark is not started, unless a table
+    had to be made by it."""
     config = parts.config
     dead_letters_reachable(config)
-    if lake.recipe.transforms:
-        transform.examine(session, lake.recipe)
-    workers = SparkWorkers(session, work, sow)
+    workers = SparkWorkers(lake.session, work, sow, lambda session: transform.examine(session, lake.recipe))
     own = parts.ledger if isinstance(parts.ledger, TableLedger) else None
     if own is not None:
         own.build_with(lake.building(lake.tables[0], ()), lake.place(lake.tables[0]))
@@ -80,12 +78,13 @@ def make_iceberg_driver(parts: Parts, lake: Lake, session: SparkSession, observe
         fingerprint=lake.recipe.fingerprint(),
         start=Start(config.source.kafka.start),
         once=once,
+        letters=str(config.dead_letters.path),
         own_ledger=own is not None,
         follow=parts.iceberg.told.rollback == "follow",
     )
     letters = Letters(config.dead_letters.path, config.pipeline, parts.ledger.journal)
     hands = Committing(settings, lake, workers, letters, parts.ledger, own)
-    return driver_of(parts, hands, Pace(config.batch, 0.0, workers.parallelism), observer)
+    return driver_of(parts, hands, workers, observer)
 
 
 def lake_conf(lake: Lake) -> dict[str, str]:

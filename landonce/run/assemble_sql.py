@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -10,7 +12,7 @@ from pyspark.sql import SparkSession
 from landonce.commit.publish import Letters
 from landonce.config.model import Pipeline
 from landonce.config.sinks import Sql
-from landonce.errors import ConfigError
+from landonce.errors import ConfigError, TableUnfit
 from landonce.read.decoders import decoder_of
 from landonce.read.schema import Field, Schema
 from landonce.read.source import Start
@@ -26,12 +28,12 @@ from landonce.run.assemble import (
 )
 from landonce.run.driver import Driver
 from landonce.run.observe import Observer
-from landonce.run.pace import Pace
 from landonce.run.parts import Parts
 from landonce.run.session import is_remote
 from landonce.run.transacting import Transacting
 from landonce.run.transactions import Settings
 from landonce.run.workers import SparkWorkers
+from landonce.write.sql.identity import refuse_replaced
 from landonce.write.sql.making import refuse_made_anew
 from landonce.write.sql.recipe import SqlRecipe
 from landonce.write.sql.table import SqlTable
@@ -144,30 +146,47 @@ def _declared(declared: Field, column: Field) -> Field:
     return replace(column, required=declared.required or column.required, scale=declared.scale)
 
 
-def make_sql_driver(parts: Parts, table: SqlTable, session: SparkSession, observer: Observer, *, once: bool) -> Driver:
-    """A driver that is ready to run: the table is fit, the expressions are sound, the dead letters have a place."""
+def make_sql_driver(
+    parts: Parts, table: SqlTable, session: Callable[[], SparkSession], observer: Observer, *, once: bool
+) -> Driver:
+    """A driver that is ready to run: the table is fit, the dead letters have a place. Spark is not started yet."""
     config, ledger = parts.config, parts.ledger
     if not isinstance(ledger, TargetLedger):
         raise TypeError("the ledger of a database is in it")
 
     def examined(safe: str = "Nothing was read or written.") -> SqlRecipe:
         seen = table.likeness()
+        ledger.table = parts.sql.table, refuse_replaced(table, ledger, safe)
         refuse_unfit(table.check(declared_schema(config), selected=bool(config.transform.select)), safe)
         recipe = sql_recipe(parts, table)
-        if recipe.transforms:
-            transform.examine(session, recipe)
         return replace(recipe, sink=replace(recipe.sink, examined=seen))
+
+    def examined_again() -> SqlRecipe:
+        """What the file and the table disagree on now is the table's doing: the file was right at the start."""
+        try:
+            recipe = examined(_ALTERED)
+            transform.examine(session(), recipe)
+            return recipe
+        except ConfigError as error:
+            raise TableUnfit(
+                f"{parts.sql.table} was altered and does not fit the pipeline any more: {error.what}",
+                safe=_ALTERED,
+                command=f"change the table back, or change {{file}} ({error.command or 'as the message says'}), then: landonce run {{file}}",
+            ) from None
 
     recipe = examined()
     dead_letters_reachable(config)
-    workers = SparkWorkers(session, work, sow)
+    if ledger.make_tables():
+        recipe = examined()
+    workers = SparkWorkers(session, work, sow, partial(transform.examine, recipe=recipe))
     settings = Settings(
         table=parts.sql.table,
         fingerprint=recipe.fingerprint(),
         start=Start(config.source.kafka.start),
         once=once,
+        letters=str(config.dead_letters.path),
         keyed=bool(parts.sql.key),
     )
     letters = Letters(config.dead_letters.path, config.pipeline, parts.ledger.journal)
-    hands = Transacting(settings, recipe, lambda: examined(_ALTERED), table, workers, letters, ledger)
-    return driver_of(parts, hands, Pace(config.batch, 0.0, workers.parallelism), observer)
+    hands = Transacting(settings, recipe, examined_again, table, workers, letters, ledger)
+    return driver_of(parts, hands, workers, observer)

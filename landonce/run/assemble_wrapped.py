@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -16,7 +18,6 @@ from landonce.run import transform
 from landonce.run.assemble import dead_letters_reachable, declared_schema, driver_of
 from landonce.run.driver import Driver
 from landonce.run.observe import Observer
-from landonce.run.pace import Pace
 from landonce.run.parts import Parts
 from landonce.run.pushes import Settings
 from landonce.run.pushing import Pushing
@@ -54,8 +55,6 @@ def wrapped_recipe(parts: Parts) -> WrappedRecipe:
 
 def with_selected(session: SparkSession, recipe: WrappedRecipe) -> WrappedRecipe:
     """The recipe with the columns that `select` makes; nothing but the expressions decides about them."""
-    if not recipe.select:
-        return recipe
     frame = session.createDataFrame([], from_arrow_schema(transform.reaped_schema(recipe.source)))
     made = to_arrow_schema(transform.selected(frame, recipe).schema)
     fields = tuple(Field(each.name, each.type) for each in made if each.name not in COORDINATES)
@@ -72,17 +71,17 @@ def ledger_reachable(parts: Parts) -> None:
         )
 
 
-def make_wrapped_driver(parts: Parts, session: SparkSession, observer: Observer, *, once: bool) -> Driver:
-    """A driver that is ready to run: workers can load the sink and reach the ledger, the expressions are sound."""
+def make_wrapped_driver(parts: Parts, session: Callable[[], SparkSession], observer: Observer, *, once: bool) -> Driver:
+    """A driver that is ready to run: workers can load the sink and reach the ledger. Spark is not started yet, unless it has to
+    say which columns `select` makes."""
     config, ledger, sink = parts.config, parts.ledger, parts.wrapped
     if not isinstance(ledger, PushLedger):
         raise TypeError("the ledger of a wrapped sink keeps a row per block")
     dead_letters_reachable(config)
     recipe = wrapped_recipe(parts)
-    if recipe.transforms:
-        recipe = with_selected(session, recipe)
-        transform.examine(session, recipe)
-    workers = SparkWorkers(session, work, sow)
+    if recipe.select:
+        recipe = with_selected(session(), recipe)
+    workers = SparkWorkers(session, work, sow, partial(transform.examine, recipe=recipe))
     settings = Settings(
         sink=sink.name,
         fingerprint=recipe.fingerprint(),
@@ -91,10 +90,11 @@ def make_wrapped_driver(parts: Parts, session: SparkSession, observer: Observer,
         wait=sink.wait,
         start=Start(config.source.kafka.start),
         once=once,
+        letters=str(config.dead_letters.path),
     )
     letters = Letters(config.dead_letters.path, config.pipeline, parts.ledger.journal)
     hands = Pushing(settings, recipe, workers, letters, ledger, observer.trouble)
-    return driver_of(parts, hands, Pace(config.batch, 0.0, workers.parallelism), observer)
+    return driver_of(parts, hands, workers, observer)
 
 
 def refuse_unfit(parts: Parts) -> None:

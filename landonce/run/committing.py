@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from landonce.commit.publish import Letters
@@ -99,7 +99,7 @@ class Committing(Hands):
         if self.own is None:
             self.letters.acquired(state)
             return ""
-        self.letters.publish_left(self.own.letters)
+        self.letters.publish_left(self.own.letters, self.own.letters_in)
         return self.own.noticed
 
     def perform(self, effect: Any, held: LedgerState) -> Any:
@@ -154,7 +154,8 @@ class Committing(Hands):
             )
             for index in effect.indexes
         ]
-        results = self.workers.write(self.lake.recipe, tasks)
+        recipe = replace(self.lake.recipe, dead_letters=self.letters.folder_of(effect.plan, held))
+        results = self.workers.write(recipe, tasks)
         if any(result.fate is Fate.DOUBTFUL for result in results):
             time.sleep(_PAUSE)
         return results
@@ -171,12 +172,22 @@ class Committing(Hands):
         files = gathered(effect.receipts)
         names = tuple(sorted(each.dead_letters for each in effect.receipts if each.dead_letters))
         through = valid_through(effect.receipts, held)
-        self.letters.require(names)
+        folder = self.letters.folder_of(effect.plan, held)
+        self.letters.require(names, folder)
         if self.own is not None:
             table = self.lake.tables[0]
             build = self.lake.building(table, files.get(table, ()))
             tops = highest(effect.receipts).get(table, ())
-            self.own.commit(held, effect.after, build, started=started, letters=names, tops=tops, valid_through=through)
+            self.own.commit(
+                held,
+                effect.after,
+                build,
+                started=started,
+                letters=names,
+                letters_in=str(folder) if names else "",
+                tops=tops,
+                valid_through=through,
+            )
             reply: Committed | Moved = Committed()
         else:
             reply = self._commit_all(effect, files, started, through)

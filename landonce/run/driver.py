@@ -17,10 +17,12 @@ from landonce.errors import (
     Fenced,
     Halt,
     LandonceError,
+    LedgerSetBack,
     LedgerUnavailable,
     RolledBack,
     SourceUnavailable,
     Stalled,
+    TargetAhead,
     TopicMissing,
     Transient,
 )
@@ -58,6 +60,12 @@ class Driver:
     stall: float
     observer: Observer
     stopping: threading.Event = field(default_factory=threading.Event)
+    finished: Callable[[], int] = lambda: 0
+    """How many blocks of the write in hand are done, for whoever shows it."""
+    start_workers: Callable[[], int] | None = None
+    """Gives how many blocks are written at once."""
+    start_late: bool = False
+    """Start the workers when there is something to write, and not before the pipeline is taken."""
     _ends: dict[Partition, int] | None = None
     _state: LedgerState | None = None
     _began: float = 0.0
@@ -71,16 +79,32 @@ class Driver:
     def run(self) -> Totals:
         """Until stopped, or until what was there at the start is done. Gives what this run did.
 
-        What looks like a reason to halt may be the work of a newer driver: then it is `Fenced`, and nobody is called.
+        What looks like a reason to halt may be the work of a newer driver: then it is `Fenced`, and nobody is called. A worker that
+        is fenced cannot tell whether a newer driver did it or a restored database: the ledger can.
         """
         try:
             return self._run()
         except Halt:
             self._raise_if_fenced(self.ledger.load)
             raise
+        except Fenced as error:
+            self._raise_if_fenced(self.ledger.load, gone=True)
+            raise self._judged(error) from None
+
+    def _judged(self, error: Fenced) -> LandonceError:
+        """A supervisor must not start again where that delivers again what a restored ledger has forgotten."""
+        if self.hands.comparable or not isinstance(error, LedgerSetBack):
+            return error
+        return TargetAhead(
+            error.what,
+            safe="This driver pushed nothing after that. What was pushed since the backup is in the target, and is not known any more.",
+            command="bring the latest ledger back; or `landonce run {file}`, which pushes again what this one has forgotten",
+        )
 
     def _run(self) -> Totals:
         self._troubled = None
+        if not self.start_late:
+            self._start()
         before: Totals | None = None
         driver, effect = self.hands.begin()
         while not isinstance(effect, Stop):
@@ -100,20 +124,25 @@ class Driver:
                 self.observer.trouble(told)
         return self._held.totals.minus(before or Totals())
 
-    def _raise_if_fenced(self, look: Callable[[], LedgerState | None]) -> None:
+    def _raise_if_fenced(self, look: Callable[[], LedgerState | None], gone: bool = False) -> None:
+        """`gone`: a ledger without an entry is a reason, too."""
         try:
             seen = look()
         except LandonceError:
             return
         mine = self._state
-        if mine is not None and seen is not None and (seen.epoch, seen.owner) != (mine.epoch, mine.owner):
-            raise states.fenced(mine, seen) from None
+        if mine is None or (seen is None and not gone):
+            return
+        if seen is None or (seen.epoch, seen.owner) != (mine.epoch, mine.owner):
+            raise self._judged(states.fenced(mine, seen)) from None
 
     def _perform(self, effect: Any) -> Any:
         if isinstance(effect, Acquire):
             return self._acquire()
         if isinstance(effect, Survey):
             return self._survey()
+        if effect.step in (Step.PREPARE, Step.WRITE):  # a plan that nobody can write is not made durable
+            self._start()
         if isinstance(effect, Change):
             return self.ledger.change(effect.old, effect.new)
         if isinstance(effect, Idle):
@@ -121,6 +150,11 @@ class Driver:
         if effect.step is Step.WRITE:
             return self._write(effect)
         return self.hands.perform(effect, self._held)
+
+    def _start(self) -> None:
+        if self.start_workers is not None:
+            self.pace.parallelism = self.start_workers()
+            self.start_workers = None
 
     def _acquire(self) -> LedgerState:
         """Takes the pipeline. Of two that start at once the later one has it, and the other hears `Fenced` next."""

@@ -16,6 +16,8 @@ class Hands(ABC):
     """What a kind of sink needs done."""
 
     once: bool
+    comparable: bool = True
+    """A start compares the target with a ledger that was restored, so that it forgets nothing."""
 
     @abstractmethod
     def begin(self) -> tuple[Any, Any]:

@@ -11,11 +11,11 @@ from landonce.plan.blocks import token
 from landonce.record.ledger import LedgerState
 from landonce.run import inserts
 from landonce.run.hands import Hands
-from landonce.run.inserts import Effect, Reply, Settings, Write
+from landonce.run.inserts import Count, Effect, Reply, Settings, Write
 from landonce.run.steps import Await, Commit, Look
 from landonce.write.receipt import BlockResult, Fate
 from landonce.write.recipe import Recipe, Task
-from landonce.write.sink import Target, look_by_name, wait_out
+from landonce.write.sink import Counting, Target, look_by_name, wait_out
 
 
 class Workers(Protocol):
@@ -34,6 +34,9 @@ class Inserting(Hands):
     workers: Workers
     letters: Letters
     _late: bool = False
+
+    def __post_init__(self) -> None:
+        self._counting = Counting(self.target)
 
     @property
     def once(self) -> bool:  # type: ignore[override]
@@ -62,6 +65,8 @@ class Inserting(Hands):
             return self.target.now()
         if isinstance(effect, Look):
             return look_by_name(self.target, held, effect.floors)
+        if isinstance(effect, Count):
+            return self._counting.count(held, effect.ranges)
         if isinstance(effect, Write):
             return self._write(effect, held)
         if isinstance(effect, Commit):
@@ -70,7 +75,8 @@ class Inserting(Hands):
         raise TypeError(f"not an effect: {effect!r}")
 
     def _write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
-        results = self.workers.write(self.recipe, tasks_of(effect, held, self.letters.stem(effect.plan, held)))
+        recipe = replace(self.recipe, dead_letters=self.letters.folder_of(effect.plan, held))
+        results = self.workers.write(recipe, tasks_of(effect, held, self.letters.stem(effect.plan, held)))
         self._late = any(result.fate is Fate.LATE for result in results)
         return results
 

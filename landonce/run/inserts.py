@@ -15,6 +15,9 @@
     rearm       ledger: the pending plan, a new deadline,   the plan may be written again, by me only
                 next generation for burnt tokens
     look        target: coordinates at or above positions   a stale or lost ledger is found before it does harm
+                target: how many rows there are, before a   a driver with another ledger is noticed: it writes what
+                plan above the position, after a first      this one writes, and no token keeps the two apart
+                write in what landed
     prepare     ledger: BEFORE                              the plan is durable; nothing of it is written
     write       executors: read, decode, write, account     one block each; fates come back
     commit      dead letters; read = landed + dead + filtered
@@ -37,10 +40,24 @@ from landonce.plan.ranges import Range
 from landonce.read.source import Start, bind
 from landonce.record import ledger as states
 from landonce.record.ledger import LedgerState
-from landonce.run.steps import Acquire, Await, Change, Commit, Idle, Look, Remembering, Step, Stop, Survey, Surveyed
-from landonce.write.receipt import BlockResult, Fate, Receipt
+from landonce.run.steps import (
+    Acquire,
+    Await,
+    Change,
+    Commit,
+    Idle,
+    Look,
+    Remembering,
+    Step,
+    Stop,
+    Survey,
+    Surveyed,
+    burnt_of,
+    refuse_not_kept,
+)
+from landonce.write.receipt import BlockResult, Receipt
 from landonce.write.settle import Mode
-from landonce.write.target import TargetView, ahead
+from landonce.write.target import TargetView, above, ahead, nobody_else
 
 
 @dataclass(frozen=True)
@@ -51,6 +68,8 @@ class Settings:
     fingerprint: str
     start: Start = Start.EARLIEST
     once: bool = False
+    letters: str = ""
+    """The folder of dead letters."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +89,15 @@ class Write:
     step = Step.WRITE
 
 
-Effect = Acquire | Survey | Change | Await | Kill | Look | Write | Commit | Idle | Stop
+@dataclass(frozen=True)
+class Count:
+    """Count the rows of these ranges. Reply: how many there are, or None if counting would take too long now."""
+
+    ranges: tuple[Range, ...]
+    step = Step.LOOK
+
+
+Effect = Acquire | Survey | Change | Await | Kill | Look | Count | Write | Commit | Idle | Stop
 Reply = LedgerState | Surveyed | TargetView | tuple[BlockResult, ...] | int | bool | None
 
 
@@ -83,8 +110,14 @@ class Driver(Remembering):
     ledger: LedgerState | None = None
     surveyed: Surveyed | None = None
     looked: bool = False
+    counted: bool = False
+    """Nobody else had written above the position, a moment ago."""
+    first: bool = False
+    """What is being written was never sent before, and is not probed."""
     receipts: tuple[tuple[int, Receipt], ...] = ()
     burnt: frozenset[int] = frozenset()
+    gone: str = ""
+    """What the target knows of why rows that it acknowledged are not there."""
 
 
 Next = tuple[Driver, Effect]
@@ -114,6 +147,8 @@ def advance(driver: Driver, reply: Reply) -> Next:
         return _write(driver, Mode.RESOLVE)
     if step is Step.LOOK and isinstance(reply, TargetView):
         return _after_look(driver, reply)
+    if step is Step.LOOK and (reply is None or isinstance(reply, int)):
+        return _after_count(driver, reply)
     if step is Step.PREPARE:
         return _write(driver, Mode.FIRST if driver.pending.kind is Kind.DELIVER else Mode.RESOLVE)
     if step is Step.WRITE and isinstance(reply, tuple):
@@ -121,8 +156,9 @@ def advance(driver: Driver, reply: Reply) -> Next:
     if step is Step.COMMIT:
         return _record(driver)
     if step is Step.RECORD:
-        return _to(replace(driver, receipts=(), burnt=frozenset()), Step.SURVEY, Survey())
+        return _to(replace(driver, receipts=(), burnt=frozenset(), counted=False), Step.SURVEY, Survey())
     if step is Step.IDLE:
+        driver = replace(driver, counted=False)
         return _to(driver, Step.SURVEY, Survey()) if reply else _to(driver, Step.STOP, Stop())
     raise ValueError(f"step {step.value!r} does not take the reply {reply!r}")
 
@@ -181,7 +217,7 @@ def _after_look(driver: Driver, target: TargetView) -> Next:
         new = driver.bound(driver.state)
         ahead(new, target, driver.world.source, driver.settings.start, unbound=True)
         return _change(driver, Step.BIND, new)
-    driver = replace(driver, looked=True)
+    driver = replace(driver, looked=True, counted=True)
     ranges = ahead(driver.state, target, driver.world.source, driver.settings.start)
     if not ranges:
         return _plan(driver)
@@ -192,6 +228,8 @@ def _plan(driver: Driver) -> Next:
     if driver.world.stop:
         return _to(driver, Step.STOP, Stop())
     if ranges := driver.new_ranges():
+        if not driver.counted:
+            return _to(driver, Step.LOOK, Count(above(ranges)))
         return _prepare(driver, ranges, Kind.DELIVER)
     return _to(driver, Step.STOP, Stop()) if driver.settings.once else _to(driver, Step.IDLE, Idle())
 
@@ -203,18 +241,36 @@ def _prepare(driver: Driver, ranges: tuple[Range, ...], kind: Kind) -> Next:
         fingerprint=driver.settings.fingerprint,
         deadline=driver.world.target_now + driver.world.patience,
         kind=kind,
+        letters=driver.settings.letters,
     )
     return _change(driver, Step.PREPARE, states.prepared(driver.state, plan))
 
 
 def _write(driver: Driver, mode: Mode) -> Next:
-    return _to(replace(driver, burnt=frozenset()), Step.WRITE, Write(driver.pending, driver.unwritten, mode))
+    refuse_not_kept(driver.pending, driver.burnt, driver.gone)
+    driver = replace(driver, burnt=frozenset(), first=mode is Mode.FIRST)
+    return _to(driver, Step.WRITE, Write(driver.pending, driver.unwritten, mode))
 
 
 def _after_write(driver: Driver, results: tuple[BlockResult, ...]) -> Next:
     """Everything landed: commit. Anything else: wait out the deadline, kill, and let the workers look."""
-    burnt = frozenset(result.index for result in results if result.fate is Fate.BURNT)
-    driver = replace(driver, receipts=driver.receipts_with(results), burnt=burnt)
+    burnt, gone = burnt_of(results)
+    driver = replace(driver, receipts=driver.receipts_with(results), burnt=burnt, gone=gone)
+    if driver.first and driver.receipts:
+        return _to(driver, Step.LOOK, Count(driver.landed_ranges))
+    return _commit_or_settle(driver)
+
+
+def _after_count(driver: Driver, rows: int | None) -> Next:
+    """No row is above the position before a plan is made; a block that was written without any doubt is there once."""
+    if driver.state.pending is None:
+        nobody_else(driver.settings.table, driver.state, rows)
+        return _prepare(driver, driver.new_ranges(), Kind.DELIVER)
+    nobody_else(driver.settings.table, driver.state, rows, driver.totals.landed)
+    return _commit_or_settle(driver)
+
+
+def _commit_or_settle(driver: Driver) -> Next:
     if not driver.unwritten:
         receipts = driver.balanced_receipts()
         return _to(driver, Step.COMMIT, Commit(driver.pending, receipts))
@@ -234,9 +290,9 @@ def _record(driver: Driver) -> Next:
 def _same_fingerprint(driver: Driver) -> None:
     if driver.pending.fingerprint != driver.settings.fingerprint:
         raise errors.PlanChanged(
-            "the pending plan was made with another transform, schema or decoder than the pipeline file has now; "
-            "what it wrote and what would be written again are not the same rows.",
+            "the pending plan was made with another transform, schema or decoder: the pipeline file was changed since, or the "
+            "table's columns were. What it wrote and what would be written again are not the same rows.",
             safe="Nothing was written. The plan is still pending in the ledger.",
-            command="put the old pipeline file back, run `landonce run {file} --once`, then make the change; "
+            command="put the old pipeline file or columns back, run `landonce run {file} --once`, then make the change; "
             "or `landonce state accept-change {file}`",
         )

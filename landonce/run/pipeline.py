@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
 from landonce.config.model import Pipeline
-from landonce.errors import Transient
+from landonce.errors import LandonceError, Transient
+from landonce.read.source import available, everything
 from landonce.record.ledger import Totals
 from landonce.run.assemble_clickhouse import create_if_asked, make_driver
 from landonce.run.driver import Driver
 from landonce.run.observe import Observer, Silent
 from landonce.run.parts import Parts, open_parts
 from landonce.run.session import open_session
+from landonce.run.starting import Waiting
 from landonce.write.wrapped import WrappedSink
 
 
@@ -25,94 +29,132 @@ def run_pipeline(
     once: bool = False,
     observer: Observer | None = None,
     ready: Callable[[Driver], None] | None = None,
+    stopping: threading.Event | None = None,
 ) -> Totals:
     """Runs a pipeline until it is stopped, or (`once`) until what is there has landed; gives what became of the records.
 
     `ready` gets the driver before it starts; `driver.stopping.set()` from a signal handler or another thread finishes the
-    batch in hand. `sink` is one made by `landonce.wrap`, for a pipeline that says `sink: {wrapped: {}}`. Every way out but a
-    return is an error of `landonce.errors`, and after each of them starting again is safe.
+    batch in hand. `stopping`, once it is set, ends a start that waits for something that is unreachable. `sink` is one made by
+    `landonce.wrap`, for a pipeline that says `sink: {wrapped: {}}`. Every way out but a return is an error of `landonce.errors`,
+    and after each of them starting again is safe.
     """
-    parts = open_parts(config, sink)
-    borrowed = SparkSession.getActiveSession()
-    with closing(parts.ledger):
-        _require_topics(parts)
-        with _ready(parts, observer or Silent(), once=once) as (driver, session):
+    parts, watching = open_parts(config, sink), observer or Silent()
+    waiting = Waiting(config.stall, watching.trouble, stopping or threading.Event())
+    with closing(parts.ledger), _session_of(config) as session:
+        _require_topics(parts, watching)
+        with _ready(parts, session, watching, waiting, once=once) as driver:
+            driver.start_late = once and _nothing_to_do(parts)
             if ready is not None:
                 ready(driver)
-            totals = driver.run()
-            if borrowed is None:
-                session.stop()
-            return totals
+            return driver.run()
 
 
-def _require_topics(parts: Parts) -> None:
-    """Whoever mistyped a topic need not wait for Spark to hear it. A Kafka that is away is waited for later, by the driver."""
-    with suppress(Transient):
-        parts.broker.require(parts.config.source.kafka.topics)
+@dataclass
+class _Session:
+    """The Spark session of a run, opened when it is first asked for. Each kind of sink says what it needs of it."""
+
+    config: Pipeline
+    expressions: bool
+    work: str = ""
+    extra: Mapping[str, str] | None = None
+    opened: SparkSession | None = None
+
+    def __call__(self) -> SparkSession:
+        if self.opened is None:
+            self.opened = open_session(
+                self.config.pipeline,
+                self.config.spark,
+                expressions=self.expressions,
+                extra=self.extra,
+                work=self.work,
+            )
+        return self.opened
 
 
 @contextmanager
-def _ready(parts: Parts, observer: Observer, *, once: bool) -> Iterator[tuple[Driver, SparkSession]]:
-    """The driver for the file's sink, and the session that its workers run in."""
+def _session_of(config: Pipeline) -> Iterator[_Session]:
+    """Stopped after a run that ended well, unless it was there before."""
+    borrowed = SparkSession.getActiveSession() is not None
+    session = _Session(config, expressions=not config.transform.empty)
+    yield session
+    if session.opened is not None and not borrowed:
+        session.opened.stop()
+
+
+def _require_topics(parts: Parts, observer: Observer) -> None:
+    """Whoever mistyped a topic or an address need not wait for Spark to hear it. A Kafka that is away is waited for later, by the
+    driver."""
+    try:
+        parts.broker.require(parts.config.source.kafka.topics)
+    except Transient as error:
+        observer.trouble(f"{error.what} It is tried again for {parts.config.stall:.0f} s.")
+
+
+def _nothing_to_do(parts: Parts) -> bool:
+    """No plan is pending, and the topics hold nothing new. Then the driver takes the pipeline and looks at the target as ever,
+    and in all likelihood ends before it needs Spark.
+
+    This look decides nothing else. What goes wrong in it, the driver meets again, and names.
+    """
+    try:
+        state = parts.ledger.load()
+        if state is not None and state.pending is not None:
+            return False
+        source = parts.broker.survey(parts.config.source.kafka.topics)
+    except LandonceError:
+        return False
+    if state is None or state.fresh:
+        return not everything(source)
+    known = state.committed()
+    return not available(state, source) and all(partition in known for partition, _ in source.extents)
+
+
+@contextmanager
+def _ready(parts: Parts, session: _Session, observer: Observer, waiting: Waiting, *, once: bool) -> Iterator[Driver]:
+    """The driver for the file's sink. Whatever can be refused without Spark is refused here."""
     config = parts.config
     if config.sink.iceberg is not None:
-        yield _ready_for_iceberg(parts, observer, once=once)
-        return
-    if config.sink.sql is not None:
-        with _ready_for_sql(parts, observer, once=once) as ready:
-            yield ready
-        return
-    if config.sink.wrapped is not None:
-        yield _ready_for_wrapped(parts, observer, once=once)
-        return
-    with closing(parts.clickhouse.target()) as target:
-        create_if_asked(parts, target)
-        session = _session(config, "landonce.write.work")
-        yield make_driver(parts, target, session, observer, once=once), session
+        yield _ready_for_iceberg(parts, session, observer, waiting, once=once)
+    elif config.sink.sql is not None:
+        with _ready_for_sql(parts, session, observer, waiting, once=once) as driver:
+            yield driver
+    elif config.sink.wrapped is not None:
+        yield _ready_for_wrapped(parts, session, observer, once=once)
+    else:
+        session.work = "landonce.write.work"
+        with closing(parts.clickhouse.target()) as target:
+            waiting.until(lambda: create_if_asked(parts, target))
+            yield waiting.until(lambda: make_driver(parts, target, session, observer, once=once))
 
 
-def _ready_for_iceberg(parts: Parts, observer: Observer, *, once: bool) -> tuple[Driver, SparkSession]:
+def _ready_for_iceberg(parts: Parts, session: _Session, observer: Observer, waiting: Waiting, *, once: bool) -> Driver:
     from landonce.run.assemble_iceberg import lake_conf, make_iceberg_driver, open_lake
 
-    config = parts.config
-    opened: list[SparkSession] = []
-    lake = open_lake(parts, lambda: opened[0])
-    expressions = lake.recipe.transforms or lake.by_spark
-    opened.append(
-        open_session(
-            config.pipeline,
-            config.spark,
-            expressions=expressions,
-            extra=lake_conf(lake),
-            work="landonce.write.iceberg.work",
-        )
-    )
-    lake.upgrade()
-    return make_iceberg_driver(parts, lake, opened[0], observer, once=once), opened[0]
+    lake = waiting.until(lambda: open_lake(parts, session))
+    session.expressions = lake.recipe.transforms or lake.by_spark
+    session.extra = lake_conf(lake)
+    session.work = "landonce.write.iceberg.work"
+    waiting.until(lake.upgrade)
+    return waiting.until(lambda: make_iceberg_driver(parts, lake, observer, once=once))
 
 
-def _ready_for_wrapped(parts: Parts, observer: Observer, *, once: bool) -> tuple[Driver, SparkSession]:
+def _ready_for_wrapped(parts: Parts, session: _Session, observer: Observer, *, once: bool) -> Driver:
     from landonce.run.assemble_wrapped import make_wrapped_driver, refuse_unfit
 
-    config = parts.config
     refuse_unfit(parts)
-    session = _session(config, "landonce.write.wrapped.work")
-    return make_wrapped_driver(parts, session, observer, once=once), session
+    session.work = "landonce.write.wrapped.work"
+    return make_wrapped_driver(parts, session, observer, once=once)
 
 
 @contextmanager
-def _ready_for_sql(parts: Parts, observer: Observer, *, once: bool) -> Iterator[tuple[Driver, SparkSession]]:
+def _ready_for_sql(
+    parts: Parts, session: _Session, observer: Observer, waiting: Waiting, *, once: bool
+) -> Iterator[Driver]:
     from landonce.run.assemble_sql import create_sql_if_asked, file_reachable, make_sql_driver
     from landonce.write.sql.table import SqlTable
 
-    config = parts.config
-    file_reachable(config)
+    file_reachable(parts.config)
+    session.work = "landonce.write.sql.work"
     with closing(SqlTable(parts.sql)) as table:
-        create_sql_if_asked(parts, table)
-        session = _session(config, "landonce.write.sql.work")
-        yield make_sql_driver(parts, table, session, observer, once=once), session
-
-
-def _session(config: Pipeline, work: str) -> SparkSession:
-    """For sinks that evaluate no more than what the file says."""
-    return open_session(config.pipeline, config.spark, expressions=not config.transform.empty, work=work)
+        waiting.until(lambda: create_sql_if_asked(parts, table))
+        yield waiting.until(lambda: make_sql_driver(parts, table, session, observer, once=once))

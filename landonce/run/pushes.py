@@ -55,6 +55,8 @@ class Settings:
     """Milliseconds from a claim until nothing of its attempt can take effect any more."""
     start: Start = Start.EARLIEST
     once: bool = False
+    letters: str = ""
+    """The folder of dead letters."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,8 @@ def _go_on(driver: Driver) -> Next:
 
 def _prepare(driver: Driver, ranges: tuple[Range, ...]) -> Next:
     blocks = one_each(ranges, driver.settings.sink, driver.world.limits)
-    plan = Plan(driver.state.batch + 1, blocks, driver.settings.fingerprint, deadline=0)
+    told = driver.settings
+    plan = Plan(driver.state.batch + 1, blocks, told.fingerprint, deadline=0, letters=told.letters)
     return _change(driver, Step.PREPARE, states.prepared(driver.state, plan))
 
 

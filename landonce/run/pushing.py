@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from landonce.commit.publish import Letters
@@ -41,6 +41,7 @@ class Pushing(Hands):
     ledger: PushLedger
     tell: Callable[[str], None] = lambda _: None
     """Of what a person should know while workers push."""
+    comparable = False
 
     @property
     def once(self) -> bool:  # type: ignore[override]
@@ -83,8 +84,9 @@ class Pushing(Hands):
     def _write(self, effect: PushBlocks, held: LedgerState) -> tuple[BlockResult, ...]:
         def write(indexes: list[int]) -> tuple[BlockResult, ...]:
             tasks = [self._task(effect, index, held) for index in indexes]
+            recipe = replace(self.recipe, dead_letters=self.letters.folder_of(effect.plan, held))
             with watched(self.recipe.ledger, tasks, self.tell, self.settings.wait / 1000):
-                return self.workers.write(self.recipe, tasks)
+                return self.workers.write(recipe, tasks)
 
         rows = self.ledger.standing(effect.plan.batch).rows
         return write_rest(effect.plan, effect.indexes, rows, write)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from landonce.config.model import Spark
@@ -36,6 +39,8 @@ _DEFAULTS = {
     "spark.driver.memory": "1g",
 }
 _QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_NOISE = "WARNING: Using incubator modules"
+"""Java says so whenever Spark starts it."""
 _LOUD = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """PySpark logs every error that it raises, with its Java stack; landonce reports errors itself."""
 
@@ -54,9 +59,13 @@ def open_session(
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     for name in _LOUD:
         logging.getLogger(name).disabled = True
-    with _settings_for_java(
-        _settings(pipeline, spark, expressions, {**_loading(spark, work), **(extra or {})})
-    ) as builder:
+    with (
+        _settings_for_java(
+            _settings(pipeline, spark, expressions, {**_loading(spark, work), **(extra or {})})
+        ) as builder,
+        _own_handler_kept(),
+    ):
+        _start_java()
         session = builder.getOrCreate()
     _refuse_speculation(session)
     for name, value in _PINNED.items():
@@ -64,6 +73,41 @@ def open_session(
             session.conf.set(name, value)
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def _start_java() -> None:
+    """Starts the JVM, if there is none yet, with its standard error passed on line by line: without what nobody can act on, and
+    through `sys.stderr`, so that lines do not run into a live view."""
+    if SparkContext._gateway is not None or _submitted():
+        return
+    reading, writing = os.pipe()
+    threading.Thread(target=_pass_on, args=(reading,), name="landonce java", daemon=True).start()
+    try:
+        gateway = launch_gateway(popen_kwargs={"stderr": writing})  # type: ignore[no-untyped-call]
+        SparkContext._ensure_initialized(gateway=gateway)
+    finally:
+        os.close(writing)
+
+
+def _pass_on(reading: int) -> None:
+    with open(reading, encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            if not line.startswith(_NOISE):
+                sys.stderr.write(line)
+                sys.stderr.flush()
+
+
+@contextmanager
+def _own_handler_kept() -> Iterator[None]:
+    """PySpark takes SIGINT for itself when it starts. Whoever had set a handler keeps it."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    if callable(before) and before is not signal.default_int_handler and _in_main_thread():
+        signal.signal(signal.SIGINT, before)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 @contextmanager

@@ -56,6 +56,8 @@ class Settings:
     """The one table is the ledger."""
     follow: bool = True
     """A table that was rolled back gets the removed ranges again. Otherwise the run halts."""
+    letters: str = ""
+    """The folder of dead letters."""
 
 
 @dataclass(frozen=True)
@@ -266,6 +268,7 @@ def _prepare(driver: Driver, ranges: tuple[Range, ...], kind: Kind) -> Next:
         fingerprint=driver.settings.fingerprint,
         deadline=0,
         kind=kind,
+        letters=driver.settings.letters,
     )
     return _change(driver, Step.PREPARE, states.prepared(driver.state, plan))
 

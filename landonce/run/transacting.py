@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from landonce.commit.publish import Letters
@@ -78,7 +78,8 @@ class Transacting(Hands):
 
     def _write(self, effect: WriteBlocks, held: LedgerState) -> tuple[BlockResult, ...]:
         def write(indexes: list[int]) -> tuple[BlockResult, ...]:
-            return self.workers.write(self.recipe, [self._task(effect, index, held) for index in indexes])
+            recipe = replace(self.recipe, dead_letters=self.letters.folder_of(effect.plan, held))
+            return self.workers.write(recipe, [self._task(effect, index, held) for index in indexes])
 
         results = write_rest(effect.plan, effect.indexes, self.ledger.blocks(effect.plan.batch), write)
         return self._anew(results) if any(each.wants is Anew.TABLE for each in results) else results

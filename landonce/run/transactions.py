@@ -51,6 +51,8 @@ class Settings:
     once: bool = False
     keyed: bool = False
     """Rows are changed by their keys, so the changes of a partition are made in order: one block of it at a time."""
+    letters: str = ""
+    """The folder of dead letters."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,13 @@ def _go_on(driver: Driver) -> Next:
 
 
 def _prepare(driver: Driver, ranges: tuple[Range, ...]) -> Next:
-    plan = Plan(driver.state.batch + 1, _blocks(driver, ranges), driver.settings.fingerprint, deadline=0)
+    plan = Plan(
+        batch=driver.state.batch + 1,
+        blocks=_blocks(driver, ranges),
+        fingerprint=driver.settings.fingerprint,
+        deadline=0,
+        letters=driver.settings.letters,
+    )
     return _change(driver, Step.PREPARE, states.prepared(driver.state, plan))
 
 
@@ -223,9 +231,9 @@ def _recorded(driver: Driver) -> LedgerState:
 def _same_fingerprint(driver: Driver) -> None:
     if driver.pending.fingerprint != driver.settings.fingerprint:
         raise errors.PlanChanged(
-            "the pending plan was made with another table, transform, schema or decoder than the pipeline file has now, and "
-            "some of its blocks may be in the table already.",
+            "the pending plan was made with another table, transform, schema or decoder: the pipeline file was changed since, or "
+            "the table's columns were. Some of its blocks may be in the table already.",
             safe="Nothing was written. The plan is still pending in the ledger.",
-            command="put the old pipeline file back, run `landonce run {file} --once`, then make the change; "
+            command="put the old pipeline file or columns back, run `landonce run {file} --once`, then make the change; "
             "or `landonce state accept-change {file}`",
         )

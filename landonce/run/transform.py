@@ -125,6 +125,8 @@ def chosen_columns(recipe: Any) -> list[Column]:
 
 def examine(session: SparkSession, recipe: Any) -> None:
     """Refuses expressions that cannot be replayed, and columns that the table does not take, before anything starts."""
+    if not recipe.transforms:
+        return
     for each in (*recipe.select, recipe.where or ""):
         _no_moving_literal(each)
     source = session.createDataFrame([], from_arrow_schema(reaped_schema(recipe.source)))

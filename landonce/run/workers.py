@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,28 +20,39 @@ from landonce.run.transform import Sow
 from landonce.write.receipt import BlockResult
 
 
-@dataclass(frozen=True)
+@dataclass
 class SparkWorkers:
-    """Runs tasks on a Spark session. A job that Spark cannot finish leaves doubt, and what follows from that the protocol
-    of the sink decides."""
+    """Runs tasks on a Spark session, which is opened when it is first needed. A job that Spark cannot finish leaves doubt, and
+    what follows from that the protocol of the sink decides."""
 
-    session: SparkSession
+    session: Callable[[], SparkSession]
     work: Callable[[Any, Any], BlockResult]
     """What a task does with one block where no expression stands between reading and writing."""
     sow: Sow
     """What it does with the rows of one block where one does."""
+    examine: Callable[[SparkSession], None] = lambda _: None
+    """Raises what is wrong with the expressions. Asked once, before any plan is made."""
+    _started: bool = False
+    _group: str = ""
+    """Of the job in hand."""
 
-    @property
-    def parallelism(self) -> int:
-        return int(self.session.sparkContext.defaultParallelism)
+    def start(self) -> int:
+        """Opens the session, and gives how many tasks run at once. What is wrong with Spark or the expressions is raised here."""
+        session = self.session()
+        if not self._started:
+            self.examine(session)
+            self._started = True
+        return int(session.sparkContext.defaultParallelism)
 
     def write(self, recipe: Any, tasks: Sequence[Any]) -> tuple[BlockResult, ...]:
         """One result per task, whatever happens."""
-        context = self.session.sparkContext
-        context.setJobDescription(f"landonce {recipe.pipeline}: batch {tasks[0].batch}, {len(tasks)} blocks")
+        session = self.session()
+        context = session.sparkContext
+        self._group = f"landonce {uuid.uuid4().hex}"
+        context.setJobGroup(self._group, f"landonce {recipe.pipeline}: batch {tasks[0].batch}, {len(tasks)} blocks")
         try:
             if recipe.transforms:
-                return transform.write(self.session, recipe, tasks, self.sow)
+                return transform.write(session, recipe, tasks, self.sow)
             return tuple(context.parallelize(tasks, len(tasks)).map(partial(sparing, self.work, recipe)).collect())
         except PySparkException as error:
             if recipe.transforms and transform.is_expression_error(error):
@@ -48,6 +60,19 @@ class SparkWorkers:
             return transform.doubtful(tasks, redact(str(error)[:2000]))
         except Py4JError as error:
             return transform.doubtful(tasks, redact(str(error)[:2000]))
+        finally:
+            self._group = ""
+
+    def finished(self) -> int:
+        """How many blocks of the write in hand are done. Spark knows; workers and the hot path do nothing for it. Any thread may
+        ask."""
+        group = self._group
+        if not group:
+            return 0
+        tracker = self.session().sparkContext.statusTracker()
+        jobs = [tracker.getJobInfo(each) for each in tracker.getJobIdsForGroup(group)]
+        stages = [tracker.getStageInfo(each) for job in jobs if job is not None for each in job.stageIds]
+        return sum(each.numCompletedTasks for each in stages if each is not None)
 
 
 def _expression_failed(error: PySparkException) -> TransformFailed:

@@ -138,6 +138,17 @@ def a_count_is_of_the_ranges(site: SinkSite) -> None:
 
 
 @case(PROBED)
+def the_driver_counts_what_it_asks_for(site: SinkSite) -> None:
+    """Two drivers with different ledgers would write every record twice, and neither would notice."""
+    sink = made(site)
+    send(sink, pa.concat_tables([rows(3, 8), rows(5, partition=1)]), 1)
+    target, no_end = sink.target(), 2**63 - 1
+    assert target.count([span(3, 9), span(0, 6, partition=1)]) == 3, "rows were not counted, or not all of them"
+    assert target.count([span(8, no_end)]) == 1, "a range holds its first offset, and what is above it"
+    assert target.count([span(9, no_end), span(0, 5, partition=1)]) == 0, "rows outside of the ranges were counted"
+
+
+@case(PROBED)
 def a_look_finds_the_ends(site: SinkSite) -> None:
     """A ledger that was lost or restored would deliver again what the table holds."""
     sink = made(site)

@@ -59,6 +59,9 @@ class SqliteTarget(Target):
             found = [(partition, _end(connection, partition, floor)) for partition, floor in floors]
         return TargetView(tuple((partition, end) for partition, end in sorted(found) if end is not None))
 
+    def count(self, ranges: Iterable[Range]) -> int:
+        return SqliteWriter(self.path).count(ranges)
+
     def exists(self) -> bool:
         return self.path.exists()
 

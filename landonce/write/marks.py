@@ -41,6 +41,8 @@ class Mark:
     snapshot: int = 0
     letters: tuple[str, ...] = ()
     """The dead-letter files of the batch. They count from this commit on."""
+    letters_in: str = ""
+    """Their folder."""
     tops: Floors = ()
     """The last row that the table got in each partition: what shows, once snapshots have expired, that this commit is in it."""
 
@@ -173,9 +175,10 @@ def mark_for(plan: Plan, after: LedgerState, each: Stand, started: Floors, tops:
 
 
 def raised(before: Mark | None, after: LedgerState, tops: Floors = ()) -> Floors:
-    """The last rows of a table, once these were added. Those of a topic that was rebased mean nothing any more."""
-    kept = dict(before.tops) if before is not None else {}
-    same = {each: at for each, at in kept.items() if before and _same(after, before, each)}
+    """The last rows of a table, once these were added. Those of a topic that was rebased mean nothing any more, and those at or
+    above the position are not in the table: an operator set it back."""
+    kept, ends = dict(before.tops) if before is not None else {}, after.committed()
+    same = {each: at for each, at in kept.items() if before and _same(after, before, each) and at < ends.get(each, 0)}
     return tuple(sorted({**same, **dict(tops)}.items()))
 
 
@@ -241,7 +244,8 @@ def _uncertain(view: TableView) -> errors.PositionUncertain:
         f"the history of {view.table} is cut off, and with it the mark of batch {view.latest}, the last one committed to it. "
         "Snapshots expired, or the table was rolled back before they did; that cannot be told apart.",
         safe="Nothing was written.",
-        command=f"roll the table to a snapshot of that batch, or `landonce state accept-position {{file}} {view.table}`",
+        command=f"`landonce state accept-position {{file}} {view.table} --by-rows`: what its rows lack is delivered again; without "
+        "--by-rows, the last commit counts as being in it",
     )
 
 

@@ -77,7 +77,8 @@ def own_state(view: OwnView) -> LedgerState | None:
             f"its last commit was batch {last.batch}, snapshot {last.snapshot}. Snapshots expired, or the table was rolled "
             "back before they did; that cannot be told apart.",
             safe="Nothing was written.",
-            command="landonce state accept-position {file}   (the last commit counts), or roll the table to a snapshot of it",
+            command="`landonce state accept-position {file} --by-rows`: what its rows lack is delivered again; without --by-rows, "
+            "the last commit counts as being in it",
         )
     base = standing.state if standing is not None else _from_the_beginning(last.state)
     batch = last.state.batch + 1
@@ -127,6 +128,9 @@ def rollback_told(view: OwnView) -> str:
     """What happened, in words."""
     last, standing = view.last, view.standing
     assert last is not None
+    restored = not view.rolled_back
+    if restored:
+        return f"the table was set back to batch {last.batch}: its catalog was restored. What came after that is delivered again."
     if view.uncertain:
         return "the table's history is cut off, and nobody can tell any more how far it is."
     if standing is None:

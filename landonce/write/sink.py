@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
@@ -87,6 +87,10 @@ class Target(ABC):
         """One past the highest offset that is there, for each partition that holds any at or above its floor."""
 
     @abstractmethod
+    def count(self, ranges: Iterable[Range]) -> int:
+        """How many rows are there in these ranges, asked while a pipeline runs: nobody is waited for. 0 where nothing tells."""
+
+    @abstractmethod
     def exists(self) -> bool:
         """Whether the table is there."""
 
@@ -126,6 +130,28 @@ def look_by_name(target: Looking, ledger: LedgerState, floors: Iterable[tuple[Pa
     return TargetView(tuple((names[partition], end) for partition, end in seen.ends))
 
 
+_CHEAP, _RARELY = 0.02, 20
+"""A count that takes up to so many seconds is made whenever it is asked for. What it takes beyond that is at most one part in so
+many of the driver's time."""
+
+
+@dataclass
+class Counting:
+    """Counts rows while a pipeline runs, so that another writer is noticed, and leaves it where that takes too long."""
+
+    target: Target
+    _after: float = 0.0
+
+    def count(self, ledger: LedgerState, ranges: Iterable[Range]) -> int | None:
+        began = time.monotonic()
+        if began < self._after:
+            return None
+        rows = self.target.count([replace(each, partition=ledger.labelled(each.partition)) for each in ranges])
+        took = time.monotonic() - began
+        self._after = began + took + _RARELY * max(0.0, took - _CHEAP)
+        return rows
+
+
 @dataclass(frozen=True)
 class Probe:
     """What is there of some rows, and which of them are missing (a mask in the order of the rows)."""
@@ -143,6 +169,10 @@ class BlockWriter(ABC):
     @abstractmethod
     def send(self, rows: pa.Table, insert: Insert) -> Reply:
         """One insert, one unit. Raises `Halt` for what waiting does not mend; every other failure is a `Reply`."""
+
+    def why_gone(self) -> str:
+        """What may remove rows as soon as they are acknowledged, and what to do about it, for people. Empty where nothing is known."""
+        return ""
 
     @property
     @abstractmethod

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from landonce import errors
 from landonce.plan.ranges import Partition, Range
@@ -79,3 +79,33 @@ def _gap_behind(partition: Partition, end: int, start: int) -> errors.TargetAhea
         safe="Nothing was written. The ledger was probably lost.",
         command="landonce state accept-gap {file}",
     )
+
+
+def above(ranges: Iterable[Range]) -> tuple[Range, ...]:
+    """From where these ranges begin, without an end."""
+    return tuple(replace(each, end=_NO_END) for each in ranges)
+
+
+def nobody_else(table: str, ledger: LedgerState, rows: int | None, landed: int = 0) -> None:
+    """`rows`: what the target holds, where this driver alone writes, and `landed` rows are its own; None if it was not counted.
+
+    Tokens do not tell two drivers with different ledgers apart, and each of them is right by its own.
+    """
+    if rows is None or rows <= landed:
+        return
+    if ledger.pending is None:
+        raise errors.AnotherWriter(
+            f"the table {table} holds {rows} rows above the position of this driver, which did not write them. {_COPY}",
+            safe="This driver wrote nothing since. No row is there twice by its doing.",
+            command=f"{_STOP}, then `landonce run {{file}}`: what it wrote is recognised, and not written again",
+        )
+    raise errors.AnotherWriter(
+        f"the table {table} holds {rows} rows where this driver wrote {landed}, of batch {ledger.pending.batch}. {_COPY}",
+        safe="The position did not move, and the plan is pending. Rows of this batch are in the table twice.",
+        command=f"{_STOP}; remove the copies that `landonce verify {{file}}` names; then `landonce run {{file}}`",
+    )
+
+
+_COPY = "Another driver writes this pipeline's records with another ledger, or something else writes its coordinates."
+_STOP = "stop the other one (a copy of {file} in another folder has another ledger there, if its path is relative)"
+_NO_END = 2**63 - 1

@@ -147,5 +147,5 @@ def lake(
             Feed(kafka.bootstrap_servers, topic, partitions),
             keeps=keeps,
             tables=tables,
-            catalog=load_catalog("judge", **catalog) if catalog else iceberg_oracle.embedded(folder),
+            catalog=load_catalog("landonce", **catalog) if catalog else iceberg_oracle.embedded(folder),
         )

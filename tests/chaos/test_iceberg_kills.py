@@ -107,6 +107,44 @@ def test_killed_at_every_step(
         extended(pipeline)
 
 
+AROUND_COMMITS = [
+    Kill("attempt.before", skip=_FIRST_COMMIT),
+    Kill("attempt.before", skip=_FIRST_COMMIT),
+    Kill("attempt.after", skip=_FIRST_COMMIT),
+    Kill("attempt.after", skip=_SECOND_COMMIT),
+]
+"""Where a catalog decides: binding is built and not sent; then a batch; a batch is sent, and nobody knows, of two batches."""
+
+
+@pytest.mark.parametrize(
+    ("server", "kills"),
+    [
+        pytest.param("postgres", AROUND_COMMITS, id="postgres"),
+        pytest.param("postgres", CHANGED, id="postgres-all", marks=pytest.mark.long),
+        pytest.param("rest_catalog", CHANGED, id="rest-all", marks=pytest.mark.long),
+    ],
+)
+def test_killed_with_a_catalog_that_is_a_server(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    kafka: LocalKafka,
+    new_topic: Callable[..., str],
+    new_table: Callable[[], str],
+    server: str,
+    kills: list[Kill],
+) -> None:
+    opened = request.getfixturevalue(server)
+    sql = {"type": "sql", "uri": getattr(opened, "url", ""), "warehouse": f"file://{tmp_path}/warehouse"}
+    catalog = opened.properties if server == "rest_catalog" else sql
+    batch = "interval: 0s, max_rows: 40, block_rows: 16"
+    with lake(
+        tmp_path, kafka, new_topic(partitions=2), namespace=new_table(), batch=batch, catalog=catalog
+    ) as pipeline:
+        chain = Chain(pipeline)
+        chain.suffer(kills)
+        chain.settled()
+
+
 def extended(pipeline: Lake) -> None:
     """The field that came later is in its column, and in no row from before."""
     table = pipeline.table()

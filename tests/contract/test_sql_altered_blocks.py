@@ -27,12 +27,17 @@ from landonce.write.sql.writer import Altered, BlockWriter, Trouble, settle_bloc
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
-MINE = "id bigint, word varchar(20), _topic varchar(249), _partition int, _offset bigint"
+MINE = "id bigint, word varchar(20), ratio double precision, amount decimal(10,4), _topic varchar(249), _partition int, _offset bigint"
 ALTERED = {
     "postgresql": [
         "ALTER TABLE events ALTER id TYPE double precision",
         "ALTER TABLE events ALTER word TYPE varchar(30)",
+        "ALTER TABLE events ALTER word TYPE varchar(3)",
         "ALTER TABLE events ALTER word SET NOT NULL",
+        "ALTER TABLE events ALTER ratio TYPE real",
+        "ALTER TABLE events ALTER amount TYPE decimal(10,2)",
+        "ALTER TYPE mood RENAME VALUE 'glad' TO 'merry'",
+        "ALTER DOMAIN small SET NOT NULL",
         "ALTER TABLE events ADD COLUMN more int",
         "ALTER TABLE events RENAME word TO words",
         "ALTER TABLE events SET UNLOGGED",
@@ -42,11 +47,19 @@ ALTERED = {
         "CREATE RULE nothing AS ON DELETE TO events DO INSTEAD NOTHING",
         "CREATE TRIGGER nothing BEFORE UPDATE ON events FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()",
     ],
-    "sqlite": ["ALTER TABLE events ADD COLUMN more int", "CREATE UNIQUE INDEX words ON Events (word)"],
+    "sqlite": [
+        "ALTER TABLE events ADD COLUMN more int",
+        "CREATE UNIQUE INDEX words ON Events (word)",
+        "ALTER TABLE events DROP COLUMN more",
+    ],
     "mariadb": [
         "ALTER TABLE events ENGINE = Aria",
         "ALTER TABLE events MODIFY word varchar(30)",
-        "ALTER TABLE events MODIFY word varchar(20) COLLATE utf8mb4_bin",
+        "ALTER TABLE events MODIFY word varchar(3)",
+        "ALTER TABLE events MODIFY word varchar(20) COLLATE utf8mb4_bin NOT NULL",
+        "ALTER TABLE events MODIFY ratio float",
+        "ALTER TABLE events MODIFY amount decimal(10,2)",
+        "ALTER TABLE events MODIFY mood enum('merry')",
         "CREATE UNIQUE INDEX words ON events (word)",
     ],
 }
@@ -64,7 +77,8 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
         new: Callable[[], str] = request.getfixturevalue("new_database")
         made = postgres_site(new())
         made.ask("CREATE TYPE mood AS ENUM ('glad')")
-    mood = ", mood mood" if request.param == "postgresql" else ""
+        made.ask("CREATE DOMAIN small AS varchar(5)")
+    mood = {"postgresql": ", mood mood, small small", "mariadb": ", mood enum('glad')"}.get(request.param, "")
     made.ask(f"CREATE TABLE events ({MINE}{mood})")
     yield made
     made.close()
@@ -99,11 +113,11 @@ def test_rows_land_in_a_table_that_is_as_it_was(site: Site) -> None:
     """What a table counts is not what it is."""
     if site.sink.dialect in ("mysql", "mariadb"):
         site.ask("ALTER TABLE events ADD COLUMN number bigint NOT NULL AUTO_INCREMENT UNIQUE")
-    opened = opening(site)
+    state, opened = site.prepared((0, 3)), opening(site)
     site.ask("INSERT INTO events (id) VALUES (7)")
     site.ask("INSERT INTO events (id) VALUES (8)")
     site.ask("DELETE FROM events")
-    assert settle(opened, site.prepared((0, 3))) is Fate.LANDED
+    assert settle(opened, state) is Fate.LANDED
     assert [row[2] for row in site.coordinates()] == [0, 1, 2]
 
 
@@ -160,3 +174,23 @@ def test_a_column_that_was_altered_in_the_middle_of_a_block_makes_it_wait(site: 
         other.commit()
     hand.join(60)
     assert told == ["refused"]
+
+
+SWAPPED = {
+    "postgresql": ("ALTER TABLE events RENAME TO gone", "CREATE TABLE events (LIKE gone INCLUDING ALL)"),
+    "sqlite": ("DROP TABLE events", f"CREATE TABLE events ({MINE})"),
+    "mariadb": ("CREATE TABLE fresh LIKE events", "RENAME TABLE events TO gone, fresh TO events"),
+}
+
+
+def test_nothing_lands_in_a_table_that_only_looks_the_same(site: Site) -> None:
+    state, opened = site.prepared((0, 3)), opening(site)
+    time.sleep(1.1)  # MariaDB's times of creation are whole seconds
+    for statement in SWAPPED[site.sink.dialect]:
+        site.ask(statement)
+    with pytest.raises(TableUnfit, match="altered"):
+        settle(opened, state)
+    site.ask("DROP TABLE events")
+    with pytest.raises(TableUnfit, match="altered"):
+        settle(opened, state)
+    assert [row[3] for row in site.blocks()] == ["BEFORE"]

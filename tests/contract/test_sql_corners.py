@@ -454,3 +454,83 @@ def test_a_column_that_comes_under_a_driver_makes_no_dead_letters(where: str, re
     assert "late" in str(told.value)
     assert getattr(told.value, "blame", Blame.ELSE) is Blame.ELSE
     assert site.coordinates() == []
+
+
+def test_a_key_that_is_unique_only_at_the_end_is_refused_by_the_check(pg: Site) -> None:
+    """PostgreSQL finds no row by a DEFERRABLE key, nor by an index that was never finished. A second key on the same column will do."""
+    for number, key in enumerate(("PRIMARY KEY DEFERRABLE", "UNIQUE DEFERRABLE INITIALLY DEFERRED")):
+        site = Site(pg.url, pg.ask, key=("id",), table=f"late{number}")
+        site.ask(f"CREATE TABLE late{number} (id bigint {key}, word text, {COORDINATES})")
+        assert any("DEFERRABLE" in each for each in refusals(site)), key
+        site.ask(f"CREATE UNIQUE INDEX ON late{number} (id)")
+        assert refusals(site) == []
+    site = Site(pg.url, pg.ask, key=("id",), table="unfinished")
+    site.ask(f"CREATE TABLE unfinished (id bigint, word text, {COORDINATES})")
+    site.ask("CREATE UNIQUE INDEX left_over ON unfinished (id)")
+    assert refusals(site) == []
+    site.ask("UPDATE pg_index SET indisvalid = false WHERE indexrelid = CAST('left_over' AS regclass)")
+    assert any("not valid" in each for each in refusals(site))
+
+
+def as_user(site: Site, *, keyed: bool = False) -> Site:
+    """The same database, for a user who may do nothing yet."""
+    name = f"user{next(_numbers)}"
+    maria = not site.url.startswith("postgresql")
+    site.ask(f"CREATE USER {name} IDENTIFIED BY 'p'" if maria else f"CREATE ROLE {name} LOGIN PASSWORD 'p'")
+    before, _, after = site.url.partition("://")[2].rpartition("@")
+    del before
+    url = f"{site.url.partition('://')[0]}://{name}:p@{after}"
+    return Site(url, site.ask, key=("id",) if keyed else ())
+
+
+def user_of(site: Site) -> str:
+    return site.url.partition("://")[2].partition(":")[0]
+
+
+GRANTS = {
+    "INSERT on the table events": ("INSERT", "ON events"),
+    "SELECT on the table events": ("SELECT", "ON events"),
+    "UPDATE, DELETE on the table events": ("UPDATE, DELETE", "ON events"),
+    "sequence events_number_seq": ("USAGE", "ON SEQUENCE events_number_seq"),
+    "temporary tables": ("TEMPORARY", "ON DATABASE {database}"),
+    "create the ledger's tables": ("CREATE", "ON SCHEMA public"),
+}
+
+
+def test_rights_that_a_block_needs_are_asked_for_first(pg: Site) -> None:
+    """Each of them is missed by the check, and whoever has them all lands rows."""
+    pg.ask("ALTER TABLE events ADD COLUMN number serial")
+    pg.ask("ALTER TABLE events ADD UNIQUE (id)")
+    database = pg.url.rpartition("/")[2]
+    pg.ask(f"REVOKE ALL ON DATABASE {database} FROM PUBLIC")
+    pg.ask("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+    site = as_user(pg, keyed=True)
+    user = user_of(site)
+    pg.ask(f"GRANT CONNECT ON DATABASE {database} TO {user}")
+    for right, on in GRANTS.values():
+        pg.ask(f"GRANT {right} {on.format(database=database)} TO {user}")
+    assert refusals(site) == []
+    for missed, (right, on) in GRANTS.items():
+        pg.ask(f"REVOKE {right} {on.format(database=database)} FROM {user}")
+        assert [missed in each for each in refusals(site)] == [True], refusals(site)
+        pg.ask(f"GRANT {right} {on.format(database=database)} TO {user}")
+    state = site.prepared((0, 3))
+    assert site.settle(state, changes((0, "u", 1, "a"), (1, "u", 2, "b"), (2, "d", 2, None))).fate is Fate.LANDED
+    pg.ask(f"ALTER TABLE landonce_block OWNER TO {pg.ask('SELECT current_user')[0][0]}")
+    assert any("landonce_block" in each for each in refusals(site))
+    site.close()
+
+
+def test_rights_in_mariadb(maria: Site) -> None:
+    site = as_user(maria, keyed=True)
+    database, user = maria.url.rpartition("/")[2].partition("?")[0], user_of(site)
+    maria.ask("ALTER TABLE events ADD UNIQUE (id)")
+    maria.ask("ALTER TABLE events DROP INDEX events_coordinates")
+    maria.ask(f"GRANT SELECT ON {database}.* TO {user}")
+    assert [each.partition(" on ")[0] for each in refusals(site)] == [
+        "the user has no right to INSERT",
+        "the user has no right to UPDATE",
+        "the user has no right to DELETE",
+    ]
+    maria.ask(f"GRANT INSERT, UPDATE, DELETE ON {database}.events TO {user}")
+    assert refusals(site) == []

@@ -186,7 +186,7 @@ def driver_of(config: Pipeline, session: SparkSession, watch: Watch, *, once: bo
     target = parts.sink.target()
     try:
         create_if_asked(parts, target)
-        yield make_driver(parts, target, session, watch, once=once)
+        yield make_driver(parts, target, lambda: session, watch, once=once)
     finally:
         target.close()
         parts.ledger.close()

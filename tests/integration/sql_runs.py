@@ -46,7 +46,7 @@ class SqlSite:
         self.told = {
             "pipeline": "p",
             "source": {"kafka": kafka | ({"schema": schema} if schema else {})},
-            "sink": {"sql": {"url": self.url, "table": "events", **sink}},
+            "sink": {"sql": {"url": self.url, "table": "events"} | sink},
             "batch": {"interval": "0s", "max_rows": 1000, "block_rows": 200},
             "dead_letters": {"path": "dead"},
             "spark": {"master": "local[2]"},

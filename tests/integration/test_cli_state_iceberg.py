@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pyarrow as pa
 import pytest
@@ -394,6 +395,71 @@ class TestAcceptPosition:
         pipeline.run()
         assert pipeline.ids("db.a") == [*range(5), 10, 11]
         assert pipeline.ids("db.b") == list(range(5, 10))
+
+
+class TestAcceptPositionByRows:
+    """Rolled back to a snapshot of somebody else, and all others expired: no snapshot is left that one could roll forward to."""
+
+    def foreign(self, pipeline, name):
+        """Somebody else's row."""
+        table = pipeline.held(name)
+        rows = table.scan().to_arrow().slice(0, 1).to_pylist()
+        table.append(pa.Table.from_pylist([{**rows[0], "id": 1000, "_topic": "elsewhere"}], table.schema().as_arrow()))
+        return pipeline.head(name)
+
+    def set_back(self, pipeline, name):
+        middle = self.foreign(pipeline, name)
+        pipeline.send(range(20, 25))
+        pipeline.send(range(30, 35), partition=1)
+        pipeline.run()
+        pipeline.roll_to(middle, name)
+        pipeline.forget_history(name)
+
+    def test_what_the_rows_lack_is_delivered_again(self, kafka, new_topic, tmp_path, state):
+        pipeline = Operated(kafka, tmp_path, new_topic(partitions=2))
+        pipeline.write_sink(table="db.t", create=True)
+        pipeline.send(range(10))
+        pipeline.run()
+        self.set_back(pipeline, "db.t")
+        with pytest.raises(PositionUncertain, match=re.escape("accept-position {file} --by-rows")):
+            pipeline.run()
+        said = state(pipeline, "accept-position", "--by-rows", "--yes")
+        assert said.code == 0, said.err
+        assert f"{pipeline.topic}[0] at 10" in said.out
+        assert f"{pipeline.topic}[1] at 0" in said.out
+        assert "at most 10 records" in said.out
+        assert pipeline.noted() == ["accept-position"]
+        pipeline.run()
+        whole = [*range(10), *range(20, 25), *range(30, 35), 1000]
+        assert pipeline.ids() == whole
+        pipeline.run()
+        assert pipeline.ids() == whole
+        assert "not in doubt" in state(pipeline, "accept-position", "--by-rows", "--yes").err
+
+    def test_one_table_of_a_fan_out_gets_it_alone(self, kafka, new_topic, tmp_path, state):
+        pipeline = Operated(kafka, tmp_path, new_topic(partitions=2))
+        pipeline.write_sink(table="db.{kind}", create=True)
+        pipeline.send(range(5))
+        pipeline.send(range(5, 10), kind="b")
+        pipeline.run()
+        self.set_back(pipeline, "db.a")
+        with pytest.raises(PositionUncertain, match=re.escape("db.a --by-rows")):
+            pipeline.run()
+        said = state(pipeline, "accept-position", "db.a", "--by-rows", "--yes")
+        assert said.code == 0, said.err
+        pipeline.send([40])
+        pipeline.run()
+        assert pipeline.ids("db.a") == [*range(5), *range(20, 25), *range(30, 35), 40, 1000]
+        assert pipeline.ids("db.b") == list(range(5, 10))
+
+    def test_rows_without_coordinates_do_not_say_it(self, pipeline, state):
+        pipeline.write_sink(table="db.t", create=True, coordinates=False)
+        pipeline.send(range(10))
+        pipeline.run()
+        TestAcceptPosition().lose_history(pipeline)
+        said = state(pipeline, "accept-position", "--by-rows", "--yes")
+        assert said.code == 3
+        assert "its rows do not say how far it is" in said.err
 
 
 class TestForgetTable:

@@ -30,9 +30,10 @@ from clickhouse_tables import (
 from landonce.errors import TargetRefused, TargetUnavailable
 from landonce.local import LocalClickHouse, LocalUser
 from landonce.plan.ranges import Partition, Range
+from landonce.read.schema import Field, Schema
 from landonce.write.clickhouse import ClickHouseSink
 from landonce.write.clickhouse.replies import judge
-from landonce.write.settle import Reply
+from landonce.write.settle import Presence, Reply
 
 pytestmark = pytest.mark.integration
 
@@ -68,6 +69,41 @@ def test_a_large_block_stays_one_part(clickhouse: LocalClickHouse, new_table: Ne
         assert writer.send(each, insert(target, "large")) is Reply.ACKNOWLEDGED
         assert parts(clickhouse, table) == [count]
     clickhouse.ask(f"DROP TABLE {table}")
+
+
+def test_a_table_whose_columns_are_no_match_for_a_url_gets_its_rows_as_one_part(
+    clickhouse: LocalClickHouse, new_table: NewTable
+) -> None:
+    """Neither the statement nor the names and types of the columns fit into a URL, or into one field of a form."""
+    table = new_table()
+    wide = Schema(tuple(Field(f"{'long_' * 40}{at}", pa.int64()) for at in range(700)))
+    sink = sink_for(clickhouse, table)
+    target = sink.target()
+    target.create(wide, partition_by="_offset % 2")
+    assert not [each for each in target.check() if each.level == "refused"]
+    rows = block({each.name: pa.array([at, None], pa.int64()) for at, each in enumerate(wide.fields)})
+    writer = sink.writer()
+    for _ in range(2):
+        assert writer.send(rows, insert(target, "wide")) is Reply.ACKNOWLEDGED, writer.said
+        assert parts(clickhouse, table) == [1, 1]
+    first, last = wide.fields[0].name, wide.fields[-1].name
+    assert clickhouse.ask(f"SELECT {first}, {last} FROM {table} ORDER BY _offset").split() == ["0", "699", "\\N", "\\N"]
+    clickhouse.ask(f"ALTER TABLE {table} DELETE WHERE _offset = 1 SETTINGS mutations_sync = 1", timeout=60)
+    assert writer.probe(rows, covering(rows)).presence == Presence(2, 1, torn=False)
+    clickhouse.ask(f"DROP TABLE {table}")
+
+
+@pytest.mark.parametrize("setting", ["max_ast_elements", "max_columns_to_read"])
+def test_a_request_that_will_never_be_taken_is_not_tried_again(tmp_path: Path, setting: str) -> None:
+    odd = LocalUser("odd")
+    server = WithProfile(tmp_path / "ch", extra_users=(odd,))
+    server.profile = f"<{setting}>20</{setting}><constraints><{setting}><const/></{setting}></constraints>"
+    with server:
+        make(server, "t", ", ".join(f"c{at} Nullable(Int64)" for at in range(30)))
+        sink = ClickHouseSink(server.url_for(odd), "t", "orders")
+        rows = block({f"c{at}": [1] for at in range(30)})
+        with pytest.raises(TargetRefused, match=r"too (large|many)"):
+            sink.writer().send(rows, insert(sink_for(server, "t").target(), "a"))
 
 
 HOSTILE = {
@@ -341,6 +377,7 @@ def test_a_table_without_coordinates_rests_on_its_tokens(clickhouse: LocalClickH
     assert parts(clickhouse, table) == [10]
     assert "5000 inserts" in " ".join(each.what for each in target.check())
     assert target.look([(Partition("t", 0), 0)]).ends == ()
+    assert target.count([Range(Partition("t", 0), 0, 100)]) == 0
 
 
 def test_looking_tells_the_ends_at_or_above_the_floors(clickhouse: LocalClickHouse, new_table: NewTable) -> None:
@@ -355,3 +392,4 @@ def test_looking_tells_the_ends_at_or_above_the_floors(clickhouse: LocalClickHou
     assert target.look([(Partition("t", 0), 10)]).ends == ()
     assert target.look([]).ends == ()
     assert writer.count([Range(Partition("t", 0), 5, 100)]) == 5
+    assert target.count([Range(Partition("t", 0), 5, 100), Range(Partition("t", 1), 0, 100)]) == 5

@@ -112,6 +112,41 @@ def test_every_scale_of_datetime64(clickhouse: LocalClickHouse, new_table: NewTa
     assert [int(line) for line in raw.split()] == ticks
 
 
+@pytest.mark.parametrize(
+    ("column", "landed"),
+    [
+        ("v Array(Int64)", []),
+        ("v Array(Int64) DEFAULT [7]", []),
+        ("v Array(Int64) DEFAULT []", ["[]", "[]"]),
+        ("v Array(Nullable(Int64)) DEFAULT []", ["[]", "[]"]),
+    ],
+)
+def test_a_list_that_is_null_or_absent_lands_empty_only_where_that_is_the_default(
+    clickhouse: LocalClickHouse, new_table: NewTable, column: str, landed: list[str]
+) -> None:
+    table = new_table()
+    make(clickhouse, table, f"id Int64, {column}")
+    sink = sink_for(clickhouse, table)
+    records = pa.array([b'{"id": 1, "v": null}', b'{"id": 2}', b'{"id": 3, "v": [1]}'], pa.binary())
+    decoded = JsonDecoder(sink.target().schema()).decode(records)
+    assert len(decoded.rejects) == 2 - len(landed)
+    rows = block({name: decoded.table.column(name) for name in ("id", "v")})
+    assert round_trip(clickhouse, sink, rows) == [*landed, "[1]"]
+
+
+@pytest.mark.parametrize("type_", ["DateTime('Europe/Berlin')", "DateTime64(3, 'Europe/Berlin')"])
+def test_a_time_without_a_zone_is_utc_whatever_the_zone_of_its_column(
+    clickhouse: LocalClickHouse, new_table: NewTable, type_: str
+) -> None:
+    table = new_table()
+    make(clickhouse, table, f"v {type_}")
+    sink = sink_for(clickhouse, table)
+    records = pa.array([b'{"v": "2026-07-01T12:00:00"}', b'{"v": "2026-07-01T12:00:00+02:00"}'], pa.binary())
+    decoded = JsonDecoder(sink.target().schema()).decode(records)
+    shown = round_trip(clickhouse, sink, block({"v": decoded.table.column("v")}))
+    assert [each[:19] for each in shown] == ["2026-07-01 14:00:00", "2026-07-01 12:00:00"]
+
+
 def test_null_takes_the_default_where_there_is_one(clickhouse: LocalClickHouse, new_table: NewTable) -> None:
     table = new_table()
     make(clickhouse, table, "a Int64, v String DEFAULT concat('a is ', toString(a)), u UUID DEFAULT toUUID('61f0c404-5cb3-11e7-907b-a6006ad3dba0'), "

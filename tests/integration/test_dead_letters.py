@@ -6,16 +6,22 @@ import base64
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+import yaml
 from deliveries import Site, Watch, expected, in_table, letters, numbered, run, send, spark_session
 from pyspark.sql import SparkSession
 
+from landonce.commit.publish import Letters
+from landonce.config.load import parse
+from landonce.config.model import Pipeline
 from landonce.errors import Unbalanced
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.record.ledger import Totals
 from landonce.run import assemble_clickhouse
+from landonce.run.pipeline import run_pipeline
 from landonce.run.steps import AnyEffect, Step
 from landonce.write.receipt import BlockResult
 from landonce.write.recipe import Recipe, Task
@@ -131,6 +137,52 @@ def test_a_replay_overwrites_and_never_repeats(site: Site, spark: SparkSession, 
     assert all(re.fullmatch(rf"{pipeline}\.batch-00000000\d-\w+-000\dd[0-9a-f]{{8}}\.jsonl", name) for name in names), (
         names
     )
+
+
+OTHERS: dict[str, dict[str, object]] = {
+    "a database": {"sink": {"sql": {"url": "sqlite:///t.db", "table": "events", "create": True}}},
+    "one table of a lake": {"sink": {"iceberg": {"table": "db.t", "create": True}}},
+    "a fan-out": {"sink": {"iceberg": {"table": "db.t_{name}", "create": True}}, "ledger": {"sqlite": "p.ledger"}},
+}
+
+
+@pytest.mark.parametrize("sink", ["clickhouse", *OTHERS])
+@pytest.mark.parametrize("published", [True, False], ids=["published", "staged"])
+def test_a_plan_keeps_its_folder_though_the_file_names_another(
+    site: Site, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, sink: str, published: bool
+) -> None:
+    """A run is killed around the moment when letters begin to count; the next one finds another `dead_letters.path`."""
+    send(site.kafka, site.topics[0], [*numbered(5), b"bad"])
+
+    def config(folder: str) -> Pipeline:
+        told = site.told(clickhouse={"deadline": "3s"}, dead_letters={"path": folder})
+        if sink != "clickhouse":
+            told = {name: told[name] for name in told if name not in ("sink", "ledger")} | OTHERS[sink]
+            told["source"]["kafka"]["schema"] = "id BIGINT NOT NULL, name STRING"
+        return parse(yaml.safe_dump(told), site.file)
+
+    publish = Letters.publish
+
+    def killed(self: Letters, *rest: Any) -> None:
+        if published:
+            publish(self, *rest)
+        raise Crash
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Letters, "publish", killed)
+        with pytest.raises(Crash):
+            run_pipeline(config("dead"), once=True)
+    assert len(letters(site.dead)) == int(published)
+
+    other = site.folder / "other"
+    for _ in range(2):
+        run_pipeline(config("other"), once=True)
+        assert [each["value"] for each in letters(site.dead)] == ["bad"]
+        assert not other.exists() or letters(other) == []
+    send(site.kafka, site.topics[0], [b"worse"])
+    run_pipeline(config("other"), once=True)
+    assert [each["value"] for each in letters(other)] == ["worse"]
+    assert [each["value"] for each in letters(site.dead)] == ["bad"]
 
 
 def test_a_block_of_nothing_but_bad_records(site: Site, spark: SparkSession) -> None:

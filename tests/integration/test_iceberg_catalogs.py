@@ -69,3 +69,14 @@ def test_changes_are_merged_by_spark(lake: SmallLake, name: str, version: int) -
     assert (totals.landed, totals.dead_lettered) == (2, 1)
     assert lake.table(name).metadata.format_version == version
     assert Counter((row["id"], row["kind"]) for row in lake.rows(name)) == Counter([(1, "c"), (3, "u")])
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_branch_is_made_on_a_table_that_has_no_snapshot(lake: SmallLake, name: str, version: int) -> None:
+    lake.write_file({"table": name, "create": True, "branch": "audit", "properties": {"format-version": version}})
+    lake.produce([{"id": 1}])
+    assert lake.run().landed == 1
+    lake.produce([{"id": 2}])
+    assert lake.run().landed == 1
+    assert lake.offsets(name, "audit") == once(2)
+    assert lake.offsets(name) == Counter()

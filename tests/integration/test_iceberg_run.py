@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -17,7 +18,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import MappedField, NameMapping
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 from pyspark.sql import SparkSession
-from small_lakes import Heard, SmallLake, by_spark, once
+from small_lakes import Heard, SmallLake, by_spark, once, reading
 
 from landonce.errors import ConfigError, Halt, RollbackRefused, TableUnfit, TargetAhead, TransformFailed, Unbalanced
 from landonce.local import LocalKafka
@@ -269,6 +270,24 @@ def test_a_branch_has_its_own_position(lake: SmallLake) -> None:
     assert lake.offsets("db.t", "audit") == once(2)
 
 
+def test_a_branch_is_made_on_a_table_made_by_hand_that_has_no_snapshot(lake: SmallLake) -> None:
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "_topic", StringType()))
+    lake.catalog.create_namespace("db")
+    made = lake.catalog.create_table("db.t", schema)
+    with made.update_schema() as update:
+        update.add_column("_kafka_partition", IntegerType()).add_column("_offset", LongType())
+    lake.schema = "id BIGINT"
+    lake.write_file({"table": "db.t", "branch": "audit"})
+    lake.produce([{"id": 1}, {"id": 2}])
+    assert lake.run().landed == 2
+    assert lake.offsets("db.t", "audit") == once(2)
+    assert lake.offsets("db.t") == Counter()
+    lake.write_file({"table": "db.t"})
+    assert lake.run().landed == 2, "the main branch has its own position"
+    assert lake.offsets("db.t") == once(2)
+    assert lake.offsets("db.t", "audit") == once(2)
+
+
 @pytest.mark.parametrize("batch", [0, 1])
 def test_what_a_rollback_removed_is_delivered_again(lake: SmallLake, batch: int) -> None:
     lake.write_file({"table": "db.t", "create": True})
@@ -399,3 +418,59 @@ def test_unsound_combinations_are_refused(lake: SmallLake) -> None:
 def _entries(table):  # type: ignore[no-untyped-def]
     for manifest in table.current_snapshot().manifests(table.io):
         yield from manifest.fetch_manifest_entry(table.io)
+
+
+ORC = {"properties": {"write.format.default": "orc"}}
+
+
+@pytest.mark.parametrize(
+    ("type_", "term", "bad", "good", "how"),
+    [
+        ("DECIMAL(4, 2)", "truncate(50, v)", "-99.99", "99.99", {}),
+        ("DECIMAL(4, 2)", "truncate(50, v)", "-99.99", "99.99", ORC),
+        ("INT", "truncate(10, v)", -(2**31), 2**31 - 1, {}),
+        ("BIGINT", "truncate(10, v)", -(2**63), 2**63 - 1, {}),
+        ("TIMESTAMP(6)", "hour(v)", 8 * 10**18, 7 * 10**18, {}),
+    ],
+    ids=["decimal", "decimal by Spark", "int", "long", "hour"],
+)
+def test_a_value_that_has_no_partition_is_a_dead_letter(
+    lake: SmallLake, session: SparkSession, type_: str, term: str, bad: Any, good: Any, how: dict[str, Any]
+) -> None:
+    """One record never stops a pipeline, and none lands where readers skip it."""
+    lake.schema = f"id BIGINT, v {type_}"
+    lake.write_file({"table": "db.t", "create": True, "partition_by": [term], **how})
+    lake.produce([{"id": 1, "v": good}, {"id": 2, "v": bad}, {"id": 3}, {"id": 4, "v": good}])
+    totals = lake.run()
+    assert (totals.landed, totals.dead_lettered) == (3, 1)
+    (letter,) = lake.letters()
+    assert letter["offset"] == 1
+    assert letter["reason"].startswith(f"v: {term} of {bad} does not fit")
+    rows = reading(session, lake).table("landonce.db.t").select("id")
+    assert sorted(row["id"] for row in rows.collect()) == [1, 3, 4]
+
+
+def test_a_value_that_an_expression_makes_has_no_partition(lake: SmallLake) -> None:
+    lake.schema = "id BIGINT, v INT"
+    lake.write_file(
+        {"table": "db.t", "create": True, "partition_by": ["truncate(10, v)"]},
+        transform={"select": ["id", "CASE WHEN id = 2 THEN int(-2147483648) ELSE v END AS v"]},
+    )
+    lake.produce([{"id": 1, "v": 5}, {"id": 2, "v": 5}])
+    totals = lake.run()
+    assert (totals.landed, totals.dead_lettered) == (1, 1)
+    assert "does not fit int" in lake.letters()[0]["reason"]
+
+
+def test_spark_finds_a_double_by_its_partition_after_manifests_were_merged(
+    lake: SmallLake, session: SparkSession
+) -> None:
+    lake.schema = "id BIGINT, price DOUBLE"
+    properties = {"commit.manifest.min-count-to-merge": "2"}
+    lake.write_file({"table": "db.t", "create": True, "partition_by": ["price"], "properties": properties})
+    for each in range(3):
+        lake.produce([{"id": each, "price": 19.99}, {"id": each, "price": 1e308}])
+        lake.run()
+    rows = reading(session, lake).table("landonce.db.t")
+    assert rows.where("price = 19.99D").count() == 3
+    assert sorted({row["price"] for row in rows.collect()}) == [19.99, 1e308]

@@ -1,5 +1,5 @@
 """A table that is altered under a running driver, between two of its batches: it is examined anew, and values are right or refused.
-And one that is dropped between two runs: it is not made anew in silence."""
+And one that is dropped, renamed or swapped for another: no record is missing without a word."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from sql_runs import SqlSite, asking_postgres, asking_sqlite
 
 from landonce.config.load import parse
-from landonce.errors import TableReplaced, TableUnfit
+from landonce.errors import LandonceError, TableReplaced, TableUnfit
 from landonce.local import LocalKafka
 from landonce.local.mariadb import LocalMariaDB
 from landonce.record.ledger import Totals
@@ -166,3 +166,113 @@ def test_a_table_that_is_gone_is_not_made_anew(
     lite.ask("ALTER TABLE kept RENAME TO events")
     assert lite.run() == Totals(landed=1)
     assert lite.ask("SELECT id FROM events ORDER BY 1") == [(1,), (2,)]
+
+
+UNFIT = [
+    "ALTER TABLE events RENAME COLUMN word TO words",
+    "ALTER TABLE events DROP COLUMN word",
+    "ALTER TABLE events ADD COLUMN more int; UPDATE events SET more = 1; ALTER TABLE events ALTER more SET NOT NULL",
+]
+
+
+@pytest.mark.parametrize("alter", UNFIT)
+def test_a_table_that_does_not_fit_any_more_says_so_and_what_to_do(pg: SqlSite, alter: str) -> None:
+    pg.ask(f"CREATE TABLE events (id bigint, word text, {COORDINATES})")
+    with pytest.raises(LandonceError) as caught:
+        run(
+            pg,
+            {"id": 1, "word": "a"},
+            {"id": 2, "word": "b"},
+            alter=tuple(alter.split("; ")),
+            schema="id BIGINT, word STRING",
+        )
+    assert (type(caught.value), caught.value.exit_code) == (TableUnfit, 3)
+    assert "rolled back" in caught.value.safe
+    assert "landonce run" in caught.value.command
+    assert pg.ask("SELECT id FROM events") == [(1,)]
+
+
+@pytest.fixture(params=["pg", "lite", "maria"])
+def each(request: pytest.FixtureRequest) -> SqlSite:
+    site: SqlSite = request.getfixturevalue(request.param)
+    return site
+
+
+def test_a_table_that_is_renamed_under_a_driver_is_missed(each: SqlSite) -> None:
+    each.ask(f"CREATE TABLE events (id bigint, {COORDINATES})")
+    with pytest.raises(LandonceError, match="there is no table events") as caught:
+        run(each, {"id": 1}, {"id": 2}, alter=("ALTER TABLE events RENAME TO others",))
+    assert isinstance(caught.value, TableReplaced)
+    each.ask("ALTER TABLE others RENAME TO events")
+    assert each.run() == Totals(landed=1)
+
+
+SWAP = (
+    "CREATE TABLE fresh (id bigint, {0})",
+    "ALTER TABLE events RENAME TO gone",
+    "ALTER TABLE fresh RENAME TO events",
+)
+
+
+def test_a_table_that_is_swapped_for_an_empty_one_gets_nothing(
+    each: SqlSite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under a running driver and at a start; a person may say that it takes the old one's place."""
+    swap = tuple(statement.format(COORDINATES) for statement in SWAP)
+    each.ask(f"CREATE TABLE events (id bigint, {COORDINATES})")
+    with pytest.raises(TableReplaced, match="not the one that 1 records"):
+        run(each, {"id": 1}, {"id": 2}, alter=swap)
+    assert each.ask("SELECT id FROM events") == []
+    with pytest.raises(TableReplaced) as caught:
+        each.run()
+    assert "landonce state forget-table {file} events" in caught.value.command
+    told = landonce(capsys, monkeypatch, "check", each.file)
+    assert (told.code, "not the one that 1 records" in told.out.replace("\n          ", " ")) == (1, True), told.out
+    said = landonce(capsys, monkeypatch, "state", "forget-table", each.file, "events", "--yes")
+    assert said.code == 0, said.out + said.err
+    assert each.run() == Totals(landed=1)
+    assert each.ask("SELECT id FROM events") == [(2,)]
+    each.send((None, b'{"id": 3}'))
+    assert each.run() == Totals(landed=1), "the table that took its place is the pipeline's own from now on"
+
+
+def test_a_table_that_was_restored_goes_on_after_a_word(
+    each: SqlSite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL tells a copy from the table itself; the others see that the rows are there."""
+    each.ask(f"CREATE TABLE events (id bigint, {COORDINATES})")
+    copy = ("CREATE TABLE fresh AS SELECT * FROM events", *SWAP[1:])
+    if each.url.startswith("postgresql"):
+        with pytest.raises(TableReplaced):
+            run(each, {"id": 1}, {"id": 2}, alter=copy)
+        assert landonce(capsys, monkeypatch, "state", "forget-table", each.file, "events", "--yes").code == 0
+        assert each.run() == Totals(landed=1)
+    else:
+        assert run(each, {"id": 1}, {"id": 2}, alter=copy)[0] == Totals(landed=2)
+    assert each.ask("SELECT id FROM events ORDER BY 1") == [(1,), (2,)]
+    each.send((None, b'{"id": 3}'))
+    assert each.run() == Totals(landed=1)
+
+
+def test_a_file_that_names_another_table_does_not_leave_records_behind(pg: SqlSite) -> None:
+    """A table that was renamed, in the database and in the file, is still the same."""
+    pg.ask(f"CREATE TABLE events (id bigint, {COORDINATES})")
+    pg.ask(f"CREATE TABLE empty (id bigint, {COORDINATES})")
+    pg.send((None, b'{"id": 1}'))
+    pg.write_file()
+    assert pg.run() == Totals(landed=1)
+    pg.send((None, b'{"id": 2}'))
+    pg.write_file(table="empty")
+    with pytest.raises(TableReplaced, match="landed in, events"):
+        pg.run()
+    pg.ask("ALTER TABLE events RENAME TO renamed")
+    pg.write_file(table="renamed")
+    assert pg.run() == Totals(landed=1)
+    assert pg.ask("SELECT id FROM renamed ORDER BY 1") == [(1,), (2,)]
+
+
+def test_a_table_that_is_emptied_is_still_the_same(pg: SqlSite) -> None:
+    """Rows that somebody took away are nobody's fault."""
+    pg.ask(f"CREATE TABLE events (id bigint, {COORDINATES})")
+    assert run(pg, {"id": 1}, {"id": 2}, alter=("TRUNCATE events",))[0] == Totals(landed=2)
+    assert pg.ask("SELECT id FROM events") == [(2,)]

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from deliveries import spark_session
 from pipelines import landonce
 from pyspark.sql import SparkSession
 from sql_runs import SqlSite, asking_postgres, asking_sqlite
 
-from landonce.errors import ConfigError, PlanPending, TableUnfit, TargetAhead, Unbalanced
+from landonce.config.load import parse
+from landonce.errors import ConfigError, LandonceError, PlanPending, Stalled, TableUnfit, TargetAhead, Unbalanced
 from landonce.local import LocalKafka
+from landonce.local.ports import free_ports
 from landonce.record.ledger import Totals
 from landonce.run import assemble_sql
+from landonce.run.observe import Silent
+from landonce.run.pipeline import run_pipeline
 from landonce.write.receipt import BlockResult
 from landonce.write.sql.recipe import SqlRecipe, SqlTask
 
@@ -298,3 +306,76 @@ def _halfway(pg: SqlSite) -> Any:
         raise KeyboardInterrupt
 
     return half
+
+
+class Hearing(Silent):
+    """Does something once a start has said twice what it waits for."""
+
+    def __init__(self, then: Callable[[], object]) -> None:
+        self.then, self.told = then, list[str]()
+
+    def trouble(self, what: str) -> None:
+        self.told.append(what)
+        if len(self.told) == 2:
+            self.then()
+
+
+def started(
+    site: SqlSite, then: Callable[[], object] = lambda: None, stopping: threading.Event | None = None, **changes: Any
+) -> tuple[Totals, list[str]]:
+    watcher = Hearing(then)
+    config = parse(yaml.safe_dump(site.told | changes), site.file)
+    return run_pipeline(config, once=True, observer=watcher, stopping=stopping), watcher.told
+
+
+def with_few_connections(site: SqlSite) -> None:
+    """For a user who has none left."""
+    site.ask("CREATE TABLE events (id bigint, _topic text, _partition int, _offset bigint)")
+    name = f"few{site.url.rpartition('/')[2]}"
+    site.ask(f"CREATE ROLE {name} LOGIN PASSWORD 'p' CONNECTION LIMIT 0")
+    site.ask(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {name}; GRANT ALL ON SCHEMA public TO {name}")
+    site.url = f"{site.url.partition('://')[0]}://{name}:p@{site.url.rpartition('@')[2]}"
+
+
+@pytest.mark.parametrize("create", [False, True])
+def test_a_start_without_a_free_connection_waits_for_one(pg: SqlSite, create: bool) -> None:
+    """For `stall`, and not only for as long as one attempt takes."""
+    with_few_connections(pg)
+    pg.send(told(id=1))
+    pg.write_file(create=create, schema="id BIGINT")
+    began = time.monotonic()
+    with pytest.raises(LandonceError, match="too many connections for role") as caught:
+        started(pg, stall="3s")
+    assert (type(caught.value), time.monotonic() - began >= 3) == (Stalled, True)
+    name = pg.url.partition("://")[2].partition(":")[0]
+    done, heard = started(pg, lambda: pg.ask(f"ALTER ROLE {name} CONNECTION LIMIT 20"))
+    assert done == Totals(landed=1)
+    assert heard[0].startswith("waiting, for at most 300 s: ")
+    assert "too many connections" in heard[0]
+
+
+def test_a_start_that_waits_is_stopped_at_once(pg: SqlSite) -> None:
+    with_few_connections(pg)
+    pg.write_file()
+    stopping, began = threading.Event(), time.monotonic()
+    with pytest.raises(Stalled, match="stopped while"):
+        started(pg, stopping.set, stopping)
+    assert time.monotonic() - began < 30
+
+
+def test_a_start_waits_for_other_targets_too(pg: SqlSite) -> None:
+    """A catalog that somebody has locked, and a ClickHouse that is down."""
+    pg.send(told(id=1))
+    pg.write_file(schema="id BIGINT")
+    files = pg.folder / "catalog.db", pg.folder / "warehouse"
+    catalog = {"type": "sql", "uri": f"sqlite:///{files[0]}", "warehouse": str(files[1])}
+    with sqlite3.connect(files[0], isolation_level=None, check_same_thread=False) as locking:
+        locking.execute("CREATE TABLE mine (a)")
+        locking.execute("BEGIN EXCLUSIVE")
+        lake = {"iceberg": {"table": "a.t", "create": True, "catalog": catalog}}
+        done, heard = started(pg, lambda: locking.execute("COMMIT"), sink=lake)
+    assert done == Totals(landed=1)
+    assert "locked" in heard[0]
+    down = {"clickhouse": {"url": f"http://127.0.0.1:{free_ports(1)[0]}", "table": "t"}}
+    with pytest.raises(Stalled, match="the start waited for 2 s"):
+        started(pg, sink=down, ledger={"sqlite": "x.ledger"}, stall="2s")

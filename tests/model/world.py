@@ -195,6 +195,8 @@ class Model:
                 yield f"{who}, but it misses what runs", self._go_on(self._spend(world, "leak"), agent, world.clock)
         elif isinstance(effect, steps.Look):
             yield who, self._go_on(world, agent, self._look(world.landed, effect.floors))
+        elif isinstance(effect, inserts.Count):
+            yield f"{who}, and counts", self._go_on(world, agent, self._count(world.landed, effect.ranges))
         elif isinstance(effect, inserts.Write):
             yield from self._write(world, agent, effect, who)
         elif isinstance(effect, steps.Commit):
@@ -544,6 +546,10 @@ class Model:
             if there:
                 ends.append((partition, max(there) + 1))
         return self.core.target.TargetView(tuple(ends))
+
+    def _count(self, landed: int, ranges: Any) -> int:
+        within = sum(self._within(each.partition.number, each.first, each.end) for each in ranges)
+        return (within & landed).bit_count()
 
     # ── faults ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -80,10 +80,10 @@ UUID = Field("id", pa.uuid())
     [
         (Field("id", pa.int64()), b"42", 42),
         (Field("id", pa.int64()), b'{"id": 42, "other": 1}', 42),
-        (Field("id", pa.int64()), b'"42"', "field 'id' should be int64 but is a string"),
-        (Field("id", pa.int64()), b'42,"id":43', "a tombstone whose key is not int64"),
-        (Field("id", pa.int64()), b"42}{", "a tombstone whose key is not int64"),
-        (Field("id", pa.int64()), b"", "a tombstone whose key is not int64"),
+        (Field("id", pa.int64()), b'"42"', "field 'id' should be BIGINT but is a string"),
+        (Field("id", pa.int64()), b'42,"id":43', "a tombstone whose key is not BIGINT"),
+        (Field("id", pa.int64()), b"42}{", "a tombstone whose key is not BIGINT"),
+        (Field("id", pa.int64()), b"", "a tombstone whose key is not BIGINT"),
         (Field("id", pa.int64()), b'{"other": 1}', "missing required field 'id'"),
         (Field("id", pa.bool_()), b"true", True),
         (TEXT, b"plain", "plain"),
@@ -96,7 +96,7 @@ UUID = Field("id", pa.uuid())
         (TEXT, b"\xff", "a tombstone whose key is not valid UTF-8"),
         (DAY, b"2024-05-06", date(2024, 5, 6)),
         (DAY, b'"2024-05-06"', date(2024, 5, 6)),
-        (DAY, b"2024-15-06", "field 'id' is not a valid date32[day]"),
+        (DAY, b"2024-15-06", "field 'id' is not a valid DATE"),
         (UUID, str(uuid.UUID(int=5)).encode(), uuid.UUID(int=5)),
         (Field("id", pa.timestamp("us", "UTC"), scale=6), b"%d" % TICKS, MOMENT),
         (Field("id", pa.timestamp("us", "UTC"), scale=6), b"2024-05-06T07:08:09.123456Z", MOMENT),
@@ -148,9 +148,9 @@ def test_a_field_says_the_operation() -> None:
         ("U", 1, "a", None, None),
         ("D", 1, None, None, None),
         ("D", 2, None, None, None),
-        "field 'id' should be int64 but is a string",
+        "field 'id' should be BIGINT but is a string",
         ("D", 2, None, None, None),
-        "field 'name' should be string but is an integer",
+        "field 'name' should be STRING but is an integer",
         "missing identity field 'id'",
         "no known operation in 'what'",
         "no known operation in 'what'",
@@ -216,9 +216,9 @@ def test_debezium(wrapped: bool) -> None:
         "no known operation in 'op'",
         "missing required field 'name'",
         ("I", *landed),
-        "field 'at' is not a valid timestamp[us, tz=UTC]",
+        "field 'at' is not a valid TIMESTAMP",
         "field 'name' was not sent by Debezium",
-        f"field '{path}' should be int64 but is a string",
+        f"field '{path}' should be BIGINT but is a string",
     ]
 
 
@@ -227,7 +227,7 @@ def test_debezium_counts_days() -> None:
     days = [19_849, 2**31, "2024-05-06", None]
     assert outcome(run(told, [envelope("c", None, {"id": 1, "day": day}, False) for day in days])) == [
         ("I", 1, date(2024, 5, 6)),
-        "field 'day' is not a valid date32[day]",
+        "field 'day' is not a valid DATE",
         ("I", 1, date(2024, 5, 6)),
         ("I", 1, None),
     ]
@@ -482,8 +482,8 @@ def test_an_empty_array_has_no_rows() -> None:
         (FIELDS, (), Changes("upsert"), "at least one field"),
         (FIELDS, ("id", "id"), Changes("upsert"), "each of its fields once"),
         (FIELDS, ("nix",), Changes("upsert"), "not in the schema"),
-        (FIELDS, ("tags",), Changes("upsert"), "cannot be list"),
-        ((Field("id", pa.float64()),), ("id",), Changes("dms"), "cannot be double"),
+        (FIELDS, ("tags",), Changes("upsert"), "cannot be ARRAY"),
+        ((Field("id", pa.float64()),), ("id",), Changes("dms"), "cannot be DOUBLE"),
         ((*FIELDS, Field("_op", pa.string())), ("id",), Changes("upsert"), "is taken"),
         (FIELDS, ("id",), Changes("operation", field="id"), "must hold text"),
     ],

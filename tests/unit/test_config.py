@@ -143,7 +143,43 @@ class TestKeys:
         assert "pipeline:" in refusal(pipeline=name)
 
     def test_one_topic_is_a_list_too(self):
-        assert "source.kafka.topics: is to be a list" in refusal(source__kafka__topics="clicks")
+        assert "source.kafka.topics: must be a list" in refusal(source__kafka__topics="clicks")
+
+    @pytest.mark.parametrize(
+        ("place", "value", "said"),
+        [
+            ("pipeline", 5, "pipeline: must be text"),
+            ("source__kafka__start", "yesterday", "source.kafka.start: must be 'earliest' or 'latest'"),
+            ("source__kafka__schema", 5, "source.kafka.schema: must be text or a mapping of names to types"),
+            ("source__kafka__options", {"a": [1]}, "source.kafka.options.a: must be text or a whole number"),
+            ("sink__clickhouse", "here", "sink.clickhouse: must be a section with keys of its own: url, table"),
+            ("sink__clickhouse__create", "perhaps", "sink.clickhouse.create: must be true or false"),
+            ("sink__clickhouse__table", "", "sink.clickhouse.table: must not be empty"),
+            ("batch__max_rows", "many", "batch.max_rows: must be a whole number"),
+            ("batch__max_rows", 0, "batch.max_rows: must be more than 0"),
+            ("batch__block_rows", 2_000_000, "batch.block_rows: must be at most 1000000"),
+            ("transform__select", "lower(x)", "transform.select: must be a list"),
+            ("spark__conf", 5, "spark.conf: must be a mapping"),
+        ],
+    )
+    def test_what_a_value_must_be_is_said_once_and_in_plain_words(self, place, value, said):
+        told = refusal(**{place: value})
+        assert said in told
+        assert "Input should" not in told
+        assert len(told.splitlines()) == 2
+
+    def test_every_mistake_has_its_line(self):
+        text = "pipeline: clicks\nsource:\n  kafka:\n    topcis: [a]\n\n    start: now\nsink:\n  clickhouse: {url: x}\n"
+        with pytest.raises(ConfigError) as refused:
+            parse(text, Path("clicks.yaml"))
+        lines = refused.value.what.splitlines()[1:]
+        assert [line.split(":")[0].strip() + ":" + line.split(":")[1] for line in lines] == [
+            "line 3: source.kafka.bootstrap_servers",
+            "line 3: source.kafka.topics",
+            "line 4: source.kafka.topcis",
+            "line 6: source.kafka.start",
+            "line 8: sink.clickhouse.table",
+        ]
 
     def test_a_topic_named_twice(self):
         assert "named twice" in refusal(source__kafka__topics=["a", "a"])

@@ -294,7 +294,7 @@ def test_a_zombie_removes_nothing_that_a_newer_driver_staged(tmp_path: Path) -> 
     staged(tmp_path, stem("clicks", 6, "fedcba98"), 0, [letter(1)])
     zombie = begun(tmp_path)
     name = staged(tmp_path, PLAN, 0, [letter(7)])
-    zombie.publish_left([])
+    zombie.publish_left([], "")
     assert [path.name for path in tmp_path.iterdir()] == [f"{name}.staged"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -42,7 +43,16 @@ class Brokers:
     def record_bytes(self, _: object) -> None: ...
 
 
+@dataclass
+class Anything:
+    """A recipe that nobody reads."""
+
+    dead_letters: Path = Path()
+
+
 def driver(brokers: Brokers, folder: Path) -> Driver:
+    target = SimpleNamespace(now=lambda: 0, kill=lambda: None, look=lambda _: TargetView(()), count=lambda _: 0)
+
     def write(_: object, tasks: list[Task]) -> tuple[BlockResult, ...]:
         return tuple(BlockResult(task.index, Fate.LANDED, Receipt(10, 10)) for task in tasks)
 
@@ -53,8 +63,8 @@ def driver(brokers: Brokers, folder: Path) -> Driver:
         ledger=MemoryLedger("p"),
         hands=Inserting(
             settings=Settings("table", "fingerprint", once=True),
-            recipe=SimpleNamespace(),  # type: ignore[arg-type]
-            target=SimpleNamespace(now=lambda: 0, kill=lambda: None, look=lambda _: TargetView(())),  # type: ignore[arg-type]
+            recipe=Anything(),  # type: ignore[arg-type]
+            target=target,  # type: ignore[arg-type]
             workers=SimpleNamespace(write=write),  # type: ignore[arg-type]
             letters=Letters(folder / "dead", "p"),
         ),

@@ -135,11 +135,11 @@ def test_any_uuid_and_any_time_come_back(uuids: list[uuid.UUID | None], times: l
 
 
 def test_the_reasons_say_what_was_wanted() -> None:
-    assert values(['"x"'], Field("a", pa.uuid())) == ["field 'a' is not a valid uuid"]
+    assert values(['"x"'], Field("a", pa.uuid())) == ["field 'a' is not a valid UUID"]
     assert values(['"x"'], Field("a", pa.binary())) == ["field 'a' is not valid base64"]
     assert values(['"AAAA"'], Field("a", pa.binary(4))) == ["field 'a' is not valid base64 of 4 bytes"]
-    assert values(['"25:00:00"'], Field("a", pa.time64("us"))) == ["field 'a' is not a valid time64[us]"]
-    assert values(["1"], Field("a", pa.uuid())) == ["field 'a' should be uuid but is an integer"]
+    assert values(['"25:00:00"'], Field("a", pa.time64("us"))) == ["field 'a' is not a valid TIME"]
+    assert values(["1"], Field("a", pa.uuid())) == ["field 'a' should be UUID but is an integer"]
     assert values(["null"], Field("a", pa.uuid(), required=True)) == ["missing required field 'a'"]
 
 
@@ -165,14 +165,14 @@ def test_maps() -> None:
 
 def test_what_is_no_map_is_rejected_alone() -> None:
     told = {
-        "[]": "field 'a' should be map<string, int64> but is an array",
-        '[{"key":"x","value":1}]': "field 'a' should be map<string, int64> but is an array",
-        '"x"': "field 'a' should be map<string, int64> but is a string",
-        '{"x":"y"}': "field 'a[]' should be int64 but is a string",
-        '{"x":1.5}': "field 'a[]' should be int64 but is a number with a fraction",
+        "[]": "field 'a' should be MAP<STRING, BIGINT> but is an array",
+        '[{"key":"x","value":1}]': "field 'a' should be MAP<STRING, BIGINT> but is an array",
+        '"x"': "field 'a' should be MAP<STRING, BIGINT> but is a string",
+        '{"x":"y"}': "field 'a[]' should be BIGINT but is a string",
+        '{"x":1.5}': "field 'a[]' should be BIGINT but is a number with a fraction",
         '{"x":1,"x":2}': "field 'a' holds a key twice",
         r'{"x":1,"\u0078":2}': "field 'a' holds a key twice",
-        '{"entries":[{"key":"x","value":1}]}': "field 'a[]' should be int64 but is an array",
+        '{"entries":[{"key":"x","value":1}]}': "field 'a[]' should be BIGINT but is an array",
         '{"x"}': "not valid JSON: Expecting ':' delimiter at character 9",
         '{"x":1:2}': "not valid JSON: Expecting ',' delimiter at character 11",
         '{"x",1}': "not valid JSON: Expecting ':' delimiter at character 9",
@@ -208,9 +208,9 @@ def test_maps_may_be_anywhere() -> None:
         {"m": []},
         {"m": None},
         "field 'a' holds a null",
-        "field 'a' is not a valid date32[day]",
+        "field 'a' is not a valid DATE",
         "field 'a' holds a key twice",
-        "field 'a.m[]' should be list<item: struct<n: map<string, date32[day]>, s: string>> but is an object",
+        "field 'a.m[]' should be ARRAY<STRUCT<n: MAP<STRING, DATE>, s: STRING>> but is an object",
     ]
 
 
@@ -221,7 +221,7 @@ def test_keys_may_be_of_any_type_that_is_written_as_text() -> None:
         Field("a", pa.map_(pa.uuid(), pa.int64())),
     ) == [
         [(key, 1)],
-        "field 'a' is not a valid uuid",
+        "field 'a' is not a valid UUID",
         "field 'a' holds a key twice",
     ]
     with pytest.raises(TypeError, match="keys of a map are strings in JSON"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
 
-from landonce.errors import Fenced
+from landonce.errors import Fenced, LedgerSetBack, RolledBack
 from landonce.maintain import run as maintaining
 from landonce.maintain.tend import Options, Tender
 from landonce.plan.ranges import Partition
@@ -125,6 +126,42 @@ def test_a_commit_of_another_that_is_seen_with_ones_own_fences(lake: Lake) -> No
     with pytest.raises(Fenced):
         first.deliver(20)
     assert lake.ids() == list(range(20))
+
+
+def test_a_catalog_that_is_restored_under_a_driver_is_told_from_a_newer_driver(lake: Lake) -> None:
+    """To before this driver came: nobody goes on, so it is to be started again. Then the rows that are gone are delivered again."""
+    lake.driver().deliver(3)
+    shutil.copy(lake.folder / "c.db", lake.folder / "backup")
+    driver = lake.driver()
+    driver.deliver(6)
+    shutil.copy(lake.folder / "backup", lake.folder / "c.db")
+    for attempt in (lambda: driver.deliver(9), lambda: driver.ledger.glance(driver.state)):
+        with pytest.raises(LedgerSetBack, match="was set back") as failure:
+            attempt()
+        assert failure.value.exit_code == 5
+    assert lake.ids() == [0, 1, 2]
+    again = lake.driver()
+    again.deliver(9)
+    assert lake.ids() == list(range(9))
+    with pytest.raises(Fenced, match="the newer driver goes on") as newer:
+        driver.deliver(12)
+    assert newer.value.exit_code == 4
+
+
+def test_a_catalog_that_is_restored_to_a_moment_of_the_same_driver_is_followed(lake: Lake) -> None:
+    driver = lake.driver()
+    driver.deliver(3)
+    shutil.copy(lake.folder / "c.db", lake.folder / "backup")
+    driver.deliver(6)
+    shutil.copy(lake.folder / "backup", lake.folder / "c.db")
+    with pytest.raises(RolledBack):
+        driver.deliver(9)
+    state = driver.ledger.load()
+    assert state is not None
+    assert state.committed() == {P: 3}
+    assert "its catalog was restored" in driver.ledger.noticed
+    driver.ledger.load()
+    assert driver.ledger.noticed == "", "it is said once"
 
 
 def tended(lake: Lake, driver: Driver) -> Any:

@@ -25,7 +25,7 @@ from landonce.query.offsets import Begun
 from landonce.query.protocol import Clock, Found, Resolve, Settings
 from landonce.record import ledger as states
 from landonce.record.ledger import LedgerState, Position, Totals
-from landonce.run.inserts import Kill, Write
+from landonce.run.inserts import Count, Kill, Write
 from landonce.run.steps import Acquire, Await, Change, Look, Stop
 from landonce.write.receipt import BlockResult, Fate, Receipt
 from landonce.write.settle import Mode
@@ -152,6 +152,12 @@ def perform(world: World, effect: protocol.Effect) -> protocol.Reply:
             if found:
                 ends[partition] = max(found) + 1
         return TargetView(tuple(ends.items()))
+    if isinstance(effect, Count):
+        return sum(
+            count
+            for (where, at), count in world.held.items()
+            if any(each.partition == where and each.holds(at) for each in effect.ranges)
+        )
     if isinstance(effect, Resolve):
         return tuple(Found(index, world.found(effect.plan.blocks[index]), Totals(landed=1)) for index in effect.indexes)
     assert isinstance(effect, Write)
@@ -300,7 +306,7 @@ def test_the_same_range_again_is_written_again_when_it_was_pending() -> None:
 def test_an_overlapping_range_is_written_again_and_goes_on() -> None:
     world = at((P, 0, 5), pending=(Range(P, 5, 10),))
     taken = steps(world, incoming(Range(P, 0, 12)))
-    assert taken == [*RECOVERED, "kill", "look", "survey", "prepare", "write", "record"]
+    assert taken == [*RECOVERED, "kill", "look", "survey", "prepare", "write", "look", "record"]
     assert world.exact
     assert len(world.held) == 12
 
@@ -459,3 +465,29 @@ def test_a_large_batch_is_written_in_several_plans() -> None:
     assert world.state.batch == 4
     assert world.exact
     assert len(world.held) == 9
+
+
+def test_another_writer_of_the_same_records_is_noticed_before_a_plan_and_after_a_write() -> None:
+    """A query with another ledger: before a micro-batch its rows are above the position, or they come while it is written."""
+    world = World(deadlines=True)
+    settings = Settings("table", "f", 2)
+    driver, effect = protocol.begin(settings, incoming(Range(P, 0, 1)))
+    while not isinstance(effect, Stop):
+        driver, effect = protocol.advance(driver, perform(world, effect))
+
+    world.held[P, 1] += 1
+    with pytest.raises(errors.AnotherWriter, match="1 rows above the position"):
+        go_on(world, driver, Range(P, 1, 2))
+
+    world.held[P, 1] -= 1
+    with pytest.raises(errors.AnotherWriter, match="2 rows where this driver wrote 1"):
+        go_on(world, driver, Range(P, 1, 2), meanwhile=1)
+
+
+def go_on(world: World, before: protocol.Driver, came: Range, meanwhile: int = 0) -> None:
+    """The next micro-batch of the same run. `meanwhile`: rows that somebody else adds once it is planned."""
+    driver, effect = protocol.begin(before.settings, incoming(came), before)
+    while not isinstance(effect, Stop):
+        if isinstance(effect, Write):
+            world.held[came.partition, came.first] += meanwhile
+        driver, effect = protocol.advance(driver, perform(world, effect))

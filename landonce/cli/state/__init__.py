@@ -146,19 +146,25 @@ def accept_position(
             help="One table of a fan-out. Without it: each one that is in doubt.", metavar="TABLE", show_default=False
         ),
     ] = None,
+    by_rows: Annotated[
+        bool,
+        typer.Option("--by-rows", help="The rows in the table say how far it is; what comes after is delivered again."),
+    ] = False,
     yes: Yes = False,
 ) -> None:
-    """Say that an Iceberg table holds all that was committed to it, though its history is gone.
+    """Say how far an Iceberg table is whose history is gone.
 
     The position stands in the table's snapshots, and a copy of it in the table's properties. Where all snapshots of the
     pipeline expired, nobody can tell whether the table was rolled back before: then landonce halts with PositionUncertain.
-    This command says that it was not, and the copy counts. If it was, roll it to a snapshot of the pipeline instead.
+    Without --by-rows this command says that it was not, and the copy counts. With --by-rows, the last row of each Kafka
+    partition in the table counts, and all that comes after it is delivered again: right after a rollback, and never a
+    duplicate.
 
-    Example: `landonce state accept-position clicks.yaml`
+    Example: `landonce state accept-position clicks.yaml --by-rows`
     """
     from landonce.cli.state.tables import accept_position as work
 
-    work(file, table=table, yes=yes)
+    work(file, table=table, by_rows=by_rows, yes=yes)
 
 
 @state.command("forget-table", rich_help_panel=_TABLE)
@@ -170,10 +176,12 @@ def forget_table(
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Let another table take the place of one that was dropped, in a fan-out.
+    """Let another table take the place of one that was dropped, in a fan-out or in an SQL database.
 
     A run halts with TableReplaced when a table is gone, or is another one by the same name. This command forgets the old
-    one. The new one gets new records only; with `--replay` everything is read again for it, and for no other table.
+    one. The new one gets new records only; with `--replay` (Iceberg) everything is read again for it, and for no other table.
+    A database that was restored from a dump has other tables by the same names, which hold what landed: forget the old one, and
+    go on.
 
     Example: `landonce state forget-table clicks.yaml db.views --replay`
     """

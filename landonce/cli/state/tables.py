@@ -1,36 +1,55 @@
-"""`landonce state accept-position` and `forget-table`: an Iceberg table is not what it was."""
+"""`landonce state accept-position` and `forget-table`: a table is not what it was."""
 
 from __future__ import annotations
 
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from landonce.cli.files import opened
 from landonce.cli.state.decide import decide, load, new_owner
-from landonce.cli.state.lake import tables_of
+from landonce.cli.state.lake import committing, tables_of
 from landonce.errors import NothingToDo, PositionUncertain
+from landonce.plan.ranges import Partition
 from landonce.record import operate
+from landonce.record.ledger import LedgerState
 from landonce.run.parts import Parts
+from landonce.write.iceberg.catalog import telling
 from landonce.write.iceberg.ledger import TableLedger
+from landonce.write.iceberg.look import last_rows
 from landonce.write.iceberg.sink import IcebergSink
-from landonce.write.iceberg.survey import survey
+from landonce.write.iceberg.survey import Seen, survey
 from landonce.write.marks import TableView
+from landonce.write.sql import SqlSink
+from landonce.write.sql.table import SqlTable
 
 
-def accept_position(file: Path, *, table: str | None, yes: bool) -> None:
+def accept_position(file: Path, *, table: str | None, by_rows: bool, yes: bool) -> None:
     with opened(file) as parts:
         _need_iceberg(parts)
         if isinstance(parts.ledger, TableLedger):
-            _accept_own(parts, parts.ledger, file, yes=yes)
+            _accept_own(parts, parts.ledger, file, by_rows=by_rows, yes=yes)
             return
         ledger = load(parts)
         asked = [each for each in tables_of(parts, ledger) if table in (None, each.name)]
         if not asked:
             raise NothingToDo(f"the pipeline has no table {table}.", safe="Nothing was changed.")
-        copies = [(each.view, each.own.last) for each in asked if each.own and each.own.last and each.view.uncertain]
-        decide(parts, file, ledger, operate.accept_position(ledger, copies, new_owner()), yes=yes)
+        doubted = [(each, each.own.last) for each in asked if each.own and each.own.last and each.view.uncertain]
+        if by_rows:
+            found = [(each.view, copy, _last_rows(parts, each, copy.state)) for each, copy in doubted]
+            decision = operate.accept_rows(ledger, found, new_owner())
+        else:
+            decision = operate.accept_position(ledger, [(each.view, copy) for each, copy in doubted], new_owner())
+        decide(parts, file, ledger, decision, yes=yes)
 
 
-def _accept_own(parts: Parts, ledger: TableLedger, file: Path, *, yes: bool) -> None:
+def _last_rows(parts: Parts, seen: Seen, state: LedgerState) -> dict[Partition, int]:
+    assert seen.table is not None
+    with telling(parts.iceberg.spec):
+        return last_rows(seen.table, parts.iceberg.told.branch, state)
+
+
+def _accept_own(parts: Parts, ledger: TableLedger, file: Path, *, by_rows: bool, yes: bool) -> None:
     try:
         ledger.load()
     except PositionUncertain:
@@ -41,11 +60,24 @@ def _accept_own(parts: Parts, ledger: TableLedger, file: Path, *, yes: bool) -> 
     (seen,) = survey(parts.iceberg, parts.iceberg.static)
     if seen.own is None or seen.own.last is None:
         raise operate.nothing_uncertain()
-    decide(parts, file, state, operate.accept_own_position(state, seen.own.last, new_owner()), yes=yes)
+    if not by_rows:
+        decide(parts, file, state, operate.accept_own_position(state, seen.own.last, new_owner()), yes=yes)
+        return
+    tops = _last_rows(parts, seen, state)
+    decision = operate.accept_own_rows(state, tops, new_owner())
+
+    def change() -> None:
+        with committing(parts):
+            ledger.set_position(state, decision.new, tuple(sorted(tops.items())), decision.note())
+
+    decide(parts, file, state, decision, yes=yes, change=change)
 
 
 def forget_table(file: Path, *, table: str, replay: bool, yes: bool) -> None:
     with opened(file) as parts:
+        if isinstance(parts.sink, SqlSink):
+            _forget_sql(parts, parts.sink, file, table=table, replay=replay, yes=yes)
+            return
         _need_iceberg(parts)
         if isinstance(parts.ledger, TableLedger):
             raise NothingToDo(
@@ -61,8 +93,22 @@ def forget_table(file: Path, *, table: str, replay: bool, yes: bool) -> None:
         decide(parts, file, ledger, decision, yes=yes)
 
 
+def _forget_sql(parts: Parts, sink: SqlSink, file: Path, *, table: str, replay: bool, yes: bool) -> None:
+    """The next plan is bound to the table that is there then."""
+    if replay:
+        raise NothingToDo(
+            "a table of an SQL database is not filled up again by the pipeline that it belongs to.",
+            safe="Nothing was changed.",
+            command="give the pipeline another `pipeline` name and an empty table in {file}, then: landonce run {file}",
+        )
+    state = load(parts)
+    with closing(SqlTable(replace(sink, table=table))) as there:
+        view = TableView(table, there.identity())
+    decide(parts, file, state, operate.forget_table(state, view, new_owner()), yes=yes)
+
+
 def _need_iceberg(parts: Parts) -> None:
     if not isinstance(parts.sink, IcebergSink):
         raise NothingToDo(
-            "this pipeline does not write to Iceberg, and other targets carry no marks.", safe="Nothing was changed."
+            "this pipeline does not write to Iceberg, and other targets carry no position.", safe="Nothing was changed."
         )

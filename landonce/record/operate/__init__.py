@@ -9,6 +9,7 @@ so that the one compare-and-set that records it also fences a driver that still 
     fill              a pending block is there in part                  what is missing is written
     accept_change     a pending plan was made by another file           it is settled by the present one
     accept_position   a table's history is gone, and how far it came    the copy of its last mark counts
+    accept_rows       the same                                          its last rows count; the rest is delivered again
     settle            a pushed block was never answered                 it arrived, or it did not
     forget_table      a table of a fan-out is another one, or none      the new one takes its place
 """
@@ -20,7 +21,9 @@ from landonce.record.operate.rebase import changed_topics, landed_too, rebase
 from landonce.record.operate.settle import settle
 from landonce.record.operate.tables import (
     accept_own_position,
+    accept_own_rows,
     accept_position,
+    accept_rows,
     forget_table,
     nothing_uncertain,
     standing,
@@ -32,7 +35,9 @@ __all__ = [
     "accept_change",
     "accept_gap",
     "accept_own_position",
+    "accept_own_rows",
     "accept_position",
+    "accept_rows",
     "changed_topics",
     "fill",
     "forget_table",

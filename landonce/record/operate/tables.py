@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from landonce.errors import NothingToDo
-from landonce.plan.ranges import Range
+from landonce.plan.ranges import Partition, Range
 from landonce.read.source import SourceView
-from landonce.record.ledger import LedgerState, TableMark, taken
+from landonce.record.ledger import LedgerState, Position, TableMark, taken
 from landonce.record.operate.decision import Decision, Restated, listed
 from landonce.write.marks import Mark, TableView, adopted
 
@@ -47,8 +47,51 @@ def accept_position(state: LedgerState, copies: Sequence[tuple[TableView, Mark]]
     )
 
 
+def accept_own_rows(state: LedgerState, tops: Mapping[Partition, int], owner: str) -> Decision:
+    """The one table counts as being where its last rows are. As after a rollback, the next mark carries a new batch's number."""
+    back = replace(state, positions=_by_rows(state, tops), batch=state.batch + 1)
+    return Decision("accept-position", taken(back, owner), (_ends("The table", back),), (_again(back, state),))
+
+
+def accept_rows(
+    state: LedgerState, found: Sequence[tuple[TableView, Mark, Mapping[Partition, int]]], owner: str
+) -> Decision:
+    """Each of these tables counts as being where its last rows are: it is behind, and gets what it lacks."""
+    if not found:
+        raise nothing_uncertain()
+    told = {view.table: _vouched(state, view, copy) for view, copy, _ in found}
+    new = replace(taken(state, owner), tables=tuple(sorted({**dict(state.tables), **told}.items())))
+    marks, does, costs = [], [], []
+    for view, copy, tops in found:
+        back = replace(copy.state, positions=_by_rows(copy.state, tops))
+        mark = replace(_taken_over(replace(copy, state=back), new), behind=True, tops=tuple(sorted(tops.items())))
+        marks.append(Restated(view, mark))
+        does.append(_ends(view.table, back))
+        costs.append(_again(back, state))
+    return Decision("accept-position", new, tuple(does), tuple(costs), marks=tuple(marks))
+
+
+def _by_rows(state: LedgerState, tops: Mapping[Partition, int]) -> tuple[tuple[Partition, Position], ...]:
+    return tuple(
+        (each, replace(at, committed=max(at.first, tops[each] + 1) if each in tops else at.first))
+        for each, at in state.positions
+    )
+
+
+def _ends(table: str, back: LedgerState) -> str:
+    positions = listed(f"{partition} at {at}" for partition, at in back.committed().items())
+    return f"{table} counts as holding what lies below its last rows, and nothing after them: {positions}."
+
+
+def _again(back: LedgerState, state: LedgerState) -> str:
+    now = state.committed()
+    lacks = [Range(each, at, now[each]) for each, at in back.committed().items() if at < now.get(each, at)]
+    again = f"at most {sum(each.span for each in lacks)} records, {listed(lacks)}" if lacks else "nothing"
+    return f"Delivered again: {again}. Rows at the end that somebody deleted on purpose come back."
+
+
 _IF_NOT = (
-    "If it was rolled back before its snapshots expired, what the rollback removed never comes back. "
+    "If it was rolled back before its snapshots expired, what the rollback removed never comes back: say --by-rows then. "
     "`landonce verify` tells afterwards what is missing."
 )
 
@@ -104,7 +147,7 @@ def forget_table(
         carried = view.mark.batch if view.mark is not None else 0
         tables[view.table] = TableMark(view.uuid, max(state.batch, carried) if replay else carried)
     new = replace(taken(state, owner), tables=tuple(sorted(tables.items())))
-    does = (f"The table {view.table} with UUID {known.uuid} is forgotten.", _say_instead(view, replay=replay))
+    does = (f"The table {view.table} ({known.uuid}) is forgotten.", _say_instead(view, replay=replay))
     return Decision("forget-table", new, does, _cost(state, view, source, replay=replay))
 
 
@@ -127,7 +170,7 @@ def _replaced(state: LedgerState, view: TableView) -> TableMark:
 def _say_instead(view: TableView, *, replay: bool) -> str:
     if not view.uuid:
         return f"A table {view.table} that is made later gets the records from then on."
-    named = f"The table {view.table} that is there now, with UUID {view.uuid},"
+    named = f"The table {view.table} that is there now ({view.uuid})"
     if not replay:
         return f"{named} gets new records only."
     return f"{named} is filled up from {'its own position' if view.mark else 'the first offset'} on."

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from landonce.errors import TargetRefused, TargetUnavailable
-from landonce.plan.ranges import Partition
+from landonce.plan.ranges import Partition, Range
 from landonce.read.schema import Schema
 from landonce.write.clickhouse.address import TableName, literal, query_prefix, quoted
 from landonce.write.clickhouse.check import check
@@ -18,7 +18,7 @@ from landonce.write.clickhouse.columns import schema_of
 from landonce.write.clickhouse.connection import Access, connect
 from landonce.write.clickhouse.coordinates import where
 from landonce.write.clickhouse.create import Creation, create_table
-from landonce.write.clickhouse.probe import bring_up_to_date
+from landonce.write.clickhouse.probe import bring_up_to_date, count
 from landonce.write.clickhouse.tables import describe
 from landonce.write.sink import Finding, Target
 from landonce.write.target import TargetView
@@ -63,6 +63,9 @@ class ClickHouseTarget(Target):
                 for end in self._ends(asked[start : start + _FLOORS_PER_QUESTION])
             )
         )
+
+    def count(self, ranges: Iterable[Range]) -> int:
+        return count(self._connection, self._name, tuple(ranges)) if self._coordinates else 0
 
     def schema(self) -> Schema:
         return schema_of(describe(self._connection, self._name).columns)

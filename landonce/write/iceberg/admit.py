@@ -10,6 +10,7 @@ from landonce.config.sinks import Iceberg
 from landonce.errors import TableReshaped, TableUnfit
 from landonce.read.schema import Schema
 from landonce.write.iceberg.create import Creation
+from landonce.write.iceberg.limits import limits_of
 from landonce.write.iceberg.names import schema_for
 from landonce.write.iceberg.partitioning import parse_spec, spec_differs
 from landonce.write.iceberg.recipe import TableRecipe
@@ -35,6 +36,7 @@ def table_recipe(told: Iceberg, name: str, table: Table, declared: Schema | None
         shape=None if staged else TableShape.of(table, unpartitioned=told.unpartitioned),
         scratch=Scratch.of(table) if staged else None,
         identity=told.identity if told.changes is not None else (),
+        limits=limits_of(table.spec(), table.schema()) if staged or not told.unpartitioned else (),
     )
 
 

@@ -21,6 +21,7 @@ from sqlalchemy.exc import DBAPIError
 
 from landonce.config.secrets import redact
 from landonce.errors import ConfigError, TargetRefused, TargetUnavailable
+from landonce.write.iceberg.avro import read_doubles_whole
 from landonce.write.iceberg.rest import TimedRestCatalog
 
 _REFUSED = (
@@ -56,6 +57,7 @@ class CatalogSpec:
 
     def open(self) -> Catalog:
         """Connects. An embedded catalog is made if it is not there."""
+        read_doubles_whole()
         with telling(self):
             self._make_folders()
             told = dict(self.properties)

@@ -33,6 +33,7 @@ from pyiceberg.table.update.snapshot import _MergeAppendFiles
 from pyiceberg.typedef import EMPTY_DICT
 from pyspark.sql import SparkSession
 
+from landonce.config.secrets import redact
 from landonce.errors import ConfigError, TableReplaced, TableUnfit, TargetUnavailable
 from landonce.failpoints import reach
 from landonce.write.iceberg import jvm
@@ -45,6 +46,8 @@ _BY_PYICEBERG = 2
 """The newest format version in which PyIceberg makes snapshots."""
 _CONFLICTS = 50
 """Attempts in a row that other writers may win before the driver is told; it then waits, and tries again."""
+_UNRACED = 10
+"""Attempts in a row that a catalog may refuse on one and the same metadata: then it was no other writer."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,8 @@ class Place:
             raise TableReplaced(
                 f"the table {self.identifier} is not there.",
                 safe="Nothing was written.",
-                command="bring the table back, or say `create: true` in {file}",
+                command="bring the table back; or start again, `landonce run {file}`: with `create: true` a new table is made, and gets all "
+                "that Kafka still holds",
             )
         return table
 
@@ -104,8 +108,13 @@ class Place:
     ) -> tuple[Verdict, int, Table]:
         """Until the judgement is anything but `GO`, or an attempt is accepted. Gives the new snapshot's id with it."""
         refused: Attempt | None = None
+        built_on, unraced, why = "", 0, ""
         for conflict in range(_CONFLICTS):
             table = self.load()
+            unraced = unraced + 1 if table.metadata_location == built_on else 0
+            if unraced == _UNRACED:
+                break
+            built_on = table.metadata_location
             if refused is not None and (refused.staged or table.metadata.snapshot_by_id(refused.snapshot) is None):
                 refused.discard()
             verdict = judge(table)
@@ -115,12 +124,18 @@ class Place:
             reach("attempt.before")
             try:
                 self.send(table, attempt)
-            except CommitFailedException:  # by a gateway that sent the request twice, too: so look before clearing away
-                refused = attempt
+            except (
+                CommitFailedException
+            ) as error:  # also by a gateway that sent the request twice: so look before clearing away
+                refused, why = attempt, str(error)
                 time.sleep(random.uniform(0.01, 0.05) * min(conflict + 1, 20))  # noqa: S311  not a secret
                 continue
             reach("attempt.after")
             return Verdict.GO, attempt.snapshot, table
+        if unraced == _UNRACED:
+            raise TargetUnavailable(
+                f"the catalog {self.spec.name} refuses to commit to {self.identifier}, though nobody else does: {redact(why)}"
+            )
         raise TargetUnavailable(f"other writers of {self.identifier} were faster {_CONFLICTS} times in a row.")
 
     def send(self, table: Table, attempt: Attempt) -> None:
@@ -150,25 +165,37 @@ class Place:
         return ref.snapshot_id if ref is not None else None
 
     def ensure_branch(self) -> None:
-        """A branch that is not there begins where the main one is, so that its readers see the whole table."""
+        """A branch that is not there begins where the main one is, so that its readers see the whole table. A table without a
+        snapshot gets an empty one first: PyIceberg's catalogs refuse any other branch on it."""
         if self.branch == MAIN_BRANCH:
             return
-        table = self.load()
-        main = table.metadata.refs.get(MAIN_BRANCH)
-        there = table.metadata.refs.get(self.branch)
-        if there is not None and there.snapshot_ref_type is not SnapshotRefType.BRANCH:
-            raise ConfigError(f"sink.iceberg.branch: {self.branch!r} is a tag of {self.identifier}, not a branch.")
-        if there is not None or main is None:
-            return
-        attempt = Attempt(
-            (_points(table, self.branch, main.snapshot_id),),
-            (_still(table), _head_is(self.branch, None)),
-            main.snapshot_id,
+        why = ""
+        for _ in range(_UNRACED):
+            table = self.load()
+            main = table.metadata.refs.get(MAIN_BRANCH)
+            there = table.metadata.refs.get(self.branch)
+            if there is not None and there.snapshot_ref_type is not SnapshotRefType.BRANCH:
+                raise ConfigError(f"sink.iceberg.branch: {self.branch!r} is a tag of {self.identifier}, not a branch.")
+            if there is not None or (main is None and not by_pyiceberg(table)):
+                return
+            made = self._branching(table, main.snapshot_id) if main is not None else self._first_snapshot(table)
+            try:
+                self.send(table, made)
+            except CommitFailedException as error:  # somebody else did it, or part of it; or nobody may
+                why = str(error)
+        raise TargetUnavailable(f"the branch {self.branch} of {self.identifier} could not be made: {redact(why)}")
+
+    def _branching(self, table: Table, snapshot: int) -> Attempt:
+        """The branch, at this snapshot."""
+        updates = (_points(table, self.branch, snapshot),)
+        return Attempt(updates, (_still(table), _head_is(self.branch, None)), snapshot)
+
+    def _first_snapshot(self, table: Table) -> Attempt:
+        """An empty snapshot on the main branch of a table that has none. It carries no mark: no pipeline wrote to that branch."""
+        updates, snapshot, _ = self._snapshot(table, MAIN_BRANCH, (), {})
+        return Attempt(
+            (*updates, _points(table, MAIN_BRANCH, snapshot)), (_still(table), _head_is(MAIN_BRANCH, None)), snapshot
         )
-        try:
-            self.send(table, attempt)
-        except CommitFailedException:
-            self.ensure_branch()
 
     def appending(
         self, table: Table, files: Sequence[DataFile], summary: Mapping[str, str], properties: Mapping[str, str]
@@ -176,20 +203,26 @@ class Place:
         """New files, the mark in the summary, its copy in the properties: one commit. No files: an empty snapshot."""
         if not by_pyiceberg(table):
             raise _too_new(table, self.identifier)
-        transaction = _Unchanged(table)
-        producer = _Append(Operation.APPEND, transaction, table.io, self.branch, None, dict(summary))
+        updates, snapshot, discard = self._snapshot(table, self.branch, files, summary)
+        copied = {**properties, copy_name(self.pipeline, self.branch): copy_of(summary, snapshot)}
+        return Attempt(
+            (*updates, _points(table, self.branch, snapshot), SetPropertiesUpdate(updates=copied)),
+            (_still(table), _head_is(self.branch, self.head(table))),
+            snapshot,
+            discard,
+        )
+
+    def _snapshot(
+        self, table: Table, branch: str, files: Sequence[DataFile], summary: Mapping[str, str]
+    ) -> tuple[tuple[TableUpdate, ...], int, Callable[[], None]]:
+        """What adds a snapshot, without moving the branch to it; its id; and what removes its metadata files."""
+        producer = _Append(Operation.APPEND, _Unchanged(table), table.io, branch, None, dict(summary))
         for each in files:
             producer.append_data_file(each)
         with telling(self.spec):
             updates, _ = producer._commit()
-        copied = {**properties, copy_name(self.pipeline, self.branch): copy_of(summary, producer.snapshot_id)}
-        moved = [each for each in updates if not isinstance(each, SetSnapshotRefUpdate)]
-        return Attempt(
-            (*moved, _points(table, self.branch, producer.snapshot_id), SetPropertiesUpdate(updates=copied)),
-            (_still(table), _head_is(self.branch, self.head(table))),
-            producer.snapshot_id,
-            producer.discard,
-        )
+        adding = tuple(each for each in updates if not isinstance(each, SetSnapshotRefUpdate))
+        return adding, producer.snapshot_id, producer.discard
 
     def publishing(
         self, table: Table, staged: int, stage: str, summary: Mapping[str, str], properties: Mapping[str, str]

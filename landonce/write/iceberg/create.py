@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, TableAlreadyExistsError
@@ -66,6 +67,7 @@ def create_table(catalog: Catalog, identifier: str, declared: Schema, creation: 
 def table_schema(declared: Schema, creation: Creation) -> TableSchema:
     """The columns that the table gets."""
     schema = iceberg_schema(declared, identity=creation.identity, coordinates=creation.coordinates)
+    _refuse_twins(schema)
     try:
         schema.check_format_version_compatibility(min(creation.version, _NEWEST))
     except ValueError:
@@ -74,6 +76,16 @@ def table_schema(declared: Schema, creation: Creation) -> TableSchema:
             command="declare times with TIMESTAMP(6) or coarser in {file}, or create the table yourself",
         ) from None
     return schema
+
+
+def _refuse_twins(schema: TableSchema) -> None:
+    names = sorted(schema.column_names, key=str.lower)
+    for one, other in pairwise(names):
+        if one.lower() == other.lower():
+            raise ConfigError(
+                f"the fields {one} and {other} differ in upper and lower case alone, and Spark cannot tell such columns apart.",
+                command="rename one of them in `source.kafka.schema` or in `transform.select` of {file}",
+            )
 
 
 def upgrade_statement(catalog: str, table: Table, creation: Creation) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -34,8 +34,8 @@ from pyiceberg.types import (
 from landonce.errors import ConfigError, NothingToInfer, TargetRefused, TargetUnavailable
 from landonce.read import evolution, infer
 from landonce.read.evolution import RESERVED, Evolution
-from landonce.read.schema import ELEMENT, Field, Path, Schema, folded
-from landonce.read.shapes import Shape
+from landonce.read.schema import ELEMENT, Field, Path, Schema
+from landonce.read.shapes import Shape, distinct
 from landonce.write.iceberg.commit import Attempt, Place
 from landonce.write.iceberg.types import iceberg_type
 
@@ -86,10 +86,10 @@ class Loosen:
 Step = Add | Widen | Loosen
 
 
-def steps(schema: TableSchema, changes: Changes, *, fold_case: bool = False) -> tuple[Step, ...]:
+def steps(schema: TableSchema, changes: Changes) -> tuple[Step, ...]:
     """What is still to be done to a table with this schema. Nothing that it has, and nothing that it cannot become."""
     found: list[Step] = []
-    names = _Names(schema.column_names, fold_case)
+    names = _Names(schema.column_names)
     for path, shape in changes.added:
         found += [each for each in _additions(schema, path, shape) if names.take(each.path, each.type)]
     for path, type_ in changes.widened:
@@ -104,11 +104,11 @@ def steps(schema: TableSchema, changes: Changes, *, fold_case: bool = False) -> 
     return tuple(found)
 
 
-def apply(place: Place, changes: Changes, *, fold_case: bool = False) -> Table:
+def apply(place: Place, changes: Changes) -> Table:
     """Changes the table's schema in one commit. If someone else changes it meanwhile, what is left to do is done on top."""
     for attempt in range(_ATTEMPTS):
         table = place.load()
-        todo = steps(table.schema(), changes, fold_case=fold_case)
+        todo = steps(table.schema(), changes)
         if not todo:
             return table
         try:
@@ -129,7 +129,7 @@ def apply(place: Place, changes: Changes, *, fold_case: bool = False) -> Table:
     raise TargetUnavailable(f"others kept changing {place.identifier} while its schema was to be changed.")
 
 
-def schema_of_sample(sample: list[bytes], *, fold_case: bool = False) -> Schema:
+def schema_of_sample(sample: list[bytes]) -> Schema:
     """The fields of some records, for a table that is to be created; as `infer`, and of records that do not agree too.
 
     What cannot be a column beside the others is left out, as it is when a table evolves: one odd record does not decide.
@@ -140,30 +140,43 @@ def schema_of_sample(sample: list[bytes], *, fold_case: bool = False) -> Schema:
         shape = evolution.shape_of(pa.array(sample, pa.binary()))
         shown = [(name, each.type()) for name, each in shape.fields]
         found = tuple(Field(name, type_) for name, type_ in shown if type_ is not None)
-    names = _Names((), fold_case)
-    fields = tuple(each for each in found if each.name not in RESERVED and names.take((each.name,), each.type))
+    return distinguishable(found)
+
+
+def distinguishable(found: Iterable[Field]) -> Schema:
+    """The fields that records showed, as columns that every reader can tell apart: without those that differ from another in
+    upper and lower case alone, in structs too, or have a name that is reserved."""
+    names = _Names(RESERVED)
+    plain = [replace(each, type=_distinct(each.type)) for each in found]
+    fields = tuple(each for each in plain if names.take((each.name,), each.type))
     if not fields:
         raise NothingToInfer("the records hold no value to make a column for.", safe="Nothing was created.")
     return Schema(fields)
 
 
-class _Names:
-    """The dotted names that a schema has by now: Iceberg takes each of them once, whatever is nested in what."""
+def _distinct(type_: pa.DataType) -> pa.DataType:
+    if pt.is_struct(type_):
+        inner = {each.name: each for each in type_}
+        return pa.struct([inner[name].with_type(_distinct(inner[name].type)) for name in distinct(inner)])
+    if pt.is_list(type_):
+        return pa.list_(type_.value_field.with_type(_distinct(type_.value_type)))
+    return type_
 
-    def __init__(self, taken: Iterable[str], fold_case: bool) -> None:
-        self._fold = fold_case
-        self._taken = {self._told(each) for each in taken}
+
+class _Names:
+    """The dotted names that a schema has by now: Iceberg takes each of them once, whatever is nested in what, and its readers
+    do not tell upper and lower case apart."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self._taken = {each.lower() for each in taken}
 
     def take(self, path: Path, type_: pa.DataType | IcebergType) -> bool:
         """Whether a column and all that is in it can have their names; then they have them."""
-        new = [self._told(".".join(each)) for each in _inside(path, type_)]
+        new = [".".join(each).lower() for each in _inside(path, type_)]
         if len(set(new)) < len(new) or self._taken.intersection(new):
             return False
         self._taken.update(new)
         return True
-
-    def _told(self, name: str) -> str:
-        return folded(name, self._fold)
 
 
 def _inside(path: Path, type_: pa.DataType | IcebergType) -> Iterator[Path]:

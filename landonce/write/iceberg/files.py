@@ -11,6 +11,7 @@ and faster still, but vectorized readers of older releases refuse them.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -45,6 +46,7 @@ __all__ = ["TableShape", "ensure_unpartitioned_spec", "fast_path", "unpartitione
 _SAMPLE = 2_000
 _REPEATS = 4  # a dictionary pays if a value stands in this many rows, on average
 _FULL = 0.75  # of the target size: what is left is not worth a row group
+_LONGEST = 160  # of a folder's name, quoted; a disk takes 255, a bucket 1024 for the whole path
 _LEVELLED = ("zstd", "gzip", "brotli")
 
 
@@ -77,10 +79,18 @@ class _Key(PartitionKey):
 
     def to_path(self) -> str:
         try:
-            return self.partition_spec.partition_to_path(self.record, self.schema)
+            path = self.partition_spec.partition_to_path(self.record, self.schema)
         except (OverflowError, ValueError):  # a year that Python's dates do not reach
             named = zip(self.partition_spec.fields, self.record._data, strict=True)
-            return "/".join(f"{quote_plus(each.name)}={quote_plus(str(value))}" for each, value in named)
+            path = "/".join(f"{quote_plus(each.name)}={quote_plus(str(value))}" for each, value in named)
+        return "/".join(map(_short, path.split("/")))
+
+
+def _short(folder: str) -> str:
+    """The name of a folder, which storages limit: readers take a partition's value from the manifest, and never from here."""
+    if len(folder) <= _LONGEST:
+        return folder
+    return f"{folder[: _LONGEST - 33]}-{hashlib.sha256(folder.encode()).hexdigest()[:32]}"
 
 
 def write_files(shape: TableShape, rows: pa.Table, origin: Origin) -> tuple[DataFile, ...]:

@@ -82,7 +82,7 @@ class Lake:
             if table is not None:
                 self.admit(name, table)
             elif self.sink.told.create:
-                self._create(name, self.declared or sampled())
+                self._create(name, self.declared or evolve.distinguishable(sampled().fields))
             else:
                 raise no_table(name)
 
@@ -144,8 +144,7 @@ class Lake:
             self._open_for(name, sample)
         self.upgrade()
         for name, changes in sorted(evolutions.items()):
-            fold_case = self.sink.told.case_insensitive
-            self.admit(name, evolve.apply(self.place(name), evolve.merge(changes), fold_case=fold_case))
+            self.admit(name, evolve.apply(self.place(name), evolve.merge(changes)))
         made = bool(self._new)
         self._new.clear()
         return made
@@ -165,7 +164,7 @@ class Lake:
 
     def _made_of(self, name: str, sample: list[bytes]) -> Schema:
         try:
-            found = self.declared or evolve.schema_of_sample(sample, fold_case=self.sink.told.case_insensitive)
+            found = self.declared or evolve.schema_of_sample(sample)
             require_creatable(found, creation(self.sink.told))
             return found
         except (NothingToInfer, ValueError, RecursionError) as error:

@@ -40,6 +40,8 @@ class TableLedger(Ledger):
         """An operator says that the last commit counts, though the history that would show it is cut off."""
         self.noticed = ""
         """What the last look found that people should hear of."""
+        self._set_back = ""
+        """The same of a table that was restored under this driver: afterwards nothing in it shows that."""
 
     def build_with(self, empty: Build, place: Place) -> None:
         """How an empty snapshot is made where PyIceberg cannot make one."""
@@ -52,8 +54,14 @@ class TableLedger(Ledger):
         standing = self._view.standing if self._view else None
         return standing.letters if standing else ()
 
+    @property
+    def letters_in(self) -> str:
+        """Their folder."""
+        standing = self._view.standing if self._view else None
+        return standing.letters_in if standing else ""
+
     def load(self) -> LedgerState | None:
-        self.noticed = ""
+        self.noticed, self._set_back = self._set_back, ""
         if not self._place.exists():
             self._view = None
             return None
@@ -80,11 +88,16 @@ class TableLedger(Ledger):
             self.commit(old, new, self._empty, note=note)
         return new
 
+    def set_position(self, old: LedgerState, new: LedgerState, tops: Floors, note: Note) -> None:
+        """An operator's word on how far the table is, which the last rows in it show."""
+        check_change(self.pipeline, old, new)
+        self.commit(old, new, self._empty, tops=tops, note=note)
+
     def glance(self, held: LedgerState) -> Table:
         """The table as it is. Raises `Fenced` or `RolledBack` if somebody touched the pipeline's marks since this driver did."""
         table = self._place.load()
         seen = self._look(table)
-        refuse(own_verdict(self._known(), seen, held), held, seen)
+        self._judge(seen, held, held)
         return table
 
     def commit(
@@ -95,6 +108,7 @@ class TableLedger(Ledger):
         *,
         started: Floors | None = None,
         letters: tuple[str, ...] | None = None,
+        letters_in: str = "",
         tops: Floors = (),
         valid_through: int | None = None,
         note: Note | None = None,
@@ -107,15 +121,13 @@ class TableLedger(Ledger):
             state=replace(new, tables=()),
             started=begun,
             letters=self.letters if letters is None else letters,
+            letters_in=self.letters_in if letters is None else letters_in,
             tops=raised(before, new, tops),
         )
         told = summary(mark, valid_through)
 
         def judge(table: Table) -> Verdict:
-            seen = self._look(table)
-            verdict = own_verdict(self._known(), seen, new)
-            refuse(verdict, old, seen)
-            return verdict
+            return self._judge(self._look(table), old, new)
 
         def attempt(table: Table) -> Attempt:
             return build(table, told, self._noted(table, note))
@@ -123,7 +135,7 @@ class TableLedger(Ledger):
         self._place.ensure_branch()
         _, _, table = self._place.commit(judge, attempt)
         seen = self._look(table)  # after the commit, others may have committed, too: theirs must not be taken for ours
-        refuse(own_verdict(self._known(), seen, new), old, seen)
+        self._judge(seen, old, new)
         self._view = seen
 
     def journal(self) -> tuple[Note, ...]:
@@ -134,6 +146,13 @@ class TableLedger(Ledger):
 
     def close(self) -> None:
         """There is nothing to give back."""
+
+    def _judge(self, seen: OwnView, old: LedgerState, new: LedgerState) -> Verdict:
+        verdict = own_verdict(self._known(), seen, new)
+        if verdict is Verdict.MOVED and not seen.rolled_back:
+            self._set_back = rollback_told(seen)
+        refuse(verdict, old, seen)
+        return verdict
 
     def _known(self) -> OwnView:
         if self._view is None:

@@ -6,10 +6,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 from pyiceberg import expressions
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 
+from landonce.errors import TableUnfit
+from landonce.plan.ranges import Partition
+from landonce.record.ledger import LedgerState
 from landonce.write.iceberg.coordinates import COLUMNS, OFFSET, PARTITION, TOPIC
 from landonce.write.iceberg.marker import ancestry, own_view, summary_of
 from landonce.write.iceberg.naming import origin_of
@@ -42,6 +46,26 @@ def holds(table: Table, branch: str, labels: Iterable[str]) -> bool:
         return False
     scan = table.scan(term.In(TOPIC, set(labels)), selected_fields=(TOPIC,), limit=1)
     return bool(scan.use_ref(ref).to_arrow().num_rows)
+
+
+def last_rows(table: Table, branch: str, state: LedgerState) -> dict[Partition, int]:
+    """The highest offset that the branch holds of each partition that the pipeline covers."""
+    if any(name not in table.schema().column_names for name in COLUMNS):
+        raise TableUnfit(
+            f"{'.'.join(table.name())} has no coordinates (`coordinates: false`), so its rows do not say how far it is.",
+            safe="Nothing was changed.",
+            command="landonce state accept-position {file}, without --by-rows; or begin a new table",
+        )
+    names = {state.labelled(each): each for each, _ in state.positions}
+    scan = table.scan(term.In(TOPIC, {each.topic for each in names}), selected_fields=COLUMNS).use_ref(branch)
+    found: dict[Partition, int] = {}
+    for batch in scan.to_arrow_batch_reader():
+        highest = pa.Table.from_batches([batch]).group_by([TOPIC, PARTITION]).aggregate([(OFFSET, "max")])
+        for row in highest.to_pylist():
+            each = names.get(Partition(row[TOPIC], row[PARTITION]))
+            if each is not None:
+                found[each] = max(row[f"{OFFSET}_max"], found.get(each, 0))
+    return found
 
 
 def filled_by(table: Table, branch: str) -> str:

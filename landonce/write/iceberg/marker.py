@@ -10,6 +10,7 @@ landonce.labels          JSON: topic → what `_topic` holds for it, where that 
 landonce.totals          JSON: [landed, dead-lettered, filtered]
 landonce.behind          "true" while a table that was rolled back is being filled up again
 landonce.letters         JSON: the batch's dead-letter files
+landonce.letters-in      their folder
 landonce.valid-through   every record up to this moment is in: the least, over all partitions, of the latest timestamp
                          that was read. Absent where a partition had no record in the batch
 """
@@ -69,6 +70,7 @@ def summary(mark: Mark, valid_through: int | None = None) -> dict[str, str]:
         told["behind"] = "true"
     if mark.letters:
         told["letters"] = _json(list(mark.letters))
+        told["letters-in"] = mark.letters_in
     if valid_through is not None:
         moment = datetime.fromtimestamp(valid_through / 1000, timezone.utc)
         told["valid-through"] = moment.isoformat(timespec="milliseconds")
@@ -161,6 +163,7 @@ def _read(told: Mapping[str, Any], snapshot: int) -> Mark:
         behind=told.get("behind") == "true",
         snapshot=snapshot,
         letters=tuple(json.loads(told.get("letters", "[]"))),
+        letters_in=told.get("letters-in", ""),
         tops=tuple(sorted(_flat(json.loads(told["landed"])))),
     )
 

@@ -79,10 +79,11 @@ def spelled(spec: PartitionSpec, schema: Schema) -> str:
 
 def _terms(spec: PartitionSpec, schema: Schema) -> list[str]:
     fields = [each for each in spec.fields if not isinstance(each.transform, VoidTransform)]
-    return [_spell(each.transform, schema.find_column_name(each.source_id) or "a dropped column") for each in fields]
+    return [spell(each.transform, schema.find_column_name(each.source_id) or "a dropped column") for each in fields]
 
 
-def _spell(transform: Transform[Any, Any], column: str) -> str:
+def spell(transform: Transform[Any, Any], column: str) -> str:
+    """One field of a spec, as a pipeline file writes it."""
     if isinstance(transform, IdentityTransform):
         return column
     if isinstance(transform, BucketTransform):

@@ -12,6 +12,7 @@ from landonce.plan.blocks import Kind
 from landonce.read.changes import Changes
 from landonce.read.route import Routing
 from landonce.read.schema import Field, Schema
+from landonce.write.iceberg.limits import Limit
 from landonce.write.iceberg.scratch import Scratch
 from landonce.write.iceberg.shape import TableShape
 from landonce.write.marks import Floors
@@ -30,6 +31,8 @@ class TableRecipe:
     """One of the two: workers write the table's own files, or files from which Spark then writes them."""
     identity: tuple[str, ...] = ()
     """The columns that name one row, where records change rows."""
+    limits: tuple[Limit, ...] = ()
+    """What its partitions cannot hold."""
 
 
 @dataclass(frozen=True, kw_only=True)

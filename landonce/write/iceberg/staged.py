@@ -117,7 +117,8 @@ def _ours(identifier: str) -> Iterator[None]:
         raise TableReplaced(
             f"the table {identifier} is not there.",
             safe="Nothing was published.",
-            command="bring the table back, or say `create: true` in {file}",
+            command="bring the table back; or start again, `landonce run {file}`: with `create: true` a new table is made, and gets all "
+            "that Kafka still holds",
         ) from None
 
 

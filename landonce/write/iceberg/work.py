@@ -6,6 +6,7 @@ Files count only once the driver has committed them, so a task that Spark runs a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -16,13 +17,14 @@ from landonce.failpoints import reach
 from landonce.plan.blocks import Kind
 from landonce.plan.ranges import Partition, topics_of
 from landonce.read.decoders import decoder_of
-from landonce.read.fanout import NOWHERE, Sheaf, Sorting, cropped, records_of, tally
+from landonce.read.fanout import NOWHERE, Decode, Rows, Sheaf, Sorting, cropped, records_of, tally
 from landonce.read.identity import require_same
 from landonce.read.route import Routed, routes
 from landonce.write.conform import chosen, conform, misfit
 from landonce.write.iceberg.coordinates import COLUMNS, renamed
 from landonce.write.iceberg.evolve import unknown_fields
 from landonce.write.iceberg.files import write_files
+from landonce.write.iceberg.limits import Limit, beyond
 from landonce.write.iceberg.naming import Origin
 from landonce.write.iceberg.recipe import FileRecipe, FileTask, TableRecipe, Wants
 from landonce.write.land import failed
@@ -135,7 +137,9 @@ def shaped(recipe: FileRecipe, task: FileTask, rows: pa.Table, found: Routed, sh
         fitting, misfits = conform(rows.take(pa.array(places)), tables[name].schema, COORDINATES)
         lost = [at for at, _ in misfits]
         bad.update({int(places[at]): reason for at, reason in misfits})
-        fitted[name] = (fitting, np.delete(places, lost))
+        left = np.delete(places, lost)
+        bad.update({int(left[at]): reason for at, reason in beyond(tables[name].limits, fitting).items()})
+        fitted[name] = (fitting, left)
     sheaf.rejected += [misfit(dict(task.labels), rows, at, reason) for at, reason in sorted(bad.items())]
     elsewhere = [places for name, places in routed.items() if name in others]
     tally(sheaf, rows.num_rows, [places for _, places in fitted.values()], elsewhere, bad)
@@ -167,7 +171,9 @@ def sorting(recipe: FileRecipe, task: FileTask) -> Sorting:
     return Sorting(
         routing=recipe.routing,
         decoders={
-            each.name: decoder_of(each.schema, each.identity, recipe.changes, recipe.max_record_bytes)
+            each.name: _within(
+                each.limits, decoder_of(each.schema, each.identity, recipe.changes, recipe.max_record_bytes)
+            )
             for each in recipe.tables
             if each.name not in others
         },
@@ -177,6 +183,17 @@ def sorting(recipe: FileRecipe, task: FileTask) -> Sorting:
         absent=dict(recipe.absent),
         evolve=recipe.evolve and not task.final,
     )
+
+
+def _within(limits: tuple[Limit, ...], decode: Decode) -> Decode:
+    """A record whose row has no partition is rejected like one that does not fit its columns."""
+
+    def decode_within(values: pa.BinaryArray, messages: list[Message]) -> Rows:
+        rows = decode(values, messages)
+        found = beyond(limits, rows.table)
+        return replace(rows, rejects=(*rows.rejects, *((int(rows.kept[at]), reason) for at, reason in found.items())))
+
+    return decode_within if limits else decode
 
 
 def others_of(task: FileTask) -> frozenset[str]:

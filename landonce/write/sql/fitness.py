@@ -26,6 +26,8 @@ class Shape:
     """Each set of columns of which no two rows may hold the same."""
     indexed: tuple[frozenset[str], ...] = ()
     notes: tuple[Finding, ...] = ()
+    deferred: tuple[frozenset[str], ...] = ()
+    """Sets that are unique, and that PostgreSQL finds no row by: DEFERRABLE, or with an index that was never finished."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -127,6 +129,12 @@ def _of_key(sink: SqlSink, shape: Shape) -> Iterator[Finding]:
     unknown = [name for name in sink.key if name not in shape.names]
     if unknown:
         yield Finding(Level.REFUSED, f"key: the table has no column {', '.join(unknown)}", "correct `key` in {file}")
+    elif frozenset(sink.key) not in shape.unique and frozenset(sink.key) in shape.deferred:
+        yield Finding(
+            Level.REFUSED,
+            f"the unique key ({', '.join(sink.key)}) is DEFERRABLE, or its index is not valid: PostgreSQL finds no row to change by it",
+            f"CREATE UNIQUE INDEX {_named(sink, 'key')} ({_quoted(sink, sink.key)}), or make the constraint without DEFERRABLE",
+        )
     elif frozenset(sink.key) not in shape.unique:
         listed = ", ".join(sink.key)
         yield Finding(

@@ -1,8 +1,9 @@
 """What a table was like when it was examined, so that a block can tell whether it still is. Pure.
 
 An ALTER under a running driver changes what values become (a number in another type, digits that are rounded), which row a change finds
-(another unique key) and whether anything rolls back (another engine). So a block's transaction first keeps the table from being
-altered, then compares it with what the driver examined. YDB is not asked.
+(another unique key) and whether anything rolls back (another engine). A table that takes the place of another may be like it in all of
+that, so which table it is (`identity`) is compared, too. A block's transaction first keeps the table from being altered, then compares
+it with what the driver examined. YDB is not asked.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _POSTGRES = """
 WITH RECURSIVE told AS (SELECT CAST(to_regclass({name}) AS oid) AS id), parts AS (
     SELECT id FROM told UNION SELECT h.inhrelid FROM pg_inherits AS h JOIN parts ON h.inhparent = parts.id
 )
-SELECT concat_ws(' ', c.relkind, c.relpersistence, c.relhasrules, c.relrowsecurity, c.relforcerowsecurity)
+SELECT concat_ws(' ', c.oid, c.relkind, c.relpersistence, c.relhasrules, c.relrowsecurity, c.relforcerowsecurity)
 FROM pg_class AS c WHERE c.oid = (SELECT id FROM told)
 UNION ALL
 SELECT concat_ws(' ', 'column', a.attnum, quote_ident(a.attname), a.atttypid, a.atttypmod, a.attcollation, a.attnotnull,
@@ -40,7 +41,14 @@ FROM parts JOIN pg_class AS p ON p.oid = parts.id
 WHERE p.relispartition AND (p.relkind NOT IN ('r', 'p') OR p.relpersistence <> 'p')
 """
 """By number, not by name, where names depend on the session. Of partitions only those that none should be: others come and go."""
-_SQLITE = "SELECT type, name, sql FROM sqlite_master WHERE tbl_name = ? COLLATE NOCASE"
+_SQLITE = (
+    "SELECT type, name, sql FROM sqlite_master WHERE tbl_name = ? COLLATE NOCASE "
+    "UNION ALL SELECT 'schema', schema_version, '' FROM pragma_schema_version"
+)
+_MYSQL = (
+    "SELECT create_time FROM information_schema.tables "
+    "WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s"
+)
 _COUNTER = re.compile(r" AUTO_INCREMENT=\d+")
 
 
@@ -51,17 +59,17 @@ def holding(words: Words, table: str) -> str:
     return f"SELECT 1 FROM {words.table(table)} LIMIT 0"  # noqa: S608  (a quoted name)
 
 
-def asking(sink: SqlSink, mark: str = "") -> Statement:
+def asking(sink: SqlSink, mark: str = "") -> tuple[Statement, ...]:
     """What the table is like. `mark`: a parameter of PostgreSQL, where it is not ADBC that asks."""
     words = words_of(sink.dialect)
     if sink.dialect == "postgresql":
-        return _POSTGRES.format(name=f"CAST({mark or words.parameter(1)} AS text)"), (words.table(sink.table),)
+        return ((_POSTGRES.format(name=f"CAST({mark or words.parameter(1)} AS text)"), (words.table(sink.table),)),)
     if sink.dialect == "sqlite":
-        return _SQLITE, (sink.name,)
-    return f"SHOW CREATE TABLE {words.table(sink.table)}", ()
+        return ((_SQLITE, (sink.name,)),)
+    return (f"SHOW CREATE TABLE {words.table(sink.table)}", ()), (_MYSQL, (sink.schema, sink.name))
 
 
 def likeness(answer: Iterable[Sequence[Any]]) -> str:
-    """Of one answer, in few characters. How far a table has counted says nothing of what it is."""
+    """Of all answers, in few characters. How far a table has counted says nothing of what it is."""
     told = sorted(_COUNTER.sub("", repr(tuple(row))) for row in answer)
     return hashlib.sha256("\n".join(told).encode()).hexdigest()

@@ -8,7 +8,7 @@ import pymysql
 from sqlalchemy.dialects.mysql.pymysql import MySQLDialect_pymysql
 from sqlalchemy.engine.interfaces import DBAPIModule
 
-from landonce.record.mysql import PASSING, connect_arguments, error_code, is_clients_own, mysql_url
+from landonce.record.mysql import NO_TABLE, PASSING, connect_arguments, error_code, is_clients_own, mysql_url
 from landonce.write.sql.rows import RowWriter
 from landonce.write.sql.statements import words_of
 from landonce.write.sql.writer import Blame, Trouble
@@ -66,4 +66,5 @@ class MySqlWriter(RowWriter):
             passing=lost or code in PASSING,
             answered=not lost,
             blame=_BLAME.get(code or 0, Blame.ELSE),
+            missing=code == NO_TABLE,
         )

@@ -23,6 +23,16 @@ _POSTGRES = text(
     """
 )
 """The table and its partitions, as far as they are no ordinary tables. Those that inherit from it hold no rows of its own."""
+_KEYS = text(
+    """
+    SELECT i.indimmediate AND i.indisvalid, array_agg(CAST(a.attname AS text))
+    FROM pg_index AS i CROSS JOIN LATERAL unnest(CAST(i.indkey AS int2[])) WITH ORDINALITY AS k(number, at)
+    JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.number
+    WHERE i.indrelid = to_regclass(:name) AND i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL
+        AND k.at <= i.indnkeyatts
+    GROUP BY i.indexrelid, i.indimmediate, i.indisvalid
+    """
+)
 _HERE = "table_schema = COALESCE(:schema, DATABASE()) AND table_name = :name"
 _BESIDE = ", ".join(f"'{each.name}'" for each in (block_table, pipeline_table, position_table))
 _ENGINES = text(
@@ -47,6 +57,15 @@ def notes(sink: SqlSink, connection: Connection) -> Iterator[Finding]:
         yield from _of_postgres(sink, connection)
     if sink.dialect in ("mysql", "mariadb"):
         yield from _of_mysql(sink, connection)
+
+
+def deferred_keys(sink: SqlSink, connection: Connection) -> tuple[frozenset[str], ...]:
+    """Columns that are unique in PostgreSQL only at the end of a transaction, or by an index that is not valid."""
+    if sink.dialect != "postgresql":
+        return ()
+    found = connection.execute(_KEYS, {"name": words_of("postgresql").table(sink.table)}).all()
+    usable = {frozenset(columns) for at_once, columns in found if at_once}
+    return tuple({frozenset(columns) for at_once, columns in found if not at_once} - usable)
 
 
 def _of_postgres(sink: SqlSink, connection: Connection) -> Iterator[Finding]:

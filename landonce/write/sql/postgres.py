@@ -76,6 +76,8 @@ _OF_COPY = ("22P03", "22P04", _PROTOCOL)
 """Bytes that are not of the column's type: then it is the table that is wrong, and no row. PostgreSQL speaks of the message then; a pooler
 has the same state for a server that it lost or cannot reach."""
 _TABLE, _COLUMN, _CONSTRAINT = b"PG_DIAG_TABLE_NAME", b"PG_DIAG_COLUMN_NAME", b"PG_DIAG_CONSTRAINT_NAME"
+_MISSING = ("42P01", "3F000")
+"""No such table, or schema."""
 _ENDED = ("08", "57P0", "25P03", "25P04")
 """The session is over, so what was sent last may not have been looked at."""
 
@@ -105,8 +107,13 @@ class PostgresWriter(BlockWriter):
     def unaltered(self) -> bool:
         if not self._sink.examined:
             return True
-        self._do(holding(_WORDS, self._sink.table))
-        return likeness(self._ask(*asking(self._sink))) == self._sink.examined
+        try:
+            self._do(holding(_WORDS, self._sink.table))
+        except Trouble as trouble:
+            if trouble.missing:
+                return False
+            raise
+        return likeness(row for each in asking(self._sink) for row in self._ask(*each)) == self._sink.examined
 
     def read(self) -> BlockRow | None:
         found = self._ask(*read_statement(_WORDS, self._place))
@@ -263,6 +270,7 @@ def trouble_of(error: adbc_driver_manager.Error) -> Trouble:
         passing=not state or (state.startswith(_PASSING) and not ours),
         answered=not over,
         blame=_blame(state, dict(error.details)),
+        missing=state in _MISSING,
     )
 
 

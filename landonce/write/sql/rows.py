@@ -71,9 +71,18 @@ class RowWriter(BlockWriter):
     def unaltered(self) -> bool:
         if not self._sink.examined:
             return True
-        self._do(holding(self.words, self._sink.table))
-        self._do(*asking(self._sink))
-        return likeness(self._cursor.fetchall()) == self._sink.examined
+        try:
+            self._do(holding(self.words, self._sink.table))
+            answers = [self._fetched(*each) for each in asking(self._sink)]
+        except Trouble as trouble:
+            if trouble.missing:
+                return False
+            raise
+        return likeness(row for answer in answers for row in answer) == self._sink.examined
+
+    def _fetched(self, statement: str, parameters: tuple[object, ...]) -> list[Any]:
+        self._do(statement, parameters)
+        return list(self._cursor.fetchall())
 
     def read(self) -> BlockRow | None:
         self._do(*read_statement(self.words, self._place))
@@ -168,7 +177,8 @@ class SqliteWriter(RowWriter):
         passing = isinstance(error, sqlite3.OperationalError) and any(
             word in str(error) for word in ("locked", "busy", "disk I/O", "full", "unable to open")
         )
-        return Trouble(str(error), passing=passing, answered=True, blame=_blame(error))
+        missing = "no such table" in str(error)
+        return Trouble(str(error), passing=passing, answered=True, blame=_blame(error), missing=missing)
 
 
 def _blame(error: Exception) -> Blame:

@@ -23,9 +23,11 @@ from landonce.write.sink import COORDINATES, Finding
 from landonce.write.sql.databases import engine_of, open_database
 from landonce.write.sql.domains import complete_domains
 from landonce.write.sql.fitness import Shape, findings
+from landonce.write.sql.identity import identity
 from landonce.write.sql.likeness import asking, likeness
 from landonce.write.sql.making import addition, made_table
-from landonce.write.sql.notes import notes
+from landonce.write.sql.notes import deferred_keys, notes
+from landonce.write.sql.rights import lacking
 from landonce.write.sql.sink import SqlSink
 from landonce.write.sql.swallowed import rowid_of
 from landonce.write.sql.types import Unsupported, column_type, document_of, field_of, key_type, number_of
@@ -124,14 +126,34 @@ class SqlTable:
         named = declared.by_name() if declared is not None and not selected else {}
         chosen = declared is not None or selected
         fields = [(each, self._field(each, told=named.get(each["name"]), chosen=chosen)) for each in shape.columns]
-        return tuple(findings(self.sink, shape, fields, self._dialect))
+        with self.reading() as connection:
+            rights = tuple(lacking(self.sink, shape.names, connection))
+        return (*findings(self.sink, shape, fields, self._dialect), *rights)
 
     def likeness(self) -> str:
         """What it is like now, for the workers to compare. Asked before `check` and `schema`: what is altered in between is noticed then."""
         if self.sink.dialect == "yql":
             return ""
         with self.reading() as connection:
-            return likeness(connection.exec_driver_sql(*asking(self.sink, "%s")))
+            if not inspect(connection).has_table(self.sink.name, schema=self.sink.schema):
+                return "none"
+            answers = [connection.exec_driver_sql(*each).all() for each in asking(self.sink, "%s")]
+            return likeness(row for answer in answers for row in answer)
+
+    def identity(self) -> str:
+        """Which table it is (`identity`). Asked after `likeness`: whatever takes its place in between, a block notices."""
+        if self.sink.dialect == "yql":
+            return ""
+        with self.reading() as connection:
+            return identity(self.sink, connection)
+
+    def holds_any(self, topics: Iterable[str]) -> bool:
+        """Whether there is a row of these topics, by their labels; where rows have no coordinates, any row."""
+        table, topic = self._coordinates, self._coordinates.c[COORDINATES[0]]
+        rows = select(text("1")).select_from(table)
+        wanted = rows.where(topic.in_(sorted(set(topics)))) if self.sink.coordinates else rows
+        with self.scanning() as connection:
+            return connection.execute(wanted.limit(1)).first() is not None
 
     def look(self, floors: Iterable[tuple[Partition, int]]) -> TargetView:
         """One past the highest offset that is there, for each partition that holds any at or above its floor."""
@@ -234,9 +256,11 @@ class SqlTable:
             for each in found.get_indexes(name, schema=schema)
             if each["unique"] and _PARTIAL.isdisjoint(each.get("dialect_options") or {})
         ]
+        deferred = deferred_keys(self.sink, connection)
         unique = dict.fromkeys(frozenset(each) for each in sets if each and None not in each)
+        usable = tuple(each for each in unique if each not in deferred)
         indexed = [frozenset(filter(None, each["column_names"])) for each in found.get_indexes(name, schema=schema)]
-        return Shape(columns, tuple(unique), tuple(indexed), tuple(notes(self.sink, connection)))
+        return Shape(columns, usable, tuple(indexed), tuple(notes(self.sink, connection)), deferred)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:

@@ -28,7 +28,7 @@ from sqlalchemy import types as sql
 from sqlalchemy.dialects import mysql, postgresql
 
 from landonce.errors import ConfigError
-from landonce.read.schema import Field, is_uuid
+from landonce.read.schema import Field, is_uuid, spelled
 
 _DAY = 86_400
 _MICROSECONDS = 10**6
@@ -175,7 +175,9 @@ def column_type(type_: pa.DataType, dialect: str, name: str) -> sql.TypeEngine[A
         return postgresql.UUID(as_uuid=False)
     if pt.is_nested(type_) and dialect != "yql":
         return sql.JSON().with_variant(postgresql.JSONB(), "postgresql")
-    raise _not_here(name, f"{type_} is no type of a column here; `select` parts of it, or make text of it with to_json")
+    raise _not_here(
+        name, f"{spelled(type_)} is no type of a column here; `select` parts of it, or make text of it with to_json"
+    )
 
 
 def _timestamp(type_: pa.TimestampType, name: str) -> sql.TypeEngine[Any]:

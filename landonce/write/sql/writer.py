@@ -31,14 +31,18 @@ class Blame(str, Enum):
 
 
 class Trouble(Exception):
-    """The database, or the way to it, failed. `answered`: the database itself said so, and the transaction is over."""
+    """The database, or the way to it, failed. `answered`: the database itself said so, and the transaction is over. `missing`: there is
+    no such table."""
 
-    def __init__(self, said: str, *, passing: bool, answered: bool, blame: Blame = Blame.ELSE) -> None:
+    def __init__(
+        self, said: str, *, passing: bool, answered: bool, blame: Blame = Blame.ELSE, missing: bool = False
+    ) -> None:
         super().__init__(redact(said))
         self.said = redact(said)
         self.passing = passing
         self.answered = answered
         self.blame = blame
+        self.missing = missing
 
 
 class Altered(Exception):

@@ -1,0 +1,101 @@
+"""`run --once` where there is nothing to do ends without Spark, and does all that a start does: it takes the pipeline, which
+fences an older driver, and looks at the target."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from confluent_kafka import Producer
+
+from landonce.config.load import parse
+from landonce.errors import TargetAhead
+from landonce.local import LocalClickHouse, LocalKafka
+from landonce.record.ledger import LedgerState, Totals
+from landonce.run import pipeline
+from landonce.run.parts import open_parts
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+
+
+class SparkStarted(Exception):
+    """What stands here for a JVM."""
+
+
+@pytest.fixture(autouse=True)
+def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise SparkStarted
+
+    monkeypatch.setattr(pipeline, "open_session", refuse)
+
+
+class Site:
+    def __init__(self, kafka: LocalKafka, topic: str, folder: Path, sink: dict[str, Any]) -> None:
+        self.servers, self.topic, self.file = kafka.bootstrap_servers, topic, folder / "p.yaml"
+        source = {"bootstrap_servers": self.servers, "topics": [topic], "schema": "id BIGINT NOT NULL"}
+        self.file.write_text(
+            yaml.safe_dump(
+                {"pipeline": "p", "source": {"kafka": source}, "sink": sink, "transform": {"where": "id > 0"}}
+            )
+        )
+
+    def run(self) -> Totals:
+        return pipeline.run_pipeline(parse(self.file.read_text(), self.file), once=True)
+
+    def send(self) -> None:
+        producer = Producer({"bootstrap.servers": self.servers})
+        producer.produce(self.topic, json.dumps({"id": 1}))
+        assert producer.flush(30) == 0
+
+    @property
+    def state(self) -> LedgerState:
+        with closing(open_parts(parse(self.file.read_text(), self.file)).ledger) as ledger:
+            state = ledger.load()
+        assert state is not None
+        return state
+
+
+@pytest.mark.parametrize("kind", ["sql", "iceberg", "wrapped", "clickhouse"])
+def test_it_takes_the_pipeline_and_ends_without_spark(
+    kind: str, kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import landonce\n\ndef push(block): ...\n\nsink = landonce.wrap(push, idempotent=True, name='mine')\n"
+    )
+    sinks = {
+        "sql": lambda: {"url": "sqlite:///t.db", "table": "events", "create": True},
+        "iceberg": lambda: {"table": "db.events", "create": True},
+        "wrapped": lambda: {"sink": "mine:sink"},
+        "clickhouse": lambda: {"url": clickhouse_url(request), "table": tmp_path.name, "create": True},
+    }
+    site = Site(kafka, new_topic(1), tmp_path, {kind: sinks[kind]()})
+    assert site.run() == Totals()
+    first = site.state.epoch
+    assert site.run() == Totals()
+    assert site.state.epoch == first + 1
+    assert site.state.pending is None
+    site.send()
+    with pytest.raises(SparkStarted):
+        site.run()
+    assert site.state.epoch == first + 1, "what Spark lacks is said before an older driver is fenced"
+
+
+def clickhouse_url(request: pytest.FixtureRequest) -> str:
+    server: LocalClickHouse = request.getfixturevalue("clickhouse")
+    return server.url
+
+
+def test_the_target_is_still_looked_at(kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path) -> None:
+    site = Site(kafka, new_topic(1), tmp_path, {"sql": {"url": "sqlite:///t.db", "table": "events", "create": True}})
+    site.run()
+    with closing(sqlite3.connect(tmp_path / "t.db")) as database, database:
+        database.execute("INSERT INTO events (id, _topic, _partition, _offset) VALUES (1, ?, 0, 7)", (site.topic,))
+    with pytest.raises(TargetAhead):
+        site.run()

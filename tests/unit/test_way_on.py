@@ -1,0 +1,30 @@
+"""The command that goes on, as it is printed."""
+
+from __future__ import annotations
+
+import pytest
+
+from landonce.cli.output import say_error, way_on
+from landonce.errors import TargetRefused
+
+
+@pytest.mark.parametrize(
+    ("command", "running", "said"),
+    [
+        ("landonce check {file}", "run", "landonce check clicks.yaml"),
+        ("landonce check {file}", "check", ""),
+        ("grant INSERT, then `landonce check {file}`", "run", "grant INSERT, then `landonce check clicks.yaml`"),
+        ("grant INSERT, then `landonce check {file}`", "check", "grant INSERT"),
+        ("landonce verify {file}   (again: it moved)", "verify", "landonce verify clicks.yaml   (again: it moved)"),
+    ],
+)
+def test_it_does_not_name_the_command_that_says_it(command: str, running: str, said: str) -> None:
+    assert way_on(command, "clicks.yaml", running) == said
+
+
+def test_an_error_of_check_does_not_send_to_check(capsys: pytest.CaptureFixture[str]) -> None:
+    error = TargetRefused("no such thing.", safe="Nothing was written.", command="landonce check {file}")
+    say_error(error, ["check", "clicks.yaml"])
+    assert "To go on" not in capsys.readouterr().err
+    say_error(error, ["run", "clicks.yaml"])
+    assert "To go on: landonce check clicks.yaml" in capsys.readouterr().err
