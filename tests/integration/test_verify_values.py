@@ -379,7 +379,7 @@ def test_expressions_are_evaluated_again(clicks: Site) -> None:
 
 
 def test_each_table_of_a_fan_out(lake: Site) -> None:
-    lake.sink = {"iceberg": {"table": "db.{kind}", "route_field": "kind", "create": True}}
+    lake.sink = {"iceberg": {"table": "db.{kind}", "create": True}}
     lake.write_file(schema="id BIGINT, kind STRING")
     lake.send(*({"id": at, "kind": "ab"[at % 2]} for at in range(20)))
     assert lake.run().landed == 20
