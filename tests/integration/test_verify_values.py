@@ -268,7 +268,10 @@ ICEBERG = [
 ]
 
 
-@pytest.mark.parametrize("file_format", ["parquet", "orc", "avro"])
+@pytest.mark.parametrize(
+    "file_format",
+    ["parquet", pytest.param("orc", marks=pytest.mark.long), pytest.param("avro", marks=pytest.mark.long)],
+)
 def test_every_type_of_iceberg(lake: Site, file_format: str) -> None:
     cases = ICEBERG
     if file_format == "orc":  # Arrow reads its times in nanoseconds, which end in 2262
