@@ -142,7 +142,7 @@ def _clickhouse(parts: Parts, stack: ExitStack, values: bool) -> tuple[Targets, 
         raise _no_coordinates()
     target = sink.target()
     stack.callback(target.close)
-    recipe = make_recipe(parts, target)
+    recipe = make_recipe(parts, target.schema())
     sorting, targets = OneTable(sink.table), _ClickHouse(sink, values)
     if recipe.transforms:
         return targets, Transformed(recipe, sorting, lambda _: recipe.target, _session(parts, stack))

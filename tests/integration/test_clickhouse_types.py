@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
@@ -132,6 +133,28 @@ def test_a_list_that_is_null_or_absent_lands_empty_only_where_that_is_the_defaul
     assert len(decoded.rejects) == 2 - len(landed)
     rows = block({name: decoded.table.column(name) for name in ("id", "v")})
     assert round_trip(clickhouse, sink, rows) == [*landed, "[1]"]
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "fine"),
+    [
+        ("Array(DateTime64(2, 'UTC'))", ["2026-01-01T00:00:00.123Z"], ["2026-01-01T00:00:00.12Z"]),
+        ("Tuple(a DateTime64(2, 'UTC'))", {"a": "2026-01-01T00:00:00.123Z"}, {"a": "2026-01-01T00:00:00.12Z"}),
+        ("Tuple(a DateTime('UTC'), b Date)", {"a": "2200-01-01T00:00:00Z", "b": "2026-01-01"}, {"a": "2026-01-01", "b": "2026-01-01"}),
+        ("Tuple(a DateTime('UTC'), b Date)", {"a": "2026-01-01", "b": "1950-01-01"}, {"a": "2026-01-01", "b": "2026-01-01"}),
+        ("Array(Tuple(a Tuple(b DateTime('UTC'))))", [{"a": {"b": "1950-01-01T00:00:00Z"}}], [{"a": {"b": "2026-01-01T00:00:00Z"}}]),
+    ],
+)  # fmt: skip
+def test_a_time_inside_of_a_list_or_tuple_is_as_exact_as_one_outside(
+    clickhouse: LocalClickHouse, new_table: NewTable, type_: str, value: object, fine: object
+) -> None:
+    table = new_table()
+    make(clickhouse, table, f"v {type_}")
+    sink = sink_for(clickhouse, table)
+    records = pa.array([json.dumps({"v": each}).encode() for each in (value, fine)], pa.binary())
+    decoded = JsonDecoder(sink.target().schema()).decode(records)
+    assert [reject.index for reject in decoded.rejects] == [0]
+    assert len(round_trip(clickhouse, sink, block({"v": decoded.table.column("v")}))) == 1
 
 
 @pytest.mark.parametrize("type_", ["DateTime('Europe/Berlin')", "DateTime64(3, 'Europe/Berlin')"])

@@ -49,7 +49,7 @@ def test_the_page_is_true(installed: Path, kafka: LocalKafka, tmp_path: Path) ->
         check=True,
     ).stdout
     assert said.startswith(str(installed)), "this is about the wheel"
-    assert run_page("install.md", kafka, ("clicks",), tmp_path, **environment) == 5
+    assert run_page("install.md", kafka, ("clicks",), tmp_path, **environment) == 2
 
 
 @pytest.mark.parametrize("name", ["local", "mysql", "ydb", "testing"])

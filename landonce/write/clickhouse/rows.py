@@ -71,7 +71,7 @@ def _fit(rows: pa.Table, column: Column, table: TableName) -> pa.Array:
     if column.name in COORDINATES:
         return values.cast(sent_type(column))
     absent = values.null_count > 0 and not column.optional
-    if absent or values.type != column.mapped.arrow or column.mapped.bounds is not None:
+    if absent or values.type != column.mapped.arrow or column.mapped.limited:
         try:
             values, faults = fit(values, column.field())
         except pa.ArrowNotImplementedError:
