@@ -19,6 +19,7 @@
     ├── DemoFailed                the demo could not be played to its end
     ├── NothingToDo               an operator asked for a change that the pipeline does not need
     ├── Stalled                   a transient error outlasted its budget; starting again is safe
+    │   └── SparkLost             Spark's JVM ended, or did not start; starting again is safe
     └── Halt                      needs a person; nothing was lost, and `command` goes on
         ├── ClusterChanged        the brokers are not the ones of the ledger
         ├── TopicRecreated        same name, other topic
@@ -156,6 +157,10 @@ class Stalled(LandonceError):
     """A transient error outlasted its budget."""
 
     exit_code = 5
+
+
+class SparkLost(Stalled):
+    """Spark's JVM ended. It is not waited for: starting again is what helps, and is safe."""
 
 
 class Halt(LandonceError):

@@ -17,6 +17,7 @@ from landonce.config.model import Pipeline
 from landonce.config.secrets import redact
 
 if TYPE_CHECKING:
+    from landonce.commit.reasons import Reasons
     from landonce.run.driver import Driver
 
 
@@ -51,20 +52,15 @@ def run(
         f"+ {totals.filtered} filtered"
     )
     if totals.dead_lettered:
-        _say_letters(config)
+        _say_letters(config, signals.reasons, totals.dead_lettered)
 
 
-def _say_letters(config: Pipeline) -> None:
-    """Where they are, and why the last of them is there."""
-    from landonce.commit.dead_letters import newest_reason
+def _say_letters(config: Pipeline, reasons: Reasons, total: int) -> None:
+    """Where they are, and how many by which reason."""
+    from landonce.commit.reasons import lines
 
-    folder = config.dead_letters.path
-    reason = newest_reason(folder, config.pipeline)
-    out.print(
-        redact(f"dead letters are in {folder}" + (f"; the last one says: {reason}" if reason else "")),
-        markup=False,
-        highlight=False,
-    )
+    for line in (f"dead letters are in {config.dead_letters.path}, by reason:", *lines(reasons, total)):
+        out.print(redact(line), markup=False, highlight=False)
 
 
 class _Signals:
@@ -82,6 +78,11 @@ class _Signals:
         self._driver = driver
         if self.stopping.is_set():
             driver.stopping.set()
+
+    @property
+    def reasons(self) -> Reasons:
+        """Why records became dead letters, as the driver counted them."""
+        return self._driver.reasons if self._driver is not None else ()
 
     def _hear(self, number: int, _frame: object) -> None:
         self.stopping.set()

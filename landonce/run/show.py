@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Literal
+from typing import Any, Literal
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -225,6 +225,7 @@ class LogProgress:
             self._say("step", logging.DEBUG, step=effect.step.value)
 
     def batch(self, report: BatchReport) -> None:
+        why: dict[str, Any] = {"reasons": {each.cause: each.records for each in report.reasons}}
         self._say(
             "batch",
             batch=report.batch,
@@ -237,6 +238,7 @@ class LogProgress:
             seconds=round(report.seconds, 3),
             rows_per_second=round(report.rows_per_second),
             lag=report.lag,
+            **(why if report.reasons else {}),
         )
 
     def trouble(self, what: str) -> None:

@@ -17,6 +17,7 @@ from landonce.errors import TransformFailed
 from landonce.run import transform
 from landonce.run.finders import sparing
 from landonce.run.transform import Sow
+from landonce.spark import spark_errors
 from landonce.write.receipt import BlockResult
 
 
@@ -38,22 +39,19 @@ class SparkWorkers:
 
     def start(self) -> int:
         """Opens the session, and gives how many tasks run at once. What is wrong with Spark or the expressions is raised here."""
-        session = self.session()
-        if not self._started:
-            self.examine(session)
-            self._started = True
-        return int(session.sparkContext.defaultParallelism)
+        with spark_errors():
+            session = self.session()
+            if not self._started:
+                self.examine(session)
+                self._started = True
+            return int(session.sparkContext.defaultParallelism)
 
     def write(self, recipe: Any, tasks: Sequence[Any]) -> tuple[BlockResult, ...]:
         """One result per task, whatever happens."""
-        session = self.session()
-        context = session.sparkContext
         self._group = f"landonce {uuid.uuid4().hex}"
-        context.setJobGroup(self._group, f"landonce {recipe.pipeline}: batch {tasks[0].batch}, {len(tasks)} blocks")
         try:
-            if recipe.transforms:
-                return transform.write(session, recipe, tasks, self.sow)
-            return tuple(context.parallelize(tasks, len(tasks)).map(partial(sparing, self.work, recipe)).collect())
+            with spark_errors():
+                return self._write(self.session(), recipe, tasks)
         except PySparkException as error:
             if recipe.transforms and transform.is_expression_error(error):
                 raise _expression_failed(error) from None
@@ -73,6 +71,13 @@ class SparkWorkers:
         jobs = [tracker.getJobInfo(each) for each in tracker.getJobIdsForGroup(group)]
         stages = [tracker.getStageInfo(each) for job in jobs if job is not None for each in job.stageIds]
         return sum(each.numCompletedTasks for each in stages if each is not None)
+
+    def _write(self, session: SparkSession, recipe: Any, tasks: Sequence[Any]) -> tuple[BlockResult, ...]:
+        context = session.sparkContext
+        context.setJobGroup(self._group, f"landonce {recipe.pipeline}: batch {tasks[0].batch}, {len(tasks)} blocks")
+        if recipe.transforms:
+            return transform.write(session, recipe, tasks, self.sow)
+        return tuple(context.parallelize(tasks, len(tasks)).map(partial(sparing, self.work, recipe)).collect())
 
 
 def _expression_failed(error: PySparkException) -> TransformFailed:

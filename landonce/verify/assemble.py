@@ -130,7 +130,7 @@ def _clickhouse(parts: Parts, stack: ExitStack) -> tuple[Targets, Expectation]:
         raise _no_coordinates()
     target = sink.target()
     stack.callback(target.close)
-    recipe = make_recipe(parts, target)
+    recipe = make_recipe(parts, target.schema())
     sorting = OneTable(sink.table)
     if recipe.transforms:
         return _ClickHouse(sink), Transformed(recipe, sorting, lambda _: recipe.target, _session(parts, stack))

@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 
 from landonce.read.schema import Field, Schema
 from landonce.record.ledger import LedgerState
-from landonce.run.assemble import declared_schema
+from landonce.run.assemble import declared_schema, landing_schema
 from landonce.run.assemble_iceberg import file_recipe
 from landonce.run.parts import Parts
 from landonce.verify.expect import Decoder, PlainDecoder
@@ -92,8 +92,8 @@ class IcebergTables:
 
     def _told(self, table: str) -> TableRecipe | None:
         there = self._load(table)
-        declared = declared_schema(self.parts.config)
-        return table_recipe(self.sink.told, table, there, declared) if there is not None else None
+        landing = landing_schema(self.parts.config)
+        return table_recipe(self.sink.told, table, there, landing) if there is not None else None
 
     def _load(self, table: str) -> Table | None:
         if table not in self._loaded:

@@ -22,6 +22,7 @@ from landonce.errors import TransformFailed
 from landonce.read.decode import JsonDecoder
 from landonce.read.schema import Schema
 from landonce.run.transform import chosen_columns, keep_column, widened
+from landonce.spark import spark_errors
 from landonce.verify.judge import Fates, Offsets
 from landonce.verify.topic import Window
 from landonce.write.conform import KEEP, conform
@@ -158,7 +159,8 @@ class Transformed:
     def _evaluate(self, rows: pa.Table) -> pa.Table:
         wide = pa.schema([pa.field(each.name, widened(each.type, each.name)) for each in rows.schema])
         try:
-            return self._select(self._session.createDataFrame(rows.cast(wide))).toArrow()
+            with spark_errors():
+                return self._select(self._session.createDataFrame(rows.cast(wide))).toArrow()
         except PySparkException as error:
             raise TransformFailed(
                 f"select or where failed on a record: {str(error).strip().splitlines()[0]}",

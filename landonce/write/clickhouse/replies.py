@@ -48,6 +48,7 @@ _LIMIT = {158: "too many rows", 161: "too many columns", 165: "too many temporar
           396: "too many rows or bytes"}  # fmt: skip
 
 PERMANENT: dict[int, str] = {**_LOGIN, **_GRANT, **_TABLE, **_VALUE, **_LIMIT}
+_VIEW = re.compile(rb"while pushing to view (\S+)")
 _FORM = "HTML Form Exception"
 """What ClickHouse says with a code that stands for much else, where a field of a request is too long for it."""
 UNDECIDED = frozenset({216, 319})
@@ -73,9 +74,10 @@ class Answer:
         return self.code == _THROW_IF and f"DB::Exception: {message}" in self.text
 
     @property
-    def from_view(self) -> bool:
-        """Whether a view behind the table failed. By then the table has the rows."""
-        return self.code is not None and b"while pushing to view" in self.data
+    def view(self) -> str:
+        """The view behind the table that failed; by then the table has the rows. Empty where none did."""
+        found = _VIEW.search(self.data) if self.code is not None else None
+        return found[1].decode(errors="replace").rstrip(".:") if found else ""
 
     @property
     def said(self) -> str:

@@ -23,7 +23,7 @@ from landonce.write.clickhouse.address import TableName, literal, query_prefix
 from landonce.write.clickhouse.columns import Column, names
 from landonce.write.clickhouse.connection import Access, connect
 from landonce.write.clickhouse.probe import bring_up_to_date, count, probe
-from landonce.write.clickhouse.replies import ALTERED, LATE, judge
+from landonce.write.clickhouse.replies import ALTERED, LATE, Answer, judge
 from landonce.write.clickhouse.rows import fitted, rows_in, tables_of
 from landonce.write.clickhouse.tables import Table, describe, shape_now
 from landonce.write.clickhouse.wire import Form, NoAnswer, NotSent, post
@@ -111,8 +111,8 @@ class ClickHouseWriter(BlockWriter):
             self.said = f"no answer: {error}"
             return Reply.LOST
         self.said = answer.said
-        if answer.from_view:
-            raise _view_refused(self._table.name, answer.said, rows)
+        if answer.view:
+            raise _view_refused(self._table.name, answer, rows)
         if answer.threw(ALTERED):
             self._table = describe(self._connection, self._table.name)
         return judge(answer, query_id, str(self._table.name))
@@ -124,7 +124,7 @@ class ClickHouseWriter(BlockWriter):
         return Probe(Presence(rows.num_rows, missing), pa.array([not there] * rows.num_rows, pa.bool_()))
 
 
-def _view_refused(table: TableName, said: str, rows: pa.Table) -> ViewRefused:
+def _view_refused(table: TableName, answer: Answer, rows: pa.Table) -> ViewRefused:
     spans = rows.group_by(["_topic", "_partition"]).aggregate([("_offset", "min"), ("_offset", "max")]).to_pylist()
     where = " OR ".join(
         f"(_topic = {literal(each['_topic'])} AND _partition = {each['_partition']} "
@@ -132,7 +132,7 @@ def _view_refused(table: TableName, said: str, rows: pa.Table) -> ViewRefused:
         for each in spans
     )
     return ViewRefused(
-        f"a materialized view behind {table} failed: {said}",
+        f"the materialized view {answer.view} behind {table} failed: {answer.said}",
         safe="The table itself has these rows by now, or gets them at the next start, once. The view lacks them, and landonce cannot add them.",
         command=f"correct the view or drop it, `landonce run {{file}}`, then insert into the view's table what its query gives WHERE {where}. "
         "A view that need not hold every row: `materialized_views_ignore_errors: 1` under `sink.clickhouse.settings`",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from pyiceberg.schema import Schema as TableSchema
@@ -12,7 +13,7 @@ from pyiceberg.types import NestedField
 from landonce.config.sinks import Iceberg
 from landonce.errors import TableReshaped, TableUnfit
 from landonce.read.schema import Schema
-from landonce.write.iceberg.create import Creation
+from landonce.write.iceberg.create import Creation, planned_table
 from landonce.write.iceberg.evolve import widens
 from landonce.write.iceberg.limits import limits_of
 from landonce.write.iceberg.names import schema_for
@@ -33,11 +34,22 @@ _MERGE_ON_READ = {
 
 def table_recipe(told: Iceberg, name: str, table: Table, declared: Schema | None = None) -> TableRecipe:
     """What workers are told of a table."""
+    recipe = _without_files(told, name, table, declared)
+    shape = None if recipe.scratch else TableShape.of(table, unpartitioned=told.unpartitioned)
+    return replace(recipe, shape=shape)
+
+
+def planned_recipe(told: Iceberg, name: str, columns: Schema) -> TableRecipe:
+    """As much of it as is known before the table is made of these columns. Raises what making it would say of them."""
+    return _without_files(told, name, planned_table(name, columns, creation(told)), columns)
+
+
+def _without_files(told: Iceberg, name: str, table: Table, declared: Schema | None) -> TableRecipe:
     staged = told.changes is not None or bool(fast_path(table))
     return TableRecipe(
         name=name,
         schema=schema_for(table, coordinates=told.coordinates, fold_case=told.case_insensitive, declared=declared),
-        shape=None if staged else TableShape.of(table, unpartitioned=told.unpartitioned),
+        shape=None,
         scratch=Scratch.of(table) if staged else None,
         identity=told.identity if told.changes is not None else (),
         limits=limits_of(table.spec(), table.schema()) if staged or not told.unpartitioned else (),
