@@ -1,4 +1,4 @@
-"""The benchmark: landonce against ClickHouse's own Kafka engine, in one server, on one topic, in one run.
+"""The benchmark: landonce against its peers, on one machine, on one topic, in one run.
 
 Ratios of things measured side by side; never an assertion. Run it with `make bench`.
 """

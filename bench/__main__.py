@@ -21,19 +21,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Kafka to a sink, measured side by side.")
     parser.add_argument("sink", nargs="?", choices=[*_ALL], help="measure only this one")
     parser.add_argument("--records", type=int, default=3_000_000)
-    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--repetitions", type=int, default=10, help="rounds that count")
+    parser.add_argument("--warm-ups", type=int, default=2, help="rounds before those, which do not count")
     parser.add_argument("--flat", type=int, default=20_000_000, help="records of the one long run into Iceberg")
     parser.add_argument("--docs", action="store_true", help="write docs/benchmarks.md too")
-    told = parser.parse_args()
+    options = parser.parse_args()
     logging.getLogger("py4j").setLevel(logging.ERROR)
     console = Console()
-    for name in [told.sink] if told.sink else _ALL:
+    for name in [options.sink] if options.sink else _ALL:
         with tempfile.TemporaryDirectory(prefix="landonce-bench-") as folder:
-            more = {"flat": told.flat} if name == "iceberg" else {}
-            figures = _ALL[name](Path(folder), told.records, told.repetitions, console, **more)
+            more = {"flat": options.flat} if name == "iceberg" else {}
+            figures = _ALL[name](Path(folder), options.records, options.repetitions, options.warm_ups, console, **more)
         figures.section().show(console)
-        save(name, figures.told(), ROOT / "build" / "bench.json")
-        if told.docs:
+        save(name, figures.as_json(), ROOT / "build" / "bench.json")
+        if options.docs:
             command = " ".join([".venv/bin/python -m bench", *sys.argv[1:]])
             document(figures.section(), command, ROOT / "docs" / "benchmarks.md")
 

@@ -26,7 +26,7 @@ class Section:
     after: str
 
     def show(self, console: Console) -> None:
-        table = Table(title=f"{self.title}: median (each)")
+        table = Table(title=f"{self.title}: median (range)")
         table.add_column("what")
         table.add_column("measured")
         for what, measured in self.rows:
@@ -42,16 +42,21 @@ class Section:
 
 
 def speed(records: int, seconds: Sequence[float]) -> str:
-    """The median, and each repetition."""
-    each = ", ".join(f"{records / took:,.0f}" for took in seconds)
-    return f"{records / median(seconds):,.0f} rows/s   ({each})"
+    """The median, and the range of the repetitions."""
+    slowest, fastest = records / max(seconds), records / min(seconds)
+    return f"{records / median(seconds):,.0f} rows/s   ({slowest:,.0f} to {fastest:,.0f}, {len(seconds)} runs)"
 
 
-def save(name: str, told: dict[str, Any], path: Path) -> None:
+def times(ratios: Sequence[float]) -> str:
+    """The median of ratios, and their range."""
+    return f"{median(ratios):.2f}   ({min(ratios):.2f} to {max(ratios):.2f})"
+
+
+def save(name: str, figures: dict[str, Any], path: Path) -> None:
     """Beside what other comparisons measured."""
     path.parent.mkdir(parents=True, exist_ok=True)
     known = json.loads(path.read_text()) if path.exists() else {}
-    known[name] = told | {"machine": machine(), "date": str(date.today())}
+    known[name] = figures | {"machine": machine(), "date": str(date.today())}
     path.write_text(json.dumps(known, indent=2) + "\n")
 
 
@@ -65,7 +70,7 @@ def machine() -> str:
 
 
 def document(section: Section, command: str, path: Path) -> None:
-    """Writes the section anew, and leaves the others as they are."""
+    """Replaces the section, and leaves the others as they are."""
     _, *others = path.read_text().split("\n## ") if path.exists() else [_HEAD]
     kept = {each.split("\n", 1)[0]: each.strip() for each in others}
     kept[section.title] = section.page(command).removeprefix("## ").strip()
@@ -76,6 +81,7 @@ _HEAD = """\
 # Benchmarks
 
 Ratios of things that are measured side by side, in the same run. The records are JSON objects of about 125 bytes in 8
-partitions. Everything, servers included, shares the machine; timings are noisy. `make bench` measures all of it, prints the
-tables and writes `build/bench.json`.
+partitions. Every competitor lands the whole topic once per round, in an order that is shuffled for each round; the first rounds warm
+up all of them and do not count. A ratio is the median of the rounds' ratios, with their range. Everything, servers included, shares
+the machine; timings are noisy. `make bench` measures all of it, prints the tables and writes `build/bench.json`.
 """

@@ -19,6 +19,7 @@
     ├── DemoFailed                the demo could not be played to its end
     ├── NothingToDo               an operator asked for a change that the pipeline does not need
     ├── Stalled                   a transient error outlasted its budget; starting again is safe
+    │   └── SparkLost             Spark's JVM ended, or did not start; starting again is safe
     └── Halt                      needs a person; nothing was lost, and `command` goes on
         ├── ClusterChanged        the brokers are not the ones of the ledger
         ├── TopicRecreated        same name, other topic
@@ -32,8 +33,10 @@
         ├── TargetAhead           the target holds more than the ledger knows, and not exactly
         ├── PartialPresence       a block is there in part, where it can only be there whole or not at all
         ├── DuplicatePresent      the target holds a coordinate more than once
+        ├── RowsNotKept           the target acknowledges rows again and again, and does not keep them
         ├── AnotherWriter         a driver with another ledger writes this pipeline's records
         ├── TargetRefused         the target refused for a reason that waiting does not mend
+        ├── ViewRefused           a view behind the table failed, and lacks rows that the table has
         ├── TableUnfit            the table cannot hold the guarantee
         ├── TableReplaced         same name, other table, or none
         ├── RollbackRefused       a table was rolled back, and the pipeline may not follow
@@ -156,6 +159,10 @@ class Stalled(LandonceError):
     exit_code = 5
 
 
+class SparkLost(Stalled):
+    """Spark's JVM ended. It is not waited for: starting again is what helps, and is safe."""
+
+
 class Halt(LandonceError):
     """Needs a person. Nothing was lost; `command` goes on."""
 
@@ -210,12 +217,20 @@ class DuplicatePresent(Halt):
     """The target holds a coordinate more than once."""
 
 
+class RowsNotKept(Halt):
+    """The target acknowledges rows again and again, and does not keep them."""
+
+
 class AnotherWriter(Halt):
     """The target holds records of this pipeline that its driver did not write: there is a driver with another ledger."""
 
 
 class TargetRefused(Halt):
     """The target refused for a reason that waiting does not mend."""
+
+
+class ViewRefused(Halt):
+    """A view behind the table failed, and lacks rows that the table has."""
 
 
 class TableUnfit(Halt):

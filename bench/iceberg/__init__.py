@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -11,9 +12,10 @@ from rich.console import Console
 
 from bench.iceberg import ours, spark_stream
 from bench.iceberg.connect import ConnectPeer
-from bench.iceberg.tables import Lake
+from bench.iceberg.tables import Lake, Written
 from bench.memory import peak_memory
-from bench.report import Section, speed
+from bench.report import Section, speed, times
+from bench.rounds import Land, measure_rounds, ratios
 from bench.topic import fill
 from landonce.local import LocalKafka, LocalRestCatalog
 
@@ -22,34 +24,38 @@ _TABLES = (1, 10, 200)
 
 @dataclass(frozen=True)
 class Figures:
-    """Seconds per repetition, for the same records into a new table each time."""
+    """Seconds per round, for the same records into a new table each time."""
 
     records: int
-    landonce: list[float]
-    spark: list[float]
-    connect: list[float]
+    seconds: dict[str, list[float]]
+    written: dict[str, Written]
+    """What the last table of each competitor consists of."""
     peak_memory_mb: float
     commit_ms: dict[str, float]
     """The median commit of one batch, by the number of tables that it goes to."""
     flat: list[float]
     """Rows per second of every batch of one million, in one long run."""
 
-    def ratio(self, peer: list[float]) -> float:
-        return median(peer) / median(self.landonce)
+    def ratio(self, ours: str, peer: str) -> list[float]:
+        return ratios(self.seconds[ours], self.seconds[peer])
 
-    def told(self) -> dict[str, Any]:
-        return asdict(self) | {"ratio_spark": self.ratio(self.spark), "ratio_connect": self.ratio(self.connect)}
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {
+            "ratio_spark": median(self.ratio("landonce", "spark")),
+            "ratio_connect": median(self.ratio("landonce_often", "connect")),
+        }
 
     def section(self) -> Section:
         latency = ", ".join(f"{count} tables {ms:,.0f} ms" for count, ms in self.commit_ms.items())
         third = max(1, len(self.flat) // 3)
         first, last = median(self.flat[:third]), median(self.flat[-third:])
         rows = (
-            ("landonce, exactly once", speed(self.records, self.landonce)),
-            ("Spark's `writeStream … toTable`", speed(self.records, self.spark)),
-            ("ratio", f"{self.ratio(self.spark):.2f}"),
-            ("Iceberg's Kafka Connect sink, two tasks", speed(self.records, self.connect)),
-            ("ratio", f"{self.ratio(self.connect):.2f}"),
+            self._row("landonce, exactly once, batches of one million records", "landonce"),
+            self._row("Spark's `writeStream … toTable`, the same batches", "spark"),
+            ("ratio", times(self.ratio("landonce", "spark"))),
+            self._row("landonce, with as many commits as the Connect sink makes", "landonce_often"),
+            self._row("Iceberg's Kafka Connect sink, two tasks, a commit every second", "connect"),
+            ("ratio", times(self.ratio("landonce_often", "connect"))),
             ("peak memory of driver, JVM and workers", f"{self.peak_memory_mb:,.0f} MB"),
             ("commit of one batch", latency),
             (
@@ -59,33 +65,55 @@ class Figures:
         )
         return Section("Kafka → Iceberg", _BEFORE, rows, _AFTER)
 
+    def _row(self, what: str, which: str) -> tuple[str, str]:
+        return what, f"{speed(self.records, self.seconds[which])}; {self.written[which]}"
 
-def measure(folder: Path, records: int, repetitions: int, console: Console, *, flat: int = 20_000_000) -> Figures:
-    """One warm-up of each, then all three in turn, as often as asked; then commits, and one long run."""
+
+def measure(
+    folder: Path, records: int, repetitions: int, warm_ups: int, console: Console, *, flat: int = 20_000_000
+) -> Figures:
+    """All competitors in rounds; then commits, and one long run."""
     with LocalKafka(folder / "kafka") as kafka, LocalRestCatalog(folder / "rest") as rest:
         lake = Lake(rest)
         console.print(f"Kafka → Iceberg: producing {records:,} records")
         fill(kafka.bootstrap_servers, records)
         session = spark_stream.open_session(lake)
-        seconds: dict[str, list[float]] = {"landonce": [], "spark": [], "connect": []}
-        memory = 0.0
+        peaks, written = [0.0], dict[str, Written]()
         with ConnectPeer(folder / "connect", kafka.bootstrap_servers, lake) as connect:
-            for repetition in range(repetitions + 1):
-                for which in seconds:
-                    table = f"bench.{which}_{repetition}"
-                    with peak_memory({kafka.pid, rest.pid, connect.pid}) as peak:
-                        if which == "landonce":
-                            took = ours.land(session, lake, kafka.bootstrap_servers, table, records, folder)
-                        elif which == "spark":
-                            took = spark_stream.land(session, lake, kafka.bootstrap_servers, table, records, folder)
-                        else:
-                            took = connect.land(table, records)
-                    if which == "landonce":
-                        memory = max(memory, peak.megabytes)
-                    warm = "" if repetition else "   (warm-up)"
-                    console.print(f"{which:14} {records / took:10,.0f} rows/s{warm}")
-                    if repetition:
-                        seconds[which].append(took)
+
+            def landonce(table: str, *, often: bool = False) -> float:
+                commits = written["connect"].commits if often and "connect" in written else 0
+                rows = -(-records // commits) if commits else 1_000_000
+                with peak_memory({kafka.pid, rest.pid, connect.pid}) as peak:
+                    took = ours.land(session, lake, kafka.bootstrap_servers, table, records, rows, folder)
+                peaks.append(peak.megabytes)
+                return took
+
+            def spark(table: str) -> float:
+                with peak_memory({kafka.pid, rest.pid, connect.pid}):  # its cost is everybody's
+                    return spark_stream.land(session, lake, kafka.bootstrap_servers, table, records, folder)
+
+            def connect_(table: str) -> float:
+                with peak_memory({kafka.pid, rest.pid, connect.pid}):
+                    return connect.land(table, records)
+
+            def in_new_table(name: str, land: Land) -> Land:
+                def made(table: str) -> float:
+                    lake.make(f"bench.{table}")
+                    took = land(f"bench.{table}")
+                    written[name] = lake.written(f"bench.{table}")
+                    return took
+
+                return made
+
+            competitors: dict[str, Land] = {
+                "landonce": landonce,
+                "spark": spark,
+                "connect": connect_,
+                "landonce_often": partial(landonce, often=True),
+            }
+            competitors = {name: in_new_table(name, land) for name, land in competitors.items()}
+            seconds = measure_rounds(competitors, repetitions, warm_ups, records, console)
         commits = {
             str(count): ours.commit_ms(session, lake, kafka.bootstrap_servers, count, folder) for count in _TABLES
         }
@@ -93,16 +121,17 @@ def measure(folder: Path, records: int, repetitions: int, console: Console, *, f
         fill(kafka.bootstrap_servers, max(0, flat - records), begin=records, make=False)
         rates = ours.batch_rates(session, lake, kafka.bootstrap_servers, "bench.flat", folder)
         session.stop()
-    return Figures(records, **seconds, peak_memory_mb=memory, commit_ms=commits, flat=rates)
+    return Figures(records, seconds, written, max(peaks), commits, rates)
 
 
 _BEFORE = """\
 landonce against Spark's own streaming sink (exactly once as long as its checkpoint lives) and against Iceberg's Kafka Connect sink
-with two tasks (standalone), all on the same topic, into new tables with the same columns in the same REST catalog, in the same
-run, warm.
+with two tasks (standalone), all on the same topic, into new tables with the same columns and the same compression (zstd, level 3) in
+the same REST catalog, in the same run, warm. The clock starts when the table is there and the job is asked for, with a running
+Spark session or Connect worker, and ends when every row is visible.
 """
 _AFTER = """\
 The aim is a ratio of at least 1.3 against each. Spark reads with `kafka.max.poll.records` and fetch sizes raised and one million
-records per trigger, in the same session that landonce's tasks run in; the Connect worker commits every second, and the time counts
-until every row is visible.
+records per trigger, in the same session that landonce's tasks run in. The Connect sink writes the records' own fields only; landonce and
+Spark also write the coordinates. A landonce table without a compression level of its own is written with zstd's level 1.
 """

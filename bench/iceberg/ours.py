@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -38,17 +39,22 @@ class Timed(Silent):
         self.rates.append(report.rows_per_second)
 
 
-def land(session: SparkSession, lake: Lake, bootstrap_servers: str, table: str, records: int, folder: Path) -> float:
-    """Seconds for the whole topic, from taking the pipeline to the last commit."""
-    lake.make(table)
-    return _run(session, _config(lake, bootstrap_servers, TOPIC, f"table: {table}", table, folder), records, Timed())
+def land(
+    session: SparkSession, lake: Lake, bootstrap_servers: str, table: str, records: int, rows: int, folder: Path
+) -> float:
+    """Seconds for the whole topic, from opening the pipeline to the last commit. The table is there already."""
+    config = _config(lake, bootstrap_servers, TOPIC, f"table: {table}", table, folder, rows=rows)
+    took = _run(session, config, Timed())
+    if lake.rows(table) != records:
+        raise RuntimeError(f"{lake.rows(table)} of {records} records landed")
+    return took
 
 
 def batch_rates(session: SparkSession, lake: Lake, bootstrap_servers: str, table: str, folder: Path) -> list[float]:
     """Rows per second of every full batch of one run over the whole topic."""
     lake.make(table)
     timed = Timed()
-    _run(session, _config(lake, bootstrap_servers, TOPIC, f"table: {table}", table, folder), None, timed)
+    _run(session, _config(lake, bootstrap_servers, TOPIC, f"table: {table}", table, folder), timed)
     return timed.rates[1:-1] or timed.rates
 
 
@@ -58,20 +64,16 @@ def commit_ms(session: SparkSession, lake: Lake, bootstrap_servers: str, tables:
     timed = Timed()
     sink = f'table: "bench.fan{tables}_{{kind}}", create: true'
     schema = "id BIGINT, kind STRING"
-    _run(session, _config(lake, bootstrap_servers, topic, sink, f"fan{tables}", folder, schema, 20_000), None, timed)
+    _run(session, _config(lake, bootstrap_servers, topic, sink, f"fan{tables}", folder, schema, 20_000), timed)
     return median(timed.commits) * 1000
 
 
-def _run(session: SparkSession, config: Pipeline, records: int | None, timed: Timed) -> float:
-    parts = open_parts(config)
-    driver = make_iceberg_driver(parts, open_lake(parts, lambda: session), timed, once=True)
+def _run(session: SparkSession, config: Pipeline, timed: Timed) -> float:
     began = time.monotonic()
-    totals = driver.run()
-    seconds = time.monotonic() - began
-    if records is not None and totals.landed != records:
-        raise RuntimeError(f"{totals.landed} of {records} records landed")
-    parts.ledger.close()
-    return seconds
+    parts = open_parts(config)
+    with closing(parts.ledger):
+        make_iceberg_driver(parts, open_lake(parts, lambda: session), timed, once=True).run()
+        return time.monotonic() - began
 
 
 def _config(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, IntegerType, LongType, NestedField, StringType, TimestamptzType
@@ -21,6 +23,20 @@ _SCHEMA = Schema(
     NestedField(9, "_offset", LongType(), required=False),
 )
 
+_COMPRESSION = {"write.parquet.compression-codec": "zstd", "write.parquet.compression-level": "3"}
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a table consists of."""
+
+    commits: int
+    files: int
+    bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.commits} commits, {self.files} files, {self.bytes / 1e6:,.0f} MB"
+
 
 class Lake:
     """One REST catalog."""
@@ -32,7 +48,16 @@ class Lake:
         self.catalog.create_namespace_if_not_exists("bench")
 
     def make(self, table: str) -> None:
-        self.catalog.create_table(table, _SCHEMA)
+        self.catalog.create_table(table, _SCHEMA, properties=_COMPRESSION)
+
+    def written(self, table: str) -> Written:
+        """By the table's own account."""
+        loaded = self.catalog.load_table(table)
+        head = loaded.current_snapshot()
+        if head is None or head.summary is None:
+            raise RuntimeError(f"{table} is empty")
+        commits = sum(1 for each in loaded.snapshots() if each.summary and each.summary["added-records"])
+        return Written(commits, int(head.summary["total-data-files"] or 0), int(head.summary["total-files-size"] or 0))
 
     def rows(self, table: str) -> int:
         """What the head says; nothing is read."""

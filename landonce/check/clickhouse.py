@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from landonce.check import common
 from landonce.check.found import Look, World
 from landonce.read.source import SourceView, Start
 from landonce.record.ledger import LedgerState
-from landonce.run.assemble_clickhouse import make_recipe
+from landonce.run.assemble_clickhouse import creation, make_recipe
 from landonce.run.parts import Parts, clickhouse_of
-from landonce.write.clickhouse import Creation, create_statement
 from landonce.write.clickhouse.connection import connect
 from landonce.write.sink import Finding, Level, Target, look_by_name
 from landonce.write.target import ahead
@@ -33,7 +33,7 @@ def _table(parts: Parts, target: Target, world: World) -> Iterator[Finding]:
 
 
 def _to_be_created(parts: Parts, world: World) -> Iterator[Finding]:
-    sink, told = parts.clickhouse, clickhouse_of(parts.config)
+    sink = parts.clickhouse
     if not connect(sink.access).granted(f"CREATE TABLE ON {sink.table_name.sql}"):
         user = sink.access.address.user
         yield Finding(
@@ -41,15 +41,12 @@ def _to_be_created(parts: Parts, world: World) -> Iterator[Finding]:
             f"user {user} may not create {sink.table_name}",
             f"GRANT CREATE TABLE ON {sink.table_name.sql} TO {user}, or create the table yourself",
         )
-    creation = Creation(
-        order_by=told.order_by or "", partition_by=told.partition_by or "", coordinates=told.coordinates
-    )
-    yield from common.to_be_created(parts, world, lambda schema: create_statement(sink.table_name, schema, creation))
+    yield from common.to_be_created(parts, world, partial(creation, parts))
 
 
 def _records(parts: Parts, target: Target, world: World) -> Iterator[Finding]:
     if world.table:
-        yield from common.records(world, make_recipe(parts, target))
+        yield from common.records(world, make_recipe(parts, target.schema()))
 
 
 def _position(parts: Parts, target: Target, world: World) -> Iterator[Finding]:

@@ -10,12 +10,12 @@ from landonce.check.found import World, nearest, writable
 from landonce.check.retention import Retention
 from landonce.errors import PlanChanged, SourceUnavailable
 from landonce.read.decode import JsonDecoder
-from landonce.read.infer import infer
+from landonce.read.sample import take_sample
 from landonce.read.schema import Schema
 from landonce.read.source import SourceView, Start, available, bind
 from landonce.record.ledger import LedgerState, bound
 from landonce.run import transform
-from landonce.run.assemble import declared_schema
+from landonce.run.assemble import declared_schema, selected_columns, selected_from
 from landonce.run.parts import Parts
 from landonce.run.session import is_remote, need_java, open_session, session_if_needed
 from landonce.write.recipe import AnyRecipe, Recipe
@@ -100,9 +100,18 @@ def missing(name: object) -> Iterator[Finding]:
 
 def to_be_created(parts: Parts, world: World, statement: Callable[[Schema], str]) -> Iterator[Finding]:
     """What a start would create, of the declared fields or of those of a sample; nothing is."""
+    if parts.config.transform.select:
+        selected_from(parts.config)
+        world.making = (*world.making, statement)
+        yield Finding(
+            Level.OK,
+            "the table is not there yet; the first start creates it, of the columns that `select` makes: "
+            "`landonce check --spark` shows them",
+        )
+        return
     schema = declared_schema(parts.config)
     if schema is None and world.source is not None:
-        schema = infer(world.source, parts.consumer)
+        schema = take_sample(world.source, parts.consumer).columns(statement)
     if schema is None:
         yield Finding(Level.WARNING, "the table is not there yet; it is created at the first start, from a sample")
     else:
@@ -180,14 +189,27 @@ def spark(parts: Parts, world: World, *, start: bool) -> Iterator[Finding]:
     if not start:
         yield Finding(Level.OK, "select and where are examined at every start; `landonce check --spark` does it now")
         return
-    if world.recipe is None:
+    if world.making:
+        yield from _to_be_selected(parts, world)
+    elif world.recipe is None:
         yield Finding(
             Level.WARNING,
             "select and where were not examined: they are held against the table, and there is none yet that is fit",
-            "landonce run {file} examines them once it made the table, before it reads a record",
+            "landonce run {file} examines them before it makes the table",
         )
-        return
-    yield from _examined(parts, world.recipe)
+    else:
+        yield from _examined(parts, world.recipe)
+
+
+def _to_be_selected(parts: Parts, world: World) -> Iterator[Finding]:
+    """A table that is yet to be made takes whatever `select` yields."""
+    config = parts.config
+    with session_if_needed(lambda: open_session(config.pipeline, config.spark)) as session:
+        columns = selected_columns(config, session)
+        told = transform.Expressions(selected_from(config), columns, config.transform.select, config.transform.where)
+        transform.examine(session(), told)
+        for statement in world.making:
+            yield Finding(Level.OK, f"select and where are row-wise and deterministic, and make:\n{statement(columns)}")
 
 
 def _examined(parts: Parts, recipe: AnyRecipe) -> Iterator[Finding]:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from landonce.check.promise import Promise
-from landonce.errors import LandonceError
+from landonce.errors import LandonceError, SparkLost
+from landonce.read.schema import Schema
 from landonce.read.source import SourceView
 from landonce.record.ledger import LedgerState
 from landonce.write.recipe import AnyRecipe
@@ -60,6 +61,8 @@ class World:
     """Iceberg's catalog is there and answers."""
     tables: dict[str, Seen] = field(default_factory=dict)
     """Iceberg's tables that the file names, as they are."""
+    making: tuple[Callable[[Schema], str], ...] = ()
+    """Of tables that are not there yet, and whose columns `select` makes: the statements that a start would run."""
 
 
 def gathered(looks: Iterable[Look]) -> Iterator[Section]:
@@ -74,6 +77,8 @@ def _until_error(findings: Iterator[Finding]) -> Iterator[Finding]:
     """An error ends its section, as a finding like the others."""
     try:
         yield from findings
+    except SparkLost:
+        raise
     except LandonceError as error:
         yield Finding(Level.REFUSED, error.what, error.command)
 

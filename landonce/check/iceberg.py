@@ -11,7 +11,7 @@ from landonce.check.creation import creation_text
 from landonce.check.found import Look, World, nearest, writable
 from landonce.check.iceberg_position import position
 from landonce.check.iceberg_table import table_findings
-from landonce.run.assemble import declared_schema
+from landonce.run.assemble import landing_schema
 from landonce.run.assemble_iceberg import file_recipe
 from landonce.run.parts import Parts
 from landonce.write.iceberg.catalog import telling
@@ -133,7 +133,7 @@ def _template(parts: Parts, world: World) -> Iterator[Finding]:
 
 def _records(parts: Parts, world: World) -> Iterator[Finding]:
     """What a record becomes, for each table that is there and fit."""
-    told, declared = parts.iceberg.told, declared_schema(parts.config)
+    told, declared = parts.iceberg.told, landing_schema(parts.config)
     recipe = file_recipe(parts)
     world.recipe = recipe
     common.same_fingerprint(world)

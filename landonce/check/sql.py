@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from landonce.check import common
 from landonce.check.found import Look, World, writable
-from landonce.read.schema import Schema
 from landonce.record.in_target import TargetLedger
 from landonce.run.assemble import declared_schema
-from landonce.run.assemble_sql import file_reachable, flat_sample, sql_of, sql_recipe
+from landonce.run.assemble_sql import file_reachable, sql_creation, sql_of, sql_recipe
 from landonce.run.parts import Parts
 from landonce.write.sink import Finding, Level, look_by_name
 from landonce.write.sql.identity import refuse_replaced
@@ -39,10 +39,7 @@ def _ledger(parts: Parts, table: SqlTable, world: World) -> Iterator[Finding]:
 
 def _table(parts: Parts, table: SqlTable, world: World) -> Iterator[Finding]:
     declared, selected = declared_schema(parts.config), bool(parts.config.transform.select)
-
-    def statement(schema: Schema) -> str:
-        return table.creation(schema if declared is not None else flat_sample(schema))
-
+    statement = partial(sql_creation, parts, table)
     making = common.to_be_created(parts, world, statement) if sql_of(parts).create else None
     findings = table.check(declared, selected=selected) if table.exists() else None
     if world.state is not None and isinstance(parts.ledger, TargetLedger):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
+from itertools import takewhile
 
 from rich.console import Console
 
@@ -22,6 +23,12 @@ def way_on(command: str, file: str, running: str = "") -> str:
     return "" if told == own else told
 
 
+def _running(arguments: Sequence[str]) -> str:
+    """The command that is being run. To run again is a way on, for whoever runs a pipeline."""
+    words = " ".join(takewhile(str.isidentifier, (each.replace("-", "_") for each in arguments))).replace("_", "-")
+    return "" if words == "run" else words
+
+
 def say_error(error: LandonceError, arguments: Sequence[str]) -> None:
     """What happened, what is safe, and the command that goes on, with the user's own file in it."""
     file = next((each for each in arguments if each.endswith((".yaml", ".yml"))), "FILE")
@@ -29,8 +36,7 @@ def say_error(error: LandonceError, arguments: Sequence[str]) -> None:
     err.print(redact(error.what), markup=False)
     if error.safe:
         err.print(redact(error.safe), markup=False)
-    running = arguments[0] if arguments and arguments[0] in ("check", "verify") else ""
-    if told := way_on(error.command, file, running):
+    if told := way_on(error.command, file, _running(arguments)):
         err.print("[bold]To go on:[/] ", end="")
         err.print(told, markup=False)
 

@@ -17,6 +17,7 @@ from landonce.config.model import Pipeline
 from landonce.config.secrets import redact
 
 if TYPE_CHECKING:
+    from landonce.commit.reasons import Reasons
     from landonce.run.driver import Driver
 
 
@@ -39,27 +40,27 @@ def run(
     config = load(file)
     progress = TerminalProgress(err, config.pipeline) if sys.stderr.isatty() else LogProgress(config.pipeline)
     signals = _Signals(progress.note)
+
+    def ready(driver: Driver) -> None:
+        signals.stop(driver)
+        progress.watch(driver.finished)
+
     with progress:
-        totals = run_pipeline(config, once=once, observer=progress, ready=signals.stop, stopping=signals.stopping)
+        totals = run_pipeline(config, once=once, observer=progress, ready=ready, stopping=signals.stopping)
     out.print(
         f"{config.pipeline}: {totals.read} read = {totals.landed} landed + {totals.dead_lettered} dead-lettered "
         f"+ {totals.filtered} filtered"
     )
     if totals.dead_lettered:
-        _say_letters(config)
+        _say_letters(config, signals.reasons, totals.dead_lettered)
 
 
-def _say_letters(config: Pipeline) -> None:
-    """Where they are, and why the last of them is there."""
-    from landonce.commit.dead_letters import newest_reason
+def _say_letters(config: Pipeline, reasons: Reasons, total: int) -> None:
+    """Where they are, and how many by which reason."""
+    from landonce.commit.reasons import lines
 
-    folder = config.dead_letters.path
-    reason = newest_reason(folder, config.pipeline)
-    out.print(
-        redact(f"dead letters are in {folder}" + (f"; the last one says: {reason}" if reason else "")),
-        markup=False,
-        highlight=False,
-    )
+    for line in (f"dead letters are in {config.dead_letters.path}, by reason:", *lines(reasons, total)):
+        out.print(redact(line), markup=False, highlight=False)
 
 
 class _Signals:
@@ -77,6 +78,11 @@ class _Signals:
         self._driver = driver
         if self.stopping.is_set():
             driver.stopping.set()
+
+    @property
+    def reasons(self) -> Reasons:
+        """Why records became dead letters, as the driver counted them."""
+        return self._driver.reasons if self._driver is not None else ()
 
     def _hear(self, number: int, _frame: object) -> None:
         self.stopping.set()

@@ -18,13 +18,13 @@ import json
 import os
 import re
 import uuid
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from landonce.commit.reasons import Reasons, counted, merged
 from landonce.errors import DeadLettersMissing, DeadLettersUnwritable, LettersUnreadable
 from landonce.plan.ranges import Partition, Range
 
@@ -304,10 +304,14 @@ def refused(folder: Path, pipeline: str) -> Iterator[dict[str, Any]]:
             yield from _letters(path)
 
 
-def newest_reason(folder: Path, pipeline: str) -> str | None:
-    """Why the last record of the newest file cannot land."""
-    last = deque((told for path in files(folder, pipeline)[-1:] for told in _letters(path)), maxlen=1)
-    return last[0].get("reason") if last else None
+def reasons(folder: Path, pipeline: str, most: int) -> Reasons:
+    """Why records cannot land, counted over the newest files: so many letters at most, and the rest of their file."""
+    found: Reasons = ()
+    for path in reversed(files(folder, pipeline)):
+        found = merged((*found, *counted(str(told.get("reason", "")) for told in _letters(path))))
+        if sum(each.records for each in found) >= most:
+            break
+    return found
 
 
 def _letters(path: Path) -> Iterator[dict[str, Any]]:

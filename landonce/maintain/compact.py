@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pyiceberg.exceptions import CommitFailedException
 from pyspark.sql import Row, SparkSession
 
-from landonce.errors import LandonceError
+from landonce.errors import LandonceError, SparkLost
 from landonce.maintain.census import Census
 from landonce.write.iceberg.catalog import CatalogSpec
 from landonce.write.iceberg.jvm import own_session, quoted, talking
@@ -67,6 +67,8 @@ def compact(session: SparkSession, spec: CatalogSpec, table: str, found: Census,
                 done = replace(done, manifests=told.rewritten_manifests_count)
         except CommitFailedException:
             return done.noting("other writers were faster every time: run it again")
+        except SparkLost:
+            raise
         except LandonceError as error:
             return done.noting(f"stopped: {error.what}")
     return done

@@ -177,7 +177,7 @@ class Committing(BatchHands):
 
         def build(table: Table, told: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
             if files:
-                require_shape(name, self._opened, table)
+                require_shape(name, self._opened, table, specs={each.spec_id for each in files})
             return self.place.appending(table, files, told, properties)
 
         self.ledger.commit(

@@ -38,6 +38,7 @@ from landonce.query.sinks import Sink
 from landonce.read.broker import Broker
 from landonce.run.driver import Driver
 from landonce.run.observe import Observer, Silent
+from landonce.spark import spark_errors
 
 _MOST_ROWS = 1_000_000
 _log = logging.getLogger("landonce")
@@ -152,18 +153,23 @@ class ExactlyOnce:
         return (ExactlyOnce, (self._told, self._name))
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        with self._turn:
-            query = running_query(batch)
-            if query.run in self._over:
-                raise self._over[query.run]()
-            try:
-                self._deliver(query, batch, batch_id)
-            except BaseException as error:
-                self._leave(refusals.went_wrong)
-                self._over[query.run] = refusals.went_wrong
-                if isinstance(error, errors.LandonceError):
-                    error.command = error.command.replace("{file}", "FILE")
-                raise
+        try:
+            with self._turn, spark_errors():
+                self._take(batch, batch_id)
+        except errors.LandonceError as error:
+            error.command = error.command.replace("{file}", "FILE")
+            raise
+
+    def _take(self, batch: DataFrame, batch_id: int) -> None:
+        query = running_query(batch)
+        if query.run in self._over:
+            raise self._over[query.run]()
+        try:
+            self._deliver(query, batch, batch_id)
+        except BaseException:
+            self._leave(refusals.went_wrong)
+            self._over[query.run] = refusals.went_wrong
+            raise
 
     def starting_offsets(
         self, bootstrap_servers: str, topics: Iterable[str], options: Mapping[str, Any] | None = None

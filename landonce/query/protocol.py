@@ -10,8 +10,8 @@ most one block of each partition, so what is pending of a partition is one block
     ──────────────────────────────────  ─────────────────────────────────────────────────────────────────────────────
     all of it is in this batch, and     again: written literally, same block and same token; nothing is written twice,
     the query is the same               for the worker looks first, or its row in the ledger says so
-    anything else                       resolve: the target says whether it landed. If so, the position moves; if not, it
-                                        never was, and what this batch holds of it is new
+    anything else                       resolve: the target says whether it landed, as far as it does not come again. If
+                                        so, the position moves; if not, it never was. What comes again is compared
 
 Steps have the meaning that they have in `run.protocol`, and the driver that performs them is the same.
 """
@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from landonce.plan.blocks import Kind, Plan
+from landonce.plan.blocks import Block, Kind, Plan
 from landonce.plan.cases import OnRewind
 from landonce.plan.packing import Limits, one_each
 from landonce.plan.ranges import Partition, Range
@@ -31,8 +31,19 @@ from landonce.read.source import Extent, SourceView, Start
 from landonce.record import ledger as states
 from landonce.record.ledger import LedgerState, Totals
 from landonce.run.inserts import Count, Kill, Write
-from landonce.run.steps import Acquire, Await, Change, Look, Remembering, Step, Stop, Surveyed
-from landonce.write.receipt import BlockResult, Fate, Receipt
+from landonce.run.steps import (
+    Acquire,
+    Await,
+    Change,
+    Look,
+    Remembering,
+    Step,
+    Stop,
+    Surveyed,
+    burnt_of,
+    refuse_not_kept,
+)
+from landonce.write.receipt import BlockResult, Receipt
 from landonce.write.settle import Mode
 from landonce.write.target import TargetView, above, ahead, nobody_else
 
@@ -108,6 +119,8 @@ class Driver(Remembering):
     """What is being written was never sent before, and is not probed."""
     receipts: tuple[tuple[int, Receipt], ...] = ()
     burnt: frozenset[int] = frozenset()
+    gone: str = ""
+    """What the target knows of why rows that it acknowledged are not there."""
     deadline: int = 0
     """Of what is written again, once it is settled what that is."""
 
@@ -188,25 +201,63 @@ def _again(driver: Driver) -> frozenset[int]:
 
 def _sort_out(driver: Driver, deadline: int) -> Next:
     """No write of the pending plan can take effect any more, but for those that are made from here on."""
-    again_ = _again(driver)
-    others = tuple(index for index in range(len(driver.pending.blocks)) if index not in again_)
-    if others:
-        return _to(replace(driver, deadline=deadline), Own.RESOLVE, Resolve(driver.pending, others))
+    if others := _others(driver):
+        driver = replace(driver, deadline=deadline)
+        asked = tuple(index for index in others if not _comes_whole(driver, index))
+        return _to(driver, Own.RESOLVE, Resolve(_unseen(driver), asked)) if asked else _settle(driver, ())
     if driver.settings.deadlines:
         plan = driver.pending.regenerated(driver.burnt).rearmed(deadline)
         return _change(driver, Step.REARM, states.amended(driver.state, plan))
     return _write(driver, Mode.RESOLVE)
 
 
+def _others(driver: Driver) -> tuple[int, ...]:
+    """The pending blocks that are not written again."""
+    again_ = _again(driver)
+    return tuple(index for index in range(len(driver.pending.blocks)) if index not in again_)
+
+
+def _unseen(driver: Driver) -> Plan:
+    """The pending plan, its blocks without what comes again in this batch.
+
+    Where the target is looked at, one row of a block is proof of all of it. That holds unless another plan wrote some of its offsets,
+    which a ledger that was restored does not know. So nothing is proven of rows that come again: they are compared.
+    """
+    if not _comparable(driver):
+        return driver.pending
+    return replace(driver.pending, blocks=tuple(_cut(driver, block) for block in driver.pending.blocks))
+
+
+def _comparable(driver: Driver) -> bool:
+    """Rows that come again are those that were planned. A changed query makes others, and what landed of the old one stays."""
+    return driver.settings.deadlines and driver.pending.fingerprint == driver.settings.fingerprint
+
+
+def _cut(driver: Driver, block: Block) -> Block:
+    (pending,) = block.ranges
+    came = driver.incoming.of(pending.partition)
+    if came is None or not pending.first < came.first < pending.end:
+        return block
+    return replace(block, ranges=(replace(pending, end=came.first),))
+
+
+def _comes_whole(driver: Driver, index: int) -> bool:
+    """This batch begins with the block, or before it: nothing of it has to be proven."""
+    (pending,) = driver.pending.blocks[index].ranges
+    came = driver.incoming.of(pending.partition)
+    return _comparable(driver) and came is not None and came.first <= pending.first
+
+
 def _settle(driver: Driver, found: tuple[Found, ...]) -> Next:
     """What landed counts, and what did not never was. What is left of the plan is written again."""
-    for each in found:
-        follow(driver.state, driver.pending.blocks[each.index], driver.incoming, landed=each.landed)
-    settled = {each.index for each in found}
-    blocks = tuple(block for index, block in enumerate(driver.pending.blocks) if index not in settled)
-    left = replace(driver.pending, blocks=blocks, deadline=driver.deadline) if blocks else None
     landed = {each.index: each.totals for each in found if each.landed}
-    return _change(driver, Step.REARM, states.resolved(driver.state, landed, left))
+    others = _others(driver)
+    for index in others:
+        follow(driver.state, driver.pending.blocks[index], driver.incoming, landed=index in landed)
+    blocks = tuple(block for index, block in enumerate(driver.pending.blocks) if index not in others)
+    left = replace(driver.pending, blocks=blocks, deadline=driver.deadline) if blocks else None
+    resolved = states.resolved(replace(driver.state, pending=_unseen(driver)), landed, left)
+    return _change(driver, Step.REARM, resolved)
 
 
 # New offsets.
@@ -304,14 +355,15 @@ def _prepare(driver: Driver, deadline: int) -> Next:
 
 def _write(driver: Driver, mode: Mode) -> Next:
     """All blocks of the pending plan that have no receipt yet."""
+    refuse_not_kept(driver.pending, driver.burnt, driver.gone)
     driver = replace(driver, burnt=frozenset(), first=mode is Mode.FIRST)
     return _to(driver, Step.WRITE, Write(driver.pending, driver.unwritten, mode))
 
 
 def _after_write(driver: Driver, results: tuple[BlockResult, ...]) -> Next:
     """Everything landed: record it. Anything else: settle the doubt first, then write what is left."""
-    burnt = frozenset(result.index for result in results if result.fate is Fate.BURNT)
-    driver = replace(driver, receipts=driver.receipts_with(results), burnt=burnt)
+    burnt, gone = burnt_of(results)
+    driver = replace(driver, receipts=driver.receipts_with(results), burnt=burnt, gone=gone)
     if driver.first and driver.receipts and driver.settings.deadlines:
         return _to(driver, Step.LOOK, Count(driver.landed_ranges))
     return _record_or_settle(driver)

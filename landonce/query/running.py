@@ -17,6 +17,7 @@ from landonce.errors import SourceRefused, SourceUnavailable, TopicMissing
 from landonce.query import refusals
 from landonce.query.examine import KAFKA_SCAN, elements
 from landonce.query.offsets import Span
+from landonce.spark import spark_errors
 
 _QUERY_ID = "sql.streaming.queryId"
 _KAFKA_STREAM = "KafkaMicroBatchStream"
@@ -168,9 +169,10 @@ class Admin:
             listed.add(topic)
         seconds = self._jvm.java.util.concurrent.TimeUnit.SECONDS
         try:
-            self._open = self._open or self._opened()
-            cluster = self._open.describeCluster().clusterId().get(_SECONDS, seconds)
-            described = self._open.describeTopics(listed).allTopicNames().get(_SECONDS, seconds)
+            with spark_errors():
+                self._open = self._open or self._opened()
+                cluster = self._open.describeCluster().clusterId().get(_SECONDS, seconds)
+                described = self._open.describeTopics(listed).allTopicNames().get(_SECONDS, seconds)
         except Py4JJavaError as error:
             raise _named(error, topics) from None
         except Py4JError as error:

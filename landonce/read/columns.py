@@ -188,7 +188,7 @@ def _unfit(array: pa.Array, type_: pa.DataType, field: Field) -> list[Fault]:
     if pt.is_struct(type_):
         faults = []
         for at, child in enumerate(type_):
-            faults += _unfit(array.field(at), child.type, field)
+            faults += _unfit(array.field(at), child.type, field.inside(child.name))
             if not child.nullable:
                 faults += unless(pc.or_(array.field(at).is_valid(), array.is_null()), "holds a null")
         return faults
@@ -230,7 +230,7 @@ def _lifted(faults: list[Fault], lists: pa.Array) -> list[Fault]:
 
 
 def _settle_struct(array: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.Array, list[Fault]]:
-    settled = [_settle(array.field(i), child.type, field) for i, child in enumerate(type_)]
+    settled = [_settle(array.field(i), child.type, field.inside(child.name)) for i, child in enumerate(type_)]
     for i, child in enumerate(type_):
         if not child.nullable:
             settled[i][1].extend(unless(pc.or_(array.field(i).is_valid(), array.is_null()), "holds a null"))

@@ -8,8 +8,9 @@ also stand inside: `STRUCT<a: INT NOT NULL>`, `ARRAY<INT NOT NULL>`, `MAP<STRING
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
@@ -36,6 +37,9 @@ _PLAIN = {
     "binary": pa.binary(),
     "uuid": pa.uuid(),
 }
+_NAMES = {type_: name.upper() for name, type_ in reversed(_PLAIN.items())}
+"""The first name of each type."""
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNITS = {0: "s", 3: "ms", 6: "us", 9: "ns"}
 
 
@@ -51,6 +55,60 @@ def parse_schema(declared: str | Mapping[str, str]) -> Schema:
         return Schema(tuple(fields))
     except ValueError as error:
         raise ConfigError(f"source.kafka.schema: {error}") from None
+
+
+class UnfitFields(ConfigError):
+    """Fields that a table cannot be made of, each with the reason; and a schema that it can be made of instead."""
+
+    def __init__(self, faults: Sequence[tuple[str, str]], instead: Schema | None) -> None:
+        listed = "\n".join(f"  {path}: {why}" for path, why in faults)
+        super().__init__(
+            f"the table cannot be made of these fields:\n{listed}",
+            safe="Nothing was made.",
+            command=paste(instead, "Records that lack what is NOT NULL become dead letters."),
+        )
+        self.faults, self.instead = tuple(faults), instead
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return UnfitFields, (self.faults, self.instead)
+
+
+def paste(schema: Schema | None, what_follows: str) -> str:
+    """What a person does with a schema that a pipeline file should hold."""
+    if schema is None:
+        return "declare `source.kafka.schema` in {file}, of the fields that are to land"
+    return (
+        f"declare under `source: kafka:` in {{file}}, without what is not to land:\n"
+        f"  schema: {json.dumps(spelled_schema(schema), ensure_ascii=False)}\n"
+        f"{what_follows} To land fields of nested objects as columns, add `transform: {{select: [customer.name AS name, …]}}`."
+    )
+
+
+def spelled_schema(schema: Schema) -> str:
+    """As `parse_schema` reads it."""
+    return ", ".join(f"{_name(each.name)} {_typed(each.type, each.scale, each.required)}" for each in schema.fields)
+
+
+def _typed(type_: pa.DataType, scale: int | None, required: bool) -> str:
+    return _spelled(type_, scale) + (" NOT NULL" if required else "")
+
+
+def _spelled(type_: pa.DataType, scale: int | None = None) -> str:
+    if pa.types.is_list(type_):
+        return f"ARRAY<{_typed(type_.value_type, None, not type_.value_field.nullable)}>"
+    if pa.types.is_struct(type_):
+        inside = (f"{_name(each.name)}: {_typed(each.type, None, not each.nullable)}" for each in type_)
+        return f"STRUCT<{', '.join(inside)}>"
+    if pa.types.is_map(type_):
+        return f"MAP<{_spelled(type_.key_type)}, {_typed(type_.item_type, None, not type_.item_field.nullable)}>"
+    if pa.types.is_timestamp(type_):
+        digits = f"({scale})" if scale is not None else ""
+        return ("TIMESTAMP" if type_.tz else "TIMESTAMP_NTZ") + digits
+    if pa.types.is_decimal(type_):
+        return f"DECIMAL({type_.precision}, {type_.scale})"
+    if pa.types.is_fixed_size_binary(type_) and type_ != pa.uuid():
+        return f"FIXED({type_.byte_width})"
+    return _NAMES[type_]
 
 
 class _Words:
@@ -192,6 +250,10 @@ def _number(words: _Words) -> int:
     if not word.isdigit():
         raise words.error("wants a number")
     return int(word)
+
+
+def _name(name: str) -> str:
+    return name if _PLAIN_NAME.fullmatch(name) else _quoted(name)
 
 
 def _quoted(name: str) -> str:

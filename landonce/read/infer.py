@@ -6,50 +6,41 @@ nothing about the records that come.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import pyarrow as pa
 import pyarrow.json as pj
 import pyarrow.types as pt
 
 from landonce.errors import ConfigError, NothingToInfer
-from landonce.plan.ranges import Range
-from landonce.read.records import read
 from landonce.read.schema import Field, Schema
-from landonce.read.source import SourceView, everything
-
-_SAMPLE = 1_000
-"""Records per partition."""
-
-
-def infer(view: SourceView, options: Mapping[str, Any]) -> Schema:
-    """The fields of the first records of each partition."""
-    ranges = tuple(Range(each.partition, each.first, min(each.end, each.first + _SAMPLE)) for each in everything(view))
-    values = [value for records in read(ranges, options) for value in records.values.to_pylist()] if ranges else []
-    return of_sample([value for value in values if value and value.lstrip()[:1] == b"{"])
 
 
 def of_sample(values: list[bytes]) -> Schema:
-    """As `infer`, of these values. Broken ones are left out."""
-    good = [value for value in values if _readable([value])]
-    if not good:
+    """The fields of these records. Broken ones are left out."""
+    found = agreed([value for value in values if readable(value)])
+    if found is None:
+        raise ConfigError("the records do not agree on the types of their fields.", safe="Nothing was created.")
+    return found
+
+
+def agreed(values: list[bytes]) -> Schema | None:
+    """The fields of these records, all of them readable; None if they do not agree on their types."""
+    if not values:
         raise NothingToInfer(
             "no schema is declared, the table is to be created, and the topic holds no JSON object to take one from.",
             safe="Nothing was created.",
             command='declare `source.kafka.schema` in {file}, for example: schema: "id BIGINT NOT NULL, name STRING"',
         )
-    table = _read(good)
+    table = _read(values)
     if table is None:
-        raise ConfigError(
-            "no schema is declared, and the first records of the topic do not agree on the types of their fields.",
-            command="declare `source.kafka.schema` in {file}",
-        )
-    return Schema(tuple(Field(each.name, _landing(each.type)) for each in table.schema))
+        return None
+    fields = [(each.name, _landing(each.type)) for each in table.schema]
+    known = tuple(Field(name, type_) for name, type_ in fields if type_ is not None)
+    return Schema(known) if known else agreed([])
 
 
-def _readable(values: list[bytes]) -> bool:
-    return _read(values) is not None
+def readable(value: bytes) -> bool:
+    """Whether it is a record that a schema could be taken from."""
+    return _read([value]) is not None
 
 
 def _read(values: list[bytes]) -> pa.Table | None:
@@ -62,14 +53,17 @@ def _read(values: list[bytes]) -> pa.Table | None:
         return None
 
 
-def _landing(type_: pa.DataType) -> pa.DataType:
-    """What a column of this inferred type is created as."""
+def _landing(type_: pa.DataType) -> pa.DataType | None:
+    """What a column of this inferred type is created as. An object that was only ever empty makes none."""
     if pt.is_list(type_):
-        return pa.list_(_landing(type_.value_type))
-    if pt.is_struct(type_) and type_.num_fields:
-        return pa.struct([child.with_type(_landing(child.type)) for child in type_])
+        inner = _landing(type_.value_type)
+        return pa.list_(inner) if inner is not None else None
+    if pt.is_struct(type_):
+        inside = [(child, _landing(child.type)) for child in type_]
+        known = [child.with_type(inner) for child, inner in inside if inner is not None]
+        return pa.struct(known) if known else None
     if pt.is_timestamp(type_):
         return pa.timestamp("us", tz="UTC")
-    if pt.is_null(type_) or pt.is_struct(type_):
+    if pt.is_null(type_):
         return pa.string()
     return type_

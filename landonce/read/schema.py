@@ -51,6 +51,12 @@ class Field:
     longest: int | None = None
     without_nul: bool = False
     finite: bool = False
+    inner: tuple[Field, ...] = ()
+    """Parts of a struct, in the field itself or in its lists, that have limits of their own, by name."""
+
+    def inside(self, name: str) -> Field:
+        """What holds for a part of a struct."""
+        return next((each for each in self.inner if each.name == name), self)
 
     def __post_init__(self) -> None:
         if self.scale is not None:
@@ -228,6 +234,7 @@ def _canonical(field: Field) -> list[Any]:
         *names,
         *strings,
         *numbers,
+        *(["inner", *(_canonical(each) for each in field.inner)] if field.inner else []),
     ]
 
 

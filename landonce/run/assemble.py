@@ -6,16 +6,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+
+from pyspark.sql import SparkSession
 
 from landonce.config import sinks
 from landonce.config.model import Pipeline
 from landonce.errors import ConfigError, SourceUnavailable, TableUnfit
 from landonce.read.changes import Changes
 from landonce.read.ddl import parse_schema
-from landonce.read.infer import infer
+from landonce.read.sample import take_sample
 from landonce.read.schema import Schema
 from landonce.read.source import SourceView
+from landonce.run import transform
 from landonce.run.driver import Driver
 from landonce.run.hands import Hands
 from landonce.run.observe import Observer
@@ -28,11 +31,47 @@ from landonce.write.sink import Finding, Level
 _PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0)
 
 
-def sampled_schema(parts: Parts) -> Schema:
-    """What some of the records look like."""
-    if parts.config.transform.select:
-        raise ConfigError("transform.select: declare `source.kafka.schema`, and create the table yourself.")
-    return infer(_surveyed(parts), parts.consumer)
+Columns = Callable[[Callable[[], SparkSession]], Schema]
+"""The columns of a table that is to be made, given a session that is opened when it is asked for."""
+
+
+def columns_to_make(
+    parts: Parts, usable: Callable[[Schema], object], tidy: Callable[[Schema], Schema] = lambda sampled: sampled
+) -> Columns:
+    """The declared fields, or those of a sample; with `select`, what it makes of them, which only Spark can say.
+
+    What is known before Spark starts must be `usable`, which raises otherwise: nobody waits for Spark to hear it. `tidy`: what
+    becomes of a sample.
+    """
+    config = parts.config
+    if config.transform.select:
+        return lambda session: selected_columns(config, session)
+    declared = declared_schema(config)
+    if declared is not None:
+        usable(declared)
+        return lambda _: declared
+    made = tidy(take_sample(_surveyed(parts), parts.consumer).columns(lambda sampled: usable(tidy(sampled))))
+    return lambda _: made
+
+
+def landing_schema(config: Pipeline) -> Schema | None:
+    """What the file says of the rows that land: the declared fields, unless `select` makes others of them."""
+    return None if config.transform.select else declared_schema(config)
+
+
+def selected_columns(config: Pipeline, session: Callable[[], SparkSession]) -> Schema:
+    """What `select` makes of the declared fields."""
+    return transform.selected_schema(session(), selected_from(config), config.transform.select)
+
+
+def selected_from(config: Pipeline) -> Schema:
+    """What expressions start from: neither a table nor a sample says what else a record may hold."""
+    declared = declared_schema(config)
+    if declared is None:
+        raise ConfigError(
+            "transform.select: the table's columns say nothing about the records; declare `source.kafka.schema`."
+        )
+    return declared
 
 
 def _surveyed(parts: Parts) -> SourceView:
@@ -69,6 +108,7 @@ def driver_of(
         stall=parts.config.stall,
         observer=observer,
         start_workers=workers.start,
+        finished=workers.finished,
     )
 
 

@@ -9,43 +9,50 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from landonce.commit.publish import Letters
-from landonce.errors import ConfigError
+from landonce.errors import ConfigError, Halt
 from landonce.read.schema import Field, Schema
 from landonce.read.source import Start
 from landonce.run import transform
-from landonce.run.assemble import dead_letters_reachable, declared_schema, driver_of, refuse_unfit, sampled_schema
+from landonce.run.assemble import (
+    Columns,
+    columns_to_make,
+    dead_letters_reachable,
+    declared_schema,
+    driver_of,
+    refuse_unfit,
+    selected_from,
+)
 from landonce.run.driver import Driver
 from landonce.run.inserting import Inserting
 from landonce.run.inserts import Settings
 from landonce.run.observe import Observer
 from landonce.run.parts import Parts, clickhouse_of
 from landonce.run.workers import SparkWorkers
+from landonce.write.clickhouse import Creation, create_statement
 from landonce.write.recipe import Recipe
 from landonce.write.sink import Target
 from landonce.write.work import sow, work
 
 
-def create_if_asked(parts: Parts, target: Target) -> bool:
-    """Creates the table from the declared schema, or from a sample, if the file asks for it and there is none."""
+def to_be_made(parts: Parts, target: Target) -> Columns | None:
+    """The columns of the table, if the file asks for it and there is none."""
     told = clickhouse_of(parts.config)
     if not told.create or target.exists():
-        return False
-    target.create(
-        declared_schema(parts.config) or sampled_schema(parts), order_by=told.order_by, partition_by=told.partition_by
-    )
-    return True
+        return None
+    return columns_to_make(parts, lambda columns: creation(parts, columns))
 
 
-def make_recipe(parts: Parts, target: Target) -> Recipe:
+def creation(parts: Parts, columns: Schema) -> str:
+    """The statement that makes the table."""
+    sink, told = parts.clickhouse, clickhouse_of(parts.config)
+    keys = Creation(order_by=told.order_by or "", partition_by=told.partition_by or "", coordinates=told.coordinates)
+    return create_statement(sink.table_name, columns, keys)
+
+
+def make_recipe(parts: Parts, table: Schema) -> Recipe:
     """What a record is decoded to and what the table takes, and that the one can become the other."""
     config = parts.config
-    table = target.schema()
-    declared = declared_schema(config)
-    if config.transform.select and declared is None:
-        raise ConfigError(
-            "transform.select: the table's columns say nothing about the records; declare `source.kafka.schema`."
-        )
-    source = declared if config.transform.select and declared else source_schema(declared, table)
+    source = selected_from(config) if config.transform.select else source_schema(declared_schema(config), table)
     return Recipe(
         pipeline=config.pipeline,
         consumer=tuple(sorted(parts.consumer.items())),
@@ -58,6 +65,22 @@ def make_recipe(parts: Parts, target: Target) -> Recipe:
         select=config.transform.select,
         where=config.transform.where,
     )
+
+
+def _made(
+    parts: Parts, target: Target, columns: Schema, examined: Callable[[Schema], Recipe], fit: Callable[[], Recipe]
+) -> Recipe:
+    """Makes the table. One that turns out not to be fit is not left behind."""
+    told = clickhouse_of(parts.config)
+    creation(parts, columns)
+    examined(columns)
+    target.create(columns, order_by=told.order_by, partition_by=told.partition_by)
+    try:
+        fit()
+        return examined(target.schema())
+    except (Halt, ConfigError):
+        target.take_back()
+        raise
 
 
 def source_schema(declared: Schema | None, table: Schema) -> Schema:
@@ -80,13 +103,33 @@ def _declared_field(declared: Field, column: Field) -> Field:
 
 
 def make_driver(
-    parts: Parts, target: Target, session: Callable[[], SparkSession], observer: Observer, *, once: bool
+    parts: Parts,
+    target: Target,
+    session: Callable[[], SparkSession],
+    observer: Observer,
+    *,
+    once: bool,
+    columns: Columns | None = None,
 ) -> Driver:
-    """A driver that is ready to run: the table is fit, the dead letters have a place. Spark is not started yet."""
+    """A driver that is ready to run: the table is fit, the dead letters have a place. Spark is not started yet, unless a table
+    is to be made that expressions decide about.
+
+    `columns`: of a table that is to be made. It is made once nothing else is in the way.
+    """
     config = parts.config
-    refuse_unfit(target.check())
+
+    def examined(table: Schema) -> Recipe:
+        recipe = make_recipe(parts, table)
+        if recipe.transforms:
+            transform.examine(session(), recipe)
+        return recipe
+
+    def fit() -> Recipe:
+        refuse_unfit(target.check())
+        return make_recipe(parts, target.schema())
+
     dead_letters_reachable(config)
-    recipe = make_recipe(parts, target)
+    recipe = fit() if columns is None else _made(parts, target, columns(session), examined, fit)
     workers = SparkWorkers(session, work, sow, partial(transform.examine, recipe=recipe))
     told = clickhouse_of(config)
     settings = Settings(

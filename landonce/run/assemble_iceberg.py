@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
@@ -12,7 +13,17 @@ from landonce.errors import ConfigError
 from landonce.local.jars import spark_jars
 from landonce.read.source import Start
 from landonce.run import transform
-from landonce.run.assemble import changes_of, dead_letters_reachable, declared_schema, driver_of, sampled_schema
+from landonce.run.assemble import (
+    Columns,
+    changes_of,
+    columns_to_make,
+    dead_letters_reachable,
+    declared_schema,
+    driver_of,
+    landing_schema,
+    selected_columns,
+    selected_from,
+)
 from landonce.run.committing import Committing
 from landonce.run.driver import Driver
 from landonce.run.observe import Observer
@@ -20,6 +31,7 @@ from landonce.run.parts import Parts
 from landonce.run.session import open_session, session_if_needed
 from landonce.run.snapshots import Settings
 from landonce.run.workers import SparkWorkers
+from landonce.write.iceberg import evolve
 from landonce.write.iceberg.lake import Lake
 from landonce.write.iceberg.ledger import TableLedger
 from landonce.write.iceberg.recipe import FileRecipe
@@ -28,21 +40,36 @@ from landonce.write.iceberg.work import sow, work
 
 
 def open_lake(parts: Parts, session: Callable[[], SparkSession]) -> Lake:
-    """The tables of the file, opened, and made if it says so."""
+    """The tables of the file that are there, opened."""
     config = parts.config
-    lake = Lake(parts.iceberg, file_recipe(parts), config.source.kafka.topics, declared_schema(config), session)
-    lake.start(lambda: sampled_schema(parts))
+    lake = Lake(parts.iceberg, file_recipe(parts), config.source.kafka.topics, landing_schema(config), session)
+    lake.start()
     return lake
+
+
+def lake_to_be_made(parts: Parts, lake: Lake) -> Columns | None:
+    """The columns of the tables that are not there, if there are such. What a sample shows is made so that readers can tell it
+    apart."""
+    tidy = lambda columns: evolve.distinguishable(columns.fields)  # noqa: E731
+    return columns_to_make(parts, lake.plan, tidy) if lake.missing else None
+
+
+def make_missing(parts: Parts, lake: Lake, columns: Columns | None) -> None:
+    """Makes the tables that are not there, once nothing is in the way: neither the expressions nor the dead letters."""
+    if columns is None:
+        return
+    dead_letters_reachable(parts.config)
+    made = columns(lake.session)
+    recipe = lake.plan(made)
+    if recipe.transforms:  # only then Spark has to start
+        transform.examine(lake.session(), recipe)
+    lake.make(made)
 
 
 def file_recipe(parts: Parts) -> FileRecipe:
     """What the file says of records, before any table is looked at."""
     config, sink = parts.config, parts.iceberg
-    declared = declared_schema(config)
-    if config.transform.select and declared is None:
-        raise ConfigError(
-            "transform.select: the tables' columns say nothing about the records; declare `source.kafka.schema`."
-        )
+    declared = selected_from(config) if config.transform.select else declared_schema(config)
     by = sink.routing.field
     if config.transform.select and by is not None and "." in by:
         raise ConfigError(f"sink.iceberg: with `select`, records are routed by a column of its result, not by {by!r}.")
@@ -65,11 +92,17 @@ def file_recipe(parts: Parts) -> FileRecipe:
 
 
 def make_iceberg_driver(parts: Parts, lake: Lake, observer: Observer, *, once: bool) -> Driver:
-    """A driver that is ready to run: the tables are fit, the dead letters have a place. Spark is not started, unless a table
-    had to be made by it."""
+    """A driver that is ready to run: the tables are fit and made, the dead letters have a place. Spark is not started, unless a
+    table had to be made by it, or of what `select` makes."""
     config = parts.config
     dead_letters_reachable(config)
-    workers = SparkWorkers(lake.session, work, sow, lambda session: transform.examine(session, lake.recipe))
+
+    def examine(session: SparkSession) -> None:
+        if config.transform.select and lake.sink.routing.template is not None:
+            lake.recipe = replace(lake.recipe, selected=selected_columns(config, lambda: session))
+        transform.examine(session, lake.recipe)
+
+    workers = SparkWorkers(lake.session, work, sow, examine)
     own = parts.ledger if isinstance(parts.ledger, TableLedger) else None
     if own is not None:
         own.build_with(lake.building(lake.tables[0], ()), lake.place(lake.tables[0]))
@@ -89,8 +122,11 @@ def make_iceberg_driver(parts: Parts, lake: Lake, observer: Observer, *, once: b
 
 def lake_conf(lake: Lake) -> dict[str, str]:
     """What Spark needs to know of the catalog, and the jars of Iceberg's runtime, where it writes itself; or where it may
-    have to, for a record may name a table that Arrow cannot write for."""
-    return iceberg_conf(lake.sink) if lake.by_spark or lake.sink.routing.template is not None else {}
+    have to: a record may name a table that Arrow cannot write for, and `select` may make the columns of one."""
+    told = lake.sink.told
+    unknown = lake.missing and not lake.planned and bool(told.properties or told.partition_by)
+    open_ended = lake.sink.routing.template is not None
+    return iceberg_conf(lake.sink) if lake.by_spark or open_ended or unknown else {}
 
 
 def iceberg_conf(sink: IcebergSink) -> dict[str, str]:

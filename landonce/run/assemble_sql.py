@@ -13,18 +13,21 @@ from landonce.commit.publish import Letters
 from landonce.config.model import Pipeline
 from landonce.config.sinks import Sql
 from landonce.errors import ConfigError, TableUnfit
+from landonce.read.ddl import UnfitFields
 from landonce.read.decoders import decoder_of
 from landonce.read.schema import Field, Schema
 from landonce.read.source import Start
 from landonce.record.in_target import TargetLedger
 from landonce.run import transform
 from landonce.run.assemble import (
+    Columns,
     changes_of,
+    columns_to_make,
     dead_letters_reachable,
     declared_schema,
     driver_of,
     refuse_unfit,
-    sampled_schema,
+    selected_from,
 )
 from landonce.run.driver import Driver
 from landonce.run.observe import Observer
@@ -62,39 +65,38 @@ def file_reachable(config: Pipeline) -> None:
         )
 
 
-def create_sql_if_asked(parts: Parts, table: SqlTable) -> bool:
-    """Creates the table from the declared schema, or from a sample, if the file asks for it and there is none."""
+def sql_to_be_made(parts: Parts, table: SqlTable) -> Columns | None:
+    """The columns of the table, if the file asks for it and there is none."""
     if not sql_of(parts).create or table.exists():
-        return False
+        return None
     refuse_made_anew(parts.sql, parts.ledger.load())
-    table.create(declared_schema(parts.config) or flat_sample(sampled_schema(parts)))
-    return True
+    return columns_to_make(parts, lambda columns: sql_creation(parts, table, columns))
 
 
-def flat_sample(sampled: Schema) -> Schema:
+def sql_creation(parts: Parts, table: SqlTable, columns: Schema) -> str:
+    """The statements that make the table."""
+    if declared_schema(parts.config) is None:
+        _refuse_nested_sample(columns)
+    made = table.creation(columns)
+    _refuse_key(selected_from(parts.config) if parts.config.transform.select else columns, sql_of(parts), parts)
+    return made
+
+
+def _refuse_nested_sample(sampled: Schema) -> None:
     """A sample does not tell what else a document may hold, so those are declared."""
     nested = [each.name for each in sampled.fields if pa.types.is_nested(each.type)]
     if nested:
-        raise ConfigError(
-            f"sink.sql.create: the records' field {', '.join(map(repr, nested))} is nested.",
-            safe="Nothing was made.",
-            command="declare `source.kafka.schema` in {file}, with the nested fields that are to be written, as JSON, or "
-            "without them",
-        )
-    return sampled
+        why = "a nested value becomes a column of JSON, and a sample does not tell what else it may hold"
+        raise UnfitFields([(name, why) for name in nested], sampled)
 
 
 def sql_recipe(parts: Parts, table: SqlTable) -> SqlRecipe:
     """What a record is decoded to and what the table takes, and that the one can become the other."""
     config, told = parts.config, sql_of(parts)
     declared = declared_schema(config)
-    if config.transform.select and declared is None:
-        raise ConfigError(
-            "transform.select: the table's columns say nothing about the records; declare `source.kafka.schema`."
-        )
     selecting = bool(config.transform.select)
     target = table.schema(None if selecting else declared, selected=selecting)
-    source = declared if config.transform.select and declared else _source(declared, target, evolve=told.evolve)
+    source = selected_from(config) if selecting else _source(declared, target, evolve=told.evolve)
     recipe = SqlRecipe(
         pipeline=config.pipeline,
         consumer=tuple(sorted(parts.consumer.items())),
@@ -110,14 +112,14 @@ def sql_recipe(parts: Parts, table: SqlTable) -> SqlRecipe:
         evolve=told.evolve,
         declared=declared.fingerprint() if declared is not None else "",
     )
-    _refuse_key(recipe)
+    _refuse_key(source, told, parts)
     return recipe
 
 
-def _refuse_key(recipe: SqlRecipe) -> None:
+def _refuse_key(source: Schema, told: Sql, parts: Parts) -> None:
     """What no change of a record can be decoded by, before any is read."""
     try:
-        decoder_of(recipe.source, recipe.sink.key, recipe.changes, recipe.max_record_bytes)
+        decoder_of(source, parts.sql.key, changes_of(told.meaning), parts.config.source.kafka.max_record_bytes)
     except ValueError as reason:
         raise ConfigError(
             f"sink.sql.key: {reason}.", command="correct `key` or `source.kafka.schema` in {file}"
@@ -142,14 +144,40 @@ def _source(declared: Schema | None, table: Schema, *, evolve: bool) -> Schema:
     return Schema((*fields, *(each for name, each in columns.items() if evolve and name not in named)))
 
 
+def _as_selected(column: Field) -> Field:
+    """A column of documents takes text from an expression: `to_json(…)`."""
+    return replace(column, type=pa.string()) if pa.types.is_nested(column.type) else column
+
+
 def _declared(declared: Field, column: Field) -> Field:
     return replace(column, required=declared.required or column.required, scale=declared.scale)
 
 
+def _make(parts: Parts, table: SqlTable, session: Callable[[], SparkSession], columns: Schema) -> None:
+    """Makes the table, once the expressions are known to be sound."""
+    told = parts.config.transform
+    sql_creation(parts, table, columns)
+    if not told.empty:
+        source = declared_schema(parts.config) or columns
+        taken = Schema(tuple(map(_as_selected, columns.fields))) if told.select else columns
+        transform.examine(session(), transform.Expressions(source, taken, told.select, told.where))
+    table.create(columns)
+
+
 def make_sql_driver(
-    parts: Parts, table: SqlTable, session: Callable[[], SparkSession], observer: Observer, *, once: bool
+    parts: Parts,
+    table: SqlTable,
+    session: Callable[[], SparkSession],
+    observer: Observer,
+    *,
+    once: bool,
+    columns: Columns | None = None,
 ) -> Driver:
-    """A driver that is ready to run: the table is fit, the dead letters have a place. Spark is not started yet."""
+    """A driver that is ready to run: the table is fit, the dead letters have a place. Spark is not started yet, unless a table
+    is to be made that expressions decide about.
+
+    `columns`: of a table that is to be made. It is made once nothing else is in the way.
+    """
     config, ledger = parts.config, parts.ledger
     if not isinstance(ledger, TargetLedger):
         raise TypeError("the ledger of a database is in it")
@@ -174,8 +202,10 @@ def make_sql_driver(
                 command=f"change the table back, or change {{file}} ({error.command or 'as the message says'}), then: landonce run {{file}}",
             ) from None
 
-    recipe = examined()
     dead_letters_reachable(config)
+    if columns is not None:
+        _make(parts, table, session, columns(session))
+    recipe = examined()
     if ledger.make_tables():
         recipe = examined()
     workers = SparkWorkers(session, work, sow, partial(transform.examine, recipe=recipe))

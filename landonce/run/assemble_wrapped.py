@@ -7,11 +7,10 @@ from dataclasses import replace
 from functools import partial
 
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from landonce.commit.publish import Letters
 from landonce.errors import ConfigError
-from landonce.read.schema import Field, Schema
+from landonce.read.schema import Schema
 from landonce.read.source import Start
 from landonce.record.push_ledger import PushLedger, PushPlace
 from landonce.run import transform
@@ -23,7 +22,6 @@ from landonce.run.pushes import Settings
 from landonce.run.pushing import Pushing
 from landonce.run.session import is_remote
 from landonce.run.workers import SparkWorkers
-from landonce.write.sink import COORDINATES
 from landonce.write.wrapped.find import need_picklable
 from landonce.write.wrapped.recipe import WrappedRecipe
 from landonce.write.wrapped.work import sow, work
@@ -55,10 +53,8 @@ def wrapped_recipe(parts: Parts) -> WrappedRecipe:
 
 def with_selected(session: SparkSession, recipe: WrappedRecipe) -> WrappedRecipe:
     """The recipe with the columns that `select` makes; nothing but the expressions decides about them."""
-    frame = session.createDataFrame([], from_arrow_schema(transform.reaped_schema(recipe.source)))
-    made = to_arrow_schema(transform.selected(frame, recipe).schema)
-    fields = tuple(Field(each.name, each.type) for each in made if each.name not in COORDINATES)
-    return replace(recipe, target=Schema(fields)) if fields else recipe
+    made = transform.selected_schema(session, recipe.source, recipe.select)
+    return replace(recipe, target=Schema(tuple(replace(each, required=False) for each in made.fields)))
 
 
 def ledger_reachable(parts: Parts) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from landonce.commit.reasons import Reasons, merged
 from landonce.errors import (
     Fenced,
     Halt,
@@ -60,6 +61,10 @@ class Driver:
     stall: float
     observer: Observer
     stopping: threading.Event = field(default_factory=threading.Event)
+    reasons: Reasons = ()
+    """Why records became dead letters in this run."""
+    finished: Callable[[], int] = lambda: 0
+    """How many blocks of the write in hand are done, for whoever shows it."""
     start_workers: Callable[[], int] | None = None
     """Gives how many blocks are written at once."""
     start_late: bool = False
@@ -115,7 +120,7 @@ class Driver:
                 continue
             reach(f"{effect.step.value}.after")
             if isinstance(reply, LedgerState):
-                self._note(effect, reply)
+                self._note(effect, reply, driver)
                 before = before or reply.totals
             driver, effect = self.hands.advance(driver, reply)
             for told in self.hands.news():
@@ -265,21 +270,26 @@ class Driver:
         self.stopping.wait(min(left if left > 0 else max(interval, _BRIEFLY), _GLANCE))
         return not self.stopping.is_set()
 
-    def _note(self, effect: Any, state: LedgerState) -> None:
+    def _note(self, effect: Any, state: LedgerState, protocol: Any) -> None:
         """Keeps the state for labels and tokens, and tells the observer of a recorded batch."""
         if effect.step in (Step.ACQUIRE, Step.PREPARE):
             self._began = time.monotonic()
         if isinstance(effect, Change) and effect.step is Step.RECORD and effect.old.pending is not None:
             self._troubled = None
             plan = effect.old.pending
+            totals = state.totals.minus(effect.old.totals)
+            receipts = protocol.receipts if totals.dead_lettered else ()
+            reasons = merged(each for _, receipt in receipts for each in receipt.reasons)
+            self.reasons = merged((*self.reasons, *reasons))
             self.observer.batch(
                 BatchReport(
                     batch=plan.batch,
                     kind=plan.kind.value,
                     blocks=len(plan.blocks),
-                    totals=state.totals.minus(effect.old.totals),
+                    totals=totals,
                     seconds=time.monotonic() - self._began,
                     lag=max(0, self._lag - sum(block.span for block in plan.blocks)),
+                    reasons=reasons,
                 )
             )
         self._state = state

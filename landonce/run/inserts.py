@@ -40,8 +40,22 @@ from landonce.plan.ranges import Range
 from landonce.read.source import Start, bind
 from landonce.record import ledger as states
 from landonce.record.ledger import LedgerState
-from landonce.run.steps import Acquire, Await, Change, Commit, Idle, Look, Remembering, Step, Stop, Survey, Surveyed
-from landonce.write.receipt import BlockResult, Fate, Receipt
+from landonce.run.steps import (
+    Acquire,
+    Await,
+    Change,
+    Commit,
+    Idle,
+    Look,
+    Remembering,
+    Step,
+    Stop,
+    Survey,
+    Surveyed,
+    burnt_of,
+    refuse_not_kept,
+)
+from landonce.write.receipt import BlockResult, Receipt
 from landonce.write.settle import Mode
 from landonce.write.target import TargetView, above, ahead, nobody_else
 
@@ -102,6 +116,8 @@ class Driver(Remembering):
     """What is being written was never sent before, and is not probed."""
     receipts: tuple[tuple[int, Receipt], ...] = ()
     burnt: frozenset[int] = frozenset()
+    gone: str = ""
+    """What the target knows of why rows that it acknowledged are not there."""
 
 
 Next = tuple[Driver, Effect]
@@ -231,14 +247,15 @@ def _prepare(driver: Driver, ranges: tuple[Range, ...], kind: Kind) -> Next:
 
 
 def _write(driver: Driver, mode: Mode) -> Next:
+    refuse_not_kept(driver.pending, driver.burnt, driver.gone)
     driver = replace(driver, burnt=frozenset(), first=mode is Mode.FIRST)
     return _to(driver, Step.WRITE, Write(driver.pending, driver.unwritten, mode))
 
 
 def _after_write(driver: Driver, results: tuple[BlockResult, ...]) -> Next:
     """Everything landed: commit. Anything else: wait out the deadline, kill, and let the workers look."""
-    burnt = frozenset(result.index for result in results if result.fate is Fate.BURNT)
-    driver = replace(driver, receipts=driver.receipts_with(results), burnt=burnt)
+    burnt, gone = burnt_of(results)
+    driver = replace(driver, receipts=driver.receipts_with(results), burnt=burnt, gone=gone)
     if driver.first and driver.receipts:
         return _to(driver, Step.LOOK, Count(driver.landed_ranges))
     return _commit_or_settle(driver)

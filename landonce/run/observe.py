@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from landonce.commit.reasons import Reasons
 from landonce.record.ledger import Totals
 from landonce.run.steps import AnyEffect
 
@@ -20,6 +21,8 @@ class BatchReport:
     seconds: float
     lag: int
     """At most this many records are stable and not committed yet."""
+    reasons: Reasons = ()
+    """Why records became dead letters."""
 
     @property
     def rows_per_second(self) -> float:

@@ -13,12 +13,13 @@ from landonce.config.model import Pipeline
 from landonce.errors import LandonceError, Transient
 from landonce.read.source import available, everything
 from landonce.record.ledger import Totals
-from landonce.run.assemble_clickhouse import create_if_asked, make_driver
+from landonce.run.assemble_clickhouse import make_driver, to_be_made
 from landonce.run.driver import Driver
 from landonce.run.observe import Observer, Silent
 from landonce.run.parts import Parts, open_parts
-from landonce.run.session import open_session
+from landonce.run.session import active_session, open_session
 from landonce.run.starting import Waiting
+from landonce.spark import spark_errors
 from landonce.write.wrapped import WrappedSink
 
 
@@ -40,7 +41,7 @@ def run_pipeline(
     """
     parts, watching = open_parts(config, sink), observer or Silent()
     waiting = Waiting(config.stall, watching.trouble, stopping or threading.Event())
-    with closing(parts.ledger), _session_of(config) as session:
+    with spark_errors(), closing(parts.ledger), _session_of(config) as session:
         _require_topics(parts, watching)
         with _ready(parts, session, watching, waiting, once=once) as driver:
             driver.start_late = once and _nothing_to_do(parts)
@@ -74,7 +75,7 @@ class _Session:
 @contextmanager
 def _session_of(config: Pipeline) -> Iterator[_Session]:
     """Stopped after a run that ended well, unless it was there before."""
-    borrowed = SparkSession.getActiveSession() is not None
+    borrowed = active_session() is not None
     session = _Session(config, expressions=not config.transform.empty)
     yield session
     if session.opened is not None and not borrowed:
@@ -82,7 +83,7 @@ def _session_of(config: Pipeline) -> Iterator[_Session]:
 
 
 def _require_topics(parts: Parts, observer: Observer) -> None:
-    """Whoever mistyped a topic or an address need not wait for Spark to hear it. A Kafka that is away is waited for later, by the
+    """Whoever mistyped a topic or an address need not wait for Spark to hear it. A Kafka that is unreachable is waited for later, by the
     driver."""
     try:
         parts.broker.require(parts.config.source.kafka.topics)
@@ -123,17 +124,19 @@ def _ready(parts: Parts, session: _Session, observer: Observer, waiting: Waiting
     else:
         session.work = "landonce.write.work"
         with closing(parts.clickhouse.target()) as target:
-            waiting.until(lambda: create_if_asked(parts, target))
-            yield waiting.until(lambda: make_driver(parts, target, session, observer, once=once))
+            columns = waiting.until(lambda: to_be_made(parts, target))
+            yield waiting.until(lambda: make_driver(parts, target, session, observer, once=once, columns=columns))
 
 
 def _ready_for_iceberg(parts: Parts, session: _Session, observer: Observer, waiting: Waiting, *, once: bool) -> Driver:
-    from landonce.run.assemble_iceberg import lake_conf, make_iceberg_driver, open_lake
+    from landonce.run.assemble_iceberg import lake_conf, lake_to_be_made, make_iceberg_driver, make_missing, open_lake
 
     lake = waiting.until(lambda: open_lake(parts, session))
+    columns = waiting.until(lambda: lake_to_be_made(parts, lake))
     session.expressions = lake.recipe.transforms or lake.by_spark
     session.extra = lake_conf(lake)
     session.work = "landonce.write.iceberg.work"
+    waiting.until(lambda: make_missing(parts, lake, columns))
     waiting.until(lake.upgrade)
     return waiting.until(lambda: make_iceberg_driver(parts, lake, observer, once=once))
 
@@ -150,11 +153,11 @@ def _ready_for_wrapped(parts: Parts, session: _Session, observer: Observer, *, o
 def _ready_for_sql(
     parts: Parts, session: _Session, observer: Observer, waiting: Waiting, *, once: bool
 ) -> Iterator[Driver]:
-    from landonce.run.assemble_sql import create_sql_if_asked, file_reachable, make_sql_driver
+    from landonce.run.assemble_sql import file_reachable, make_sql_driver, sql_to_be_made
     from landonce.write.sql.table import SqlTable
 
     file_reachable(parts.config)
     session.work = "landonce.write.sql.work"
     with closing(SqlTable(parts.sql)) as table:
-        waiting.until(lambda: create_sql_if_asked(parts, table))
-        yield waiting.until(lambda: make_sql_driver(parts, table, session, observer, once=once))
+        columns = waiting.until(lambda: sql_to_be_made(parts, table))
+        yield waiting.until(lambda: make_sql_driver(parts, table, session, observer, once=once, columns=columns))

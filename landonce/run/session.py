@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from landonce.config.model import Spark
@@ -22,6 +23,7 @@ from landonce.errors import ConfigError
 from landonce.java import java
 from landonce.run import archive, daemon
 from landonce.run.leftovers import temporary_folder
+from landonce.spark import forget_ended, has_ended, spark_errors
 
 _PINNED = {
     "spark.sql.session.timeZone": "UTC",
@@ -38,7 +40,9 @@ _DEFAULTS = {
     "spark.driver.memory": "1g",
 }
 _QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-_LOUD = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+_NOISE = "WARNING: Using incubator modules"
+"""Java says so whenever Spark starts it."""
+_LOUD = ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j.clientserver", "py4j.java_gateway")
 """PySpark logs every error that it raises, with its Java stack; landonce reports errors itself."""
 
 
@@ -56,19 +60,56 @@ def open_session(
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     for name in _LOUD:
         logging.getLogger(name).disabled = True
+    logging.getLogger().addFilter(_not_of_py4j)
+    forget_ended()
     with (
+        spark_errors(),
         _settings_for_java(
             _settings(pipeline, spark, expressions, {**_loading(spark, work), **(extra or {})})
         ) as builder,
         _own_handler_kept(),
     ):
+        _start_java()
         session = builder.getOrCreate()
-    _refuse_speculation(session)
-    for name, value in _PINNED.items():
-        if name.startswith("spark.sql."):
-            session.conf.set(name, value)
-    session.sparkContext.setLogLevel("ERROR")
+        _refuse_speculation(session)
+        for name, value in _PINNED.items():
+            if name.startswith("spark.sql."):
+                session.conf.set(name, value)
+        session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def _not_of_py4j(record: logging.LogRecord) -> bool:
+    """Py4J uses the root logger for a call that failed, with the whole trace."""
+    return "py4j" not in Path(record.pathname).parts
+
+
+def active_session() -> SparkSession | None:
+    """The session that is there already. One whose JVM has ended is none."""
+    forget_ended()
+    return SparkSession.getActiveSession()
+
+
+def _start_java() -> None:
+    """Starts the JVM, if there is none yet, with its standard error passed on line by line: without what nobody can act on, and
+    through `sys.stderr`, so that lines do not run into a live view."""
+    if SparkContext._gateway is not None or _submitted():
+        return
+    reading, writing = os.pipe()
+    threading.Thread(target=_pass_on, args=(reading,), name="landonce java", daemon=True).start()
+    try:
+        gateway = launch_gateway(popen_kwargs={"stderr": writing})  # type: ignore[no-untyped-call]
+        SparkContext._ensure_initialized(gateway=gateway)
+    finally:
+        os.close(writing)
+
+
+def _pass_on(reading: int) -> None:
+    with open(reading, encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            if not line.startswith(_NOISE):
+                sys.stderr.write(line)
+                sys.stderr.flush()
 
 
 @contextmanager
@@ -88,18 +129,19 @@ def _in_main_thread() -> bool:
 def session_if_needed(opens: Callable[[], SparkSession]) -> Iterator[Callable[[], SparkSession]]:
     """Gives a session when it is first asked for. It is stopped afterwards, unless it was there before."""
     opened: list[SparkSession] = []
-    borrowed = SparkSession.getActiveSession() is not None
+    borrowed = active_session() is not None
 
     def session() -> SparkSession:
         if not opened:
             opened.append(opens())
         return opened[0]
 
-    try:
-        yield session
-    finally:
-        if opened and not borrowed:
-            opened[0].stop()
+    with spark_errors():
+        try:
+            yield session
+        finally:
+            if opened and not borrowed and not has_ended():
+                opened[0].stop()
 
 
 def _settings(pipeline: str, spark: Spark, expressions: bool, extra: Mapping[str, str]) -> dict[str, str]:

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from landonce import errors
 from landonce.plan.blocks import Plan
 from landonce.plan.packing import Limits, take
 from landonce.plan.ranges import Partition, Range
 from landonce.read.source import SourceView, Start, available, bind
 from landonce.record import ledger as states
 from landonce.record.ledger import LedgerState, Totals
-from landonce.write.receipt import BlockResult, Receipt, unbalanced
+from landonce.write.receipt import BlockResult, Fate, Receipt, unbalanced
 
 
 class Step(str, Enum):
@@ -34,6 +35,10 @@ class Step(str, Enum):
     RECORD = "record"
     IDLE = "idle"
     STOP = "stop"
+
+
+MOST_BURNT = 2
+"""Tokens of one block that may be burnt without a word."""
 
 
 class AnyEffect(Protocol):
@@ -204,3 +209,22 @@ class Remembering:
         for _, receipt in self.receipts:
             totals = totals.plus(receipt.totals)
         return totals
+
+
+def burnt_of(results: tuple[BlockResult, ...]) -> tuple[frozenset[int], str]:
+    """The blocks whose token is burnt, and what the target knows of the reason."""
+    burnt = [result for result in results if result.fate is Fate.BURNT]
+    return frozenset(result.index for result in burnt), next((result.why for result in burnt if result.why), "")
+
+
+def refuse_not_kept(plan: Plan, burnt: frozenset[int], why: str) -> None:
+    """Raises where tokens of a block are burnt again and again: no server dies so often between token and part. The next generation is
+    recorded by then, so that the next start tries once more."""
+    for block in (plan.blocks[index] for index in sorted(burnt)):
+        if block.generation > MOST_BURNT:
+            raise errors.RowsNotKept(
+                f"block {block}: the target acknowledged its rows {block.generation} times, each time under another token, and does not "
+                f"hold them. {why}".strip(),
+                safe="The position did not move, and the plan is pending.",
+                command="end what removes the rows, then `landonce run {file}`",
+            )

@@ -11,6 +11,8 @@ from __future__ import annotations
 import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -18,13 +20,14 @@ import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from landonce.errors import ConfigError, LandonceError
 from landonce.read.columns import can_fit
-from landonce.read.schema import Schema
+from landonce.read.schema import Field, Schema
 from landonce.run.finders import forget_zips
+from landonce.spark import spark_errors
 from landonce.write.conform import KEEP
 from landonce.write.land import named
 from landonce.write.receipt import BlockResult, Fate
@@ -130,7 +133,7 @@ def examine(session: SparkSession, recipe: Any) -> None:
     for each in (*recipe.select, recipe.where or ""):
         _no_moving_literal(each)
     source = session.createDataFrame([], from_arrow_schema(reaped_schema(recipe.source)))
-    try:
+    with _expression_errors():
         chosen = chosen_columns(recipe)
         frame = source.select(keep_column(recipe).alias(KEEP), *chosen)
         _deterministic(frame)
@@ -139,19 +142,51 @@ def examine(session: SparkSession, recipe: Any) -> None:
         _columns_fit(frame.columns[1:], recipe)
         _is_condition(frame)
         _types_fit(shaped(source, recipe), recipe)
+
+
+@dataclass(frozen=True)
+class Expressions:
+    """As much of a recipe as can be examined where there is no table yet."""
+
+    source: Schema
+    target: Schema
+    select: tuple[str, ...]
+    where: str | None = None
+    transforms: bool = True
+
+
+def selected_schema(session: SparkSession, source: Schema, select: tuple[str, ...]) -> Schema:
+    """The columns that `select` makes of a record. One that no record can leave empty is required."""
+    fields = [StructField(each.name, _spark_type(each.type, each.name), not each.required) for each in source.fields]
+    for each in select:
+        _no_moving_literal(each)
+    with _expression_errors():
+        frame = session.createDataFrame([], StructType(fields))
+        made = to_arrow_schema(frame.select(*chosen_columns(Expressions(source, source, select))).schema)
+    _no_column_twice(made.names)
+    return Schema(tuple(Field(each.name, each.type, required=not each.nullable) for each in made))
+
+
+def _spark_type(type_: pa.DataType, name: str) -> DataType:
+    """As `widened`, with what is declared NOT NULL inside, which PySpark's own conversion forgets in arrays and maps."""
+    if pa.types.is_list(type_):
+        return ArrayType(_spark_type(type_.value_type, name), type_.value_field.nullable)
+    if pa.types.is_map(type_):
+        return MapType(_spark_type(type_.key_type, name), _spark_type(type_.item_type, name), type_.item_field.nullable)
+    if pa.types.is_struct(type_):
+        return StructType([StructField(each.name, _spark_type(each.type, name), each.nullable) for each in type_])
+    return from_arrow_type(widened(type_, name))
+
+
+@contextmanager
+def _expression_errors() -> Iterator[None]:
+    """What Spark does not take is a mistake in the file."""
+    try:
+        with spark_errors():
+            yield
     except PySparkException as error:
         if error.getCondition() == "MISSING_GROUP_BY":
             raise _not_row_wise("an aggregate function") from None
-        raise ConfigError(f"transform: {_first_line(error)}") from None
-
-
-def selected(source: DataFrame, recipe: Any) -> DataFrame:
-    """What the expressions make of a record, in Spark's types."""
-    for each in recipe.select:
-        _no_moving_literal(each)
-    try:
-        return source.select(*chosen_columns(recipe))
-    except PySparkException as error:
         raise ConfigError(f"transform: {_first_line(error)}") from None
 
 
@@ -295,7 +330,8 @@ def _children(node: Any) -> Iterator[Any]:
         yield children.apply(at)
 
 
-def _columns_fit(names: Sequence[str], recipe: Any) -> None:
+def _no_column_twice(names: Sequence[str]) -> None:
+    """Neither among what is selected, nor beside the coordinates."""
     taken = sorted(set(names) & set(COORDINATES))
     if taken:
         raise ConfigError(
@@ -305,6 +341,10 @@ def _columns_fit(names: Sequence[str], recipe: Any) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigError(f"transform.select: {', '.join(twice)} stands twice.")
+
+
+def _columns_fit(names: Sequence[str], recipe: Any) -> None:
+    _no_column_twice(names)
     known = recipe.target.by_name()
     unknown = [name for name in names if name not in known]
     if unknown:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +17,7 @@ from landonce.errors import TransformFailed
 from landonce.run import transform
 from landonce.run.finders import sparing
 from landonce.run.transform import Sow
+from landonce.spark import spark_errors
 from landonce.write.receipt import BlockResult
 
 
@@ -32,30 +34,50 @@ class SparkWorkers:
     examine: Callable[[SparkSession], None] = lambda _: None
     """Raises what is wrong with the expressions. Asked once, before any plan is made."""
     _started: bool = False
+    _group: str = ""
+    """Of the job in hand."""
 
     def start(self) -> int:
         """Opens the session, and gives how many tasks run at once. What is wrong with Spark or the expressions is raised here."""
-        session = self.session()
-        if not self._started:
-            self.examine(session)
-            self._started = True
-        return int(session.sparkContext.defaultParallelism)
+        with spark_errors():
+            session = self.session()
+            if not self._started:
+                self.examine(session)
+                self._started = True
+            return int(session.sparkContext.defaultParallelism)
 
     def write(self, recipe: Any, tasks: Sequence[Any]) -> tuple[BlockResult, ...]:
         """One result per task, whatever happens."""
-        session = self.session()
-        context = session.sparkContext
-        context.setJobDescription(f"landonce {recipe.pipeline}: batch {tasks[0].batch}, {len(tasks)} blocks")
+        self._group = f"landonce {uuid.uuid4().hex}"
         try:
-            if recipe.transforms:
-                return transform.write(session, recipe, tasks, self.sow)
-            return tuple(context.parallelize(tasks, len(tasks)).map(partial(sparing, self.work, recipe)).collect())
+            with spark_errors():
+                return self._write(self.session(), recipe, tasks)
         except PySparkException as error:
             if recipe.transforms and transform.is_expression_error(error):
                 raise _expression_failed(error) from None
             return transform.doubtful(tasks, redact(str(error)[:2000]))
         except Py4JError as error:
             return transform.doubtful(tasks, redact(str(error)[:2000]))
+        finally:
+            self._group = ""
+
+    def finished(self) -> int:
+        """How many blocks of the write in hand are done. Spark knows; workers and the hot path do nothing for it. Any thread may
+        ask."""
+        group = self._group
+        if not group:
+            return 0
+        tracker = self.session().sparkContext.statusTracker()
+        jobs = [tracker.getJobInfo(each) for each in tracker.getJobIdsForGroup(group)]
+        stages = [tracker.getStageInfo(each) for job in jobs if job is not None for each in job.stageIds]
+        return sum(each.numCompletedTasks for each in stages if each is not None)
+
+    def _write(self, session: SparkSession, recipe: Any, tasks: Sequence[Any]) -> tuple[BlockResult, ...]:
+        context = session.sparkContext
+        context.setJobGroup(self._group, f"landonce {recipe.pipeline}: batch {tasks[0].batch}, {len(tasks)} blocks")
+        if recipe.transforms:
+            return transform.write(session, recipe, tasks, self.sow)
+        return tuple(context.parallelize(tasks, len(tasks)).map(partial(sparing, self.work, recipe)).collect())
 
 
 def _expression_failed(error: PySparkException) -> TransformFailed:

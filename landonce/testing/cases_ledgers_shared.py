@@ -10,7 +10,15 @@ from dataclasses import replace
 from landonce.errors import Fenced
 from landonce.record.ledger import Ledger, LedgerState, Note, taken
 from landonce.testing.cases_ledgers import check_agreed, check_counted, count
-from landonce.testing.crashing import Lines, Moment, crashed, in_another_process, lines_of, moments
+from landonce.testing.crashing import (
+    Lines,
+    Moment,
+    crashed,
+    in_another_process,
+    lines_of,
+    moments,
+    require_kills,
+)
 from landonce.testing.forking import FORK, started
 from landonce.testing.ledger_sites import BARE, LEDGER_CASES, SHARED, LedgerSite
 from landonce.testing.states import (
@@ -68,28 +76,30 @@ def processes_that_count_at_once_lose_nothing(site: LedgerSite) -> None:
 @case(SHARED)
 def a_create_that_is_killed_at_any_line_is_whole_or_absent(site: LedgerSite) -> None:
     """A first start that crashed would leave a ledger that no later start can read, or one with a part of its positions."""
-    names = _names()
+    names, deaths = _names(), []
     for moment in moments(*_creating(site, names()), site.moments):
         name = names()
-        crashed(*_creating(site, name), moment)
+        deaths.append(crashed(*_creating(site, name), moment))
         seen, _ = _read(site, name, moment)
         assert seen is None or seen == full_state(name), f"torn: a part of the state is there (line {moment})"
         assert site.open(name).create(full_state(name)) == full_state(name), (
             f"a later start cannot go on (line {moment})"
         )
+    require_kills(deaths)
 
 
 @case(SHARED)
 def a_change_that_is_killed_at_any_line_is_whole_or_absent(site: LedgerSite) -> None:
     """A crash would leave the position of some partitions behind, or move it without its note."""
-    names = _names()
+    names, deaths = _names(), []
     for moment in moments(*_changing(site, names()), site.moments):
         name = names()
         before, after = _marching(name)
-        crashed(*_changing(site, name), moment)
+        deaths.append(crashed(*_changing(site, name), moment))
         seen, notes = _read(site, name, moment)
         assert seen in (before, after), f"torn: a part of the change is there (line {moment})"
         assert notes == ((note(1),) if seen == after else ()), f"torn: note and change are not together (line {moment})"
+    require_kills(deaths)
 
 
 @case(SHARED)
@@ -104,14 +114,16 @@ def a_driver_that_was_killed_locks_nobody_out(site: LedgerSite) -> None:
         assert state is not None
         mine.change(state, taken(state, "dies"))
 
+    deaths = []
     for moment in moments(lines, change, site.moments):
-        crashed(lines, change, moment)
+        deaths.append(crashed(lines, change, moment))
         state, _ = _read(site, PIPELINE, moment)
         assert state is not None, f"the state is gone (line {moment})"
         try:
             site.open(PIPELINE).change(state, taken(state, "next"))
         except Exception as error:
             raise AssertionError(f"the next driver cannot take over (line {moment}): {error}") from error
+    require_kills(deaths)
 
 
 @case(SHARED, BARE)

@@ -12,7 +12,7 @@ from landonce.plan.blocks import Block, Kind
 from landonce.plan.ranges import Partition
 from landonce.testing import cases_sinks
 from landonce.testing.case import refused
-from landonce.testing.crashing import crashed, lines_of, moments
+from landonce.testing.crashing import crashed, lines_of, moments, require_kills
 from landonce.testing.sink_sites import (
     ATOMIC,
     COPIES,
@@ -124,6 +124,7 @@ def a_row_that_is_sent_twice_becomes_one(site: SinkSite) -> None:
     presence = sink.writer().probe(block, [span(0, 3)]).presence
     assert presence.complete, "a resend took rows away"
     assert not presence.duplicated, "a row that was sent twice is two rows"
+    assert held(site) == as_rows(block), "a reader sees a row twice that was sent twice"
 
 
 @case(PROBED)
@@ -268,9 +269,11 @@ def _crashed(site: SinkSite, sink: Sink) -> dict[int, pa.Table]:
     found = moments(lines, _sending(sink, tried, 1_000_000, target.now() + 60_000), site.moments)
     blocks: dict[int, pa.Table] = {1_000_000: tried}
     blocks |= {moment: rows(0, 1, 2, 3, partition=int(moment)) for moment in found}
-    for moment in found:
-        deadline = target.now() + _DEADLINE
-        crashed(lines, _sending(sink, blocks[moment], int(moment), deadline), moment)
+    deaths = [
+        crashed(lines, _sending(sink, blocks[moment], int(moment), target.now() + _DEADLINE), moment)
+        for moment in found
+    ]
+    require_kills(deaths)
     wait_out(target, target.now() + _DEADLINE)
     target.kill()
     return blocks

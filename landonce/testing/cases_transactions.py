@@ -18,7 +18,7 @@ from landonce.record.blocks import Claim, Mark
 from landonce.record.in_target import TargetLedger
 from landonce.record.ledger import LedgerState, Position, Totals, prepared, recorded, taken
 from landonce.testing.case import Suite, refused
-from landonce.testing.crashing import SOME_MOMENTS, crashed, lines_of, moments
+from landonce.testing.crashing import SOME_MOMENTS, crashed, lines_of, moments, require_kills
 from landonce.testing.sink_sites import TOPIC, Row, as_rows, rows, span
 from landonce.testing.together import in_threads
 from landonce.write.receipt import Fate
@@ -160,8 +160,7 @@ def after_a_crash_at_any_line_a_block_lands_once(site: TransactionSite) -> None:
     state = _prepared(site, site.moments + 1)
     lines = (*lines_of(site.writer(0)), "landonce.write.sql.writer")
     found = moments(lines, _settling(site, state, site.moments), site.moments)
-    for number, moment in enumerate(found):
-        crashed(lines, _settling(site, state, number), moment)
+    require_kills([crashed(lines, _settling(site, state, number), moment) for number, moment in enumerate(found)])
     state = _taken_over(site, state)
     for number, moment in enumerate(found):
         fate = _settled(site, state, number).fate

@@ -11,7 +11,17 @@ from functools import partial
 
 from landonce.errors import LandonceError
 from landonce.testing import cases_wrapped
-from landonce.testing.crashing import SOME_MOMENTS, Lines, Moment, crashed, lines_of, moments, repeats, struck
+from landonce.testing.crashing import (
+    SOME_MOMENTS,
+    Lines,
+    Moment,
+    crashed,
+    lines_of,
+    moments,
+    repeats,
+    require_kills,
+    struck,
+)
 from landonce.testing.sink_sites import Row
 from landonce.testing.wrapped_sites import LEAVES, SETTLES, WRAPPED_CASES, Driven, WrappedSite, expected
 from landonce.write.receipt import Fate
@@ -70,7 +80,7 @@ def _killed(driven: Driven, sink: WrappedSink, lines: Lines, found: tuple[Moment
         crashed(lines, lambda number=number: driven.push(sink, number), moment)  # type: ignore[misc]
         for number, moment in enumerate(found)
     ]
-    assert any(deaths), "no crash could be tried: every push passes other lines than the one before"
+    require_kills(deaths)
 
 
 def _kills(found: tuple[Moment, ...]) -> dict[int, str]:

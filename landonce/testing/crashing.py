@@ -134,6 +134,13 @@ def crashed(lines: Lines, act: Callable[[], Any], moment: int) -> bool:
     return False
 
 
+def require_kills(deaths: Sequence[bool]) -> None:
+    """Raises where most acts were over before they could be killed: whatever holds after that, it does not hold after a crash."""
+    assert 2 * sum(deaths) > len(deaths), (
+        f"of {len(deaths)} crashes {sum(deaths)} could be tried: every act passes other lines than the one before"
+    )
+
+
 def struck(lines: Lines, act: Callable[[], Any], moment: int, strike: Callable[[], Any]) -> None:
     """Lets the act run here, and something happen to it before the line of this number."""
     with _Tracer(lines, moment, strike):

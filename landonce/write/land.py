@@ -64,7 +64,7 @@ def land(recipe: Landing, task: Task, rows: pa.Table, *, wary: bool = False) -> 
             reach("probe.after")
             missing = rows.filter(probe.missing)
             settling = settle.after_probe(settling, probe.presence)
-    return settling, writer.said
+    return settling, writer.why_gone() if settling.fate is Fate.BURNT else writer.said
 
 
 def _send(writer: BlockWriter, rows: pa.Table, task: Task) -> Reply:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from landonce.commit.reasons import Counted, Reasons
 from landonce.errors import LandonceError, Unbalanced
 from landonce.plan.blocks import Block
 from landonce.plan.ranges import Partition
@@ -27,6 +28,8 @@ class Receipt:
     """The name of the staged file that holds them; empty if there are none."""
     refused: str = ""
     """The same, of those that the target itself refused."""
+    reasons: Reasons = ()
+    """Why, of all of them."""
     bytes_read: int = 0
     files: tuple[tuple[str, tuple[Any, ...]], ...] = ()
     """The files that were written, by table. They count once the driver has committed them."""
@@ -37,11 +40,14 @@ class Receipt:
 
     def to_json(self) -> str:
         """The account alone, for a row of the ledger: no files, and nothing of timestamps."""
-        return json.dumps({name: getattr(self, name) for name in _KEPT}, separators=(",", ":"))
+        told = {name: getattr(self, name) for name in _KEPT}
+        why = [(each.cause, each.records, each.example) for each in self.reasons]
+        return json.dumps(told | ({"reasons": why} if why else {}), separators=(",", ":"))
 
     @staticmethod
     def from_json(text: str) -> Receipt:
-        return Receipt(**json.loads(text))
+        told = json.loads(text)
+        return Receipt(**{**told, "reasons": tuple(Counted(*each) for each in told.get("reasons", ()))})
 
     @property
     def balanced(self) -> bool:

@@ -98,6 +98,10 @@ class Target(ABC):
     def create(self, declared: Schema, *, order_by: str | None = None, partition_by: str | None = None) -> None:
         """Makes the table, with coordinate columns and all that the guarantee needs. Harmless if it is there."""
 
+    def take_back(self) -> None:  # noqa: B027  a sink may do without
+        """Removes the table that `create` just made, for a start that refuses it after all: only if it is empty, and only if
+        that is one step. Where it is not, the table stays."""
+
     @abstractmethod
     def schema(self) -> Schema:
         """The columns that landonce fills, by name, without the coordinates."""
@@ -169,6 +173,10 @@ class BlockWriter(ABC):
     @abstractmethod
     def send(self, rows: pa.Table, insert: Insert) -> Reply:
         """One insert, one unit. Raises `Halt` for what waiting does not mend; every other failure is a `Reply`."""
+
+    def why_gone(self) -> str:
+        """What may remove rows as soon as they are acknowledged, and what to do about it, for people. Empty where nothing is known."""
+        return ""
 
     @property
     @abstractmethod

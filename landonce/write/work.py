@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from landonce import errors
 from landonce.commit.dead_letters import kept
+from landonce.commit.reasons import counted
 from landonce.failpoints import reach
 from landonce.plan.blocks import Kind
 from landonce.plan.ranges import Partition
@@ -51,6 +52,7 @@ class Reaped:
             filtered=self.filtered,
             dead_lettered=len(self.rejected),
             dead_letters=letters,
+            reasons=counted(each.reason for each in self.rejected),
             bytes_read=self.bytes_read,
         )
 

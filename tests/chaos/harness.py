@@ -11,7 +11,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -158,6 +160,14 @@ class DriverRun:
         """The protocol steps that were begun, the quiet ones left out."""
         return [event["step"] for event in self.events() if event["event"] == "step"]
 
+    def waited_for(self, deadline: int) -> None:
+        """The driver came to wait for this moment (in milliseconds) before it was over, and went on when it was."""
+        steps = [(event["step"], event["at"]) for event in self.events() if event["event"] == "step"]
+        at = next(number for number, (step, _) in enumerate(steps) if step == "await")
+        began, ended = (datetime.fromisoformat(steps[number][1]).timestamp() * 1000 for number in (at, at + 1))
+        assert began < deadline, "the deadline was over before anybody had to wait for it"
+        assert ended > deadline, f"{steps[at + 1]} began {deadline - ended:.0f} ms before the deadline"
+
     def replaying(self) -> bool:
         """Whether a plan that an earlier driver left was being settled: this one had not prepared its own yet."""
         steps = self.steps()
@@ -188,26 +198,30 @@ class Drivers:
         """Starts `landonce run`, to stop at `place` if one is named: until `go` exists, or for ever."""
         number = len(self.runs) + 1
         log, reached = (self.site.folder / f"run-{number:03d}.{kind}" for kind in ("log", "reached"))
-        landonce = (sys.executable, "-m", "landonce", "run", str(self.site.file), "--verbose")
+        environment = {
+            "PYTHONUNBUFFERED": "1",
+            "LANDONCE_FAILPOINT": place,
+            "LANDONCE_FAILPOINT_SKIP": str(skip),
+            "LANDONCE_FAILPOINT_FILE": str(reached) if place else "",
+            "LANDONCE_FAILPOINT_WAIT_FOR": str(go) if go else "",
+        }
+        arguments = ("run", str(self.site.file), "--verbose", *(("--once",) if once else ()))
+        run = DriverRun(self.spawn(arguments, environment, log), log, reached, place)
+        self.runs.append(run)
+        return run
+
+    def spawn(self, arguments: tuple[str, ...], environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+        """A process of its own."""
+        command = self.command or (sys.executable, "-m", "landonce", *arguments)
         with log.open("wb") as out:
-            process = subprocess.Popen(
-                (*_DIES_WITH_US, str(os.getpid()), *(self.command or landonce + (("--once",) if once else ()))),
+            return subprocess.Popen(
+                (*_DIES_WITH_US, str(os.getpid()), *command),
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                env=os.environ
-                | {
-                    "PYTHONUNBUFFERED": "1",
-                    "LANDONCE_FAILPOINT": place,
-                    "LANDONCE_FAILPOINT_SKIP": str(skip),
-                    "LANDONCE_FAILPOINT_FILE": str(reached) if place else "",
-                    "LANDONCE_FAILPOINT_WAIT_FOR": str(go) if go else "",
-                },
+                env=os.environ | environment,
             )
-        run = DriverRun(process, log, reached, place)
-        self.runs.append(run)
-        return run
 
     def kill_at(self, place: str, *, skip: int = 0, once: bool = True) -> DriverRun:
         """One start that ends by SIGKILL at this place."""

@@ -1,4 +1,8 @@
-"""Who judges Iceberg tables: their rows and snapshots, as PyIceberg reads them. It shares nothing with landonce."""
+"""Who judges Iceberg tables: their rows and snapshots, as PyIceberg's scan reads them.
+
+It uses none of landonce's code. But landonce commits with PyIceberg too, so what PyIceberg itself gets wrong, in writing and in reading
+alike, stays hidden here: tests in `tests/integration` read tables with Iceberg's Java library, through Spark.
+"""
 
 from __future__ import annotations
 

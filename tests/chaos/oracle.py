@@ -1,6 +1,7 @@
 """Who judges: what was produced, by the producer's own list, against what the table and the dead letters hold.
 
-It shares nothing with landonce: not its reader, not its decoder, not its client library, not its idea of a range.
+It imports nothing but the standard library: not landonce's reader, not its decoder, not a client library of ClickHouse, not its idea of
+a range. What was produced is what Kafka's client told the producer (`harness.Feed`); landonce reads with the same client.
 """
 
 from __future__ import annotations

@@ -94,11 +94,10 @@ class Proxy:
     def _serve(self, client: socket.socket) -> None:
         with suppress(OSError), client:
             received = _until(client, b"\r\n\r\n")
-            insert = _insert(received)
-            if insert is None:
+            if not _is_insert(received):
                 self._relay(client, received)
                 return
-            insert.request += _exactly(client, insert.request)
+            insert = _insert(received + _exactly(client, received))
             with self._lock:
                 insert.fate = self.choose(insert)
                 self.inserts.append(insert)
@@ -147,15 +146,18 @@ class Proxy:
             back.join(_LIMIT)
 
 
-def _insert(received: bytes) -> Insert | None:
-    """The insert that begins with these bytes, if it is one."""
-    line = received.split(b"\r\n", 1)[0].decode(errors="replace")
-    if not line.startswith("POST ") or "insert_deduplication_token=" not in line:
-        return None
+def _is_insert(received: bytes) -> bool:
+    line = received.split(b"\r\n", 1)[0]
+    return line.startswith(b"POST ") and b"insert_deduplication_token=" in line
+
+
+def _insert(request: bytes) -> Insert:
+    """Its names are in the URL, its statement is in the body."""
+    line = request.split(b"\r\n", 1)[0].decode(errors="replace")
     told = parse_qs(urlsplit(line.split(" ")[1]).query)
-    deadline = re.search(r"now64\(3\)\) > (\d+)", told["query"][0])
-    assert deadline is not None, told["query"][0]
-    return Insert(told["insert_deduplication_token"][0], told["query_id"][0], int(deadline[1]), received)
+    deadline = re.search(rb"now64\(3\)\) > (\d+)", request)
+    assert deadline is not None, request[:10_000]
+    return Insert(told["insert_deduplication_token"][0], told["query_id"][0], int(deadline[1]), request)
 
 
 def _until(line: socket.socket, end: bytes) -> bytes:

@@ -71,7 +71,7 @@ def plain(folder: str) -> Callable[[DataFrame, int], None]:
     """What one writes without landonce: every task appends its rows. A first attempt then stands still for good."""
 
     def append(rows: Iterator[Row]) -> None:
-        lines = [f"{row.topic} {row.partition} {row.offset}\n" for row in rows]
+        lines = [f"{row.topic} {row.partition} {row.offset} {row.id} {row.word}\n" for row in rows]
         with Path(folder, "appended").open("a") as file:
             file.write("".join(lines))
         context = TaskContext.get()

@@ -142,15 +142,16 @@ def scene(
     keeps: Callable[[dict[str, Any]], bool] = lambda _: True,
     batch: str = "interval: 0s, max_rows: 600, block_rows: 300",
     master: str = "local[1]",
+    drivers: type[Drivers] = Drivers,
     **told: str,
 ) -> Iterator[Scene]:
-    """`where` is what the pipeline filters by, and `keeps` the same in Python."""
+    """`where` is what the pipeline filters by, and `keeps` the same in Python. `drivers`: with Spark, or plain ones."""
     servers = (kafka.bootstrap_servers, url or clickhouse.url)
     site = Site(folder, *servers, topic, table, batch=batch, master=master, **told)
     site.write(where)
     feed = Feed(kafka.bootstrap_servers, topic, partitions)
-    with Drivers(site) as drivers:
-        yield Scene(site, drivers, feed, keeps=lambda _, payload: keeps(payload), clickhouse=clickhouse.url)
+    with drivers(site) as started:
+        yield Scene(site, started, feed, keeps=lambda _, payload: keeps(payload), clickhouse=clickhouse.url)
 
 
 def wait_for(

@@ -1,6 +1,7 @@
 """A pipeline of its own that writes to an SQL database: its file, its topic, its table, its drivers, and the judge.
 
-The judge asks over connections of its own, with plain SQL, by drivers that landonce does not write rows with.
+The judge asks over connections of its own, with plain SQL. In PostgreSQL its driver is not the one that landonce writes rows with; in SQLite
+and MariaDB it is the same one.
 """
 
 from __future__ import annotations

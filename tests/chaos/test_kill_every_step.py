@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from chain import Chain, Kill
+from plain_driver import PlainDrivers
 from scene import scene
 
 import landonce
@@ -85,6 +86,30 @@ def test_every_step_and_every_place_is_killed() -> None:
     places = set(re.findall(r'\breach\("([a-z.]+)"\)', code))
     assert places >= {"read.after", "stage.after", "send.before", "send.after", "probe.before", "probe.after"}
     assert {kill.place for kill in REPLAY + FIRST} == steps | places
+
+
+def test_killed_in_every_replay_without_spark(
+    tmp_path: Path,
+    kafka: LocalKafka,
+    clickhouse: LocalClickHouse,
+    new_topic: Callable[..., str],
+    new_table: Callable[[], str],
+) -> None:
+    """The same chain with drivers that start within a moment, so that it can be tried at every change."""
+    with scene(
+        tmp_path,
+        kafka,
+        clickhouse,
+        new_topic(partitions=2),
+        new_table(),
+        partition_by="id % 2",
+        batch="interval: 0s, max_rows: 1000, block_rows: 50",
+        drivers=PlainDrivers,
+    ) as pipeline:
+        chain = Chain(pipeline)
+        chain.suffer(REPLAY)
+        chain.settled()
+        assert chain.killed == {kill.place for kill in REPLAY}
 
 
 @pytest.mark.long

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from harness import Drivers
 from open_folder import open_folder
+from plain_driver import WITH_AND_WITHOUT_SPARK, PlainDrivers
 from proxy import Fate, Insert, Proxy
 from scene import LIMIT, Scene, scene
 
@@ -96,8 +98,9 @@ def test_restored_from_earlier(
         pipeline.exact()
 
 
-@pytest.mark.long
+@WITH_AND_WITHOUT_SPARK
 def test_deleted(
+    drivers: type[Drivers],
     tmp_path: Path,
     kafka: LocalKafka,
     clickhouse: LocalClickHouse,
@@ -108,9 +111,18 @@ def test_deleted(
     hole, topic = Hole(), new_topic(partitions=1)
     with (
         Proxy(clickhouse.http_port, hole) as proxy,
-        scene(tmp_path, kafka, clickhouse, topic, new_table(), url=proxy.url(clickhouse.url), partitions=1) as pipeline,
+        scene(
+            tmp_path,
+            kafka,
+            clickhouse,
+            topic,
+            new_table(),
+            url=proxy.url(clickhouse.url),
+            partitions=1,
+            drivers=drivers,
+        ) as pipeline,
     ):
-        pipeline.edit("deadline: 1s", "deadline: 60s")
+        pipeline.edit("deadline: 1s", "deadline: 10s" if drivers is PlainDrivers else "deadline: 60s")
         leave_a_hole(pipeline, hole)
         landed = pipeline.rows()
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import oracle
+import plain_consumer
 import plain_streaming
 import pytest
 from harness import Drivers, Feed, Site, good
@@ -20,8 +22,11 @@ CREATE TABLE {} (_topic String, _partition Int32, _offset Int64, id Int64, word 
 ENGINE = MergeTree ORDER BY (_topic, _partition, _offset)"""
 
 
-@pytest.mark.long
+@pytest.mark.parametrize(
+    "stream", [plain_consumer, pytest.param(plain_streaming, marks=pytest.mark.long)], ids=lambda each: each.__name__
+)
 def test_a_plain_stream_duplicates_under_the_same_kills(
+    stream: ModuleType,
     tmp_path: Path,
     kafka: LocalKafka,
     clickhouse: LocalClickHouse,
@@ -32,7 +37,7 @@ def test_a_plain_stream_duplicates_under_the_same_kills(
     site = Site(tmp_path, kafka.bootstrap_servers, clickhouse.url, topic, table)
     oracle.ask(site.url, _TABLE.format(table))
     feed = Feed(site.bootstrap, topic)
-    script = (sys.executable, plain_streaming.__file__)
+    script = (sys.executable, str(stream.__file__))
     arguments = (site.bootstrap, topic, site.url, table, str(tmp_path / "checkpoint"))
     with Drivers(site, command=(*script, *arguments)) as drivers:
         feed.more(48)

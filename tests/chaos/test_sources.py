@@ -15,6 +15,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, To
 from confluent_kafka.admin import AdminClient, NewTopic
 from harness import DriverRun, Drivers, Feed, Site, good
 from oracle import Produced
+from plain_driver import WITH_AND_WITHOUT_SPARK
 
 from landonce.local import LocalClickHouse, LocalKafka
 
@@ -77,8 +78,9 @@ class Transaction:
         self._producer.abort_transaction(60)
 
 
-@pytest.mark.long
+@WITH_AND_WITHOUT_SPARK
 def test_transactions(
+    drivers: type[Drivers],
     tmp_path: Path,
     kafka: LocalKafka,
     clickhouse: LocalClickHouse,
@@ -99,10 +101,10 @@ def test_transactions(
     first.send(8)
     last_stable = {number: min(each.offset for each in first.records if each.partition == number) for number in (0, 1)}
     feed.more(6)
-    with Drivers(site) as drivers:
-        drivers.kill_at("send.after")
+    with drivers(site) as started:
+        started.kill_at("send.after")
         assert oracle.twice(oracle.rows(site.url, site.table)) == []
-        drivers.drain()
+        started.drain()
         exact(site, stable)
         state = site.state()
         assert state["pending"] is None
@@ -110,7 +112,7 @@ def test_transactions(
 
         first.commit()
         second.send(8).abort()  # the topic ends with offsets that nobody can read
-        drivers.drain()
+        started.drain()
     exact(site, feed.produced)
     assert {each["lag"] for each in site.state()["positions"]} == {0}
 
@@ -188,9 +190,13 @@ def compacted(kafka: LocalKafka, topic: str, survivors: set[int]) -> None:
     wait_until(lambda: set(readable(kafka, topic)) == survivors, 60, f"{topic} compacted to {sorted(survivors)}")
 
 
-@pytest.mark.long
+@WITH_AND_WITHOUT_SPARK
 def test_a_compacted_topic(
-    tmp_path: Path, own_kafka: LocalKafka, clickhouse: LocalClickHouse, new_table: Callable[[], str]
+    drivers: type[Drivers],
+    tmp_path: Path,
+    own_kafka: LocalKafka,
+    clickhouse: LocalClickHouse,
+    new_table: Callable[[], str],
 ) -> None:
     """Offsets are missing at the beginning, in the middle and at the end of ranges, and one range has none at all."""
     table = new_table()
@@ -202,24 +208,28 @@ def test_a_compacted_topic(
     roll(own_kafka, topic)
     survivors = [each for each in records if each.offset not in gone]
     compacted(own_kafka, topic, {each.offset for each in survivors})
-    with Drivers(site) as drivers:
-        drivers.kill_at("send.after")
+    with drivers(site) as started:
+        started.kill_at("send.after")
         blocks = site.state()["pending"]["blocks"]
         ranges = [set(range(first, end)) for block in blocks for _, _, first, end in block["ranges"]]
         there = {each.offset for each in survivors}
         assert [(min(each), max(each)) for each in ranges] == [(0, 7), (8, 15), (16, 23), (24, 31)]
         assert {min(each) in there for each in ranges} == {max(each) in there for each in ranges} == {False}
         assert [len(each & there) for each in ranges] == [4, 5, 0, 5]
-        drivers.drain()
+        started.drain()
         exact(site, survivors)
         state = site.state()
     assert state["positions"][0]["committed"] == 32
     assert state["totals"]["read"] == len(survivors)
 
 
-@pytest.mark.long
+@WITH_AND_WITHOUT_SPARK
 def test_a_topic_compacted_between_crash_and_restart(
-    tmp_path: Path, own_kafka: LocalKafka, clickhouse: LocalClickHouse, new_table: Callable[[], str]
+    drivers: type[Drivers],
+    tmp_path: Path,
+    own_kafka: LocalKafka,
+    clickhouse: LocalClickHouse,
+    new_table: Callable[[], str],
 ) -> None:
     """What had landed stays, what had not and is still there lands, and nothing lands twice."""
     table = new_table()
@@ -227,20 +237,20 @@ def test_a_topic_compacted_between_crash_and_restart(
     site = Site(tmp_path, own_kafka.bootstrap_servers, clickhouse.url, topic, table)
     site.write()
     old = send_keyed(own_kafka, topic, [f"key-{at}" for at in range(16)])
-    with Drivers(site) as drivers:
-        drivers.kill_at("commit.before")
+    with drivers(site) as started:
+        started.kill_at("commit.before")
         exact(site, old)
         # A plan is pending that has landed, and every other record of it is replaced and gone.
         newer = send_keyed(own_kafka, topic, [f"key-{at}" for at in range(0, 16, 2)], first_id=100)
         roll(own_kafka, topic)
         compacted(own_kafka, topic, {each.offset for each in old[1::2] + newer})
-        drivers.kill_at("prepare.after")
+        started.kill_at("prepare.after")
         exact(site, old)
         # Now one is pending that has not landed, and half of its records are gone.
         newest = send_keyed(own_kafka, topic, [f"key-{at}" for at in range(0, 16, 4)], first_id=200)
         roll(own_kafka, topic)
         compacted(own_kafka, topic, {each.offset for each in old[1::2] + newer[1::2] + newest})
-        drivers.drain()
+        started.drain()
     exact(site, old + newer[1::2] + newest)
     assert site.state()["pending"] is None
 

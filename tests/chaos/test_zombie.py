@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from plain_driver import PlainDrivers
 from scene import scene, wake
 
 from landonce.local import LocalClickHouse, LocalKafka
@@ -52,13 +53,19 @@ def test_a_zombie_that_sends_between_the_successors_probe_and_its_send(
     new_topic: Callable[..., str],
     new_table: Callable[[], str],
 ) -> None:
-    """The worst moment: the successor has seen that nothing is there, and the zombie holds the very rows in its hands."""
-    with scene(tmp_path, kafka, clickhouse, new_topic(partitions=2), new_table()) as pipeline:
+    """The worst moment: the successor has seen that nothing is there, and the zombie holds the very rows in its hands. Its deadline is
+    long enough that the successor has to wait for it."""
+    topic, table = new_topic(partitions=2), new_table()
+    with scene(tmp_path, kafka, clickhouse, topic, table, deadline="8s", drivers=PlainDrivers) as pipeline:
         pipeline.feed.more(1200, bad_every=50)
         zombie = pipeline.pause_at("send.before")
+        left = pipeline.traces().ledger
+        assert left is not None
+        assert left.pending is not None
         go = tmp_path / "go"
         successor = pipeline.start("probe.after", go=go)
         successor.wait_reached()
+        successor.waited_for(left.pending.deadline)
         before = pipeline.traces()
         assert before.rows == ()
         wake(zombie)

@@ -17,10 +17,9 @@ import pyarrow as pa
 from landonce.local import LocalClickHouse
 from landonce.plan.ranges import Partition, Range
 from landonce.write.clickhouse import ClickHouseSink, ClickHouseTarget, wire
-from landonce.write.clickhouse.columns import structure
 from landonce.write.clickhouse.replies import Answer
-from landonce.write.clickhouse.rows import ROWS, encode, fitted
-from landonce.write.clickhouse.wire import Rows
+from landonce.write.clickhouse.rows import fitted, tables_of
+from landonce.write.clickhouse.wire import Form
 from landonce.write.clickhouse.writer import insert_columns, insert_statement
 from landonce.write.sink import Insert
 
@@ -76,10 +75,10 @@ def wait_until(true: Callable[[], bool], seconds: float = 10) -> None:
 class Stalled:
     """An insert of which half has been sent, as a stopped worker leaves it."""
 
-    def __init__(self, sink: ClickHouseSink, parameters: dict[str, str], rows: Rows) -> None:
+    def __init__(self, sink: ClickHouseSink, parameters: dict[str, str], form: Form) -> None:
         self._answer: Answer | None = None
         self._go = threading.Event()
-        self._thread = threading.Thread(target=self._post, args=(sink, parameters, rows), daemon=True)
+        self._thread = threading.Thread(target=self._post, args=(sink, parameters, form), daemon=True)
         self._thread.start()
         time.sleep(0.2)
 
@@ -89,7 +88,7 @@ class Stalled:
         assert self._answer is not None
         return self._answer
 
-    def _post(self, sink: ClickHouseSink, parameters: dict[str, str], rows: Rows) -> None:
+    def _post(self, sink: ClickHouseSink, parameters: dict[str, str], form: Form) -> None:
         go = self._go
 
         class Halting(HTTPConnection):
@@ -101,18 +100,18 @@ class Stalled:
                 super().send(data)  # type: ignore[arg-type]
 
         with mock.patch.object(wire, "HTTPConnection", Halting):
-            self._answer = wire.post(sink.access.address, parameters, rows, sink.access.tls, sink.access.timeouts)
+            self._answer = wire.post(sink.access.address, parameters, form, sink.access.tls, sink.access.timeouts)
 
 
 def stall(sink: ClickHouseSink, rows: pa.Table, deadline: int) -> Stalled:
     writer = sink.writer()
     columns = insert_columns(writer._table, rows.column_names, coordinates=True)
     parameters = {
-        "query": insert_statement(sink.table_name, columns, deadline),
         "query_id": f"{writer._prefix}token:stalled",
         "wait_end_of_query": "1",
     }
-    return Stalled(sink, parameters, Rows(ROWS, structure(columns), encode(fitted(rows, columns))))
+    statement = insert_statement(writer._table, columns, deadline)
+    return Stalled(sink, parameters, Form(statement, tables_of(fitted(rows, columns, sink.table_name), columns)))
 
 
 class Proxy:

@@ -1,6 +1,6 @@
 """Whole runs for tests: a pipeline from Kafka to ClickHouse on Spark, watched, and an oracle that reads the table itself.
 
-The oracle shares nothing with landonce: plain HTTP, plain SQL, and what the producer was told by the broker.
+The oracle uses none of landonce's code and no client library of ClickHouse: plain HTTP, plain SQL, and what the broker told the producer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from landonce.config.load import parse
 from landonce.config.model import Pipeline, Spark
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.record.ledger import LedgerState, Totals
-from landonce.run.assemble_clickhouse import create_if_asked, make_driver
+from landonce.run.assemble_clickhouse import make_driver, to_be_made
 from landonce.run.driver import Driver
 from landonce.run.observe import BatchReport
 from landonce.run.parts import open_parts
@@ -185,8 +185,8 @@ def driver_of(config: Pipeline, session: SparkSession, watch: Watch, *, once: bo
     parts = open_parts(config)
     target = parts.sink.target()
     try:
-        create_if_asked(parts, target)
-        yield make_driver(parts, target, lambda: session, watch, once=once)
+        columns = to_be_made(parts, target)
+        yield make_driver(parts, target, lambda: session, watch, once=once, columns=columns)
     finally:
         target.close()
         parts.ledger.close()

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
+from said import says
 
 from landonce.local import LocalKafka
 
@@ -62,7 +63,7 @@ def _run(command: str, folder: Path, environment: dict[str, str]) -> str:
 def _shows(command: str, printed: str, expected: list[str]) -> None:
     """Every line is there. Where rows are shown, they are all that there are, in this order."""
     for line in expected:
-        assert line in " ".join(printed.split()) or line in printed, f"$ {command}\n{printed}"
+        assert says(printed, line), f"$ {command}\nlacks: {line}\n{printed}"
     rows = [line for line in expected if line.startswith("{'")]
     lines = [line for line in printed.splitlines() if line.startswith("{'")]
     assert lines == rows or not rows, f"$ {command}\n{printed}"

@@ -1,6 +1,6 @@
 """Real queries of a user's own: Spark's Kafka source, a stateless transformation, and `exactly_once` at the end.
 
-The judge reads the target with plain SQL over a connection of its own, and compares coordinates as a multiset.
+The judge reads the target with plain SQL over a connection of its own, and compares whole rows, values and all, as a multiset.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 import pytest
@@ -30,8 +30,11 @@ from landonce.query.sinks import Sink
 
 TABLE = """CREATE TABLE {} (id Int64, word String, _topic LowCardinality(String), _partition Int32, _offset Int64)
 ENGINE = MergeTree {} ORDER BY (_topic, _partition, _offset) SETTINGS non_replicated_deduplication_window = 1000"""
-SELECT = "SELECT _topic, _partition, _offset FROM "
+SELECT = "SELECT _topic, _partition, _offset, id, word FROM "
 Coordinate = tuple[str, int, int]
+Row = tuple[str, int, int, int | None, str | None]
+"""Coordinates, id and word."""
+Values = tuple[int | None, str | None]
 Make = Callable[[DataFrame], DataFrame]
 
 
@@ -56,6 +59,18 @@ def plain(frame: DataFrame) -> DataFrame:
     return parsed.selectExpr("topic", "partition", "offset", "r.id", "r.word").where("word <> 'skip'")
 
 
+class Produced(NamedTuple):
+    """One record, and where the broker put it."""
+
+    at: Coordinate
+    id: int
+    word: str
+
+    @property
+    def values(self) -> Values:
+        return self.id, self.word
+
+
 @dataclass
 class Site:
     """One query: its topics, its sink, its ledger, its checkpoint."""
@@ -65,11 +80,11 @@ class Site:
     topics: tuple[str, ...]
     folder: Path
     sink: Sink
-    ask: Callable[[], list[Coordinate]]
-    """All coordinates of the target."""
+    ask: Callable[[], list[Row]]
+    """All rows of the target."""
     ledger: str | None = None
     name: str = "q"
-    produced: list[tuple[Coordinate, str]] = field(default_factory=list)
+    produced: list[Produced] = field(default_factory=list)
     block_rows: int = 100_000
 
     @property
@@ -80,10 +95,11 @@ class Site:
         """Records in every partition in turn."""
         producer = Producer({"bootstrap.servers": self.bootstrap, "acks": "all"})
 
-        def note(value: str) -> Callable[[Any, Message], None]:
+        def note(number: int, word: str) -> Callable[[Any, Message], None]:
             def delivered(error: Any, message: Message) -> None:
                 assert error is None, error
-                self.produced.append(((message.topic(), message.partition(), message.offset()), value))
+                at = message.topic(), message.partition(), message.offset()
+                self.produced.append(Produced(at, number, word))
 
             return delivered
 
@@ -91,7 +107,7 @@ class Site:
             told = word(number)
             value = json.dumps({"id": number, "word": told})
             producer.produce(
-                topic or self.topics[0], value.encode(), partition=number % partitions, on_delivery=note(told)
+                topic or self.topics[0], value.encode(), partition=number % partitions, on_delivery=note(number, told)
             )
         assert producer.flush(60) == 0
 
@@ -151,14 +167,16 @@ class Site:
         with pytest.raises(AssertionError, match="too many"):
             self.exact()
 
-    def due(self, keep: Callable[[str], bool] = lambda word: word != "skip") -> Counter[Coordinate]:
-        return Counter(coordinate for coordinate, word in self.produced if keep(word))
-
-    def exact(self, keep: Callable[[str], bool] = lambda word: word != "skip") -> None:
-        """0 missing, 0 twice."""
-        found, due = Counter(self.ask()), self.due(keep)
+    def exact(self, made: Callable[[Produced], Values] = lambda each: each.values) -> None:
+        """0 missing, 0 twice, and every value is the record's own. `made`: what the query makes of it."""
+        found = Counter(self.ask())
+        due = Counter((*each.at, *made(each)) for each in self.produced if each.word != "skip")
         assert found - due == Counter(), f"too many: {found - due}"
         assert due - found == Counter(), f"missing: {due - found}"
+
+    def unspoiled(self, when: str) -> None:
+        """Nothing stands twice, whatever stands beside it."""
+        assert max(Counter(row[:3] for row in self.ask()).values(), default=1) == 1, when
 
 
 Open = Callable[..., Site]
@@ -194,16 +212,16 @@ def opener(
     return open_
 
 
-def in_sqlite(path: Path) -> list[Coordinate]:
+def in_sqlite(path: Path) -> list[Row]:
     with closing(sqlite3.connect(path, timeout=60)) as connection:
         return connection.execute(SELECT + "events").fetchall()
 
 
-def in_postgres(url: str) -> list[Coordinate]:
+def in_postgres(url: str) -> list[Row]:
     with psycopg.connect(url.replace("+psycopg", "")) as connection:
         return connection.execute(SELECT + "events").fetchall()
 
 
-def in_clickhouse(server: LocalClickHouse, table: str) -> list[Coordinate]:
+def in_clickhouse(server: LocalClickHouse, table: str) -> list[Row]:
     lines = server.ask(f"{SELECT}{table} FORMAT JSONCompactEachRow").splitlines()
-    return [(topic, number, int(offset)) for topic, number, offset in map(json.loads, lines)]
+    return [(topic, number, int(offset), int(id_), word) for topic, number, offset, id_, word in map(json.loads, lines)]

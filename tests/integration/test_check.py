@@ -171,7 +171,24 @@ def test_expressions_that_could_not_be_examined_are_not_called_sound(pipeline, c
     pipeline.write_file(transform={"where": "no_such_column > 1"})
     said = check(pipeline, "--spark")
     assert "were not examined" in said.out
-    assert "examines them once it made the table" in said.out
+    assert "examines them before it makes the table" in said.out
+
+
+def test_a_table_that_select_makes_is_shown_where_spark_may_be_asked(pipeline, check):
+    select = {"select": ["id", "customer.name AS name"], "where": "id > 1"}
+    schema = {"schema": "id BIGINT NOT NULL, customer STRUCT<name: STRING>"}
+    source = {"bootstrap_servers": pipeline.kafka.bootstrap_servers, "topics": [pipeline.topic], **schema}
+    sink = {"url": pipeline.clickhouse.url, "table": pipeline.table, "create": True}
+    pipeline.write_file(transform=select, source={"kafka": source}, sink={"clickhouse": sink})
+    said = check(pipeline)
+    assert said.code == 0, said.out
+    assert "of the columns that `select` makes: `landonce check --spark` shows them" in said.out
+    said = check(pipeline, "--spark")
+    assert said.code == 0, said.out
+    assert "`name` Nullable(String)" in said.out
+    pipeline.write_file(transform={"select": ["nothing"]}, source={"kafka": source}, sink={"clickhouse": sink})
+    assert check(pipeline, "--spark").code == 1
+    assert pipeline.table not in tables(pipeline.clickhouse)
 
 
 def test_a_changed_file_before_a_pending_plan_is_refused(pipeline, check):

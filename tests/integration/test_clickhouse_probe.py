@@ -78,6 +78,17 @@ def test_copies_are_counted_by_coordinate(clickhouse: LocalClickHouse, new_table
         ("at DateTime64(3), day Date MATERIALIZED toDate(at)", "day"),
         ("at DateTime64(3), kind String DEFAULT toString(toDate(at))", "(kind, toYear(at))"),
         ("at DateTime64(3)", "toDayOfMonth(at) % 2, _partition"),
+        ("at DateTime64(3), day Date MATERIALIZED toDate(at), month UInt32 MATERIALIZED toYYYYMMDD(day)", "month"),
+        ("month UInt32 MATERIALIZED toYYYYMMDD(day), day Date MATERIALIZED toDate(at), at DateTime64(3)", "month"),
+        ("at DateTime64(3), zone String EPHEMERAL 'UTC', day Date DEFAULT toDate(at, zone)", "day"),
+        ("at DateTime64(3), plus UInt8 EPHEMERAL, day UInt32 MATERIALIZED toYYYYMMDD(at) + plus", "day"),
+        ("at DateTime64(3), day Date ALIAS toDate(at), month UInt32 MATERIALIZED toYYYYMMDD(day)", "month"),
+        ("at DateTime64(3), kind String DEFAULT 'x', word String MATERIALIZED concat(kind, toString(at))", "word"),
+        (
+            "at DateTime64(3), more Nullable(Int64), word String MATERIALIZED concat(toString(more IS NULL), toString(at))",
+            "word",
+        ),
+        ("at DateTime64(3), now UInt32 MATERIALIZED toUInt32(at), `now()` UInt32 MATERIALIZED now % 7", "now, `now()`"),
     ],
 )
 def test_a_table_partition_is_there_whole_or_not_at_all(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
@@ -110,6 +111,63 @@ def test_every_scale_of_datetime64(clickhouse: LocalClickHouse, new_table: NewTa
     round_trip(clickhouse, sink, block({"v": decoded.table.column("v")}))
     raw = clickhouse.ask(f"SELECT reinterpretAsInt64(v) FROM {table} ORDER BY _offset")
     assert [int(line) for line in raw.split()] == ticks
+
+
+@pytest.mark.parametrize(
+    ("column", "landed"),
+    [
+        ("v Array(Int64)", []),
+        ("v Array(Int64) DEFAULT [7]", []),
+        ("v Array(Int64) DEFAULT []", ["[]", "[]"]),
+        ("v Array(Nullable(Int64)) DEFAULT []", ["[]", "[]"]),
+    ],
+)
+def test_a_list_that_is_null_or_absent_lands_empty_only_where_that_is_the_default(
+    clickhouse: LocalClickHouse, new_table: NewTable, column: str, landed: list[str]
+) -> None:
+    table = new_table()
+    make(clickhouse, table, f"id Int64, {column}")
+    sink = sink_for(clickhouse, table)
+    records = pa.array([b'{"id": 1, "v": null}', b'{"id": 2}', b'{"id": 3, "v": [1]}'], pa.binary())
+    decoded = JsonDecoder(sink.target().schema()).decode(records)
+    assert len(decoded.rejects) == 2 - len(landed)
+    rows = block({name: decoded.table.column(name) for name in ("id", "v")})
+    assert round_trip(clickhouse, sink, rows) == [*landed, "[1]"]
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "fine"),
+    [
+        ("Array(DateTime64(2, 'UTC'))", ["2026-01-01T00:00:00.123Z"], ["2026-01-01T00:00:00.12Z"]),
+        ("Tuple(a DateTime64(2, 'UTC'))", {"a": "2026-01-01T00:00:00.123Z"}, {"a": "2026-01-01T00:00:00.12Z"}),
+        ("Tuple(a DateTime('UTC'), b Date)", {"a": "2200-01-01T00:00:00Z", "b": "2026-01-01"}, {"a": "2026-01-01", "b": "2026-01-01"}),
+        ("Tuple(a DateTime('UTC'), b Date)", {"a": "2026-01-01", "b": "1950-01-01"}, {"a": "2026-01-01", "b": "2026-01-01"}),
+        ("Array(Tuple(a Tuple(b DateTime('UTC'))))", [{"a": {"b": "1950-01-01T00:00:00Z"}}], [{"a": {"b": "2026-01-01T00:00:00Z"}}]),
+    ],
+)  # fmt: skip
+def test_a_time_inside_of_a_list_or_tuple_is_as_exact_as_one_outside(
+    clickhouse: LocalClickHouse, new_table: NewTable, type_: str, value: object, fine: object
+) -> None:
+    table = new_table()
+    make(clickhouse, table, f"v {type_}")
+    sink = sink_for(clickhouse, table)
+    records = pa.array([json.dumps({"v": each}).encode() for each in (value, fine)], pa.binary())
+    decoded = JsonDecoder(sink.target().schema()).decode(records)
+    assert [reject.index for reject in decoded.rejects] == [0]
+    assert len(round_trip(clickhouse, sink, block({"v": decoded.table.column("v")}))) == 1
+
+
+@pytest.mark.parametrize("type_", ["DateTime('Europe/Berlin')", "DateTime64(3, 'Europe/Berlin')"])
+def test_a_time_without_a_zone_is_utc_whatever_the_zone_of_its_column(
+    clickhouse: LocalClickHouse, new_table: NewTable, type_: str
+) -> None:
+    table = new_table()
+    make(clickhouse, table, f"v {type_}")
+    sink = sink_for(clickhouse, table)
+    records = pa.array([b'{"v": "2026-07-01T12:00:00"}', b'{"v": "2026-07-01T12:00:00+02:00"}'], pa.binary())
+    decoded = JsonDecoder(sink.target().schema()).decode(records)
+    shown = round_trip(clickhouse, sink, block({"v": decoded.table.column("v")}))
+    assert [each[:19] for each in shown] == ["2026-07-01 14:00:00", "2026-07-01 12:00:00"]
 
 
 def test_null_takes_the_default_where_there_is_one(clickhouse: LocalClickHouse, new_table: NewTable) -> None:

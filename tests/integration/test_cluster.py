@@ -20,6 +20,7 @@ import pyspark
 import pytest
 from deliveries import Site, Watch, expected, in_table, letters, numbered, run, send, wait_until
 from pyspark.sql import SparkSession
+from said import says
 
 from landonce.config.model import Spark
 from landonce.errors import ConfigError
@@ -284,7 +285,7 @@ def test_under_spark_submit(site: Site) -> None:
              "PYSPARK_DRIVER_PYTHON": sys.executable},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "501 read = 500 landed + 1 dead-lettered + 0 filtered" in done.stdout
-    assert f"dead letters are in {site.dead}; the last one says: " in done.stdout
+    assert says(done.stdout, "501 read = 500 landed + 1 dead-lettered + 0 filtered")
+    assert f"dead letters are in {site.dead}, by reason:\n  1 × not valid JSON" in done.stdout
     assert in_table(site) == expected(sent)
     assert [each["value"] for each in letters(site.dead)] == ["bad"]

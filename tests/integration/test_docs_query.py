@@ -19,4 +19,4 @@ def test_the_page_is_true(kafka: LocalKafka, tmp_path: Path) -> None:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYTHONPATH": str(Path(__file__).parents[2]),
     }
-    assert run_page("query.md", kafka, ("clicks",), tmp_path, **spark) == 6
+    assert run_page("query.md", kafka, ("visits",), tmp_path, **spark) == 6

@@ -18,6 +18,7 @@ from landonce.config.model import Spark
 from landonce.run.session import open_session
 session = open_session("leftovers", Spark(master="local[1]"))
 session.sparkContext.parallelize([1], 1).map(str).collect()
+session.sparkContext._jvm.java.lang.System.err.println("JVM-SAYS so")
 print("ready", flush=True)
 sys.stdin.read()
 session.stop()
@@ -55,3 +56,5 @@ def test_what_a_killed_driver_left_is_removed_at_the_next_start(tmp_path: Path) 
     _, said = after.communicate()
     assert after.returncode == 0, said
     assert "Exception" not in said
+    assert "incubator" not in said, "Java's own warning is passed on, into the first line of a live view"
+    assert "JVM-SAYS" in said, "what else Java says is not"

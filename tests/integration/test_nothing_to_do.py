@@ -15,7 +15,7 @@ import yaml
 from confluent_kafka import Producer
 
 from landonce.config.load import parse
-from landonce.errors import TargetAhead
+from landonce.errors import TableUnfit, TargetAhead
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.record.ledger import LedgerState, Totals
 from landonce.run import pipeline
@@ -98,4 +98,15 @@ def test_the_target_is_still_looked_at(kafka: LocalKafka, new_topic: Callable[..
     with closing(sqlite3.connect(tmp_path / "t.db")) as database, database:
         database.execute("INSERT INTO events (id, _topic, _partition, _offset) VALUES (1, ?, 0, 7)", (site.topic,))
     with pytest.raises(TargetAhead):
+        site.run()
+
+
+def test_a_table_that_does_not_fit_is_refused_before_spark_is_started(
+    kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    site = Site(kafka, new_topic(1), tmp_path, {"sql": {"url": "sqlite:///t.db", "table": "events"}})
+    site.send()
+    with closing(sqlite3.connect(tmp_path / "t.db")) as database, database:
+        database.execute("CREATE TABLE events (id BIGINT)")
+    with pytest.raises(TableUnfit):
         site.run()

@@ -6,7 +6,6 @@ and what that one did with a block that had been written is what is looked at.
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import subprocess
@@ -18,7 +17,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from query_site import Coordinate, Site
+from query_site import SELECT, Row, Site, in_clickhouse, in_postgres
 from test_cluster import LOOPBACK, Cluster
 
 from landonce.local import LocalClickHouse, LocalKafka
@@ -30,7 +29,6 @@ DRIVER = Path(__file__).parents[1] / "chaos" / "query_driver.py"
 COLUMNS = "id BIGINT, word TEXT, amount FLOAT, _topic TEXT NOT NULL, _partition INT NOT NULL, _offset BIGINT NOT NULL"
 IN_CLICKHOUSE = """CREATE TABLE {} (id Nullable(Int64), word Nullable(String), amount Nullable(Float64), _topic String, _partition Int32,
 _offset Int64) ENGINE = MergeTree ORDER BY (_topic, _partition, _offset) SETTINGS non_replicated_deduplication_window = 1000"""
-SELECT = "SELECT _topic, _partition, _offset FROM "
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +90,7 @@ def arguments(place: str, folder: Path) -> str:
 
 @pytest.fixture
 def open_site(kafka: LocalKafka, tmp_path: Path, new_topic: Callable[..., str]) -> Callable[..., Site]:
-    def open_(ask: Callable[[], list[Coordinate]]) -> Site:
+    def open_(ask: Callable[[], list[Row]]) -> Site:
         nothing: Any = None
         site = Site(nothing, kafka.bootstrap_servers, (new_topic(partitions=2),), tmp_path, nothing, ask)
         site.produce(20)
@@ -107,11 +105,7 @@ def test_copies_of_tasks_write_nothing_twice_to_clickhouse(
     table = new_table()
     clickhouse.ask(IN_CLICKHOUSE.format(table))
 
-    def ask() -> list[Coordinate]:
-        lines = clickhouse.ask(f"{SELECT}{table} FORMAT JSONCompactEachRow").splitlines()
-        return [(topic, number, int(offset)) for topic, number, offset in map(json.loads, lines)]
-
-    site = open_site(ask)
+    site = open_site(lambda: in_clickhouse(clickhouse, table))
     said = start(site, "send.after", "clickhouse", clickhouse.url, table)
     assert (tmp_path / "reached").exists()
     assert "Spark ran the task again" in said
@@ -125,11 +119,7 @@ def test_copies_of_tasks_write_nothing_twice_to_postgres(
     with psycopg.connect(url.replace("+psycopg", "")) as connection:
         connection.execute(f"CREATE TABLE events ({COLUMNS})")
 
-    def ask() -> list[Coordinate]:
-        with psycopg.connect(url.replace("+psycopg", "")) as connection:
-            return connection.execute(SELECT + "events").fetchall()
-
-    site = open_site(ask)
+    site = open_site(lambda: in_postgres(url))
     start(site, "landed.after", "sql", url, "events")
     assert (tmp_path / "reached").exists()
     site.exact()
@@ -169,9 +159,9 @@ def test_a_copy_waits_for_the_push_that_is_under_way(
 def test_a_plain_query_writes_twice_in_the_same_scene(start: Any, open_site: Any, tmp_path: Path) -> None:
     """The control: what one writes without landonce."""
 
-    def ask() -> list[Coordinate]:
+    def ask() -> list[Row]:
         told = (line.split() for line in (tmp_path / "appended").read_text().splitlines())
-        return [(topic, int(number), int(offset)) for topic, number, offset in told]
+        return [(topic, int(number), int(offset), int(id_), word) for topic, number, offset, id_, word in told]
 
     site = open_site(ask)
     start(site, "", "plain", str(tmp_path), "")

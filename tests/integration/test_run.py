@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from deliveries import (
     Site,
     Watch,
@@ -33,8 +34,9 @@ from deliveries import (
     wait_until,
 )
 from pyspark.sql import SparkSession
+from said import says
 
-from landonce.errors import NothingToInfer, PlanChanged, TableUnfit
+from landonce.errors import ConfigError, NothingToInfer, PlanChanged, TableUnfit
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.record.ledger import Totals
 from landonce.run.steps import AnyEffect, Step
@@ -126,6 +128,26 @@ def test_a_table_from_a_sample(site: Site, spark: SparkSession, new_topic: Calla
     sent += send(site.kafka, site.topics[0], [{"id": 9, "name": "x", "price": 1.5}], partition=1)
     assert run(config, spark) == Totals(landed=4, dead_lettered=1)
     assert in_table(site, ("id", "name", "price")) == expected(sent[1:], ("id", "name", "price"))
+
+
+def test_nested_records_without_a_schema_are_refused_once_with_one_that_works(
+    site: Site, spark: SparkSession, new_topic: Callable[..., str]
+) -> None:
+    site.topics = (new_topic(2),)
+    send(site.kafka, site.topics[0], [{"id": 1, "customer": {"address": {"city": "Bern"}}, "items": [{"n": 1}]}])
+    send(site.kafka, site.topics[0], [{"id": 2, "customer": {"address": None}, "items": []}], partition=1)
+    with pytest.raises(ConfigError) as refused:
+        run(site.config(clickhouse={"create": True}), spark)
+    topic = site.topics[0]
+    absent = f"absent or null in 1 (first {topic}[1] at offset 0)"
+    assert f"  customer.address: an object in 1 (first {topic}[0] at offset 0); {absent}" in refused.value.what
+    assert "  items[]: an object in 1 " in refused.value.what
+    (line,) = [each for each in refused.value.command.splitlines() if each.startswith("  schema: ")]
+    config = site.config(kafka=yaml.safe_load(line), clickhouse={"create": True})
+    assert run(config, spark) == Totals(landed=1, dead_lettered=1), "what it says to paste is what works"
+    assert site.ask(f"SELECT customer.address.city AS city, items.n AS n FROM {site.table}") == [
+        {"city": "Bern", "n": [1]}
+    ]
 
 
 def test_columns_go_by_name_and_defaults_fill_in(
@@ -256,7 +278,7 @@ def test_a_signal_while_spark_starts_is_heard(site: Site, new_topic: Callable[..
     assert process.returncode == 0, rest
     assert "ends it at once, which is safe" in rest
     assert "Exception" not in rest
-    assert "0 read" in out
+    assert says(out, "0 read")
 
 
 def test_sigterm_finishes_the_batch_in_hand(site: Site, new_topic: Callable[..., str]) -> None:
@@ -284,7 +306,7 @@ def test_sigterm_finishes_the_batch_in_hand(site: Site, new_topic: Callable[...,
     assert {"at", "event", "pipeline", "batch", "rows_per_second", "lag", "dead_lettered"} <= batches[0].keys()
     landed = sum(each["landed"] for each in batches)
     assert 150 <= landed < 3000, "it was stopped in the middle"
-    assert f"{landed} landed" in out
+    assert says(out, f"{landed} landed")
     state = site.state()
     assert state.pending is None
     assert state.totals == Totals(landed=landed)
@@ -326,7 +348,7 @@ def test_a_terminal_gets_one_live_line(site: Site, new_topic: Callable[..., str]
     for word in ("rows/s", "lag", "last commit", "dead letters", "filtered", site.told()["pipeline"]):
         assert word in shown
     last = re.findall(r"^.*batch \d+ at \d\d:\d\d:\d\d", shown, re.MULTILINE)[-1]
-    assert "1,200" in last
+    assert says(last, "1,200")
     assert Counter(re.findall(r"batch (\d+) at", last)) == {"4": 1}
     assert '"event"' not in shown
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,13 +10,18 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from deliveries import Site, Watch, driver_of, letters, numbered, run, send, spark_session
+from deliveries import Site, Watch, do, driver_of, expected, in_table, letters, numbered, run, send, spark_session
 from pyspark.sql import SparkSession
 
-from landonce.errors import ConfigError, PlanChanged, TransformFailed
+from landonce.config.model import Pipeline
+from landonce.errors import ConfigError, PlanChanged, TableUnfit, TargetRefused, TransformFailed
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.record.ledger import Totals
+from landonce.run.parts import open_parts
 from landonce.run.session import _refuse_speculation
+from landonce.run.steps import AnyEffect, Step
+from landonce.write.clickhouse.target import ClickHouseTarget
+from landonce.write.sink import Finding, Level
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -43,8 +49,8 @@ def refusing(
 
     def refuse(spark: SparkSession, **transform: Any) -> str:
         config = site.config(transform={"select": ["id"], **transform}, kafka={"schema": SCHEMA})
-        with pytest.raises(ConfigError) as caught, driver_of(config, spark, Watch(), once=True):
-            pass
+        with pytest.raises(ConfigError) as caught, driver_of(config, spark, Watch(), once=True) as driver:
+            driver.start_workers()
         assert "__landonce" not in str(caught.value)
         return str(caught.value)
 
@@ -126,14 +132,107 @@ def test_select_needs_a_declared_schema(site: Site, spark: SparkSession) -> None
         pass
 
 
+NESTED = (
+    "id BIGINT NOT NULL, customer STRUCT<name: STRING, address: STRUCT<city: STRING, at: TIMESTAMP(3)>>, "
+    "items ARRAY<STRUCT<sku: STRING, n: INT NOT NULL> NOT NULL>, local TIMESTAMP_NTZ"
+)
+
+
+def test_a_table_is_made_of_what_is_selected(site: Site, spark: SparkSession, new_topic: Callable[..., str]) -> None:
+    """Nested records become flat rows of a table that nobody declared."""
+    site.topics = (new_topic(),)
+    address = {"city": "Bern", "at": "2026-11-15T10:00:00Z"}
+    values = [
+        {"id": 1, "customer": {"name": "x", "address": address}, "items": [{"sku": "a", "n": 2}]},
+        {"id": 2, "customer": {"name": "y"}, "local": "2026-11-15T10:00:00"},
+        {"id": 3, "items": []},
+        {"id": 4, "customer": "none"},
+    ]
+    send(site.kafka, site.topics[0], values)
+    select = ["id", "customer.name", "customer.address.city AS city", "customer.address.at AS since", "items", "local"]
+    config = site.config(
+        transform={"select": [*select, "size(coalesce(items, array())) AS many"], "where": "id < 10"},
+        kafka={"schema": NESTED},
+        clickhouse={"create": True, "order_by": "id"},
+    )
+    assert run(config, spark) == Totals(landed=3, dead_lettered=1)
+    types = site.ask(f"SELECT name, type FROM system.columns WHERE table = '{site.table}'")
+    assert {each["name"]: each["type"] for each in types if not each["name"].startswith("_")} == {
+        "id": "Int64",
+        "name": "Nullable(String)",
+        "city": "Nullable(String)",
+        "since": "Nullable(DateTime64(6, 'UTC'))",
+        "items": "Array(Tuple(sku Nullable(String), n Int32))",
+        "local": "Nullable(DateTime64(6, 'UTC'))",
+        "many": "Int32",
+    }
+    rows = site.ask(
+        f"SELECT id, name, city, items.n AS n, toString(local) AS local, many FROM {site.table} ORDER BY id"
+    )
+    assert rows == [
+        {"id": 1, "name": "x", "city": "Bern", "n": [2], "local": None, "many": 1},
+        {"id": 2, "name": "y", "city": None, "n": [], "local": "2026-11-15 10:00:00.000000", "many": 0},
+        {"id": 3, "name": None, "city": None, "n": [], "local": None, "many": 0},
+    ]
+    assert run(config, spark) == Totals(), "a second run finds the table and has nothing to do"
+
+
+@pytest.mark.parametrize(
+    ("sections", "says"),
+    [
+        ({"transform": {"where": "no_such_field > 1"}}, "no_such_field"),
+        ({"transform": {"select": ["id", "uuid() AS u"]}}, "may give another value"),
+        ({"transform": {"select": ["id", "id + 1 AS id"]}}, "id stands twice"),
+        ({"transform": {"select": ["customer"]}}, "a nested object is a Tuple"),
+        ({"clickhouse": {"create": True, "partition_by": "toYYYYMM(now())"}}, "must be deterministic"),
+        ({"spark": {"master": "spark://elsewhere:7077"}}, "a folder of this machine"),
+    ],
+)
+def test_a_start_that_refuses_leaves_no_table_behind(
+    site: Site, spark: SparkSession, new_topic: Callable[..., str], sections: dict[str, Any], says: str
+) -> None:
+    site.topics = (new_topic(),)
+    config = site.config(
+        **{"kafka": {"schema": NESTED}, "transform": {"select": ["id"]}, "clickhouse": {"create": True}} | sections
+    )
+    if "where" in sections.get("transform", {}):
+        config = site.config(kafka={"schema": "id BIGINT"}, clickhouse={"create": True}, **sections)
+    with pytest.raises((ConfigError, TargetRefused), match=re.escape(says)):
+        run(config, spark)
+    assert not made(site)
+
+
+def made(site: Site) -> bool:
+    return bool(site.ask(f"SELECT name FROM system.tables WHERE name = '{site.table}'"))
+
+
+def test_a_table_that_is_unfit_once_it_is_made_is_taken_back_while_it_is_empty(
+    site: Site, spark: SparkSession, new_topic: Callable[..., str]
+) -> None:
+    site.topics = (new_topic(),)
+    config = site.config(kafka={"schema": "id BIGINT"}, clickhouse={"create": True})
+    unfit = (Finding(Level.REFUSED, "a row policy hides rows"),)
+    with mock.patch.object(ClickHouseTarget, "check", return_value=unfit), pytest.raises(TableUnfit):
+        run(config, spark)
+    assert not made(site)
+    site.make("id Int64")
+    do(site.clickhouse.url, f"INSERT INTO {site.table} (id) VALUES (1)")
+    target = open_parts(config).clickhouse.target()
+    target.take_back()
+    assert made(site), "it holds somebody's row"
+    do(site.clickhouse.url, f"TRUNCATE TABLE {site.table}")
+    target.take_back()
+    assert not made(site)
+
+
 def test_nanoseconds_are_not_given_to_expressions(site: Site, spark: SparkSession) -> None:
     site.topics = ("no-such-topic",)
     site.make("id Int64, at DateTime64(9)")
     with (
         pytest.raises(ConfigError, match="'at' is finer than microseconds"),
-        driver_of(site.config(transform={"where": "id > 0"}), spark, Watch(), once=True),
+        driver_of(site.config(transform={"where": "id > 0"}), spark, Watch(), once=True) as driver,
     ):
-        pass
+        driver.start_workers()
 
 
 def test_speculation_is_refused_by_name() -> None:
@@ -289,6 +388,38 @@ def test_an_expression_that_fails_halts_and_moves_nothing(
         assert site.ask(f"SELECT count() AS n FROM {site.table}") == [{"n": 0}]
     with pytest.raises(PlanChanged):
         run(site.config(transform={"where": "try_divide(10, id) > 1"}), spark)
+
+
+def test_an_edited_transform_is_refused_while_a_plan_is_pending(
+    site: Site, spark: SparkSession, new_topic: Callable[..., str]
+) -> None:
+    """Half of the plan would be of one filter and half of the other."""
+    site.topics = (new_topic(partitions=2),)
+    sent = [each for number in (0, 1) for each in send(site.kafka, site.topics[0], numbered(8), partition=number)]
+    site.make("id Int64, name String")
+
+    def told(where: str) -> Pipeline:
+        return site.config(
+            transform={"where": where}, batch={"block_rows": 8, "max_rows": 16}, clickhouse={"deadline": "2s"}
+        )
+
+    def die(effect: AnyEffect) -> None:
+        if effect.step is Step.COMMIT:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(told("id <> 3"), spark, Watch(at=die))
+    landed, pending = in_table(site), site.state().pending
+    assert pending is not None
+    watch = Watch()
+    with pytest.raises(PlanChanged):
+        run(told("id <> 5"), spark, watch)
+    assert Step.WRITE not in watch.steps
+    assert in_table(site) == landed
+    assert site.state().pending == pending
+    run(told("id <> 3"), spark)
+    assert in_table(site) == expected(each for each in sent if each.fields["id"] != 3)
+    assert site.state().pending is None
 
 
 def test_null_means_filtered(site: Site, spark: SparkSession, new_topic: Callable[..., str]) -> None:

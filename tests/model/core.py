@@ -37,6 +37,11 @@ MODULES = (
     "landonce.write.push",
     "landonce.plan.keys",
     "landonce.run.pushes",
+    "landonce.plan.cases",
+    "landonce.query.refusals",
+    "landonce.query.offsets",
+    "landonce.query.judging",
+    "landonce.query.protocol",
 )
 
 
@@ -80,6 +85,11 @@ class Core:
     push: ModuleType
     keys: ModuleType
     pushes: ModuleType
+    cases: ModuleType
+    refusals: ModuleType
+    offsets: ModuleType
+    judging: ModuleType
+    queries: ModuleType
 
 
 def load(*patches: Patch) -> Core:

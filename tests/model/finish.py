@@ -16,13 +16,24 @@ PATIENCE = 400
 """Steps that a run without faults may take before it counts as never ending."""
 ROUNDS = 40
 """Steps of such a run that are worth reading."""
+LAST = 90
+"""Drivers with a higher number run when everybody else is gone and nothing goes wrong any more."""
 
 
-def finish(model: Model, world: World) -> Found | None:
-    """One driver, no faults: everything lands exactly once. An operator stands by for what is asked of one."""
+def finish(model: Model, world: World, known: dict[World, None]) -> Found | None:
+    """Whoever is left, then one more driver, no faults: everything lands exactly once. An operator stands by for what is asked of one.
+
+    `known` are worlds that end well; all worlds on the way to such an end are added to it.
+    """
     schedule: list[str] = []
+    way: list[World] = []
     fingerprint, earliest = None, False
     for _ in range(PATIENCE):
+        if world in known and not earliest:
+            known.update(dict.fromkeys(way))
+            return None
+        if not earliest:
+            way.append(world)
         if not world.drivers:
             fingerprint = _pending_fingerprint(model, world) or fingerprint
             label, started = model.start(world, fingerprint, earliest=earliest)
@@ -31,10 +42,13 @@ def finish(model: Model, world: World) -> Found | None:
         schedule.append(label)
         if label == _DONE:
             wrong = _unfinished(model, world)
-            return Found(wrong, tuple(schedule)) if wrong else None
+            if wrong:
+                return Found(wrong, tuple(schedule))
+            known.update(dict.fromkeys(way))
+            return None
         if isinstance(started, Violation):
             return Found(started.what, tuple(schedule))
-        if world.drivers and not started.drivers:
+        if world.drivers and not started.drivers and world.drivers[0].number > LAST:
             filled = _operator(model, world, started)
             if filled is not None:
                 schedule.append("an operator fills what is missing")
@@ -57,13 +71,17 @@ _DONE = "idle"
 def _fair(model: Model, world: World) -> tuple[str, World | Violation]:
     """The next step of whoever can take one; time passes only when nobody can."""
     for agent in world.drivers:
+        if agent.number > LAST and isinstance(model.effects.values[agent.effect], model.core.steps.Stop):
+            return _DONE, world
         for step in model.driver_steps(world, agent):
             return step
     for worker in world.workers:
         for step in model.worker_steps(world, worker):
             return step
-    effect = model.effects.values[world.drivers[0].effect]
-    if isinstance(effect, model.core.steps.Idle):
+    agent = world.drivers[0]
+    if isinstance(model.effects.values[agent.effect], model.core.steps.Idle):
+        if model.taken_over(world, agent):
+            return f"driver {agent.number} asks, and hears that it was taken over", world._replace(drivers=())
         return _DONE, world
     return "the clock ticks", model.tick(world)
 

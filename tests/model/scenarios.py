@@ -1,4 +1,4 @@
-"""The worlds that are searched. Small ones are searched to the end, large ones up to a limit."""
+"""The worlds that are searched. All of their worlds are seen, but where `part` says how many."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ TINY = ((1,),)
 
 SCENARIOS = (
     Scenario("nothing fails, two drivers", PAIR, Faults()),
-    Scenario("a driver dies, an answer is lost", PAIR, Faults(crash=1, lost=1), limit=100_000),
-    Scenario("a zombie, and the target forgets", TWO, Faults(lost=1, forget=1), limit=160_000),
-    Scenario("workers outlive their driver", TWO, Faults(abandon=1, lost=1, forget=1), clock=5),
-    Scenario("Spark runs a task again", TWO, Faults(rerun=1, crash=1, forget=1)),
-    Scenario("a token is burnt, twice", TWO, Faults(burn=2, crash=1), clock=6),
-    Scenario("a token is burnt under a zombie", TWO, Faults(burn=1, lost=1, forget=1), clock=6),
-    Scenario("the server dies, inserts end in errors", TWO, Faults(server=1, refused=1, crash=1), clock=5),
-    Scenario("the ledger does not answer", TWO, Faults(unsure=2, crash=1), starts=3),
-    Scenario("records arrive, two blocks", GROWS, Faults(crash=1, lost=1), block_rows=1, table_partitions=1),
-    Scenario("records arrive, one block", GROWS, Faults(crash=1), table_partitions=1, limit=120_000),
+    Scenario("a driver dies, an answer is lost", PAIR, Faults(crash=1, lost=1)),
+    Scenario("a zombie, and the target forgets", TWO, Faults(lost=1, forget=1)),
+    Scenario("workers outlive their driver", TWO, Faults(abandon=1, lost=1, forget=1), clock=5, part=20_000),
+    Scenario("Spark runs a task again", TWO, Faults(rerun=1, crash=1, forget=1), part=20_000),
+    Scenario("a token is burnt, twice", TWO, Faults(burn=2, crash=1), clock=6, part=20_000),
+    Scenario("a token is burnt under a zombie", TWO, Faults(burn=1, lost=1, forget=1), clock=6, part=20_000),
+    Scenario("the server dies, inserts end in errors", TWO, Faults(server=1, refused=1, crash=1), clock=5, part=20_000),
+    Scenario("the ledger does not answer", TWO, Faults(unsure=2, crash=1), starts=3, part=20_000),
+    Scenario(
+        "records arrive, two blocks", GROWS, Faults(crash=1, lost=1), block_rows=1, table_partitions=1, part=20_000
+    ),
+    Scenario("records arrive, one block", GROWS, Faults(crash=1), table_partitions=1),
     Scenario("the batch is smaller than the topic", ((3, 1),), Faults(crash=1), max_rows=2, table_partitions=1),
     Scenario(
         "a new deadline, a late insert",
@@ -33,9 +35,9 @@ SCENARIOS = (
         alive=1,
         clock=6,
     ),
-    Scenario("the ledger is restored", TWO, Faults(crash=1, restore=1), limit=300_000),
-    Scenario("restored, with a burnt token", TWO, Faults(crash=1, burn=1, restore=1)),
-    Scenario("restored, with another cut", ((1,), (3,)), Faults(crash=1, restore=1), block_rows=2),
+    Scenario("the ledger is restored", TWO, Faults(crash=1, restore=1)),
+    Scenario("restored, with a burnt token", TWO, Faults(crash=1, burn=1, restore=1), part=20_000),
+    Scenario("restored, with another cut", ((1,), (3,)), Faults(crash=1, restore=1), block_rows=2, part=20_000),
     Scenario(
         "restored twice over",
         TWO,
@@ -43,8 +45,9 @@ SCENARIOS = (
         starts=3,
         alive=1,
         clock=6,
+        part=20_000,
     ),
-    Scenario("restored under a zombie", TWO, Faults(restore=1, crash=1), starts=3, zombie_restore=True),
+    Scenario("restored under a zombie", TWO, Faults(restore=1, crash=1), starts=3, zombie_restore=True, part=20_000),
     Scenario(
         "an epoch is handed out twice",
         TINY,
@@ -53,7 +56,6 @@ SCENARIOS = (
         starts=3,
         clock=1,
         zombie_restore=True,
-        limit=120_000,
     ),
     Scenario(
         "restored, and a partition is seen late",
@@ -62,9 +64,8 @@ SCENARIOS = (
         table_partitions=1,
         starts=3,
         alive=1,
-        limit=120_000,
     ),
-    Scenario("the ledger is lost", GROWS, Faults(crash=1, lose=1, forget=1)),
+    Scenario("the ledger is lost", GROWS, Faults(crash=1, lose=1, forget=1), part=20_000),
     Scenario(
         "the ledger is lost, and the pipeline begins at the end",
         ((1, 1), (2, 2), (3, 2)),
@@ -76,8 +77,10 @@ SCENARIOS = (
         alive=1,
         latest=True,
     ),
-    Scenario("a kill misses, the token holds", TWO, Faults(leak=1, lost=1, crash=1), clock=5),
-    Scenario("the transform changes", TWO, Faults(crash=1, lost=1), fingerprints=("f", "g", "f"), starts=3),
+    Scenario("a kill misses, the token holds", TWO, Faults(leak=1, lost=1, crash=1), clock=5, part=20_000),
+    Scenario(
+        "the transform changes", TWO, Faults(crash=1, lost=1), fingerprints=("f", "g", "f"), starts=3, part=20_000
+    ),
     Scenario(
         "gaps, filtered records and dead letters",
         ((4, 2),),
@@ -87,6 +90,7 @@ SCENARIOS = (
         dead=frozenset({(1, 1)}),
         max_rows=3,
         block_rows=2,
+        part=20_000,
     ),
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -59,13 +59,16 @@ class Model(Protocol):
         """How such a world ends, if not well. `known` are worlds that end well, and more are added to it."""
 
 
-def search(model: Model, limit: int | None = None, *, shortest: bool = False) -> Searched:
+def search(
+    model: Model, limit: int, *, shortest: bool = False, wanted: Callable[[str], bool] = lambda _: True
+) -> Searched:
     """Visits every world once; each must be right, and each must be able to end well.
+
+    `wanted`: which violations count. The search goes on past the others, and not from the worlds that have them.
 
     Worlds are taken from both ends of the queue in turn, so that a search that ends at its limit has seen long runs as
     well as all short ones; with `shortest`, the first violation that is found has the shortest schedule.
     """
-    limit = limit or model.scenario.limit
     first = model.first()
     came: dict[Any, tuple[Any, str] | None] = {first: None}
     queue = deque([first])
@@ -82,17 +85,21 @@ def search(model: Model, limit: int | None = None, *, shortest: bool = False) ->
         for label, after in model.steps(world):
             steps += 1
             if isinstance(after, Violation):
-                return result(Found(after.what, (*_way(came, world), label)))
+                if wanted(after.what):
+                    return result(Found(after.what, (*_way(came, world), label)))
+                continue
             if after in came:
                 continue
             came[after] = (world, label)
             wrong = model.wrong(after)
             if wrong:
-                return result(Found(wrong, _way(came, after)))
+                if wanted(wrong):
+                    return result(Found(wrong, _way(came, after)))
+                continue
             for how, rest in model.rests(after):
                 if rest not in finished:
                     end = model.finish(rest, finished)
-                    if end is not None:
+                    if end is not None and wanted(end.what):
                         return result(Found(end.what, (*_way(came, after), how, *end.schedule)))
             queue.append(after)
     return result(None)

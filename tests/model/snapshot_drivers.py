@@ -227,6 +227,7 @@ class Drivers:
             errors.TargetAhead: any(self.tables.cut(tab) for tab in tabs) or moment,
             errors.RollbackRefused: not driver.settings.follow,
             errors.Fenced: moment,
+            errors.LedgerSetBack: moment,
         }
         return type(error).__name__ in self.scenario.halts and reasons.get(type(error), False)
 

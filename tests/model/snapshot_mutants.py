@@ -10,7 +10,20 @@ its own ledger (owners never repeat).
 
 from __future__ import annotations
 
-from .mutants import LEDGER, SWAP, planted
+from .mutants import (
+    AGAIN,
+    ENDLESS,
+    FOLLOWED,
+    LEDGER,
+    LOST,
+    OTHER_ROWS,
+    STRANGER,
+    SWAP,
+    TWICE,
+    UNCOVERED,
+    halts,
+    planted,
+)
 
 SNAPSHOTS = "landonce.run.snapshots"
 MARKS = "landonce.write.marks"
@@ -25,6 +38,7 @@ _VERDICT = (
     planted(
         "the verdict ignores the snapshot",
         "fan-out: rolled back twice",
+        LOST,
         MARKS,
         "same = _snapshot(seen) == _snapshot(expected) and seen.latest",
         "same = seen.latest",
@@ -32,6 +46,7 @@ _VERDICT = (
     planted(
         "the verdict takes a table whose history is cut off for one that was rolled back",
         "fan-out: set forward, and history expires",
+        TWICE,
         MARKS,
         "if seen.uuid != expected.uuid or seen.uncertain:",
         "if seen.uuid != expected.uuid:",
@@ -39,6 +54,7 @@ _VERDICT = (
     planted(
         "a commit without an answer is not recognised",
         "fan-out: one driver, answers are lost",
+        AGAIN,
         MARKS,
         f"    {_DONE}\n        return Verdict.DONE\n",
         "",
@@ -46,6 +62,7 @@ _VERDICT = (
     planted(
         "another driver's commit counts as mine",
         "fan-out: the ledger is restored under a driver",
+        LOST,
         MARKS,
         _DONE,
         "if told is not None and told.batch == after.batch:",
@@ -53,6 +70,7 @@ _VERDICT = (
     planted(
         "another batch counts as this one",
         "fan-out: nothing fails, two drivers",
+        LOST,
         MARKS,
         _DONE,
         "if told is not None and told.owner == after.owner:",
@@ -63,6 +81,7 @@ _STANDS = (
     planted(
         "the batch in the table's property is not asked",
         "fan-out: the ledger is lost, and tables are rolled back",
+        LOST,
         MARKS,
         _LAST,
         "mark, last = view.mark, known.batch if known else 0",
@@ -70,6 +89,7 @@ _STANDS = (
     planted(
         "the batch in the ledger is not asked",
         "fan-out: rolled back and set forward",
+        LOST,
         MARKS,
         _LAST,
         "mark, last = view.mark, view.latest",
@@ -77,6 +97,7 @@ _STANDS = (
     planted(
         "a table that was rolled back to before its first mark counts as new",
         "fan-out: rolled back twice",
+        LOST,
         MARKS,
         "return Stand(view) if last == 0 else Stand(view, _firsts(ledger), behind=True)",
         "return Stand(view)",
@@ -84,6 +105,7 @@ _STANDS = (
     planted(
         "a table that is filled up in part counts as in step",
         "fan-out: rolled back twice",
+        LOST,
         MARKS,
         "if mark.batch < last or mark.behind:",
         "if mark.batch < last:",
@@ -91,14 +113,16 @@ _STANDS = (
     planted(
         "a table that is ahead counts as in step",
         "fan-out: the ledger is restored",
+        TWICE,
         MARKS,
         _STAND,
         "return Stand(view) if in_step else Stand(view, floors)",
     ),
-    planted("floors are ignored", "fan-out: rolled back", MARKS, _STAND, "return Stand(view)"),
+    planted("floors are ignored", "fan-out: rolled back", TWICE, MARKS, _STAND, "return Stand(view)"),
     planted(
         "a table that was made anew is the same one",
         "fan-out: a table is dropped and made anew",
+        STRANGER,
         MARKS,
         "    if view.uuid != known.uuid:\n",
         "    if not view.uuid:\n",
@@ -106,6 +130,7 @@ _STANDS = (
     planted(
         "a history that is cut off counts as a rollback",
         "fan-out: history expires",
+        AGAIN,
         MARKS,
         "    if view.uncertain:\n        raise _uncertain(view)\n",
         "",
@@ -113,6 +138,7 @@ _STANDS = (
     planted(
         "what a table missed while it was behind is forgotten",
         "fan-out: rolled back and set forward",
+        LOST,
         MARKS,
         "if each.behind and plan.kind is not Kind.REPLAY:",
         "if each.behind and plan.kind is None:",
@@ -120,6 +146,7 @@ _STANDS = (
     planted(
         "the ledger learns nothing of the tables",
         "fan-out: a table is dropped and made anew",
+        LOST,
         LEDGER,
         "tables=tuple(sorted({**dict(state.tables), **(tables or {})}.items())),",
         "tables=state.tables,",
@@ -130,6 +157,7 @@ _REPLAYS = (
     planted(
         "a table that is behind takes new rows",
         "fan-out: rolled back twice",
+        LOST,
         MARKS,
         "        return not each.behind\n",
         "        return True\n",
@@ -137,6 +165,7 @@ _REPLAYS = (
     planted(
         "a table that is in step takes part in a replay",
         "fan-out: rolled back twice",
+        TWICE,
         MARKS,
         "return each.behind and all(first",
         "return all(first",
@@ -144,6 +173,7 @@ _REPLAYS = (
     planted(
         "a table takes part in a replay that begins above it",
         "fan-out: rolled back twice",
+        LOST,
         MARKS,
         "return each.behind and all(first <= floors.get(partition, first) for partition, first in lowest.items())",
         "return each.behind",
@@ -151,6 +181,7 @@ _REPLAYS = (
     planted(
         "every block of a replay must begin below the table",
         "fan-out: many blocks",
+        ENDLESS,
         MARKS,
         "lowest[each.partition] = min(each.first, lowest",
         "lowest[each.partition] = max(each.first, lowest",
@@ -158,6 +189,7 @@ _REPLAYS = (
     planted(
         "a replay begins where the table begins that lacks the least",
         "fan-out: the ledger is lost in the middle of a replay",
+        LOST,
         MARKS,
         "lowest[partition] = min(floor, lowest",
         "lowest[partition] = max(floor, lowest",
@@ -165,6 +197,7 @@ _REPLAYS = (
     planted(
         "a replay of a part says that it reached the ledger",
         "fan-out: rolled back twice",
+        LOST,
         MARKS,
         "reached = min(position.committed, ends.get(partition, 0)) if replay else position.committed",
         "reached = position.committed",
@@ -172,6 +205,7 @@ _REPLAYS = (
     planted(
         "a replay of a part counts as the whole",
         "fan-out: rolled back twice",
+        LOST,
         MARKS,
         "behind = replay and any(at < whole[partition] for partition, at in own.committed().items())",
         "behind = False",
@@ -179,6 +213,7 @@ _REPLAYS = (
     planted(
         "a replay says that it began where the pipeline stood",
         "fan-out: the ledger is lost in the middle of a replay",
+        LOST,
         MARKS,
         "    if replay:\n        lowest",
         "    if not replay:\n        lowest",
@@ -186,6 +221,7 @@ _REPLAYS = (
     planted(
         "the mark of a table that is ahead goes back",
         "fan-out: the ledger is restored",
+        UNCOVERED,
         MARKS,
         "Position(position.first, max(floor, reached))",
         "Position(position.first, reached)",
@@ -193,6 +229,7 @@ _REPLAYS = (
     planted(
         "tables that are behind stay behind",
         "fan-out: rolled back twice",
+        LOST,
         SNAPSHOTS,
         "    if again:\n",
         "    if not stands:\n",
@@ -200,6 +237,7 @@ _REPLAYS = (
     planted(
         "a rollback is followed whatever the file says",
         "fan-out: a rollback is not followed",
+        FOLLOWED,
         SNAPSHOTS,
         "    _may_follow(driver.settings, stands)\n",
         "",
@@ -210,6 +248,7 @@ _STEPS = (
     planted(
         "files count though their table moved while another was made",
         "fan-out: tables are made as records name them",
+        TWICE,
         SNAPSHOTS,
         "receipts=(), opened=not reply",
         "opened=not reply",
@@ -217,6 +256,7 @@ _STEPS = (
     planted(
         "files count though a commit found the tables moved",
         "fan-out: nothing fails, two drivers",
+        TWICE,
         SNAPSHOTS,
         _MOVED,
         _MOVED.replace("receipts=(), ", ""),
@@ -224,6 +264,7 @@ _STEPS = (
     planted(
         "tables that moved are not looked at again",
         "fan-out: rolled back",
+        ENDLESS,
         SNAPSHOTS,
         _MOVED,
         "return _write(replace(driver, receipts=(), opened=False))",
@@ -231,6 +272,7 @@ _STEPS = (
     planted(
         "after a commit the tables count as they were before it",
         "fan-out: nothing fails, two drivers",
+        AGAIN,
         SNAPSHOTS,
         "        driver = replace(driver, stands=_refreshed(driver.stands or (), reply.views))\n",
         "",
@@ -238,6 +280,7 @@ _STEPS = (
     planted(
         "after a record the tables stand as they did before it",
         "fan-out: rolled back twice",
+        TWICE,
         SNAPSHOTS,
         "        stands = tuple(stand(driver.state, each.view) for each in driver.stands or ())\n",
         "        stands = driver.stands\n",
@@ -245,6 +288,7 @@ _STEPS = (
     planted(
         "a driver that waits does not look at the tables",
         "fan-out: records arrive, drivers wait",
+        LOST,
         SNAPSHOTS,
         "    if driver.world.look and driver.state.pending is None:\n",
         "    if driver.world.stop:\n",
@@ -252,6 +296,7 @@ _STEPS = (
     planted(
         "a plan of another transform is written",
         "fan-out: the transform changes",
+        OTHER_ROWS,
         SNAPSHOTS,
         "        _same_fingerprint(driver)\n    if",
         "        pass\n    if",
@@ -259,6 +304,7 @@ _STEPS = (
     planted(
         "the position moves before the commit",
         "fan-out: nothing fails, two drivers",
+        LOST,
         SNAPSHOTS,
         "return _to(driver, Step.COMMIT, CommitTables(driver.pending, receipts, _taking(driver), _recorded(driver)))",
         "return _change(driver, Step.RECORD, _recorded(driver))",
@@ -266,6 +312,7 @@ _STEPS = (
     planted(
         "the ledger compares nothing",
         "fan-out: dead letters, filtered records",
+        LOST,
         SWAP,
         "return (state.pipeline, state.epoch, state.owner, state.version, state.lineage)",
         'return (state.pipeline, 0, "", 0, "")',
@@ -276,6 +323,7 @@ _LOST = (
     planted(
         "a lost ledger trusts the newest position",
         "fan-out: the ledger is lost, and tables are rolled back",
+        LOST,
         MARKS,
         "started.get(partition, position.first)",
         "position.committed",
@@ -283,6 +331,7 @@ _LOST = (
     planted(
         "a lost ledger begins anew, whatever the tables say",
         "fan-out: the ledger is lost, and the pipeline begins at the end",
+        LOST,
         SNAPSHOTS,
         "    if found is not None:\n",
         "    if found is not None and not found.positions:\n",
@@ -290,6 +339,7 @@ _LOST = (
     planted(
         "a lost ledger is bound before the tables are asked",
         "fan-out: the ledger is lost, and the pipeline begins at the end",
+        LOST,
         SNAPSHOTS,
         "    if driver.state.fresh:\n        return _to(driver, Step.LOOK, Look())\n",
         "",
@@ -300,6 +350,7 @@ _OWN = (
     planted(
         "own: the copy is not asked",
         "own: rolled back",
+        ENDLESS,
         OWN,
         "    last = seen.last\n    if last is not None and key",
         "    last = seen.mark\n    if last is not None and key",
@@ -307,6 +358,7 @@ _OWN = (
     planted(
         "own: whoever took the table is not asked",
         "own: nothing fails, two drivers",
+        halts("RolledBack"),
         OWN,
         "    if _snapshot(last) != _snapshot(expected.last):\n",
         "    if last is None and expected.last is not None:\n",
@@ -314,6 +366,7 @@ _OWN = (
     planted(
         "own: nobody hears that they were fenced",
         "own: nothing fails, two drivers",
+        UNCOVERED,
         OWN,
         "    if verdict is Verdict.FENCED:\n",
         "    if verdict is Verdict.FENCED and seen.last is None:\n",
@@ -321,6 +374,7 @@ _OWN = (
     planted(
         "own: a driver that is taking over is fenced by the one before it",
         "own: nothing fails, two drivers",
+        halts("RolledBack"),
         OWN,
         "last.state.owner != new.owner else",
         "last.state.epoch >= new.epoch else",
@@ -328,6 +382,7 @@ _OWN = (
     planted(
         "own: whoever takes the table keeps the name of the one before",
         "own: nothing fails, two drivers",
+        halts("RolledBack"),
         LEDGER,
         "epoch=state.epoch + 1, owner=owner,",
         "epoch=state.epoch + 1, owner=state.owner or owner,",
@@ -335,6 +390,7 @@ _OWN = (
     planted(
         "own: nobody hears of a rollback",
         "own: rolled back",
+        LOST,
         OWN,
         "    if verdict is Verdict.MOVED:\n",
         "    if verdict is Verdict.MOVED and seen.last is None:\n",
@@ -342,6 +398,7 @@ _OWN = (
     planted(
         "own: where the table stands is not asked",
         "own: rolled back",
+        LOST,
         OWN,
         "    return Verdict.GO if same else Verdict.MOVED\n",
         "    return Verdict.GO\n",
@@ -349,6 +406,7 @@ _OWN = (
     planted(
         "own: done counts, though it was rolled back since",
         "own: rolled back",
+        LOST,
         OWN,
         "return Verdict.MOVED if seen.rolled_back else Verdict.DONE",
         "return Verdict.DONE",
@@ -356,6 +414,7 @@ _OWN = (
     planted(
         "own: a commit without an answer is not recognised",
         "own: a driver dies, answers are lost",
+        halts("RolledBack"),
         OWN,
         "    if last is not None and key(last.state) == key(new):\n",
         "    if last is not None and seen.rolled_back and key(last.state) == key(new):\n",
@@ -363,6 +422,7 @@ _OWN = (
     planted(
         "own: another table by that name is written",
         "own: dropped and made anew",
+        halts("LedgerSetBack"),
         OWN,
         "    if seen.uuid != expected.uuid:\n",
         "    if not seen.uuid:\n",
@@ -370,6 +430,7 @@ _OWN = (
     planted(
         "own: the position does not go back",
         "own: rolled back",
+        LOST,
         OWN,
         "    if not view.rolled_back:\n",
         "    if not view.uncertain:\n",
@@ -377,6 +438,7 @@ _OWN = (
     planted(
         "own: back to before the first commit, and the position stays",
         "own: rolled back",
+        LOST,
         OWN,
         "replace(position, committed=position.first)",
         "position",
@@ -384,6 +446,7 @@ _OWN = (
     planted(
         "own: rolled back is told by the owner",
         "own: rolled back",
+        LOST,
         OWN,
         "key(self.standing.state) != key(self.last.state)",
         "self.standing.state.owner != self.last.state.owner",
@@ -391,6 +454,7 @@ _OWN = (
     planted(
         "own: the number of a batch that was removed stays",
         "own: set forward, and history expires",
+        UNCOVERED,
         OWN,
         "batch = last.state.batch + 1",
         "batch = last.state.batch",
@@ -398,6 +462,7 @@ _OWN = (
     planted(
         "own: where history is cut off, the copy counts",
         "own: history expires",
+        LOST,
         OWN,
         "if self.mark is not None or self.whole or not self.vouched:",
         "if self.mark is not None or self.whole:",
@@ -405,6 +470,7 @@ _OWN = (
     planted(
         "own: the copy counts though nothing expired",
         "own: rolled back",
+        LOST,
         OWN,
         "if self.mark is not None or self.whole or not self.vouched:",
         "if self.mark is not None:",
@@ -412,6 +478,7 @@ _OWN = (
     planted(
         "own: where history is cut off, everything comes again",
         "own: history expires",
+        UNCOVERED,
         OWN,
         "    if view.uncertain:\n        raise errors",
         "    if view.last is None:\n        raise errors",
@@ -419,6 +486,7 @@ _OWN = (
     planted(
         "own: a history that is cut off looks like one that begins",
         "own: set forward, and history expires",
+        UNCOVERED,
         OWN,
         " and seen.uncertain is expected.uncertain",
         "",

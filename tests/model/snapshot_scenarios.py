@@ -1,4 +1,4 @@
-"""The worlds of tables with snapshots that are searched. Small ones are searched to the end, large ones up to a limit."""
+"""The worlds of tables with snapshots that are searched. All of their worlds are seen, but where `part` says how many."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ OWN = (
     Scenario("own: nothing fails, two drivers", ("AAA",), Faults(), own=True, max_rows=(2,)),
     Scenario("own: a driver dies, answers are lost", ("AA",), Faults(crash=1, lost=1), own=True),
     Scenario("own: somebody else writes too", ("AA",), Faults(crash=1, foreign=1), own=True, max_rows=(1,)),
-    Scenario("own: three drivers", ("A",), Faults(rollback=1), own=True, starts=3, alive=3),
-    Scenario("own: rolled back", ("AA",), Faults(rollback=1, crash=1, lost=1), own=True, max_rows=(1,), limit=30_000),
-    Scenario("own: rolled back twice", ("AA",), Faults(rollback=2, crash=1), own=True, max_rows=(1,)),
-    Scenario("own: a commit comes late", ("AA",), Faults(late=1, rollback=1, crash=1), own=True, max_rows=(1,)),
-    Scenario("own: rolled back and set forward", ("AA",), Faults(rollback=1, forward=1), own=True, max_rows=(1,)),
+    Scenario("own: three drivers", ("A",), Faults(rollback=1), own=True, starts=3, alive=3, part=6_000),
+    Scenario("own: rolled back", ("AA",), Faults(rollback=1, crash=1, lost=1), own=True, max_rows=(1,), part=6_000),
+    Scenario("own: rolled back twice", ("AA",), Faults(rollback=2, crash=1), own=True, max_rows=(1,), part=6_000),
+    Scenario(
+        "own: a commit comes late", ("AA",), Faults(late=1, rollback=1, crash=1), own=True, max_rows=(1,), part=6_000
+    ),
+    Scenario(
+        "own: rolled back and set forward", ("AA",), Faults(rollback=1, forward=1), own=True, max_rows=(1,), part=6_000
+    ),
     Scenario(
         "own: history expires",
         ("AA",),
@@ -24,6 +28,7 @@ OWN = (
         max_rows=(1,),
         alive=1,
         halts=UNCERTAIN,
+        part=6_000,
     ),
     Scenario(
         "own: set forward, and history expires",
@@ -33,6 +38,7 @@ OWN = (
         max_rows=(1,),
         alive=1,
         halts=UNCERTAIN,
+        part=6_000,
     ),
     Scenario(
         "own: dropped and made anew",
@@ -41,6 +47,7 @@ OWN = (
         own=True,
         max_rows=(1,),
         halts=REPLACED,
+        part=6_000,
     ),
     Scenario("own: dead letters", ("A!", "-"), Faults(crash=2, rollback=1), own=True, starts=3, alive=1),
     Scenario(
@@ -50,6 +57,7 @@ OWN = (
         own=True,
         once=False,
         levels=((1, -1), (3, 1)),
+        part=6_000,
     ),
     Scenario(
         "own: a rollback is not followed",
@@ -68,7 +76,9 @@ FAN_OUT = (
     Scenario("fan-out: a driver dies, answers are lost", ("AB*",), Faults(crash=1, lost=1), tables="AB", max_rows=(2,)),
     Scenario("fan-out: rolled back", ("*AB",), Faults(crash=1, rollback=1), tables="AB", max_rows=(2,)),
     Scenario("fan-out: rolled back twice", ("**",), Faults(crash=1, rollback=2), tables="AB", max_rows=(1,), alive=1),
-    Scenario("fan-out: rolled back under a zombie", ("*A",), Faults(rollback=2), tables="AB", max_rows=(1,)),
+    Scenario(
+        "fan-out: rolled back under a zombie", ("*A",), Faults(rollback=2), tables="AB", max_rows=(1,), part=6_000
+    ),
     Scenario(
         "fan-out: many blocks",
         ("A**B",),
@@ -78,8 +88,18 @@ FAN_OUT = (
         block_rows=1,
         starts=1,
     ),
-    Scenario("fan-out: three tables", ("*A", "B*"), Faults(rollback=2, crash=1), tables="ABC", max_rows=(2,), alive=1),
-    Scenario("fan-out: a commit comes late", ("*A",), Faults(late=1, rollback=1), tables="AB", max_rows=(1,)),
+    Scenario(
+        "fan-out: three tables",
+        ("*A", "B*"),
+        Faults(rollback=2, crash=1),
+        tables="ABC",
+        max_rows=(2,),
+        alive=1,
+        part=6_000,
+    ),
+    Scenario(
+        "fan-out: a commit comes late", ("*A",), Faults(late=1, rollback=1), tables="AB", max_rows=(1,), part=6_000
+    ),
     Scenario(
         "fan-out: rolled back and set forward", ("*A",), Faults(forward=1, rollback=1), tables="AB", max_rows=(1,)
     ),
@@ -138,6 +158,7 @@ FAN_OUT = (
         max_rows=(2, 1, 3),
         starts=3,
         alive=1,
+        part=6_000,
     ),
     Scenario(
         "fan-out: the ledger is restored under a driver",
@@ -146,7 +167,7 @@ FAN_OUT = (
         tables="AB",
         max_rows=(1, 2),
         careless=True,
-        halts=("Fenced", "TargetAhead"),
+        halts=("Fenced", "LedgerSetBack", "TargetAhead"),
     ),
     Scenario(
         "fan-out: history expires",
@@ -194,6 +215,7 @@ FAN_OUT = (
         tables="AB",
         once=False,
         levels=((1,), (3,)),
+        part=6_000,
     ),
     Scenario(
         "fan-out: a rollback is not followed",
@@ -220,7 +242,7 @@ BEYOND = (
         tables="AB",
         max_rows=(1, 2),
         careless=True,
-        halts=("Fenced", "TargetAhead"),
+        halts=("Fenced", "LedgerSetBack", "TargetAhead"),
     ),
     Scenario(
         "the ledger is lost, and a table is made anew",

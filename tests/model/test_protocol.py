@@ -6,7 +6,7 @@ import pytest
 
 from .scenarios import BEYOND, SCENARIOS
 from .values import Scenario
-from .wide import Wide
+from .wide import Wide, too_large
 from .world import Model
 
 ALL = Wide(Model, SCENARIOS)
@@ -15,6 +15,12 @@ ALL = Wide(Model, SCENARIOS)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.name)
 def test_every_record_lands_exactly_once(scenario: Scenario) -> None:
     ALL.holds(scenario)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("scenario", too_large(SCENARIOS), ids=lambda each: each.name)
+def test_farther_into_what_is_too_large(scenario: Scenario) -> None:
+    ALL.holds_farther(scenario)
 
 
 def test_the_search_is_wide_enough() -> None:

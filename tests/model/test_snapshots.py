@@ -7,7 +7,7 @@ import pytest
 from .snapshot_scenarios import BEYOND, SCENARIOS
 from .snapshot_values import Scenario
 from .snapshot_world import Snapshots
-from .wide import Wide
+from .wide import Wide, too_large
 
 ALL = Wide(Snapshots, SCENARIOS)
 
@@ -17,8 +17,14 @@ def test_every_row_is_in_its_tables_exactly_once(scenario: Scenario) -> None:
     ALL.holds(scenario)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("scenario", too_large(SCENARIOS), ids=lambda each: each.name)
+def test_farther_into_what_is_too_large(scenario: Scenario) -> None:
+    ALL.holds_farther(scenario)
+
+
 def test_the_search_is_wide_enough() -> None:
-    ALL.is_wide(300_000)
+    ALL.is_wide(250_000)
 
 
 @pytest.mark.parametrize("scenario", BEYOND, ids=lambda each: each.name)

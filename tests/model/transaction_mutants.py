@@ -7,7 +7,7 @@ records it: bugs of the one are planted without the other.
 from __future__ import annotations
 
 from .core import Patch
-from .mutants import LEDGER, SWAP, planted
+from .mutants import ACCOUNT, DISORDER, ENDLESS, LEDGER, LOST, OTHER_ROWS, SWAP, TWICE, halts, planted
 
 TRANSACTIONS = "landonce.run.transactions"
 TRANSACT = "landonce.write.transact"
@@ -22,6 +22,7 @@ _CLAIMS = (
     planted(
         "a block is flipped whoever claims it",
         "the database is restored under its drivers",
+        LOST,
         BLOCKS,
         _FLIP,
         'return {"state": Mark.BEFORE.value}',
@@ -29,6 +30,7 @@ _CLAIMS = (
     planted(
         "a block is flipped by its epoch alone",
         "the database is restored under its drivers",
+        LOST,
         BLOCKS,
         _FLIP,
         'return {"epoch": claim.epoch, "state": Mark.BEFORE.value}',
@@ -36,6 +38,7 @@ _CLAIMS = (
     planted(
         "a block is flipped whatever it says",
         "workers outlive their driver",
+        TWICE,
         BLOCKS,
         _FLIP,
         'return {"epoch": claim.epoch, "owner": claim.owner}',
@@ -44,6 +47,7 @@ _CLAIMS = (
     planted(
         "a takeover leaves the blocks as they are",
         "a driver dies, answers are lost",
+        halts("Fenced"),
         BLOCKS,
         _CLAIM,
         "claim=None,",
@@ -51,11 +55,12 @@ _CLAIMS = (
     planted(
         "a block that landed before is flipped again",
         "tasks run again",
+        TWICE,
         BLOCKS,
         _FLIP,
         'return {"epoch": claim.epoch, "owner": claim.owner}',
     ),
-    planted("a takeover keeps its epoch and its name", "a driver dies, answers are lost", LEDGER,
+    planted("a takeover keeps its epoch and its name", "a driver dies, answers are lost", halts("Fenced"), LEDGER,
         "return replace(state, epoch=state.epoch + 1, owner=owner, version=state.version + 1)",
         "return replace(state, version=state.version + 1)",
     ),
@@ -65,6 +70,7 @@ _STEPS = (
     planted(
         "the rows are written outside the transaction",
         "a driver dies, answers are lost",
+        LOST,
         TRANSACT,
         "return replace(transacting, stage=Stage.ROWS if flipped else Stage.READ)",
         "return replace(transacting, stage=Stage.COMMIT if flipped else Stage.READ)",
@@ -79,6 +85,7 @@ _STEPS = (
     planted(
         "a block that was flipped before is taken for another's",
         "a driver dies, answers are lost",
+        ENDLESS,
         TRANSACT,
         _READ,
         "    if row is None:\n",
@@ -86,6 +93,7 @@ _STEPS = (
     planted(
         "a commit without an answer counts as landed",
         "a driver dies, answers are lost",
+        LOST,
         TRANSACT,
         "    if answered:\n",
         "    if answered or True:\n",
@@ -94,6 +102,7 @@ _STEPS = (
     planted(
         "a commit without an answer sends the rows again",
         "a driver dies, answers are lost",
+        TWICE,
         TRANSACT,
         "    return replace(transacting, stage=Stage.FLIP)\n\n\ndef after_read",
         "    return replace(transacting, stage=Stage.ROWS)\n\n\ndef after_read",
@@ -104,6 +113,7 @@ _DRIVER = (
     planted(
         "prepare is skipped",
         "a driver dies, answers are lost",
+        halts("Fenced"),
         TRANSACTIONS,
         "return _change(driver, Step.PREPARE, states.prepared(driver.state, plan))",
         "return _write(replace(driver, ledger=replace(driver.state, pending=plan, batch=plan.batch)))",
@@ -111,6 +121,7 @@ _DRIVER = (
     planted(
         "a pending plan is dropped",
         "a driver dies, answers are lost",
+        ACCOUNT,
         TRANSACTIONS,
         "    if driver.state.pending is not None:\n        _same_fingerprint(driver)\n        return _write(driver)\n",
         "    driver = replace(driver, ledger=replace(driver.state, pending=None))\n",
@@ -118,6 +129,7 @@ _DRIVER = (
     planted(
         "the batch is recorded before all of its blocks are there",
         "the database is restarted",
+        LOST,
         TRANSACTIONS,
         "    if driver.unwritten:\n        return _write(driver)\n",
         "    if driver.unwritten:\n        return _change(driver, Step.RECORD, _recorded(driver))\n",
@@ -126,6 +138,7 @@ _DRIVER = (
     planted(
         "the position moves before the blocks are written",
         "a driver dies, answers are lost",
+        LOST,
         TRANSACTIONS,
         "    if step is Step.PREPARE:\n        return _write(driver)\n",
         "    if step is Step.PREPARE:\n        return _change(driver, Step.RECORD, _recorded(driver))\n",
@@ -134,6 +147,7 @@ _DRIVER = (
     planted(
         "what was added counts as written",
         "columns are added",
+        LOST,
         TRANSACTIONS,
         "        return _write(replace(driver, opened=True))\n",
         "        return _change(driver, Step.RECORD, _recorded(driver))\n",
@@ -142,6 +156,7 @@ _DRIVER = (
     planted(
         "dead letters are forgotten",
         "dead letters, filtered records",
+        LOST,
         TRANSACTIONS,
         "return _to(driver, Step.COMMIT, Commit(driver.pending, receipts))",
         "return _change(driver, Step.RECORD, _recorded(driver))",
@@ -149,6 +164,7 @@ _DRIVER = (
     planted(
         "a plan of another transform is written",
         "the transform changes",
+        OTHER_ROWS,
         TRANSACTIONS,
         "        _same_fingerprint(driver)\n        return _write(driver)\n",
         "        return _write(driver)\n",
@@ -156,6 +172,7 @@ _DRIVER = (
     planted(
         "keyed blocks are cut as others are",
         "keyed: two drivers",
+        DISORDER,
         TRANSACTIONS,
         "return one_each(ranges, table, limits) if driver.settings.keyed else pack(ranges, table, limits)",
         "return pack(ranges, table, limits)",
@@ -163,6 +180,7 @@ _DRIVER = (
     planted(
         "the table is not looked at",
         "the ledger is lost",
+        TWICE,
         TRANSACTIONS,
         "    for partition, end in target.ends:\n",
         "    for partition, end in ():\n",
@@ -170,6 +188,7 @@ _DRIVER = (
     planted(
         "a new ledger is bound before the table is looked at, at the end",
         "the ledger is lost, and the pipeline begins at the end",
+        ACCOUNT,
         TRANSACTIONS,
         "        return _look(driver, driver.bound(driver.state))\n",
         "        return _change(replace(driver, looked=True), Step.BIND, driver.bound(driver.state))\n",
@@ -177,6 +196,7 @@ _DRIVER = (
     planted(
         "a pending plan is not expected in the table",
         "a driver dies, answers are lost",
+        halts("TargetAhead"),
         TRANSACTIONS,
         "max(at, pending.get(partition, 0))",
         "at",
@@ -184,9 +204,15 @@ _DRIVER = (
     planted(
         "receipts of the batch before are counted again",
         "nothing fails, two drivers",
+        halts("Unbalanced"),
         TRANSACTIONS,
         "return _to(replace(driver, receipts=(), opened=False), Step.SURVEY, Survey())",
         "return _to(replace(driver, opened=False), Step.SURVEY, Survey())",
+        Patch(
+            "landonce.run.steps",
+            "zip(self.pending.blocks, receipts, strict=True)",
+            "zip(self.pending.blocks, receipts)",
+        ),
     ),
 )
 
@@ -194,6 +220,7 @@ LEDGER_WITH_BLOCKS = (
     planted(
         "the rows of a batch stay when it is recorded",
         "nothing fails, two drivers",
+        ACCOUNT,
         BLOCKS,
         "removed=before if after is None else None,",
         "removed=None,",
@@ -201,6 +228,7 @@ LEDGER_WITH_BLOCKS = (
     planted(
         "a plan is prepared without rows for its blocks",
         "nothing fails, two drivers",
+        halts("Fenced"),
         BLOCKS,
         "return BlockChange(before, None, tuple(block.number for block in new.pending.blocks))",
         "return BlockChange(before)",
@@ -208,6 +236,7 @@ LEDGER_WITH_BLOCKS = (
     planted(
         "any state may be swapped",
         "nothing fails, two drivers",
+        TWICE,
         SWAP,
         "return (state.pipeline, state.epoch, state.owner, state.version, state.lineage)",
         "return (state.pipeline,)",
@@ -220,6 +249,7 @@ _LEDGER = (
     planted(
         "a batch is recorded though the database forgot its blocks",
         "the database is restored under its drivers",
+        LOST,
         BLOCKS,
         "block.number not in there and new.epoch",
         "block.number is None and new.epoch",

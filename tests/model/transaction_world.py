@@ -125,11 +125,24 @@ class Transactions:
         driver = self.drivers.values[agent.driver]
         taken = driver.ledger is not None and driver.ledger.owner != self.ledgers.values[world.ledger].owner
         changed = isinstance(error, errors.PlanChanged) and driver.pending.fingerprint != driver.settings.fingerprint
-        named = type(error).__name__ in self.scenario.halts
+        named = type(error).__name__ in self.scenario.halts and self._has_reason(world, agent, error)
         if not (changed or named or (taken and isinstance(error, errors.LandonceError))):
             return Violation(f"driver {agent.number} stopped without a reason: {type(error).__name__}: {error}")
         halted = type(error).__name__ if agent.number > LAST else world.halted
         return self._leave(world, agent)._replace(halted=halted)
+
+    def _has_reason(self, world: Base, agent: Agent, error: Exception) -> bool:
+        """What a named error says must be so: in the table, in the ledger, or in the blocks' rows."""
+        held, now = self.drivers.values[agent.driver].ledger, self.ledgers.values[world.ledger]
+        pending = sum(self.topics.of(block.ranges) for block in now.pending.blocks) if now.pending else 0
+        restored = bool(self.scenario.faults.restore) and not self._left(world, "restore")
+        reasons: dict[type[Exception], bool] = {
+            errors.TargetAhead: bool(world.landed & ~self.topics.below(now.positions) & ~pending),
+            errors.Fenced: restored or (held is not None and self.core.swap.key(held) != self.core.swap.key(now)),
+            errors.LedgerSetBack: restored,
+            errors.Unbalanced: not all(row.after for row in world.rows) or not world.rows,
+        }
+        return reasons.get(type(error), False)
 
     def _acquire(self, world: Base, agent: Agent, who: str) -> Iterator[Step]:
         state = self.ledgers.values[world.ledger]
@@ -435,8 +448,12 @@ class Transactions:
         return f"the committed position covers {self.topics.name(lost)}, which is nowhere" if lost else ""
 
     def rests(self, world: Base) -> Iterator[tuple[str, Base]]:
+        """All die, or all but one driver with its workers, which must finish, or leave for a reason. Nothing else goes wrong."""
         rest = world._replace(backup=None, drivers=(), workers=(), left=QUIET, starts=LAST)
         yield "everybody dies", rest
+        for agent in world.drivers:
+            workers = tuple(each for each in world.workers if each.heard == agent.number)
+            yield f"only driver {agent.number} goes on", rest._replace(drivers=(agent,), workers=workers)
 
     def finish(self, world: Base, known: dict[Base, None]) -> Found | None:
         """One more driver, and nothing goes wrong: every record is exactly where it should be."""

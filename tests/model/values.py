@@ -81,7 +81,8 @@ class Scenario:
     """A restore may find an older driver alive, if the restored state is not its own (an epoch is handed out twice)."""
     careless: bool = False
     """A restore waits for nothing and nobody: against the documented condition, and wrong."""
-    limit: int = 60_000
+    part: int = 0
+    """There are too many worlds to see all of them: so many are searched, and more in the long run. 0: all are."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,8 @@ class Routed:
     fingerprints: tuple[str, ...] = ("f",)
     halts: tuple[str, ...] = ()
     """The named errors that a driver may end in here, which nobody has taken over. All others are defects."""
-    limit: int = 20_000
+    part: int = 0
+    """There are too many worlds to see all of them: so many are searched, and more in the long run. 0: all are."""
 
 
 class World(NamedTuple):

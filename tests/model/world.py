@@ -18,7 +18,7 @@ from typing import Any
 from landonce import errors
 
 from .core import Core
-from .finish import finish
+from .finish import LAST, finish
 from .search import Found
 from .values import FRESH, KINDS, NOBODY, TOPIC, Agent, Insert, Job, Scenario, Table, Violation, Worker, World
 
@@ -30,6 +30,8 @@ class Model:
 
     def __init__(self, core: Core, scenario: Scenario) -> None:
         self.core = core
+        self.machine: Any = core.inserts
+        """The driver's steps."""
         self.scenario = scenario
         self.ledgers, self.drivers, self.effects = Table(), Table(), Table()
         self.settlings, self.jobs, self.tokens, self.results = Table(), Table(), Table(), Table()
@@ -100,16 +102,22 @@ class Model:
         return self.ledgers.of(self.core.ledger.LedgerState("p", f"lineage {life}"))
 
     def rests(self, world: World) -> Iterator[tuple[str, World]]:
-        """The same target and ledger once everybody has died, with nothing more that goes wrong."""
+        """The same target and ledger with nothing more that goes wrong: everybody has died, or all but one driver with its workers,
+        which must finish, or leave for a reason."""
         quiet = (0,) * len(KINDS)
-        rest = world._replace(backup=FRESH, drivers=(), workers=(), inserts=(), left=quiet, starts=90)
+        rest = world._replace(backup=FRESH, drivers=(), workers=(), inserts=(), left=quiet, starts=LAST)
         yield "everybody dies", rest
+        for agent in world.drivers:
+            workers = tuple(each for each in world.workers if each.heard == agent.number)
+            yield f"only driver {agent.number} goes on", rest._replace(drivers=(agent,), workers=workers)
 
     def finish(self, world: World, known: dict[World, None]) -> Found | None:
-        found = finish(self, world)
-        if found is None:
-            known[world] = None
-        return found
+        return finish(self, world, known)
+
+    def taken_over(self, world: World, agent: Agent) -> bool:
+        """Another driver has acquired the pipeline since this one did."""
+        held = self.drivers.values[agent.driver].ledger
+        return held is not None and held.owner != self.ledgers.values[world.ledger].owner
 
     # ── all steps ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -122,12 +130,15 @@ class Model:
         for insert in set(world.inserts):
             yield from self._insert_steps(world, insert)
         if world.starts < self.scenario.starts and len(world.drivers) < self.scenario.alive:
-            yield self.start(world)
+            yield from self._starts(world)
         if world.level + 1 < len(self.scenario.levels):
             yield "records arrive", world._replace(level=world.level + 1)
         if world.clock < self.scenario.clock and self._somebody_waits(world):
             yield "the clock ticks", self.tick(world)
         yield from self._fault_steps(world)
+
+    def _starts(self, world: World) -> Iterator[Step]:
+        yield self.start(world)
 
     def start(self, world: World, fingerprint: str | None = None, *, earliest: bool = False) -> Step:
         number = world.starts + 1
@@ -190,9 +201,10 @@ class Model:
             if world.clock > effect.deadline:
                 yield f"{who} is over", self._go_on(world, agent, None)
         elif isinstance(effect, inserts.Kill):
-            yield who, self._go_on(self._kill(world), agent, world.clock)
+            yield who, self._go_on(self._kill(world), agent, self._killed(world))
             if self._left(world, "leak") and self._runs(world):
-                yield f"{who}, but it misses what runs", self._go_on(self._spend(world, "leak"), agent, world.clock)
+                missed = self._go_on(self._spend(world, "leak"), agent, self._killed(world))
+                yield f"{who}, but it misses what runs", missed
         elif isinstance(effect, steps.Look):
             yield who, self._go_on(world, agent, self._look(world.landed, effect.floors))
         elif isinstance(effect, inserts.Count):
@@ -206,7 +218,16 @@ class Model:
             if seen != self._surveyed(world.level, 0).source:
                 yield who, self._go_on(world, agent, True)
         else:
-            yield who, self._leave(world, agent)
+            yield from self._own_steps(world, agent, effect, who)
+
+    def _own_steps(self, world: World, agent: Agent, effect: Any, who: str) -> Iterator[Step]:
+        """What other drivers do beside, and the end."""
+        del effect
+        yield who, self._leave(world, agent)
+
+    def _killed(self, world: World) -> int:
+        """The reply to a kill."""
+        return world.clock
 
     def _go_on(self, world: World, agent: Agent, reply: Any) -> World | Violation:
         """The production code takes the reply and says what is next."""
@@ -214,7 +235,7 @@ class Model:
         answer = self._advanced.get(key)
         if answer is None:
             try:
-                driver, effect = self.core.inserts.advance(self.drivers.values[agent.driver], reply)
+                driver, effect = self.machine.advance(self.drivers.values[agent.driver], reply)
                 answer = (self.drivers.of(driver), self.effects.of(effect))
             except Exception as error:  # named errors are part of the protocol; others are judged as defects
                 answer = error
@@ -229,7 +250,9 @@ class Model:
         One that was taken over sees a world that it cannot judge, so it has to ask the ledger before it says why.
         """
         driver = self.drivers.values[agent.driver]
-        if isinstance(error, errors.LandonceError) and driver.ledger.owner != self.ledgers.values[world.ledger].owner:
+        if isinstance(error, errors.LandonceError) and (
+            self.taken_over(world, agent) or self._refused(world, driver, error)
+        ):
             right = True
         elif isinstance(error, errors.Fenced):
             right = bool(world.restored)
@@ -245,6 +268,11 @@ class Model:
         if not right:
             return Violation(f"driver {agent.number} stopped without a reason: {type(error).__name__}: {error}")
         return self._leave(world, agent)
+
+    def _refused(self, world: World, driver: Any, error: errors.LandonceError) -> bool:
+        """Whether a driver of another kind may refuse what it was given."""
+        del world, driver, error
+        return False
 
     def _with(self, world: World, agent: Agent, after: Agent) -> World:
         return world._replace(drivers=tuple(after if each is agent else each for each in world.drivers))

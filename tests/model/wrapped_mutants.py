@@ -7,7 +7,7 @@ records it: bugs of the one are planted without the other.
 from __future__ import annotations
 
 from .core import Patch
-from .mutants import LEDGER, planted
+from .mutants import ACCOUNT, DISORDER, ENDLESS, LEDGER, LOST, OTHER_ROWS, TOO_EARLY, TWICE, halts, planted
 from .transaction_mutants import BLOCKS, LEDGER_WITH_BLOCKS, UNCHECKED
 
 DRIVER = "landonce.run.pushes"
@@ -21,6 +21,7 @@ _CLAIMS = (
     planted(
         "a block that is claimed is claimed again",
         "probe: tasks run again",
+        TWICE,
         ROWS,
         "if harmless else (Mark.BEFORE.value,)",
         "if True else (Mark.BEFORE.value,)",
@@ -28,6 +29,7 @@ _CLAIMS = (
     planted(
         "two attempts follow one that was waited out",
         "probe: two look at once",
+        TWICE,
         ROWS,
         '        "nonce": (seen,),\n',
         "",
@@ -35,6 +37,7 @@ _CLAIMS = (
     planted(
         "an attempt settles the claim of another",
         "probe: tasks run again",
+        TWICE,
         ROWS,
         'return {"state": (Mark.CLAIMED.value,), "nonce": (nonce,)}',
         'return {"state": (Mark.CLAIMED.value, Mark.BEFORE.value)}',
@@ -44,6 +47,7 @@ _CLAIMS = (
     planted(
         "a takeover leaves the blocks as they are",
         "probe: workers outlive their driver",
+        halts("Fenced"),
         BLOCKS,
         _CLAIM,
         "claim=None,",
@@ -51,6 +55,7 @@ _CLAIMS = (
     planted(
         "an attempt is over at once",
         "probe: one worker outlives its driver",
+        TWICE,
         ROWS,
         "return now > ends(row, wait)",
         "return True",
@@ -58,6 +63,7 @@ _CLAIMS = (
     planted(
         "an attempt is over a moment too early",
         "probe: one worker outlives its driver",
+        TWICE,
         ROWS,
         "return now > ends(row, wait)",
         "return now >= ends(row, wait)",
@@ -65,6 +71,7 @@ _CLAIMS = (
     planted(
         "an attempt is over when a later declaration says so",
         "probe: a sink is declared anew",
+        TWICE,
         ROWS,
         "max(wait, row.wait)",
         "wait",
@@ -75,6 +82,7 @@ _WORKERS = (
     planted(
         "a block is pushed without a claim",
         "probe: tasks run again",
+        TWICE,
         WORKER,
         "    return replace(pushing, stage=Stage.PUSH if won else Stage.ROW)\n",
         "    return replace(pushing, stage=Stage.PUSH)\n",
@@ -82,6 +90,7 @@ _WORKERS = (
     planted(
         "the probe is asked before the attempt is over",
         "probe: tasks run again",
+        TWICE,
         WORKER,
         _PROBED,
         "    if pushing.can_probe:\n",
@@ -89,6 +98,7 @@ _WORKERS = (
     planted(
         "what the probe finds is pushed",
         "probe: a driver dies",
+        TWICE,
         WORKER,
         "stage=Stage.FOUND if there else Stage.RECLAIM",
         "stage=Stage.RECLAIM",
@@ -96,6 +106,7 @@ _WORKERS = (
     planted(
         "what the probe does not find counts as there",
         "probe: a driver dies",
+        LOST,
         WORKER,
         "stage=Stage.FOUND if there else Stage.RECLAIM",
         "stage=Stage.FOUND",
@@ -103,6 +114,7 @@ _WORKERS = (
     planted(
         "what may have arrived is set free",
         "probe: a driver dies",
+        TWICE,
         WORKER,
         "    if outcome is Outcome.UNKNOWN:\n        return replace(pushing, fate=Fate.DOUBTFUL)\n",
         "",
@@ -110,6 +122,7 @@ _WORKERS = (
     planted(
         "what may have arrived counts as there",
         "probe: a driver dies",
+        LOST,
         WORKER,
         "    if outcome is Outcome.RETURNED:\n",
         "    if outcome in (Outcome.RETURNED, Outcome.UNKNOWN):\n",
@@ -117,6 +130,7 @@ _WORKERS = (
     planted(
         "what did not arrive counts as there",
         "no probe: pushes are refused",
+        LOST,
         WORKER,
         "    if outcome is Outcome.RETURNED:\n",
         "    if outcome in (Outcome.RETURNED, Outcome.NOT_PUSHED):\n",
@@ -124,6 +138,7 @@ _WORKERS = (
     planted(
         "a refused block is never pushed again",
         "no probe: pushes are refused",
+        LOST,
         WORKER,
         "fate=Fate.HALTED if pushing.refused else Fate.DOUBTFUL",
         "fate=Fate.LANDED",
@@ -132,6 +147,7 @@ _WORKERS = (
     planted(
         "another's claim counts as landed",
         "probe: tasks run again",
+        LOST,
         WORKER,
         "        return replace(pushing, stage=Stage.PROBE, seen=row.nonce)\n    return replace(pushing, fate=Fate.DOUBTFUL)\n",
         "        return replace(pushing, stage=Stage.PROBE, seen=row.nonce)\n    return replace(pushing, fate=Fate.LANDED)\n",
@@ -140,6 +156,7 @@ _WORKERS = (
     planted(
         "a block that landed before is pushed again",
         "no probe: a driver dies",
+        ENDLESS,
         WORKER,
         "    if row is not None and row.mark is Mark.AFTER:\n",
         "    if row is not None and row.mark is None:\n",
@@ -147,6 +164,7 @@ _WORKERS = (
     planted(
         "a block without rows counts before it is settled",
         "a block without rows",
+        halts("Unbalanced"),
         WORKER,
         "    first = Stage.SKIP if empty else Stage.CLAIM\n    return Pushing(first, harmless or empty, can_probe, first)\n",
         "    return Pushing(Stage.CLAIM, harmless, can_probe, Stage.CLAIM, fate=Fate.LANDED if empty else None)\n",
@@ -157,6 +175,7 @@ _DRIVERS = (
     planted(
         "prepare is skipped",
         "probe: a driver dies",
+        halts("Fenced"),
         DRIVER,
         "return _change(driver, Step.PREPARE, states.prepared(driver.state, plan))",
         "return _write(replace(driver, ledger=replace(driver.state, pending=plan, batch=plan.batch)))",
@@ -164,6 +183,7 @@ _DRIVERS = (
     planted(
         "a pending plan is dropped",
         "probe: a driver dies",
+        ACCOUNT,
         DRIVER,
         "    if driver.state.pending is not None:\n        _same_fingerprint(driver)\n        return _settle(driver)\n",
         "    driver = replace(driver, ledger=replace(driver.state, pending=None))\n",
@@ -171,6 +191,7 @@ _DRIVERS = (
     planted(
         "a driver without a probe goes on as if it had one",
         "no probe: a driver dies",
+        ENDLESS,
         DRIVER,
         "    if claimed and not driver.settings.can_probe:\n        raise outcome_unknown(driver.state, *claimed)\n",
         "",
@@ -178,6 +199,7 @@ _DRIVERS = (
     planted(
         "a driver asks a person while an attempt may still take effect",
         "no probe: one worker outlives its driver",
+        TOO_EARLY,
         DRIVER,
         "    if any(not over(row, seen.now, wait) for row in claimed):\n",
         "    if False:\n",
@@ -185,6 +207,7 @@ _DRIVERS = (
     planted(
         "the batch is recorded before all of its blocks are there",
         "probe: a driver dies",
+        ACCOUNT,
         DRIVER,
         "    if driver.unwritten:\n        return _settle(driver)\n",
         "    if driver.unwritten:\n        return _change(driver, Step.RECORD, _recorded(driver))\n",
@@ -193,6 +216,7 @@ _DRIVERS = (
     planted(
         "the position moves before the blocks are pushed",
         "probe: a driver dies",
+        LOST,
         DRIVER,
         "    if step is Step.PREPARE:\n        return _write(driver)\n",
         "    if step is Step.PREPARE:\n        return _change(driver, Step.RECORD, _recorded(driver))\n",
@@ -201,6 +225,7 @@ _DRIVERS = (
     planted(
         "dead letters are forgotten",
         "dead letters, filtered records",
+        LOST,
         DRIVER,
         "return _to(driver, Step.COMMIT, Commit(driver.pending, driver.balanced_receipts()))",
         "return _change(driver, Step.RECORD, _recorded(driver))",
@@ -208,6 +233,7 @@ _DRIVERS = (
     planted(
         "a plan of another transform is pushed",
         "the transform changes",
+        OTHER_ROWS,
         DRIVER,
         "        _same_fingerprint(driver)\n        return _settle(driver)\n",
         "        return _settle(driver)\n",
@@ -215,6 +241,7 @@ _DRIVERS = (
     planted(
         "receipts of the batch before are counted again",
         "nothing fails, two drivers",
+        halts("Unbalanced"),
         DRIVER,
         "return _to(replace(driver, receipts=()), Step.SURVEY, Survey())",
         "return _to(driver, Step.SURVEY, Survey())",
@@ -222,6 +249,7 @@ _DRIVERS = (
     planted(
         "a partition has two blocks in a batch",
         "probe: in order",
+        DISORDER,
         DRIVER,
         "    blocks = one_each(ranges, driver.settings.sink, driver.world.limits)\n",
         "    from landonce.plan.packing import Limits, pack\n    blocks = pack(ranges, 'sink', Limits(8, 1))\n",
@@ -233,6 +261,7 @@ _LEDGER = (
     planted(
         "a takeover keeps its epoch and its name",
         "probe: workers outlive two drivers",
+        halts("Fenced"),
         LEDGER,
         "return replace(state, epoch=state.epoch + 1, owner=owner, version=state.version + 1)",
         "return replace(state, version=state.version + 1)",

@@ -293,6 +293,12 @@ class Pushes(Transactions):
             quiet = world._replace(drivers=(), workers=(), flights=(), left=QUIET, starts=LAST, clock=0)
             rest = quiet._replace(rows=rows, landed=landed)
             yield f"everybody dies, and {how}", rest
+        for agent in world.drivers:
+            workers = tuple(each for each in world.workers if each.heard == agent.number)
+            mine = {each.nonce for each in workers}
+            flights = tuple(each for each in world.flights if each.nonce in mine)
+            alone = world._replace(drivers=(agent,), workers=workers, flights=flights, left=QUIET, starts=LAST)
+            yield f"only driver {agent.number} goes on", alone
 
     def finish(self, world: Sky, known: dict[Any, None]) -> Found | None:
         return super().finish(world, known)  # type: ignore[arg-type]
@@ -334,6 +340,10 @@ class Pushes(Transactions):
         after: Any = super()._raised(world, agent, error)  # type: ignore[arg-type]
         halted = not isinstance(after, Violation) and after.halted == "OutcomeUnknown"
         return after._replace(starts=LAST) if halted else after
+
+    def _has_reason(self, world: Sky, agent: Any, error: Exception) -> bool:  # type: ignore[override]
+        """An attempt was claimed, and nobody settled it."""
+        return isinstance(error, errors.OutcomeUnknown) and any(row.state == "CLAIMED" for row in world.rows)
 
     def _may_arrive(self, world: Sky) -> bool:
         """An attempt that is claimed is under way, or may still be begun."""

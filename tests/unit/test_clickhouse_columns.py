@@ -207,6 +207,22 @@ def test_permanent_codes_halt_with_a_command(code: int) -> None:
     assert "{file}" in refused.value.command
 
 
+def test_a_view_that_failed_is_named_however_long_the_message() -> None:
+    long = b"Code: 6. DB::Exception: " + b"x" * 20_000 + b": while pushing to view d.mv (5c3-11). (NAME) (version 26.9)"
+    assert Answer(500, 6, "q", long).view == "d.mv"
+    assert Answer(500, 6, "q", b"Code: 6. DB::Exception: why: while pushing to view d.mv. (NAME)").view == "d.mv"
+    assert Answer(500, 6, "q", b"Code: 6. DB::Exception: why").view == ""
+    assert Answer(502, None, "", long).view == ""
+
+
+def test_what_the_insert_itself_refused_is_told_in_plain_words() -> None:
+    late = Answer(500, 395, "q", f"Code: 395. DB::Exception: {LATE}: while executing 'FUNCTION throwIf(…)'".encode())
+    assert late.said == "this insert came after its deadline"
+    quoted = Answer(500, 62, "q", f"Code: 62. DB::Exception: Syntax error: … throwIf(…, '{LATE}')".encode())
+    with pytest.raises(TargetRefused, match="syntax error"):  # a statement that is quoted is not late
+        judge(quoted, "q", "d.t")
+
+
 def test_a_message_is_cut_to_what_helps() -> None:
     assert first_line("Code: 60. DB::Exception: no table. (UNKNOWN_TABLE) (version 26.9.2.1 (official))\n0. stack") == (
         "no table. (UNKNOWN_TABLE)"

@@ -1,13 +1,22 @@
 """Schemas that a person declares, and schemas that a sample shows."""
 
+import json
+import pickle
+
 import pyarrow as pa
 import pytest
+import yaml
 
 from landonce.errors import ConfigError, NothingToInfer
+from landonce.plan.ranges import Partition
 from landonce.read.columns import check_supported
-from landonce.read.ddl import parse_schema
+from landonce.read.ddl import parse_schema, spelled_schema
+from landonce.read.decode import JsonDecoder
 from landonce.read.infer import of_sample
+from landonce.read.sample import Record, Sample
 from landonce.read.schema import Field
+from landonce.write.clickhouse import Creation, create_statement
+from landonce.write.clickhouse.address import TableName
 
 UTC = {"tz": "UTC"}
 
@@ -126,8 +135,16 @@ def test_integers_among_fractions_are_fractions():
     assert types_of(b'{"a": 1}', b'{"a": 1.5}') == {"a": pa.float64()}
 
 
-def test_what_was_only_ever_null_or_empty_is_text():
-    assert types_of(b'{"a": null, "b": {}, "c": 1}') == {"a": pa.string(), "b": pa.string(), "c": pa.int64()}
+def test_what_was_only_ever_null_is_text():
+    assert types_of(b'{"a": null, "c": 1}') == {"a": pa.string(), "c": pa.int64()}
+
+
+def test_an_object_that_was_only_ever_empty_makes_no_column():
+    values = [b'{"a": {}, "b": {"c": {}, "d": 1}, "e": [{}], "f": 1}']
+    found = of_sample(values)
+    assert found == parse_schema("b STRUCT<d: BIGINT>, f BIGINT")
+    decoded = JsonDecoder(found).decode(pa.array(values, pa.binary()))
+    assert not decoded.rejects, "a column of text would make a dead letter of every such record"
 
 
 def test_timestamps_have_microseconds():
@@ -149,3 +166,86 @@ def test_nothing_to_infer_from():
 def test_records_that_do_not_agree():
     with pytest.raises(ConfigError, match="do not agree"):
         of_sample([b'{"a": 1}', b'{"a": "x"}'])
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "id BIGINT NOT NULL, `odd ``name` STRING, tags ARRAY<STRING NOT NULL>",
+        "at TIMESTAMP(3), since TIMESTAMP, local TIMESTAMP_NTZ(9), day DATE, t TIME",
+        "a STRUCT<b: STRUCT<c: INT NOT NULL> NOT NULL, `d e`: MAP<STRING, DOUBLE NOT NULL>> NOT NULL",
+        "u UUID, f FIXED(4), b BINARY, d DECIMAL(38, 18), x FLOAT, y SMALLINT, z TINYINT, o BOOLEAN",
+    ],
+)
+def test_a_schema_is_spelled_as_it_is_read(written):
+    schema = parse_schema(written)
+    assert spelled_schema(schema) == written
+    assert parse_schema(spelled_schema(schema)) == schema
+
+
+def sample(*values: object, partition: int = 0) -> tuple[Record, ...]:
+    return tuple(
+        Record(Partition("t", partition), 100 + at, json.dumps(each).encode()) for at, each in enumerate(values)
+    )
+
+
+def in_clickhouse(columns):
+    return create_statement(TableName("d", "t"), columns, Creation())
+
+
+def pasted(error: ConfigError):
+    """The schema that the error tells to paste."""
+    (line,) = [each for each in error.command.splitlines() if each.startswith("  schema: ")]
+    return parse_schema(yaml.safe_load(line)["schema"])
+
+
+def test_one_refusal_names_every_nested_object_and_a_schema_that_works():
+    address = {"city": "Bern", "geo": {"lat": 1.5}}
+    records = sample(
+        {"id": 1, "customer": {"name": "x", "address": address}, "items": [{"sku": "a", "tags": []}]},
+        {"id": 2, "customer": {"name": "y"}, "items": []},
+        {"id": 3, "customer": {"name": "z", "address": address}, "items": [{"sku": "b", "tags": [{"k": "v"}]}]},
+    )
+    with pytest.raises(ConfigError) as refused:
+        Sample(records).columns(in_clickhouse)
+    said = refused.value.what.splitlines()
+    named = [line.partition(":")[0].strip() for line in said if line.startswith("  ") and not line.startswith("   ")]
+    assert named == ["customer", "customer.address", "customer.address.geo", "items[]", "items[].tags[]"]
+    absent = "an object in 2 (first t[0] at offset 100); absent or null in 1 (first t[0] at offset 101)"
+    assert f"  customer.address: {absent}" in said
+    schema = pasted(refused.value)
+    assert schema == parse_schema(
+        "id BIGINT, customer STRUCT<name: STRING, address: STRUCT<city: STRING, geo: STRUCT<lat: DOUBLE> NOT NULL> "
+        "NOT NULL> NOT NULL, items ARRAY<STRUCT<sku: STRING, tags: ARRAY<STRUCT<k: STRING> NOT NULL>> NOT NULL>"
+    )
+    assert "`customer` Tuple(" in in_clickhouse(schema), "what it says to paste is what works"
+
+
+def test_records_that_do_not_agree_are_named_with_what_was_seen_where():
+    records = (
+        *sample({"a": 1, "b": {"c": "x"}}, {"a": "one", "b": {"c": "y"}}, {"a": 2, "b": {"c": 3}}),
+        *sample({"a": 3.5, "b": {"c": "z"}, "d": True}, partition=1),
+    )
+    with pytest.raises(ConfigError) as refused:
+        Sample(records).columns(lambda _: None)
+    said = refused.value.what
+    assert "none can be taken from the first 4 records" in said
+    assert "  a: an integer in 2 (first t[0] at offset 100); a string in 1 (first t[0] at offset 101); " in said
+    assert "a number with a fraction in 1 (first t[1] at offset 100)" in said
+    assert "  b.c: a string in 3 (first t[0] at offset 100); an integer in 1 (first t[0] at offset 102)" in said
+    assert "\n  b:" not in said, "what agrees is not named"
+    assert pasted(refused.value) == parse_schema("a DOUBLE, b STRUCT<c: STRING>, d BOOLEAN")
+
+
+def test_a_sample_that_agrees_and_fits_is_the_schema():
+    assert Sample(sample({"a": 1}, {"a": 2.5, "b": "x"})).columns(in_clickhouse) == parse_schema("a DOUBLE, b STRING")
+
+
+def test_a_declared_schema_is_refused_with_all_of_its_faults():
+    declared = parse_schema("id BIGINT, a STRUCT<b: STRUCT<c: INT>> NOT NULL, m MAP<STRING, INT>, u UUID")
+    with pytest.raises(ConfigError) as refused:
+        in_clickhouse(declared)
+    assert [path for path, _ in refused.value.faults] == ["a.b", "m", "u"]
+    assert pasted(refused.value) == parse_schema("id BIGINT, a STRUCT<b: STRUCT<c: INT> NOT NULL> NOT NULL, u STRING")
+    again = pickle.loads(pickle.dumps(refused.value))
+    assert (again.what, again.command) == (refused.value.what, refused.value.command)

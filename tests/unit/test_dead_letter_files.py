@@ -14,15 +14,16 @@ from landonce.commit.dead_letters import (
     committed,
     files,
     kept,
-    newest_reason,
     publish,
     publish_given_up,
+    reasons,
     refused,
     stage,
     stage_refused,
     stem,
 )
 from landonce.commit.publish import Letters
+from landonce.commit.reasons import Counted
 from landonce.errors import DeadLettersMissing, DeadLettersUnwritable, LettersUnreadable
 from landonce.plan.blocks import Block, Plan
 from landonce.plan.ranges import Partition, Range
@@ -99,12 +100,18 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
         staged(tmp_path / "file" / "dead", PLAN, 0, [letter(1)])
 
 
-def test_the_newest_reason_is_that_of_the_last_letter(tmp_path: Path) -> None:
-    assert newest_reason(tmp_path, "clicks") is None
-    publish(tmp_path, PLAN, [staged(tmp_path, PLAN, 0, [letter(1), letter(2, reason="too long")])])
+def test_reasons_are_counted_in_the_files_that_count(tmp_path: Path) -> None:
+    assert reasons(tmp_path, "clicks", 10) == ()
+    told = [letter(at, reason=f"longer than {at} bytes") for at in range(5)]
+    publish(tmp_path, PLAN, [staged(tmp_path, PLAN, 0, [*told, letter(9, reason="no JSON")])])
     later = stem("clicks", 8, "0123456789abcdef")
     staged(tmp_path, later, 0, [letter(3, reason="not published")])
-    assert newest_reason(tmp_path, "clicks") == "too long"
+    assert reasons(tmp_path, "clicks", 10) == (
+        Counted("longer than … bytes", 5, "longer than 0 bytes"),
+        Counted("no JSON", 1, "no JSON"),
+    )
+    publish(tmp_path, later, [staged(tmp_path, later, 0, [letter(3, reason="newest")])])
+    assert [each.cause for each in reasons(tmp_path, "clicks", 1)] == ["newest"], "of many letters, the newest"
 
 
 def test_a_workers_file_that_the_driver_does_not_see_is_named(tmp_path: Path) -> None:

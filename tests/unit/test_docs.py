@@ -70,6 +70,24 @@ def test_every_command_in_a_page_exists(page: str) -> None:
     assert told <= set(known)
 
 
+def test_no_two_pages_send_other_records_to_the_same_topic() -> None:
+    """Whoever follows two pages with one Kafka finds in each topic the records of its page."""
+    sent: dict[str, dict[str, set[str]]] = {}
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for topic, record in re.findall(r'produce\("(\w+)",(.*)', page.read_text()):
+            sent.setdefault(topic, {}).setdefault(page.name, set()).add(record)
+    assert len(sent) > 3
+    for topic, pages in sent.items():
+        assert len(set(map(frozenset, pages.values()))) == 1, f"{topic}: {', '.join(pages)}"
+
+
+def test_the_exit_codes_of_a_supervisor_are_those_of_the_errors() -> None:
+    page = (ROOT / "docs" / "install.md").read_text()
+    never = {int(code) for code in re.findall(r"RestartPreventExitStatus=([\d ]+)", page)[0].split()}
+    kinds = {kind.exit_code for _, kind in inspect.getmembers(errors, inspect.isclass) if hasattr(kind, "exit_code")}
+    assert never == kinds - {1, errors.Transient.exit_code}
+
+
 def test_every_error_is_in_the_tree() -> None:
     named = set(re.findall(r"[├└]── (\w+)", errors.__doc__ or "")) | {"LandonceError"}
     real = {name for name, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,6 +23,13 @@ from landonce.write.receipt import BlockResult, Fate, Receipt
 from landonce.write.target import TargetView
 
 
+@dataclass
+class Anything:
+    """A recipe that nobody reads."""
+
+    dead_letters: Path = Path()
+
+
 def driver(tmp_path: Path, records: int, ledger: MemoryLedger) -> Driver:
     view = SourceView("cluster", (("t", "id"),), ((Partition("t", 0), Extent(0, records)),))
     workers = SimpleNamespace(
@@ -34,8 +42,8 @@ def driver(tmp_path: Path, records: int, ledger: MemoryLedger) -> Driver:
         ledger=ledger,
         hands=Inserting(
             settings=Settings("table", "fingerprint", once=True),
-            recipe=SimpleNamespace(),  # type: ignore[arg-type]
-            target=SimpleNamespace(now=lambda: 0, kill=lambda: None, look=lambda _: TargetView(())),  # type: ignore[arg-type]
+            recipe=Anything(),  # type: ignore[arg-type]
+            target=SimpleNamespace(now=lambda: 0, kill=lambda: None, look=lambda _: TargetView(()), count=lambda _: 0),  # type: ignore[arg-type]
             workers=workers,  # type: ignore[arg-type]
             letters=Letters(tmp_path / "dead", "p"),
         ),

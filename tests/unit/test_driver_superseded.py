@@ -23,6 +23,7 @@ from landonce.run.inserting import Inserting
 from landonce.run.inserts import Settings
 from landonce.run.observe import Silent
 from landonce.run.pace import Pace
+from landonce.run.pushing import Pushing
 from landonce.run.steps import AnyEffect, Step
 from landonce.write.target import TargetView
 
@@ -119,3 +120,27 @@ def test_a_driver_that_waits_ends_when_it_is_not_the_owner(
     assert [type(each) for each in told] == [error]
     assert told[0].exit_code == code
     assert ("the newer driver goes on" in str(told[0])) is (error is Fenced)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "owner", "version", "expected"),
+    [
+        (4, "another", 90, LedgerSetBack),
+        (5, "me", 49, LedgerSetBack),
+        (5, "another", 49, Fenced),
+        (6, "another", 51, Fenced),
+        (6, "another", 10, Fenced),
+    ],
+)
+def test_which_of_two_states_is_newer_says_who_goes_on(
+    epoch: int, owner: str, version: int, expected: type[Fenced]
+) -> None:
+    mine = states.LedgerState("p", lineage="l", epoch=5, owner="me", version=50)
+    seen = states.LedgerState("p", lineage="l", epoch=epoch, owner=owner, version=version)
+    assert type(states.fenced(mine, seen)) is expected
+    assert type(states.fenced(mine, None)) is LedgerSetBack
+
+
+def test_only_a_target_that_cannot_be_asked_needs_a_person_then() -> None:
+    assert Inserting.comparable
+    assert not Pushing.comparable

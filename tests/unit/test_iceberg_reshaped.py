@@ -6,7 +6,7 @@ import json
 import os
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
-from pyiceberg.types import LongType
+from pyiceberg.transforms import BucketTransform
+from pyiceberg.types import IntegerType, LongType
 
 from landonce.errors import TableReshaped, TableUnfit, TargetRefused
 from landonce.read.schema import Field, Schema
@@ -115,6 +116,65 @@ def test_files_fit_while_their_columns_are_there_by_id_or_by_name(lake: Lake) ->
     lake.raise_version()
     with pytest.raises(TableReshaped, match="or its format version"):
         require_shape(NAME, now, lake.table)
+
+
+def replaced(lake: Lake, change: Callable[[dict[str, Any]], None]) -> Table:
+    """The table as `CREATE OR REPLACE`, or another tool that edits metadata, may leave it: the same UUID, and ids by name."""
+    old = lake.table.metadata_location
+    metadata = json.loads(Path(old.removeprefix("file://")).read_text())
+    change(metadata)
+    new = f"{old.removesuffix('.metadata.json')}-x.metadata.json"
+    Path(new.removeprefix("file://")).write_text(json.dumps(metadata))
+    with sqlite3.connect(lake.folder / "c.db") as database:
+        database.execute("UPDATE iceberg_tables SET metadata_location = ?", (new,))
+    return lake.table
+
+
+def retyped(type_: str) -> Callable[[dict[str, Any]], None]:
+    def change(metadata: dict[str, Any]) -> None:
+        metadata["schemas"][-1]["fields"][1]["type"] = type_
+
+    return change
+
+
+def required(metadata: dict[str, Any]) -> None:
+    metadata["schemas"][-1]["fields"][1]["required"] = True
+
+
+@pytest.mark.parametrize("change", [retyped("long"), retyped("date"), required], ids=["long", "date", "required"])
+@pytest.mark.parametrize("by_name", [False, True])
+def test_files_do_not_fit_a_column_of_the_same_id_that_would_read_them_as_something_else(
+    lake: Lake, change: Callable[[dict[str, Any]], None], by_name: bool
+) -> None:
+    before = lake.table
+    with pytest.raises(TableReshaped):
+        require_shape(NAME, before, replaced(lake, change), by_name=by_name)
+
+
+def test_files_fit_a_column_that_was_widened(lake: Lake) -> None:
+    with lake.table.update_schema() as columns:
+        columns.add_column("n", IntegerType())
+    before = lake.table
+    with lake.table.update_schema() as columns:
+        columns.update_column("n", field_type=LongType())
+    require_shape(NAME, before, lake.table, specs=[0])
+
+
+def test_files_do_not_fit_another_partition_spec_of_the_same_number(lake: Lake) -> None:
+    """Specs that no snapshot uses may be removed, and then their number is given to another one."""
+    with lake.table.update_spec() as change:
+        change.add_identity("kind")
+    before = lake.table
+    with lake.table.update_spec() as change:
+        change.add_field("id", BucketTransform(4), "id_bucket")
+    require_shape(NAME, before, lake.table, specs=[before.spec().spec_id])
+
+    def other(metadata: dict[str, Any]) -> None:
+        (mine,) = (each for each in metadata["partition-specs"] if each["spec-id"] == before.spec().spec_id)
+        mine["fields"][0]["transform"] = "truncate[1]"
+
+    with pytest.raises(TableReshaped, match="or its partitions"):
+        require_shape(NAME, before, replaced(lake, other), specs=[before.spec().spec_id])
 
 
 def test_what_only_was_renamed_keeps_the_values_that_were_written_before(lake: Lake) -> None:

@@ -48,6 +48,8 @@ class World:
     atomic: bool = True
     """Otherwise the table has two partitions of its own, for even and odd offsets, and a block may land in one of them only."""
     takes_a_part_for_all: bool = False
+    keeps: bool = True
+    """Otherwise rows are acknowledged and gone."""
 
     def copy(self) -> World:
         return replace(self, held=self.held.copy())
@@ -161,6 +163,8 @@ def perform(world: World, effect: protocol.Effect) -> protocol.Reply:
     if isinstance(effect, Resolve):
         return tuple(Found(index, world.found(effect.plan.blocks[index]), Totals(landed=1)) for index in effect.indexes)
     assert isinstance(effect, Write)
+    if not world.keeps:
+        return tuple(BlockResult(index, Fate.BURNT, why="There is a TTL.") for index in effect.indexes)
     results = []
     for index in effect.indexes:
         block = effect.plan.blocks[index]
@@ -303,6 +307,20 @@ def test_the_same_range_again_is_written_again_when_it_was_pending() -> None:
     assert world.state.committed() == {P: 10}
 
 
+def test_rows_that_are_never_kept_halt_and_land_under_a_token_of_their_own_once_they_are() -> None:
+    world = at((P, 0, 5), pending=(Range(P, 5, 10),))
+    world.keeps = False
+    for generation in (3, 4):
+        with pytest.raises(errors.RowsNotKept, match=f"{generation} times.* There is a TTL"):
+            steps(world, incoming(Range(P, 5, 10)))
+        assert world.state.pending is not None
+        assert world.state.pending.blocks[0].generation == generation
+    world.keeps = True
+    assert steps(world, incoming(Range(P, 5, 10)))[: len(RECOVERED)] == RECOVERED
+    assert world.exact
+    assert len(world.held) == 10
+
+
 def test_an_overlapping_range_is_written_again_and_goes_on() -> None:
     world = at((P, 0, 5), pending=(Range(P, 5, 10),))
     taken = steps(world, incoming(Range(P, 0, 12)))
@@ -313,14 +331,31 @@ def test_an_overlapping_range_is_written_again_and_goes_on() -> None:
 
 @pytest.mark.parametrize("landed", [True, False])
 @pytest.mark.parametrize("came", [Range(P, 5, 8), Range(P, 3, 8)])
-def test_a_contained_range_is_resolved(came: Range, landed: bool) -> None:
+def test_a_contained_range_is_compared_where_it_comes_again(came: Range, landed: bool) -> None:
+    """What does not come again of the block is compared when it does."""
     world = at((P, 0, 5), pending=(Range(P, 5, 10),))
     if landed:
         world.held.update((P, offset) for offset in range(5, 10))
-    assert "resolve" in steps(world, incoming(came))
-    assert world.state.committed() == {P: 10 if landed else 8}
+    assert "resolve" not in steps(world, incoming(came))
+    assert world.state.committed() == {P: 8}
     assert world.exact
     assert len(world.held) == (10 if landed else 8)
+    steps(world, incoming(Range(P, 8, 10)))
+    assert world.state.committed() == {P: 10}
+    assert world.exact
+    assert len(world.held) == 10
+
+
+def test_a_row_that_another_plan_wrote_is_no_proof_of_a_block() -> None:
+    """The ledger was restored: its plan is pending again, and of its offsets one was written by a plan that it has forgotten."""
+    for came in (Range(P, 5, 6), Range(P, 6, 7)):
+        world = at((P, 0, 5), pending=(Range(P, 5, 7),))
+        world.held[P, 5] += 1
+        steps(world, incoming(came))
+        if world.state.committed()[P] < 7:
+            steps(world, incoming(Range(P, world.state.committed()[P], 7)))
+        assert world.exact
+        assert len(world.held) == 7, f"{came}: a record is lost"
 
 
 def test_a_contained_range_of_a_sink_that_cannot_be_asked_halts() -> None:
@@ -385,6 +420,20 @@ def test_a_ledger_that_knows_nothing_of_a_query_that_is_under_way_is_refused(fir
     with pytest.raises(errors.GapRefused, match=r"t\[0\]: the ledger knows nothing of it"):
         steps(World(), came)
     steps(World(), replace(came, begun=(Begun(P, 5, 5),)))
+
+
+def test_a_ledger_that_was_lost_is_noticed_by_rows_below_the_beginning_of_the_query() -> None:
+    """What lies between them may never have landed. One that knows of a batch has no need to look there."""
+    came = replace(incoming(Range(P, 5, 10)), begun=(Begun(P, 5, 5),))
+    lost = World()
+    lost.held.update((P, at) for at in range(3))
+    with pytest.raises(errors.TargetAhead, match=r"whatever was in \[3, 5\) is deleted"):
+        steps(lost, came)
+    assert sum(lost.held.values()) == 3
+    known = at((P, 0, 5))
+    known.held.update((P, offset) for offset in range(3))
+    steps(known, incoming(Range(P, 5, 10)))
+    assert known.state.committed() == {P: 10}
 
 
 def test_what_lies_before_the_beginning_is_refused() -> None:

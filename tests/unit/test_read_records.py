@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, Message
 
-from landonce.errors import SourceUnavailable
+from landonce.errors import RetentionOverrun, SourceUnavailable
 from landonce.plan.ranges import Partition, Range
 from landonce.read import records
 from landonce.read.records import consumer_options, read
@@ -111,6 +111,16 @@ def test_the_end_of_the_partition_ends_a_range_that_is_read_up_to_it(
     client = Client(*hands)
     assert [offset for offset, _ in offsets(client, monkeypatch)] == found
     assert client.hands == [], "the reader ended before it had read all"
+
+
+@pytest.mark.parametrize("code", [KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE])
+def test_records_that_are_gone_are_an_error_and_never_a_jump(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client([3, 4], [5, 6, 7])
+    hand = client.consume
+    gone = Message(topic="t", partition=0, offset=-1001, error=KafkaError(code))
+    monkeypatch.setattr(client, "consume", lambda *_, **__: hand() if len(client.hands) == 2 else [gone, *hand()])
+    with pytest.raises(RetentionOverrun, match=r"records of this range were deleted"):
+        offsets(client, monkeypatch)
 
 
 def test_nobody_can_loosen_what_the_guarantee_rests_on() -> None:

@@ -25,10 +25,11 @@ class Reluctant:
 
 def sampled(monkeypatch: pytest.MonkeyPatch, broker: Reluctant) -> object:
     monkeypatch.setattr(assemble.time, "sleep", lambda _: None)
-    monkeypatch.setattr(assemble, "infer", lambda view, _: view)
-    kafka = SimpleNamespace(topics=("t",))
+    monkeypatch.setattr(assemble, "take_sample", lambda view, _: SimpleNamespace(columns=lambda _: view))
+    kafka = SimpleNamespace(topics=("t",), schema_=None)
     config = SimpleNamespace(transform=SimpleNamespace(select=()), source=SimpleNamespace(kafka=kafka))
-    return assemble.sampled_schema(SimpleNamespace(config=config, broker=broker, consumer={}))
+    parts = SimpleNamespace(config=config, broker=broker, consumer={})
+    return assemble.columns_to_make(parts, lambda _: None)(None)  # type: ignore[arg-type]
 
 
 def test_a_topic_without_a_leader_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

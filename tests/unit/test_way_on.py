@@ -26,5 +26,10 @@ def test_an_error_of_check_does_not_send_to_check(capsys: pytest.CaptureFixture[
     error = TargetRefused("no such thing.", safe="Nothing was written.", command="landonce check {file}")
     say_error(error, ["check", "clicks.yaml"])
     assert "To go on" not in capsys.readouterr().err
+    say_error(error, ["state", "accept-gap", "clicks.yaml"])
+    assert "To go on: landonce check clicks.yaml" in capsys.readouterr().err
+    again = TargetRefused("no such thing.", command="landonce state accept-gap {file}")
+    say_error(again, ["state", "accept-gap", "clicks.yaml", "--yes"])
+    assert "To go on" not in capsys.readouterr().err
     say_error(error, ["run", "clicks.yaml"])
     assert "To go on: landonce check clicks.yaml" in capsys.readouterr().err

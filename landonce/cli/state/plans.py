@@ -63,4 +63,4 @@ def _fingerprint(parts: Parts) -> str:
             return sql_recipe(parts, table).fingerprint()
     if isinstance(parts.sink, WrappedSink):
         return wrapped_recipe(parts).fingerprint()
-    return make_recipe(parts, parts.clickhouse.target()).fingerprint()
+    return make_recipe(parts, parts.clickhouse.target().schema()).fingerprint()

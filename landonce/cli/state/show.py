@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 from landonce.cli.files import opened, print_json
 from landonce.cli.output import out
 from landonce.cli.state.decide import loaded
+from landonce.commit import dead_letters
+from landonce.commit.reasons import Reasons, lines
+from landonce.config.secrets import redact
 from landonce.errors import LandonceError
 from landonce.plan.blocks import Plan
 from landonce.read.source import SourceView
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 
 _LISTED = 5
 _SHOWN_TABLES = 50
+_COUNTED = 100_000
+"""Dead letters that are read for their reasons; the newest, if there are more."""
 
 
 def show(file: Path, *, as_json: bool) -> None:
@@ -51,6 +56,11 @@ class _Seen:
     noticed: str
     claimed: tuple[str, ...] = ()
     """Keys of blocks that were pushed and are not settled."""
+    letters: Path | None = None
+    """Where dead letters are, if there are any."""
+    reasons: Reasons = ()
+    """Why, of those that are there."""
+    no_letters: str = ""
 
 
 def _look(parts: Parts) -> _Seen:
@@ -60,6 +70,7 @@ def _look(parts: Parts) -> _Seen:
     journal = ledger.journal() if state is not None else ()
     source, no_source = _survey(parts)
     tables, no_tables = _tables(parts, state)
+    reasons, no_letters = _reasons(parts)
     return _Seen(
         pipeline=parts.config.pipeline,
         kept=_kept(parts),
@@ -71,6 +82,9 @@ def _look(parts: Parts) -> _Seen:
         no_tables=no_tables,
         noticed=own.noticed if own is not None else "",
         claimed=claimed_of(ledger, state),
+        letters=parts.config.dead_letters.path if reasons else None,
+        reasons=reasons,
+        no_letters=no_letters,
     )
 
 
@@ -104,6 +118,14 @@ def _tables(parts: Parts, state: LedgerState | None) -> tuple[tuple[Standing, ..
 
     try:
         return tuple(standing_of(state, each.view) for each in tables_of(parts, state)), ""
+    except LandonceError as error:
+        return (), error.what
+
+
+def _reasons(parts: Parts) -> tuple[Reasons, str]:
+    folder = parts.config.dead_letters.path
+    try:
+        return (dead_letters.reasons(folder, parts.config.pipeline, _COUNTED) if folder.is_dir() else ()), ""
     except LandonceError as error:
         return (), error.what
 
@@ -146,12 +168,18 @@ def _show(seen: _Seen) -> None:
     out.print(
         f"{totals.read} read = {totals.landed} landed + {totals.dead_lettered} dead-lettered + {totals.filtered} filtered"
     )
+    if seen.letters is not None:
+        there = sum(each.records for each in seen.reasons)
+        out.print(redact(f"{there:,} dead letters were counted in {seen.letters}, by reason:"), markup=False)
+        for line in lines(seen.reasons, there):
+            out.print(redact(line), markup=False)
     out.print(f"ledger: {_say_kept(seen.kept)}", markup=False)
     out.print(f"bound to Kafka cluster {ledger.cluster_id or '-'}", markup=False)
     troubles = (
         seen.noticed,
         seen.no_source and f"Kafka was not asked: {seen.no_source}",
         seen.no_tables and f"the tables were not asked: {seen.no_tables}",
+        seen.no_letters and f"the dead letters were not counted: {seen.no_letters}",
     )
     for trouble in filter(None, troubles):
         out.print(trouble, style="yellow", markup=False)
@@ -234,6 +262,9 @@ def _document(seen: _Seen) -> dict[str, Any]:
     document["kafka"] = seen.no_source or "ok"
     document["noticed"] = seen.noticed
     document["claimed"] = list(seen.claimed)
+    document["dead_letters"] = [
+        {"cause": each.cause, "records": each.records, "example": each.example} for each in seen.reasons
+    ]
     document["tables"] = [_table_document(each) for each in seen.tables]
     document["tables_asked"] = seen.no_tables or "ok"
     document["journal"] = [{"at": note.at, "action": note.action, "detail": note.detail} for note in seen.journal]

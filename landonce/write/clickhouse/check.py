@@ -12,11 +12,12 @@ from collections.abc import Iterator
 
 from landonce.errors import TableUnfit
 from landonce.write.clickhouse.address import TableName
-from landonce.write.clickhouse.columns import coordinate_faults, filled
+from landonce.write.clickhouse.columns import coordinate_faults, filled, structure
 from landonce.write.clickhouse.connection import Connection
 from landonce.write.clickhouse.keys import partition_key_faults
 from landonce.write.clickhouse.rights import check_rights
 from landonce.write.clickhouse.tables import Table, describe
+from landonce.write.clickhouse.wire import MOST_BYTES_OF_A_FIELD
 from landonce.write.sink import Finding, Level
 
 SMALLEST_WINDOW = 1_000
@@ -101,7 +102,14 @@ def _columns(table: Table) -> Iterator[Finding]:
     except TableUnfit as unfit:
         yield Finding(Level.REFUSED, unfit.what, unfit.command)
         return
-    if mine:
+    long = [each.name for each in mine if len(structure([each]).encode()) > MOST_BYTES_OF_A_FIELD]
+    if long:
+        yield Finding(
+            Level.REFUSED,
+            f"the type of column {', '.join(long)} is longer than {MOST_BYTES_OF_A_FIELD} bytes: ClickHouse takes no such request",
+            "give the column a DEFAULT and a type that landonce leaves alone, or fewer elements",
+        )
+    elif mine:
         yield Finding(Level.OK, f"{len(mine)} columns to fill")
     else:
         yield Finding(Level.REFUSED, "there is no column to fill", "add a column for at least one field")
@@ -177,17 +185,18 @@ def _reading(connection: Connection, table: Table) -> Iterator[Finding]:
 
 
 def _beside(table: Table) -> Iterator[Finding]:
-    if " TTL " in f" {table.engine_full} ":
+    if table.ttl:
         yield Finding(
             Level.WARNING,
-            "the table has a TTL: a block of which rows have expired cannot be proven after a doubt",
-            "keep the TTL well above the longest stop of the pipeline",
+            f"the table has a TTL ({table.ttl}): a block of which rows have expired cannot be proven after a doubt",
+            "keep the TTL well above the age of the records and the longest stop of the pipeline",
         )
     for view in table.views:
         yield Finding(
             Level.WARNING,
-            f"materialized view {view} sees every insert",
-            "its rows are deduplicated by the same token as far as its own table remembers tokens; they are not probed",
+            f"materialized view {view} sees every insert, and is no part of the promise: it is not looked at after a doubt",
+            "where it fails the run halts (ViewRefused); after a crash compare it with the table. Its own table needs a deduplication "
+            "window, or an insert that is sent again counts twice in it",
         )
 
 

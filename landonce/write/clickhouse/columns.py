@@ -68,17 +68,7 @@ class Column:
 
     def field(self) -> Field:
         """What a decoder must produce for this column."""
-        mapped = self.mapped
-        return Field(
-            name=self.name,
-            type=mapped.arrow,
-            required=not self.optional,
-            allowed=mapped.allowed,
-            pattern=mapped.pattern,
-            bounds=mapped.bounds,
-            digits=mapped.scale,
-            scale=mapped.scale,
-        )
+        return _field(self.name, self.mapped, required=not self.optional)
 
 
 def filled(columns: Iterable[Column]) -> tuple[Column, ...]:
@@ -123,6 +113,20 @@ def structure(columns: Iterable[Column]) -> str:
 
 def names(columns: Iterable[Column]) -> str:
     return ", ".join(quoted(each.name) for each in columns)
+
+
+def _field(name: str, mapped: Mapped, *, required: bool, nested: bool = False) -> Field:
+    return Field(
+        name=name,
+        type=mapped.arrow,
+        required=required,
+        allowed=mapped.allowed,
+        pattern=mapped.pattern,
+        bounds=mapped.bounds,
+        digits=mapped.digits,
+        scale=None if nested else mapped.scale,
+        inner=tuple(_field(part, each, required=not each.nullable, nested=True) for part, each in mapped.inner),
+    )
 
 
 def _why_not(column: Column) -> str:

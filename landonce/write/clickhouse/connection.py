@@ -17,8 +17,8 @@ import pyarrow as pa
 from landonce.errors import TargetRefused, TargetUnavailable
 from landonce.write.clickhouse import settings
 from landonce.write.clickhouse.address import Address, literal
-from landonce.write.clickhouse.replies import PERMANENT, Answer, first_line, refusal
-from landonce.write.clickhouse.wire import NoAnswer, NotSent, Rows, Timeouts, Tls, post
+from landonce.write.clickhouse.replies import Answer, refuse_permanent
+from landonce.write.clickhouse.wire import Form, NoAnswer, NotSent, Rows, Timeouts, Tls, post
 
 Value = str | Sequence[str]
 
@@ -47,7 +47,7 @@ class Connection:
         self._timeouts = replace(access.timeouts, answer=min(access.timeouts.answer, _QUESTION_SECONDS))
         self._known: dict[str, tuple[str, bool]] | None = None
 
-    def ask(self, sql: str, parameters: Mapping[str, Value] | None = None, *, rows: Rows | None = None) -> pa.Table:
+    def ask(self, sql: str, parameters: Mapping[str, Value] | None = None, *, rows: Sequence[Rows] = ()) -> pa.Table:
         """A question, asked again while its failure may pass. Values go in as `{name:Type}` parameters."""
         known = self._settings(settings.READ)
         return _patiently(lambda: self._table(sql, parameters or {}, known, rows))
@@ -65,7 +65,7 @@ class Connection:
 
     def do(self, sql: str) -> str:
         """An administrative statement that may be repeated, and what it says."""
-        return _patiently(lambda: self._request(sql, dict(self.access.extra), None).text)
+        return _patiently(lambda: self._request(sql, dict(self.access.extra)).text)
 
     def granted(self, right: str) -> bool:
         """Whether the user has a right, such as `INSERT ON t`."""
@@ -84,10 +84,12 @@ class Connection:
     def _ask_known(self) -> dict[str, tuple[str, bool]]:
         names = sorted({*settings.INSERT, *settings.READ})
         sql = "SELECT name, value, readonly FROM system.settings WHERE name IN {names:Array(String)}"
-        told = self._table(sql, {"names": names}, settings.ASKING, None).to_pylist()
+        told = self._table(sql, {"names": names}, settings.ASKING).to_pylist()
         return {row["name"]: (row["value"], bool(row["readonly"])) for row in told}
 
-    def _table(self, sql: str, parameters: Mapping[str, Value], sent: Mapping[str, str], rows: Rows | None) -> pa.Table:
+    def _table(
+        self, sql: str, parameters: Mapping[str, Value], sent: Mapping[str, str], rows: Sequence[Rows] = ()
+    ) -> pa.Table:
         bound = {f"param_{name}": _bound(value) for name, value in parameters.items()}
         answer = self._request(sql, {**sent, **bound, "default_format": "ArrowStream"}, rows)
         try:
@@ -96,20 +98,18 @@ class Connection:
         except pa.ArrowInvalid as error:
             raise self._unavailable("an answer that is not whole") from error
 
-    def _request(self, sql: str, parameters: Mapping[str, str], rows: Rows | None) -> Answer:
+    def _request(self, sql: str, parameters: Mapping[str, str], rows: Sequence[Rows] = ()) -> Answer:
         """One request. Raises `TargetRefused` for what waiting does not mend, `TargetUnavailable` for the rest."""
         access = self.access
         parameters = {**parameters, "database": access.address.database, "wait_end_of_query": "1"}
-        if rows is not None:
-            parameters["query"] = sql
+        body = Form(sql, tuple(rows)) if rows else sql.encode()
         try:
-            answer = post(access.address, parameters, rows or sql.encode(), access.tls, self._timeouts)
+            answer = post(access.address, parameters, body, access.tls, self._timeouts)
         except (NotSent, NoAnswer) as error:
             raise self._unavailable(str(error)) from error
-        if answer.code in PERMANENT:
-            raise refusal(answer.code, answer.text, str(access.address))
+        refuse_permanent(answer, str(access.address))
         if answer.code is not None or answer.status != 200:
-            raise self._unavailable(first_line(answer.text) or f"HTTP status {answer.status}")
+            raise self._unavailable(answer.said)
         return answer
 
     def _unavailable(self, why: str) -> TargetUnavailable:

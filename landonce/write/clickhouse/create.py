@@ -10,10 +10,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from landonce.errors import ConfigError
+from landonce.read.ddl import UnfitFields
 from landonce.read.schema import Field, Schema
 from landonce.write.clickhouse.address import TableName, quoted
 from landonce.write.clickhouse.connection import Connection
-from landonce.write.clickhouse.types import Unsupported, column_type
+from landonce.write.clickhouse.types import column_type, instead_of, unfit
 from landonce.write.sink import COORDINATES
 
 WINDOW = 10_000
@@ -45,6 +46,9 @@ def create_table(connection: Connection, table: TableName, declared: Schema, cre
 
 def create_statement(table: TableName, declared: Schema, creation: Creation) -> str:
     """The DDL, to run or to show."""
+    faults = [fault for each in declared.fields for fault in unfit(each.type, each.name, required=each.required)]
+    if faults:
+        raise UnfitFields(faults, instead_of(declared))
     columns = [_column(each) for each in declared.fields] + list(_COORDINATE_COLUMNS if creation.coordinates else ())
     order_by = creation.order_by or (_IN_ORDER if creation.coordinates else "tuple()")
     partition_by = f"\nPARTITION BY {creation.partition_by}" if creation.partition_by else ""
@@ -59,14 +63,6 @@ def create_statement(table: TableName, declared: Schema, creation: Creation) -> 
 def _column(declared: Field) -> str:
     if declared.name in COORDINATES:
         raise ConfigError(f"a declared field cannot be called {declared.name}: that is one of the coordinates")
-    try:
-        type_ = column_type(declared.type, required=declared.required)
-    except Unsupported as why:
-        raise ConfigError(
-            f"field {declared.name!r}: {why}.",
-            safe="Nothing was made.",
-            command="declare `source.kafka.schema` in {file}: leave the field out, or name what is inside of it as "
-            "STRUCT<name: TYPE, …> NOT NULL, so that records without it are dead letters",
-        ) from why
+    type_ = column_type(declared.type, required=declared.required)
     default = " DEFAULT []" if pa.types.is_list(declared.type) and not declared.required else ""
     return f"{quoted(declared.name)} {type_}{default}"

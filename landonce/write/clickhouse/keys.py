@@ -7,7 +7,6 @@ does not send, or that take a default: their expressions are followed down to th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from landonce.write.clickhouse.columns import Column
 from landonce.write.clickhouse.connection import Connection
@@ -19,7 +18,7 @@ _STRINGS = re.compile(r"'(?:[^'\\]|\\.|'')*'")
 
 def partition_key_faults(connection: Connection, table: Table) -> tuple[str, ...]:
     """What could send the same row to another partition. Empty if nothing can."""
-    expressions = tuple(_expressions(table))
+    expressions = tuple(each for each in key_columns(table) if each.default)
     if not expressions:
         return ()
     called = {word for each in expressions for word in words(each.default)}
@@ -38,18 +37,26 @@ def words(expression: str) -> frozenset[str]:
     return frozenset(quoted or plain for quoted, plain in _WORDS.findall(_STRINGS.sub("''", expression)))
 
 
-def _expressions(table: Table) -> Iterator[Column]:
-    """The columns that decide about the partition and are computed by ClickHouse, directly or through others."""
+def key_columns(table: Table) -> tuple[Column, ...]:
+    """The columns that decide about the partition, directly or through the expressions of others. Each stands behind those that its
+    own expression names."""
     columns = {each.name: each for each in table.columns}
-    waiting = [each for each in table.columns if each.in_partition_key]
-    seen: set[str] = set()
-    while waiting:
-        column = waiting.pop()
-        if column.name in seen or not column.default:
-            continue
-        seen.add(column.name)
-        yield column
-        waiting += [columns[word] for word in words(column.default) if word in columns]
+    ordered: dict[str, Column] = {}
+    entered: set[str] = set()
+
+    def enter(column: Column) -> None:
+        if column.name in entered:
+            return
+        entered.add(column.name)
+        for word in sorted(words(column.default)):
+            if word in columns:
+                enter(columns[word])
+        ordered[column.name] = column
+
+    for each in table.columns:
+        if each.in_partition_key:
+            enter(each)
+    return tuple(ordered.values())
 
 
 def _deterministic_column(connection: Connection) -> str:

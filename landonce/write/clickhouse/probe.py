@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from landonce.plan.ranges import Range
 from landonce.write.clickhouse.address import TableName, literal, quoted
-from landonce.write.clickhouse.columns import Column, structure
+from landonce.write.clickhouse.columns import Column
 from landonce.write.clickhouse.connection import Connection
 from landonce.write.clickhouse.coordinates import Line, compare, where
-from landonce.write.clickhouse.rows import ROWS, encode, fitted
+from landonce.write.clickhouse.keys import key_columns
+from landonce.write.clickhouse.rows import fitted, rows_in, tables_of
 from landonce.write.clickhouse.tables import Table
-from landonce.write.clickhouse.wire import Rows
 from landonce.write.settle import Presence
 from landonce.write.sink import COORDINATES, Probe
 
@@ -91,21 +91,24 @@ def _partitions_held(connection: Connection, table: Table, ranges: Sequence[Rang
 
 def _partitions_lacking(connection: Connection, table: Table, missing: pa.Table) -> set[str]:
     """The table partitions that rows would go to, computed by the server itself from the rows, as an insert would."""
-    sent = [each for each in table.columns if each.name in missing.column_names]
-    converted = ", ".join(_as_inserted(each, each in sent) for each in table.columns if _computable(each, sent))
-    sql = f"SELECT DISTINCT toString(tuple({table.partition_key})) FROM (SELECT {converted} FROM {ROWS})"  # noqa: S608
-    rows = Rows(ROWS, structure(sent), encode(fitted(missing, sent)))
+    columns = key_columns(table)
+    sent = [each for each in columns if each.name in missing.column_names and not each.computed] or [
+        each for each in table.columns if each.name in COORDINATES
+    ]
+    source = rows_in(sent)
+    for each in columns:
+        source = f"(SELECT {_as_inserted(each, each in sent)} FROM {source})"  # noqa: S608
+    sql = f"SELECT DISTINCT toString(tuple({table.partition_key})) FROM {source}"  # noqa: S608
+    rows = tables_of(fitted(missing, sent, table.name), sent)
     return set(connection.ask(sql, rows=rows).column(0).to_pylist())
 
 
-def _computable(column: Column, sent: Sequence[Column]) -> bool:
-    return column in sent or (column.in_partition_key and bool(column.default))
-
-
 def _as_inserted(column: Column, sent: bool) -> str:
+    """All columns so far, and this one with the value that an insert gives it."""
     name, type_ = quoted(column.name), literal(column.type)
+    default = column.default or f"defaultValueOfTypeName({type_})"
     if not sent:
-        return f"CAST({column.default}, {type_}) AS {name}"
+        return f"*, CAST({default}, {type_}) AS {name}"
     if column.wire.startswith("Nullable(") and not column.type.startswith(("Nullable(", "LowCardinality(Nullable(")):
-        return f"CAST(ifNull({ROWS}.{name}, {column.default}), {type_}) AS {name}"
-    return f"CAST({ROWS}.{name}, {type_}) AS {name}"
+        return f"* REPLACE (CAST(ifNull({name}, {default}), {type_}) AS {name})"
+    return f"* REPLACE (CAST({name}, {type_}) AS {name})"

@@ -1,6 +1,7 @@
-"""Rows on their way out: made to fit the table's columns, and written as one Arrow record batch.
+"""Rows on their way out: made to fit the table's columns, and written as Arrow record batches.
 
-One batch, because a batch is what ClickHouse makes a block of. What does not fit exactly is refused by name.
+One batch, because a batch is what ClickHouse makes a block of. What does not fit exactly is refused by name. ClickHouse takes no more than
+128 KiB for the names and types of a table that is sent along, so very many columns travel as several tables, side by side.
 """
 
 from __future__ import annotations
@@ -8,19 +9,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from landonce.errors import TargetRefused
-from landonce.write.clickhouse.columns import Column, sent_type
+from landonce.read.columns import Fault, fit
+from landonce.write.clickhouse.address import TableName
+from landonce.write.clickhouse.columns import Column, sent_type, structure
+from landonce.write.clickhouse.wire import MOST_BYTES_OF_A_FIELD, Rows
+from landonce.write.sink import COORDINATES
 
 ROWS = "landonce_rows"
-"""What rows on their way are called in a statement."""
+"""What rows on their way are called in a statement; where they are several tables, each has its number behind that."""
 
 
-def fitted(rows: pa.Table, columns: Sequence[Column]) -> pa.Table:
+def fitted(rows: pa.Table, columns: Sequence[Column], table: TableName) -> pa.Table:
     """The columns in the types in which they are sent, as one chunk each."""
-    arrays = [_fit(rows.column(each.name), each) for each in columns]
+    arrays = [_fit(rows, each, table) for each in columns]
     return pa.table(arrays, names=[each.name for each in columns]).combine_chunks()
+
+
+def tables_of(rows: pa.Table, columns: Sequence[Column], compression: str | None = None) -> tuple[Rows, ...]:
+    """The rows as they are sent: as one table, or side by side as several."""
+    return tuple(
+        Rows(name, structure(some), encode(rows.select([each.name for each in some]), compression))
+        for name, some in _side_by_side(columns)
+    )
+
+
+def rows_in(columns: Sequence[Column]) -> str:
+    """What a statement selects from to have these columns, as `tables_of` sends them."""
+    return " PASTE JOIN ".join(name for name, _ in _side_by_side(columns))
 
 
 def encode(rows: pa.Table, compression: str | None = None) -> pa.Buffer:
@@ -34,32 +51,45 @@ def encode(rows: pa.Table, compression: str | None = None) -> pa.Buffer:
     return out.getvalue()
 
 
-def _fit(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
-    type_ = sent_type(column)
-    if values.type != type_:
+def _side_by_side(columns: Sequence[Column]) -> list[tuple[str, list[Column]]]:
+    groups: list[list[Column]] = [[]]
+    size = 0
+    for each in columns:
+        more = len(structure([each]).encode()) + 2
+        if groups[-1] and size + more > MOST_BYTES_OF_A_FIELD:
+            groups.append([])
+            size = 0
+        groups[-1].append(each)
+        size += more
+    return [(f"{ROWS}_{at}" if at else ROWS, group) for at, group in enumerate(groups)]
+
+
+def _fit(rows: pa.Table, column: Column, table: TableName) -> pa.Array:
+    """What decoders and expressions give fits already, unless the table was altered since: then values are judged again here. Strings are
+    not: ClickHouse itself refuses one that an Enum, a UUID, an address or a FixedString cannot be."""
+    values = rows.column(column.name).combine_chunks()
+    if column.name in COORDINATES:
+        return values.cast(sent_type(column))
+    absent = values.null_count > 0 and not column.optional
+    if absent or values.type != column.mapped.arrow or column.mapped.limited:
         try:
-            values = values.cast(type_, safe=True)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise _refused(column, f"a value of type {values.type} does not fit: {error}") from error
-    if values.null_count and not column.optional:
-        raise _refused(column, f"{values.null_count} rows have no value, and the column takes no NULL")
-    _within_bounds(values, column)
+            values, faults = fit(values, column.field())
+        except pa.ArrowNotImplementedError:
+            raise _refused(table, column, f"values of type {values.type} cannot be made one.") from None
+        if faults:
+            raise _misfit(table, column, rows, faults[0])
     return values
 
 
-def _within_bounds(values: pa.ChunkedArray, column: Column) -> None:
-    bounds = column.mapped.bounds
-    if bounds is None or pa.types.is_nested(values.type):
-        return
-    whole = values.cast(pa.int32() if pa.types.is_date32(values.type) else pa.int64())
-    least, most = pc.min_max(whole).as_py().values()
-    if least is not None and not bounds[0] <= least <= most <= bounds[1]:
-        raise _refused(column, "a value lies outside of what the type can hold")
+def _misfit(table: TableName, column: Column, rows: pa.Table, fault: Fault) -> TargetRefused:
+    at = int(fault.rows.argmax())
+    topic, number, offset = (rows.column(name)[at] for name in COORDINATES)
+    return _refused(table, column, f"{topic}[{number}], offset {offset}: {fault.reason(column.name)}.")
 
 
-def _refused(column: Column, why: str) -> TargetRefused:
+def _refused(table: TableName, column: Column, why: str) -> TargetRefused:
     return TargetRefused(
-        f"column {column.name} {column.type}: {why}.",
-        safe="Nothing was sent.",
+        f"{table}, column {column.name} {column.type}: {why}",
+        safe="Nothing of this block was sent.",
         command="change the column, or select, filter or cast the field in {file}, then start again",
     )

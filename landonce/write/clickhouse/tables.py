@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from landonce.errors import TargetRefused
-from landonce.write.clickhouse.address import TableName
+from landonce.write.clickhouse.address import TableName, literal
 from landonce.write.clickhouse.columns import Column
 from landonce.write.clickhouse.connection import Connection
 from landonce.write.clickhouse.typenames import split_list, unquote
@@ -16,10 +16,15 @@ SELECT engine, engine_full, partition_key, sorting_key,
        arrayMap((d, t) -> concat(d, '.', t), dependencies_database, dependencies_table) AS views
 FROM system.tables WHERE database = {database:String} AND name = {name:String}
 """
+_SHAPE = "hex(sipHash128(toString(groupArray((name, type, default_kind, default_expression)))))"
 _COLUMNS = """
 SELECT name, type, default_kind, default_expression, is_in_partition_key
-FROM system.columns WHERE database = {database:String} AND table = {name:String} ORDER BY position
+FROM system.columns WHERE database = {database} AND table = {name} ORDER BY position
 """
+_DESCRIBED = f"""
+SELECT groupArray((name, type, default_kind, default_expression, is_in_partition_key)) AS columns, {_SHAPE} AS shape
+FROM ({_COLUMNS.format(database="{database:String}", name="{name:String}")})
+"""  # noqa: S608
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,8 @@ class Table:
     sorting_key: str
     views: tuple[str, ...]
     columns: tuple[Column, ...]
+    shape: str = ""
+    """Changes with the name, the type or the default of any column."""
 
     @property
     def replicated(self) -> bool:
@@ -56,6 +63,12 @@ class Table:
         """Whether a row that is there twice becomes one again: a Replacing table by a version that landonce writes."""
         version = self.version_column
         return any(each.name == version and not each.default_kind for each in self.columns)
+
+    @property
+    def ttl(self) -> str:
+        """When rows expire; empty if they do not."""
+        found = re.search(r"(?s)\sTTL (.+?)(?:\sSETTINGS \w+ = .*)?$", self.engine_full)
+        return found[1] if found else ""
 
     def setting(self, name: str) -> str | None:
         """A setting of the table itself."""
@@ -84,12 +97,8 @@ def describe(connection: Connection, name: TableName) -> Table:
             safe="Nothing was written.",
             command="create it, or say `create: true` in {file} and let landonce do it; or grant SELECT and INSERT on it",
         )
-    columns = [
-        Column(
-            row["name"], row["type"], row["default_kind"], row["default_expression"], bool(row["is_in_partition_key"])
-        )
-        for row in connection.ask(_COLUMNS, asked).to_pylist()
-    ]
+    (described,) = connection.ask(_DESCRIBED, asked).to_pylist()
+    columns = [Column(*values) for values in (each.values() for each in described["columns"])]
     told = found[0]
     return Table(
         name=name,
@@ -99,4 +108,11 @@ def describe(connection: Connection, name: TableName) -> Table:
         sorting_key=told["sorting_key"],
         views=tuple(sorted(told["views"])),
         columns=tuple(columns),
+        shape=described["shape"],
     )
+
+
+def shape_now(name: TableName) -> str:
+    """A question for the shape that a table has at this moment, to stand inside another statement."""
+    columns = _COLUMNS.format(database=literal(name.database), name=literal(name.name))
+    return f"SELECT {_SHAPE} FROM ({columns})"  # noqa: S608

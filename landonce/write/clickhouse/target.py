@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
 from landonce.errors import TargetRefused, TargetUnavailable
 from landonce.plan.ranges import Partition, Range
@@ -83,6 +84,11 @@ class ClickHouseTarget(Target):
         """Creates the table if it is not there. Asked for by name; nothing else here changes a schema."""
         creation = Creation(order_by=order_by or "", partition_by=partition_by or "", coordinates=self._coordinates)
         create_table(self._connection, self._name, declared, creation)
+
+    def take_back(self) -> None:
+        """The server looks whether it is empty, and drops it, in one statement. A user who may only create leaves it."""
+        with suppress(TargetRefused, TargetUnavailable):
+            self._connection.do(f"DROP TABLE IF EMPTY {self._name.sql}")
 
     def close(self) -> None:
         """There is nothing open: every request has a connection of its own."""

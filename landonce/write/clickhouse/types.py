@@ -21,10 +21,13 @@ refused by name, never approximated.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from landonce.read.schema import Field, Schema
+from landonce.read.texts import is_textual
 from landonce.write.clickhouse.address import quoted
 from landonce.write.clickhouse.typenames import TypeName, parse_type, unquote
 
@@ -77,7 +80,16 @@ class Mapped:
     allowed: frozenset[str] | None = None
     pattern: str | None = None
     scale: int | None = None
+    digits: int | None = None
+    """How many digits after the second it keeps."""
     bounds: tuple[int, int] | None = None
+    inner: tuple[tuple[str, Mapped], ...] = ()
+    """The elements of a Tuple that cannot hold all that `arrow` can."""
+
+    @property
+    def limited(self) -> bool:
+        """Whether it cannot hold all that `arrow` can."""
+        return self.bounds is not None or bool(self.inner)
 
     @property
     def plain(self) -> bool:
@@ -133,7 +145,7 @@ def _decimal(type_: TypeName) -> Mapped:
 
 
 def _datetime(type_: TypeName) -> Mapped:
-    return Mapped(pa.timestamp("s", tz="UTC"), str(type_), scale=0, bounds=_DATETIME_BOUNDS)
+    return Mapped(pa.timestamp("s", tz="UTC"), str(type_), scale=0, digits=0, bounds=_DATETIME_BOUNDS)
 
 
 def _datetime64(type_: TypeName) -> Mapped:
@@ -142,7 +154,7 @@ def _datetime64(type_: TypeName) -> Mapped:
     ticks = 10 ** {"s": 0, "ms": 3, "us": 6, "ns": 9}[unit]
     low, high = _DATETIME64_BOUNDS
     bounds = (max(low * ticks, -(2**63)), min((high + 1) * ticks - 1, 2**63 - 1))
-    return Mapped(pa.timestamp(unit, tz="UTC"), str(type_), scale=scale, bounds=bounds)
+    return Mapped(pa.timestamp(unit, tz="UTC"), str(type_), scale=scale, digits=scale, bounds=bounds)
 
 
 def _array(type_: TypeName) -> Mapped:
@@ -152,7 +164,7 @@ def _array(type_: TypeName) -> Mapped:
 
 
 def _tuple(type_: TypeName) -> Mapped:
-    fields, wires = [], []
+    fields, wires, limited = [], [], []
     for name, element in type_.elements():
         inner = _map(parse_type(element))
         if not name:
@@ -161,7 +173,8 @@ def _tuple(type_: TypeName) -> Mapped:
             raise Unsupported(f"{element} inside of a Tuple cannot be checked before it is sent")
         fields.append(pa.field(name, inner.arrow, nullable=inner.nullable))
         wires.append(f"{quoted(name)} {inner.wire}")
-    return Mapped(pa.struct(fields), f"Tuple({', '.join(wires)})")
+        limited += [(name, inner)] if inner.limited else []
+    return Mapped(pa.struct(fields), f"Tuple({', '.join(wires)})", inner=tuple(limited))
 
 
 _MAKERS = {
@@ -189,6 +202,57 @@ def column_type(type_: pa.DataType, *, required: bool) -> str:
     if pa.types.is_struct(type_):
         raise Unsupported("a struct that may be absent cannot be a column: ClickHouse takes no NULL for a Tuple")
     return f"Nullable({plain})"
+
+
+def unfit(type_: pa.DataType, path: str, *, required: bool) -> Iterator[tuple[str, str]]:
+    """Every place in a field that has no column type, by its path, with the reason."""
+    if pa.types.is_list(type_):
+        yield from unfit(type_.value_type, f"{path}[]", required=not type_.value_field.nullable)
+    elif pa.types.is_struct(type_):
+        if not required:
+            yield path, "a nested object is a Tuple, and ClickHouse takes no NULL for one: it must be NOT NULL"
+        for each in type_:
+            yield from unfit(each.type, f"{path}.{each.name}", required=not each.nullable)
+    else:
+        try:
+            _clickhouse_type(type_)
+        except Unsupported as why:
+            yield path, str(why)
+
+
+def instead_of(declared: Schema) -> Schema | None:
+    """The same fields as ClickHouse can hold them: objects are required, what JSON holds as text is text, and what there is no
+    type for is left out."""
+    made = [(each, _instead(each.type)) for each in declared.fields]
+    fields = [
+        replace(each, type=type_, required=each.required or pa.types.is_struct(type_), scale=_scale(each, type_))
+        for each, type_ in made
+        if type_ is not None
+    ]
+    return Schema(tuple(fields)) if fields else None
+
+
+def _scale(field: Field, type_: pa.DataType) -> int | None:
+    return field.scale if type_ == field.type else None
+
+
+def _instead(type_: pa.DataType) -> pa.DataType | None:
+    if pa.types.is_list(type_):
+        inner = _instead(type_.value_type)
+        return pa.list_(_required_object(type_.value_field, inner)) if inner is not None else None
+    if pa.types.is_struct(type_):
+        children = [(each, _instead(each.type)) for each in type_]
+        known = [_required_object(each, inner) for each, inner in children if inner is not None]
+        return pa.struct(known) if known else None
+    try:
+        _clickhouse_type(type_)
+        return type_
+    except Unsupported:
+        return pa.string() if is_textual(type_) else None
+
+
+def _required_object(field: pa.Field, type_: pa.DataType) -> pa.Field:
+    return field.with_type(type_).with_nullable(field.nullable and not pa.types.is_struct(type_))
 
 
 def _clickhouse_type(type_: pa.DataType) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import secrets
 import ssl
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from urllib.parse import urlencode
@@ -28,6 +28,12 @@ from landonce.write.clickhouse.address import Address
 from landonce.write.clickhouse.replies import Answer
 
 _EARLY_ANSWER_SECONDS = 2.0
+MOST_BYTES_OF_A_FIELD = 100_000
+"""ClickHouse refuses a field of a form that holds more than 128 KiB, unless the server is configured otherwise."""
+_LONG_STATEMENT = 250_000
+"""Bytes. Above 256 KiB ClickHouse wants to be told that a statement is meant to be so long."""
+_SIZES = ("max_query_size", "max_ast_elements", "max_expanded_ast_elements")
+_END = memoryview(b"\r\n")
 
 
 class NotSent(Exception):
@@ -64,12 +70,35 @@ class Rows:
     structure: str
     stream: pa.Buffer
 
-    @property
-    def parameters(self) -> dict[str, str]:
-        return {f"{self.name}_format": "ArrowStream", f"{self.name}_structure": self.structure}
+
+@dataclass(frozen=True)
+class Form:
+    """A statement and the rows that it knows by name. All of it travels in the body: a URL has no room for many columns."""
+
+    statement: str
+    tables: tuple[Rows, ...]
+
+    def encode(self) -> tuple[str, tuple[memoryview, ...]]:
+        """The content type and the pieces of the body. Rows are not copied for it."""
+        boundary = secrets.token_hex(24)
+        pieces: list[memoryview] = []
+        for name, value in self._fields():
+            pieces.append(_part(boundary, f'name="{name}"', value))
+        for each in self.tables:
+            pieces += [_part(boundary, f'name="{each.name}"; filename="{each.name}"'), memoryview(each.stream), _END]
+        return f"multipart/form-data; boundary={boundary}", (*pieces, memoryview(f"--{boundary}--\r\n".encode()))
+
+    def _fields(self) -> Iterator[tuple[str, bytes]]:
+        """ClickHouse puts a statement together from all fields that are called `query`."""
+        statement = self.statement.encode()
+        for start in range(0, len(statement), MOST_BYTES_OF_A_FIELD):
+            yield "query", statement[start : start + MOST_BYTES_OF_A_FIELD]
+        for each in self.tables:
+            yield f"{each.name}_format", b"ArrowStream"
+            yield f"{each.name}_structure", each.structure.encode()
 
 
-def post(address: Address, parameters: Mapping[str, str], body: Rows | bytes, tls: Tls, timeouts: Timeouts) -> Answer:
+def post(address: Address, parameters: Mapping[str, str], body: Form | bytes, tls: Tls, timeouts: Timeouts) -> Answer:
     """Sends one request and reads its answer. Raises `NotSent` or `NoAnswer`."""
     connection = _connect(address, tls, timeouts)
     try:
@@ -106,12 +135,13 @@ def _connection(address: Address, tls: Tls, timeout: float) -> HTTPConnection:
     return HTTPConnection(address.host, address.port, timeout=timeout)
 
 
-def _send(connection: HTTPConnection, address: Address, parameters: Mapping[str, str], body: Rows | bytes) -> None:
-    if isinstance(body, Rows):
-        parameters = {**parameters, **body.parameters}
-        content_type, pieces = _form(body)
+def _send(connection: HTTPConnection, address: Address, parameters: Mapping[str, str], body: Form | bytes) -> None:
+    if isinstance(body, Form):
+        statement, (content_type, pieces) = len(body.statement.encode()), body.encode()
     else:
-        content_type, pieces = "text/plain; charset=UTF-8", (memoryview(body),)
+        statement, content_type, pieces = len(body), "text/plain; charset=UTF-8", (memoryview(body),)
+    if statement > _LONG_STATEMENT:
+        parameters = {**parameters, **dict.fromkeys(_SIZES, str(2 * statement))}
     login = b64encode(f"{address.user}:{address.password}".encode()).decode()
     connection.putrequest("POST", f"/?{urlencode(parameters)}", skip_accept_encoding=True)
     connection.putheader("Authorization", f"Basic {login}")
@@ -129,14 +159,10 @@ def _send(connection: HTTPConnection, address: Address, parameters: Mapping[str,
         connection.sock.settimeout(_EARLY_ANSWER_SECONDS)
 
 
-def _form(rows: Rows) -> tuple[str, tuple[memoryview, ...]]:
-    """A multipart form around the rows, which are not copied for it."""
-    boundary = secrets.token_hex(24)
-    named = f'name="{rows.name}"; filename="{rows.name}"'
+def _part(boundary: str, named: str, value: bytes | None = None) -> memoryview:
+    """A field of a form, or the opening of one whose value follows."""
     opening = f"--{boundary}\r\nContent-Disposition: form-data; {named}\r\n\r\n".encode()
-    closing = f"\r\n--{boundary}--\r\n".encode()
-    pieces = (memoryview(opening), memoryview(rows.stream), memoryview(closing))
-    return f"multipart/form-data; boundary={boundary}", pieces
+    return memoryview(opening if value is None else opening + value + b"\r\n")
 
 
 def _read(response: HTTPResponse) -> Answer:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
+from pyiceberg.schema import Schema as TableSchema
 from pyiceberg.table import Table
+from pyiceberg.types import NestedField
 
 from landonce.config.sinks import Iceberg
 from landonce.errors import TableReshaped, TableUnfit
 from landonce.read.schema import Schema
-from landonce.write.iceberg.create import Creation
+from landonce.write.iceberg.create import Creation, planned_table
+from landonce.write.iceberg.evolve import widens
 from landonce.write.iceberg.limits import limits_of
 from landonce.write.iceberg.names import schema_for
 from landonce.write.iceberg.partitioning import parse_spec, spec_differs
@@ -29,11 +34,22 @@ _MERGE_ON_READ = {
 
 def table_recipe(told: Iceberg, name: str, table: Table, declared: Schema | None = None) -> TableRecipe:
     """What workers are told of a table."""
+    recipe = _without_files(told, name, table, declared)
+    shape = None if recipe.scratch else TableShape.of(table, unpartitioned=told.unpartitioned)
+    return replace(recipe, shape=shape)
+
+
+def planned_recipe(told: Iceberg, name: str, columns: Schema) -> TableRecipe:
+    """As much of it as is known before the table is made of these columns. Raises what making it would say of them."""
+    return _without_files(told, name, planned_table(name, columns, creation(told)), columns)
+
+
+def _without_files(told: Iceberg, name: str, table: Table, declared: Schema | None) -> TableRecipe:
     staged = told.changes is not None or bool(fast_path(table))
     return TableRecipe(
         name=name,
         schema=schema_for(table, coordinates=told.coordinates, fold_case=told.case_insensitive, declared=declared),
-        shape=None if staged else TableShape.of(table, unpartitioned=told.unpartitioned),
+        shape=None,
         scratch=Scratch.of(table) if staged else None,
         identity=told.identity if told.changes is not None else (),
         limits=limits_of(table.spec(), table.schema()) if staged or not told.unpartitioned else (),
@@ -83,15 +99,35 @@ def require_spec(told: Iceberg, name: str, table: Table) -> None:
         )
 
 
-def require_shape(name: str, written_for: Table, table: Table, *, by_name: bool = False) -> None:
+def require_shape(
+    name: str, written_for: Table, table: Table, *, specs: Iterable[int] = (), by_name: bool = False
+) -> None:
     """Raises where files that were written for a table do not fit it any more. They hold its columns by their ids, so that what was
-    only renamed keeps its values; or `by_name`, if they wait for Spark."""
+    only renamed keeps its values, and partition values by these `specs`; or columns `by_name`, if they wait for Spark."""
     before, now = written_for.schema(), table.schema()
-    changed = before.schema_id != now.schema_id if by_name else not before.field_ids <= now.field_ids
-    if changed or written_for.metadata.format_version != table.metadata.format_version:
+    fits = (before.schema_id, before) == (now.schema_id, now) if by_name else _readable(before, now)
+    same = all(table.specs().get(each) == written_for.specs()[each] for each in specs)
+    if not fits or not same or written_for.metadata.format_version != table.metadata.format_version:
         raise TableReshaped(
-            f"the columns of {name} were changed while a batch was written for it, or its format version."
+            f"the columns of {name} were changed while a batch was written for it, or its partitions, or its format version."
         )
+
+
+def _readable(written: TableSchema, now: TableSchema) -> bool:
+    """Whether files of the one schema are read by the other as what they hold. Ids alone do not say it: a table that is replaced
+    keeps the ids of columns by their names, and an older spec or schema that was removed may leave its number to another."""
+    return all(
+        each in now.field_ids and _reads(written.find_field(each), now.find_field(each)) for each in written.field_ids
+    )
+
+
+def _reads(written: NestedField, now: NestedField) -> bool:
+    if now.required and not written.required:
+        return False
+    old, new = written.field_type, now.field_type
+    if not old.is_primitive or not new.is_primitive:
+        return type(old) is type(new)
+    return bool(old == new) or widens(old, new)
 
 
 def no_table(name: str) -> TableUnfit:

@@ -7,9 +7,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, TableAlreadyExistsError
+from pyiceberg.io import load_file_io
 from pyiceberg.schema import Schema as TableSchema
 from pyiceberg.table import Table, TableProperties
+from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from sqlalchemy.exc import IntegrityError
 
 from landonce.errors import ConfigError
@@ -62,6 +66,15 @@ def create_table(catalog: Catalog, identifier: str, declared: Schema, creation: 
         return catalog.create_table(identifier, schema, partition_spec=spec, properties=properties)
     except TableAlreadyExistsError:
         return catalog.load_table(identifier)
+
+
+def planned_table(identifier: str, declared: Schema, creation: Creation) -> Table:
+    """The table that `create_table` would make, in memory alone, to be looked at. Raises what it would say of the columns."""
+    schema = table_schema(declared, creation)
+    spec = parse_spec(creation.partition_by, schema)
+    properties = {**creation.properties, TableProperties.FORMAT_VERSION: str(min(creation.version, _NEWEST))}
+    metadata = new_table_metadata(schema, spec, UNSORTED_SORT_ORDER, f"file:///{identifier}", properties)
+    return Table(tuple(identifier.split(".")), metadata, "", load_file_io(), NoopCatalog("planned"))
 
 
 def table_schema(declared: Schema, creation: Creation) -> TableSchema:

@@ -95,7 +95,7 @@ def steps(schema: TableSchema, changes: Changes) -> tuple[Step, ...]:
     for path, type_ in changes.widened:
         field = _at(schema, path)
         wide = iceberg_type(type_, itertools.count(1))
-        if field is not None and _widens(field.field_type, wide):
+        if field is not None and widens(field.field_type, wide):
             found.append(Widen(path, wide))
     for path in changes.optional:
         field = _at(schema, path)
@@ -238,7 +238,8 @@ def _is_struct(schema: TableSchema, path: Path) -> bool:
     return not path or (field is not None and isinstance(field.field_type, StructType))
 
 
-def _widens(now: IcebergType, wide: IcebergType) -> bool:
+def widens(now: IcebergType, wide: IcebergType) -> bool:
+    """Whether the second type holds every value of the first one, and files of the first are read as it."""
     if isinstance(now, DecimalType) and isinstance(wide, DecimalType):
         return now.scale == wide.scale and now.precision < wide.precision
     return (now, wide) in ((IntegerType(), LongType()), (FloatType(), DoubleType()))

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from landonce.config.secrets import redact
 from landonce.errors import ConfigError, TableUnfit, TargetRefused, TargetUnavailable
+from landonce.spark import spark_errors
 from landonce.write.iceberg.catalog import CatalogSpec
 
 _SHOWN = 500
@@ -135,14 +136,22 @@ def talking(session: SparkSession, spec: CatalogSpec, identifier: str) -> Iterat
 
     Errors of the JVM become PyIceberg's where it has the same, else what may pass and what does not.
     """
+    with spark_errors(), _active(session):
+        try:
+            with spark_errors():
+                yield
+        except (Py4JError, PySparkException) as error:
+            raise _named(error, spec, identifier) from None
+
+
+@contextmanager
+def _active(session: SparkSession) -> Iterator[None]:
     assert session._jvm is not None
     java = session._jvm.org.apache.spark.sql.classic.SparkSession
     before = java.getActiveSession()
     java.setActiveSession(session._jsparkSession)
     try:
         yield
-    except (Py4JError, PySparkException) as error:
-        raise _named(error, spec, identifier) from None
     finally:
         if before.isDefined():
             java.setActiveSession(before.get())

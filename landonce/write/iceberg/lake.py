@@ -18,6 +18,7 @@ from landonce.write.iceberg.admit import (
     creation,
     known_by,
     no_table,
+    planned_recipe,
     require_shape,
     require_spec,
     table_recipe,
@@ -30,7 +31,7 @@ from landonce.write.iceberg.ledger import Build
 from landonce.write.iceberg.look import filled_by, holds, look_at
 from landonce.write.iceberg.marker import summary, table_view
 from landonce.write.iceberg.merge import Append, Merge
-from landonce.write.iceberg.recipe import FileRecipe, Wants
+from landonce.write.iceberg.recipe import FileRecipe, TableRecipe, Wants
 from landonce.write.iceberg.shape import ensure_unpartitioned_spec
 from landonce.write.iceberg.sink import IcebergSink
 from landonce.write.iceberg.staged import StageOf, drop_stage, drop_stages, left_behind, stage
@@ -50,8 +51,13 @@ class Lake:
     recipe: FileRecipe
     topics: tuple[str, ...]
     declared: Schema | None
+    """What the file says of the rows, unless `select` makes them."""
     session: Callable[[], SparkSession]
     """Spark with Iceberg's runtime, for what Arrow cannot write."""
+    missing: tuple[str, ...] = ()
+    """Tables that the file names, and that are to be made."""
+    planned: tuple[TableRecipe, ...] = ()
+    """The same, once their columns are known."""
     _places: dict[str, Place] = field(default_factory=dict)
     _opened: dict[str, Table] = field(default_factory=dict)
     _new: set[str] = field(default_factory=set)
@@ -68,23 +74,35 @@ class Lake:
         told = self.sink.told
         made = {"format-version": ("1", "2"), "write.format.default": ("parquet",)}
         other = any(as_text(told.properties.get(name, usual[0])) not in usual for name, usual in made.items())
-        return told.changes is not None or other or any(each.scratch is not None for each in self.recipe.tables)
+        tables = (*self.recipe.tables, *self.planned)
+        return told.changes is not None or other or any(each.scratch is not None for each in tables)
 
     def place(self, table: str) -> Place:
         if table not in self._places:
             self._places[table] = replace(self.sink.place(table), session=self.session)
         return self._places[table]
 
-    def start(self, sampled: Callable[[], Schema]) -> None:
-        """Opens the tables that the file names, and makes those that are not there if it says so."""
+    def start(self) -> None:
+        """Opens the tables that the file names, and notes those that are to be made."""
         for name in self.sink.static:
             table = self.place(name).find()
             if table is not None:
                 self.admit(name, table)
             elif self.sink.told.create:
-                self._create(name, self.declared or evolve.distinguishable(sampled().fields))
+                self.missing = (*self.missing, name)
             else:
                 raise no_table(name)
+
+    def plan(self, columns: Schema) -> FileRecipe:
+        """The recipe as it will be once the tables that are not there are made of these columns. Raises what making them would."""
+        self.planned = tuple(planned_recipe(self.sink.told, name, columns) for name in self.missing)
+        return replace(self.recipe, tables=(*self.recipe.tables, *self.planned))
+
+    def make(self, columns: Schema) -> None:
+        """Makes the tables that are not there."""
+        for name in self.missing:
+            self._create(name, columns)
+        self.missing = self.planned = ()
 
     def admit(self, name: str, table: Table) -> None:
         """A table that is there becomes one that workers write for."""
@@ -164,7 +182,7 @@ class Lake:
 
     def _made_of(self, name: str, sample: list[bytes]) -> Schema:
         try:
-            found = self.declared or evolve.schema_of_sample(sample)
+            found = self.recipe.selected or self.declared or evolve.schema_of_sample(sample)
             require_creatable(found, creation(self.sink.told))
             return found
         except (NothingToInfer, ValueError, RecursionError) as error:
@@ -248,7 +266,8 @@ class Lake:
 
         def build(table: Table, told: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
             if files:
-                require_shape(name, self._opened[name], table, by_name=by_spark)
+                specs = () if by_spark else {each.spec_id for each in files}
+                require_shape(name, self._opened[name], table, specs=specs, by_name=by_spark)
             if by_spark or not by_pyiceberg(table):
                 return self._staging(place, table, files, told, properties)
             return place.appending(table, files, told, properties)

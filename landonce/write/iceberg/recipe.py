@@ -43,6 +43,8 @@ class FileRecipe(AnyRecipe):
     tables: tuple[TableRecipe, ...]
     declared: Schema | None = None
     """What a record is decoded to where expressions follow."""
+    selected: Schema | None = None
+    """The columns that `select` makes of it, once Spark has said which."""
     changes: Changes | None = None
     meaning: str = ""
     """What else the file says of how records are read: it is part of the fingerprint."""
@@ -65,7 +67,8 @@ class FileRecipe(AnyRecipe):
     def target(self) -> Schema:
         """What expressions may make: the columns of all tables, or of those that may be made, and the one that routes."""
         fields: dict[str, Field] = {}
-        schemas = [table.schema for table in self.tables] or ([self.declared] if self.declared else [])
+        made = self.selected or self.declared
+        schemas = [table.schema for table in self.tables] or ([made] if made else [])
         for each in (found for schema in schemas for found in schema.fields):
             fields.setdefault(each.name, each)
         if self.routing.field is not None:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import Message
 
+from landonce.commit.reasons import counted
 from landonce.errors import LandonceError
 from landonce.failpoints import reach
 from landonce.plan.blocks import Kind
@@ -79,6 +80,7 @@ def deliver(
         filtered=sheaf.filtered,
         dead_lettered=len(sheaf.rejected),
         dead_letters=letters,
+        reasons=counted(each.reason for each in sheaf.rejected),
         bytes_read=sheaf.bytes_read,
         files=tuple(files),
         tops=tuple((name, tuple(sorted(tops.items()))) for name, tops in sorted(sheaf.tops.items())),

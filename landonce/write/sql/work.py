@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from landonce import errors
+from landonce.commit.reasons import counted, merged
 from landonce.failpoints import reach
 from landonce.read.changes import OPERATION
 from landonce.read.decoders import decoder_of
@@ -123,6 +124,7 @@ def _told(recipe: SqlRecipe, task: SqlTask, receipt: Receipt, refused: tuple[Rej
         landed=receipt.landed - len(refused),
         dead_lettered=receipt.dead_lettered + len(refused),
         refused=stage_refusals(recipe, task, refused),
+        reasons=merged((*receipt.reasons, *counted(each.reason for each in refused))),
     )
 
 

@@ -1,0 +1,112 @@
+"""Whether Spark's JVM still runs, and what is raised when it does not.
+
+The JVM is a process of its own. When it ends under us (the kernel's OOM killer takes it first, for it is the largest), every call
+into it fails, each in its own way: Py4J's errors, PySpark's, `EOFError`, a refused connection, even a result that is cut
+short. So nobody tries to tell by the error. `spark_errors` asks for the process itself.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from landonce.errors import LandonceError, SparkLost
+
+_SETTLES = 2.0
+"""Seconds. A process that is killed closes its connections some time before it is gone."""
+_ENDED_EARLY = "JAVA_GATEWAY_EXITED"
+
+
+@contextmanager
+def spark_errors() -> Iterator[None]:
+    """What fails in here because the JVM has ended, or did not start, is `SparkLost`. Errors that have their name already keep it.
+
+    It belongs around whatever uses Spark, and inside of whatever gives Spark's errors another name.
+    """
+    try:
+        yield
+    except LandonceError:
+        raise
+    except Exception as error:
+        if is_lost(error):
+            raise spark_lost() from None
+        raise
+
+
+def is_lost(error: Exception) -> bool:
+    """Whether this error is the end of the JVM. One that the JVM itself reports is not."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors.exceptions.captured import CapturedException
+
+    if _ENDED_EARLY in str(getattr(error, "getCondition", lambda: "")()):
+        return True
+    reported = isinstance(error, Py4JJavaError | CapturedException)
+    deadline = time.monotonic() + (0.0 if reported else _SETTLES)
+    while not has_ended():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def has_ended() -> bool:
+    """Whether this process had a JVM that is gone."""
+    gateway = _gateway()
+    if gateway is None:
+        return False
+    process = _process()
+    return process.poll() is not None if process is not None else not _listens(gateway)
+
+
+def forget_ended() -> None:
+    """PySpark keeps to its first JVM for good. After this, the next session starts another one."""
+    if not has_ended():
+        return
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
+
+
+def spark_lost() -> SparkLost:
+    return SparkLost(
+        "Spark's JVM ended" + (" unexpectedly" if _gateway() is not None else " before it had started") + _how() + ".",
+        safe="Nothing is lost and nothing is duplicated; whatever was pending is settled at the next start.",
+        command="start again, as a supervisor may do. If it happens again: look for the OOM killer in the kernel's log (`dmesg`), "
+        "and set `spark.conf: {spark.driver.memory: …}` in {file} to what the machine has",
+    )
+
+
+def _how() -> str:
+    process = _process()
+    code = process.poll() if process is not None else None
+    if code is None:
+        return ""
+    return f" (killed by signal {-code})" if code < 0 else f" (exit code {code})"
+
+
+def _gateway() -> Any:
+    context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
+    return getattr(context, "_gateway", None)
+
+
+def _process() -> Any:
+    """The JVM, where this process started it. A gateway's `getattr` would ask the JVM."""
+    return vars(_gateway()).get("proc") if _gateway() is not None else None
+
+
+def _listens(gateway: Any) -> bool:
+    """Under spark-submit the JVM is not a child of this process. Its port closes with it."""
+    told = gateway.gateway_parameters
+    try:
+        with socket.create_connection((told.address, told.port), timeout=_SETTLES):
+            return True
+    except ConnectionRefusedError:
+        return False
+    except OSError:
+        return True

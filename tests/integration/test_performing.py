@@ -1,0 +1,87 @@
+"""What a driver does to ClickHouse after any doubt, for pipelines and for queries: it waits out the deadline, and ends what still runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from clickhouse_tables import block, insert, make, parts, sink_for, wait_until
+
+from landonce.config.model import Batch
+from landonce.local import LocalClickHouse
+from landonce.query import hands as query_hands
+from landonce.query import protocol
+from landonce.record.ledger import LedgerState
+from landonce.run import inserting
+from landonce.run.inserts import Kill, Settings
+from landonce.run.pace import Pace
+from landonce.run.steps import Await
+from landonce.testing.forking import started
+from landonce.write.clickhouse import ClickHouseTarget
+from landonce.write.settle import Reply
+from landonce.write.sink import Insert
+
+pytestmark = pytest.mark.integration
+
+HELD = LedgerState("orders", "lineage")
+PATIENCE = 5_000
+NOTHING: Any = SimpleNamespace()
+Perform = Callable[[Any, LedgerState], Any]
+
+
+def of_a_pipeline(target: ClickHouseTarget) -> Perform:
+    return inserting.Inserting(Settings("t", "fingerprint", once=True), NOTHING, target, NOTHING, NOTHING).perform
+
+
+def of_a_query(target: ClickHouseTarget) -> Perform:
+    pace = Pace(Batch(), PATIENCE / 1000, 1)
+    return query_hands.Inserting(protocol.Settings("t", "fingerprint", 1_000), pace, NOTHING, target).perform
+
+
+EACH = pytest.mark.parametrize("hands", [of_a_pipeline, of_a_query], ids=["pipeline", "query"])
+
+
+def numbers(count: int) -> pa.Table:
+    return block({"id": pa.array(np.arange(count), pa.int64())})
+
+
+@EACH
+def test_a_deadline_is_waited_out(
+    hands: Callable[[ClickHouseTarget], Perform], clickhouse: LocalClickHouse, new_table: Callable[[], str]
+) -> None:
+    """On the clock of the target: from then on it refuses every insert that carries this deadline."""
+    make(clickhouse, table := new_table(), "id Int64")
+    sink = sink_for(clickhouse, table)
+    target = sink.target()
+    deadline = target.now() + 1_000
+    assert hands(target)(Await(deadline), HELD) is None
+    assert target.now() > deadline
+    assert sink.writer().send(numbers(1), Insert("token", deadline, "late")) is Reply.LATE
+
+
+@EACH
+def test_an_insert_of_a_dead_driver_is_ended(
+    hands: Callable[[ClickHouseTarget], Perform], clickhouse: LocalClickHouse, new_table: Callable[[], str]
+) -> None:
+    """Its sender is killed, and ClickHouse works on: without an end to it, the rows would land after they were looked for."""
+    make(clickhouse, table := new_table(), "id Int64, slow UInt8 MATERIALIZED sleepEachRow(0.01)")
+    sink = sink_for(clickhouse, table)
+    target = sink.target()
+    going = insert(target, "token")
+    worker = started(lambda: sink.writer().send(numbers(290), going))
+    wait_until(lambda: bool(target._running()), 60)
+    worker.kill()
+    worker.join(10)
+    assert target._running(), "an insert ends with its sender: there is nothing to be ended by anybody else"
+    before = target.now()
+    told = hands(target)(Kill(), HELD)
+    assert target._running() == (), "an insert of the dead driver still runs"
+    assert parts(clickhouse, table) == []
+    patience = PATIENCE if hands is of_a_query else 0
+    assert before + patience <= told <= target.now() + patience, (
+        "the clock of the target is what the next deadline is made from"
+    )

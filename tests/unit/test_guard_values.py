@@ -1,0 +1,100 @@
+"""Small decisions that nothing else would notice: positions, answers that were lost, accounts, patience."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from landonce import errors
+from landonce.config.model import Batch
+from landonce.plan.blocks import Block, Plan
+from landonce.plan.ranges import Partition, Range
+from landonce.query import hands as query_hands
+from landonce.query import protocol
+from landonce.query.judging import Incoming
+from landonce.query.offsets import Span, ranges_of
+from landonce.record.ledger import LedgerState, Position, Totals, recorded, resolved, settled_change, taken
+from landonce.run import inserting, inserts
+from landonce.run.inserts import Kill, Write
+from landonce.run.pace import Pace
+from landonce.run.steps import Step, Surveyed
+from landonce.write.receipt import BlockResult, Fate, Receipt
+from landonce.write.settle import Mode
+
+P = Partition("t", 0)
+PLAN = Plan(4, (Block((Range(P, 3, 8),), "t"),), "f", 0)
+STATE = LedgerState(
+    "p", "l", 2, "me", 9, cluster_id="c", topic_ids=(("t", "id"),), positions=((P, Position(0, 10)),), pending=PLAN
+)
+NOTHING: Any = SimpleNamespace()
+
+
+def test_a_position_never_moves_back() -> None:
+    """A plan below the position delivers again to a table that was rolled back, and is over where the pipeline was before."""
+    assert recorded(STATE, Totals(landed=5)).committed() == {P: 10}
+    assert resolved(STATE, {0: Totals(landed=5)}, None).committed() == {P: 10}
+
+
+def test_a_change_without_an_answer_was_made_or_was_not_or_somebody_else_made_another() -> None:
+    new = taken(STATE, "new")
+    assert settled_change(STATE, new, new)
+    assert not settled_change(STATE, new, STATE)
+    for other in (None, taken(STATE, "another"), replace(STATE, owner="another"), replace(new, owner="another")):
+        with pytest.raises(errors.Fenced):
+            settled_change(STATE, new, other)
+
+
+def test_a_topic_that_went_back_by_one_offset_is_another_one() -> None:
+    with pytest.raises(errors.QueryRefused, match="went back from offset 5 to 4"):
+        ranges_of([Span('{"t": {"0": 5}}', '{"t": {"0": 4}}')])
+    assert ranges_of([Span('{"t": {"0": 5}}', '{"t": {"0": 5}}')]) == ()
+
+
+def test_a_query_records_no_batch_whose_account_does_not_balance() -> None:
+    came = Incoming((Range(P, 3, 8),), "c", (("t", "id"),))
+    driver = protocol.Driver(protocol.Settings("t", "f", 100, deadlines=False), came, step=Step.WRITE, ledger=STATE)
+    with pytest.raises(errors.Unbalanced):
+        protocol.advance(driver, (BlockResult(0, Fate.LANDED, Receipt(5, 4)),))
+
+
+def test_what_came_too_late_gets_twice_the_time_in_a_pipeline() -> None:
+    fates = [Fate.LANDED, Fate.LATE]
+    workers: Any = SimpleNamespace(write=lambda *_: (BlockResult(0, fates.pop(0)),))
+    letters: Any = SimpleNamespace(stem=lambda *_: "", folder_of=lambda *_: Path("dead"))
+    recipe: Any = WithLetters(Path("dead"))
+    settings = inserts.Settings("t", "f")
+    hands = inserting.Inserting(settings, recipe, NOTHING, workers, letters)
+    driver = inserts.Driver(settings, surveyed=Surveyed(NOTHING, 0, NOTHING, patience=1_000))
+    write = Write(PLAN, (0,), Mode.FIRST)
+
+    def patience() -> int:
+        surveyed = hands._patient(driver).surveyed
+        assert surveyed is not None
+        return surveyed.patience
+
+    hands.perform(write, STATE)
+    assert patience() == 1_000
+    hands.perform(write, STATE)
+    assert patience() == 2_000
+    assert patience() == 1_000, "once for each time that it was late"
+
+
+@dataclass(frozen=True)
+class WithLetters:
+    """All of a recipe that a driver touches."""
+
+    dead_letters: Path
+
+
+def test_what_came_too_late_gets_twice_the_time_in_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    target: Any = SimpleNamespace(now=lambda: 50, kill=lambda: None)
+    hands = query_hands.Inserting(protocol.Settings("t", "f", 100), Pace(Batch(), 1.0, 1), NOTHING, target)
+    hands.take(SimpleNamespace(ranges=()), SimpleNamespace())  # type: ignore[arg-type]
+    for fate, deadline in ((Fate.LANDED, 1_050), (Fate.LATE, 2_050), (Fate.LATE, 4_050)):
+        monkeypatch.setattr(query_hands, "write", lambda *_, fate=fate: (BlockResult(0, fate),))
+        hands.perform(Write(PLAN, (0,), Mode.FIRST), STATE)
+        assert hands.perform(Kill(), STATE) == deadline
