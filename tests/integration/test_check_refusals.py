@@ -123,7 +123,7 @@ UNKNOWABLE = {
         write/iceberg/lake.py:Lake._made_of  write/land.py:named
     """,
     "it is what others do while a batch is written": """
-        read/identity.py:require_same  run/assemble_sql.py:make_sql_driver.examined_again  run/committing.py:_different
+        read/identity.py:require_same  run/steps.py:refuse_not_kept  run/assemble_sql.py:make_sql_driver.examined_again  run/committing.py:_different
         run/driver.py:Driver._judged  write/sql/writer.py:settle_block  write/target.py:nobody_else  write/land.py:_duplicate
         write/land.py:_partial  write/iceberg/commit.py:_too_new  write/iceberg/ledger.py:TableLedger._known
         write/iceberg/staged.py:_closed  write/iceberg/staged.py:_ours  write/iceberg/unseen.py:refuse_unseen
@@ -133,24 +133,24 @@ UNKNOWABLE = {
         record/blocks.py:_keeps_receipts  record/blocks.py:_may_go  record/pushes.py:may_change
     """,
     "it is about a plan that is pending or a position that was lost: check/common.py and the position of each sink say it": """
-        run/inserts.py:_same_fingerprint  run/pushes.py:_same_fingerprint  run/snapshots.py:_same_fingerprint
+          run/inserts.py:_same_fingerprint  run/pushes.py:_same_fingerprint  run/snapshots.py:_same_fingerprint
         run/transactions.py:_same_fingerprint  run/pushes.py:outcome_unknown  run/snapshots.py:_readable
         run/snapshots.py:refuse_unmarked  run/transactions.py:_after_look  write/target.py:_gap_behind
         write/target.py:_lost_ledger  write/target.py:_readable  write/marks.py:_same_table  write/marks.py:_uncertain
     """,
     "the check says it in words of its own, as a finding": """
-        run/assemble.py:dead_letters_reachable  run/assemble.py:refuse_unfit  run/assemble.py:sampled_schema
+        run/assemble.py:dead_letters_reachable  run/assemble.py:refuse_unfit
         write/iceberg/admit.py:no_table  write/iceberg/admit.py:require_spec  write/iceberg/create.py:create_table
         write/iceberg/commit.py:Place.ensure_branch
     """,
     "it takes a Spark session: `landonce check --spark`, or the session's own settings": """
         run/session.py:_refuse_speculation  run/transform.py:_columns_fit  run/transform.py:_is_condition
         run/transform.py:_moving  run/transform.py:_not_row_wise  run/transform.py:_refuse_moving  run/transform.py:_types_fit
-        run/transform.py:examine  run/transform.py:selected  run/transform.py:widened  write/iceberg/jvm.py:_iceberg
+        run/transform.py:_no_column_twice  run/transform.py:_expression_errors  run/transform.py:examine  run/transform.py:widened  write/iceberg/jvm.py:_iceberg
         write/iceberg/jvm.py:_named
     """,
     "Kafka is a stand-in here; a check asks the real one": """
-        read/broker.py:Broker._named  read/infer.py:of_sample  read/records.py:_reached  read/records.py:source_error
+        read/broker.py:Broker._named  read/infer.py:agreed  read/sample.py:Sample._refused  read/infer.py:of_sample  read/records.py:_reached  read/records.py:source_error
     """,
     "a database that fails is not part of this test, and each is asked by its own ledger's": """
         record/database.py:refused  record/as_text.py:state_from_text
