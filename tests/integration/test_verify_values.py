@@ -286,9 +286,6 @@ def test_every_type_of_iceberg(lake: Site, file_format: str) -> None:
     assert lake.run() == landonce.Totals(landed=len(sent), dead_lettered=3), lake.letters()
     assert all("cannot hold exactly" in reason for reason in lake.letters().values())
     lake.exact(len(sent))
-    if file_format == "parquet":
-        replace_value(lake, 1, "c4", 0.25)
-        assert lake.found() == [(1, "c4", "9007199254740992.0", "0.25")]
 
 
 def test_types_of_iceberg_that_only_a_table_of_ones_own_has(lake: Site) -> None:
@@ -302,9 +299,9 @@ def test_types_of_iceberg_that_only_a_table_of_ones_own_has(lake: Site) -> None:
     fields += [NestedField(n + 10, name, kind) for n, (name, kind) in enumerate(places)]
     catalog.create_table("db.t", Schema(*fields))
     lake.write_file()
-    lake.send(f'{{"c0":{UUIDS},"c1":"23:59:59.999999","c2":"AAECAw==","c3":[{UUIDS},null]}}'.encode(), {})
-    assert lake.run().landed == 2
-    lake.exact(2)
+    lake.send(f'{{"c0":{UUIDS},"c1":"23:59:59.999999","c2":"AAECAw==","c3":[{UUIDS},null]}}'.encode())
+    assert lake.run().landed == 1
+    lake.exact(1)
     replace_value(lake, 0, "c1", dt.time(1))
     assert lake.found() == [(0, "c1", "23:59:59.999999", "01:00:00")]
 
