@@ -17,8 +17,9 @@ from landonce.config.load import parse
 from landonce.config.model import Pipeline
 from landonce.local import LocalClickHouse
 from landonce.plan.ranges import Partition, Range
+from landonce.read.ddl import parse_schema
 from landonce.record.memory import MemoryLedger
-from landonce.run.assemble_clickhouse import create_if_asked, make_driver
+from landonce.run.assemble_clickhouse import make_driver
 from landonce.run.observe import Silent
 from landonce.run.parts import open_parts
 from landonce.write.clickhouse import ClickHouseSink
@@ -48,7 +49,7 @@ def make_template(config: Pipeline) -> None:
     """The table that the pipeline file asks for."""
     parts = open_parts(config)
     with closing(parts.ledger), closing(parts.clickhouse.target()) as target:
-        create_if_asked(parts, target)
+        target.create(parse_schema(SCHEMA))
 
 
 def land(session: SparkSession, config: Pipeline, records: int, *, exactly_once: bool) -> float:

@@ -19,6 +19,7 @@ from landonce.write.iceberg.jvm import spark_name
 from landonce.write.iceberg.ledger import TableLedger
 from landonce.write.iceberg.names import schema_for
 from landonce.write.iceberg.recipe import TableRecipe
+from landonce.write.iceberg.shape import fast_path
 from landonce.write.iceberg.survey import Seen, embedded_file, names_of, survey
 from landonce.write.sink import Finding, Level
 
@@ -97,6 +98,8 @@ def _table(parts: Parts, world: World, name: str) -> Iterator[Finding]:
     sql_name = spark_name(sink.spec, name)
     if seen.table is not None:
         yield from table_findings(sink.told, sql_name, seen.table)
+        if sink.told.changes is not None or fast_path(seen.table, unpartitioned=sink.told.unpartitioned):
+            sink.spec.spark_conf()  # Spark writes it, so it must be able to open the catalog
         if sink.told.evolve:
             yield Finding(Level.OK, "columns are added and widened as records ask for it")
     elif sink.told.create:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from pyiceberg.schema import Schema as TableSchema
 from pyiceberg.table import Table
+from pyiceberg.table.refs import SnapshotRefType
 
 from landonce.config.sinks import Iceberg
 from landonce.errors import TableUnfit
@@ -45,7 +46,9 @@ def _branch(branch: str, table: Table) -> Iterator[Finding]:
     refs = table.metadata.refs
     if branch == "main":
         return
-    if branch in refs:
+    if branch in refs and refs[branch].snapshot_ref_type is not SnapshotRefType.BRANCH:
+        yield Finding(Level.REFUSED, f"{branch} is a tag of the table, not a branch", "name a branch in {file}")
+    elif branch in refs:
         yield Finding(Level.OK, f"branch {branch} is there; what lands on it is not in main until you publish it")
     elif "main" in refs:
         yield Finding(Level.OK, f"branch {branch} is made by the first start, where main is now")

@@ -27,22 +27,30 @@ def verify(
     to_end: Annotated[
         bool, typer.Option("--to-end", help="Judge up to the stable end of the topic, not only what is committed.")
     ] = False,
+    values: Annotated[
+        bool,
+        typer.Option("--values", help="Compare every value of every row with its record, too. Reads the whole table."),
+    ] = False,
 ) -> None:
-    """Audit a pipeline: is every record in the target or the dead letters, once?
+    """Audit a pipeline: is every record in the target or the dead letters, once? With --values: and unchanged?
 
     Reads the topic again with a plain consumer, decides what should have become of each record, and compares that with
-    what the table and the dead letters hold: by coordinates, and by keys where records change rows, not by the values of
-    other columns. Trusts nothing of the run but the ledger's bounds. Changes nothing, and may run beside the pipeline.
+    what the table and the dead letters hold: by coordinates, and by keys where records change rows.
+    Trusts nothing of the run but the ledger's bounds. Changes nothing, and may run beside the pipeline.
+
+    With --values, every value that landonce wrote is compared with what its record decodes to and what `transform` makes of
+    it. A row that holds anything else is `changed`, and the first such values are shown: coordinates, column, what it should
+    be, what it is. Memory stays bounded; the time is that of reading topic and table once.
 
     Where records change rows, the last change of every key counts. In Iceberg, one snapshot of the branch is judged, and a
     data file that is registered more than once is named with the snapshots that did it. A wrapped target cannot be read.
 
-    Exit code 0 if it is exact, 1 if anything is missing, duplicated, unexpected or stale.
+    Exit code 0 if it is exact, 1 if anything is missing, duplicated, unexpected, stale or changed.
 
-    Example: `landonce verify clicks.yaml --json`
+    Example: `landonce verify clicks.yaml --values --json`
     """
     with opened(file) as parts:
-        report = run_audit(parts, to_end=to_end, quiet=as_json)
+        report = run_audit(parts, to_end=to_end, values=values, quiet=as_json)
     if as_json:
         print_json(report.to_dict())
     else:
@@ -50,11 +58,12 @@ def verify(
     raise typer.Exit(0 if report.exact else 1)
 
 
-def run_audit(parts: Parts, *, to_end: bool = False, quiet: bool = True) -> Report:
+def run_audit(parts: Parts, *, to_end: bool = False, values: bool = False, quiet: bool = True) -> Report:
     """The audit of a pipeline, from its opened parts."""
     from landonce.verify.assemble import opened_audit
 
-    with opened_audit(parts, to_end=to_end) as auditor, _progress(auditor.size(), quiet=quiet) as advance:
+    opened_ = opened_audit(parts, to_end=to_end, values=values)
+    with opened_ as auditor, _progress(auditor.size(), quiet=quiet) as advance:
         return auditor.audit(advance)
 
 

@@ -2,6 +2,7 @@
 
     topic (plain consumer) ─► expect (decode, where, route) ─► judge ◄─ held (tables), letters (dead letters)
                                                                 │
+                                                                ├─ compare (values, where asked)
                                                               report ─► words
 
 The topic is read again by a plain consumer that shares no code with `landonce.read.records`, only Kafka's client library; what a

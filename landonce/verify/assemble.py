@@ -16,9 +16,12 @@ from landonce.run.assemble_sql import sql_recipe
 from landonce.run.parts import Parts
 from landonce.run.session import open_session, session_if_needed
 from landonce.verify.audit import Auditor, Targets
+from landonce.verify.compare import ValueAudit
 from landonce.verify.expect import Decoded, Decoder, Expectation, OneTable, PlainDecoder, Transformed
 from landonce.verify.held.clickhouse import ClickHouseRows
+from landonce.verify.held.clickhouse_values import ClickHouseValues
 from landonce.verify.held.sql import SqlKeys, SqlRows
+from landonce.verify.held.sql_values import SqlValues
 from landonce.verify.keyed import KeyedAudit
 from landonce.verify.letters import Letters
 from landonce.verify.sorting import Changing
@@ -39,13 +42,15 @@ class _ClickHouse:
     """The one table of a pipeline that lands in ClickHouse."""
 
     sink: ClickHouseSink
+    values: bool = False
 
     def known(self) -> tuple[str, ...]:
         return (self.sink.table,)
 
     def open(self, table: str) -> TableAudit:
         del table
-        return RowsAudit(ClickHouseRows(self.sink))
+        rows = ClickHouseRows(self.sink)
+        return RowsAudit(rows, ValueAudit(ClickHouseValues(rows)) if self.values else None)
 
 
 @dataclass(frozen=True)
@@ -54,28 +59,33 @@ class _Sql:
 
     table: SqlTable
     recipe: SqlRecipe
+    values: bool = False
 
     def known(self) -> tuple[str, ...]:
         return (self.table.sink.table,)
 
     def open(self, table: str) -> TableAudit:
         del table
-        key = self.table.sink.key
-        return KeyedAudit(SqlKeys(self.table, self.recipe.source), key) if key else RowsAudit(SqlRows(self.table))
+        key, recipe = self.table.sink.key, self.recipe
+        written = recipe.target if recipe.transforms else recipe.source
+        values = ValueAudit(SqlValues(self.table, written)) if self.values else None
+        if key:
+            return KeyedAudit(SqlKeys(self.table, recipe.source), key, values)
+        return RowsAudit(SqlRows(self.table), values)
 
 
 @contextmanager
-def opened_audit(parts: Parts, *, to_end: bool = False) -> Iterator[Auditor]:
+def opened_audit(parts: Parts, *, to_end: bool = False, values: bool = False) -> Iterator[Auditor]:
     """An audit that is ready to run. What it opens is closed afterwards."""
     with ExitStack() as stack:
-        yield _auditor(parts, stack, to_end)
+        yield _auditor(parts, stack, to_end, values)
 
 
-def _auditor(parts: Parts, stack: ExitStack, to_end: bool) -> Auditor:
+def _auditor(parts: Parts, stack: ExitStack, to_end: bool, values: bool) -> Auditor:
     config, kafka = parts.config, parts.config.source.kafka
     state = parts.ledger.load()
     view = parts.broker.survey(kafka.topics)
-    targets, expectation = _ends(parts, state, stack)
+    targets, expectation = _ends(parts, state, stack, values)
     reader = PlainReader(kafka.bootstrap_servers, kafka.options, keys=_changes(parts))
     stack.callback(reader.close)
     return Auditor(
@@ -93,7 +103,7 @@ def _auditor(parts: Parts, stack: ExitStack, to_end: bool) -> Auditor:
     )
 
 
-def _ends(parts: Parts, state: LedgerState | None, stack: ExitStack) -> tuple[Targets, Expectation]:
+def _ends(parts: Parts, state: LedgerState | None, stack: ExitStack, values: bool) -> tuple[Targets, Expectation]:
     """What the tables hold, and what they should."""
     if isinstance(parts.sink, WrappedSink):
         raise TableUnfit(
@@ -102,16 +112,18 @@ def _ends(parts: Parts, state: LedgerState | None, stack: ExitStack) -> tuple[Ta
             command="compare the coordinates in the target with the topic yourself: every row has _topic, _partition and _offset",
         )
     if isinstance(parts.sink, SqlSink):
-        return _sql(parts, parts.sink, stack)
-    return _clickhouse(parts, stack) if parts.config.sink.iceberg is None else _iceberg(parts, state, stack)
+        return _sql(parts, parts.sink, stack, values)
+    if parts.config.sink.iceberg is None:
+        return _clickhouse(parts, stack, values)
+    return _iceberg(parts, state, stack, values)
 
 
-def _iceberg(parts: Parts, state: LedgerState | None, stack: ExitStack) -> tuple[Targets, Expectation]:
+def _iceberg(parts: Parts, state: LedgerState | None, stack: ExitStack, values: bool) -> tuple[Targets, Expectation]:
     if not parts.iceberg.told.coordinates:
         raise _no_coordinates()
     from landonce.verify.assemble_iceberg import IcebergTables
 
-    tables = IcebergTables(parts, state)
+    tables = IcebergTables(parts, state, values)
     if not parts.config.transform.empty:
         recipe = tables.recipe
         return tables, Transformed(recipe, tables.sorting, tables.schema_of, _session(parts, stack))
@@ -124,27 +136,27 @@ def _changes(parts: Parts) -> bool:
     return parts.config.sink.iceberg is not None and parts.config.sink.iceberg.changes is not None
 
 
-def _clickhouse(parts: Parts, stack: ExitStack) -> tuple[Targets, Expectation]:
+def _clickhouse(parts: Parts, stack: ExitStack, values: bool) -> tuple[Targets, Expectation]:
     sink = parts.clickhouse
     if not sink.coordinates:
         raise _no_coordinates()
     target = sink.target()
     stack.callback(target.close)
     recipe = make_recipe(parts, target.schema())
-    sorting = OneTable(sink.table)
+    sorting, targets = OneTable(sink.table), _ClickHouse(sink, values)
     if recipe.transforms:
-        return _ClickHouse(sink), Transformed(recipe, sorting, lambda _: recipe.target, _session(parts, stack))
+        return targets, Transformed(recipe, sorting, lambda _: recipe.target, _session(parts, stack))
     decoder = PlainDecoder(recipe.source, recipe.max_record_bytes)
-    return _ClickHouse(sink), Decoded(sorting, lambda _: decoder)
+    return targets, Decoded(sorting, lambda _: decoder)
 
 
-def _sql(parts: Parts, sink: SqlSink, stack: ExitStack) -> tuple[Targets, Expectation]:
+def _sql(parts: Parts, sink: SqlSink, stack: ExitStack, values: bool) -> tuple[Targets, Expectation]:
     if not sink.coordinates:
         raise _no_coordinates()
     table = SqlTable(sink)
     stack.callback(table.close)
     recipe = sql_recipe(parts, table)
-    sorting, targets = OneTable(sink.table), _Sql(table, recipe)
+    sorting, targets = OneTable(sink.table), _Sql(table, recipe, values)
     if recipe.transforms:
         return targets, Transformed(recipe, sorting, lambda _: recipe.target, _session(parts, stack))
     decoder: Decoder = PlainDecoder(recipe.source, recipe.max_record_bytes)

@@ -14,9 +14,12 @@ from landonce.record.ledger import LedgerState
 from landonce.run.assemble import declared_schema, landing_schema
 from landonce.run.assemble_iceberg import file_recipe
 from landonce.run.parts import Parts
+from landonce.verify.compare import ValueAudit
 from landonce.verify.expect import Decoder, PlainDecoder
 from landonce.verify.held.iceberg import IcebergRows
 from landonce.verify.held.iceberg_keys import IcebergKeys
+from landonce.verify.held.iceberg_values import IcebergValues
+from landonce.verify.held.scan import PinnedTable
 from landonce.verify.keyed import KeyedAudit
 from landonce.verify.sorting import ByField, Changing
 from landonce.verify.table import RowsAudit, TableAudit
@@ -36,6 +39,8 @@ class IcebergTables:
 
     parts: Parts
     state: LedgerState | None
+    values: bool = False
+    """Whether values are compared too."""
     _loaded: dict[str, Table | None] = field(default_factory=dict)
 
     @property
@@ -57,8 +62,13 @@ class IcebergTables:
         """A table that is not there holds nothing, whatever its rows would be told apart by."""
         spec, told, catalog = self.sink.spec, self.sink.told, self.sink.catalog
         if told.changes is not None and self._load(table) is not None:
-            return KeyedAudit(IcebergKeys(spec, table, told.identity, told.branch, catalog), told.identity)
-        return RowsAudit(IcebergRows(spec, table, told.branch, catalog))
+            keys = IcebergKeys(spec, table, told.identity, told.branch, catalog)
+            return KeyedAudit(keys, told.identity, self._values(keys.table))
+        rows = IcebergRows(spec, table, told.branch, catalog)
+        return RowsAudit(rows, self._values(rows.table))
+
+    def _values(self, table: PinnedTable) -> ValueAudit | None:
+        return ValueAudit(IcebergValues(table)) if self.values else None
 
     @cached_property
     def recipe(self) -> FileRecipe:

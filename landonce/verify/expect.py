@@ -6,7 +6,7 @@ record lands in all of its tables or, where it does not fit one of them or has n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
@@ -71,7 +71,9 @@ class Rows:
 
     kept: Offsets
     rejected: Offsets
-    changes: pa.Table | None = None
+    table: pa.Table
+    """What the kept records are, or change, one row for each."""
+    changes: bool = False
 
 
 class Decoder(Protocol):
@@ -88,8 +90,8 @@ class PlainDecoder:
 
     def decode(self, values: pa.BinaryArray, keys: list[bytes | None]) -> Rows:
         del keys
-        kept, _ = self.rows(values)
-        return Rows(kept, np.setdiff1d(np.arange(len(values)), kept, assume_unique=True))
+        kept, table = self.rows(values)
+        return Rows(kept, np.setdiff1d(np.arange(len(values)), kept, assume_unique=True), table)
 
     def rows(self, values: pa.BinaryArray) -> tuple[Offsets, pa.Table]:
         """The records that can be decoded, by their index, and their rows."""
@@ -108,7 +110,8 @@ class Decoded:
         sorted_ = self._sorting.of_values(window.values)
         dead = np.zeros(len(window.offsets), np.bool_)
         dead[sorted_.bad] = True
-        found: dict[str, tuple[Offsets, pa.Table | None]] = {}
+        found: dict[str, tuple[Offsets, pa.Table]] = {}
+        changing = set()
         for table, places in sorted_.tables.items():
             decoder = self._decoder_of(table)
             if decoder is None:
@@ -116,8 +119,9 @@ class Decoded:
                 continue
             rows = decoder.decode(*_taken(window, places))
             dead[places[rows.rejected]] = True
-            found[table] = places[rows.kept], rows.changes
-        return _fates(window.offsets, dead, found)
+            found[table] = places[rows.kept], rows.table
+            changing |= {table} if rows.changes else set()
+        return _fates(window.offsets, dead, found, changing)
 
 
 class Transformed:
@@ -145,15 +149,15 @@ class Transformed:
         at, chosen = at[order], chosen.take(pa.array(order))
         sorted_ = self._sorting.of_rows(chosen)
         dead[at[sorted_.bad]] = True
-        found: dict[str, tuple[Offsets, pa.Table | None]] = {}
+        found: dict[str, tuple[Offsets, pa.Table]] = {}
         for table, places in sorted_.tables.items():
             schema = self._schema_of(table)
             if schema is None:
                 dead[at[places]] = True
                 continue
-            _, misfits = conform(chosen.take(pa.array(places)), schema, (_AT,))
+            fitted, misfits = conform(chosen.take(pa.array(places)), schema, (_AT,))
             dead[at[places[[index for index, _ in misfits]]]] = True
-            found[table] = at[places], None
+            found[table] = np.asarray(fitted.column(_AT).to_numpy(), np.int64), fitted.drop_columns([_AT])
         return _fates(window.offsets, dead, found)
 
     def _evaluate(self, rows: pa.Table) -> pa.Table:
@@ -179,12 +183,15 @@ def _taken(window: Window, places: Offsets) -> tuple[pa.BinaryArray, list[bytes 
     return window.values.take(pa.array(places)), [window.keys[at] for at in places.tolist()] if window.keys else []
 
 
-def _fates(offsets: Offsets, dead: Any, found: Mapping[str, tuple[Offsets, pa.Table | None]]) -> Fates:
+def _fates(
+    offsets: Offsets, dead: Any, found: Mapping[str, tuple[Offsets, pa.Table]], changing: Collection[str] = ()
+) -> Fates:
     """A record that is dead for one table lands in none."""
-    lands, changes = {}, {}
+    lands = {}
+    changes: dict[str, pa.Table] = {}
+    held: dict[str, pa.Table] = {}
     for table, (places, rows) in found.items():
         alive = ~dead[places]
         lands[table] = places[alive]
-        if rows is not None:
-            changes[table] = rows if alive.all() else rows.filter(pa.array(alive))
-    return Fates(offsets, dead, lands, changes)
+        (changes if table in changing else held)[table] = rows if alive.all() else rows.filter(pa.array(alive))
+    return Fates(offsets, dead, lands, changes, held)

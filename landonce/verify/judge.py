@@ -42,6 +42,8 @@ class Fault(str, Enum):
     UNEXPECTED = "unexpected"
     STALE = "stale"
     """Where rows change: a row is there, but not of the last change."""
+    CHANGED = "changed"
+    """A row is there, and a value of it is not what its record holds. Only found where values are compared."""
 
 
 FAULTS = (Fault.MISSING, Fault.DUPLICATED, Fault.UNEXPECTED)
@@ -81,6 +83,8 @@ class Fates:
     """Which records each table should hold, by their index in the window, in order."""
     changes: Mapping[str, pa.Table] = field(default_factory=dict)
     """Where rows change: what these records do to the rows of each table."""
+    rows: Mapping[str, pa.Table] = field(default_factory=dict)
+    """Where records are rows: what these should hold, in the order of `lands`."""
 
     @property
     def landing(self) -> Mask:
@@ -107,6 +111,7 @@ class Fates:
             self.dead | gone,
             {table: self.lands[table][kept] for table, kept in left.items()},
             {table: rows.filter(pa.array(left[table])) for table, rows in self.changes.items()},
+            {table: rows.filter(pa.array(left[table])) for table, rows in self.rows.items()},
         )
 
     def between(self, first: int, end: int) -> Fates:
@@ -118,11 +123,10 @@ class Fates:
             self.offsets[low:high],
             self.dead[low:high],
             {table: self.lands[table][a:b] - low for table, (a, b) in cuts.items() if a < b},
-            {
-                table: self.changes[table].slice(a, b - a)
-                for table, (a, b) in cuts.items()
-                if a < b and table in self.changes
-            },
+            *(
+                {table: rows[table].slice(a, b - a) for table, (a, b) in cuts.items() if a < b and table in rows}
+                for rows in (self.changes, self.rows)
+            ),
         )
 
 

@@ -12,6 +12,7 @@ from landonce.plan.ranges import Partition
 from landonce.read.changes import OPERATION
 from landonce.read.images import DELETE
 from landonce.verify.bounds import Bounds
+from landonce.verify.compare import ValueAudit
 from landonce.verify.held.port import HeldKeys
 from landonce.verify.judge import Fault, Offsets, Place
 from landonce.verify.judge_keys import JudgedKeys, Limits, judge_keys
@@ -25,9 +26,10 @@ from landonce.verify.table import Later, Stretch, TableAudit
 class KeyedAudit(TableAudit):
     """Every key is expected with the coordinates of its last change, or not at all."""
 
-    def __init__(self, held: HeldKeys, identity: Sequence[str]) -> None:
+    def __init__(self, held: HeldKeys, identity: Sequence[str], values: ValueAudit | None = None) -> None:
         self.name = held.name
         self._held = held
+        self._values = values
         self._identity = list(identity)
         self._last = LastChanges(identity)
         self._places: dict[Partition, int] = {}
@@ -51,6 +53,8 @@ class KeyedAudit(TableAudit):
             offsets = stretch.fates.offsets[stretch.fates.lands[self.name]]
             deleted = np.asarray(pc.equal(changes.column(OPERATION), DELETE).to_numpy(), np.bool_)
             self._last.add(changes.select(self._identity), self._place(stretch.bound), offsets, deleted)
+            if self._values is not None:
+                self._values.compare(self.name, stretch.bound, stretch.first, stretch.end, stretch.fates)
         return np.empty(0, np.int64)
 
     def close(self, bound: Bounds, *, compacted: bool) -> None:
@@ -66,6 +70,8 @@ class KeyedAudit(TableAudit):
         reports = tuple(self._partition(each, judged) for each in bounds)
         for bound, report in zip(bounds, reports, strict=True):
             report.doubled = tuple(file.path for file in doubled if file.holds(bound.label))
+            if self._values is not None:
+                self._values.note(bound, report)
         return TableReport(
             self.name,
             reports,
@@ -74,6 +80,7 @@ class KeyedAudit(TableAudit):
             as_of=self._held.as_of(),
             keys=tuple(self._told(judged)),
             changes=self._last.changes,
+            compared=self._values.compared if self._values is not None else None,
         )
 
     def _judged(

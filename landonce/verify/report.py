@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from landonce.plan.ranges import Partition
+from landonce.verify.compare import Compared
 from landonce.verify.held.port import Doubled
 from landonce.verify.judge import FAULTS, Fault
 from landonce.verify.partition import PartitionReport
@@ -59,6 +60,8 @@ class TableReport:
     """Where records change rows: some of the keys at fault."""
     changes: int | None = None
     """How many records change rows of this table; None where records are rows."""
+    compared: Compared | None = None
+    """What a comparison of values found, where one was asked for."""
 
     @property
     def keyed(self) -> bool:
@@ -66,7 +69,7 @@ class TableReport:
 
     @property
     def faults(self) -> tuple[Fault, ...]:
-        return (*FAULTS, Fault.STALE) if self.keyed else FAULTS
+        return _faults([self])
 
     @property
     def exact(self) -> bool:
@@ -94,6 +97,7 @@ class TableReport:
             "strays": [_stray(each) for each in self.strays],
             "files_registered_twice": [_doubled(each) for each in self.doubled],
             **({"keys": [each.to_dict() for each in self.keys]} if self.keyed else {}),
+            **({"values": self.compared.to_dict()} if self.compared is not None else {}),
             "notes": list(self.notes),
         }
 
@@ -115,7 +119,7 @@ class Report:
     @property
     def faults(self) -> tuple[Fault, ...]:
         """Those that this report is about."""
-        return (*FAULTS, Fault.STALE) if any(each.keyed for each in self.tables) else FAULTS
+        return _faults(self.tables)
 
     @property
     def partitions(self) -> tuple[PartitionReport, ...]:
@@ -146,6 +150,13 @@ class Report:
             "tables": [each.to_dict() for each in self.tables],
             "notes": [*self.notes, *(note for each in self.tables for note in each.notes)],
         }
+
+
+def _faults(tables: Sequence[TableReport]) -> tuple[Fault, ...]:
+    """Those that were looked for."""
+    stale = (Fault.STALE,) if any(each.keyed for each in tables) else ()
+    changed = (Fault.CHANGED,) if any(each.compared is not None for each in tables) else ()
+    return (*FAULTS, *stale, *changed)
 
 
 def _stray(stray: Stray) -> dict[str, Any]:

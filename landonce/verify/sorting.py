@@ -45,7 +45,7 @@ class Changing:
     def decode(self, values: pa.BinaryArray, keys: list[bytes | None]) -> Rows:
         changed = self._decoder.decode(values, keys)
         rejected = np.array([each.index for each in changed.rejects], np.int64)
-        return Rows(_indexes(changed.kept), rejected, changed.table)
+        return Rows(_indexes(changed.kept), rejected, changed.table, changes=True)
 
 
 def _indexes(array: pa.Int64Array) -> Offsets:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from landonce.plan.ranges import Partition
 from landonce.verify.bounds import Bounds
+from landonce.verify.compare import ValueAudit
 from landonce.verify.held.port import Held
 from landonce.verify.judge import Counted, Expected, Fates, Offsets, Place, judge_rows
 from landonce.verify.partition import PartitionReport, Unprovable
@@ -68,9 +69,10 @@ class RowsAudit(TableAudit):
     nothing expected there.
     """
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: Held, values: ValueAudit | None = None) -> None:
         self.name = held.name
         self._held = held
+        self._values = values
         self._reports: dict[Partition, PartitionReport] = {}
         self._judged: dict[Partition, int] = {}
 
@@ -85,12 +87,17 @@ class RowsAudit(TableAudit):
         self._catch_up(bound, stretch.first, compacted=stretch.compacted)
         expected = stretch.fates.of(self.name)
         held = self._compare(bound, stretch.first, stretch.end, expected, stretch.letters, stretch.compacted)
+        if self._values is not None and len(held):
+            self._values.compare(self.name, bound, stretch.first, stretch.end, stretch.fates)
         self._judged[bound.partition] = stretch.end
         return held
 
     def close(self, bound: Bounds, *, compacted: bool) -> None:
         self._catch_up(bound, bound.end, compacted=compacted)
-        self._report(bound).in_flight = self._held.count(bound.label, bound.end)
+        report = self._report(bound)
+        report.in_flight = self._held.count(bound.label, bound.end)
+        if self._values is not None:
+            self._values.note(bound, report)
 
     def report(self, bounds: Sequence[Bounds], later: Later) -> TableReport:
         del later
@@ -107,6 +114,7 @@ class RowsAudit(TableAudit):
             doubled,
             self._held.notes(),
             self._held.as_of(),
+            compared=self._values.compared if self._values is not None else None,
         )
 
     def _catch_up(self, bound: Bounds, to: int, *, compacted: bool) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from rich.table import Table
 
+from landonce.verify.compare import Compared
 from landonce.verify.held.port import Doubled
 from landonce.verify.judge import Fault, Place
 from landonce.verify.partition import PartitionReport
@@ -17,7 +18,7 @@ _MOST = 50
 
 
 WAY_ON = (
-    "landonce does not write again what has landed once, so whatever took or added rows is to be undone: restore the table, "
+    "landonce does not write again what has landed once, so whatever took, added or changed rows is to be undone: restore the table, "
     "or land the topic in a new one, under another pipeline name."
 )
 
@@ -42,7 +43,7 @@ _WHY = {
     Fault.DUPLICATED: "its last change is",
     Fault.UNEXPECTED: "its row is of",
 }
-_ORDER = (Fault.DUPLICATED, Fault.MISSING, Fault.UNEXPECTED, Fault.STALE)
+_ORDER = (Fault.DUPLICATED, Fault.MISSING, Fault.UNEXPECTED, Fault.STALE, Fault.CHANGED)
 
 
 def tables(report: Report) -> Iterator[Table]:
@@ -84,6 +85,8 @@ def lines(report: Report) -> Iterator[str]:
             yield f"{name}{stray.partition}: {stray.rows} unexpected in the target: the topic has no such partition"
         yield from (_doubled(table, file) for file in table.doubled)
         yield from (_key(each) for each in table.keys)
+        if table.compared is not None:
+            yield from _values(table, table.compared, name)
     if len(report.tables) > _MOST:
         yield f"{len(report.tables) - _MOST} more tables are not listed."
     for each in report.partitions:
@@ -109,6 +112,29 @@ def _key(told: KeyFault) -> str:
     key = ", ".join(f"{name} = {value!r}" for name, value in told.key.items())
     where = f"{told.partition} at {told.offset}" if told.partition is not None else "no partition of the topic"
     return f"key {key}: {told.fault.value} ({_WHY[told.fault]} {where})"
+
+
+def _values(table: TableReport, compared: Compared, name: str) -> Iterator[str]:
+    """How much was compared, the first differences, and what was left out."""
+    landed = table.total("landed")
+    of = "" if compared.rows >= landed else f" of {landed}"
+    yield f"{name}values: {compared.values} values in {compared.rows}{of} rows were compared with their records."
+    for each in compared.listed:
+        yield f"{name}{each.partition} at {each.offset}: {each.column} should be {each.expected} and is {each.found}"
+    more = compared.differing.total() - len(compared.listed)
+    if more:
+        listed = ", ".join(f"{column}: {count}" for column, count in sorted(compared.differing.items()))
+        yield f"{name}{more} more values differ. By column: {listed}."
+    for column, count in sorted(compared.differing.items()):
+        if compared.empty[column] == count:
+            yield (
+                f"{name}{column} is NULL wherever it differs: if it was added to the table after these rows landed, that "
+                "is the reason."
+            )
+    for column, count in sorted(compared.absent.items()):
+        yield f"{name}{column}: {count} rows were written before the table had it, and were not compared in it."
+    for column, count in sorted(compared.filled.items()):
+        yield f"{name}{column}: {count} records hold nothing for it and got the table's own default: not compared."
 
 
 def _doubled(table: TableReport, file: Doubled) -> str:

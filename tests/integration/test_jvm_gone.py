@@ -64,7 +64,7 @@ class Gone:
 
     @property
     def workers(self) -> SparkWorkers:
-        return SparkWorkers(self.session, lambda _recipe, _task: None, lambda *_: None)  # type: ignore[arg-type, return-value]
+        return SparkWorkers(lambda: self.session, lambda _recipe, _task: None, lambda *_: None)  # type: ignore[arg-type, return-value]
 
 
 @pytest.fixture(scope="module")

@@ -49,8 +49,8 @@ def refusing(
 
     def refuse(spark: SparkSession, **transform: Any) -> str:
         config = site.config(transform={"select": ["id"], **transform}, kafka={"schema": SCHEMA})
-        with pytest.raises(ConfigError) as caught, driver_of(config, spark, Watch(), once=True):
-            pass
+        with pytest.raises(ConfigError) as caught, driver_of(config, spark, Watch(), once=True) as driver:
+            driver.start_workers()
         assert "__landonce" not in str(caught.value)
         return str(caught.value)
 
@@ -230,9 +230,9 @@ def test_nanoseconds_are_not_given_to_expressions(site: Site, spark: SparkSessio
     site.make("id Int64, at DateTime64(9)")
     with (
         pytest.raises(ConfigError, match="'at' is finer than microseconds"),
-        driver_of(site.config(transform={"where": "id > 0"}), spark, Watch(), once=True),
+        driver_of(site.config(transform={"where": "id > 0"}), spark, Watch(), once=True) as driver,
     ):
-        pass
+        driver.start_workers()
 
 
 def test_speculation_is_refused_by_name() -> None:

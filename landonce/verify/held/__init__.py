@@ -10,6 +10,8 @@
         deletes     which rows of a file are deleted
         columns     some columns of one data file, by field id
         offsets     the index: bitmaps of offsets per partition
+    clickhouse_values, iceberg_values, sql_values  every value of every row, piece by piece
+        whole       columns of one data file with all that lies inside
 
 None of this shares code with what writes; only the description of a catalog is the same.
 """

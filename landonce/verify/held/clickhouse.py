@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+import pyarrow as pa
 
 from landonce.plan.ranges import Partition
 from landonce.verify.held.port import LAST, Held
 from landonce.verify.judge import Counted
 from landonce.write.clickhouse import ClickHouseSink
+from landonce.write.clickhouse.columns import Column
 from landonce.write.clickhouse.connection import connect
 from landonce.write.clickhouse.probe import bring_up_to_date
 from landonce.write.clickhouse.tables import Table, describe
@@ -31,6 +33,15 @@ class ClickHouseRows(Held):
     @property
     def replaces_rows(self) -> bool:
         return self._table.resend_harmless
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self._table.columns
+
+    def select(self, partition: Partition, first: int, end: int, asked: str) -> pa.Table:
+        """`_offset` and what is asked for, of every row in order."""
+        sql = f"SELECT {asked}, toInt64(_offset) AS _offset {self._from} WHERE {_HERE}{_BELOW} ORDER BY _offset"
+        return self._connection.ask(sql, _asked(partition, first, end))
 
     def notes(self) -> tuple[str, ...]:
         if not self.replaces_rows:

@@ -56,7 +56,7 @@ class Columns:
         with io.new_input(file.file_path).open() as stream:
             form = ds.OrcFileFormat() if file.file_format == FileFormat.ORC else ds.ParquetFileFormat()
             fragment = form.make_fragment(stream)
-            there = _by_id(fragment.physical_schema, self.names)
+            there = by_id(fragment.physical_schema, self.names)
             found = {each.name: there[each.field_id] for each in self.schema.fields if each.field_id in there}
             scanner = ds.Scanner.from_fragment(
                 fragment, schema=fragment.physical_schema, columns=list(found.values()), batch_readahead=2
@@ -76,13 +76,15 @@ class Columns:
                 yield _turned(columns, wanted, len(rows))
 
 
-def _by_id(physical: pa.Schema, names: NameMapping | None) -> dict[int, str]:
+def field_id(field: pa.Field) -> int | None:
+    """The id that a file tells of one of its columns, or of what lies inside."""
+    told = next((field.metadata[key] for key in _IDS if field.metadata and key in field.metadata), None)
+    return int(told) if told is not None else None
+
+
+def by_id(physical: pa.Schema, names: NameMapping | None) -> dict[int, str]:
     """The names that a file's columns have in it."""
-    found = {}
-    for each in physical:
-        told = next((each.metadata[key] for key in _IDS if each.metadata and key in each.metadata), None)
-        if told is not None:
-            found[int(told)] = each.name
+    found = {told: each.name for each in physical if (told := field_id(each)) is not None}
     if not found and names is not None:
         mapped = {name: entry.field_id for entry in names.root for name in entry.names if entry.field_id is not None}
         found = {mapped[each.name]: each.name for each in physical if each.name in mapped}

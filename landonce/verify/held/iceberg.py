@@ -31,7 +31,7 @@ class IcebergRows(Held):
         self, spec: CatalogSpec, identifier: str, branch: str = "main", catalog: Catalog | None = None
     ) -> None:
         self.name = identifier
-        self._table = PinnedTable(spec, identifier, branch, catalog)
+        self.table = PinnedTable(spec, identifier, branch, catalog)
 
     def counted(self, partition: Partition, first: int, end: int) -> Counted:
         return self._read.index.counted(partition, first, end)
@@ -53,17 +53,17 @@ class IcebergRows(Held):
         return self._read.spans.doubled()
 
     def as_of(self) -> str:
-        return self._table.as_of()
+        return self.table.as_of()
 
     def notes(self) -> tuple[str, ...]:
         without = self._read.without
         said = (f"{self.name}: {without} rows have no coordinates and were not judged.",) if without else ()
-        return (*self._table.notes(), *said)
+        return (*self.table.notes(), *said)
 
     @cached_property
     def _read(self) -> _Read:
-        read = _Read(self._table)
-        for live, batch in self._table.rows(COORDINATES):
+        read = _Read(self.table)
+        for live, batch in self.table.rows(COORDINATES):
             read.add(live.file.file_path, batch)
         read.index.optimize()
         return read

@@ -33,12 +33,12 @@ class IcebergKeys(HeldKeys):
     ) -> None:
         self.name = identifier
         self._identity = list(identity)
-        self._table = PinnedTable(spec, identifier, branch, catalog)
-        self._spans = Spans(self._table)
+        self.table = PinnedTable(spec, identifier, branch, catalog)
+        self._spans = Spans(self.table)
 
     def rows(self, places: Mapping[Partition, int]) -> pa.Table | None:
-        self._spans, found = Spans(self._table), []
-        for live, batch in self._table.rows((*self._identity, *COORDINATES)):
+        self._spans, found = Spans(self.table), []
+        for live, batch in self.table.rows((*self._identity, *COORDINATES)):
             place, offset = np.full((2, batch.num_rows), UNKNOWN, np.int64)
             for partition, at in _positions(batch):
                 offset[at] = batch.column(COORDINATES[2]).take(pa.array(at)).to_numpy()
@@ -52,10 +52,10 @@ class IcebergKeys(HeldKeys):
         return self._spans.doubled()
 
     def as_of(self) -> str:
-        return self._table.as_of()
+        return self.table.as_of()
 
     def notes(self) -> tuple[str, ...]:
-        return self._table.notes()
+        return self.table.notes()
 
 
 def _positions(batch: pa.RecordBatch) -> list[tuple[Partition, np.ndarray[tuple[int], np.dtype[np.int64]]]]:

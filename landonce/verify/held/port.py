@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -95,6 +95,37 @@ class Held(ABC):
     def notes(self) -> tuple[str, ...]:
         """What a reader of the report must know about this table."""
         return ()
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some rows with their values, of bounded number. `OFFSET` tells which record each is of."""
+
+    rows: pa.Table
+    absent: frozenset[str] = frozenset()
+    """Columns that these rows were written without, before the table had them."""
+    single: frozenset[str] = frozenset()
+    """Columns whose numbers were written as floats, before the column became one of doubles."""
+
+
+class HeldValues(ABC):
+    """The values in one table."""
+
+    name: str
+
+    @abstractmethod
+    def read(self, partition: Partition, first: int, end: int, names: Sequence[str]) -> Iterator[Piece]:
+        """The rows with offsets in `[first, end)`, with `_offset` and these columns. Of a partition, ranges come in order."""
+
+    def comparable(self, name: str, expected: pa.Array) -> pa.Array:
+        """What a column should hold, in the form in which this table gives values back."""
+        del name
+        return expected
+
+    def filled(self, name: str) -> bool:
+        """Whether the table itself fills the column where a record holds nothing for it."""
+        del name
+        return False
 
 
 class HeldKeys(ABC):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.schema import Schema
@@ -17,6 +18,7 @@ from landonce.errors import TableUnfit, TargetUnavailable
 from landonce.verify.held.columns import Columns
 from landonce.verify.held.deletes import Deletes
 from landonce.verify.held.snapshot import Files, LiveFile, live_files, pinned, rolled_back, told
+from landonce.verify.held.whole import Projected, WholeColumns
 from landonce.write.iceberg.catalog import CatalogSpec, telling
 
 COORDINATES = ("_topic", "_kafka_partition", "_offset")
@@ -52,6 +54,19 @@ class PinnedTable:
                 for batch in columns.of(self._table.io, live.file, self._deletes.of(live)):
                     yield live, batch
 
+    def has(self, name: str) -> bool:
+        """Whether the pinned snapshot knows the column."""
+        return self._snapshot is not None and name in self._pinned_schema().column_names
+
+    def pieces(
+        self, live: LiveFile, names: Sequence[str], may_hold: Callable[[pq.RowGroupMetaData], bool]
+    ) -> Iterator[Projected]:
+        """These columns of one live entry with all that lies inside, without what need not be read of a Parquet file."""
+        assert self._table is not None
+        whole = WholeColumns(self._schema(names), self._table.metadata.name_mapping())
+        with self._reading(f"{live.file.file_path}, which snapshot {live.reference.snapshot} registered,"):
+            yield from whole.of(self._table.io, live.file, self._deletes.of(live), may_hold)
+
     def as_of(self) -> str:
         return f"snapshot {told((self._snapshot,))} of branch {self._branch!r}" if self._snapshot is not None else ""
 
@@ -73,9 +88,7 @@ class PinnedTable:
 
     def _schema(self, names: Sequence[str]) -> Schema:
         """These columns as the pinned snapshot knows them."""
-        assert self._table is not None
-        assert self._snapshot is not None
-        schema = self._table.schemas().get(self._snapshot.schema_id or 0, self._table.schema())
+        schema = self._pinned_schema()
         absent = [each for each in names if each not in schema.column_names]
         if absent:
             raise TableUnfit(
@@ -84,6 +97,11 @@ class PinnedTable:
                 command="compare row counts yourself, or land into a table with coordinates",
             )
         return Schema(*(schema.find_field(each) for each in names))
+
+    def _pinned_schema(self) -> Schema:
+        assert self._table is not None
+        assert self._snapshot is not None
+        return self._table.schemas().get(self._snapshot.schema_id or 0, self._table.schema())
 
     @contextmanager
     def _reading(self, what: str) -> Iterator[None]:

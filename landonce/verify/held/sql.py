@@ -21,6 +21,7 @@ from sqlalchemy import (
     literal_column,
     select,
     table,
+    text,
 )
 
 from landonce.plan.ranges import Partition
@@ -36,9 +37,11 @@ _TOPIC: Any = column("_topic", Text)
 _NUMBER: Any = column("_partition", Integer)
 _OFFSET: Any = column("_offset", BigInteger)
 _AT_ONCE = 50_000
+_PATIENCE = 3600
+"""Seconds that MySQL waits for a reader who is busy with the topic in between."""
 
 
-class _Asked:
+class Asked:
     """One table. One that is not there holds nothing, and `notes` say so."""
 
     def __init__(self, opened: SqlTable) -> None:
@@ -50,9 +53,11 @@ class _Asked:
     def ask(self, query: Query) -> list[Any]:
         return [row for batch in self.stream(query) for row in batch] if self.there else []
 
-    def stream(self, query: Query) -> Iterator[Sequence[Any]]:
+    def stream(self, query: Query, at_once: int = _AT_ONCE) -> Iterator[Sequence[Any]]:
         with self._opened.scanning() as connection:
-            found = connection.execution_options(yield_per=_AT_ONCE).execute(query.select_from(self.rows))
+            if self._opened.sink.dialect in ("mysql", "mariadb"):
+                connection.execute(text(f"SET SESSION net_write_timeout = {_PATIENCE}"))
+            found = connection.execution_options(yield_per=at_once).execute(query.select_from(self.rows))
             yield from found.partitions()
 
     def notes(self) -> tuple[str, ...]:
@@ -63,7 +68,7 @@ class SqlRows(Held):
     """The coordinates in one table. `_topic` is the label of a topic."""
 
     def __init__(self, opened: SqlTable) -> None:
-        self._asked = _Asked(opened)
+        self._asked = Asked(opened)
         self.name = self._asked.name
 
     def notes(self) -> tuple[str, ...]:
@@ -109,7 +114,7 @@ class SqlKeys(HeldKeys):
     """The keys in one table, with the coordinates of their last changes. All of them are in memory at once, in columns."""
 
     def __init__(self, opened: SqlTable, schema: Schema) -> None:
-        self._asked = _Asked(opened)
+        self._asked = Asked(opened)
         self.name = self._asked.name
         self._key = opened.sink.key
         self._types = {each.name: each.type for each in schema.fields}
@@ -119,7 +124,7 @@ class SqlKeys(HeldKeys):
         if not self._asked.there:
             return None
         kinds = {each["name"]: each["type"] for each in self._opened.shape().columns}
-        keys = [_exact(name, kinds[name], self._opened.sink.dialect) for name in self._key]
+        keys = [exact(name, kinds[name], self._opened.sink.dialect) for name in self._key]
         query: Query = select(*keys, _TOPIC, _NUMBER, _OFFSET)
         found = [self._table(batch, places) for batch in self._asked.stream(query)]
         return pa.concat_tables(found) if found else None
@@ -147,8 +152,13 @@ class SqlKeys(HeldKeys):
         )
 
 
-def _exact(name: str, kind: Any, dialect: str) -> Any:
-    """A key as records hold it: MySQL tells six digits of a FLOAT, and PostgreSQL fills a CHAR with blanks that mean nothing."""
+def in_order(query: Query, partition: Partition, first: int, end: int) -> Query:
+    """The rows of a range with `_offset` after what is asked for, in its order."""
+    return query.add_columns(_OFFSET).where(_within(partition, first, end)).order_by(_OFFSET)
+
+
+def exact(name: str, kind: Any, dialect: str) -> Any:
+    """A value as records hold it: MySQL tells six digits of a FLOAT, and PostgreSQL fills a CHAR with blanks that mean nothing."""
     if dialect in ("mysql", "mariadb") and isinstance(kind, Float):
         return column(name) * literal_column("1e0")
     if dialect == "postgresql" and isinstance(kind, CHAR):

@@ -87,7 +87,7 @@ class ClickHouseTarget(Target):
 
     def take_back(self) -> None:
         """The server looks whether it is empty, and drops it, in one statement. A user who may only create leaves it."""
-        with suppress(TargetRefused):
+        with suppress(TargetRefused, TargetUnavailable):
             self._connection.do(f"DROP TABLE IF EMPTY {self._name.sql}")
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ are writable or not, which is seen when the database is opened for writing.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from sqlalchemy import Connection, text
@@ -26,7 +26,8 @@ _LACKS = text(
 """INSERT on the whole table, or a block could not keep it from being altered. The others may be for the columns that are written."""
 _SEQUENCES = text(
     """
-    SELECT CAST(CAST(s.oid AS regclass) AS text) FROM pg_attrdef AS d
+    SELECT CAST(a.attname AS text), CAST(CAST(s.oid AS regclass) AS text) FROM pg_attrdef AS d
+    JOIN pg_attribute AS a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
     JOIN pg_depend AS p ON p.classid = CAST('pg_attrdef' AS regclass) AND p.objid = d.oid
         AND p.refclassid = CAST('pg_class' AS regclass)
     JOIN pg_class AS s ON s.oid = p.refobjid
@@ -34,7 +35,7 @@ _SEQUENCES = text(
         AND NOT CASE WHEN s.relkind = 'S' THEN has_sequence_privilege(s.oid, 'USAGE, UPDATE') ELSE true END ORDER BY 1
     """
 )
-"""Of columns that are left to their defaults."""
+"""That the defaults of columns take numbers from."""
 _TEMPORARY = text("SELECT has_database_privilege(current_database(), 'TEMPORARY')")
 _MAY_CREATE = text("SELECT has_schema_privilege(current_schema(), 'CREATE')")
 _THERE = text("SELECT to_regclass(:name) IS NOT NULL")
@@ -44,24 +45,28 @@ _DENIED = (1142, 1143)
 _CHANGES = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
 
-def lacking(sink: SqlSink, columns: Sequence[str], connection: Connection) -> Iterator[Finding]:
-    """Rights that are missing: on the table, with these columns, and on the ledger's own."""
+def lacking(
+    sink: SqlSink, columns: Sequence[str], written: Collection[str], connection: Connection
+) -> Iterator[Finding]:
+    """Rights that are missing: on the table, with these columns, and on the ledger's own. `written`: the columns that records fill."""
     if sink.dialect == "postgresql":
-        yield from _of_postgres(sink, connection)
+        yield from _of_postgres(sink, written, connection)
     elif sink.dialect == "sqlite":
         yield from _of_sqlite(sink)
     elif sink.dialect in ("mysql", "mariadb"):
         yield from _of_mysql(sink, columns[0], connection)
 
 
-def _of_postgres(sink: SqlSink, connection: Connection) -> Iterator[Finding]:
+def _of_postgres(sink: SqlSink, written: Collection[str], connection: Connection) -> Iterator[Finding]:
     table = words_of("postgresql").table(sink.table)
     wanted = _CHANGES if sink.key else ("INSERT", "SELECT")
     yield from _missing(connection, table, sink.table, wanted)
-    for (sequence,) in connection.execute(_SEQUENCES, {"name": table}):
+    for column, sequence in connection.execute(_SEQUENCES, {"name": table}):
+        if column in written:
+            continue
         yield Finding(
             Level.REFUSED,
-            f"the user may not take numbers from the sequence {sequence}, which a column of {sink.table} is left to",
+            f"the user may not take numbers from the sequence {sequence}, which the column {column} of {sink.table} is left to",
             f"GRANT USAGE ON SEQUENCE {sequence} TO the user",
         )
     if sink.key and not connection.scalar(_TEMPORARY):

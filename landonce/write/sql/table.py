@@ -127,7 +127,8 @@ class SqlTable:
         chosen = declared is not None or selected
         fields = [(each, self._field(each, told=named.get(each["name"]), chosen=chosen)) for each in shape.columns]
         with self.reading() as connection:
-            rights = tuple(lacking(self.sink, shape.names, connection))
+            written = {each["name"] for each, found in fields if isinstance(found, Field)}
+            rights = tuple(lacking(self.sink, shape.names, written, connection))
         return (*findings(self.sink, shape, fields, self._dialect), *rights)
 
     def likeness(self) -> str:

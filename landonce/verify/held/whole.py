@@ -1,0 +1,240 @@
+"""Columns of one data file with all that lies inside, found by field id at every depth, some thousand rows at a time.
+
+What a file was written without is told, and not taken for null: the table had no such column then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+from pyiceberg.avro.file import AvroFile
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.manifest import DataFile, FileFormat
+from pyiceberg.schema import Schema
+from pyiceberg.table.name_mapping import NameMapping
+from pyiceberg.types import DoubleType, IcebergType, ListType, MapType, NestedField, StructType
+
+from landonce.verify.held.columns import Positions, by_id, field_id
+from landonce.write.iceberg.avro import read_doubles_whole
+
+_AT_ONCE = 20_000
+
+
+@dataclass(frozen=True)
+class Projected:
+    """Some rows of a file."""
+
+    rows: pa.Table
+    """Without the columns that are absent."""
+    absent: frozenset[str] = frozenset()
+    """Columns that the file does not have, or not with all that lies inside."""
+    single: frozenset[str] = frozenset()
+    """Columns of doubles that are floats in the file."""
+
+
+class _Absent(Exception):
+    """The file was written before there was such a field."""
+
+
+@dataclass(frozen=True)
+class WholeColumns:
+    """Which columns are read."""
+
+    schema: Schema
+    names: NameMapping | None = None
+
+    def of(
+        self, io: FileIO, file: DataFile, deleted: Positions, may_hold: Callable[[pq.RowGroupMetaData], bool]
+    ) -> Iterator[Projected]:
+        """The rows of a file without those at the `deleted` positions. Of Parquet, only row groups that `may_hold` some."""
+        if file.file_format == FileFormat.AVRO:
+            read = self._avro(io, file)
+        elif file.file_format == FileFormat.ORC:
+            read = self._orc(io, file)
+        else:
+            read = self._parquet(io, file, may_hold)
+        for first, found in read:
+            count = found.rows.num_rows
+            low, high = np.searchsorted(deleted, (first, first + count))
+            if low == high:
+                yield found
+                continue
+            keep = np.ones(count, np.bool_)
+            keep[deleted[low:high] - first] = False
+            yield Projected(found.rows.filter(pa.array(keep)), found.absent, found.single)
+
+    def _parquet(
+        self, io: FileIO, file: DataFile, may_hold: Callable[[pq.RowGroupMetaData], bool]
+    ) -> Iterator[tuple[int, Projected]]:
+        with io.new_input(file.file_path).open() as stream, pq.ParquetFile(stream) as parquet:
+            physical = parquet.schema_arrow
+            there = self._there(physical)
+            at = 0
+            for number in range(parquet.num_row_groups):
+                group = parquet.metadata.row_group(number)
+                begins, at = at, at + group.num_rows
+                if not may_hold(group):
+                    continue
+                for batch in parquet.iter_batches(_AT_ONCE, row_groups=[number], columns=list(there.values())):
+                    yield begins, self._projected(batch, physical, there)
+                    begins += batch.num_rows
+
+    def _orc(self, io: FileIO, file: DataFile) -> Iterator[tuple[int, Projected]]:
+        with io.new_input(file.file_path).open() as stream:
+            fragment = ds.OrcFileFormat().make_fragment(stream)
+            physical = fragment.physical_schema
+            there = self._there(physical)
+            scanner = ds.Scanner.from_fragment(
+                fragment, schema=physical, columns=list(there.values()), batch_size=_AT_ONCE, batch_readahead=2
+            )
+            at = 0
+            for batch in scanner.to_batches():
+                yield at, self._projected(batch, physical, there)
+                at += batch.num_rows
+
+    def _there(self, physical: pa.Schema) -> dict[int, str]:
+        wanted = {each.field_id for each in self.schema.fields}
+        return {number: name for number, name in by_id(physical, self.names).items() if number in wanted}
+
+    def _projected(self, batch: pa.RecordBatch, physical: pa.Schema, there: dict[int, str]) -> Projected:
+        columns, absent, single = {}, set(), set()
+        for each in self.schema.fields:
+            try:
+                if each.field_id not in there:
+                    raise _Absent
+                held = physical.field(there[each.field_id])
+                columns[each.name] = _project(batch.column(held.name), held, each.field_type)
+                if _was_single(held.type, each.field_type):
+                    single.add(each.name)
+            except _Absent:
+                absent.add(each.name)
+        return Projected(pa.table(columns), frozenset(absent), frozenset(single))
+
+    def _avro(self, io: FileIO, file: DataFile) -> Iterator[tuple[int, Projected]]:
+        """Row by row, and whole records: PyIceberg's reader loses its place where it is to leave out some kinds of columns."""
+        read_doubles_whole()
+        types = schema_to_pyarrow(self.schema, include_field_ids=False)
+        with AvroFile[Any](io.new_input(file.file_path)) as records:
+            held = {each.field_id: (at, each) for at, each in enumerate(records.schema.fields)}
+            known = [each for each in self.schema.fields if _is_in(each, held)]
+            absent = frozenset(each.name for each in self.schema.fields) - {each.name for each in known}
+            once, at = (each for each in records), 0
+            while rows := list(islice(once, _AT_ONCE)):
+                columns = {}
+                for each in known:
+                    place, field = held[each.field_id]
+                    values = [_plain(row[place], field.field_type, each.field_type) for row in rows]
+                    columns[each.name] = pa.array(values, _storage(types.field(each.name).type))
+                doubles = {
+                    each.name for each in known if _avro_single(held[each.field_id][1].field_type, each.field_type)
+                }
+                yield at, Projected(pa.table(columns), absent, frozenset(doubles))
+                at += len(rows)
+
+
+def _project(array: pa.Array, held: pa.Field, type_: IcebergType) -> pa.Array:
+    """What a file holds, with the fields inside in the order and under the names that the table has now."""
+    mask = array.is_null() if array.null_count else None
+    if isinstance(type_, StructType):
+        children = [_child(array, held.type, each) for each in type_.fields]
+        return pa.StructArray.from_arrays(children, names=[each.name for each in type_.fields], mask=mask)
+    array = pa.concat_arrays([array, array.slice(0, 0)]) if array.offset and pt.is_nested(array.type) else array
+    if isinstance(type_, ListType):
+        values = _project(array.values, held.type.value_field, type_.element_type)
+        return pa.ListArray.from_arrays(array.offsets, values, mask=mask)
+    if isinstance(type_, MapType):
+        keys = _project(array.keys, held.type.key_field, type_.key_type)
+        items = _project(array.items, held.type.item_field, type_.value_type)
+        return pa.MapArray.from_arrays(array.offsets, keys, items, mask=mask)
+    return array
+
+
+def _child(array: pa.StructArray, held: pa.DataType, wanted: NestedField) -> pa.Array:
+    for at in range(held.num_fields):
+        told = field_id(held.field(at))
+        if told == wanted.field_id or (told is None and held.field(at).name == wanted.name):
+            return _project(array.field(at), held.field(at), wanted.field_type)
+    raise _Absent
+
+
+def _was_single(held: pa.DataType, type_: IcebergType) -> bool:
+    if isinstance(type_, ListType):
+        return _was_single(held.value_type, type_.element_type)
+    if isinstance(type_, MapType):
+        return _was_single(held.item_type, type_.value_type)
+    if isinstance(type_, StructType):
+        by_number = {each.field_id: each for each in type_.fields}
+        by_name = {each.name: each for each in type_.fields}
+        for at in range(held.num_fields):
+            wanted = by_number.get(field_id(held.field(at)) or 0) or by_name.get(held.field(at).name)
+            if wanted is not None and _was_single(held.field(at).type, wanted.field_type):
+                return True
+        return False
+    return bool(pt.is_float32(held)) and isinstance(type_, DoubleType)
+
+
+def _is_in(wanted: NestedField, held: dict[int, tuple[int, NestedField]]) -> bool:
+    if wanted.field_id not in held:
+        return False
+    return _whole(wanted.field_type, held[wanted.field_id][1].field_type)
+
+
+def _whole(wanted: IcebergType, held: IcebergType) -> bool:
+    if isinstance(wanted, StructType) and isinstance(held, StructType):
+        there = {each.field_id: each.field_type for each in held.fields}
+        return all(each.field_id in there and _whole(each.field_type, there[each.field_id]) for each in wanted.fields)
+    if isinstance(wanted, ListType) and isinstance(held, ListType):
+        return _whole(wanted.element_type, held.element_type)
+    if isinstance(wanted, MapType) and isinstance(held, MapType):
+        return _whole(wanted.value_type, held.value_type)
+    return True
+
+
+def _avro_single(held: IcebergType, wanted: IcebergType) -> bool:
+    if isinstance(wanted, StructType) and isinstance(held, StructType):
+        there = {each.field_id: each.field_type for each in held.fields}
+        return any(_avro_single(there[each.field_id], each.field_type) for each in wanted.fields)
+    if isinstance(wanted, ListType) and isinstance(held, ListType):
+        return _avro_single(held.element_type, wanted.element_type)
+    if isinstance(wanted, MapType) and isinstance(held, MapType):
+        return _avro_single(held.value_type, wanted.value_type)
+    return isinstance(wanted, DoubleType) and not isinstance(held, DoubleType)
+
+
+def _plain(value: Any, held: IcebergType, wanted: IcebergType) -> Any:
+    """A value of an Avro file as Arrow takes it."""
+    if value is None:
+        return None
+    if isinstance(wanted, StructType) and isinstance(held, StructType):
+        there = {each.field_id: (at, each.field_type) for at, each in enumerate(held.fields)}
+        places = [(each, *there[each.field_id]) for each in wanted.fields]
+        return {each.name: _plain(value[at], type_, each.field_type) for each, at, type_ in places}
+    if isinstance(wanted, ListType) and isinstance(held, ListType):
+        return [_plain(each, held.element_type, wanted.element_type) for each in value]
+    if isinstance(wanted, MapType) and isinstance(held, MapType):
+        return [
+            (_plain(key, held.key_type, wanted.key_type), _plain(each, held.value_type, wanted.value_type))
+            for key, each in value.items()
+        ]
+    return value.bytes if isinstance(value, UUID) else value
+
+
+def _storage(type_: pa.DataType) -> pa.DataType:
+    """The type without what Python values cannot be given as."""
+    if pt.is_struct(type_):
+        return pa.struct([pa.field(each.name, _storage(each.type)) for each in type_])
+    if pt.is_map(type_):
+        return pa.map_(_storage(type_.key_type), _storage(type_.item_type))
+    if pt.is_list(type_) or pt.is_large_list(type_):
+        return pa.list_(_storage(type_.value_type))
+    return pa.binary() if isinstance(type_, pa.BaseExtensionType) or pt.is_fixed_size_binary(type_) else type_

@@ -1,0 +1,280 @@
+"""Whatever a start refuses, `check` says first: every place in the code where landonce refuses is asked by a check of some sink, or
+is listed here with the reason why a check cannot know it."""
+
+from __future__ import annotations
+
+import ast
+import sqlite3
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+from pyiceberg.catalog import load_catalog
+from pyiceberg.schema import Schema
+from pyiceberg.types import IntegerType, LongType, NestedField, StringType
+from sqlalchemy import make_url
+
+import landonce
+from landonce import errors
+from landonce.check import check_pipeline
+from landonce.check.iceberg_table import table_findings
+from landonce.check.retention import Retention
+from landonce.config.load import load
+from landonce.config.sinks import Iceberg
+from landonce.plan.ranges import Partition
+from landonce.read.source import Extent, SourceView
+from landonce.record.in_target import TargetLedger
+from landonce.record.ledger import LedgerState, TableMark
+from landonce.run.parts import open_parts
+from landonce.write.sink import Level
+from landonce.write.sql.databases import open_database
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+ROOT = Path(landonce.__file__).parent
+FOLDERS = ("config", "read", "record", "run", "write")
+ELSEWHERE = ("record/operate", "write/clickhouse", "run/assemble_clickhouse")
+"""What operators decide; and ClickHouse, whose checks are tried with a server (`test_check.py`, `test_clickhouse_check.py`)."""
+REFUSALS = {
+    name
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, (errors.Halt, errors.ConfigError))
+}
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Refusing:
+    """A function that makes a refusal: its file, its name, the line where it begins, and the names of what it calls."""
+
+    file: str
+    name: str
+    line: int
+    calls: frozenset[str]
+
+    @property
+    def site(self) -> str:
+        return f"{self.file}:{self.name}"
+
+
+def all_functions() -> Iterator[Refusing]:
+    """Of all that a start may run."""
+    for path in sorted(ROOT.rglob("*.py")):
+        file = str(path.relative_to(ROOT))
+        if file.startswith((*FOLDERS, "check")) and not file.startswith(ELSEWHERE):
+            for name, node in functions(ast.parse(path.read_text())):
+                line = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+                yield Refusing(file, name, line, frozenset(filter(None, map(called, own(node)))))
+
+
+def functions(tree: ast.AST, before: str = "") -> Iterator[tuple[str, Function]]:
+    for node in ast.iter_child_nodes(tree):
+        name = f"{before}{getattr(node, 'name', '')}"
+        if isinstance(node, Function):
+            yield name, node
+        yield from functions(node, f"{name}." if isinstance(node, (Function, ast.ClassDef)) else before)
+
+
+def own(function: Function) -> Iterator[ast.AST]:
+    """All that is in a function, and not in one inside of it."""
+    left: list[ast.AST] = [each for each in function.body if not isinstance(each, Function)]
+    while left:
+        node = left.pop()
+        yield node
+        left += [each for each in ast.iter_child_nodes(node) if not isinstance(each, Function)]
+
+
+def called(node: ast.AST) -> str:
+    if not isinstance(node, ast.Call):
+        return ""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+def unasked(run: set[tuple[str, int]]) -> set[str]:
+    """Functions that refuse, and that no check runs. One that only words a refusal is asked by those that call it."""
+    everything = list(all_functions())
+    asked = {each.site for each in everything if (str(ROOT / each.file), each.line) in run}
+    left = {each.site: each for each in everything if each.calls & REFUSALS and each.site not in asked}
+    while True:
+        found = {site for site, each in left.items() if any(_words_for(each, other, asked) for other in everything)}
+        if not found:
+            return set(left)
+        asked |= found
+        left = {site: each for site, each in left.items() if site not in found}
+
+
+def _words_for(wording: Refusing, caller: Refusing, asked: set[str]) -> bool:
+    name = wording.name.rpartition(".")[2]
+    near = caller.file == wording.file or not name.startswith("_")
+    return near and caller.site in asked and name in caller.calls
+
+
+UNKNOWABLE = {
+    "it depends on records, which a check does not read": """
+        read/harvest.py:too_large  run/workers.py:_expression_failed  write/letters.py:_letters  write/receipt.py:unbalanced
+        write/sql/writer.py:named  write/wrapped/send.py:_no_answer  write/iceberg/arrow.py:_unfit  write/iceberg/files.py:_number
+        write/iceberg/files.py:write_files  write/iceberg/evolve.py:apply  write/iceberg/evolve.py:distinguishable
+        write/iceberg/lake.py:Lake._made_of  write/land.py:named
+    """,
+    "it is what others do while a batch is written": """
+        read/identity.py:require_same  run/steps.py:refuse_not_kept  run/assemble_sql.py:make_sql_driver.examined_again  run/committing.py:_different
+        run/driver.py:Driver._judged  write/sql/writer.py:settle_block  write/target.py:nobody_else  write/land.py:_duplicate
+        write/land.py:_partial  write/iceberg/commit.py:_too_new  write/iceberg/ledger.py:TableLedger._known
+        write/iceberg/staged.py:_closed  write/iceberg/staged.py:_ours  write/iceberg/unseen.py:refuse_unseen
+        write/iceberg/scratch.py:Scratch.write  write/own.py:own_verdict
+    """,
+    "it is a change of the ledger, and a check makes none": """
+        record/blocks.py:_keeps_receipts  record/blocks.py:_may_go  record/pushes.py:may_change
+    """,
+    "it is about a plan that is pending or a position that was lost: check/common.py and the position of each sink say it": """
+          run/inserts.py:_same_fingerprint  run/pushes.py:_same_fingerprint  run/snapshots.py:_same_fingerprint
+        run/transactions.py:_same_fingerprint  run/pushes.py:outcome_unknown  run/snapshots.py:_readable
+        run/snapshots.py:refuse_unmarked  run/transactions.py:_after_look  write/target.py:_gap_behind
+        write/target.py:_lost_ledger  write/target.py:_readable  write/marks.py:_same_table  write/marks.py:_uncertain
+    """,
+    "the check says it in words of its own, as a finding": """
+        run/assemble.py:dead_letters_reachable  run/assemble.py:refuse_unfit
+        write/iceberg/admit.py:no_table  write/iceberg/admit.py:require_spec  write/iceberg/create.py:create_table
+        write/iceberg/commit.py:Place.ensure_branch
+    """,
+    "it takes a Spark session: `landonce check --spark`, or the session's own settings": """
+        run/session.py:_refuse_speculation  run/transform.py:_columns_fit  run/transform.py:_is_condition
+        run/transform.py:_moving  run/transform.py:_not_row_wise  run/transform.py:_refuse_moving  run/transform.py:_types_fit
+        run/transform.py:_no_column_twice  run/transform.py:_expression_errors  run/transform.py:examine  run/transform.py:widened  write/iceberg/jvm.py:_iceberg
+        write/iceberg/jvm.py:_named
+    """,
+    "Kafka is a stand-in here; a check asks the real one": """
+        read/broker.py:Broker._named  read/infer.py:agreed  read/sample.py:Sample._refused  read/infer.py:of_sample  read/records.py:_reached  read/records.py:source_error
+    """,
+    "a database that fails is not part of this test, and each is asked by its own ledger's": """
+        record/database.py:refused  record/as_text.py:state_from_text
+    """,
+    "operators' commands alone ask for it": """
+        write/iceberg/look.py:last_rows
+    """,
+}
+"""Why a check cannot know, or how it says it otherwise; and the functions that refuse."""
+
+
+class Watching:
+    """Which functions of landonce were run."""
+
+    def __init__(self) -> None:
+        self.run: set[tuple[str, int]] = set()
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            self.run.add((frame.f_code.co_filename, frame.f_code.co_firstlineno))
+
+    def __enter__(self) -> Watching:
+        sys.setprofile(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+
+COORDINATES = "_topic text, _partition int, _offset bigint"
+SCHEMA = "id BIGINT NOT NULL, word STRING"
+CATALOG = {"catalog": {"type": "sql", "uri": "sqlite:///lake.db", "warehouse": "lake"}}
+LAKE = Schema(
+    NestedField(1, "id", LongType(), required=True),
+    NestedField(2, "word", StringType()),
+    NestedField(11, "_topic", StringType()),
+    NestedField(12, "_kafka_partition", IntegerType()),
+    NestedField(13, "_offset", LongType()),
+)
+FILES: dict[str, dict[str, Any]] = {
+    "sqlite": {"sink": {"sql": {"url": "sqlite:///t.db", "table": "events"}}},
+    "sqlite, with a key": {"sink": {"sql": {"url": "sqlite:///t.db", "table": "keyed", "mode": "upsert", "key": "id"}}},
+    "sqlite, made": {
+        "sink": {"sql": {"url": "sqlite:///t.db", "table": "new", "create": True, "mode": "upsert", "key": "id"}}
+    },
+    "iceberg": {"sink": {"iceberg": {"table": "db.events", **CATALOG}}},
+    "iceberg, made": {"sink": {"iceberg": {"table": "db.new", "create": True, **CATALOG}}},
+    "iceberg, changed": {
+        "sink": {"iceberg": {"table": "db.views", "identity": ["id"], "changes": {"mode": "upsert"}, **CATALOG}}
+    },
+    "iceberg, made with partitions": {
+        "sink": {"iceberg": {"table": "db.new", "create": True, "partition_by": ["bucket(4, id)"], **CATALOG}}
+    },
+    "wrapped": {"sink": {"wrapped": {"sink": "mine:sink"}}, "ledger": {"sqlite": "ledger"}},
+}
+
+
+class Brokers:
+    """Kafka, as far as a check asks it: one partition, with records."""
+
+    def survey(self, topics: tuple[str, ...]) -> SourceView:
+        extents = tuple((Partition(topic, 0), Extent(0, 10)) for topic in topics)
+        return SourceView("cluster", tuple((topic, "id") for topic in topics), extents)
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[set[tuple[str, int]]]:
+    """All that checks of pipelines with every kind of sink run."""
+    folder = tmp_path_factory.mktemp("checked")
+    with sqlite3.connect(folder / "t.db") as made:
+        made.execute(f"CREATE TABLE events (id bigint NOT NULL, word text, {COORDINATES})")
+        made.execute(f"CREATE TABLE keyed (id bigint PRIMARY KEY, word text, {COORDINATES})")
+    catalog = load_catalog("landonce", type="sql", uri=f"sqlite:///{folder}/lake.db", warehouse=f"file://{folder}/lake")
+    (folder / "lake").mkdir()
+    catalog.create_namespace("db")
+    for table in ("events", "views"):
+        catalog.create_table(f"db.{table}", LAKE)
+    (folder / "mine.py").write_text(
+        "import landonce\n\n\ndef push(block): ...\n\n\nsink = landonce.wrap(push, idempotent=True)\n"
+    )
+    for pipeline in ("sqlite", "sqlite-with-a-key"):
+        ledger = TargetLedger(open_database(make_url(f"sqlite:///{folder}/t.db")), pipeline)
+        ledger.create(LedgerState(pipeline, "lineage", tables=(("events", TableMark("schema 0", 1)),)))
+        ledger.close()
+    watching, patch = Watching(), pytest.MonkeyPatch()
+    patch.setattr(Retention, "findings", lambda *_: ())
+    patch.chdir(folder)
+    for name, told in FILES.items():
+        file = folder / "p.yaml"
+        kafka = {"bootstrap_servers": "127.0.0.1:1", "topics": ["t"], "schema": SCHEMA}
+        sections = {"pipeline": name.replace(", ", "-").replace(" ", "-"), "source": {"kafka": kafka}, **told}
+        file.write_text(yaml.safe_dump(sections))
+        with watching:
+            parts = replace(open_parts(load(file)), broker=Brokers())  # type: ignore[arg-type]
+            found = check_pipeline(parts)
+        parts.ledger.close()
+        refused = [each.what for section in found.sections for each in section.findings if each.level is Level.REFUSED]
+        assert refused == [], name
+    yield watching.run
+    patch.undo()
+
+
+def test_every_refusal_is_asked_for_by_a_check(asked: set[tuple[str, int]]) -> None:
+    """Whoever adds a refusal has the check run it, or says here why it cannot."""
+    left, listed = unasked(asked), [site for told in UNKNOWABLE.values() for site in told.split()]
+    assert left - set(listed) == set(), "a start may refuse this, and no check asks for it"
+    assert set(listed) - left == set(), "a check asks for this, or it is gone"
+    assert len(listed) == len(set(listed))
+
+
+def test_a_refusal_that_no_check_runs_is_found(asked: set[tuple[str, int]]) -> None:
+    """The test itself: without what SQL's check ran, SQL's refusals are missed."""
+    others = {(file, line) for file, line in asked if "sql" not in file.rpartition("landonce/")[2]}
+    missed = unasked(others)
+    assert {"run/assemble_sql.py:_source", "write/sql/identity.py:_replaced"} <= missed
+
+
+def test_what_iceberg_refuses_at_a_start_is_a_finding(tmp_path: Path) -> None:
+    """A tag is no branch to write to."""
+    catalog = load_catalog("c", type="sql", uri=f"sqlite:///{tmp_path}/lake.db", warehouse=f"file://{tmp_path}/lake")
+    catalog.create_namespace("db")
+    table = catalog.create_table("db.t", Schema(NestedField(1, "id", LongType()), *LAKE.fields[2:]))
+    table.append(pa.table({"id": [1]}))
+    table.manage_snapshots().create_tag(table.snapshots()[0].snapshot_id, "audit").commit()
+    told = Iceberg(table="db.t", branch="audit")
+    refused = [each.what for each in table_findings(told, "db.t", table) if each.level is Level.REFUSED]
+    assert refused == ["audit is a tag of the table, not a branch"]
