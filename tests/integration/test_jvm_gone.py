@@ -126,7 +126,7 @@ def test_another_error_keeps_its_name() -> None:
 
 
 def test_a_jvm_that_cannot_start_is_no_defect(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-XX:+NoSuchOption")
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-agentlib:nosuch")
     monkeypatch.setattr(SparkContext, "_gateway", None)
     monkeypatch.setattr(SparkContext, "_jvm", None)
     with pytest.raises(SparkLost, match="ended before it had started"):

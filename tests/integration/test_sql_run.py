@@ -245,7 +245,7 @@ def test_the_last_lines_of_a_run_say_how_many_by_which_reason(
     assert reasons[0].startswith("  206 × not valid JSON: Unterminated string starting at character …, for example: ")
     assert {each.partition(" × ")[2] for each in reasons[1:]} == {
         "missing required field 'id'",
-        "field 'word' should be string but is an integer",
+        "field 'word' should be STRING but is an integer",
     }
     shown = landonce(capsys, monkeypatch, "state", "show", site.file).out
     assert f"208 dead letters were counted in {site.dead}, by reason:\n{reasons[0]}" in shown
