@@ -87,7 +87,9 @@ class Broker:
         until = time.monotonic() + self._timeout * 2
         while True:
             try:
-                return future.result(timeout=_LISTEN)
+                answer = future.result(timeout=_LISTEN)
+                self._down = None
+                return answer
             except KafkaException as error:
                 self._admin.poll(0)
                 timed_out = error.args[0].code() == KafkaError._TIMED_OUT
@@ -99,10 +101,14 @@ class Broker:
                     raise self._unanswered() from None
 
     def _forget_troubles(self) -> None:
-        """Those of connections that were lost since the last question."""
+        """Those of connections that were lost since the last question. That no broker can be reached librdkafka says once, and maybe
+        before the first question: it stays known until one answers."""
         while self._admin.poll(0):
             pass
-        self._heard = self._down = None
+        if self._down is None:
+            self._heard = None
+        else:
+            self._down = time.monotonic()
 
     def _hear(self, error: KafkaError) -> None:
         """librdkafka tells what is wrong with a connection here, and nowhere else. It goes on trying meanwhile."""

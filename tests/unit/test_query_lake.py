@@ -54,7 +54,7 @@ def opened(sink: IcebergTable) -> Table:
 def written(sink: IcebergTable, *offsets: int) -> Receipt:
     """A block of the rows with these offsets, as a worker writes it."""
     table = opened(sink)
-    recipe = LakeRecipe("q", TableShape.of(table), schema_for(table, coordinates=True))
+    recipe = LakeRecipe("q", TableShape.of(table), schema_for(table, coordinates=True), limits=())
     block = Block((Range(P, 0, 100),), "db.t", number=2)
     task = FileTask(index=0, batch=7, epoch=3, plan="", block=block, kind=Kind.DELIVER, floors=())
     count = len(offsets)
