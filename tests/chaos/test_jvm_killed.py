@@ -47,11 +47,12 @@ def kill_jvm(session: int, *, after: float = 0.0, patience: float = 60.0) -> Non
 
 
 def _is_spark(pid: int) -> bool:
-    """Java is also asked for its version."""
+    """Java is also asked for its version, and a JVM of its own makes Spark's command line."""
     try:
-        return b"java" in (told := Path(f"/proc/{pid}/cmdline").read_bytes()) and b"SparkSubmit" in told
+        told = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
+    return told.split(b"\0")[0].endswith(b"java") and b"SparkSubmit" in told and b"launcher.Main" not in told
 
 
 def says_so(run: DriverRun) -> None:
