@@ -139,7 +139,7 @@ def killed(query: Query, *places: str) -> None:
 
 
 def test_a_query_into_clickhouse_is_killed_and_lands_everything_once(in_clickhouse: Query) -> None:
-    killed(in_clickhouse, "send.after+1", "record.before", LOST, "resolve.after")
+    killed(in_clickhouse, "send.after+1", "record.before", LOST, "rearm.after")
 
 
 @pytest.mark.long
