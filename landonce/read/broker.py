@@ -79,8 +79,16 @@ class Broker:
         asked = {TopicPartition(each.topic, each.number): spec for each in partitions}
         found = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=self._timeout)
         return {
-            Partition(each.topic, each.partition): int(self._answer(future).offset) for each, future in found.items()
+            (where := Partition(each.topic, each.partition)): self._offset(future, where)
+            for each, future in found.items()
         }
+
+    def _offset(self, future: Future[Any], where: Partition) -> int:
+        """A broker that has just started may answer without an error and without an offset: librdkafka gives a negative one then."""
+        offset = int(self._answer(future).offset)
+        if offset < 0:
+            raise SourceUnavailable(f"Kafka at {self._servers} does not know yet where {where} begins and ends.")
+        return offset
 
     def _answer(self, future: Future[T], topic: str = "") -> T:
         """Waits for it, but not for the whole timeout where no broker can be reached: what is in the way is said soon."""

@@ -1,0 +1,33 @@
+"""A broker that has just started answers without an error and without an offset: that is no place where a topic ends."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from landonce.errors import SourceUnavailable
+from landonce.read.broker import Broker
+
+
+def answered(value: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future
+
+
+@pytest.mark.parametrize("offset", [-1001, -1])
+def test_an_answer_without_an_offset_is_asked_for_again(offset: int) -> None:
+    info = SimpleNamespace(topic_id="id", partitions=[SimpleNamespace(id=0)])
+    broker = Broker("127.0.0.1:1", {})
+    broker._admin = SimpleNamespace(  # type: ignore[assignment]
+        poll=lambda _: 0,
+        describe_cluster=lambda **_: answered(SimpleNamespace(cluster_id="c")),
+        describe_topics=lambda *_, **__: {"t": answered(info)},
+        list_offsets=lambda *_, **__: {TopicPartition("t", 0): answered(SimpleNamespace(offset=offset))},
+    )
+    with pytest.raises(SourceUnavailable, match=r"t\[0\]"):
+        broker.survey(["t"])
