@@ -24,8 +24,9 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 from landonce.consumer.handler import Step, Stored
 from landonce.consumer.holding import forgotten
 from landonce.consumer.refusals import fenced
-from landonce.errors import ConfigError, LedgerUnavailable
+from landonce.errors import ConfigError, LedgerUnavailable, SourceUnavailable
 from landonce.plan.ranges import Partition
+from landonce.read.offsets import known_offset
 
 _PATIENCE = 90.0
 """Seconds. Longer than a transaction may stay open by default (60): one of a stopped consumer holds readers up."""
@@ -256,9 +257,11 @@ class KafkaOffsets:
             request_timeout=self._patience,
         )
         try:
-            return int(asked[place].result(timeout=self._patience).offset)
+            return known_offset(asked[place].result(timeout=self._patience), Partition(self._topic, 0))
         except KafkaException as error:
             raise _unavailable(error) from error
+        except SourceUnavailable as error:
+            raise LedgerUnavailable(error.what, safe="Nothing was changed.", command="poll again") from None
 
 
 def _name(group: str, partition: Partition) -> str:

@@ -23,7 +23,7 @@ from landonce.errors import (
     TopicRecreated,
 )
 from landonce.plan.ranges import Partition
-from landonce.read.groups import committed
+from landonce.read.offsets import committed, known_offset
 
 T = TypeVar("T")
 _PATIENCE = 10.0
@@ -132,7 +132,7 @@ class Topics:
         asked = {TopicPartition(each.topic, each.number): spec for each in partitions}
         found = self._admin.list_offsets(asked, request_timeout=_PATIENCE)
         return {
-            Partition(each.topic, each.partition): int(_answer(future, each.topic).offset)
+            (where := Partition(each.topic, each.partition)): known_offset(_answer(future, each.topic), where)
             for each, future in found.items()
         }
 

@@ -17,7 +17,7 @@ from landonce.move_in.events import Complete, Written, event_of
 from landonce.move_in.found import refused
 from landonce.plan.ranges import Partition, Range
 from landonce.read.broker import Broker
-from landonce.read.groups import committed
+from landonce.read.offsets import committed, known_offset
 from landonce.read.records import QUIET, read, source_error
 from landonce.read.source import Extent
 
@@ -58,7 +58,10 @@ class Cluster:
         extents = self._extents(control)
         asked = {TopicPartition(control, each.number): OffsetSpec.latest() for each in extents}
         answers = admin.list_offsets(asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=_PATIENCE)
-        ends = {each.partition: int(self._answer(future).offset) for each, future in answers.items()}
+        ends = {
+            each.partition: known_offset(self._answer(future), Partition(control, each.partition))
+            for each, future in answers.items()
+        }
         reported: list[Reported] = []
         completed: dict[Partition, int] = {}
         assigned: set[Partition] = set()

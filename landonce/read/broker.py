@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from landonce.errors import ConfigError, SourceRefused, SourceUnavailable, TopicMissing
 from landonce.plan.ranges import Partition, Range
+from landonce.read.offsets import known_offset
 from landonce.read.peek import record_bytes
 from landonce.read.records import QUIET, REFUSALS, consumer_options, source_error
 from landonce.read.source import Extent, SourceView
@@ -79,16 +80,9 @@ class Broker:
         asked = {TopicPartition(each.topic, each.number): spec for each in partitions}
         found = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=self._timeout)
         return {
-            (where := Partition(each.topic, each.partition)): self._offset(future, where)
+            (where := Partition(each.topic, each.partition)): known_offset(self._answer(future), where)
             for each, future in found.items()
         }
-
-    def _offset(self, future: Future[Any], where: Partition) -> int:
-        """A broker that has just started may answer without an error and without an offset: librdkafka gives a negative one then."""
-        offset = int(self._answer(future).offset)
-        if offset < 0:
-            raise SourceUnavailable(f"Kafka at {self._servers} does not know yet where {where} begins and ends.")
-        return offset
 
     def _answer(self, future: Future[T], topic: str = "") -> T:
         """Waits for it, but not for the whole timeout where no broker can be reached: what is in the way is said soon."""

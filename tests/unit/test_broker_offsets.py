@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 
-from landonce.errors import SourceUnavailable
+from landonce.consumer.kafka import KafkaOffsets
+from landonce.errors import LedgerUnavailable, SourceUnavailable
 from landonce.read.broker import Broker
 
 
@@ -31,3 +32,13 @@ def test_an_answer_without_an_offset_is_asked_for_again(offset: int) -> None:
     )
     with pytest.raises(SourceUnavailable, match=r"t\[0\]"):
         broker.survey(["t"])
+
+
+def test_a_consumer_does_not_take_it_for_an_empty_store() -> None:
+    """It would begin at the beginning, and give out again what was done."""
+    store = object.__new__(KafkaOffsets)
+    store._topic, store._patience = "offsets", 1.0
+    place = TopicPartition("offsets", 0)
+    store._admin = SimpleNamespace(list_offsets=lambda *_, **__: {place: answered(SimpleNamespace(offset=-1001))})  # type: ignore[assignment]
+    with pytest.raises(LedgerUnavailable, match=r"offsets\[0\]"):
+        store._end()

@@ -1,4 +1,4 @@
-"""What a consumer group has committed to Kafka."""
+"""Offsets that Kafka is asked for: what a consumer group has committed, and where partitions begin and end."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import ListOffsetsResultInfo
 
+from landonce.errors import SourceUnavailable
 from landonce.plan.ranges import Partition
 
 
@@ -28,3 +30,10 @@ def committed(
         if each.error is not None:
             raise KafkaException(each.error)
     return {Partition(each.topic, each.partition): each.offset for each in told if each.offset >= 0}
+
+
+def known_offset(answer: ListOffsetsResultInfo, where: Partition) -> int:
+    """A broker that has just started may answer without an error and without an offset: librdkafka gives a negative one then."""
+    if answer.offset < 0:
+        raise SourceUnavailable(f"Kafka does not know yet where {where} begins and ends.")
+    return int(answer.offset)
