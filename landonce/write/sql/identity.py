@@ -4,7 +4,8 @@
     ───────────────  ────────────────────────────────  ──────────────────────────────────────────────────────────────────────
     PostgreSQL       the table's oid                   the table is dropped and made again, swapped or restored. Not by ALTER,
                                                        RENAME, TRUNCATE or VACUUM
-    MySQL, MariaDB   when the table was created        the same, and also by TRUNCATE and by an ALTER that rebuilds the table
+    MySQL, MariaDB   the second in which the table     the same, and also by TRUNCATE and by an ALTER that rebuilds the table
+                     was created
     SQLite           the version of the file's schema  the same, and also by any other change of the schema, and by VACUUM
     YDB              nothing                           -
 
