@@ -355,8 +355,8 @@ def test_a_value_that_does_not_fit_costs_its_own_record(
     assert totals == Totals(landed=2, dead_lettered=7)
     found = {each["offset"]: each for each in letters(site.dead)}
     assert sorted(found) == [0, 2, 3, 4, 6, 7, 8]
-    assert "'n' does not fit uint8" in found[0]["reason"]
-    assert "'n' does not fit uint8" in found[2]["reason"]
+    assert "'n' does not fit UINT8" in found[0]["reason"]
+    assert "'n' does not fit UINT8" in found[2]["reason"]
     assert found[3]["reason"] == "missing required field 'id'"
     assert found[6]["reason"] == "missing required field 'm'"
     assert "'x'" in found[7]["reason"]
