@@ -29,6 +29,14 @@ from landonce.run.leftovers import temporary_folder
 _numbers = itertools.count(1)
 
 
+def pytest_sessionstart() -> None:
+    """Test modules are imported by their bare names: two of one name cannot be collected together, so no run begins with them."""
+    seen: dict[str, Path] = {}
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        if path.name not in ("__init__.py", "conftest.py") and seen.setdefault(path.name, path) != path:
+            raise pytest.UsageError(f"two test modules have one name: {seen[path.name]} and {path}; rename one")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def leftovers() -> Iterator[None]:
     """What Spark's JVMs put aside goes with the session, or, if that is killed, at the start of the next one. None of them lives
