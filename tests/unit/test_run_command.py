@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,10 +15,13 @@ import pytest
 import yaml
 
 from landonce.cli.run import run
+from landonce.config.model import Pipeline
 from landonce.plan.blocks import Block, Plan
 from landonce.plan.ranges import Partition, Range
 from landonce.record.ledger import Totals
 from landonce.run import pipeline
+from landonce.run.assemble import driver_of
+from landonce.run.driver import Driver
 from landonce.run.inserts import Write
 from landonce.run.observe import Observer
 from landonce.write.settle import Mode
@@ -47,11 +49,14 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "clicks.yaml"
 
 
-def running(monkeypatch: pytest.MonkeyPatch, then: Callable[[Observer, Any], None]) -> None:
+def running(monkeypatch: pytest.MonkeyPatch, then: Callable[[Observer, Driver], None]) -> None:
     """In place of a run: a driver is ready, and two of the three blocks that it writes are done."""
 
-    def run_pipeline(_: object, *, observer: Observer, ready: Callable[[Any], None], **__: object) -> Totals:
-        driver = SimpleNamespace(stopping=threading.Event(), finished=lambda: 2, reasons=())
+    def run_pipeline(config: Pipeline, *, observer: Observer, ready: Callable[[Driver], None], **_: object) -> Totals:
+        parts: Any = SimpleNamespace(config=config, broker=None, ledger=None)
+        hands: Any = None
+        workers: Any = SimpleNamespace(start=lambda: 1, finished=lambda: 2)
+        driver = driver_of(parts, hands, workers, observer)
         ready(driver)
         then(observer, driver)
         return Totals(landed=1)
@@ -63,7 +68,7 @@ def running(monkeypatch: pytest.MonkeyPatch, then: Callable[[Observer, Any], Non
 def test_a_stop_that_was_asked_for_is_not_logged_as_trouble(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: signal.Signals
 ) -> None:
-    def stopped(_: Observer, driver: Any) -> None:
+    def stopped(_: Observer, driver: Driver) -> None:
         os.kill(os.getpid(), number)
         assert driver.stopping.wait(5)
 
