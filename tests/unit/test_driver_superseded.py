@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ import pytest
 
 from landonce.commit.publish import Letters
 from landonce.config.model import Batch
-from landonce.errors import Fenced, LandonceError, LedgerSetBack, TargetAhead
+from landonce.errors import Fenced, LandonceError, LedgerSetBack, LedgerUnavailable, LedgerUnreadable, TargetAhead
 from landonce.plan.ranges import Partition
 from landonce.read.source import Extent, SourceView
 from landonce.record import ledger as states
@@ -25,6 +26,8 @@ from landonce.run.observe import Silent
 from landonce.run.pace import Pace
 from landonce.run.pushing import Pushing
 from landonce.run.steps import AnyEffect, Step
+from landonce.run.transacting import Transacting
+from landonce.write.land import failed
 from landonce.write.target import TargetView
 
 
@@ -130,10 +133,11 @@ def test_a_driver_that_waits_ends_when_it_is_not_the_owner(
         (5, "another", 49, Fenced),
         (6, "another", 51, Fenced),
         (6, "another", 10, Fenced),
+        (5, "me", 50, LedgerUnreadable),
     ],
 )
 def test_which_of_two_states_is_newer_says_who_goes_on(
-    epoch: int, owner: str, version: int, expected: type[Fenced]
+    epoch: int, owner: str, version: int, expected: type[LandonceError]
 ) -> None:
     mine = states.LedgerState("p", lineage="l", epoch=5, owner="me", version=50)
     seen = states.LedgerState("p", lineage="l", epoch=epoch, owner=owner, version=version)
@@ -144,3 +148,64 @@ def test_which_of_two_states_is_newer_says_who_goes_on(
 def test_only_a_target_that_cannot_be_asked_needs_a_person_then() -> None:
     assert Inserting.comparable
     assert not Pushing.comparable
+
+
+def untouched(ledger: states.Ledger, before: bytes, path: Path) -> None:
+    """Only the rows of its blocks are gone, of which a worker has just heard."""
+
+
+def back_to_its_own_time(ledger: states.Ledger, before: bytes, path: Path) -> None:
+    """From a backup that was made since this driver has the pipeline: epoch and owner are the same."""
+    path.write_bytes(before)
+
+
+def taken_by_another(ledger: states.Ledger, before: bytes, path: Path) -> None:
+    superseded(path.parent)
+
+
+@pytest.mark.parametrize(
+    ("happens", "hands", "error", "code"),
+    [
+        (back_to_its_own_time, Transacting, LedgerSetBack, 5),
+        (back_to_its_own_time, Pushing, TargetAhead, 3),
+        (untouched, Transacting, LedgerUnreadable, 3),
+        (untouched, Pushing, LedgerUnreadable, 3),
+        (taken_by_another, Transacting, Fenced, 4),
+        (taken_by_another, Pushing, Fenced, 4),
+    ],
+)
+def test_what_a_worker_takes_for_another_driver_is_looked_up_in_the_ledger(
+    happens: Callable[[states.Ledger, bytes, Path], None],
+    hands: type[Transacting] | type[Pushing],
+    error: type[LandonceError],
+    code: int,
+    tmp_path: Path,
+) -> None:
+    """A worker that does not find its block's row says "taken over"; with exit code 4 a supervisor would leave the pipeline down."""
+    path = tmp_path / "ledger"
+    ledger = sqlite_ledger(path, "p")
+
+    class Writing:
+        once, comparable, block_rows = True, hands.__dict__.get("comparable", True), hands.block_rows
+
+        def begin(self) -> None:
+            begun = ledger.create(states.LedgerState("p", lineage="l"))
+            mine = ledger.change(begun, states.taken(begun, "me"))
+            before = path.read_bytes()
+            driver._state = ledger.change(mine, replace(mine, version=mine.version + 1))
+            happens(ledger, before, path)
+            raise Fenced("pipeline 'p' was taken over: a block is not claimed by this epoch any more.")
+
+    nothing = SimpleNamespace()
+    driver = Driver("p", ("t",), nothing, ledger, Writing(), Pace(Batch(), 2.0, 1), 60.0, Silent())  # type: ignore[arg-type]
+    with pytest.raises(LandonceError) as failure:
+        driver.run()
+    assert type(failure.value) is error
+    assert failure.value.exit_code == code
+    assert ("the newer driver goes on" in str(failure.value)) is (error is Fenced)
+
+
+def test_trouble_of_a_block_tells_no_command_in_the_middle_of_a_sentence() -> None:
+    """The driver goes on trying, and says what to do if it gives up."""
+    error = LedgerUnavailable("the disk is full.", safe="Nothing was changed.", command="landonce run {file}")
+    assert failed(SimpleNamespace(index=0), error).why == "the disk is full."  # type: ignore[arg-type]
