@@ -27,6 +27,7 @@ from landonce.run.pace import Pace
 from landonce.run.pushing import Pushing
 from landonce.run.steps import AnyEffect, Step
 from landonce.run.transacting import Transacting
+from landonce.run.workers import said
 from landonce.write.land import failed
 from landonce.write.target import TargetView
 
@@ -209,3 +210,17 @@ def test_trouble_of_a_block_tells_no_command_in_the_middle_of_a_sentence() -> No
     """The driver goes on trying, and says what to do if it gives up."""
     error = LedgerUnavailable("the disk is full.", safe="Nothing was changed.", command="landonce run {file}")
     assert failed(SimpleNamespace(index=0), error).why == "the disk is full."  # type: ignore[arg-type]
+
+
+def test_a_worker_that_died_is_told_of_without_a_stack_of_java() -> None:
+    text = (
+        "An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.\n: org.apache.spark.SparkException: "
+        "Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 times, most recent failure: Lost task 0.0 in stage 0.0 (TID 0): "
+        "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed).\n\tat org.apache.spark.rdd.RDD.a(RDD.scala:1)\n"
+        "\t... 3 more\n\nDriver stacktrace:\n\tat org.apache.spark.B.b(B.scala:2)\nCaused by: java.io.EOFException"
+    )
+    assert said(text) == (
+        "Lost task 0.0 in stage 0.0 (TID 0): org.apache.spark.SparkException: Python worker exited unexpectedly (crashed). "
+        "Caused by: java.io.EOFException"
+    )
+    assert said("the JVM is gone") == "the JVM is gone"
