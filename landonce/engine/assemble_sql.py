@@ -42,6 +42,7 @@ from landonce.sinks.sql.recipe import SqlRecipe
 from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.sql.work import sow, work
 
+_NOTHING = "Nothing was read or written."
 _ALTERED = (
     "The table was altered since the start. The block's transaction was rolled back, and the position did not move."
 )
@@ -135,11 +136,17 @@ def _source(declared: Schema | None, table: Schema, *, evolve: bool) -> Schema:
     unknown = [name for name in named if name not in columns]
     if unknown:
         raise ConfigError(
-            f"source.kafka.schema: the table has no column {', '.join(map(repr, unknown))} that landonce writes."
+            f"source.kafka.schema: the table has no column {', '.join(map(repr, unknown))} that landonce writes.",
+            safe=_NOTHING,
+            command="add the column to the table, or take the field out of `source.kafka.schema` in {file}",
         )
     missing = [name for name, each in columns.items() if each.required and name not in named]
     if missing:
-        raise ConfigError(f"source.kafka.schema: lacks {', '.join(map(repr, missing))}, which the table requires.")
+        raise ConfigError(
+            f"source.kafka.schema: lacks {', '.join(map(repr, missing))}, which the table requires.",
+            safe=_NOTHING,
+            command="declare the field in {file}, or let the column be NULL or have a default",
+        )
     fields = [_declared(each, columns[each.name]) for each in declared.fields]
     return Schema((*fields, *(each for name, each in columns.items() if evolve and name not in named)))
 
@@ -182,7 +189,7 @@ def make_sql_driver(
     if not isinstance(ledger, TargetLedger):
         raise TypeError("the ledger of a database is in it")
 
-    def examined(safe: str = "Nothing was read or written.") -> SqlRecipe:
+    def examined(safe: str = _NOTHING) -> SqlRecipe:
         seen = table.likeness()
         ledger.table = parts.sql.table, refuse_replaced(table, ledger, safe)
         refuse_unfit(table.check(declared_schema(config), selected=bool(config.transform.select)), safe)
@@ -199,7 +206,7 @@ def make_sql_driver(
             raise TableUnfit(
                 f"{parts.sql.table} was altered and does not fit the pipeline any more: {error.what}",
                 safe=_ALTERED,
-                command=f"change the table back, or change {{file}} ({error.command or 'as the message says'}), then: landonce run {{file}}",
+                command=f"change the table back, or {error.command or 'change {file} as the message says'}; then: landonce run {{file}}",
             ) from None
 
     dead_letters_reachable(config)

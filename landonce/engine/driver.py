@@ -94,7 +94,7 @@ class Driver:
             self._raise_if_fenced(self.ledger.load, gone=True)
             raise self._judged(error) from None
 
-    def _judged(self, error: Fenced) -> LandonceError:
+    def _judged(self, error: LandonceError) -> LandonceError:
         """A supervisor must not start again where that delivers again what a restored ledger has forgotten."""
         if self.hands.comparable or not isinstance(error, LedgerSetBack):
             return error
@@ -128,7 +128,8 @@ class Driver:
         return self._held.totals.minus(before or Totals())
 
     def _raise_if_fenced(self, look: Callable[[], LedgerState | None], gone: bool = False) -> None:
-        """`gone`: a ledger without an entry is a reason, too."""
+        """`gone`: a ledger without an entry is a reason, too, and so is one that was set back to an earlier state of this very driver,
+        or that lacks the rows of its blocks."""
         try:
             seen = look()
         except LandonceError:
@@ -136,7 +137,8 @@ class Driver:
         mine = self._state
         if mine is None or (seen is None and not gone):
             return
-        if seen is None or (seen.epoch, seen.owner) != (mine.epoch, mine.owner):
+        others = seen is None or (seen.epoch, seen.owner) != (mine.epoch, mine.owner)
+        if others or (gone and (states.set_back(mine, seen) or (self.hands.block_rows and states.same(mine, seen)))):
             raise self._judged(states.fenced(mine, seen)) from None
 
     def _perform(self, effect: Any) -> Any:

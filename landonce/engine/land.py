@@ -90,7 +90,7 @@ def halted(task: AnyTask, error: errors.LandonceError) -> BlockResult:
 def failed(task: AnyTask, error: Exception) -> BlockResult:
     """An exception as a fate: what may pass is doubt, what is named halts, and a defect halts too."""
     if isinstance(error, errors.Transient):
-        return BlockResult(task.index, Fate.DOUBTFUL, why=redact(str(error)))
+        return BlockResult(task.index, Fate.DOUBTFUL, why=redact(error.what))
     return halted(task, named(task, error))
 
 

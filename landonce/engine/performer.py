@@ -18,6 +18,8 @@ class Hands(ABC):
     once: bool
     comparable: bool = True
     """A start compares the target with a ledger that was restored, so that it forgets nothing."""
+    block_rows: bool = False
+    """Every block of a pending plan has a row of its own in the ledger, by which its worker knows whose it is."""
 
     @abstractmethod
     def begin(self) -> tuple[Any, Any]:

@@ -42,6 +42,7 @@ class Pushing(Hands):
     tell: Callable[[str], None] = lambda _: None
     """Of what a person should know while workers push."""
     comparable = False
+    block_rows = True
 
     @property
     def once(self) -> bool:  # type: ignore[override]

@@ -40,6 +40,7 @@ class Transacting(Hands):
     workers: Workers
     letters: Letters
     ledger: TargetLedger
+    block_rows = True
 
     @property
     def once(self) -> bool:  # type: ignore[override]

@@ -20,6 +20,9 @@ from landonce.errors import TransformFailed
 from landonce.jvm import spark_errors
 from landonce.protocol.receipt import BlockResult
 
+_LAST_FAILURE = "most recent failure: "
+_OF_JAVA = ("\tat ", "\t...", "Driver stacktrace:")
+
 
 @dataclass
 class SparkWorkers:
@@ -55,9 +58,9 @@ class SparkWorkers:
         except PySparkException as error:
             if recipe.transforms and transform.is_expression_error(error):
                 raise _expression_failed(error) from None
-            return transform.doubtful(tasks, redact(str(error)[:2000]))
+            return transform.doubtful(tasks, said(str(error)))
         except Py4JError as error:
-            return transform.doubtful(tasks, redact(str(error)[:2000]))
+            return transform.doubtful(tasks, said(str(error)))
         finally:
             self._group = ""
 
@@ -78,6 +81,13 @@ class SparkWorkers:
         if recipe.transforms:
             return transform.write(session, recipe, tasks, self.sow)
         return tuple(context.parallelize(tasks, len(tasks)).map(partial(sparing, self.work, recipe)).collect())
+
+
+def said(text: str) -> str:
+    """Of what Spark says of a job, what happened to the task: without Java's stack, which tells nobody where a block is."""
+    told = text.partition(_LAST_FAILURE)[2] or text
+    lines = [line.strip() for line in told.splitlines() if line.strip() and not line.startswith(_OF_JAVA)]
+    return redact(" ".join(lines)[:1000])
 
 
 def _expression_failed(error: PySparkException) -> TransformFailed:

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from landonce.errors import Fenced, LedgerSetBack
+from landonce.errors import Fenced, LedgerSetBack, LedgerUnreadable
 from landonce.protocol.blocks import Identity, Plan
 from landonce.protocol.ranges import Partition, label_of
 
@@ -213,8 +213,21 @@ def set_back(mine: LedgerState, seen: LedgerState | None) -> bool:
     return (seen.epoch, seen.owner) == (mine.epoch, mine.owner) and seen.version < mine.version
 
 
-def fenced(mine: LedgerState, seen: LedgerState | None) -> Fenced:
-    """What a driver hears that is not the owner any more."""
+def same(mine: LedgerState, seen: LedgerState | None) -> bool:
+    """Whether the ledger holds the very state that this driver made."""
+    return seen is not None and (seen.epoch, seen.owner, seen.version) == (mine.epoch, mine.owner, mine.version)
+
+
+def fenced(mine: LedgerState, seen: LedgerState | None) -> Fenced | LedgerUnreadable:
+    """What a driver hears that is not the owner any more, or whose ledger lacks what belongs to the state in it."""
+    if same(mine, seen):
+        return LedgerUnreadable(
+            f"the ledger of pipeline {mine.pipeline!r} is at epoch {mine.epoch}, version {mine.version}, as this driver left it, but "
+            "lacks tables or rows that belong to it, such as those of the blocks of the pending plan: somebody removed them.",
+            safe="Nothing was written after that, and the position did not move.",
+            command="restore the whole ledger from a backup (of an SQL database: all tables landonce_*, with the table that records "
+            "land in), then: landonce run {file}",
+        )
     found = f"epoch {seen.epoch}, version {seen.version}" if seen else "no entry at all"
     if set_back(mine, seen):
         return LedgerSetBack(

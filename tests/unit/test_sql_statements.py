@@ -222,6 +222,19 @@ def test_what_postgres_says_is_told_apart(state: str | None, passing: bool, answ
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("IO: [libpq] Execution error [PGRES_FATAL_ERROR]: ERROR:  no pings\nCONTEXT: …", "no pings"),
+        ("INVALID_ARGUMENT: [libpq] Failed to connect: Connection refused", "Failed to connect: Connection refused"),
+        ("ERROR:  insufficient data left in message", "ERROR:  insufficient data left in message"),
+    ],
+)
+def test_the_reason_of_a_dead_letter_is_in_the_words_of_postgres(text: str, expected: str) -> None:
+    unknown = adbc_driver_manager.AdbcStatusCode.UNKNOWN
+    assert trouble_of(adbc_driver_manager.Error(text, status_code=unknown, sqlstate="P0001")).said == expected
+
+
+@pytest.mark.parametrize(
     ("told", "blame"),
     [
         ({b"PG_DIAG_TABLE_NAME": b"t"}, Blame.OTHERS),

@@ -47,7 +47,8 @@ def refuse_made_anew(sink: SqlSink, state: LedgerState | None) -> None:
             "A new table would be without them.",
             safe="Nothing was made or written.",
             command="restore the table with the tables landonce_*, or correct `table` in {file}; to land all of it anew, give the "
-            "pipeline another name; to go on without what landed, create the table yourself",
+            "pipeline another name; to go on without what landed, create the table yourself, then: "
+            f"landonce state forget-table {{file}} {sink.table}",
         )
 
 

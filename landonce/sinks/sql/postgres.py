@@ -7,6 +7,7 @@ does a server that stands still hold a worker for ever (`watch`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -71,6 +72,8 @@ _PASSING = ("08", "40", "53", "55006", "55P03", "57", "58", "25006", "25P03", "2
 stood still in its transaction for too long."""
 _OF_ROWS = ("22", "23502", "23514", "44000", "54000", "54001", "P0001")
 """Values, NULL, CHECK, a view's own check, what is too long for an index or nested too deep, what a trigger raises."""
+_OF_ADBC = re.compile(r"^\w+: \[libpq\] (?:[^\[]*\[PGRES_FATAL_ERROR\]: )?(?:ERROR:\s+)?")
+"""What ADBC says before PostgreSQL's own words."""
 _PROTOCOL = "08P01"
 _OF_COPY = ("22P03", "22P04", _PROTOCOL)
 """Bytes that are not of the column's type: then it is the table that is wrong, and no row. PostgreSQL speaks of the message then; a pooler
@@ -262,7 +265,7 @@ def trouble_of(error: adbc_driver_manager.Error) -> Trouble:
     """What PostgreSQL said, and whether it said it."""
     state = error.sqlstate or ""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = lines[0] if lines else type(error).__name__
+    said = _OF_ADBC.sub("", lines[0]) if lines else type(error).__name__
     ours = state in _OF_COPY and (state != _PROTOCOL or "message" in said)
     over = not state or (state.startswith(_ENDED) and not ours)
     return Trouble(
