@@ -15,13 +15,13 @@ from pipelines import landonce
 from pyspark.sql import SparkSession
 from sql_runs import SqlSite, asking_postgres, asking_sqlite
 
-from landonce.config.load import parse
-from landonce.errors import LandonceError, TableReplaced, TableUnfit
+from landonce.engine.config.load import parse
+from landonce.engine.observe import BatchReport, Silent
+from landonce.engine.pipeline import run_pipeline
+from landonce.errors import ConfigError, LandonceError, TableReplaced, TableUnfit
 from landonce.local import LocalKafka
 from landonce.local.mariadb import LocalMariaDB
-from landonce.record.ledger import Totals
-from landonce.run.observe import BatchReport, Silent
-from landonce.run.pipeline import run_pipeline
+from landonce.protocol.ledger import Totals
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.usefixtures("spark")]
 
@@ -166,6 +166,15 @@ def test_a_table_that_is_gone_is_not_made_anew(
     lite.ask("ALTER TABLE kept RENAME TO events")
     assert lite.run() == Totals(landed=1)
     assert lite.ask("SELECT id FROM events ORDER BY 1") == [(1,), (2,)]
+    lite.send((None, b'{"id": 3}'))
+    lite.ask("DROP TABLE events")
+    with pytest.raises(TableReplaced) as caught:
+        lite.run()
+    assert caught.value.command.endswith("create the table yourself, then: landonce state forget-table {file} events")
+    lite.ask(f"CREATE TABLE events (id bigint, {COORDINATES})")
+    assert landonce(capsys, monkeypatch, "state", "forget-table", lite.file, "events", "--yes").code == 0
+    assert lite.run() == Totals(landed=1)
+    assert lite.ask("SELECT id FROM events") == [(3,)]
 
 
 UNFIT = [
@@ -190,6 +199,10 @@ def test_a_table_that_does_not_fit_any_more_says_so_and_what_to_do(pg: SqlSite, 
     assert "rolled back" in caught.value.safe
     assert "landonce run" in caught.value.command
     assert pg.ask("SELECT id FROM events") == [(1,)]
+    with pytest.raises(ConfigError) as at_start:
+        pg.run()
+    assert "Nothing was read or written" in at_start.value.safe
+    assert "`source.kafka.schema` in {file}" in at_start.value.command or "default" in at_start.value.command
 
 
 @pytest.fixture(params=["pg", "lite", "maria"])

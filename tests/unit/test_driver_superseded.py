@@ -5,27 +5,31 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from landonce.commit.publish import Letters
-from landonce.config.model import Batch
-from landonce.errors import Fenced, LandonceError, LedgerSetBack, TargetAhead
-from landonce.plan.ranges import Partition
-from landonce.read.source import Extent, SourceView
-from landonce.record import ledger as states
-from landonce.record.open import sqlite_ledger
-from landonce.run import driver as drivers
-from landonce.run.driver import Driver
-from landonce.run.inserting import Inserting
-from landonce.run.inserts import Settings
-from landonce.run.observe import Silent
-from landonce.run.pace import Pace
-from landonce.run.pushing import Pushing
-from landonce.run.steps import AnyEffect, Step
-from landonce.write.target import TargetView
+from landonce.engine import driver as drivers
+from landonce.engine.config.model import Batch
+from landonce.engine.driver import Driver
+from landonce.engine.inserting import Inserting
+from landonce.engine.land import failed
+from landonce.engine.observe import Silent
+from landonce.engine.publish import Letters
+from landonce.engine.pushing import Pushing
+from landonce.engine.transacting import Transacting
+from landonce.engine.workers import said
+from landonce.errors import Fenced, LandonceError, LedgerSetBack, LedgerUnavailable, LedgerUnreadable, TargetAhead
+from landonce.ledger.open import sqlite_ledger
+from landonce.protocol import ledger as states
+from landonce.protocol.inserts import Settings
+from landonce.protocol.pace import Pace
+from landonce.protocol.ranges import Partition
+from landonce.protocol.source import Extent, SourceView
+from landonce.protocol.steps import AnyEffect, Step
+from landonce.protocol.target import TargetView
 
 
 class UntilIdle(Silent):
@@ -130,10 +134,11 @@ def test_a_driver_that_waits_ends_when_it_is_not_the_owner(
         (5, "another", 49, Fenced),
         (6, "another", 51, Fenced),
         (6, "another", 10, Fenced),
+        (5, "me", 50, LedgerUnreadable),
     ],
 )
 def test_which_of_two_states_is_newer_says_who_goes_on(
-    epoch: int, owner: str, version: int, expected: type[Fenced]
+    epoch: int, owner: str, version: int, expected: type[LandonceError]
 ) -> None:
     mine = states.LedgerState("p", lineage="l", epoch=5, owner="me", version=50)
     seen = states.LedgerState("p", lineage="l", epoch=epoch, owner=owner, version=version)
@@ -144,3 +149,78 @@ def test_which_of_two_states_is_newer_says_who_goes_on(
 def test_only_a_target_that_cannot_be_asked_needs_a_person_then() -> None:
     assert Inserting.comparable
     assert not Pushing.comparable
+
+
+def untouched(ledger: states.Ledger, before: bytes, path: Path) -> None:
+    """Only the rows of its blocks are gone, of which a worker has just heard."""
+
+
+def back_to_its_own_time(ledger: states.Ledger, before: bytes, path: Path) -> None:
+    """From a backup that was made since this driver has the pipeline: epoch and owner are the same."""
+    path.write_bytes(before)
+
+
+def taken_by_another(ledger: states.Ledger, before: bytes, path: Path) -> None:
+    superseded(path.parent)
+
+
+@pytest.mark.parametrize(
+    ("happens", "hands", "error", "code"),
+    [
+        (back_to_its_own_time, Transacting, LedgerSetBack, 5),
+        (back_to_its_own_time, Pushing, TargetAhead, 3),
+        (untouched, Transacting, LedgerUnreadable, 3),
+        (untouched, Pushing, LedgerUnreadable, 3),
+        (taken_by_another, Transacting, Fenced, 4),
+        (taken_by_another, Pushing, Fenced, 4),
+    ],
+)
+def test_what_a_worker_takes_for_another_driver_is_looked_up_in_the_ledger(
+    happens: Callable[[states.Ledger, bytes, Path], None],
+    hands: type[Transacting] | type[Pushing],
+    error: type[LandonceError],
+    code: int,
+    tmp_path: Path,
+) -> None:
+    """A worker that does not find its block's row says "taken over"; with exit code 4 a supervisor would leave the pipeline down."""
+    path = tmp_path / "ledger"
+    ledger = sqlite_ledger(path, "p")
+
+    class Writing:
+        once, comparable, block_rows = True, hands.__dict__.get("comparable", True), hands.block_rows
+
+        def begin(self) -> None:
+            begun = ledger.create(states.LedgerState("p", lineage="l"))
+            mine = ledger.change(begun, states.taken(begun, "me"))
+            before = path.read_bytes()
+            driver._state = ledger.change(mine, replace(mine, version=mine.version + 1))
+            happens(ledger, before, path)
+            raise Fenced("pipeline 'p' was taken over: a block is not claimed by this epoch any more.")
+
+    nothing = SimpleNamespace()
+    driver = Driver("p", ("t",), nothing, ledger, Writing(), Pace(Batch(), 2.0, 1), 60.0, Silent())  # type: ignore[arg-type]
+    with pytest.raises(LandonceError) as failure:
+        driver.run()
+    assert type(failure.value) is error
+    assert failure.value.exit_code == code
+    assert ("the newer driver goes on" in str(failure.value)) is (error is Fenced)
+
+
+def test_trouble_of_a_block_tells_no_command_in_the_middle_of_a_sentence() -> None:
+    """The driver goes on trying, and says what to do if it gives up."""
+    error = LedgerUnavailable("the disk is full.", safe="Nothing was changed.", command="landonce run {file}")
+    assert failed(SimpleNamespace(index=0), error).why == "the disk is full."  # type: ignore[arg-type]
+
+
+def test_a_worker_that_died_is_told_of_without_a_stack_of_java() -> None:
+    text = (
+        "An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.\n: org.apache.spark.SparkException: "
+        "Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 times, most recent failure: Lost task 0.0 in stage 0.0 (TID 0): "
+        "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed).\n\tat org.apache.spark.rdd.RDD.a(RDD.scala:1)\n"
+        "\t... 3 more\n\nDriver stacktrace:\n\tat org.apache.spark.B.b(B.scala:2)\nCaused by: java.io.EOFException"
+    )
+    assert said(text) == (
+        "Lost task 0.0 in stage 0.0 (TID 0): org.apache.spark.SparkException: Python worker exited unexpectedly (crashed). "
+        "Caused by: java.io.EOFException"
+    )
+    assert said("the JVM is gone") == "the JVM is gone"

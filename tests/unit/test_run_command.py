@@ -15,16 +15,16 @@ import pytest
 import yaml
 
 from landonce.cli.run import run
-from landonce.config.model import Pipeline
-from landonce.plan.blocks import Block, Plan
-from landonce.plan.ranges import Partition, Range
-from landonce.record.ledger import Totals
-from landonce.run import pipeline
-from landonce.run.assemble import driver_of
-from landonce.run.driver import Driver
-from landonce.run.inserts import Write
-from landonce.run.observe import Observer
-from landonce.write.settle import Mode
+from landonce.engine import pipeline
+from landonce.engine.assemble import driver_of
+from landonce.engine.config.model import Pipeline
+from landonce.engine.driver import Driver
+from landonce.engine.observe import Observer
+from landonce.protocol.blocks import Block, Plan
+from landonce.protocol.inserts import Write
+from landonce.protocol.ledger import Totals
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.settle import Mode
 
 BLOCKS = tuple(Block((Range(Partition("t", 0), at, at + 10),), "events", number=at) for at in range(0, 30, 10))
 WRITE = Write(Plan(1, BLOCKS, "f", deadline=0), (0, 1, 2), Mode.FIRST)
