@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from landonce import errors
-    from landonce.config import Pipeline, load
+    from landonce.engine.config import Pipeline, load
+    from landonce.engine.pipeline import run_pipeline
     from landonce.errors import NotPushed
+    from landonce.protocol.ledger import Totals
     from landonce.query.once import exactly_once
     from landonce.query.sinks import clickhouse, iceberg, sql
-    from landonce.record.ledger import Totals
-    from landonce.run.pipeline import run_pipeline
-    from landonce.write.wrapped import PushedBlock, WrappedSink, wrap
+    from landonce.sinks.wrapped import PushedBlock, WrappedSink, wrap
 
 __all__ = [
     "NotPushed",
@@ -41,17 +41,17 @@ __all__ = [
 
 _HOMES = {
     "NotPushed": "landonce.errors",
-    "Pipeline": "landonce.config",
-    "PushedBlock": "landonce.write.wrapped",
-    "Totals": "landonce.record.ledger",
-    "WrappedSink": "landonce.write.wrapped",
+    "Pipeline": "landonce.engine.config",
+    "PushedBlock": "landonce.sinks.wrapped",
+    "Totals": "landonce.protocol.ledger",
+    "WrappedSink": "landonce.sinks.wrapped",
     "clickhouse": "landonce.query.sinks",
     "exactly_once": "landonce.query.once",
     "iceberg": "landonce.query.sinks",
-    "load": "landonce.config",
-    "run_pipeline": "landonce.run.pipeline",
+    "load": "landonce.engine.config",
+    "run_pipeline": "landonce.engine.pipeline",
     "sql": "landonce.query.sinks",
-    "wrap": "landonce.write.wrapped",
+    "wrap": "landonce.sinks.wrapped",
 }
 
 

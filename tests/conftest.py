@@ -19,12 +19,12 @@ from open_folder import open_folder
 from pooler import Pooler
 from pooler import installed as pooler_installed
 
+from landonce.engine.spark.archive import java_options
+from landonce.engine.spark.temp_dirs import temporary_folder
 from landonce.local import LocalClickHouse, LocalKafka, LocalRestCatalog
 from landonce.local.mariadb import LocalMariaDB
 from landonce.local.mariadb import installed as mariadb_installed
 from landonce.local.postgres import LocalPostgres
-from landonce.run.archive import java_options
-from landonce.run.leftovers import temporary_folder
 
 _numbers = itertools.count(1)
 

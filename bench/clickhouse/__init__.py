@@ -16,9 +16,9 @@ from bench.memory import peak_memory
 from bench.report import Section, speed, times
 from bench.rounds import Land, interval, measure_rounds, ratios
 from bench.topic import fill
-from landonce.config.model import Spark
+from landonce.engine.config.model import Spark
+from landonce.engine.spark.session import open_session
 from landonce.local import LocalClickHouse, LocalKafka
-from landonce.run.session import open_session
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def measure(folder: Path, records: int, repetitions: int, warm_ups: int, console
     with LocalKafka(folder / "kafka") as kafka, LocalClickHouse(folder / "clickhouse") as clickhouse:
         console.print(f"Kafka → ClickHouse: producing {records:,} records")
         fill(kafka.bootstrap_servers, records)
-        session = open_session("bench", Spark(), expressions=False, work="landonce.write.work")
+        session = open_session("bench", Spark(), expressions=False, work="landonce.engine.task")
         ours.make_template(ours.config_for(clickhouse, kafka.bootstrap_servers, TEMPLATE, folder))
         peaks = [0.0]
 

@@ -13,21 +13,21 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from bench.topic import SCHEMA, TOPIC
-from landonce.config.load import parse
-from landonce.config.model import Pipeline
+from landonce.engine.assemble_clickhouse import make_driver
+from landonce.engine.config.load import parse
+from landonce.engine.config.model import Pipeline
+from landonce.engine.observe import Silent
+from landonce.engine.parts import open_parts
+from landonce.ledger.memory import MemoryLedger
 from landonce.local import LocalClickHouse
-from landonce.plan.ranges import Partition, Range
-from landonce.read.ddl import parse_schema
-from landonce.record.memory import MemoryLedger
-from landonce.run.assemble_clickhouse import make_driver
-from landonce.run.observe import Silent
-from landonce.run.parts import open_parts
-from landonce.write.clickhouse import ClickHouseSink
-from landonce.write.clickhouse.target import ClickHouseTarget
-from landonce.write.clickhouse.wire import Form
-from landonce.write.clickhouse.writer import ClickHouseWriter
-from landonce.write.settle import Reply
-from landonce.write.target import TargetView
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.settle import Reply
+from landonce.protocol.target import TargetView
+from landonce.read.schema.ddl import parse_schema
+from landonce.sinks.clickhouse import ClickHouseSink
+from landonce.sinks.clickhouse.target import ClickHouseTarget
+from landonce.sinks.clickhouse.wire import Form
+from landonce.sinks.clickhouse.writer import ClickHouseWriter
 
 PIPELINE = Template("""\
 pipeline: bench

@@ -11,8 +11,8 @@ from pathlib import Path
 import clickhouse_connect
 
 from landonce.demo.clickhouse import blocks_in_flight
+from landonce.ledger.open import sqlite_ledger
 from landonce.local.tree import kill_tree
-from landonce.record.open import sqlite_ledger
 
 
 def seconds_to_recover(file: Path, ledger: Path, clickhouse_url: str) -> float:

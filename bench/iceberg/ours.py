@@ -13,12 +13,12 @@ from pyspark.sql import SparkSession
 
 from bench.iceberg.tables import Lake
 from bench.topic import SCHEMA, TOPIC, make_topic_by_kind
-from landonce.config.load import parse
-from landonce.config.model import Pipeline
-from landonce.run.assemble_iceberg import make_iceberg_driver, open_lake
-from landonce.run.observe import BatchReport, Silent
-from landonce.run.parts import open_parts
-from landonce.run.steps import Step
+from landonce.engine.assemble_iceberg import make_iceberg_driver, open_lake
+from landonce.engine.config.load import parse
+from landonce.engine.config.model import Pipeline
+from landonce.engine.observe import BatchReport, Silent
+from landonce.engine.parts import open_parts
+from landonce.protocol.steps import Step
 
 
 @dataclass

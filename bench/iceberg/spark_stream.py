@@ -10,9 +10,9 @@ from pyspark.sql import functions as sql
 
 from bench.iceberg.tables import Lake
 from bench.topic import SCHEMA, TOPIC
-from landonce.config.model import Spark
-from landonce.local.jars import SPARK_KAFKA, spark_jars
-from landonce.run.session import open_session as open_landonce_session
+from landonce.engine.config.model import Spark
+from landonce.engine.spark.session import open_session as open_landonce_session
+from landonce.jars import SPARK_KAFKA, spark_jars
 
 
 def open_session(lake: Lake) -> SparkSession:
@@ -23,7 +23,7 @@ def open_session(lake: Lake) -> SparkSession:
         "spark.jars.packages": SPARK_KAFKA,
         "spark.driver.memory": "3g",
     }
-    return open_landonce_session("bench", Spark(), extra=extra, work="landonce.write.iceberg.work")
+    return open_landonce_session("bench", Spark(), extra=extra, work="landonce.sinks.iceberg.work")
 
 
 def land(session: SparkSession, lake: Lake, bootstrap_servers: str, table: str, records: int, folder: Path) -> float:

@@ -9,7 +9,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, IntegerType, LongType, NestedField, StringType, TimestamptzType
 
 from landonce.local import LocalRestCatalog
-from landonce.write.iceberg.catalog import CatalogSpec
+from landonce.sinks.iceberg.catalog import CatalogSpec
 
 _SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=False),

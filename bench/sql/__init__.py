@@ -16,18 +16,18 @@ from rich.console import Console
 
 from bench.report import Section, speed, times
 from bench.rounds import Land, measure_rounds, ratios
+from landonce.ledger.in_target import TargetLedger
 from landonce.local.postgres import LocalPostgres
-from landonce.plan.blocks import Block, Plan
-from landonce.plan.ranges import Partition, Range
-from landonce.read.ddl import parse_schema
-from landonce.record.blocks import Claim
-from landonce.record.in_target import TargetLedger
-from landonce.record.ledger import LedgerState, Position, Totals, prepared, recorded, taken
-from landonce.write.sql import SqlSink
-from landonce.write.sql.opened import open_writer
-from landonce.write.sql.statements import Place
-from landonce.write.sql.table import SqlTable
-from landonce.write.sql.writer import settle_block
+from landonce.protocol.block_rows import Claim
+from landonce.protocol.blocks import Block, Plan
+from landonce.protocol.ledger import LedgerState, Position, Totals, prepared, recorded, taken
+from landonce.protocol.ranges import Partition, Range
+from landonce.read.schema.ddl import parse_schema
+from landonce.sinks.sql import SqlSink
+from landonce.sinks.sql.opened import open_writer
+from landonce.sinks.sql.statements import Place
+from landonce.sinks.sql.table import SqlTable
+from landonce.sinks.sql.writer import settle_block
 
 _SCHEMA = "id BIGINT NOT NULL, word STRING, amount DOUBLE, at TIMESTAMP"
 _PARTITION = Partition("t", 0)

@@ -7,13 +7,13 @@ from functools import partial
 
 from landonce.check import common
 from landonce.check.found import Look, World
-from landonce.read.source import SourceView, Start
-from landonce.record.ledger import LedgerState
-from landonce.run.assemble_clickhouse import creation, make_recipe
-from landonce.run.parts import Parts, clickhouse_of
-from landonce.write.clickhouse.connection import connect
-from landonce.write.sink import Finding, Level, Target, look_by_name
-from landonce.write.target import ahead
+from landonce.engine.assemble_clickhouse import creation, make_recipe
+from landonce.engine.parts import Parts, clickhouse_of
+from landonce.protocol.ledger import LedgerState
+from landonce.protocol.source import SourceView, Start
+from landonce.protocol.target import ahead
+from landonce.sinks.clickhouse.connection import connect
+from landonce.sinks.contract import Finding, Level, Target, look_by_name
 
 
 def looks(parts: Parts, target: Target, world: World) -> tuple[Look, ...]:

@@ -7,20 +7,20 @@ from collections.abc import Callable, Iterator
 import pyspark
 
 from landonce.check.found import World, nearest, writable
-from landonce.check.retention import Retention
+from landonce.engine import transform
+from landonce.engine.assemble import declared_schema, selected_columns, selected_from
+from landonce.engine.parts import Parts
+from landonce.engine.recipe import AnyRecipe, Recipe
+from landonce.engine.retention import Retention
+from landonce.engine.spark.session import is_remote, need_java, open_session, session_if_needed
 from landonce.errors import PlanChanged, SourceUnavailable
-from landonce.read.decode import JsonDecoder
-from landonce.read.sample import take_sample
-from landonce.read.schema import Schema
-from landonce.read.source import SourceView, Start, available, bind
-from landonce.record.ledger import LedgerState, bound
-from landonce.run import transform
-from landonce.run.assemble import declared_schema, selected_columns, selected_from
-from landonce.run.parts import Parts
-from landonce.run.session import is_remote, need_java, open_session, session_if_needed
-from landonce.write.recipe import AnyRecipe, Recipe
-from landonce.write.sink import Finding, Level
-from landonce.write.sql.recipe import SqlRecipe
+from landonce.protocol.ledger import LedgerState, bound
+from landonce.protocol.source import SourceView, Start, available, bind
+from landonce.read.formats.json.decode import JsonDecoder
+from landonce.read.schema.fields import Schema
+from landonce.read.schema.sample import take_sample
+from landonce.sinks.contract import Finding, Level
+from landonce.sinks.sql.recipe import SqlRecipe
 
 
 def file(parts: Parts) -> Iterator[Finding]:

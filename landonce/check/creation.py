@@ -16,11 +16,11 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from landonce.config.sinks import Iceberg
-from landonce.read.schema import Schema
-from landonce.write.iceberg.admit import creation
-from landonce.write.iceberg.create import table_schema
-from landonce.write.iceberg.partitioning import parse_spec, spelled
+from landonce.read.schema.fields import Schema
+from landonce.sinks.config import Iceberg
+from landonce.sinks.iceberg.admit import creation
+from landonce.sinks.iceberg.create import table_schema
+from landonce.sinks.iceberg.partitioning import parse_spec, spelled
 
 _WORDS: dict[IcebergType, str] = {
     LongType(): "bigint",

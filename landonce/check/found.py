@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from landonce.check.promise import Promise
+from landonce.engine.recipe import AnyRecipe
 from landonce.errors import LandonceError, SparkLost
-from landonce.read.schema import Schema
-from landonce.read.source import SourceView
-from landonce.record.ledger import LedgerState
-from landonce.write.recipe import AnyRecipe
-from landonce.write.sink import Finding, Level
+from landonce.protocol.ledger import LedgerState
+from landonce.protocol.source import SourceView
+from landonce.read.schema.fields import Schema
+from landonce.sinks.contract import Finding, Level
 
 if TYPE_CHECKING:
-    from landonce.write.iceberg.survey import Seen
+    from landonce.sinks.iceberg.survey import Seen
 
 Look = tuple[str, Callable[[], Iterator[Finding]]]
 """A section's name, and what looks."""

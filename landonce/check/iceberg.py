@@ -11,17 +11,17 @@ from landonce.check.creation import creation_text
 from landonce.check.found import Look, World, nearest, writable
 from landonce.check.iceberg_position import position
 from landonce.check.iceberg_table import table_findings
-from landonce.run.assemble import landing_schema
-from landonce.run.assemble_iceberg import file_recipe
-from landonce.run.parts import Parts
-from landonce.write.iceberg.catalog import telling
-from landonce.write.iceberg.jvm import spark_name
-from landonce.write.iceberg.ledger import TableLedger
-from landonce.write.iceberg.names import schema_for
-from landonce.write.iceberg.recipe import TableRecipe
-from landonce.write.iceberg.shape import fast_path
-from landonce.write.iceberg.survey import Seen, embedded_file, names_of, survey
-from landonce.write.sink import Finding, Level
+from landonce.engine.assemble import landing_schema
+from landonce.engine.assemble_iceberg import file_recipe
+from landonce.engine.parts import Parts
+from landonce.sinks.contract import Finding, Level
+from landonce.sinks.iceberg.catalog import telling
+from landonce.sinks.iceberg.jvm import spark_name
+from landonce.sinks.iceberg.ledger import TableLedger
+from landonce.sinks.iceberg.names import schema_for
+from landonce.sinks.iceberg.recipe import TableRecipe
+from landonce.sinks.iceberg.shape import fast_path
+from landonce.sinks.iceberg.survey import Seen, embedded_file, names_of, survey
 
 _EXAMINED = 20
 """Tables of a template that are looked at one by one."""

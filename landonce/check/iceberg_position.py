@@ -6,17 +6,17 @@ from collections.abc import Iterable, Iterator
 
 from landonce.check import common
 from landonce.check.found import World
+from landonce.engine.parts import Parts
 from landonce.errors import TargetAhead
-from landonce.read.source import SourceView
-from landonce.record.ledger import LedgerState
-from landonce.run.parts import Parts
-from landonce.write.iceberg.ledger import TableLedger
-from landonce.write.iceberg.look import holds
-from landonce.write.iceberg.survey import names_of, survey
-from landonce.write.marks import TableView, adopted
-from landonce.write.own import rollback_refused
-from landonce.write.sink import Finding, Level
-from landonce.write.standing import Standing, Status, standing_of
+from landonce.protocol.ledger import LedgerState
+from landonce.protocol.marks import TableView, adopted
+from landonce.protocol.own_ledger import rollback_refused
+from landonce.protocol.source import SourceView
+from landonce.protocol.table_status import Standing, Status, standing_of
+from landonce.sinks.contract import Finding, Level
+from landonce.sinks.iceberg.ledger import TableLedger
+from landonce.sinks.iceberg.look import holds
+from landonce.sinks.iceberg.survey import names_of, survey
 
 
 def position(parts: Parts, world: World) -> Iterator[Finding]:

@@ -8,15 +8,15 @@ from pyiceberg.schema import Schema as TableSchema
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 
-from landonce.config.sinks import Iceberg
 from landonce.errors import TableUnfit
-from landonce.read.evolution import READERS_OWN
-from landonce.write.iceberg.coordinates import COLUMNS
-from landonce.write.iceberg.names import schema_for
-from landonce.write.iceberg.partitioning import parse_spec, spec_differs, spelled
-from landonce.write.iceberg.shape import fast_path
-from landonce.write.iceberg.types import COORDINATE_TYPES, coordinate_faults
-from landonce.write.sink import Finding, Level
+from landonce.read.schema.evolution import READERS_OWN
+from landonce.sinks.config import Iceberg
+from landonce.sinks.contract import Finding, Level
+from landonce.sinks.iceberg.coordinates import COLUMNS
+from landonce.sinks.iceberg.names import schema_for
+from landonce.sinks.iceberg.partitioning import parse_spec, spec_differs, spelled
+from landonce.sinks.iceberg.shape import fast_path
+from landonce.sinks.iceberg.types import COORDINATE_TYPES, coordinate_faults
 
 _SQL = {"long": "bigint"}
 _AGE = "history.expire.max-snapshot-age-ms"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from landonce.config.model import Pipeline
-from landonce.config.sinks import Iceberg, Sql
-from landonce.write.sink import Guarantee
+from landonce.engine.config.model import Pipeline
+from landonce.sinks.config import Iceberg, Sql
+from landonce.sinks.contract import Guarantee
 
 
 @dataclass(frozen=True)

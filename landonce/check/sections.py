@@ -10,10 +10,10 @@ from contextlib import closing
 from landonce.check import clickhouse, common, sql, wrapped
 from landonce.check.found import Check, Look, Section, World, gathered
 from landonce.check.promise import promise
-from landonce.run.parts import Parts
-from landonce.write.sql import SqlSink
-from landonce.write.sql.table import SqlTable
-from landonce.write.wrapped import WrappedSink
+from landonce.engine.parts import Parts
+from landonce.sinks.sql import SqlSink
+from landonce.sinks.sql.table import SqlTable
+from landonce.sinks.wrapped import WrappedSink
 
 
 def check_pipeline(parts: Parts, *, spark: bool = False) -> Check:

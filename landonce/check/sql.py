@@ -8,13 +8,13 @@ from pathlib import Path
 
 from landonce.check import common
 from landonce.check.found import Look, World, writable
-from landonce.record.in_target import TargetLedger
-from landonce.run.assemble import declared_schema
-from landonce.run.assemble_sql import file_reachable, sql_creation, sql_of, sql_recipe
-from landonce.run.parts import Parts
-from landonce.write.sink import Finding, Level, look_by_name
-from landonce.write.sql.identity import refuse_replaced
-from landonce.write.sql.table import SqlTable
+from landonce.engine.assemble import declared_schema
+from landonce.engine.assemble_sql import file_reachable, sql_creation, sql_of, sql_recipe
+from landonce.engine.parts import Parts
+from landonce.ledger.in_target import TargetLedger
+from landonce.sinks.contract import Finding, Level, look_by_name
+from landonce.sinks.sql.identity import refuse_replaced
+from landonce.sinks.sql.table import SqlTable
 
 
 def looks(parts: Parts, table: SqlTable, world: World) -> tuple[Look, ...]:

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from landonce.check import common
 from landonce.check.found import Look, World
+from landonce.engine.assemble_wrapped import ledger_reachable, wrapped_recipe
+from landonce.engine.parts import Parts
 from landonce.errors import PlanChanged
-from landonce.record.blocks import Mark
-from landonce.record.push_ledger import PushLedger
-from landonce.run.assemble_wrapped import ledger_reachable, wrapped_recipe
-from landonce.run.parts import Parts
-from landonce.run.pushes import key_of
-from landonce.write.sink import Finding, Level
-from landonce.write.wrapped.find import need_picklable
+from landonce.ledger.push_ledger import PushLedger
+from landonce.protocol.block_rows import Mark
+from landonce.protocol.pushes import key_of
+from landonce.sinks.contract import Finding, Level
+from landonce.sinks.wrapped.find import need_picklable
 
 
 def looks(parts: Parts, world: World) -> tuple[Look, ...]:

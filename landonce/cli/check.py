@@ -13,7 +13,7 @@ from landonce.config.secrets import redact
 
 if TYPE_CHECKING:
     from landonce.check import Check
-    from landonce.write.sink import Finding
+    from landonce.sinks.contract import Finding
 
 _MARKS = {"ok": "[green]ok     [/]", "warning": "[yellow]warning[/]", "refused": "[bold red]refused[/]"}
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from landonce.cli.output import out
-from landonce.config import load
 from landonce.config.secrets import redact
+from landonce.engine.config import load
 
 if TYPE_CHECKING:
-    from landonce.run.parts import Parts
+    from landonce.engine.parts import Parts
 
 
 def _require_sound(file: Path) -> Path:
@@ -34,7 +34,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON document on standar
 @contextmanager
 def opened(file: Path) -> Iterator[Parts]:
     """The pipeline's ends, closed again afterwards. Opening connects to nothing yet."""
-    from landonce.run.parts import open_parts
+    from landonce.engine.parts import open_parts
 
     parts = open_parts(load(file))
     try:

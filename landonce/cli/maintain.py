@@ -17,7 +17,7 @@ from landonce.config.secrets import redact
 from landonce.config.values import seconds, size
 
 if TYPE_CHECKING:
-    from landonce.maintain.report import TableReport
+    from landonce.sinks.iceberg.maintain.report import TableReport
 
 _DAYS = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*d\s*$")
 
@@ -87,8 +87,8 @@ def maintain(
 
     Example: `landonce maintain clicks.yaml --dry-run`
     """
-    from landonce.maintain.run import maintain as work
-    from landonce.maintain.tend import Options
+    from landonce.sinks.iceberg.maintain.run import maintain as work
+    from landonce.sinks.iceberg.maintain.tend import Options
 
     options = Options(
         compact=compact,
@@ -135,7 +135,7 @@ class _Shown:
         self._bar.update(self._task, completed=number, total=of)
         if self._quiet:
             return
-        from landonce.maintain.report import lines
+        from landonce.sinks.iceberg.maintain.report import lines
 
         out.print(f"[bold]{report.table}[/]")
         for line in lines(report):

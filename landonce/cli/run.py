@@ -12,13 +12,13 @@ import typer
 
 from landonce.cli.files import File
 from landonce.cli.output import err, log_to_stderr, out
-from landonce.config import load
-from landonce.config.model import Pipeline
 from landonce.config.secrets import redact
+from landonce.engine.config import load
+from landonce.engine.config.model import Pipeline
 
 if TYPE_CHECKING:
-    from landonce.commit.reasons import Reasons
-    from landonce.run.driver import Driver
+    from landonce.engine.driver import Driver
+    from landonce.protocol.reasons import Reasons
 
 
 def run(
@@ -33,8 +33,8 @@ def run(
 
     Example: `landonce run clicks.yaml --once`
     """
-    from landonce.run.pipeline import run_pipeline
-    from landonce.run.show import LogProgress, TerminalProgress
+    from landonce.cli.progress import LogProgress, TerminalProgress
+    from landonce.engine.pipeline import run_pipeline
 
     log_to_stderr(verbose)
     config = load(file)
@@ -57,7 +57,7 @@ def run(
 
 def _say_letters(config: Pipeline, reasons: Reasons, total: int) -> None:
     """Where they are, and how many by which reason."""
-    from landonce.commit.reasons import lines
+    from landonce.protocol.reasons import lines
 
     for line in (f"dead letters are in {config.dead_letters.path}, by reason:", *lines(reasons, total)):
         out.print(redact(line), markup=False, highlight=False)

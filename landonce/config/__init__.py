@@ -1,6 +1,1 @@
-"""The pipeline file: YAML, loaded safely, checked whole before anything starts."""
-
-from landonce.config.load import load
-from landonce.config.model import Pipeline
-
-__all__ = ["Pipeline", "load"]
+"""Parts of a pipeline file that every layer may use: sections, small values, secrets."""

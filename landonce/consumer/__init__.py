@@ -16,7 +16,7 @@ from landonce.consumer.kafka import KafkaOffsets, KafkaTransaction
 from landonce.consumer.sql import SqlOffsets
 from landonce.consumer.store import OffsetStore
 from landonce.errors import Fenced, OffsetOutOfStep, OffsetsNotSaved, OffsetStoreExpired, TransactionUnsettled
-from landonce.plan.ranges import Partition
+from landonce.protocol.ranges import Partition
 
 __all__ = [
     "Fenced",

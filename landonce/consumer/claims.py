@@ -18,7 +18,7 @@ from landonce.consumer.holding import Holding, came_back, in_doubt, unsettled
 from landonce.consumer.options import Settings
 from landonce.consumer.topics import Extent, Topics, named, recreated, start_of
 from landonce.errors import SourceUnavailable, TopicMissing
-from landonce.plan.ranges import Partition
+from landonce.protocol.ranges import Partition
 
 _TRY_AGAIN = 1.0
 _LOOK_AGAIN = 1.0

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from landonce.plan.ranges import Partition
+from landonce.protocol.ranges import Partition
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from confluent_kafka import Message
 
 from landonce.consumer.handler import Step, Stored
 from landonce.errors import Fenced, OffsetOutOfStep, OffsetsNotSaved, TransactionUnsettled
-from landonce.plan.ranges import Partition
+from landonce.protocol.ranges import Partition
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from landonce.consumer.handler import Step, Stored
 from landonce.consumer.holding import forgotten
 from landonce.consumer.refusals import fenced
 from landonce.errors import ConfigError, LedgerUnavailable, SourceUnavailable
-from landonce.plan.ranges import Partition
-from landonce.read.offsets import known_offset
+from landonce.protocol.ranges import Partition
+from landonce.read.kafka.offsets import known_offset
 
 _PATIENCE = 90.0
 """Seconds. Longer than a transaction may stay open by default (60): one of a stopped consumer holds readers up."""

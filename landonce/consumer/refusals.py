@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError
 
 from landonce.consumer.handler import Step
 from landonce.errors import Fenced, OffsetOutOfStep, TransactionUnsettled
-from landonce.plan.ranges import Partition
+from landonce.protocol.ranges import Partition
 
 _ROLL_BACK = "Nothing of this transaction may be committed: roll it back."
 

@@ -30,7 +30,7 @@ from landonce.consumer.handler import Step, Stored
 from landonce.consumer.refusals import autocommits, behind, ended_inside, fenced, out_of_step
 from landonce.consumer.tables import GROUP_LENGTH, end_when_idle, insert_new, offset_table, waiting
 from landonce.errors import ConfigError, LedgerUnavailable
-from landonce.plan.ranges import Partition
+from landonce.protocol.ranges import Partition
 
 T = TypeVar("T")
 _DIALECTS = ("postgresql", "sqlite", "mysql", "mariadb")

@@ -23,19 +23,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from landonce.consumer.claims import Claims
 from landonce.consumer.clock import PollClock
 from landonce.consumer.handler import OffsetHandler
-from landonce.consumer.holding import (
-    committed_without,
-    forgotten,
-    next_offsets,
-    not_held,
-    place,
-    runs,
-    unsettled,
-)
+from landonce.consumer.holding import committed_without, forgotten, next_offsets, not_held, place, runs, unsettled
 from landonce.consumer.options import Settings, check_foreign, client_config, consumer_config, settings
 from landonce.consumer.topics import Topics, named
 from landonce.errors import OffsetStoreExpired
-from landonce.plan.ranges import Partition
+from landonce.protocol.ranges import Partition
 
 _LOG = logging.getLogger("landonce.consumer")
 _PASSING = (KafkaError._MAX_POLL_EXCEEDED, KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT)

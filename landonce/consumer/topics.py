@@ -22,8 +22,8 @@ from landonce.errors import (
     TopicMissing,
     TopicRecreated,
 )
-from landonce.plan.ranges import Partition
-from landonce.read.offsets import committed, known_offset
+from landonce.protocol.ranges import Partition
+from landonce.read.kafka.offsets import committed, known_offset
 
 T = TypeVar("T")
 _PATIENCE = 10.0

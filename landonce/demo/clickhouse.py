@@ -11,10 +11,10 @@ from clickhouse_connect.driver.exceptions import ClickHouseError
 
 from landonce.demo.proof import Proof, proof_of
 from landonce.demo.stage import TOPIC, InFlight, Stage
+from landonce.ledger.open import sqlite_ledger
 from landonce.local import LocalClickHouse
-from landonce.plan.blocks import token
-from landonce.record.ledger import Ledger
-from landonce.record.open import sqlite_ledger
+from landonce.protocol.blocks import token
+from landonce.protocol.ledger import Ledger
 
 _RUNNING = "SELECT query_id FROM system.processes WHERE startsWith(query_id, 'landonce:') AND NOT is_cancelled"
 

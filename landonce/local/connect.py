@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from landonce.errors import LocalStackError
-from landonce.local.jars import ICEBERG_CONNECT, class_path
+from landonce.jars import ICEBERG_CONNECT, class_path
 from landonce.local.jvm import HADOOP_AND_LOGS, java_command, java_environment, prepare_java, properties
 from landonce.local.ports import LOOPBACK
 from landonce.local.server import LocalServer

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from landonce.local.jars import need_java
+from landonce.jars import need_java
 
 HADOOP_AND_LOGS = (
     "hadoop-client-api",

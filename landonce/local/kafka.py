@@ -15,7 +15,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from landonce.errors import LocalStackError
-from landonce.local.jars import KAFKA, class_path
+from landonce.jars import KAFKA, class_path
 from landonce.local.jvm import java_command, java_environment, prepare_java, properties
 from landonce.local.ports import LOOPBACK, is_open
 from landonce.local.server import LocalServer

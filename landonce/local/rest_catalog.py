@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.error import URLError
 from xml.sax.saxutils import escape
 
-from landonce.local.jars import ICEBERG_REST, class_path
+from landonce.jars import ICEBERG_REST, class_path
 from landonce.local.jvm import HADOOP_AND_LOGS, java_command, java_environment, prepare_java
 from landonce.local.ports import LOOPBACK
 from landonce.local.server import LocalServer

@@ -13,33 +13,33 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from landonce.config import secrets
-from landonce.config.model import Batch
+from landonce.engine.assemble import refuse_unfit
+from landonce.engine.config.model import Batch
+from landonce.engine.driver import Driver
+from landonce.engine.observe import Observer
+from landonce.engine.starting import Waiting
 from landonce.errors import ConfigError
-from landonce.plan.cases import OnRewind
+from landonce.ledger.in_target import TargetLedger
+from landonce.ledger.open import open_ledger
+from landonce.ledger.push_ledger import PushLedger, PushPlace
+from landonce.ledger.sqlite import SqliteDatabase
+from landonce.protocol.cases import OnRewind
+from landonce.protocol.ledger import Ledger
+from landonce.protocol.pace import Pace
+from landonce.protocol.query_batches import Settings
 from landonce.query.fit import declared, refuse_misfits
-from landonce.query.hands import BatchHands, Inserting, Transacting
 from landonce.query.lake import committing, table_ledger
 from landonce.query.landing import InsertRecipe, TransactRecipe, fingerprint_of
-from landonce.query.protocol import Settings
+from landonce.query.performers import BatchHands, Inserting, Transacting
 from landonce.query.pushing import Pushing, PushRecipe
 from landonce.query.sinks import ClickHouseTable, IcebergTable, Sink, SqlTable
-from landonce.read.broker import Broker
-from landonce.record.in_target import TargetLedger
-from landonce.record.ledger import Ledger
-from landonce.record.open import open_ledger
-from landonce.record.push_ledger import PushLedger, PushPlace
-from landonce.record.sqlite import SqliteDatabase
-from landonce.run.assemble import refuse_unfit
-from landonce.run.driver import Driver
-from landonce.run.observe import Observer
-from landonce.run.pace import Pace
-from landonce.run.starting import Waiting
-from landonce.write.sql.databases import open_database
-from landonce.write.sql.identity import refuse_replaced
-from landonce.write.sql.making import refuse_made_anew
-from landonce.write.sql.table import SqlTable as OpenTable
-from landonce.write.wrapped import WrappedSink
-from landonce.write.wrapped.find import need_picklable
+from landonce.read.kafka.broker import Broker
+from landonce.sinks.sql.databases import open_database
+from landonce.sinks.sql.identity import refuse_replaced
+from landonce.sinks.sql.making import refuse_made_anew
+from landonce.sinks.sql.table import SqlTable as OpenTable
+from landonce.sinks.wrapped import WrappedSink
+from landonce.sinks.wrapped.find import need_picklable
 
 LedgerTold = str | Path | Mapping[str, Any] | None
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from landonce.engine.transform import moving_in, subquery_in
 from landonce.errors import QueryRefused
-from landonce.query import refusals
-from landonce.run.transform import moving_in, subquery_in
-from landonce.write.sink import COORDINATES
+from landonce.protocol import query_refusals as refusals
+from landonce.sinks.contract import COORDINATES
 
 KAFKAS = ("topic", "partition", "offset")
 """The coordinates as Spark's Kafka source calls them."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from landonce.query import refusals
-from landonce.read.columns import can_fit
-from landonce.read.schema import Field, Schema
-from landonce.write.sink import COORDINATES
+from landonce.protocol import query_refusals as refusals
+from landonce.read.formats.json.columns import can_fit
+from landonce.read.schema.fields import Field, Schema
+from landonce.sinks.contract import COORDINATES
 
 
 def declared(yields: pa.Schema) -> Schema:

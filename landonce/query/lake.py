@@ -15,38 +15,38 @@ from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from landonce.engine.committing import gathered, highest
 from landonce.errors import TableReshaped, TableUnfit
 from landonce.failpoints import reach
-from landonce.query import snapshots
+from landonce.protocol import query_snapshots as snapshots
+from landonce.protocol.ledger import LedgerState
+from landonce.protocol.match_ranges import Incoming
+from landonce.protocol.pace import Pace
+from landonce.protocol.query_batches import Settings
+from landonce.protocol.receipt import BlockResult, Fate, Receipt
+from landonce.protocol.snapshots import CommitTables, Committed, Look, Looked, Moved, WriteFiles
+from landonce.protocol.steps import Stop
 from landonce.query.fit import declared, refuse_misfits
-from landonce.query.hands import BatchHands
-from landonce.query.judging import Incoming
 from landonce.query.landing import fitted
-from landonce.query.protocol import Settings
+from landonce.query.performers import BatchHands
 from landonce.query.rows import write
 from landonce.query.sinks import IcebergTable
-from landonce.read.schema import Schema
-from landonce.record.ledger import LedgerState
-from landonce.run.committing import gathered, highest
-from landonce.run.pace import Pace
-from landonce.run.snapshots import CommitTables, Committed, Look, Looked, Moved, WriteFiles
-from landonce.run.steps import Stop
-from landonce.write.iceberg.admit import creation, known_by, require_shape, require_spec
-from landonce.write.iceberg.catalog import telling
-from landonce.write.iceberg.commit import Attempt, Place
-from landonce.write.iceberg.coordinates import renamed
-from landonce.write.iceberg.create import create_table
-from landonce.write.iceberg.files import write_files
-from landonce.write.iceberg.ledger import TableLedger
-from landonce.write.iceberg.limits import Limit, beyond, limits_of
-from landonce.write.iceberg.look import filled_by, holds
-from landonce.write.iceberg.names import schema_for
-from landonce.write.iceberg.naming import Origin
-from landonce.write.iceberg.recipe import FileTask
-from landonce.write.iceberg.shape import TableShape, fast_path
-from landonce.write.iceberg.sink import IcebergSink
-from landonce.write.iceberg.unseen import refuse_unseen
-from landonce.write.receipt import BlockResult, Fate, Receipt
+from landonce.read.schema.fields import Schema
+from landonce.sinks.iceberg.admit import creation, known_by, require_shape, require_spec
+from landonce.sinks.iceberg.catalog import telling
+from landonce.sinks.iceberg.commit import Attempt, Place
+from landonce.sinks.iceberg.coordinates import renamed
+from landonce.sinks.iceberg.create import create_table
+from landonce.sinks.iceberg.files import write_files
+from landonce.sinks.iceberg.ledger import TableLedger
+from landonce.sinks.iceberg.limits import Limit, beyond, limits_of
+from landonce.sinks.iceberg.look import filled_by, holds
+from landonce.sinks.iceberg.names import schema_for
+from landonce.sinks.iceberg.naming import Origin
+from landonce.sinks.iceberg.recipe import FileTask
+from landonce.sinks.iceberg.shape import TableShape, fast_path
+from landonce.sinks.iceberg.sink import IcebergSink
+from landonce.sinks.iceberg.unseen import refuse_unseen
 
 _PAUSE = 1.0
 

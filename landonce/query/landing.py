@@ -10,20 +10,20 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from landonce import errors
-from landonce.plan.blocks import Block
-from landonce.read.schema import Schema
-from landonce.write.clickhouse import ClickHouseSink
-from landonce.write.conform import conform
-from landonce.write.land import land, rerun, verdict
-from landonce.write.receipt import BlockResult, Fate, Receipt
-from landonce.write.recipe import Task
-from landonce.write.sink import COORDINATES, wait_out
-from landonce.write.sql.opened import open_writer
-from landonce.write.sql.recipe import SqlTask
-from landonce.write.sql.sink import SqlSink
-from landonce.write.sql.statements import Place
-from landonce.write.sql.work import fenced
-from landonce.write.sql.writer import settle_block
+from landonce.engine.conform import conform
+from landonce.engine.land import land, rerun, verdict
+from landonce.engine.recipe import Task
+from landonce.protocol.blocks import Block
+from landonce.protocol.receipt import BlockResult, Fate, Receipt
+from landonce.read.schema.fields import Schema
+from landonce.sinks.clickhouse import ClickHouseSink
+from landonce.sinks.contract import COORDINATES, wait_out
+from landonce.sinks.sql.opened import open_writer
+from landonce.sinks.sql.recipe import SqlTask
+from landonce.sinks.sql.sink import SqlSink
+from landonce.sinks.sql.statements import Place
+from landonce.sinks.sql.work import fenced
+from landonce.sinks.sql.writer import settle_block
 
 
 @dataclass(frozen=True)

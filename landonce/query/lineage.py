@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from landonce.query import refusals
+from landonce.protocol import query_refusals as refusals
 from landonce.query.examine import KAFKA_SCAN, KAFKAS, coordinates_of, elements, id_of
 
 _Wanted = Callable[[Any, int], bool]

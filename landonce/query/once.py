@@ -21,24 +21,24 @@ from weakref import WeakValueDictionary
 from pyspark.sql import DataFrame
 
 from landonce import errors
-from landonce.config.model import pipeline_name
 from landonce.config.secrets import redact
-from landonce.plan.cases import OnRewind
-from landonce.plan.ranges import Partition
-from landonce.query import refusals
+from landonce.engine.config.model import pipeline_name
+from landonce.engine.driver import Driver
+from landonce.engine.observe import Observer, Silent
+from landonce.jvm import spark_errors
+from landonce.protocol import query_refusals as refusals
+from landonce.protocol.cases import OnRewind
+from landonce.protocol.match_ranges import Incoming
+from landonce.protocol.offset_log import begun, ranges_of, starting_offsets, topics_of
+from landonce.protocol.ranges import Partition
 from landonce.query.assemble import LedgerTold, Told, check_ledger, ledger_of, make_driver, place_of
 from landonce.query.examine import examine, fingerprint, shape_of
-from landonce.query.hands import BatchHands
-from landonce.query.judging import Incoming
 from landonce.query.lineage import keeps_coordinates
-from landonce.query.offsets import begun, ranges_of, starting_offsets, topics_of
+from landonce.query.performers import BatchHands
 from landonce.query.rows import with_coordinates
 from landonce.query.running import Admin, RunningQuery, Source, running_query
 from landonce.query.sinks import Sink
-from landonce.read.broker import Broker
-from landonce.run.driver import Driver
-from landonce.run.observe import Observer, Silent
-from landonce.spark import spark_errors
+from landonce.read.kafka.broker import Broker
 
 _MOST_ROWS = 1_000_000
 _log = logging.getLogger("landonce")

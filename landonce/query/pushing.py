@@ -9,25 +9,25 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from landonce.plan.ranges import Partition
-from landonce.query import refusals
-from landonce.query.hands import QueryHands
-from landonce.query.protocol import Found, Resolve
+from landonce.engine.land import failed
+from landonce.engine.unlanded import write_rest
+from landonce.engine.watchdog import watched
+from landonce.ledger.push_ledger import PushLedger, PushPlace
+from landonce.protocol import query_refusals as refusals
+from landonce.protocol.block_rows import Claim, Mark
+from landonce.protocol.claims import PushRow, over
+from landonce.protocol.inserts import Write
+from landonce.protocol.ledger import LedgerState, Totals
+from landonce.protocol.pushes import key_of, outcome_unknown
+from landonce.protocol.query_batches import Found, Resolve
+from landonce.protocol.ranges import Partition
+from landonce.protocol.receipt import BlockResult, Fate, Receipt
+from landonce.protocol.target import TargetView
+from landonce.query.performers import QueryHands
 from landonce.query.rows import write
-from landonce.record.blocks import Claim, Mark
-from landonce.record.ledger import LedgerState, Totals
-from landonce.record.push_ledger import PushLedger, PushPlace
-from landonce.record.pushes import PushRow, over
-from landonce.run.inserts import Write
-from landonce.run.overdue import watched
-from landonce.run.pushes import key_of, outcome_unknown
-from landonce.run.rest import write_rest
-from landonce.write.land import failed
-from landonce.write.receipt import BlockResult, Fate, Receipt
-from landonce.write.target import TargetView
-from landonce.write.wrapped import WrappedSink, work
-from landonce.write.wrapped.recipe import WrappedTask
-from landonce.write.wrapped.send import Sending
+from landonce.sinks.wrapped import WrappedSink, work
+from landonce.sinks.wrapped.recipe import WrappedTask
+from landonce.sinks.wrapped.send import Sending
 
 _GLANCE = 0.25
 

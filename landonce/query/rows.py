@@ -20,14 +20,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
-from landonce.plan.ranges import Partition, Range, label_of
-from landonce.query import refusals
+from landonce.engine.land import failed
+from landonce.engine.spark.finders import forget_zips
+from landonce.protocol import query_refusals as refusals
+from landonce.protocol.ranges import Partition, Range, label_of
+from landonce.protocol.receipt import BlockResult
 from landonce.query.examine import coordinates_of
-from landonce.query.placing import STRAY, block_of, place
-from landonce.run.finders import forget_zips
-from landonce.write.land import failed
-from landonce.write.receipt import BlockResult
-from landonce.write.sink import COORDINATES
+from landonce.query.row_to_block import STRAY, block_of, place
+from landonce.sinks.contract import COORDINATES
 
 BLOCK, MARK = "__landonce_block", "__landonce_mark"
 Land = Callable[[Any, Any, pa.Table], BlockResult]

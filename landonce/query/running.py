@@ -14,10 +14,10 @@ from pyspark.sql import DataFrame
 
 from landonce.config.secrets import redact
 from landonce.errors import SourceRefused, SourceUnavailable, TopicMissing
-from landonce.query import refusals
+from landonce.jvm import spark_errors
+from landonce.protocol import query_refusals as refusals
+from landonce.protocol.offset_log import Span
 from landonce.query.examine import KAFKA_SCAN, elements
-from landonce.query.offsets import Span
-from landonce.spark import spark_errors
 
 _QUERY_ID = "sql.streaming.queryId"
 _KAFKA_STREAM = "KafkaMicroBatchStream"

@@ -10,12 +10,12 @@ from typing import Literal
 from pydantic import SecretStr, ValidationError
 
 from landonce.config import secrets
-from landonce.config.sinks import Catalog, Iceberg, Sql
 from landonce.errors import ConfigError
-from landonce.write.clickhouse import ClickHouseSink, read_authority
-from landonce.write.sql import SqlSink
-from landonce.write.sql.databases import parsed
-from landonce.write.wrapped import WrappedSink
+from landonce.sinks.clickhouse import ClickHouseSink, read_authority
+from landonce.sinks.config import Catalog, Iceberg, Sql
+from landonce.sinks.sql import SqlSink
+from landonce.sinks.sql.databases import parsed
+from landonce.sinks.wrapped import WrappedSink
 
 
 @dataclass(frozen=True)

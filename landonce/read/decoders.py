@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import Message
 
-from landonce.read.changes import ChangeDecoder, Changes
-from landonce.read.decode import JsonDecoder
+from landonce.read.changes.decode import ChangeDecoder, Changes
 from landonce.read.fanout import Decode, Rows
-from landonce.read.schema import Schema
+from landonce.read.formats.json.decode import JsonDecoder
+from landonce.read.schema.fields import Schema
 
 
 @lru_cache(maxsize=512)

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Message
 
-from landonce.plan.ranges import Partition, Range, label_of
-from landonce.read.harvest import Rejected, in_order, note_latest, too_large, with_coordinates
-from landonce.read.records import Records, read
+from landonce.protocol.ranges import Partition, Range, label_of
+from landonce.read.block import Rejected, in_order, note_latest, too_large, with_coordinates
+from landonce.read.kafka.records import Records, read
 from landonce.read.route import Routing, route_values, routes
 
 Indexes = npt.NDArray[np.int64]

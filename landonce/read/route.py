@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from landonce.errors import ConfigError
-from landonce.read.decode import Reject
-from landonce.read.glance import route_values
+from landonce.read.formats.json.decode import Reject
+from landonce.read.sample_field import route_values
 
 __all__ = ["LONGEST", "PLACEHOLDER", "Routed", "Routing", "Rule", "route_values", "routes"]
 

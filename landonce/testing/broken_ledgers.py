@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from landonce.errors import Fenced
-from landonce.record.ledger import LedgerState, Note, fenced
-from landonce.record.memory import MemoryLedger, MemoryStore
-from landonce.record.swap import key
+from landonce.ledger.memory import MemoryLedger, MemoryStore
+from landonce.protocol.ledger import LedgerState, Note, fenced
+from landonce.protocol.swap import key
 from landonce.testing.broken_ledgers_shared import BROKEN_SHARED_LEDGERS
 from landonce.testing.ledger_sites import InMemory, LedgerSite
 

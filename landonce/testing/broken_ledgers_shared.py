@@ -12,11 +12,11 @@ from typing import ClassVar
 from sqlalchemy import ColumnElement, and_
 
 from landonce.errors import LedgerUnavailable
-from landonce.record.ledger import LedgerState, Note, fenced
-from landonce.record.sql import SqlLedger
-from landonce.record.sqlite import SqliteDatabase
-from landonce.record.swap import check_change, key
-from landonce.record.tables import changed_columns, pipeline_table
+from landonce.ledger.sql import SqlLedger
+from landonce.ledger.sqlite import SqliteDatabase
+from landonce.ledger.tables import changed_columns, pipeline_table
+from landonce.protocol.ledger import LedgerState, Note, fenced
+from landonce.protocol.swap import check_change, key
 from landonce.testing.ledger_sites import InSqlite, LedgerSite
 
 

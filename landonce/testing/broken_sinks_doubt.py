@@ -12,12 +12,12 @@ from pathlib import Path
 import pyarrow as pa
 
 from landonce.errors import TargetUnavailable
-from landonce.plan.ranges import Partition, Range
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.settle import Reply
+from landonce.protocol.target import TargetView
+from landonce.sinks.contract import BlockWriter, Insert, Probe, Target
 from landonce.testing.sink_sites import SinkSite
 from landonce.testing.sqlite_sink import SqliteSink, SqliteSite, SqliteTarget, SqliteWriter, coordinates, opened
-from landonce.write.settle import Reply
-from landonce.write.sink import BlockWriter, Insert, Probe, Target
-from landonce.write.target import TargetView
 
 
 @dataclass(frozen=True)

@@ -10,18 +10,18 @@ from pathlib import Path
 import pyarrow as pa
 from sqlalchemy import Connection, delete
 
-from landonce.record.blocks import BlockRow, Claim
-from landonce.record.in_target import TargetLedger
-from landonce.record.ledger import LedgerState
-from landonce.record.tables import block_table
+from landonce.ledger.in_target import TargetLedger
+from landonce.ledger.tables import block_table
+from landonce.protocol.block_rows import BlockRow, Claim
+from landonce.protocol.ledger import LedgerState
+from landonce.sinks.sql import SqlSink
+from landonce.sinks.sql.databases import open_database
+from landonce.sinks.sql.opened import open_writer
+from landonce.sinks.sql.statements import Place
+from landonce.sinks.sql.table import SqlTable
+from landonce.sinks.sql.writer import BlockWriter
 from landonce.testing.cases_transactions import BATCH, PIPELINE, TransactionSite
 from landonce.testing.sink_sites import SCHEMA, Row
-from landonce.write.sql import SqlSink
-from landonce.write.sql.databases import open_database
-from landonce.write.sql.opened import open_writer
-from landonce.write.sql.statements import Place
-from landonce.write.sql.table import SqlTable
-from landonce.write.sql.writer import BlockWriter
 
 
 class Delegating(BlockWriter):

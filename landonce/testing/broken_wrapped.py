@@ -15,11 +15,11 @@ from typing import Any
 import pyarrow as pa
 
 from landonce.errors import NotPushed
+from landonce.sinks.wrapped import PushedBlock, WrappedSink, wrap
 from landonce.testing.broken_wrapped_doubt import Chunked, Confirming, Noting
 from landonce.testing.sink_sites import Row
 from landonce.testing.wrapped_references import Appending, FilePerBlock, values
 from landonce.testing.wrapped_sites import WrappedSite
-from landonce.write.wrapped import PushedBlock, WrappedSink, wrap
 
 
 class FilesSite(WrappedSite):

@@ -7,8 +7,8 @@ from contextlib import closing
 from dataclasses import replace
 
 from landonce.errors import NotPushed
+from landonce.sinks.wrapped import PushedBlock
 from landonce.testing.wrapped_references import Appending
-from landonce.write.wrapped import PushedBlock
 
 
 class Noting(Appending):

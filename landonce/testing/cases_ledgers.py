@@ -7,19 +7,10 @@ from contextlib import suppress
 from dataclasses import replace
 
 from landonce.errors import Fenced
-from landonce.record.ledger import Ledger, LedgerState, taken
+from landonce.protocol.ledger import Ledger, LedgerState, taken
 from landonce.testing.case import refused
 from landonce.testing.ledger_sites import LEDGER_CASES, LedgerSite
-from landonce.testing.states import (
-    PIPELINE,
-    counted,
-    counter,
-    first_state,
-    full_state,
-    moved,
-    note,
-    wide_state,
-)
+from landonce.testing.states import PIPELINE, counted, counter, first_state, full_state, moved, note, wide_state
 from landonce.testing.together import in_threads
 
 case = LEDGER_CASES.case
@@ -128,7 +119,7 @@ def a_fenced_driver_hears_who_owns_the_pipeline(site: LedgerSite) -> None:
     theirs = site.open(PIPELINE).change(mine, taken(mine, "newer"))
     error = refused(Fenced, lambda: site.open(PIPELINE).change(mine, taken(mine, "older")), "an older epoch changed it")
     assert "epoch 0, version 0" in str(error), (
-        "the error does not say which epoch was held (`record.ledger.fenced` does)"
+        "the error does not say which epoch was held (`protocol.ledger.fenced` does)"
     )
     assert "epoch 1, version 1" in str(error), "the error does not say which epoch is there"
     assert site.open(PIPELINE).load() == theirs
@@ -191,7 +182,7 @@ def pipelines_do_not_see_each_other(site: LedgerSite) -> None:
 
 @case()
 def mistakes_of_the_caller_change_nothing(site: LedgerSite) -> None:
-    """A defect elsewhere would become a damaged ledger (`record.swap.check_change` refuses them)."""
+    """A defect elsewhere would become a damaged ledger (`protocol.swap.check_change` refuses them)."""
     ledger = site.open(PIPELINE)
     state = ledger.create(full_state())
     unordered = replace(state, version=state.version + 1, positions=state.positions[::-1])
@@ -203,7 +194,7 @@ def mistakes_of_the_caller_change_nothing(site: LedgerSite) -> None:
         refused(
             ValueError,
             lambda wrong=wrong: ledger.change(state, wrong),  # type: ignore[misc]
-            f"a change that nobody can mean was taken ({what}; `record.swap.check_change` refuses it)",
+            f"a change that nobody can mean was taken ({what}; `protocol.swap.check_change` refuses it)",
         )
     refused(ValueError, lambda: ledger.create(full_state("another")), "another pipeline's state was taken")
     assert ledger.load() == state, "a change that was refused left something"

@@ -8,17 +8,9 @@ from contextlib import suppress
 from dataclasses import replace
 
 from landonce.errors import Fenced
-from landonce.record.ledger import Ledger, LedgerState, Note, taken
+from landonce.protocol.ledger import Ledger, LedgerState, Note, taken
 from landonce.testing.cases_ledgers import check_agreed, check_counted, count
-from landonce.testing.crashing import (
-    Lines,
-    Moment,
-    crashed,
-    in_another_process,
-    lines_of,
-    moments,
-    require_kills,
-)
+from landonce.testing.crashing import Lines, Moment, crashed, in_another_process, lines_of, moments, require_kills
 from landonce.testing.forking import FORK, started
 from landonce.testing.ledger_sites import BARE, LEDGER_CASES, SHARED, LedgerSite
 from landonce.testing.states import (

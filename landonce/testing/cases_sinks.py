@@ -7,6 +7,8 @@ import time
 
 import pyarrow as pa
 
+from landonce.protocol.settle import Reply
+from landonce.sinks.contract import COORDINATES, Guarantee, Insert, Level, wait_out
 from landonce.testing.sink_sites import (
     SCHEMA,
     SECRET,
@@ -21,8 +23,6 @@ from landonce.testing.sink_sites import (
     send,
 )
 from landonce.testing.together import in_threads
-from landonce.write.settle import Reply
-from landonce.write.sink import COORDINATES, Guarantee, Insert, Level, wait_out
 
 case = SINK_CASES.case
 

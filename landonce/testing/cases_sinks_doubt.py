@@ -8,8 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from landonce.errors import Transient
-from landonce.plan.blocks import Block, Kind
-from landonce.plan.ranges import Partition
+from landonce.protocol.blocks import Block, Kind
+from landonce.protocol.ranges import Partition
+from landonce.protocol.receipt import Fate
+from landonce.protocol.settle import Mode, Reply
+from landonce.sinks.contract import Insert, Sink, wait_out
 from landonce.testing import cases_sinks
 from landonce.testing.case import refused
 from landonce.testing.crashing import crashed, lines_of, moments, require_kills
@@ -33,9 +36,6 @@ from landonce.testing.sink_sites import (
     token,
 )
 from landonce.testing.together import in_threads
-from landonce.write.receipt import Fate
-from landonce.write.settle import Mode, Reply
-from landonce.write.sink import Insert, Sink, wait_out
 
 __all__ = ["SINK_CASES", "cases_sinks"]
 
@@ -285,8 +285,8 @@ def _sending(sink: Sink, block: pa.Table, number: int, deadline: int) -> Callabl
 
 def _recovered(sink: Sink, block: pa.Table, number: int, generation: int) -> Fate | None:
     """What a worker of the next driver makes of it."""
-    from landonce.write.land import land
-    from landonce.write.recipe import Recipe, Task
+    from landonce.engine.land import land
+    from landonce.engine.recipe import Recipe, Task
 
     recipe = Recipe(
         pipeline="contract",

@@ -1,6 +1,6 @@
 """What a database keeps in which a block's rows and its row in the ledger change in one transaction.
 
-The port is `landonce.write.sql.writer.BlockWriter`, for another database or another way to write to one.
+The port is `landonce.sinks.sql.writer.BlockWriter`, for another database or another way to write to one.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from dataclasses import replace
 import pyarrow as pa
 
 from landonce.errors import PlanPending, Unbalanced
-from landonce.plan.blocks import Block, Plan
-from landonce.plan.ranges import Partition
-from landonce.record.blocks import Claim, Mark
-from landonce.record.in_target import TargetLedger
-from landonce.record.ledger import LedgerState, Position, Totals, prepared, recorded, taken
+from landonce.ledger.in_target import TargetLedger
+from landonce.protocol.block_rows import Claim, Mark
+from landonce.protocol.blocks import Block, Plan
+from landonce.protocol.ledger import LedgerState, Position, Totals, prepared, recorded, taken
+from landonce.protocol.ranges import Partition
+from landonce.protocol.receipt import Fate
+from landonce.protocol.transact import Transacting
+from landonce.sinks.sql.writer import BlockWriter, settle_block
 from landonce.testing.case import Suite, refused
 from landonce.testing.crashing import SOME_MOMENTS, crashed, lines_of, moments, require_kills
 from landonce.testing.sink_sites import TOPIC, Row, as_rows, rows, span
 from landonce.testing.together import in_threads
-from landonce.write.receipt import Fate
-from landonce.write.sql.writer import BlockWriter, settle_block
-from landonce.write.transact import Transacting
 
 PIPELINE = "contract"
 BATCH = 1
@@ -158,7 +158,7 @@ def a_plan_is_not_forgotten_with_blocks_that_are_there(site: TransactionSite) ->
 def after_a_crash_at_any_line_a_block_lands_once(site: TransactionSite) -> None:
     """The whole promise. Recovery is landonce's own: a takeover, and then every block once more."""
     state = _prepared(site, site.moments + 1)
-    lines = (*lines_of(site.writer(0)), "landonce.write.sql.writer")
+    lines = (*lines_of(site.writer(0)), "landonce.sinks.sql.writer")
     found = moments(lines, _settling(site, state, site.moments), site.moments)
     require_kills([crashed(lines, _settling(site, state, number), moment) for number, moment in enumerate(found)])
     state = _taken_over(site, state)

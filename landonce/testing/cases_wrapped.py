@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from landonce.errors import NotPushed, TargetRefused
-from landonce.record.blocks import Mark
+from landonce.protocol.block_rows import Mark
+from landonce.protocol.receipt import Fate
 from landonce.testing.case import refused
 from landonce.testing.sink_sites import odd_rows, rows
 from landonce.testing.together import in_threads
@@ -27,7 +28,6 @@ from landonce.testing.wrapped_sites import (
     probe,
     push,
 )
-from landonce.write.receipt import Fate
 
 case = WRAPPED_CASES.case
 _NO_WORD = "what was declared is not what the sink does"

@@ -10,6 +10,8 @@ from contextlib import ExitStack, suppress
 from functools import partial
 
 from landonce.errors import LandonceError
+from landonce.protocol.receipt import Fate
+from landonce.sinks.wrapped import WrappedSink
 from landonce.testing import cases_wrapped
 from landonce.testing.crashing import (
     SOME_MOMENTS,
@@ -24,13 +26,11 @@ from landonce.testing.crashing import (
 )
 from landonce.testing.sink_sites import Row
 from landonce.testing.wrapped_sites import LEAVES, SETTLES, WRAPPED_CASES, Driven, WrappedSite, expected
-from landonce.write.receipt import Fate
-from landonce.write.wrapped import WrappedSink
 
 __all__ = ["WRAPPED_CASES", "cases_wrapped"]
 
 case = WRAPPED_CASES.case
-_STEPS = ("landonce.write.wrapped.send",)
+_STEPS = ("landonce.sinks.wrapped.send",)
 """landonce's own lines between claim, push and settle, beside those of the plug-in."""
 _TO_ITS_END = "pushed to its end"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from pathlib import Path
 
-from landonce.record.ledger import Ledger
-from landonce.record.memory import MemoryLedger, MemoryStore
-from landonce.record.sql import SqlLedger
-from landonce.record.sqlite import SqliteDatabase
+from landonce.ledger.memory import MemoryLedger, MemoryStore
+from landonce.ledger.sql import SqlLedger
+from landonce.ledger.sqlite import SqliteDatabase
+from landonce.protocol.ledger import Ledger
 from landonce.testing.case import Need, Suite
 from landonce.testing.crashing import MOST_MOMENTS, SOME_MOMENTS
 

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from landonce.plan.ranges import Partition, Range
-from landonce.read.ddl import parse_schema
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.settle import Reply
+from landonce.read.schema.ddl import parse_schema
+from landonce.sinks.contract import BlockWriter, Guarantee, Insert, Sink
 from landonce.testing.case import Need, Suite
 from landonce.testing.crashing import SOME_MOMENTS
-from landonce.write.settle import Reply
-from landonce.write.sink import BlockWriter, Guarantee, Insert, Sink
 
 SCHEMA = parse_schema("id BIGINT NOT NULL, word STRING")
 TOPIC = "t"

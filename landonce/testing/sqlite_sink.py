@@ -21,12 +21,12 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from landonce.errors import TargetUnavailable
-from landonce.plan.ranges import Partition, Range
-from landonce.read.schema import Field, Schema
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.settle import Presence, Reply
+from landonce.protocol.target import TargetView
+from landonce.read.schema.fields import Field, Schema
+from landonce.sinks.contract import COORDINATES, BlockWriter, Finding, Guarantee, Insert, Level, Probe, Sink, Target
 from landonce.testing.sink_sites import Row, SinkSite
-from landonce.write.settle import Presence, Reply
-from landonce.write.sink import COORDINATES, BlockWriter, Finding, Guarantee, Insert, Level, Probe, Sink, Target
-from landonce.write.target import TargetView
 
 _TYPES = {"INTEGER": pa.int64(), "REAL": pa.float64(), "TEXT": pa.string()}
 _BUSY_SECONDS = 60

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
-from landonce.plan.blocks import Block, Kind, Plan
-from landonce.plan.ranges import Partition, Range
-from landonce.record.ledger import LedgerState, Note, Position, TableMark, Totals, bound, prepared, recorded, taken
+from landonce.protocol.blocks import Block, Kind, Plan
+from landonce.protocol.ledger import LedgerState, Note, Position, TableMark, Totals, bound, prepared, recorded, taken
+from landonce.protocol.ranges import Partition, Range
 
 PIPELINE = "orders"
 MARCH_PARTITIONS = tuple(Partition("march", number) for number in range(30))

@@ -11,19 +11,19 @@ from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 
-from landonce.plan.blocks import Block, Identity, Plan
-from landonce.plan.keys import block_key
-from landonce.plan.ranges import Partition, Range
-from landonce.record.blocks import Claim
-from landonce.record.ledger import LedgerState, Position, prepared, taken
-from landonce.record.push_ledger import PushLedger, PushPlace
-from landonce.record.pushes import Spot
+from landonce.ledger.push_ledger import PushLedger, PushPlace
+from landonce.protocol.block_rows import Claim
+from landonce.protocol.blocks import Block, Identity, Plan
+from landonce.protocol.claims import Spot
+from landonce.protocol.keys import block_key
+from landonce.protocol.ledger import LedgerState, Position, prepared, taken
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.receipt import BlockResult, Fate, Receipt
+from landonce.sinks.wrapped import PushedBlock, WrappedSink
+from landonce.sinks.wrapped.send import Sending, push_block
 from landonce.testing.case import Need, Suite
 from landonce.testing.crashing import MOST_MOMENTS
 from landonce.testing.sink_sites import TOPIC, Row, rows, span
-from landonce.write.receipt import BlockResult, Fate, Receipt
-from landonce.write.wrapped import PushedBlock, WrappedSink
-from landonce.write.wrapped.send import Sending, push_block
 
 _PATIENCE = 10
 

@@ -7,14 +7,19 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from landonce.check.retention import Retention
+from landonce.engine.assemble_clickhouse import make_recipe
+from landonce.engine.assemble_sql import sql_recipe
+from landonce.engine.parts import Parts
+from landonce.engine.retention import Retention
+from landonce.engine.spark.session import open_session, session_if_needed
 from landonce.errors import TableUnfit
-from landonce.read.source import SourceView
-from landonce.record.ledger import LedgerState
-from landonce.run.assemble_clickhouse import make_recipe
-from landonce.run.assemble_sql import sql_recipe
-from landonce.run.parts import Parts
-from landonce.run.session import open_session, session_if_needed
+from landonce.protocol.ledger import LedgerState
+from landonce.protocol.source import SourceView
+from landonce.sinks.clickhouse import ClickHouseSink
+from landonce.sinks.sql import SqlSink
+from landonce.sinks.sql.recipe import SqlRecipe
+from landonce.sinks.sql.table import SqlTable
+from landonce.sinks.wrapped import WrappedSink
 from landonce.verify.audit import Auditor, Targets
 from landonce.verify.compare import ValueAudit
 from landonce.verify.expect import Decoded, Decoder, Expectation, OneTable, PlainDecoder, Transformed
@@ -27,11 +32,6 @@ from landonce.verify.letters import Letters
 from landonce.verify.sorting import Changing
 from landonce.verify.table import RowsAudit, TableAudit
 from landonce.verify.topic import PlainReader
-from landonce.write.clickhouse import ClickHouseSink
-from landonce.write.sql import SqlSink
-from landonce.write.sql.recipe import SqlRecipe
-from landonce.write.sql.table import SqlTable
-from landonce.write.wrapped import WrappedSink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,11 +9,16 @@ import pyarrow as pa
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 
-from landonce.read.schema import Field, Schema
-from landonce.record.ledger import LedgerState
-from landonce.run.assemble import declared_schema, landing_schema
-from landonce.run.assemble_iceberg import file_recipe
-from landonce.run.parts import Parts
+from landonce.engine.assemble import declared_schema, landing_schema
+from landonce.engine.assemble_iceberg import file_recipe
+from landonce.engine.parts import Parts
+from landonce.protocol.ledger import LedgerState
+from landonce.read.schema.fields import Field, Schema
+from landonce.sinks.iceberg.admit import table_recipe
+from landonce.sinks.iceberg.catalog import telling
+from landonce.sinks.iceberg.marker import copy_name
+from landonce.sinks.iceberg.recipe import FileRecipe, TableRecipe
+from landonce.sinks.iceberg.sink import IcebergSink
 from landonce.verify.compare import ValueAudit
 from landonce.verify.expect import Decoder, PlainDecoder
 from landonce.verify.held.iceberg import IcebergRows
@@ -23,11 +28,6 @@ from landonce.verify.held.scan import PinnedTable
 from landonce.verify.keyed import KeyedAudit
 from landonce.verify.sorting import ByField, Changing
 from landonce.verify.table import RowsAudit, TableAudit
-from landonce.write.iceberg.admit import table_recipe
-from landonce.write.iceberg.catalog import telling
-from landonce.write.iceberg.marker import copy_name
-from landonce.write.iceberg.recipe import FileRecipe, TableRecipe
-from landonce.write.iceberg.sink import IcebergSink
 
 _ANY = Schema((Field("__landonce_any", pa.string()),))
 """Whatever is a record at all."""

@@ -9,8 +9,8 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from landonce.read.source import SourceView
-from landonce.record.ledger import LedgerState
+from landonce.protocol.ledger import LedgerState
+from landonce.protocol.source import SourceView
 from landonce.verify.bounds import Bounds, bounds, notes
 from landonce.verify.expect import Expectation
 from landonce.verify.judge import Fates, Place, judge_letters

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from landonce.errors import ClusterChanged, TopicRecreated
-from landonce.plan.ranges import Partition
-from landonce.read.source import SourceView
-from landonce.record.ledger import LedgerState
-from landonce.record.operate import changed_topics
+from landonce.protocol.ledger import LedgerState
+from landonce.protocol.operate import changed_topics
+from landonce.protocol.ranges import Partition
+from landonce.protocol.source import SourceView
 
 
 @dataclass(frozen=True)

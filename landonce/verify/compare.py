@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from landonce.plan.ranges import Partition
-from landonce.read.changes import OPERATION
-from landonce.read.images import DELETE
+from landonce.protocol.ranges import Partition
+from landonce.read.changes.decode import OPERATION
+from landonce.read.changes.images import DELETE
 from landonce.verify.bounds import Bounds
 from landonce.verify.held.port import HeldValues, Piece
 from landonce.verify.judge import Fates, Fault, Offsets, Place

@@ -18,14 +18,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col
 
+from landonce.engine.conform import KEEP, conform
+from landonce.engine.transform import chosen_columns, keep_column, widened
 from landonce.errors import TransformFailed
-from landonce.read.decode import JsonDecoder
-from landonce.read.schema import Schema
-from landonce.run.transform import chosen_columns, keep_column, widened
-from landonce.spark import spark_errors
+from landonce.jvm import spark_errors
+from landonce.read.formats.json.decode import JsonDecoder
+from landonce.read.schema.fields import Schema
 from landonce.verify.judge import Fates, Offsets
 from landonce.verify.topic import Window
-from landonce.write.conform import KEEP, conform
 
 _AT = "__landonce_at"
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from landonce.commit.dead_letters import committed, refused
-from landonce.plan.ranges import Partition
+from landonce.engine.dead_letters import committed, refused
+from landonce.protocol.ranges import Partition
 from landonce.verify.judge import Counted, Offsets
 
 

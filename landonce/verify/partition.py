@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from landonce.plan.ranges import Partition
+from landonce.protocol.ranges import Partition
 from landonce.verify.judge import Counted, Fates, Fault, Judged, Offsets, Place
 from landonce.verify.runs import Runs
 

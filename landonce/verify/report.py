@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from landonce.plan.ranges import Partition
+from landonce.protocol.ranges import Partition
 from landonce.verify.compare import Compared
 from landonce.verify.held.port import Doubled
 from landonce.verify.judge import FAULTS, Fault

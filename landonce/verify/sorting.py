@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from landonce.read.changes import ChangeDecoder, Changes
+from landonce.read.changes.decode import ChangeDecoder, Changes
 from landonce.read.route import Routed, Routing, route_values, routes
-from landonce.read.schema import Schema
+from landonce.read.schema.fields import Schema
 from landonce.verify.expect import Rows, Sorted
 from landonce.verify.judge import Offsets
 

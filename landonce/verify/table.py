@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from landonce.plan.ranges import Partition
+from landonce.protocol.ranges import Partition
 from landonce.verify.bounds import Bounds
 from landonce.verify.compare import ValueAudit
 from landonce.verify.held.port import Held

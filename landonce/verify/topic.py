@@ -17,7 +17,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from landonce.errors import RetentionOverrun, SourceUnavailable
-from landonce.plan.ranges import Partition
+from landonce.protocol.ranges import Partition
 from landonce.verify.judge import Offsets
 
 _AT_ONCE = 20_000

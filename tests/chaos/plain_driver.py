@@ -22,12 +22,18 @@ from harness import Drivers
 
 from landonce import failpoints
 from landonce.cli import main
-from landonce.run.workers import SparkWorkers
-from landonce.write.receipt import BlockResult
+from landonce.engine.workers import SparkWorkers
+from landonce.protocol.receipt import BlockResult
 
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(
-    ["landonce.cli.run", "landonce.run.show", "landonce.run.pipeline", "landonce.write.work", "landonce.record.sqlite"]
+    [
+        "landonce.cli.run",
+        "landonce.cli.progress",
+        "landonce.engine.pipeline",
+        "landonce.engine.task",
+        "landonce.ledger.sqlite",
+    ]
 )
 """Not this module: Python before 3.13 does not look for it where the tests are."""
 _DIE_WITH_PARENT = 1

@@ -13,7 +13,7 @@ import oracle
 from pyspark.sql import DataFrame, SparkSession
 
 from landonce.failpoints import reach
-from landonce.local.jars import SPARK_KAFKA
+from landonce.jars import SPARK_KAFKA
 
 
 def main(bootstrap: str, topic: str, url: str, table: str, checkpoint: str) -> None:

@@ -17,8 +17,8 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, Row, SparkSession
 
 import landonce
-from landonce.local.jars import SPARK_KAFKA
-from landonce.write.wrapped.find import find_sink
+from landonce.jars import SPARK_KAFKA
+from landonce.sinks.wrapped.find import find_sink
 
 
 def main(

@@ -15,10 +15,10 @@ import oracle
 from harness import DriverRun, Drivers, Feed, Home, Site
 
 from landonce.errors import Fenced
+from landonce.ledger.open import sqlite_ledger
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.local.tree import members, signal_tree
-from landonce.record.ledger import LedgerState
-from landonce.record.open import sqlite_ledger
+from landonce.protocol.ledger import LedgerState
 
 LIMIT = 60.0
 

@@ -17,7 +17,7 @@ from iceberg_scene import Lake, lake
 
 import landonce
 from landonce.local import LocalKafka
-from landonce.run.steps import Step
+from landonce.protocol.steps import Step
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(900)]
 

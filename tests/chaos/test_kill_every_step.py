@@ -17,7 +17,7 @@ from scene import scene
 
 import landonce
 from landonce.local import LocalClickHouse, LocalKafka
-from landonce.run.steps import Step
+from landonce.protocol.steps import Step
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -15,7 +15,7 @@ from proxy import Insert, Proxy
 from scene import freeze, scene, thaw, wait_for
 
 from landonce.local import LocalClickHouse, LocalKafka
-from landonce.plan.blocks import token
+from landonce.protocol.blocks import token
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -17,7 +17,7 @@ from sql_scene import IN_TRANSACTIONS, Base, base, postgres_judge, sqlite_judge
 
 import landonce
 from landonce.local import LocalKafka
-from landonce.run.steps import Step
+from landonce.protocol.steps import Step
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(1500)]
 

@@ -13,8 +13,8 @@ from chain import Kill
 from wrapped_scene import Aging, wrapped
 
 from landonce.local import LocalKafka
-from landonce.run.steps import Step
-from landonce.write.push import Stage
+from landonce.protocol.push import Stage
+from landonce.protocol.steps import Step
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(1500)]
 

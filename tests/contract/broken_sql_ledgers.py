@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sqlalchemy import and_, select
 
-from landonce.record.ledger import fenced
-from landonce.record.sql import SqlLedger
-from landonce.record.tables import pipeline_table, position_table, state_of
+from landonce.ledger.sql import SqlLedger
+from landonce.ledger.tables import pipeline_table, position_table, state_of
+from landonce.protocol.ledger import fenced
 
 
 def blind_to(part: str) -> type[SqlLedger]:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from sqlalchemy import event
 
-from landonce.record.database import Database
-from landonce.record.ledger import Ledger
-from landonce.record.memory import MemoryLedger, MemoryStore
-from landonce.record.postgres import PostgresDatabase
-from landonce.record.sql import SqlLedger
-from landonce.record.sqlite import SqliteDatabase
+from landonce.ledger.database import Database
+from landonce.ledger.memory import MemoryLedger, MemoryStore
+from landonce.ledger.postgres import PostgresDatabase
+from landonce.ledger.sql import SqlLedger
+from landonce.ledger.sqlite import SqliteDatabase
+from landonce.protocol.ledger import Ledger
 from landonce.testing import LedgerSite
 from landonce.testing.crashing import SOME_MOMENTS
 

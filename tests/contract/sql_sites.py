@@ -12,20 +12,20 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
+from landonce.ledger.in_target import TargetLedger
 from landonce.local.mariadb import LocalMariaDB
-from landonce.plan.blocks import Block, Plan
-from landonce.plan.ranges import Partition, Range
-from landonce.read.ddl import parse_schema
-from landonce.record.blocks import Claim
-from landonce.record.in_target import TargetLedger
-from landonce.record.ledger import LedgerState, Position, prepared, taken
-from landonce.write.sql import SqlSink
-from landonce.write.sql.opened import open_writer
-from landonce.write.sql.refused import Found, refused_rows
-from landonce.write.sql.statements import Place
-from landonce.write.sql.table import SqlTable
-from landonce.write.sql.writer import BlockWriter, settle_rows
-from landonce.write.transact import Transacting
+from landonce.protocol.block_rows import Claim
+from landonce.protocol.blocks import Block, Plan
+from landonce.protocol.ledger import LedgerState, Position, prepared, taken
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.transact import Transacting
+from landonce.read.schema.ddl import parse_schema
+from landonce.sinks.sql import SqlSink
+from landonce.sinks.sql.opened import open_writer
+from landonce.sinks.sql.refused import Found, refused_rows
+from landonce.sinks.sql.statements import Place
+from landonce.sinks.sql.table import SqlTable
+from landonce.sinks.sql.writer import BlockWriter, settle_rows
 
 PIPELINE = "contract"
 TOPIC = Partition("t", 0)

@@ -14,34 +14,34 @@ import pytest
 from test_push_ledgers import SPOT, prepared
 
 import landonce
-from landonce.config.model import Batch
+from landonce.engine import land
+from landonce.engine.committing import Committing
+from landonce.engine.config.model import Batch
+from landonce.engine.pushing import Pushing
+from landonce.engine.recipe import Task
+from landonce.engine.task import guarded
 from landonce.errors import Fenced, OutcomeUnknown, RetentionOverrun
-from landonce.plan.blocks import Block, Kind, Plan
-from landonce.plan.ranges import Partition, Range
-from landonce.query.hands import Inserting
-from landonce.query.protocol import Resolve
-from landonce.query.protocol import Settings as QuerySettings
+from landonce.ledger.memory import MemoryLedger
+from landonce.ledger.push_ledger import PushLedger, PushPlace
+from landonce.protocol import ledger as states
+from landonce.protocol.block_rows import Claim
+from landonce.protocol.blocks import Block, Kind, Plan
+from landonce.protocol.claims import PushRow, over
+from landonce.protocol.inserts import Write
+from landonce.protocol.ledger import LedgerState, Totals
+from landonce.protocol.pace import Pace
+from landonce.protocol.query_batches import Resolve
+from landonce.protocol.query_batches import Settings as QuerySettings
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.receipt import BlockResult, Fate, Receipt
+from landonce.protocol.settle import Mode
+from landonce.protocol.snapshots import Look
+from landonce.protocol.steps import Await
+from landonce.query.performers import Inserting
 from landonce.query.pushing import Pushing as QueryPushing
 from landonce.query.pushing import PushRecipe
-from landonce.record import ledger as states
-from landonce.record.blocks import Claim
-from landonce.record.ledger import LedgerState, Totals
-from landonce.record.memory import MemoryLedger
-from landonce.record.push_ledger import PushLedger, PushPlace
-from landonce.record.pushes import PushRow, over
-from landonce.run.committing import Committing
-from landonce.run.inserts import Write
-from landonce.run.pace import Pace
-from landonce.run.pushing import Pushing
-from landonce.run.snapshots import Look
-from landonce.run.steps import Await
 from landonce.testing.broken_transactions import SqliteTransactions
 from landonce.testing.cases_transactions import RECEIPT, _prepared, _settled
-from landonce.write import land
-from landonce.write.receipt import BlockResult, Fate, Receipt
-from landonce.write.recipe import Task
-from landonce.write.settle import Mode
-from landonce.write.work import guarded
 
 NOTHING: Any = SimpleNamespace()
 BLOCK = Block((Range(Partition("t", 0), 0, 5),), "t")

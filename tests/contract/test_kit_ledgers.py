@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from kit_controls import check_fails, check_mostly_sound
 
-from landonce.record.in_target import TargetLedger
-from landonce.record.push_ledger import PushLedger
+from landonce.ledger.in_target import TargetLedger
+from landonce.ledger.push_ledger import PushLedger
 from landonce.testing import LEDGER_CASES, Case, LedgerContract, LedgerSite
 from landonce.testing.broken_ledgers import BROKEN_LEDGERS
 from landonce.testing.ledger_sites import SHARED, InMemory, InSqlite

@@ -9,17 +9,17 @@ import psycopg
 import pytest
 from kit_controls import check_fails, check_mostly_sound
 
-from landonce.record.in_target import TargetLedger
+from landonce.ledger.in_target import TargetLedger
+from landonce.sinks.sql import SqlSink
+from landonce.sinks.sql.databases import open_database
+from landonce.sinks.sql.opened import open_writer
+from landonce.sinks.sql.statements import Place
+from landonce.sinks.sql.table import SqlTable
+from landonce.sinks.sql.writer import BlockWriter
 from landonce.testing import TRANSACTION_CASES, Case, Row, TransactionContract, TransactionSite
 from landonce.testing.broken_transactions import BROKEN_TRANSACTIONS, SqliteTransactions
 from landonce.testing.cases_transactions import BATCH, PIPELINE
 from landonce.testing.sink_sites import SCHEMA
-from landonce.write.sql import SqlSink
-from landonce.write.sql.databases import open_database
-from landonce.write.sql.opened import open_writer
-from landonce.write.sql.statements import Place
-from landonce.write.sql.table import SqlTable
-from landonce.write.sql.writer import BlockWriter
 
 pytestmark = pytest.mark.timeout(300)
 BASICS = (

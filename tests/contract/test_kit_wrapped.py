@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 from kit_controls import check_fails, check_mostly_sound
 
+from landonce.sinks.wrapped import PushedBlock
 from landonce.testing import WRAPPED_CASES, Case, WrappedContract, WrappedSite, prove
 from landonce.testing.broken_wrapped import BROKEN_WRAPPED, FilesSite, TableSite
 from landonce.testing.broken_wrapped_doubt import Chunked
 from landonce.testing.wrapped_references import Appending, FilePerBlock
-from landonce.write.wrapped import PushedBlock
 
 pytestmark = pytest.mark.timeout(300)
 BASICS = (

@@ -34,13 +34,21 @@ from ledger_sites import (
 )
 from sqlalchemy import URL, create_engine, event, text
 
-from landonce.errors import ConfigError, Fenced, Halt, LandonceError, LedgerTooNew, LedgerUnavailable, LedgerUnreadable
+from landonce.errors import (
+    ConfigError,
+    Fenced,
+    Halt,
+    LandonceError,
+    LedgerTooNew,
+    LedgerUnavailable,
+    LedgerUnreadable,
+)
+from landonce.ledger.open import open_ledger, postgres_ledger, sqlite_ledger
+from landonce.ledger.postgres import PostgresDatabase
+from landonce.ledger.sql import SqlLedger
+from landonce.ledger.tables import SCHEMA_VERSION
 from landonce.local.postgres import LocalPostgres
-from landonce.record.ledger import LedgerState, Totals, recorded, taken
-from landonce.record.open import open_ledger, postgres_ledger, sqlite_ledger
-from landonce.record.postgres import PostgresDatabase
-from landonce.record.sql import SqlLedger
-from landonce.record.tables import SCHEMA_VERSION
+from landonce.protocol.ledger import LedgerState, Totals, recorded, taken
 from landonce.testing import LEDGER_CASES, LedgerContract
 from landonce.testing.broken_ledgers_shared import Torn
 from landonce.testing.forking import started

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from test_push_ledgers import SPOT, prepared
 
-from landonce.record.blocks import Claim
-from landonce.record.push_ledger import PushLedger, PushPlace
-from landonce.run.overdue import overdue, watched
-from landonce.write.wrapped.recipe import WrappedTask
+from landonce.engine.watchdog import overdue, watched
+from landonce.ledger.push_ledger import PushLedger, PushPlace
+from landonce.protocol.block_rows import Claim
+from landonce.sinks.wrapped.recipe import WrappedTask
 
 NAMES = {0: "t-0-0-5-abc", 1: "t-1-0-5-abc"}
 

@@ -16,13 +16,13 @@ from test_push_ledgers import SPOT, prepared, row_of
 
 import landonce
 from landonce.errors import Fenced, NotPushed, OutcomeUnknown, TargetRefused
-from landonce.plan.ranges import Partition, Range
-from landonce.record import ledger as states
-from landonce.record.blocks import Claim, Mark
-from landonce.record.ledger import LedgerState
-from landonce.record.push_ledger import PushLedger, PushPlace
-from landonce.write.receipt import BlockResult, Fate, Receipt
-from landonce.write.wrapped.send import Sending, push_block
+from landonce.ledger.push_ledger import PushLedger, PushPlace
+from landonce.protocol import ledger as states
+from landonce.protocol.block_rows import Claim, Mark
+from landonce.protocol.ledger import LedgerState
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.receipt import BlockResult, Fate, Receipt
+from landonce.sinks.wrapped.send import Sending, push_block
 
 ROWS = pa.table({"_topic": ["t"] * 3, "_partition": [0] * 3, "_offset": [0, 1, 4], "id": [1, 2, 3]})
 RECEIPT = Receipt(read=3, landed=3)

@@ -16,17 +16,17 @@ from sqlalchemy import update
 from sqlalchemy.exc import OperationalError
 
 from landonce.errors import Fenced, LedgerUnavailable, NothingToDo, PlanPending, Unbalanced
-from landonce.plan.blocks import Block, Plan
-from landonce.plan.ranges import Partition, Range
-from landonce.read.source import Extent, SourceView
-from landonce.record import ledger as states
-from landonce.record.blocks import Claim, Mark, accounted
-from landonce.record.ledger import LedgerState, Note, Totals
-from landonce.record.open import sqlite_ledger
-from landonce.record.operate import accept_gap
-from landonce.record.push_ledger import PushLedger, PushPlace, Verdict
-from landonce.record.pushes import PushRow, Spot
-from landonce.record.tables import push_table
+from landonce.ledger.open import sqlite_ledger
+from landonce.ledger.push_ledger import PushLedger, PushPlace, Verdict
+from landonce.ledger.tables import push_table
+from landonce.protocol import ledger as states
+from landonce.protocol.block_rows import Claim, Mark, accounted
+from landonce.protocol.blocks import Block, Plan
+from landonce.protocol.claims import PushRow, Spot
+from landonce.protocol.ledger import LedgerState, Note, Totals
+from landonce.protocol.operate import accept_gap
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.source import Extent, SourceView
 
 SPOT = Spot(1, 0)
 

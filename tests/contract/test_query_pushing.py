@@ -13,17 +13,17 @@ import pytest
 from test_push_ledgers import SPOT, prepared
 
 import landonce
-from landonce.config.model import Batch
+from landonce.engine.config.model import Batch
 from landonce.errors import Fenced, OutcomeUnknown
-from landonce.query.protocol import Found, Resolve, Settings
+from landonce.ledger.push_ledger import PushLedger, PushPlace, Verdict
+from landonce.protocol import ledger as states
+from landonce.protocol.block_rows import Claim
+from landonce.protocol.ledger import LedgerState, Note, Totals
+from landonce.protocol.pace import Pace
+from landonce.protocol.pushes import key_of
+from landonce.protocol.query_batches import Found, Resolve, Settings
+from landonce.protocol.receipt import Receipt
 from landonce.query.pushing import Pushing, PushRecipe
-from landonce.record import ledger as states
-from landonce.record.blocks import Claim
-from landonce.record.ledger import LedgerState, Note, Totals
-from landonce.record.push_ledger import PushLedger, PushPlace, Verdict
-from landonce.run.pace import Pace
-from landonce.run.pushes import key_of
-from landonce.write.receipt import Receipt
 
 RECEIPT = Receipt(read=5, landed=5).to_json()
 

@@ -16,11 +16,11 @@ from test_push_ledgers import SPOT, prepared, row_of
 
 import landonce
 from landonce.errors import TargetRefused
+from landonce.ledger.push_ledger import PushLedger, PushPlace
+from landonce.protocol.block_rows import Claim, Mark
+from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.query.pushing import PushRecipe, push
-from landonce.record.blocks import Claim, Mark
-from landonce.record.push_ledger import PushLedger, PushPlace
-from landonce.write.receipt import BlockResult, Fate, Receipt
-from landonce.write.wrapped.recipe import WrappedTask
+from landonce.sinks.wrapped.recipe import WrappedTask
 
 ROWS = pa.table({"_topic": ["t"] * 3, "_partition": [0] * 3, "_offset": [0, 1, 4], "id": [1, 2, 3]})
 SIBLINGS = Receipt(read=5, landed=5)

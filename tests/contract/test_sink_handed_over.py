@@ -13,21 +13,21 @@ from typer.testing import CliRunner
 
 import landonce
 from landonce.cli import app
-from landonce.config.load import parse
+from landonce.engine.assemble_wrapped import wrapped_recipe
+from landonce.engine.config.load import parse
+from landonce.engine.parts import open_parts
 from landonce.errors import ConfigError, PlanChanged
-from landonce.plan.blocks import Block, Plan
-from landonce.plan.packing import Limits
-from landonce.plan.ranges import Partition, Range
-from landonce.query.refusals import settleable
-from landonce.read.source import Extent, SourceView
-from landonce.record.blocks import Claim, Mark
-from landonce.record.push_ledger import PushLedger, PushPlace
-from landonce.record.pushes import ends
-from landonce.run import pushes
-from landonce.run.assemble_wrapped import wrapped_recipe
-from landonce.run.parts import open_parts
-from landonce.run.pushes import outcome_unknown
-from landonce.run.steps import Surveyed
+from landonce.ledger.push_ledger import PushLedger, PushPlace
+from landonce.protocol import pushes
+from landonce.protocol.block_rows import Claim, Mark
+from landonce.protocol.blocks import Block, Plan
+from landonce.protocol.claims import ends
+from landonce.protocol.packing import Limits
+from landonce.protocol.pushes import outcome_unknown
+from landonce.protocol.query_refusals import settleable
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.source import Extent, SourceView
+from landonce.protocol.steps import Surveyed
 
 FILE = """
 pipeline: p

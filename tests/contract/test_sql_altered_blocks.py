@@ -16,14 +16,14 @@ from sql_sites import RECEIPT, Site, mariadb_site, postgres_site, rows, sqlite_s
 
 from landonce.errors import TableUnfit
 from landonce.local.mariadb import LocalMariaDB
-from landonce.record.blocks import Claim
-from landonce.record.ledger import LedgerState
-from landonce.write.receipt import Fate
-from landonce.write.sql.opened import open_writer
-from landonce.write.sql.refused import refused_rows
-from landonce.write.sql.statements import Place
-from landonce.write.sql.table import SqlTable
-from landonce.write.sql.writer import Altered, BlockWriter, Trouble, settle_block
+from landonce.protocol.block_rows import Claim
+from landonce.protocol.ledger import LedgerState
+from landonce.protocol.receipt import Fate
+from landonce.sinks.sql.opened import open_writer
+from landonce.sinks.sql.refused import refused_rows
+from landonce.sinks.sql.statements import Place
+from landonce.sinks.sql.table import SqlTable
+from landonce.sinks.sql.writer import Altered, BlockWriter, Trouble, settle_block
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

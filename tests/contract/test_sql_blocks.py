@@ -18,17 +18,17 @@ from sql_sites import RECEIPT, TOPIC, Site, changes, mariadb_site, postgres_site
 
 from landonce.errors import DuplicatePresent, PlanPending, TargetUnavailable, Unbalanced
 from landonce.local.postgres import LocalPostgres
-from landonce.read.schema import Field, Schema
-from landonce.read.source import Extent, SourceView
-from landonce.record.blocks import Claim, Mark, accounted
-from landonce.record.ledger import LedgerState, Totals, recorded, taken
-from landonce.record.operate import accept_gap
-from landonce.write.receipt import Fate
-from landonce.write.sql import statements
-from landonce.write.sql.databases import TargetPostgres
-from landonce.write.sql.table import SqlTable
-from landonce.write.sql.watch import Patience
-from landonce.write.sql.writer import Blame, Trouble, named
+from landonce.protocol.block_rows import Claim, Mark, accounted
+from landonce.protocol.ledger import LedgerState, Totals, recorded, taken
+from landonce.protocol.operate import accept_gap
+from landonce.protocol.receipt import Fate
+from landonce.protocol.source import Extent, SourceView
+from landonce.read.schema.fields import Field, Schema
+from landonce.sinks.sql import statements
+from landonce.sinks.sql.databases import TargetPostgres
+from landonce.sinks.sql.table import SqlTable
+from landonce.sinks.sql.watch import Patience
+from landonce.sinks.sql.writer import Blame, Trouble, named
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -418,7 +418,7 @@ def test_a_server_that_stands_still_holds_nobody_for_ever(
     pg: Site, postgres: LocalPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of its processes are frozen in the middle of a transaction. Once it wakes, the block is written again."""
-    from landonce.write.sql import postgres as writers
+    from landonce.sinks.sql import postgres as writers
 
     state = pg.prepared((0, 3))
     writer = pg.writer()

@@ -18,16 +18,16 @@ from sql_sites import RECEIPT, Site, changes, mariadb_site, postgres_site, rows,
 from landonce.errors import LandonceError, TargetRefused, TargetUnavailable
 from landonce.local.mariadb import LocalMariaDB
 from landonce.local.postgres import LocalPostgres
-from landonce.plan.ranges import Partition
-from landonce.read.ddl import parse_schema
-from landonce.record.blocks import Claim
-from landonce.record.ledger import LedgerState
+from landonce.protocol.block_rows import Claim
+from landonce.protocol.ledger import LedgerState
+from landonce.protocol.ranges import Partition
+from landonce.protocol.receipt import Fate
+from landonce.read.schema.ddl import parse_schema
+from landonce.sinks.contract import Level
+from landonce.sinks.sql.table import SqlTable
+from landonce.sinks.sql.work import last_changes
+from landonce.sinks.sql.writer import Blame, Trouble
 from landonce.verify.held.sql import SqlKeys
-from landonce.write.receipt import Fate
-from landonce.write.sink import Level
-from landonce.write.sql.table import SqlTable
-from landonce.write.sql.work import last_changes
-from landonce.write.sql.writer import Blame, Trouble
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -410,8 +410,8 @@ def test_a_look_at_a_large_table_takes_as_long_as_it_takes(where: str, request: 
 def test_a_look_at_a_server_that_stands_still_ends(
     pg: Site, postgres: LocalPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("landonce.record.postgres._ASK_SECONDS", 0.2)
-    monkeypatch.setattr("landonce.record.postgres._UNANSWERED", 2)
+    monkeypatch.setattr("landonce.ledger.postgres._ASK_SECONDS", 0.2)
+    monkeypatch.setattr("landonce.ledger.postgres._UNANSWERED", 2)
     table = _slow(pg)
     stop = threading.Timer(1, postgres.freeze)
     stop.start()

@@ -13,16 +13,16 @@ import pytest
 from sql_sites import RECEIPT, Site, changes, mariadb_site, postgres_site
 
 from landonce.local.mariadb import LocalMariaDB
-from landonce.plan.ranges import Partition
-from landonce.record.blocks import Claim
+from landonce.protocol.block_rows import Claim
+from landonce.protocol.ranges import Partition
+from landonce.protocol.receipt import Fate
+from landonce.sinks.contract import Level
+from landonce.sinks.sql.opened import open_writer
+from landonce.sinks.sql.statements import Place
+from landonce.sinks.sql.table import SqlTable
+from landonce.sinks.sql.writer import settle_block
 from landonce.verify.held.sql import SqlKeys
 from landonce.verify.keys import LAST, OFFSET, LastChanges
-from landonce.write.receipt import Fate
-from landonce.write.sink import Level
-from landonce.write.sql.opened import open_writer
-from landonce.write.sql.statements import Place
-from landonce.write.sql.table import SqlTable
-from landonce.write.sql.writer import settle_block
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

@@ -9,7 +9,7 @@ import pytest
 from pooler import Pooler
 from sql_sites import changes, postgres_site, rows
 
-from landonce.write.receipt import Fate
+from landonce.protocol.receipt import Fate
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

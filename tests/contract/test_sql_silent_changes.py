@@ -16,17 +16,17 @@ from sql_sites import PIPELINE, RECEIPT, Site, changes, mariadb_site, postgres_s
 
 from landonce.errors import ConfigError, TargetUnavailable
 from landonce.local.mariadb import LocalMariaDB
-from landonce.read.ddl import parse_schema
-from landonce.read.schema import Field
-from landonce.read.values import unfit_value
-from landonce.record.blocks import Claim
-from landonce.record.ledger import LedgerState
-from landonce.write.receipt import Fate
-from landonce.write.sink import Level
-from landonce.write.sql.opened import open_writer
-from landonce.write.sql.statements import Place
-from landonce.write.sql.table import SqlTable
-from landonce.write.sql.writer import Blame, Trouble, settle_rows
+from landonce.protocol.block_rows import Claim
+from landonce.protocol.ledger import LedgerState
+from landonce.protocol.receipt import Fate
+from landonce.read.formats.json.values import unfit_value
+from landonce.read.schema.ddl import parse_schema
+from landonce.read.schema.fields import Field
+from landonce.sinks.contract import Level
+from landonce.sinks.sql.opened import open_writer
+from landonce.sinks.sql.statements import Place
+from landonce.sinks.sql.table import SqlTable
+from landonce.sinks.sql.writer import Blame, Trouble, settle_rows
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

@@ -16,23 +16,23 @@ from sql_sites import Site
 from test_push_ledgers import prepared as pushes_prepared
 
 import landonce
+from landonce.engine import task as work
+from landonce.engine.conform import KEEP
+from landonce.engine.recipe import Recipe, Task
+from landonce.engine.task import Reaped
 from landonce.errors import TransformFailed
-from landonce.plan.blocks import Block, Kind
-from landonce.plan.ranges import Partition, Range
-from landonce.read.ddl import parse_schema
-from landonce.record.blocks import Claim
-from landonce.record.push_ledger import PushPlace
+from landonce.ledger.push_ledger import PushPlace
+from landonce.protocol.block_rows import Claim
+from landonce.protocol.blocks import Block, Kind
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.receipt import BlockResult, Fate, Receipt
+from landonce.protocol.settle import Mode
+from landonce.read.schema.ddl import parse_schema
+from landonce.sinks.sql import work as sql_work
+from landonce.sinks.sql.recipe import SqlRecipe, SqlTask
+from landonce.sinks.wrapped import work as wrapped_work
+from landonce.sinks.wrapped.recipe import WrappedRecipe, WrappedTask
 from landonce.testing.sqlite_sink import SqliteSink
-from landonce.write import work
-from landonce.write.conform import KEEP
-from landonce.write.receipt import BlockResult, Fate, Receipt
-from landonce.write.recipe import Recipe, Task
-from landonce.write.settle import Mode
-from landonce.write.sql import work as sql_work
-from landonce.write.sql.recipe import SqlRecipe, SqlTask
-from landonce.write.work import Reaped
-from landonce.write.wrapped import work as wrapped_work
-from landonce.write.wrapped.recipe import WrappedRecipe, WrappedTask
 
 SCHEMA = parse_schema("id BIGINT, word STRING")
 RANGE = Range(Partition("t", 0), 0, 5)

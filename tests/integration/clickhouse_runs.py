@@ -10,20 +10,20 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 
-from landonce.commit.publish import Letters
-from landonce.config.model import Batch
-from landonce.plan.ranges import Partition
-from landonce.read.source import Extent, SourceView
-from landonce.record.memory import MemoryLedger
-from landonce.run.driver import Driver
-from landonce.run.inserting import Inserting
-from landonce.run.inserts import Settings
-from landonce.run.observe import Silent
-from landonce.run.pace import Pace
-from landonce.write.clickhouse import ClickHouseSink
-from landonce.write.land import failed, land, verdict
-from landonce.write.receipt import BlockResult, Fate, Receipt
-from landonce.write.recipe import Task
+from landonce.engine.config.model import Batch
+from landonce.engine.driver import Driver
+from landonce.engine.inserting import Inserting
+from landonce.engine.land import failed, land, verdict
+from landonce.engine.observe import Silent
+from landonce.engine.publish import Letters
+from landonce.engine.recipe import Task
+from landonce.ledger.memory import MemoryLedger
+from landonce.protocol.inserts import Settings
+from landonce.protocol.pace import Pace
+from landonce.protocol.ranges import Partition
+from landonce.protocol.receipt import BlockResult, Fate, Receipt
+from landonce.protocol.source import Extent, SourceView
+from landonce.sinks.clickhouse import ClickHouseSink
 
 Columns = Callable[[np.ndarray], dict[str, pa.Array]]
 """What the records of these offsets decode to."""

@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 
 from landonce.local import LocalClickHouse
-from landonce.plan.ranges import Partition, Range
-from landonce.write.clickhouse import ClickHouseSink, ClickHouseTarget, wire
-from landonce.write.clickhouse.replies import Answer
-from landonce.write.clickhouse.rows import fitted, tables_of
-from landonce.write.clickhouse.wire import Form
-from landonce.write.clickhouse.writer import insert_columns, insert_statement
-from landonce.write.sink import Insert
+from landonce.protocol.ranges import Partition, Range
+from landonce.sinks.clickhouse import ClickHouseSink, ClickHouseTarget, wire
+from landonce.sinks.clickhouse.replies import Answer
+from landonce.sinks.clickhouse.rows import fitted, tables_of
+from landonce.sinks.clickhouse.wire import Form
+from landonce.sinks.clickhouse.writer import insert_columns, insert_statement
+from landonce.sinks.contract import Insert
 
 COORDINATES = "_topic LowCardinality(String), _partition Int32, _offset Int64"
 WINDOW = "non_replicated_deduplication_window = 1000"

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
 
-from landonce.config.model import Spark
-from landonce.local.jars import spark_jars
-from landonce.run.session import open_session
+from landonce.engine.config.model import Spark
+from landonce.engine.spark.session import open_session
+from landonce.jars import spark_jars
 
 
 def iceberg_session(conf: Mapping[str, str]) -> SparkSession:

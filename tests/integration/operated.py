@@ -13,11 +13,11 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.table import Table
 
-from landonce.config.load import load
+from landonce.engine.config.load import load
+from landonce.engine.pipeline import run_pipeline
+from landonce.ledger.open import sqlite_ledger
 from landonce.local import LocalKafka
-from landonce.record.ledger import Totals
-from landonce.record.open import sqlite_ledger
-from landonce.run.pipeline import run_pipeline
+from landonce.protocol.ledger import Totals
 
 PARTITION = "_kafka_partition"
 

@@ -20,12 +20,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from landonce.cli import main
 from landonce.errors import LandonceError
+from landonce.ledger.open import sqlite_ledger
 from landonce.local import LocalClickHouse, LocalKafka
-from landonce.plan.blocks import Block, Plan
-from landonce.plan.ranges import Partition, Range
-from landonce.read.broker import Broker
-from landonce.record.ledger import LedgerState, Position, bound, prepared
-from landonce.record.open import sqlite_ledger
+from landonce.protocol.blocks import Block, Plan
+from landonce.protocol.ledger import LedgerState, Position, bound, prepared
+from landonce.protocol.ranges import Partition, Range
+from landonce.read.kafka.broker import Broker
 
 _ids = itertools.count()
 

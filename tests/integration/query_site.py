@@ -23,8 +23,8 @@ from confluent_kafka import Message, Producer
 from pyspark.sql import DataFrame, SparkSession
 
 import landonce
+from landonce.jars import SPARK_KAFKA
 from landonce.local import LocalClickHouse, LocalKafka
-from landonce.local.jars import SPARK_KAFKA
 from landonce.query.once import ExactlyOnce
 from landonce.query.sinks import Sink
 

@@ -15,11 +15,11 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
 from pyspark.sql import Row, SparkSession
 
-from landonce.config.load import load
+from landonce.engine.config.load import load
+from landonce.engine.observe import Silent
+from landonce.engine.pipeline import run_pipeline
 from landonce.local import LocalKafka
-from landonce.record.ledger import Totals
-from landonce.run.observe import Silent
-from landonce.run.pipeline import run_pipeline
+from landonce.protocol.ledger import Totals
 
 
 class Heard(Silent):

@@ -11,8 +11,8 @@ import sys
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from landonce.local.jars import SPARK_KAFKA, spark_jars
-from landonce.write.iceberg.catalog import CatalogSpec
+from landonce.jars import SPARK_KAFKA, spark_jars
+from landonce.sinks.iceberg.catalog import CatalogSpec
 
 
 def main(bootstrap: str, topic: str, catalog: str, table: str, checkpoint: str, fails_from: str) -> None:

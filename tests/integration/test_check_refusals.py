@@ -24,16 +24,16 @@ import landonce
 from landonce import errors
 from landonce.check import check_pipeline
 from landonce.check.iceberg_table import table_findings
-from landonce.check.retention import Retention
-from landonce.config.load import load
-from landonce.config.sinks import Iceberg
-from landonce.plan.ranges import Partition
-from landonce.read.source import Extent, SourceView
-from landonce.record.in_target import TargetLedger
-from landonce.record.ledger import LedgerState, TableMark
-from landonce.run.parts import open_parts
-from landonce.write.sink import Level
-from landonce.write.sql.databases import open_database
+from landonce.engine.config.load import load
+from landonce.engine.parts import open_parts
+from landonce.engine.retention import Retention
+from landonce.ledger.in_target import TargetLedger
+from landonce.protocol.ledger import LedgerState, TableMark
+from landonce.protocol.ranges import Partition
+from landonce.protocol.source import Extent, SourceView
+from landonce.sinks.config import Iceberg
+from landonce.sinks.contract import Level
+from landonce.sinks.sql.databases import open_database
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 

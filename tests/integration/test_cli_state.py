@@ -8,12 +8,12 @@ from pipelines import SmallPipeline, landonce
 from said import says
 
 from landonce.errors import Fenced, RetentionOverrun, TopicRecreated
-from landonce.plan.blocks import Kind
-from landonce.plan.ranges import Partition
-from landonce.read.broker import Broker
-from landonce.read.source import Start, bind
-from landonce.record.ledger import taken
-from landonce.record.open import sqlite_ledger
+from landonce.ledger.open import sqlite_ledger
+from landonce.protocol.blocks import Kind
+from landonce.protocol.ledger import taken
+from landonce.protocol.ranges import Partition
+from landonce.protocol.source import Start, bind
+from landonce.read.kafka.broker import Broker
 
 pytestmark = pytest.mark.integration
 
@@ -225,7 +225,7 @@ class TestUpAndDown:
             document = landonce(capsys, monkeypatch, "up", "--folder", "stack", "--json").json
             assert document["kafka"]["bootstrap_servers"] in said.out
             snippet = said.out[said.out.index("pipeline: clicks") : said.out.index("Next:")]
-            from landonce.config.load import parse
+            from landonce.engine.config.load import parse
 
             config = parse(snippet, in_folder / "clicks.yaml")
             assert config.source.kafka.bootstrap_servers == document["kafka"]["bootstrap_servers"]

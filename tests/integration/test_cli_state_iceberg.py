@@ -13,7 +13,8 @@ from pipelines import landonce
 from said import says
 
 from landonce.cli.state.lake import stands_of
-from landonce.config.load import load
+from landonce.engine.config.load import load
+from landonce.engine.parts import open_parts
 from landonce.errors import (
     Fenced,
     PlanChanged,
@@ -23,13 +24,12 @@ from landonce.errors import (
     TableReplaced,
     TopicRecreated,
 )
-from landonce.plan.blocks import Block, Plan
-from landonce.plan.ranges import Partition, Range
-from landonce.record.ledger import prepared, taken
-from landonce.record.open import sqlite_ledger
-from landonce.record.operate import accept_gap
-from landonce.run.parts import open_parts
-from landonce.write.iceberg.restate import restate
+from landonce.ledger.open import sqlite_ledger
+from landonce.protocol.blocks import Block, Plan
+from landonce.protocol.ledger import prepared, taken
+from landonce.protocol.operate import accept_gap
+from landonce.protocol.ranges import Partition, Range
+from landonce.sinks.iceberg.restate import restate
 
 pytestmark = pytest.mark.integration
 

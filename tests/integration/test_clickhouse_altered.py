@@ -15,9 +15,9 @@ from clickhouse_tables import block, covering, insert, make, parts, sink_for, wa
 
 from landonce.errors import TargetRefused
 from landonce.local import LocalClickHouse
-from landonce.write.clickhouse import ClickHouseSink, ClickHouseWriter
-from landonce.write.clickhouse import writer as writing
-from landonce.write.settle import Reply
+from landonce.protocol.settle import Reply
+from landonce.sinks.clickhouse import ClickHouseSink, ClickHouseWriter
+from landonce.sinks.clickhouse import writer as writing
 
 pytestmark = pytest.mark.integration
 

@@ -10,8 +10,8 @@ from clickhouse_tables import COORDINATES, WINDOW, make, sink_for
 
 from landonce.errors import TargetRefused
 from landonce.local import LocalClickHouse, LocalUser
-from landonce.write.clickhouse import ClickHouseSink
-from landonce.write.sink import Finding, Level
+from landonce.sinks.clickhouse import ClickHouseSink
+from landonce.sinks.contract import Finding, Level
 
 pytestmark = pytest.mark.integration
 

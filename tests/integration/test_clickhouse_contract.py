@@ -12,8 +12,8 @@ import pytest
 from clickhouse_tables import Proxy
 
 from landonce.local import LocalClickHouse, LocalUser
+from landonce.sinks.clickhouse import ClickHouseSink
 from landonce.testing import SINK_CASES, Row, SinkContract, SinkSite, prove
-from landonce.write.clickhouse import ClickHouseSink
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

@@ -10,9 +10,9 @@ import pytest
 from clickhouse_tables import WINDOW, block, covering, insert, make, sink_for
 
 from landonce.local import LocalClickHouse
-from landonce.plan.ranges import Partition, Range
-from landonce.write.clickhouse import ClickHouseSink
-from landonce.write.settle import Presence, Reply
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.settle import Presence, Reply
+from landonce.sinks.clickhouse import ClickHouseSink
 
 pytestmark = pytest.mark.integration
 

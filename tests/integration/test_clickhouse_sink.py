@@ -29,11 +29,11 @@ from clickhouse_tables import (
 
 from landonce.errors import TargetRefused, TargetUnavailable
 from landonce.local import LocalClickHouse, LocalUser
-from landonce.plan.ranges import Partition, Range
-from landonce.read.schema import Field, Schema
-from landonce.write.clickhouse import ClickHouseSink
-from landonce.write.clickhouse.replies import judge
-from landonce.write.settle import Presence, Reply
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.settle import Presence, Reply
+from landonce.read.schema.fields import Field, Schema
+from landonce.sinks.clickhouse import ClickHouseSink
+from landonce.sinks.clickhouse.replies import judge
 
 pytestmark = pytest.mark.integration
 

@@ -16,11 +16,11 @@ import yaml
 from clickhouse_tables import Proxy, block, covering, insert, make, parts
 
 import landonce
-from landonce.config.load import parse
+from landonce.engine.config.load import parse
+from landonce.engine.parts import open_parts
 from landonce.errors import ConfigError, TargetRefused
 from landonce.local import LocalClickHouse
-from landonce.run.parts import open_parts
-from landonce.write.settle import Reply
+from landonce.protocol.settle import Reply
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

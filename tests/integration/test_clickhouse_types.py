@@ -14,10 +14,10 @@ from clickhouse_tables import block, insert, make, sink_for
 
 from landonce.errors import TableUnfit, TargetRefused
 from landonce.local import LocalClickHouse
-from landonce.read.decode import JsonDecoder
-from landonce.read.schema import Field, Schema
-from landonce.write.clickhouse import ClickHouseSink
-from landonce.write.settle import Reply
+from landonce.protocol.settle import Reply
+from landonce.read.formats.json.decode import JsonDecoder
+from landonce.read.schema.fields import Field, Schema
+from landonce.sinks.clickhouse import ClickHouseSink
 
 pytestmark = pytest.mark.integration
 

@@ -22,12 +22,12 @@ from deliveries import Site, Watch, expected, in_table, letters, numbered, run, 
 from pyspark.sql import SparkSession
 from said import says
 
-from landonce.config.model import Spark
+from landonce.engine.config.model import Spark
+from landonce.engine.spark.session import open_session
 from landonce.errors import ConfigError
 from landonce.local import LocalClickHouse, LocalKafka
-from landonce.record.ledger import Totals
-from landonce.run.session import open_session
-from landonce.run.steps import AnyEffect, Step
+from landonce.protocol.ledger import Totals
+from landonce.protocol.steps import AnyEffect, Step
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
 

@@ -14,18 +14,18 @@ import yaml
 from deliveries import Site, Watch, expected, in_table, letters, numbered, run, send, spark_session
 from pyspark.sql import SparkSession
 
-from landonce.commit.publish import Letters
-from landonce.config.load import parse
-from landonce.config.model import Pipeline
+from landonce.engine import assemble_clickhouse
+from landonce.engine.config.load import parse
+from landonce.engine.config.model import Pipeline
+from landonce.engine.pipeline import run_pipeline
+from landonce.engine.publish import Letters
+from landonce.engine.recipe import Recipe, Task
+from landonce.engine.task import Reaped, deliver, gather, guarded, sow
 from landonce.errors import Unbalanced
 from landonce.local import LocalClickHouse, LocalKafka
-from landonce.record.ledger import Totals
-from landonce.run import assemble_clickhouse
-from landonce.run.pipeline import run_pipeline
-from landonce.run.steps import AnyEffect, Step
-from landonce.write.receipt import BlockResult
-from landonce.write.recipe import Recipe, Task
-from landonce.write.work import Reaped, deliver, gather, guarded, sow
+from landonce.protocol.ledger import Totals
+from landonce.protocol.receipt import BlockResult
+from landonce.protocol.steps import AnyEffect, Step
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

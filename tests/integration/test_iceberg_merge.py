@@ -27,18 +27,18 @@ from pyiceberg.table.update import (
 from pyiceberg.types import LongType, NestedField, StringType, TimeType, UUIDType
 from pyspark.sql import Row, SparkSession
 
-from landonce.config.model import Spark
+from landonce.engine.config.model import Spark
+from landonce.engine.spark.session import open_session
 from landonce.errors import TableReplaced, TableUnfit, TargetUnavailable, Unbalanced
+from landonce.jars import spark_jars
 from landonce.local import LocalRestCatalog
-from landonce.local.jars import spark_jars
-from landonce.read.changes import ChangeDecoder, Changes
-from landonce.read.schema import Field, Schema
-from landonce.run.session import open_session
-from landonce.write.iceberg import jvm
-from landonce.write.iceberg.catalog import CatalogSpec
-from landonce.write.iceberg.merge import Append, Merge
-from landonce.write.iceberg.plain import plain
-from landonce.write.iceberg.staged import StageOf, drop_stage, drop_stages, stage
+from landonce.read.changes.decode import ChangeDecoder, Changes
+from landonce.read.schema.fields import Field, Schema
+from landonce.sinks.iceberg import jvm
+from landonce.sinks.iceberg.catalog import CatalogSpec
+from landonce.sinks.iceberg.merge import Append, Merge
+from landonce.sinks.iceberg.plain import plain
+from landonce.sinks.iceberg.staged import StageOf, drop_stage, drop_stages, stage
 
 pytestmark = pytest.mark.integration
 

@@ -11,11 +11,11 @@ import pytest
 from pyspark.sql import SparkSession
 from small_lakes import Heard, SmallLake, once
 
-from landonce.config.model import Spark
+from landonce.engine.config.model import Spark
+from landonce.engine.spark.session import open_session
 from landonce.errors import ConfigError
 from landonce.local import LocalKafka
-from landonce.run.session import open_session
-from landonce.run.steps import Step
+from landonce.protocol.steps import Step
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

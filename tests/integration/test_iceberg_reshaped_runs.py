@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 from small_lakes import Heard, SmallLake, by_spark, once, reading
 
 from landonce.local import LocalKafka
-from landonce.run.snapshots import Effect
-from landonce.run.steps import Step
-from landonce.write.iceberg import staged
+from landonce.protocol.snapshots import Effect
+from landonce.protocol.steps import Step
+from landonce.sinks.iceberg import staged
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

@@ -20,10 +20,10 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 from pyspark.sql import SparkSession
 from small_lakes import Heard, SmallLake, by_spark, once, reading
 
+from landonce.engine import assemble_iceberg, committing
 from landonce.errors import ConfigError, Halt, RollbackRefused, TableUnfit, TargetAhead, TransformFailed, Unbalanced
 from landonce.local import LocalKafka
-from landonce.run import assemble_iceberg, committing
-from landonce.run.steps import AnyEffect, Step
+from landonce.protocol.steps import AnyEffect, Step
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -75,7 +75,7 @@ def lose(place: str) -> Callable[..., Any]:
     """A worker that loses a row: between decoding and writing, in writing, or between expressions and writing."""
 
     def work(*told: Any) -> Any:
-        from landonce.write.iceberg import work as writing
+        from landonce.sinks.iceberg import work as writing
 
         deliver, write_files = writing.deliver, writing.write_files
         if place == "rows":

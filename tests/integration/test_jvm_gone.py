@@ -18,23 +18,23 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 import landonce
-from landonce.config.model import Spark
+from landonce.engine import transform
+from landonce.engine.config.model import Spark
+from landonce.engine.spark.session import open_session
+from landonce.engine.workers import SparkWorkers
 from landonce.errors import SparkLost
-from landonce.maintain.census import Census
-from landonce.maintain.compact import Wanted, compact
-from landonce.plan.blocks import Block
-from landonce.plan.ranges import Partition, Range
+from landonce.jvm import forget_ended, has_ended, spark_errors
+from landonce.protocol.blocks import Block
+from landonce.protocol.ranges import Partition, Range
 from landonce.query import rows, running
-from landonce.read.schema import Field, Schema
-from landonce.run import transform
-from landonce.run.session import open_session
-from landonce.run.workers import SparkWorkers
-from landonce.spark import forget_ended, has_ended, spark_errors
+from landonce.read.schema.fields import Field, Schema
+from landonce.sinks.iceberg import jvm
+from landonce.sinks.iceberg.catalog import CatalogSpec
+from landonce.sinks.iceberg.maintain.census import Census
+from landonce.sinks.iceberg.maintain.compact import Wanted, compact
+from landonce.sinks.iceberg.merge import Merge
+from landonce.sinks.iceberg.staged import drop_stages, stage
 from landonce.verify.expect import Transformed
-from landonce.write.iceberg import jvm
-from landonce.write.iceberg.catalog import CatalogSpec
-from landonce.write.iceberg.merge import Merge
-from landonce.write.iceberg.staged import drop_stages, stage
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

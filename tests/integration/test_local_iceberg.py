@@ -21,10 +21,10 @@ from pyiceberg.table.update import (
 from pyspark.sql import SparkSession
 from requests import RequestException
 
+from landonce.jars import spark_jars
 from landonce.local import LocalConnect, LocalKafka, LocalRestCatalog
-from landonce.local.jars import spark_jars
 from landonce.local.postgres import LocalPostgres
-from landonce.write.iceberg.catalog import CatalogSpec
+from landonce.sinks.iceberg.catalog import CatalogSpec
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

@@ -16,11 +16,11 @@ from pipelines import landonce
 from pyspark.sql import SparkSession
 from sql_runs import SqlSite, asking_sqlite
 
+from landonce.engine.inserting import Inserting
+from landonce.engine.pipeline import run_pipeline
+from landonce.engine.transacting import Transacting
 from landonce.errors import PlanPending, PositionBeyondEnd
 from landonce.local import LocalClickHouse, LocalKafka
-from landonce.run.inserting import Inserting
-from landonce.run.pipeline import run_pipeline
-from landonce.run.transacting import Transacting
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
 

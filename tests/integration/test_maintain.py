@@ -30,18 +30,18 @@ from pyiceberg.table.snapshots import Snapshot
 from pyspark.sql import SparkSession
 from small_lakes import SmallLake, once
 
-from landonce.config.load import load
+from landonce.engine.config.load import load
+from landonce.engine.parts import own_ledger
+from landonce.ledger.open import sqlite_ledger
 from landonce.local import LocalKafka, LocalRestCatalog, exec_with_parent
 from landonce.local.tree import kill_tree
-from landonce.maintain.expire import Removal, remove
-from landonce.maintain.keep import Expiry
-from landonce.record.ledger import LedgerState
-from landonce.record.open import sqlite_ledger
-from landonce.run.parts import own_ledger
-from landonce.write.iceberg.jvm import own_session
-from landonce.write.iceberg.naming import Origin, origin_of
-from landonce.write.iceberg.sink import IcebergSink
-from landonce.write.iceberg.staged import StageOf
+from landonce.protocol.ledger import LedgerState
+from landonce.sinks.iceberg.jvm import own_session
+from landonce.sinks.iceberg.maintain.expire import Removal, remove
+from landonce.sinks.iceberg.maintain.keep import Expiry
+from landonce.sinks.iceberg.naming import Origin, origin_of
+from landonce.sinks.iceberg.sink import IcebergSink
+from landonce.sinks.iceberg.staged import StageOf
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

@@ -14,12 +14,12 @@ import pytest
 import yaml
 from confluent_kafka import Producer
 
-from landonce.config.load import parse
+from landonce.engine import pipeline
+from landonce.engine.config.load import parse
+from landonce.engine.parts import open_parts
 from landonce.errors import TableUnfit, TargetAhead
 from landonce.local import LocalClickHouse, LocalKafka
-from landonce.record.ledger import LedgerState, Totals
-from landonce.run import pipeline
-from landonce.run.parts import open_parts
+from landonce.protocol.ledger import LedgerState, Totals
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

@@ -8,10 +8,10 @@ import pytest
 from confluent_kafka import Producer
 
 from landonce.local.kafka import LocalKafka
-from landonce.plan.ranges import Partition, Range
-from landonce.read.broker import Broker
-from landonce.read.peek import record_bytes
-from landonce.read.records import consumer_options
+from landonce.protocol.ranges import Partition, Range
+from landonce.read.kafka.broker import Broker
+from landonce.read.kafka.records import consumer_options
+from landonce.read.kafka.sample_sizes import record_bytes
 
 pytestmark = pytest.mark.integration
 

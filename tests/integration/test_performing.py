@@ -11,19 +11,19 @@ import pyarrow as pa
 import pytest
 from clickhouse_tables import block, insert, make, parts, sink_for, wait_until
 
-from landonce.config.model import Batch
+from landonce.engine import inserting
+from landonce.engine.config.model import Batch
 from landonce.local import LocalClickHouse
-from landonce.query import hands as query_hands
-from landonce.query import protocol
-from landonce.record.ledger import LedgerState
-from landonce.run import inserting
-from landonce.run.inserts import Kill, Settings
-from landonce.run.pace import Pace
-from landonce.run.steps import Await
+from landonce.protocol import query_batches as protocol
+from landonce.protocol.inserts import Kill, Settings
+from landonce.protocol.ledger import LedgerState
+from landonce.protocol.pace import Pace
+from landonce.protocol.settle import Reply
+from landonce.protocol.steps import Await
+from landonce.query import performers as query_hands
+from landonce.sinks.clickhouse import ClickHouseTarget
+from landonce.sinks.contract import Insert
 from landonce.testing.forking import started
-from landonce.write.clickhouse import ClickHouseTarget
-from landonce.write.settle import Reply
-from landonce.write.sink import Insert
 
 pytestmark = pytest.mark.integration
 

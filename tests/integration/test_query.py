@@ -18,9 +18,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from query_site import Open, open_session, opener, plain
 
+from landonce.engine.observe import Silent
 from landonce.local import LocalKafka
 from landonce.query.examine import KAFKAS
-from landonce.run.observe import Silent
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -296,8 +296,8 @@ def test_a_topic_that_was_made_anew_is_refused(open_site: Open, kafka: LocalKafk
 
 def test_the_ledger_is_one_that_landonce_knows(open_site: Open) -> None:
     """The ids that Spark's client tells are those that `landonce state` and `landonce verify` ask for."""
-    from landonce.read.broker import Broker
-    from landonce.record.open import open_ledger
+    from landonce.ledger.open import open_ledger
+    from landonce.read.kafka.broker import Broker
 
     site = open_site("clickhouse")
     site.produce(10)

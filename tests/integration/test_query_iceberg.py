@@ -24,11 +24,11 @@ from query_site import Row, Site, open_session, plain
 from test_query import DiesAt, some_skipped
 
 import landonce
+from landonce.engine.observe import Silent
 from landonce.errors import TargetUnavailable
 from landonce.local import LocalKafka
 from landonce.query.examine import KAFKAS
-from landonce.run.observe import Silent
-from landonce.write.iceberg.commit import Attempt, Place
+from landonce.sinks.iceberg.commit import Attempt, Place
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
 

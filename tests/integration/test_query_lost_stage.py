@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 from clickhouse_tables import block, make, sink_for
 
+from landonce.engine.recipe import Task
 from landonce.local import LocalClickHouse
-from landonce.plan.blocks import Block, Kind
-from landonce.plan.ranges import Partition, Range
+from landonce.protocol.blocks import Block, Kind
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.receipt import Fate
+from landonce.protocol.settle import Mode
 from landonce.query.landing import InsertRecipe, insert
-from landonce.write.receipt import Fate
-from landonce.write.recipe import Task
-from landonce.write.settle import Mode
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

@@ -10,8 +10,8 @@ from deliveries import spark_session
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
-from landonce.plan.ranges import Partition, Range
-from landonce.query.placing import STRAY, block_of, numbers, place
+from landonce.protocol.ranges import Partition, Range
+from landonce.query.row_to_block import STRAY, block_of, numbers, place
 
 pytestmark = pytest.mark.integration
 COORDINATES = "_topic STRING, _partition INT, _offset BIGINT"

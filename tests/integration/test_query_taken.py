@@ -19,8 +19,8 @@ from query_site import SELECT, Open, Produced, Site, Values, open_session, opene
 from test_query import DiesAt
 
 import landonce
+from landonce.engine.observe import Silent
 from landonce.local import LocalClickHouse, LocalKafka
-from landonce.run.observe import Silent
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -37,8 +37,8 @@ from said import says
 
 from landonce.errors import ConfigError, NothingToInfer, PlanChanged, TableUnfit
 from landonce.local import LocalClickHouse, LocalKafka
-from landonce.record.ledger import Totals
-from landonce.run.steps import AnyEffect, Step
+from landonce.protocol.ledger import Totals
+from landonce.protocol.steps import AnyEffect, Step
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

@@ -19,16 +19,16 @@ from pyspark.sql import SparkSession
 from said import says
 from sql_runs import SqlSite, asking_postgres, asking_sqlite
 
-from landonce.config.load import parse
+from landonce.engine import assemble_sql
+from landonce.engine.config.load import parse
+from landonce.engine.observe import Silent
+from landonce.engine.pipeline import run_pipeline
 from landonce.errors import ConfigError, LandonceError, PlanPending, Stalled, TableUnfit, TargetAhead, Unbalanced
 from landonce.local import LocalKafka
 from landonce.local.ports import free_ports
-from landonce.record.ledger import Totals
-from landonce.run import assemble_sql
-from landonce.run.observe import Silent
-from landonce.run.pipeline import run_pipeline
-from landonce.write.receipt import BlockResult
-from landonce.write.sql.recipe import SqlRecipe, SqlTask
+from landonce.protocol.ledger import Totals
+from landonce.protocol.receipt import BlockResult
+from landonce.sinks.sql.recipe import SqlRecipe, SqlTask
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.usefixtures("spark")]
 
@@ -155,7 +155,7 @@ def test_a_lost_change_is_noticed_before_it_is_committed(site: SqlSite, monkeypa
 
     def careless(recipe: SqlRecipe, task: SqlTask) -> BlockResult:
         from landonce.read.fanout import Sheaf
-        from landonce.write.sql.work import work
+        from landonce.sinks.sql.work import work
 
         rows = Sheaf.rows
         Sheaf.rows = lambda *asked: rows(*asked).slice(1)  # type: ignore[method-assign, union-attr]
@@ -347,7 +347,7 @@ def test_an_operator_cannot_forget_what_landed(
     """One block of the pending plan is in the table: the plan is settled, and not dropped. Then it can be changed."""
     pg.write_file(schema="id BIGINT NOT NULL", create=True)
     pg.send(*(told(id=n) for n in range(400)))
-    monkeypatch.setattr("landonce.run.transacting.Transacting._write", _halfway(pg))
+    monkeypatch.setattr("landonce.engine.transacting.Transacting._write", _halfway(pg))
     with pytest.raises(KeyboardInterrupt):
         pg.run()
     monkeypatch.undo()
@@ -362,7 +362,7 @@ def test_an_operator_cannot_forget_what_landed(
 def _halfway(pg: SqlSite) -> Any:
     from dataclasses import replace
 
-    from landonce.run.transacting import Transacting
+    from landonce.engine.transacting import Transacting
 
     whole = Transacting._write
 

@@ -15,10 +15,10 @@ from pipelines import landonce
 from pyspark.sql import SparkSession
 from sql_runs import SqlSite, asking_postgres, asking_sqlite
 
+from landonce.engine.transacting import Transacting
 from landonce.errors import ConfigError, RetentionOverrun, TargetRefused
 from landonce.local import LocalKafka
-from landonce.record.ledger import Totals
-from landonce.run.transacting import Transacting
+from landonce.protocol.ledger import Totals
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.usefixtures("spark")]
 

@@ -25,7 +25,7 @@ from pyiceberg.types import IntegerType, LongType, StringType
 from said import says
 
 from landonce.local import LocalConnect, LocalKafka, LocalRestCatalog
-from landonce.write.iceberg.catalog import CatalogSpec
+from landonce.sinks.iceberg.catalog import CatalogSpec
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(480)]
 
@@ -235,7 +235,7 @@ def a_commit_in_between_is_noticed(
             scene.table.append(COLUMNS.empty_table(), snapshot_properties=properties)
         return True
 
-    for place, yes in (("typer.confirm", ()), ("landonce.write.iceberg.commit.reach", ("--yes",))):
+    for place, yes in (("typer.confirm", ()), ("landonce.sinks.iceberg.commit.reach", ("--yes",))):
         before = len(scene.heads())
         with monkeypatch.context() as patch:
             patch.setattr(place, commits)

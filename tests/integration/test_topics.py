@@ -28,6 +28,7 @@ from said import says
 from typer.testing import CliRunner
 
 from landonce.cli import app
+from landonce.engine import pipeline
 from landonce.errors import (
     ClusterChanged,
     Halt,
@@ -38,9 +39,8 @@ from landonce.errors import (
     TopicRecreated,
 )
 from landonce.local import LocalClickHouse, LocalKafka
-from landonce.record.ledger import Totals
-from landonce.run import pipeline
-from landonce.run.steps import AnyEffect, Step
+from landonce.protocol.ledger import Totals
+from landonce.protocol.steps import AnyEffect, Step
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

@@ -26,13 +26,13 @@ from pipelines import landonce
 from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
-from landonce.config.load import load
+from landonce.engine.config.load import load
+from landonce.engine.observe import Silent
+from landonce.engine.pipeline import run_pipeline
 from landonce.errors import TopicRecreated
 from landonce.local import LocalClickHouse, LocalKafka
-from landonce.record.ledger import Totals
-from landonce.run.observe import Silent
-from landonce.run.pipeline import run_pipeline
-from landonce.run.steps import AnyEffect, Step
+from landonce.protocol.ledger import Totals
+from landonce.protocol.steps import AnyEffect, Step
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.usefixtures("session")]
 

@@ -13,15 +13,15 @@ import pytest
 from deliveries import Site, Watch, do, driver_of, expected, in_table, letters, numbered, run, send, spark_session
 from pyspark.sql import SparkSession
 
-from landonce.config.model import Pipeline
+from landonce.engine.config.model import Pipeline
+from landonce.engine.parts import open_parts
+from landonce.engine.spark.session import _refuse_speculation
 from landonce.errors import ConfigError, PlanChanged, TableUnfit, TargetRefused, TransformFailed
 from landonce.local import LocalClickHouse, LocalKafka
-from landonce.record.ledger import Totals
-from landonce.run.parts import open_parts
-from landonce.run.session import _refuse_speculation
-from landonce.run.steps import AnyEffect, Step
-from landonce.write.clickhouse.target import ClickHouseTarget
-from landonce.write.sink import Finding, Level
+from landonce.protocol.ledger import Totals
+from landonce.protocol.steps import AnyEffect, Step
+from landonce.sinks.clickhouse.target import ClickHouseTarget
+from landonce.sinks.contract import Finding, Level
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

@@ -13,7 +13,7 @@ from pipelines import landonce
 from pyiceberg.types import LongType, StringType
 from said import says
 
-from landonce.write.iceberg.catalog import CatalogSpec
+from landonce.sinks.iceberg.catalog import CatalogSpec
 
 pytestmark = pytest.mark.integration
 

@@ -26,7 +26,7 @@ from pyiceberg.types import FixedType, IntegerType, ListType, LongType, NestedFi
 from pyspark.sql import SparkSession
 
 import landonce
-from landonce.config.load import parse
+from landonce.engine.config.load import parse
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.local.mariadb import LocalMariaDB
 from landonce.verify import compare, topic

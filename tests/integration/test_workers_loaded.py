@@ -13,17 +13,17 @@ from types import SimpleNamespace
 import pytest
 from pyspark import SparkContext
 
-from landonce.config.model import Spark
-from landonce.run.session import open_session
-from landonce.run.workers import SparkWorkers
+from landonce.engine.config.model import Spark
+from landonce.engine.spark.session import open_session
+from landonce.engine.workers import SparkWorkers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
-WORK = "landonce.write.work"
+WORK = "landonce.engine.task"
 
 
 def loaded(context: SparkContext) -> list[bool]:
     def ask(_: object) -> Iterator[bool]:
-        yield "landonce.write.work" in sys.modules
+        yield "landonce.engine.task" in sys.modules
 
     return context.parallelize(range(2), 2).mapPartitions(ask).collect()
 

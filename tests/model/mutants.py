@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from .core import Patch
 
-INSERTS = "landonce.run.inserts"
-SETTLE = "landonce.write.settle"
-LEDGER = "landonce.record.ledger"
-SWAP = "landonce.record.swap"
-BLOCKS = "landonce.plan.blocks"
-TARGET = "landonce.write.target"
+INSERTS = "landonce.protocol.inserts"
+SETTLE = "landonce.protocol.settle"
+LEDGER = "landonce.protocol.ledger"
+SWAP = "landonce.protocol.swap"
+BLOCKS = "landonce.protocol.blocks"
+TARGET = "landonce.protocol.target"
 
 
 # What a planted bug is expected to cause, as a violation says it.

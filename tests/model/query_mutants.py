@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from .mutants import LOST, TWICE, UNCOUNTED, planted
 
-PROTOCOL = "landonce.query.protocol"
-JUDGING = "landonce.query.judging"
+PROTOCOL = "landonce.protocol.query_batches"
+JUDGING = "landonce.protocol.match_ranges"
 
 MUTANTS = (
     planted(

@@ -1,7 +1,7 @@
 """The world of `world`, with drivers that Spark hands micro-batches to: a user's own query into ClickHouse.
 
 A start brings any range of the topic, as a checkpoint that is kept, restored or lost may bring it; the batches that follow it in
-the same run go on where it ended. What decides is `query.protocol` and `query.judging`.
+the same run go on where it ended. What decides is `protocol.query_batches` and `protocol.match_ranges`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Queries(Model):
             yield from self._next_batch(world, agent, who)
 
     def _found(self, world: World, effect: Any, index: int) -> Any:
-        """As `query.hands` asks: a block of a table without partitions is whole where any row of it is there."""
+        """As `query.performers` asks: a block of a table without partitions is whole where any row of it is there."""
         rows = self._count(world.landed, effect.plan.blocks[index].ranges)
         whole = rows > 0 and self.scenario.table_partitions == 1 and effect.plan.kind.value == "deliver"
         return self.machine.Found(

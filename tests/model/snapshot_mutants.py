@@ -25,9 +25,9 @@ from .mutants import (
     planted,
 )
 
-SNAPSHOTS = "landonce.run.snapshots"
-MARKS = "landonce.write.marks"
-OWN = "landonce.write.own"
+SNAPSHOTS = "landonce.protocol.snapshots"
+MARKS = "landonce.protocol.marks"
+OWN = "landonce.protocol.own_ledger"
 
 _STAND = "return Stand(view) if in_step and all(at <= committed[each] for each, at in floors) else Stand(view, floors)"
 _LAST = "mark, last = view.mark, max(known.batch if known else 0, view.latest)"

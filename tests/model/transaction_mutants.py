@@ -9,9 +9,9 @@ from __future__ import annotations
 from .core import Patch
 from .mutants import ACCOUNT, DISORDER, ENDLESS, LEDGER, LOST, OTHER_ROWS, SWAP, TWICE, halts, planted
 
-TRANSACTIONS = "landonce.run.transactions"
-TRANSACT = "landonce.write.transact"
-BLOCKS = "landonce.record.blocks"
+TRANSACTIONS = "landonce.protocol.transactions"
+TRANSACT = "landonce.protocol.transact"
+BLOCKS = "landonce.protocol.block_rows"
 
 _FLIP = 'return {"epoch": claim.epoch, "owner": claim.owner, "state": Mark.BEFORE.value}'
 _CLAIM = "claim=Claim.of(new) if after is not None and Claim.of(old) != Claim.of(new) else None,"
@@ -209,7 +209,7 @@ _DRIVER = (
         "return _to(replace(driver, receipts=(), opened=False), Step.SURVEY, Survey())",
         "return _to(replace(driver, opened=False), Step.SURVEY, Survey())",
         Patch(
-            "landonce.run.steps",
+            "landonce.protocol.steps",
             "zip(self.pending.blocks, receipts, strict=True)",
             "zip(self.pending.blocks, receipts)",
         ),

@@ -10,9 +10,9 @@ from .core import Patch
 from .mutants import ACCOUNT, DISORDER, ENDLESS, LEDGER, LOST, OTHER_ROWS, TOO_EARLY, TWICE, halts, planted
 from .transaction_mutants import BLOCKS, LEDGER_WITH_BLOCKS, UNCHECKED
 
-DRIVER = "landonce.run.pushes"
-WORKER = "landonce.write.push"
-ROWS = "landonce.record.pushes"
+DRIVER = "landonce.protocol.pushes"
+WORKER = "landonce.protocol.push"
+ROWS = "landonce.protocol.claims"
 
 _CLAIM = "claim=Claim.of(new) if after is not None and Claim.of(old) != Claim.of(new) else None,"
 _PROBED = "    if pushing.can_probe and over:\n"
@@ -252,7 +252,7 @@ _DRIVERS = (
         DISORDER,
         DRIVER,
         "    blocks = one_each(ranges, driver.settings.sink, driver.world.limits)\n",
-        "    from landonce.plan.packing import Limits, pack\n    blocks = pack(ranges, 'sink', Limits(8, 1))\n",
+        "    from landonce.protocol.packing import Limits, pack\n    blocks = pack(ranges, 'sink', Limits(8, 1))\n",
     ),
 )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from landonce.run import archive
+from landonce.engine.spark import archive
 
 
 @pytest.fixture

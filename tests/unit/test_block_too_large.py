@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from landonce.config.model import Batch
-from landonce.plan.ranges import Partition, Range
-from landonce.read.harvest import too_large
+from landonce.engine.config.model import Batch
+from landonce.protocol.ranges import Partition, Range
+from landonce.read.block import too_large
 
 MOST = 8 * 2**20
 

@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition
 
 from landonce.consumer.kafka import KafkaOffsets
 from landonce.errors import LedgerUnavailable, SourceUnavailable
-from landonce.read.broker import Broker
+from landonce.read.kafka.broker import Broker
 
 
 def answered(value: Any) -> Future[Any]:

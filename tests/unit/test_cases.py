@@ -14,9 +14,9 @@ from itertools import product
 import pytest
 
 from landonce import errors
-from landonce.plan import cases
-from landonce.plan.cases import Case, Decision, Last, OnRewind, Origin, Phase, classify, decide, resolved
-from landonce.plan.ranges import Partition, Range
+from landonce.protocol import cases
+from landonce.protocol.cases import Case, Decision, Last, OnRewind, Origin, Phase, classify, decide, resolved
+from landonce.protocol.ranges import Partition, Range
 
 OFFSETS = 6
 PARTITION = Partition("t", 0)

@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from landonce.read import decode as decode_module
-from landonce.read import envelopes
-from landonce.read.changes import OPERATION, Changed, ChangeDecoder, Changes
-from landonce.read.schema import Field, Schema
+from landonce.read.changes import envelopes
+from landonce.read.changes.decode import OPERATION, Changed, ChangeDecoder, Changes
+from landonce.read.formats.json import decode as decode_module
+from landonce.read.schema.fields import Field, Schema
 
 FILTERED = "filtered"
 FIELDS = (

@@ -10,20 +10,20 @@ import pyarrow as pa
 import pytest
 
 from landonce.errors import ConfigError, TableUnfit, TargetRefused
-from landonce.plan.ranges import Partition, Range
-from landonce.read.decode import JsonDecoder
-from landonce.read.schema import Field, Schema
-from landonce.write.clickhouse import ClickHouseSink, Creation, create_statement, settings
-from landonce.write.clickhouse.address import TableName, parse_table, parse_url, query_prefix, quoted
-from landonce.write.clickhouse.columns import Column, coordinate_faults, schema_of, structure
-from landonce.write.clickhouse.coordinates import Line, compare, where
-from landonce.write.clickhouse.keys import words
-from landonce.write.clickhouse.replies import LATE, PERMANENT, UNDECIDED, Answer, first_line, judge
-from landonce.write.clickhouse.tables import Table
-from landonce.write.clickhouse.typenames import TypeName, parse_type
-from landonce.write.clickhouse.types import Unsupported, column_type, map_type
-from landonce.write.settle import Reply
-from landonce.write.sink import Guarantee
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.settle import Reply
+from landonce.read.formats.json.decode import JsonDecoder
+from landonce.read.schema.fields import Field, Schema
+from landonce.sinks.clickhouse import ClickHouseSink, Creation, create_statement, settings
+from landonce.sinks.clickhouse.address import TableName, parse_table, parse_url, query_prefix, quoted
+from landonce.sinks.clickhouse.columns import Column, coordinate_faults, schema_of, structure
+from landonce.sinks.clickhouse.coordinates import Line, compare, where
+from landonce.sinks.clickhouse.keys import words
+from landonce.sinks.clickhouse.replies import LATE, PERMANENT, UNDECIDED, Answer, first_line, judge
+from landonce.sinks.clickhouse.tables import Table
+from landonce.sinks.clickhouse.typenames import TypeName, parse_type
+from landonce.sinks.clickhouse.types import Unsupported, column_type, map_type
+from landonce.sinks.contract import Guarantee
 
 URL = "http://me:open%40sesame@host:8124/sales"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from landonce.plan.ranges import Partition
+from landonce.engine.committing import highest, valid_through
+from landonce.protocol.ledger import LedgerState, Position
+from landonce.protocol.ranges import Partition
+from landonce.protocol.receipt import Receipt
 from landonce.read.fanout import NOWHERE, cropped
-from landonce.record.ledger import LedgerState, Position
-from landonce.run.committing import highest, valid_through
-from landonce.write.receipt import Receipt
 
 P, Q = Partition("t", 0), Partition("t", 1)
 HELD = LedgerState("p", "l", positions=((P, Position(0, 0)), (Q, Position(0, 0))))

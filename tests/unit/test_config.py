@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from landonce.config import load
-from landonce.config.load import parse
 from landonce.config.values import seconds, size
+from landonce.engine.config import load
+from landonce.engine.config.load import parse
 from landonce.errors import ConfigError
 
 ISSUE = """
@@ -214,7 +214,7 @@ def test_other_librdkafka_options_pass():
 class TestEnvironment:
     @pytest.mark.parametrize("password", ["p@ss/w:rd", "a%2Fb", "x y#z?", "ümlaut", "plain"])
     def test_any_password_will_do_in_a_url(self, monkeypatch, password):
-        from landonce.write.clickhouse.address import parse_url
+        from landonce.sinks.clickhouse.address import parse_url
 
         monkeypatch.setenv("CH_PASSWORD", password)
         config = read(sink__clickhouse__url="http://me:${CH_PASSWORD}@host:8123/db")

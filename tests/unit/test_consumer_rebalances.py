@@ -21,7 +21,7 @@ from landonce.consumer.handler import Step, Stored
 from landonce.consumer.options import settings
 from landonce.consumer.store import OffsetStore
 from landonce.consumer.topics import Extent
-from landonce.plan.ranges import Partition
+from landonce.protocol.ranges import Partition
 
 P, Q = Partition("t", 0), Partition("t", 1)
 END = 40

@@ -8,15 +8,15 @@ import pytest
 import yaml
 
 from landonce.errors import ConfigError, NothingToInfer
-from landonce.plan.ranges import Partition
-from landonce.read.columns import check_supported
-from landonce.read.ddl import parse_schema, spelled_schema
-from landonce.read.decode import JsonDecoder
-from landonce.read.infer import of_sample
-from landonce.read.sample import Record, Sample
-from landonce.read.schema import Field
-from landonce.write.clickhouse import Creation, create_statement
-from landonce.write.clickhouse.address import TableName
+from landonce.protocol.ranges import Partition
+from landonce.read.formats.json.columns import check_supported
+from landonce.read.formats.json.decode import JsonDecoder
+from landonce.read.schema.ddl import parse_schema, spelled_schema
+from landonce.read.schema.fields import Field
+from landonce.read.schema.infer import of_sample
+from landonce.read.schema.sample import Record, Sample
+from landonce.sinks.clickhouse import Creation, create_statement
+from landonce.sinks.clickhouse.address import TableName
 
 UTC = {"tz": "UTC"}
 

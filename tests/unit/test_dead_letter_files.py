@@ -9,7 +9,7 @@ from threading import Barrier
 
 import pytest
 
-from landonce.commit.dead_letters import (
+from landonce.engine.dead_letters import (
     DeadLetter,
     committed,
     files,
@@ -22,12 +22,12 @@ from landonce.commit.dead_letters import (
     stage_refused,
     stem,
 )
-from landonce.commit.publish import Letters
-from landonce.commit.reasons import Counted
+from landonce.engine.publish import Letters
 from landonce.errors import DeadLettersMissing, DeadLettersUnwritable, LettersUnreadable
-from landonce.plan.blocks import Block, Plan
-from landonce.plan.ranges import Partition, Range
-from landonce.record.ledger import LedgerState, Note
+from landonce.protocol.blocks import Block, Plan
+from landonce.protocol.ledger import LedgerState, Note
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.reasons import Counted
 
 PLAN = stem("clicks", 7, "0123456789abcdef")
 HELD = LedgerState("clicks", "0123456789abcdef", batch=7)

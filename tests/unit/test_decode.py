@@ -16,10 +16,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from landonce.read import decode as decode_module
-from landonce.read.decode import Decoded, JsonDecoder
-from landonce.read.explain import explain
-from landonce.read.schema import Field, Schema
+from landonce.read.formats.json import decode as decode_module
+from landonce.read.formats.json.decode import Decoded, JsonDecoder
+from landonce.read.formats.json.explain import explain
+from landonce.read.schema.fields import Field, Schema
 
 REJECTED = "rejected"
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)

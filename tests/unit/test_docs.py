@@ -11,10 +11,10 @@ from typer.main import get_command
 
 from landonce import errors
 from landonce.cli import app
-from landonce.config.load import parse, section
-from landonce.config.model import Pipeline
-from landonce.run import inserts, pushes, snapshots, transactions
-from landonce.run.steps import Step
+from landonce.engine.config.load import parse, section
+from landonce.engine.config.model import Pipeline
+from landonce.protocol import inserts, pushes, snapshots, transactions
+from landonce.protocol.steps import Step
 
 ROOT = Path(__file__).parents[2]
 

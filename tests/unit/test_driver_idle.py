@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from landonce.config.model import Batch
-from landonce.run.driver import Driver
-from landonce.run.observe import Silent
-from landonce.run.pace import Pace
+from landonce.engine.config.model import Batch
+from landonce.engine.driver import Driver
+from landonce.engine.observe import Silent
+from landonce.protocol.pace import Pace
 
 
 class Waits:

@@ -11,25 +11,25 @@ from types import SimpleNamespace
 
 import pytest
 
-from landonce.commit.publish import Letters
-from landonce.config.model import Batch
+from landonce.engine import driver as drivers
+from landonce.engine.config.model import Batch
+from landonce.engine.driver import Driver
+from landonce.engine.inserting import Inserting
+from landonce.engine.land import failed
+from landonce.engine.observe import Silent
+from landonce.engine.publish import Letters
+from landonce.engine.pushing import Pushing
+from landonce.engine.transacting import Transacting
+from landonce.engine.workers import said
 from landonce.errors import Fenced, LandonceError, LedgerSetBack, LedgerUnavailable, LedgerUnreadable, TargetAhead
-from landonce.plan.ranges import Partition
-from landonce.read.source import Extent, SourceView
-from landonce.record import ledger as states
-from landonce.record.open import sqlite_ledger
-from landonce.run import driver as drivers
-from landonce.run.driver import Driver
-from landonce.run.inserting import Inserting
-from landonce.run.inserts import Settings
-from landonce.run.observe import Silent
-from landonce.run.pace import Pace
-from landonce.run.pushing import Pushing
-from landonce.run.steps import AnyEffect, Step
-from landonce.run.transacting import Transacting
-from landonce.run.workers import said
-from landonce.write.land import failed
-from landonce.write.target import TargetView
+from landonce.ledger.open import sqlite_ledger
+from landonce.protocol import ledger as states
+from landonce.protocol.inserts import Settings
+from landonce.protocol.pace import Pace
+from landonce.protocol.ranges import Partition
+from landonce.protocol.source import Extent, SourceView
+from landonce.protocol.steps import AnyEffect, Step
+from landonce.protocol.target import TargetView
 
 
 class UntilIdle(Silent):

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Message
 
-from landonce.plan.ranges import Partition
+from landonce.protocol.ranges import Partition
 from landonce.read.fanout import NOWHERE, Rows, Sheaf, Sorting, records_of
-from landonce.read.records import Records
+from landonce.read.kafka.records import Records
 from landonce.read.route import Routing, Rule
 
 TABLES = ("a", "b", "c")

@@ -10,7 +10,7 @@ from zipimport import zipimporter
 
 import pytest
 
-from landonce.run.finders import sparing
+from landonce.engine.spark.finders import sparing
 
 
 def test_after_a_task_no_zip_is_read_anew_and_its_modules_are_found(

@@ -10,20 +10,21 @@ from typing import Any
 import pytest
 
 from landonce import errors
-from landonce.config.model import Batch
-from landonce.plan.blocks import Block, Plan
-from landonce.plan.ranges import Partition, Range
-from landonce.query import hands as query_hands
-from landonce.query import protocol
-from landonce.query.judging import Incoming
-from landonce.query.offsets import Span, ranges_of
-from landonce.record.ledger import LedgerState, Position, Totals, recorded, resolved, settled_change, taken
-from landonce.run import inserting, inserts
-from landonce.run.inserts import Kill, Write
-from landonce.run.pace import Pace
-from landonce.run.steps import Step, Surveyed
-from landonce.write.receipt import BlockResult, Fate, Receipt
-from landonce.write.settle import Mode
+from landonce.engine import inserting
+from landonce.engine.config.model import Batch
+from landonce.protocol import inserts
+from landonce.protocol import query_batches as protocol
+from landonce.protocol.blocks import Block, Plan
+from landonce.protocol.inserts import Kill, Write
+from landonce.protocol.ledger import LedgerState, Position, Totals, recorded, resolved, settled_change, taken
+from landonce.protocol.match_ranges import Incoming
+from landonce.protocol.offset_log import Span, ranges_of
+from landonce.protocol.pace import Pace
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.receipt import BlockResult, Fate, Receipt
+from landonce.protocol.settle import Mode
+from landonce.protocol.steps import Step, Surveyed
+from landonce.query import performers as query_hands
 
 P = Partition("t", 0)
 PLAN = Plan(4, (Block((Range(P, 3, 8),), "t"),), "f", 0)

@@ -5,10 +5,10 @@ import socket
 import pytest
 
 from landonce.config.secrets import redact
-from landonce.config.sinks import Catalog
 from landonce.errors import ConfigError, TargetUnavailable
-from landonce.write.iceberg import rest
-from landonce.write.iceberg.catalog import CatalogSpec
+from landonce.sinks.config import Catalog
+from landonce.sinks.iceberg import rest
+from landonce.sinks.iceberg.catalog import CatalogSpec
 
 
 def told(properties: dict[str, str], **spark: str) -> dict[str, str]:

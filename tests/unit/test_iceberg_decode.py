@@ -17,10 +17,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from landonce.read.columns import can_fit, fit
-from landonce.read.decode import Decoded, JsonDecoder
-from landonce.read.explain import explain
-from landonce.read.schema import Field, Schema
+from landonce.read.formats.json.columns import can_fit, fit
+from landonce.read.formats.json.decode import Decoded, JsonDecoder
+from landonce.read.formats.json.explain import explain
+from landonce.read.schema.fields import Field, Schema
 
 REJECTED = "rejected"
 

@@ -23,17 +23,17 @@ from pyiceberg.table import Table
 from pyiceberg.types import LongType, StringType
 
 from landonce.errors import ConfigError, NothingToInfer, TargetRefused
-from landonce.read.ddl import parse_schema
-from landonce.read.decode import JsonDecoder
-from landonce.read.evolution import Evolution, observed
-from landonce.read.schema import Field, Schema
-from landonce.read.shapes import Shape, merged
-from landonce.write.iceberg import evolve
-from landonce.write.iceberg.catalog import CatalogSpec
-from landonce.write.iceberg.commit import Place
-from landonce.write.iceberg.create import Creation, create_table, require_creatable
-from landonce.write.iceberg.evolve import merge, schema_of_sample, steps, unknown_fields
-from landonce.write.iceberg.names import schema_for
+from landonce.read.formats.json.decode import JsonDecoder
+from landonce.read.schema.ddl import parse_schema
+from landonce.read.schema.evolution import Evolution, observed
+from landonce.read.schema.fields import Field, Schema
+from landonce.read.schema.shapes import Shape, merged
+from landonce.sinks.iceberg import evolve
+from landonce.sinks.iceberg.catalog import CatalogSpec
+from landonce.sinks.iceberg.commit import Place
+from landonce.sinks.iceberg.create import Creation, create_table, require_creatable
+from landonce.sinks.iceberg.evolve import merge, schema_of_sample, steps, unknown_fields
+from landonce.sinks.iceberg.names import schema_for
 
 
 def apply(table, changes):

@@ -16,18 +16,18 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
 
 from landonce.errors import Fenced, LedgerSetBack, RolledBack
-from landonce.maintain import run as maintaining
-from landonce.maintain.tend import Options, Tender
-from landonce.plan.ranges import Partition
-from landonce.read.schema import Field, Schema
-from landonce.record.ledger import LedgerState, Position, bound, taken
-from landonce.write.iceberg.catalog import CatalogSpec
-from landonce.write.iceberg.commit import Attempt, Place
-from landonce.write.iceberg.create import Creation, create_table
-from landonce.write.iceberg.files import TableShape, write_files
-from landonce.write.iceberg.ledger import TableLedger
-from landonce.write.iceberg.naming import Origin
-from landonce.write.iceberg.sink import IcebergSink
+from landonce.protocol.ledger import LedgerState, Position, bound, taken
+from landonce.protocol.ranges import Partition
+from landonce.read.schema.fields import Field, Schema
+from landonce.sinks.iceberg.catalog import CatalogSpec
+from landonce.sinks.iceberg.commit import Attempt, Place
+from landonce.sinks.iceberg.create import Creation, create_table
+from landonce.sinks.iceberg.files import TableShape, write_files
+from landonce.sinks.iceberg.ledger import TableLedger
+from landonce.sinks.iceberg.maintain import run as maintaining
+from landonce.sinks.iceberg.maintain.tend import Options, Tender
+from landonce.sinks.iceberg.naming import Origin
+from landonce.sinks.iceberg.sink import IcebergSink
 
 P = Partition("topic", 0)
 NAME = "shop.events"

@@ -44,10 +44,10 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from landonce.write.iceberg.catalog import CatalogSpec
-from landonce.write.iceberg.commit import Place
-from landonce.write.iceberg.files import TableShape, write_files
-from landonce.write.iceberg.naming import Origin
+from landonce.sinks.iceberg.catalog import CatalogSpec
+from landonce.sinks.iceberg.commit import Place
+from landonce.sinks.iceberg.files import TableShape, write_files
+from landonce.sinks.iceberg.naming import Origin
 
 NAME = "db.t"
 UTC = timezone.utc

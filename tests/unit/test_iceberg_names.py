@@ -14,10 +14,10 @@ from pyiceberg.table import Table
 from pyiceberg.types import ListType, LongType, MapType, NestedField, StringType, StructType
 
 from landonce.errors import TableUnfit
-from landonce.read.ddl import parse_schema
-from landonce.read.decode import JsonDecoder
-from landonce.write.iceberg.create import Creation, create_table
-from landonce.write.iceberg.names import schema_for
+from landonce.read.formats.json.decode import JsonDecoder
+from landonce.read.schema.ddl import parse_schema
+from landonce.sinks.iceberg.create import Creation, create_table
+from landonce.sinks.iceberg.names import schema_for
 
 CITY = StructType(NestedField(10, "city", StringType()), NestedField(11, "zip", StringType()))
 SCHEMA = Schema(

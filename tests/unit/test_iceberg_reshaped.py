@@ -18,14 +18,14 @@ from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import IntegerType, LongType
 
 from landonce.errors import TableReshaped, TableUnfit, TargetRefused
-from landonce.read.schema import Field, Schema
-from landonce.write.iceberg.admit import require_shape
-from landonce.write.iceberg.catalog import CatalogSpec
-from landonce.write.iceberg.commit import Place
-from landonce.write.iceberg.create import Creation, create_table
-from landonce.write.iceberg.files import TableShape, write_files
-from landonce.write.iceberg.naming import Origin
-from landonce.write.iceberg.scratch import Scratch
+from landonce.read.schema.fields import Field, Schema
+from landonce.sinks.iceberg.admit import require_shape
+from landonce.sinks.iceberg.catalog import CatalogSpec
+from landonce.sinks.iceberg.commit import Place
+from landonce.sinks.iceberg.create import Creation, create_table
+from landonce.sinks.iceberg.files import TableShape, write_files
+from landonce.sinks.iceberg.naming import Origin
+from landonce.sinks.iceberg.scratch import Scratch
 
 NAME = "shop.events"
 NOBODY = 65534

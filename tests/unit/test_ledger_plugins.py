@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from landonce.config.load import parse
+from landonce.engine.config.load import parse
+from landonce.engine.parts import open_parts
 from landonce.errors import ConfigError, LedgerUnreadable
-from landonce.record.as_text import state_from_text, state_to_text
-from landonce.record.memory import MemoryLedger
-from landonce.record.plugged import plugged_ledger
-from landonce.run.parts import open_parts
+from landonce.ledger.as_text import state_from_text, state_to_text
+from landonce.ledger.memory import MemoryLedger
+from landonce.ledger.plugged import plugged_ledger
 from landonce.testing.states import first_state, full_state, wide_state
 
 MODULE = """
-from landonce.record.memory import MemoryLedger
+from landonce.ledger.memory import MemoryLedger
 
 def open_ledger(pipeline, folder, path="", password=""):
     if password:

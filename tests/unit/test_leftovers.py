@@ -10,7 +10,7 @@ import pytest
 
 SCRIPT = """
 import sys
-from landonce.run.leftovers import temporary_folder
+from landonce.engine.spark.temp_dirs import temporary_folder
 folder = temporary_folder()
 (folder / "blockmgr").mkdir()
 (folder / "blockmgr" / "block").write_text("x" * 1000)

@@ -10,7 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from landonce.local import LocalClickHouse, LocalConnect, LocalStackError, LocalUser, jars, process
+from landonce import jars
+from landonce.local import LocalClickHouse, LocalConnect, LocalStackError, LocalUser, process
 from landonce.local.clickhouse import user_xml
 from landonce.local.connect import ConnectorStatus
 from landonce.local.jvm import properties

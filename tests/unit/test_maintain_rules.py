@@ -22,19 +22,19 @@ from pyiceberg.types import LongType, NestedField
 from typer.testing import CliRunner
 
 from landonce.cli import app
-from landonce.maintain import storage
-from landonce.maintain.census import census, worth_rewriting
-from landonce.maintain.compact import literal
-from landonce.maintain.keep import Expiry, Policy, expiry, pipelines_of
-from landonce.maintain.orphans import Bounds, Found, bounds, dead_stages, moment_of, orphans
-from landonce.maintain.references import files_of, files_only_in
-from landonce.maintain.report import Deleted, TableReport, lines, size
-from landonce.record.ledger import LedgerState, taken
-from landonce.write.iceberg.marker import copy_name, copy_of, own_view, summary, table_view
-from landonce.write.iceberg.naming import Origin
-from landonce.write.iceberg.staged import StageOf
-from landonce.write.marks import Mark, TableView, Verdict, past_epochs, verdict
-from landonce.write.own import OwnView, own_state, own_verdict
+from landonce.protocol.ledger import LedgerState, taken
+from landonce.protocol.marks import Mark, TableView, Verdict, past_epochs, verdict
+from landonce.protocol.own_ledger import OwnView, own_state, own_verdict
+from landonce.sinks.iceberg.maintain import storage
+from landonce.sinks.iceberg.maintain.census import census, worth_rewriting
+from landonce.sinks.iceberg.maintain.compact import literal
+from landonce.sinks.iceberg.maintain.keep import Expiry, Policy, expiry, pipelines_of
+from landonce.sinks.iceberg.maintain.orphans import Bounds, Found, bounds, dead_stages, moment_of, orphans
+from landonce.sinks.iceberg.maintain.references import files_of, files_only_in
+from landonce.sinks.iceberg.maintain.report import Deleted, TableReport, lines, size
+from landonce.sinks.iceberg.marker import copy_name, copy_of, own_view, summary, table_view
+from landonce.sinks.iceberg.naming import Origin
+from landonce.sinks.iceberg.staged import StageOf
 
 NOW = 1_000_000
 LONG, SHORT = timedelta(days=3), timedelta()

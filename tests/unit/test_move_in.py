@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from landonce.errors import ImportRefused, PartitionVanished, PositionBeyondEnd
-from landonce.move_in import query
-from landonce.move_in.adopt import adopt, nothing_known
-from landonce.move_in.avro import decode
-from landonce.move_in.connect import ControlLog, Reported, Sink, control_topic_in, covered, stopped_at
-from landonce.move_in.events import Complete, Written, event_of
-from landonce.move_in.found import Found, History, Told
-from landonce.move_in.query import Checkpoint
-from landonce.plan.ranges import Partition
-from landonce.read.source import Extent, SourceView, Start, bind
-from landonce.record.ledger import LedgerState, Position, bound
+from landonce.protocol.ledger import LedgerState, Position, bound
+from landonce.protocol.ranges import Partition
+from landonce.protocol.source import Extent, SourceView, Start, bind
+from landonce.sinks.iceberg.move_in import query
+from landonce.sinks.iceberg.move_in.adopt import adopt, nothing_known
+from landonce.sinks.iceberg.move_in.avro import decode
+from landonce.sinks.iceberg.move_in.connect import ControlLog, Reported, Sink, control_topic_in, covered, stopped_at
+from landonce.sinks.iceberg.move_in.events import Complete, Written, event_of
+from landonce.sinks.iceberg.move_in.found import Found, History, Told
+from landonce.sinks.iceberg.move_in.query import Checkpoint
 
 P0, P1 = Partition("t", 0), Partition("t", 1)
 

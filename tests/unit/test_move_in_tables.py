@@ -10,12 +10,12 @@ import pytest
 from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 
-from landonce.config.sinks import Iceberg
 from landonce.errors import ImportRefused
-from landonce.move_in.checkpoint import CheckpointFolder
-from landonce.move_in.query import Checkpoint
-from landonce.move_in.tables import histories, history_of, missing
-from landonce.write.iceberg.sink import IcebergSink
+from landonce.sinks.config import Iceberg
+from landonce.sinks.iceberg.move_in.checkpoint import CheckpointFolder
+from landonce.sinks.iceberg.move_in.query import Checkpoint
+from landonce.sinks.iceberg.move_in.tables import histories, history_of, missing
+from landonce.sinks.iceberg.sink import IcebergSink
 
 ROWS = pa.schema([("id", pa.int64())])
 

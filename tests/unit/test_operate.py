@@ -6,12 +6,11 @@ import pytest
 
 from landonce import errors
 from landonce.errors import NothingToDo, PlanPending
-from landonce.plan.blocks import Block, Kind, Plan, token
-from landonce.plan.ranges import Partition, Range
-from landonce.read.source import Extent, SourceView, Start, bind
-from landonce.record.ledger import LedgerState, Position, TableMark
-from landonce.record.memory import MemoryLedger
-from landonce.record.operate import (
+from landonce.ledger.memory import MemoryLedger
+from landonce.protocol.blocks import Block, Kind, Plan, token
+from landonce.protocol.ledger import LedgerState, Position, TableMark
+from landonce.protocol.marks import Mark, TableView, Verdict, behind_ranges, stand, verdict
+from landonce.protocol.operate import (
     Decision,
     accept_change,
     accept_gap,
@@ -22,8 +21,9 @@ from landonce.record.operate import (
     rebase,
     standing,
 )
-from landonce.write.marks import Mark, TableView, Verdict, behind_ranges, stand, verdict
-from landonce.write.target import TargetView
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.source import Extent, SourceView, Start, bind
+from landonce.protocol.target import TargetView
 
 P0, P1, Q0 = Partition("t", 0), Partition("t", 1), Partition("u", 0)
 NOTHING_HELD = TargetView(())

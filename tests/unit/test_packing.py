@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import given as given_any
 from hypothesis import strategies as st
 
-from landonce.plan.packing import Limits, pack, take
-from landonce.plan.ranges import Partition, Range
+from landonce.protocol.packing import Limits, pack, take
+from landonce.protocol.ranges import Partition, Range
 
 
 def given(*arguments: st.SearchStrategy[Any], **named: st.SearchStrategy[Any]) -> Callable[..., Any]:

@@ -14,25 +14,25 @@ from pyiceberg.types import LongType
 
 import landonce
 from landonce import errors
-from landonce.config.model import Batch
-from landonce.plan.blocks import Block, Kind, Plan
-from landonce.plan.ranges import Partition, Range
+from landonce.engine.config.model import Batch
+from landonce.protocol import ledger as states
+from landonce.protocol.blocks import Block, Kind, Plan
+from landonce.protocol.ledger import LedgerState
+from landonce.protocol.pace import Pace
+from landonce.protocol.query_batches import Settings
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.receipt import Receipt
+from landonce.protocol.snapshots import CommitTables, Committed, Moved
 from landonce.query.lake import Committing, LakeRecipe, table_ledger, write_block
-from landonce.query.protocol import Settings
 from landonce.query.sinks import IcebergTable
-from landonce.read.schema import Field, Schema
-from landonce.record import ledger as states
-from landonce.record.ledger import LedgerState
-from landonce.run.pace import Pace
-from landonce.run.snapshots import CommitTables, Committed, Moved
-from landonce.write.iceberg.create import Creation, create_table
-from landonce.write.iceberg.names import schema_for
-from landonce.write.iceberg.naming import origin_of
-from landonce.write.iceberg.recipe import FileTask
-from landonce.write.iceberg.shape import TableShape
-from landonce.write.iceberg.sink import IcebergSink
-from landonce.write.iceberg.unseen import refuse_unseen
-from landonce.write.receipt import Receipt
+from landonce.read.schema.fields import Field, Schema
+from landonce.sinks.iceberg.create import Creation, create_table
+from landonce.sinks.iceberg.names import schema_for
+from landonce.sinks.iceberg.naming import origin_of
+from landonce.sinks.iceberg.recipe import FileTask
+from landonce.sinks.iceberg.shape import TableShape
+from landonce.sinks.iceberg.sink import IcebergSink
+from landonce.sinks.iceberg.unseen import refuse_unseen
 
 P = Partition("t", 0)
 YIELDS = pa.schema([("_topic", pa.string()), ("_partition", pa.int32()), ("_offset", pa.int64()), ("id", pa.int64())])

@@ -11,13 +11,13 @@ import pytest
 
 import landonce
 from landonce import errors
-from landonce.plan.ranges import Partition, Range
+from landonce.protocol.offset_log import Begun, Span, begun, ranges_of, starting_offsets, topics_of
+from landonce.protocol.ranges import Partition, Range
 from landonce.query.examine import coordinates_of
 from landonce.query.fit import declared, refuse_misfits
-from landonce.query.offsets import Begun, Span, begun, ranges_of, starting_offsets, topics_of
-from landonce.query.placing import numbers
+from landonce.query.row_to_block import numbers
 from landonce.query.rows import ordered
-from landonce.read.schema import Field, Schema
+from landonce.read.schema.fields import Field, Schema
 
 T = Partition("t", 0)
 

@@ -16,20 +16,20 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from landonce import errors
-from landonce.plan.blocks import Block, Kind, Plan
-from landonce.plan.cases import OnRewind
-from landonce.plan.ranges import Partition, Range
-from landonce.query import protocol
-from landonce.query.judging import Incoming
-from landonce.query.offsets import Begun
-from landonce.query.protocol import Clock, Found, Resolve, Settings
-from landonce.record import ledger as states
-from landonce.record.ledger import LedgerState, Position, Totals
-from landonce.run.inserts import Count, Kill, Write
-from landonce.run.steps import Acquire, Await, Change, Look, Stop
-from landonce.write.receipt import BlockResult, Fate, Receipt
-from landonce.write.settle import Mode
-from landonce.write.target import TargetView
+from landonce.protocol import ledger as states
+from landonce.protocol import query_batches as protocol
+from landonce.protocol.blocks import Block, Kind, Plan
+from landonce.protocol.cases import OnRewind
+from landonce.protocol.inserts import Count, Kill, Write
+from landonce.protocol.ledger import LedgerState, Position, Totals
+from landonce.protocol.match_ranges import Incoming
+from landonce.protocol.offset_log import Begun
+from landonce.protocol.query_batches import Clock, Found, Resolve, Settings
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.receipt import BlockResult, Fate, Receipt
+from landonce.protocol.settle import Mode
+from landonce.protocol.steps import Acquire, Await, Change, Look, Stop
+from landonce.protocol.target import TargetView
 
 P, Q = Partition("t", 0), Partition("t", 1)
 END = 3

@@ -17,16 +17,16 @@ from functools import cache
 import pytest
 
 from landonce import errors
-from landonce.plan.cases import OnRewind
-from landonce.plan.ranges import Partition, Range
-from landonce.query import snapshots
-from landonce.query.judging import Incoming
-from landonce.query.protocol import Settings
-from landonce.record import ledger as states
-from landonce.record.ledger import LedgerState
-from landonce.run.snapshots import CommitTables, Committed, Look, Looked, Moved, WriteFiles
-from landonce.run.steps import Acquire, Change, Step, Stop
-from landonce.write.receipt import BlockResult, Fate, Receipt
+from landonce.protocol import ledger as states
+from landonce.protocol import query_snapshots as snapshots
+from landonce.protocol.cases import OnRewind
+from landonce.protocol.ledger import LedgerState
+from landonce.protocol.match_ranges import Incoming
+from landonce.protocol.query_batches import Settings
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.receipt import BlockResult, Fate, Receipt
+from landonce.protocol.snapshots import CommitTables, Committed, Look, Looked, Moved, WriteFiles
+from landonce.protocol.steps import Acquire, Change, Step, Stop
 
 P, Q = Partition("t", 0), Partition("t", 1)
 END = 3

@@ -8,9 +8,9 @@ import pytest
 from confluent_kafka import KafkaError, Message
 
 from landonce.errors import RetentionOverrun, SourceUnavailable
-from landonce.plan.ranges import Partition, Range
-from landonce.read import records
-from landonce.read.records import consumer_options, read
+from landonce.protocol.ranges import Partition, Range
+from landonce.read.kafka import records
+from landonce.read.kafka.records import consumer_options, read
 
 PLACE = Partition("t", 0)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from landonce.commit.reasons import OTHERS, Counted, cause_of, counted, lines, merged
-from landonce.write.receipt import Receipt
+from landonce.protocol.reasons import OTHERS, Counted, cause_of, counted, lines, merged
+from landonce.protocol.receipt import Receipt
 
 
 @pytest.mark.parametrize(

@@ -12,20 +12,20 @@ import pyarrow as pa
 import pytest
 
 from landonce import errors
-from landonce.plan.blocks import Block, Plan, token
-from landonce.plan.ranges import Partition, Range
+from landonce.engine.conform import misfit
+from landonce.engine.recipe import AnyTask
+from landonce.protocol.block_rows import BlockRow, Claim, Mark, may_change
+from landonce.protocol.blocks import Block, Plan, token
+from landonce.protocol.claims import PushRow
+from landonce.protocol.claims import may_change as pushes_may_change
+from landonce.protocol.ledger import LedgerState, Position, TableMark, Totals, recorded
+from landonce.protocol.marks import Mark as CarriedMark
+from landonce.protocol.marks import TableView, stand
+from landonce.protocol.operate import landed_too, rebase
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.source import Extent, SourceView, Start, bind
+from landonce.protocol.target import TargetView
 from landonce.read.fanout import cropped
-from landonce.read.source import Extent, SourceView, Start, bind
-from landonce.record.blocks import BlockRow, Claim, Mark, may_change
-from landonce.record.ledger import LedgerState, Position, TableMark, Totals, recorded
-from landonce.record.operate import landed_too, rebase
-from landonce.record.pushes import PushRow
-from landonce.record.pushes import may_change as pushes_may_change
-from landonce.write.conform import misfit
-from landonce.write.marks import Mark as CarriedMark
-from landonce.write.marks import TableView, stand
-from landonce.write.recipe import AnyTask
-from landonce.write.target import TargetView
 
 P0, P1 = Partition("t", 0), Partition("t", 1)
 END = {P0: 18, P1: 24}

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from landonce.engine import assemble
 from landonce.errors import SourceUnavailable
-from landonce.run import assemble
 
 
 class Reluctant:

@@ -9,10 +9,10 @@ import yaml
 
 from landonce.cli.output import err, say_error
 from landonce.config import secrets
-from landonce.config.load import parse
 from landonce.config.secrets import RedactingFilter, redact, remember, remember_url
+from landonce.engine.config.load import parse
+from landonce.engine.parts import open_parts
 from landonce.errors import ConfigError, Halt
-from landonce.run.parts import open_parts
 
 PASSWORD = "hunter2/with@odd:chars"
 ENCODED = "hunter2%2Fwith%40odd%3Achars"

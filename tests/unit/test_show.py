@@ -11,15 +11,15 @@ import time
 import pytest
 from rich.console import Console
 
-from landonce.plan.blocks import Block, Plan
-from landonce.plan.ranges import Partition, Range
-from landonce.record.ledger import Totals
-from landonce.run import show
-from landonce.run.inserts import Write
-from landonce.run.observe import BatchReport
-from landonce.run.show import LogProgress, TerminalProgress
-from landonce.run.steps import Commit, Idle
-from landonce.write.settle import Mode
+from landonce.cli import progress as show
+from landonce.cli.progress import LogProgress, TerminalProgress
+from landonce.engine.observe import BatchReport
+from landonce.protocol.blocks import Block, Plan
+from landonce.protocol.inserts import Write
+from landonce.protocol.ledger import Totals
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.settle import Mode
+from landonce.protocol.steps import Commit, Idle
 
 BLOCKS = tuple(Block((Range(Partition("t", 0), at, at + 10),), "events", number=at) for at in range(0, 30, 10))
 WRITE = Write(Plan(1, BLOCKS, "f", deadline=0), (0, 1, 2), Mode.FIRST)

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from landonce import errors
-from landonce.plan.blocks import Block, Plan
-from landonce.plan.ranges import Partition, Range
-from landonce.read.source import Extent, SourceView, Start, available, bind
-from landonce.record.ledger import LedgerState, Position
-from landonce.write.target import TargetView, ahead
+from landonce.protocol.blocks import Block, Plan
+from landonce.protocol.ledger import LedgerState, Position
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.source import Extent, SourceView, Start, available, bind
+from landonce.protocol.target import TargetView, ahead
 
 P, Q = Partition("t", 0), Partition("t", 1)
 KNOWN = LedgerState("p", "l", cluster_id="c", topic_ids=(("t", "id"),), positions=((P, Position(2, 10)),), batch=3)

@@ -9,10 +9,10 @@ from sqlalchemy import create_engine, event
 from sqlalchemy import types as sql
 from sqlalchemy.dialects import sqlite
 
-from landonce.write.sink import COORDINATES, Finding, Level
-from landonce.write.sql import SqlSink
-from landonce.write.sql.fitness import Shape, findings
-from landonce.write.sql.notes import notes
+from landonce.sinks.contract import COORDINATES, Finding, Level
+from landonce.sinks.sql import SqlSink
+from landonce.sinks.sql.fitness import Shape, findings
+from landonce.sinks.sql.notes import notes
 
 KINDS = {"id": sql.BigInteger(), "_topic": sql.Text(), "_partition": sql.Integer(), "_offset": sql.BigInteger()}
 COLUMNS = tuple({"name": name, "type": kind, "nullable": True} for name, kind in KINDS.items())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import adbc_driver_manager
 import pytest
 
-from landonce.write.sql.postgres import trouble_of
-from landonce.write.sql.writer import Blame
+from landonce.sinks.sql.postgres import trouble_of
+from landonce.sinks.sql.writer import Blame
 
 
 def said(text: str, state: str) -> adbc_driver_manager.Error:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from landonce.commit.dead_letters import (
+from landonce.engine.dead_letters import (
     DeadLetter,
     clear_staged,
     committed,
@@ -25,13 +25,13 @@ from landonce.commit.dead_letters import (
     stem,
 )
 from landonce.errors import TargetUnavailable
-from landonce.plan.ranges import Partition, Range
-from landonce.record.blocks import BlockRow, Claim
-from landonce.write.sql import refused
-from landonce.write.sql.documents import as_text, versioned
-from landonce.write.sql.refused import refused_rows
-from landonce.write.sql.watch import Patience, Watch
-from landonce.write.sql.writer import Blame, BlockWriter, Trouble
+from landonce.protocol.block_rows import BlockRow, Claim
+from landonce.protocol.ranges import Partition, Range
+from landonce.sinks.sql import refused
+from landonce.sinks.sql.documents import as_text, versioned
+from landonce.sinks.sql.refused import refused_rows
+from landonce.sinks.sql.watch import Patience, Watch
+from landonce.sinks.sql.writer import Blame, BlockWriter, Trouble
 
 CLAIM = Claim(1, "me")
 PLAN = stem("p", 1, "lineage0")

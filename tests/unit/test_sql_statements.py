@@ -16,18 +16,18 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.schema import CreateTable
 
-from landonce.config.sinks import Sql
 from landonce.errors import ConfigError
-from landonce.read.ddl import parse_schema
-from landonce.read.schema import Field
-from landonce.record.blocks import Claim
-from landonce.record.mysql import MySqlDatabase
-from landonce.record.tables import block_metadata, block_table, metadata, pipeline_table, push_metadata
-from landonce.write.sink import Level
-from landonce.write.sql import SqlSink
-from landonce.write.sql.mysql import MySqlWriter
-from landonce.write.sql.postgres import conninfo, trouble_of
-from landonce.write.sql.statements import (
+from landonce.ledger.mysql import MySqlDatabase
+from landonce.ledger.tables import block_metadata, block_table, metadata, pipeline_table, push_metadata
+from landonce.protocol.block_rows import Claim
+from landonce.read.schema.ddl import parse_schema
+from landonce.read.schema.fields import Field
+from landonce.sinks.config import Sql
+from landonce.sinks.contract import Level
+from landonce.sinks.sql import SqlSink
+from landonce.sinks.sql.mysql import MySqlWriter
+from landonce.sinks.sql.postgres import conninfo, trouble_of
+from landonce.sinks.sql.statements import (
     Place,
     delete_statement,
     flip_statement,
@@ -38,10 +38,10 @@ from landonce.write.sql.statements import (
     upsert_statement,
     words_of,
 )
-from landonce.write.sql.table import SqlTable
-from landonce.write.sql.types import Unsupported, column_type, document_of, field_of
-from landonce.write.sql.work import last_changes
-from landonce.write.sql.writer import Blame
+from landonce.sinks.sql.table import SqlTable
+from landonce.sinks.sql.types import Unsupported, column_type, document_of, field_of
+from landonce.sinks.sql.work import last_changes
+from landonce.sinks.sql.writer import Blame
 
 PLACE = Place("p", 7, 2)
 COLUMNS = ("_topic", "_partition", "_offset", "id", "wo rd")
@@ -368,8 +368,8 @@ def test_sections_that_will_not_do(told: dict[str, object], said: str) -> None:
 
 
 def test_a_file_of_this_machine_is_not_for_workers_on_others(tmp_path: Path) -> None:
-    from landonce.config.load import parse
-    from landonce.run.assemble_sql import file_reachable
+    from landonce.engine.assemble_sql import file_reachable
+    from landonce.engine.config.load import parse
 
     told = """
 pipeline: p

@@ -10,9 +10,7 @@ from sqlalchemy import Executable, create_engine, insert, select
 from sqlalchemy.schema import CreateTable
 from ydb_sqlalchemy.sqlalchemy import YqlDialect
 
-from landonce.read.ddl import parse_schema
-from landonce.record.ledger import LedgerState, taken
-from landonce.record.tables import (
+from landonce.ledger.tables import (
     SCHEMA_VERSION,
     block_table,
     changed_columns,
@@ -22,12 +20,14 @@ from landonce.record.tables import (
     schema_table,
     unchanged,
 )
-from landonce.record.ydb import YdbDatabase
-from landonce.write.sql import SqlSink
-from landonce.write.sql.databases import open_database
-from landonce.write.sql.statements import Place
-from landonce.write.sql.table import SqlTable
-from landonce.write.sql.ydb import delete_rows, flipping_statement, found_statement, upsert_rows
+from landonce.ledger.ydb import YdbDatabase
+from landonce.protocol.ledger import LedgerState, taken
+from landonce.read.schema.ddl import parse_schema
+from landonce.sinks.sql import SqlSink
+from landonce.sinks.sql.databases import open_database
+from landonce.sinks.sql.statements import Place
+from landonce.sinks.sql.table import SqlTable
+from landonce.sinks.sql.ydb import delete_rows, flipping_statement, found_statement, upsert_rows
 
 PLACE = Place("p", 7, 2)
 

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
+from landonce.engine.starting import Waiting
 from landonce.errors import LedgerUnavailable, Stalled, TableUnfit, TargetUnavailable
-from landonce.run.starting import Waiting
 
 
 def failing(*failures: Exception) -> tuple[list[Exception], object]:

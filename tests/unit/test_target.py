@@ -3,10 +3,10 @@
 import pytest
 
 from landonce.errors import TargetAhead
-from landonce.plan.ranges import Partition, Range
-from landonce.read.source import Extent, SourceView, Start
-from landonce.record.ledger import LedgerState, Position
-from landonce.write.target import TargetView, ahead
+from landonce.protocol.ledger import LedgerState, Position
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.source import Extent, SourceView, Start
+from landonce.protocol.target import TargetView, ahead
 
 P0, P1 = Partition("t", 0), Partition("t", 1)
 

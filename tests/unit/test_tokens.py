@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import given as given_any
 from hypothesis import strategies as st
 
-from landonce.plan.blocks import Block, Identity, Kind, Plan, token
-from landonce.plan.ranges import Partition, Range
+from landonce.protocol.blocks import Block, Identity, Kind, Plan, token
+from landonce.protocol.ranges import Partition, Range
 
 
 def given(*arguments: st.SearchStrategy[Any], **named: st.SearchStrategy[Any]) -> Callable[..., Any]:

@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
+from landonce.engine import letters
+from landonce.engine.inserting import tasks_of
+from landonce.engine.letters import stage_letters
+from landonce.engine.recipe import Recipe, Task
 from landonce.errors import Halt, SourceUnavailable, TopicMissing, TopicRecreated, Transient
-from landonce.plan.blocks import Block, Kind, Plan
-from landonce.plan.ranges import Partition, Range
-from landonce.read import identity
-from landonce.read.ddl import parse_schema
-from landonce.read.harvest import Rejected
-from landonce.record.ledger import LedgerState
-from landonce.run.inserting import tasks_of
-from landonce.run.inserts import Write
+from landonce.protocol.blocks import Block, Kind, Plan
+from landonce.protocol.inserts import Write
+from landonce.protocol.ledger import LedgerState
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.settle import Mode
+from landonce.read.block import Rejected
+from landonce.read.kafka import identity
+from landonce.read.schema.ddl import parse_schema
 from landonce.testing.sqlite_sink import SqliteSink
-from landonce.write import letters
-from landonce.write.letters import stage_letters
-from landonce.write.recipe import Recipe, Task
-from landonce.write.settle import Mode
 
 OLD, NEW = "6hVZB3FmRCu3eFJXKZlJ2g", "yM2Sh1wYQtKkGmSyaBnmXQ"
 OPTIONS = {"bootstrap.servers": "nowhere:9092"}

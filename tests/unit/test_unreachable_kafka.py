@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from landonce.config.load import parse
+from landonce.engine import pipeline
+from landonce.engine.config.load import parse
+from landonce.engine.observe import Silent
 from landonce.errors import LandonceError, SourceUnavailable
-from landonce.read.broker import Broker
-from landonce.run import pipeline
-from landonce.run.observe import Silent
+from landonce.read.kafka.broker import Broker
 
 
 @pytest.mark.parametrize(

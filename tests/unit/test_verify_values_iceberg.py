@@ -29,17 +29,17 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from landonce.plan.ranges import Partition
-from landonce.read.ddl import parse_schema
-from landonce.read.decode import JsonDecoder
+from landonce.protocol.ranges import Partition
+from landonce.read.formats.json.decode import JsonDecoder
+from landonce.read.schema.ddl import parse_schema
+from landonce.sinks.iceberg.catalog import CatalogSpec
+from landonce.sinks.iceberg.files import TableShape, write_files
+from landonce.sinks.iceberg.names import schema_for
+from landonce.sinks.iceberg.naming import Origin
+from landonce.sinks.iceberg.types import iceberg_schema
 from landonce.verify.held.iceberg_values import IcebergValues
 from landonce.verify.held.scan import PinnedTable
 from landonce.verify.values import differing
-from landonce.write.iceberg.catalog import CatalogSpec
-from landonce.write.iceberg.files import TableShape, write_files
-from landonce.write.iceberg.names import schema_for
-from landonce.write.iceberg.naming import Origin
-from landonce.write.iceberg.types import iceberg_schema
 
 WORD = UUID("61f0c404-5cb3-11e7-907b-a6006ad3dba0")
 INNER = StructType(NestedField(30, "x", DoubleType()), NestedField(31, "u", StringType()))

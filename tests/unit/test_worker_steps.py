@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from landonce.record.blocks import BlockRow, Claim, Mark
-from landonce.record.pushes import PushRow
-from landonce.write import push, transact
-from landonce.write.push import Outcome
-from landonce.write.receipt import Fate
+from landonce.protocol import push, transact
+from landonce.protocol.block_rows import BlockRow, Claim, Mark
+from landonce.protocol.claims import PushRow
+from landonce.protocol.push import Outcome
+from landonce.protocol.receipt import Fate
 
 MINE = Claim(3, "me")
 OTHERS = [Claim(4, "other"), Claim(3, "other"), Claim(2, "me")]

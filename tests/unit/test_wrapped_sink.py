@@ -18,18 +18,18 @@ from hypothesis import strategies as st
 from pyspark import cloudpickle
 
 import landonce
-from landonce.config.load import parse
 from landonce.config.secrets import redact
+from landonce.engine.config.load import parse
 from landonce.errors import ConfigError
-from landonce.plan.blocks import Block, Identity
-from landonce.plan.keys import block_key
-from landonce.plan.ranges import Partition, Range
-from landonce.read.ddl import parse_schema
-from landonce.record.push_ledger import PushPlace
-from landonce.write.wrapped import find
-from landonce.write.wrapped.block import pushed_rows
-from landonce.write.wrapped.find import find_sink, need_picklable
-from landonce.write.wrapped.recipe import WrappedRecipe
+from landonce.ledger.push_ledger import PushPlace
+from landonce.protocol.blocks import Block, Identity
+from landonce.protocol.keys import block_key
+from landonce.protocol.ranges import Partition, Range
+from landonce.read.schema.ddl import parse_schema
+from landonce.sinks.wrapped import find
+from landonce.sinks.wrapped.block import pushed_rows
+from landonce.sinks.wrapped.find import find_sink, need_picklable
+from landonce.sinks.wrapped.recipe import WrappedRecipe
 
 ROWS = 11
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from landonce.errors import ConfigError
-from landonce.record.as_text import state_from_text, state_to_text
-from landonce.record.ledger import Ledger, LedgerState, Note, fenced
-from landonce.record.swap import check_change, check_order, key
+from landonce.ledger.as_text import state_from_text, state_to_text
+from landonce.protocol.ledger import Ledger, LedgerState, Note, fenced
+from landonce.protocol.swap import check_change, check_order, key
 
 
 class FolderLedger(Ledger):

@@ -10,11 +10,11 @@ from pathlib import Path
 import typer
 
 from landonce.cli.output import out
-from landonce.commit.publish import Letters
+from landonce.engine.parts import Parts
+from landonce.engine.publish import Letters
 from landonce.errors import NothingToDo
-from landonce.record.ledger import Ledger, LedgerState
-from landonce.record.operate import Decision
-from landonce.run.parts import Parts
+from landonce.protocol.ledger import Ledger, LedgerState
+from landonce.protocol.operate import Decision
 
 
 def decide(
@@ -62,7 +62,7 @@ def _change(parts: Parts, ledger: LedgerState, decision: Decision) -> None:
         parts.ledger.change(ledger, decision.new, decision.note())
         return
     from landonce.cli.state.lake import committing
-    from landonce.write.iceberg.restate import restate
+    from landonce.sinks.iceberg.restate import restate
 
     with committing(parts) as place:
         parts.ledger.change(ledger, decision.new, decision.note())
@@ -85,7 +85,7 @@ def load(parts: Parts, *, bound: bool = True) -> LedgerState:
 def loaded(ledger: Ledger, parts: Parts) -> LedgerState | None:
     """As `Ledger.load`, without making a catalog that is not there."""
     if parts.config.own_ledger:
-        from landonce.write.iceberg.survey import catalog_made
+        from landonce.sinks.iceberg.survey import catalog_made
 
         return ledger.load() if catalog_made(parts.iceberg) else None
     return ledger.load()

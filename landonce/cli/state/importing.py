@@ -13,20 +13,20 @@ from landonce.cli.files import opened
 from landonce.cli.output import out
 from landonce.cli.state.decide import loaded, new_owner
 from landonce.cli.state.lake import committing, tables_of
+from landonce.engine.parts import Parts
 from landonce.errors import ConfigError
-from landonce.move_in.adopt import adopt, beside, nothing_known
-from landonce.move_in.checkpoint import CheckpointFolder
-from landonce.move_in.control import Cluster
-from landonce.move_in.found import Found, refused
-from landonce.move_in.writers import ConnectSink, StreamingQuery, Writer
-from landonce.read.source import Start
-from landonce.record.ledger import LedgerState
-from landonce.record.operate import Decision
-from landonce.run.parts import Parts
-from landonce.write.iceberg.commit import Attempt
-from landonce.write.iceberg.ledger import Build, TableLedger
-from landonce.write.iceberg.restate import empty
-from landonce.write.iceberg.sink import IcebergSink
+from landonce.protocol.ledger import LedgerState
+from landonce.protocol.operate import Decision
+from landonce.protocol.source import Start
+from landonce.sinks.iceberg.commit import Attempt
+from landonce.sinks.iceberg.ledger import Build, TableLedger
+from landonce.sinks.iceberg.move_in.adopt import adopt, beside, nothing_known
+from landonce.sinks.iceberg.move_in.checkpoint import CheckpointFolder
+from landonce.sinks.iceberg.move_in.control import Cluster
+from landonce.sinks.iceberg.move_in.found import Found, refused
+from landonce.sinks.iceberg.move_in.writers import ConnectSink, StreamingQuery, Writer
+from landonce.sinks.iceberg.restate import empty
+from landonce.sinks.iceberg.sink import IcebergSink
 
 
 def import_position(

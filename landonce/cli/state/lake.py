@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from landonce.record import operate
-from landonce.record.ledger import LedgerState
-from landonce.run.assemble_iceberg import lake_session
-from landonce.run.parts import Parts
-from landonce.write.iceberg.commit import Place
-from landonce.write.iceberg.restate import empty
-from landonce.write.iceberg.survey import Seen, catalog_made, names_of, survey
-from landonce.write.marks import Stand, stand
+from landonce.engine.assemble_iceberg import lake_session
+from landonce.engine.parts import Parts
+from landonce.protocol import operate
+from landonce.protocol.ledger import LedgerState
+from landonce.protocol.marks import Stand, stand
+from landonce.sinks.iceberg.commit import Place
+from landonce.sinks.iceberg.restate import empty
+from landonce.sinks.iceberg.survey import Seen, catalog_made, names_of, survey
 
 
 def tables_of(parts: Parts, ledger: LedgerState | None) -> tuple[Seen, ...]:

@@ -8,15 +8,15 @@ from pathlib import Path
 from landonce.cli.files import opened
 from landonce.cli.state.decide import decide, load, new_owner
 from landonce.cli.state.source import landed_of
+from landonce.engine.assemble_clickhouse import make_recipe
+from landonce.engine.assemble_sql import sql_recipe
+from landonce.engine.assemble_wrapped import wrapped_recipe
+from landonce.engine.parts import Parts
 from landonce.errors import NothingToDo
-from landonce.record import operate
-from landonce.run.assemble_clickhouse import make_recipe
-from landonce.run.assemble_sql import sql_recipe
-from landonce.run.assemble_wrapped import wrapped_recipe
-from landonce.run.parts import Parts
-from landonce.write.sql import SqlSink
-from landonce.write.sql.table import SqlTable
-from landonce.write.wrapped import WrappedSink
+from landonce.protocol import operate
+from landonce.sinks.sql import SqlSink
+from landonce.sinks.sql.table import SqlTable
+from landonce.sinks.wrapped import WrappedSink
 
 
 def fill(file: Path, *, yes: bool) -> None:
@@ -55,7 +55,7 @@ def accept_change(file: Path, *, yes: bool) -> None:
 
 def _fingerprint(parts: Parts) -> str:
     if parts.config.sink.iceberg is not None:
-        from landonce.run.assemble_iceberg import file_recipe
+        from landonce.engine.assemble_iceberg import file_recipe
 
         return file_recipe(parts).fingerprint()
     if isinstance(parts.sink, SqlSink):

@@ -8,11 +8,11 @@ from pathlib import Path
 from landonce.cli.files import opened
 from landonce.cli.state.decide import decide, load, new_owner
 from landonce.errors import ConfigError, NothingToDo
-from landonce.record import operate
-from landonce.record.push_ledger import PushLedger, Verdict
-from landonce.record.pushes import Spot, over
-from landonce.run.pushes import key_of
-from landonce.write.wrapped.sink import HANDED_OVER
+from landonce.ledger.push_ledger import PushLedger, Verdict
+from landonce.protocol import operate
+from landonce.protocol.claims import Spot, over
+from landonce.protocol.pushes import key_of
+from landonce.sinks.wrapped.sink import HANDED_OVER
 
 _NOTHING = "there is nothing to settle: no plan of a wrapped sink is pending."
 

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 from landonce.cli.files import opened, print_json
 from landonce.cli.output import out
 from landonce.cli.state.decide import loaded
-from landonce.commit import dead_letters
-from landonce.commit.reasons import Reasons, lines
 from landonce.config.secrets import redact
+from landonce.engine import dead_letters
+from landonce.engine.parts import Parts
 from landonce.errors import LandonceError
-from landonce.plan.blocks import Plan
-from landonce.read.source import SourceView
-from landonce.record.blocks import Mark
-from landonce.record.ledger import Ledger, LedgerState, Note
-from landonce.record.push_ledger import PushLedger
-from landonce.run.parts import Parts
-from landonce.run.pushes import key_of
-from landonce.write.sql import SqlSink
-from landonce.write.standing import Standing, Status, standing_of
+from landonce.ledger.push_ledger import PushLedger
+from landonce.protocol.block_rows import Mark
+from landonce.protocol.blocks import Plan
+from landonce.protocol.ledger import Ledger, LedgerState, Note
+from landonce.protocol.pushes import key_of
+from landonce.protocol.reasons import Reasons, lines
+from landonce.protocol.source import SourceView
+from landonce.protocol.table_status import Standing, Status, standing_of
+from landonce.sinks.sql import SqlSink
 
 if TYPE_CHECKING:
-    from landonce.write.iceberg.ledger import TableLedger
+    from landonce.sinks.iceberg.ledger import TableLedger
 
 _LISTED = 5
 _SHOWN_TABLES = 50
@@ -90,7 +90,7 @@ def _look(parts: Parts) -> _Seen:
 
 def _looking(parts: Parts) -> TableLedger:
     """The one table as its own ledger, which follows no rollback."""
-    from landonce.write.iceberg.ledger import TableLedger
+    from landonce.sinks.iceberg.ledger import TableLedger
 
     return TableLedger(parts.iceberg.place(parts.iceberg.static[0]))
 

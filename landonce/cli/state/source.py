@@ -8,22 +8,22 @@ from pathlib import Path
 
 from landonce.cli.files import opened
 from landonce.cli.state.decide import decide, load, new_owner
+from landonce.engine.parts import Parts
 from landonce.errors import Halt, PlanPending, Transient
-from landonce.plan.blocks import Plan
-from landonce.plan.ranges import Range
-from landonce.read.source import SourceView, Start
-from landonce.record import operate
-from landonce.record.blocks import Row, accounted, landed
-from landonce.record.in_target import TargetLedger
-from landonce.record.ledger import LedgerState
-from landonce.record.push_ledger import PushLedger
-from landonce.run.parts import Parts
-from landonce.write.marks import Floors, Stand
-from landonce.write.sink import Guarantee, Target, look_by_name, wait_out
-from landonce.write.sql import SqlSink
-from landonce.write.sql.table import SqlTable
-from landonce.write.target import TargetView
-from landonce.write.wrapped import WrappedSink
+from landonce.ledger.in_target import TargetLedger
+from landonce.ledger.push_ledger import PushLedger
+from landonce.protocol import operate
+from landonce.protocol.block_rows import Row, accounted, landed
+from landonce.protocol.blocks import Plan
+from landonce.protocol.ledger import LedgerState
+from landonce.protocol.marks import Floors, Stand
+from landonce.protocol.ranges import Range
+from landonce.protocol.source import SourceView, Start
+from landonce.protocol.target import TargetView
+from landonce.sinks.contract import Guarantee, Target, look_by_name, wait_out
+from landonce.sinks.sql import SqlSink
+from landonce.sinks.sql.table import SqlTable
+from landonce.sinks.wrapped import WrappedSink
 
 
 def accept_gap(file: Path, *, yes: bool) -> None:

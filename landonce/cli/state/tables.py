@@ -9,19 +9,19 @@ from pathlib import Path
 from landonce.cli.files import opened
 from landonce.cli.state.decide import decide, load, new_owner
 from landonce.cli.state.lake import committing, tables_of
+from landonce.engine.parts import Parts
 from landonce.errors import NothingToDo, PositionUncertain
-from landonce.plan.ranges import Partition
-from landonce.record import operate
-from landonce.record.ledger import LedgerState
-from landonce.run.parts import Parts
-from landonce.write.iceberg.catalog import telling
-from landonce.write.iceberg.ledger import TableLedger
-from landonce.write.iceberg.look import last_rows
-from landonce.write.iceberg.sink import IcebergSink
-from landonce.write.iceberg.survey import Seen, survey
-from landonce.write.marks import TableView
-from landonce.write.sql import SqlSink
-from landonce.write.sql.table import SqlTable
+from landonce.protocol import operate
+from landonce.protocol.ledger import LedgerState
+from landonce.protocol.marks import TableView
+from landonce.protocol.ranges import Partition
+from landonce.sinks.iceberg.catalog import telling
+from landonce.sinks.iceberg.ledger import TableLedger
+from landonce.sinks.iceberg.look import last_rows
+from landonce.sinks.iceberg.sink import IcebergSink
+from landonce.sinks.iceberg.survey import Seen, survey
+from landonce.sinks.sql import SqlSink
+from landonce.sinks.sql.table import SqlTable
 
 
 def accept_position(file: Path, *, table: str | None, by_rows: bool, yes: bool) -> None:

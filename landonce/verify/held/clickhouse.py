@@ -7,14 +7,14 @@ from collections.abc import Iterable
 import numpy as np
 import pyarrow as pa
 
-from landonce.plan.ranges import Partition
+from landonce.protocol.ranges import Partition
+from landonce.sinks.clickhouse import ClickHouseSink
+from landonce.sinks.clickhouse.columns import Column
+from landonce.sinks.clickhouse.connection import connect
+from landonce.sinks.clickhouse.probe import bring_up_to_date
+from landonce.sinks.clickhouse.tables import Table, describe
 from landonce.verify.held.port import LAST, Held
 from landonce.verify.judge import Counted
-from landonce.write.clickhouse import ClickHouseSink
-from landonce.write.clickhouse.columns import Column
-from landonce.write.clickhouse.connection import connect
-from landonce.write.clickhouse.probe import bring_up_to_date
-from landonce.write.clickhouse.tables import Table, describe
 
 _HERE = "_topic = {label:String} AND _partition = {number:Int32} AND _offset >= {first:Int64}"
 _BELOW = " AND _offset < {end:Int64}"

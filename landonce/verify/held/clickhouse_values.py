@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from landonce.plan.ranges import Partition
+from landonce.protocol.ranges import Partition
+from landonce.sinks.clickhouse.address import quoted
+from landonce.sinks.clickhouse.typenames import parse_type
 from landonce.verify.held.clickhouse import ClickHouseRows
 from landonce.verify.held.port import HeldValues, Piece
 from landonce.verify.values import each_text
-from landonce.write.clickhouse.address import quoted
-from landonce.write.clickhouse.typenames import parse_type
 
 _AT_ONCE = 20_000
 _INSIDE = ("Nullable", "LowCardinality", "Array")

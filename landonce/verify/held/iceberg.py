@@ -12,13 +12,13 @@ from functools import cached_property
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 
-from landonce.plan.ranges import Partition
+from landonce.protocol.ranges import Partition
+from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.verify.held.offsets import OffsetIndex, split
 from landonce.verify.held.port import LAST, Doubled, Held
 from landonce.verify.held.scan import COORDINATES, PinnedTable
 from landonce.verify.held.spans import Spans
 from landonce.verify.judge import Counted
-from landonce.write.iceberg.catalog import CatalogSpec
 
 
 class IcebergRows(Held):

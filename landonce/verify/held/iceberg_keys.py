@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 
-from landonce.plan.ranges import Partition
+from landonce.protocol.ranges import Partition
+from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.verify.held.offsets import split
 from landonce.verify.held.port import Doubled, HeldKeys
 from landonce.verify.held.scan import COORDINATES, PinnedTable
 from landonce.verify.held.spans import Spans
 from landonce.verify.keys import OFFSET, PLACE, UNKNOWN, plain
-from landonce.write.iceberg.catalog import CatalogSpec
 
 
 class IcebergKeys(HeldKeys):

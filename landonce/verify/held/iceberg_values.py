@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from landonce.plan.ranges import Partition
+from landonce.protocol.ranges import Partition
 from landonce.verify.held.offsets import split
 from landonce.verify.held.port import HeldValues, Piece, Span
 from landonce.verify.held.scan import COORDINATES, PinnedTable

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from landonce.plan.ranges import Partition
+from landonce.protocol.ranges import Partition
 from landonce.verify.judge import Counted, Offsets
 
 

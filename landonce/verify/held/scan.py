@@ -15,11 +15,11 @@ from pyiceberg.table import Table
 
 from landonce.config.secrets import redact
 from landonce.errors import TableUnfit, TargetUnavailable
+from landonce.sinks.iceberg.catalog import CatalogSpec, telling
 from landonce.verify.held.columns import Columns
 from landonce.verify.held.deletes import Deletes
 from landonce.verify.held.snapshot import Files, LiveFile, live_files, pinned, rolled_back, told
 from landonce.verify.held.whole import Projected, WholeColumns
-from landonce.write.iceberg.catalog import CatalogSpec, telling
 
 COORDINATES = ("_topic", "_kafka_partition", "_offset")
 """`_partition` would be Iceberg's own column of that name."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from landonce.plan.ranges import Partition
+from landonce.protocol.ranges import Partition
 from landonce.verify.held.port import Doubled, Span
 from landonce.verify.held.scan import PinnedTable
 from landonce.verify.judge import Offsets

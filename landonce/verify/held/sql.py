@@ -24,12 +24,12 @@ from sqlalchemy import (
     text,
 )
 
-from landonce.plan.ranges import Partition
-from landonce.read.schema import Schema, is_uuid
+from landonce.protocol.ranges import Partition
+from landonce.read.schema.fields import Schema, is_uuid
+from landonce.sinks.sql.table import SqlTable
 from landonce.verify.held.port import LAST, Doubled, Held, HeldKeys
 from landonce.verify.judge import Counted
 from landonce.verify.keys import OFFSET, PLACE, UNKNOWN, plain
-from landonce.write.sql.table import SqlTable
 
 Query = Any
 """A `select` of SQLAlchemy's, whatever its columns are."""

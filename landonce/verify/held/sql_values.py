@@ -19,12 +19,12 @@ from sqlalchemy import BigInteger, Text, cast, column, literal_column, select
 from sqlalchemy import types as sql
 from sqlalchemy.dialects import postgresql
 
-from landonce.plan.ranges import Partition
-from landonce.read.schema import Schema, is_uuid
+from landonce.protocol.ranges import Partition
+from landonce.read.schema.fields import Schema, is_uuid
+from landonce.sinks.sql.table import SqlTable
 from landonce.verify.held.port import LAST, HeldValues, Piece
 from landonce.verify.held.sql import Asked, exact, in_order
 from landonce.verify.values import each_text
-from landonce.write.sql.table import SqlTable
 
 _AT_ONCE = 20_000
 

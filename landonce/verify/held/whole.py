@@ -24,8 +24,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import NameMapping
 from pyiceberg.types import DoubleType, IcebergType, ListType, MapType, NestedField, StructType
 
+from landonce.sinks.iceberg.avro import read_doubles_whole
 from landonce.verify.held.columns import Positions, by_id, field_id
-from landonce.write.iceberg.avro import read_doubles_whole
 
 _AT_ONCE = 20_000
 

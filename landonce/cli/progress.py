@@ -1,0 +1,275 @@
+"""Progress for people: a few live lines on a terminal, one structured line per event in a log."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, Literal
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from landonce.config.secrets import redact
+from landonce.engine.observe import BatchReport
+from landonce.protocol.blocks import Plan
+from landonce.protocol.ledger import Totals
+from landonce.protocol.steps import AnyEffect, Step
+
+_QUIET = {Step.SURVEY, Step.IDLE}
+_LONG = 2.0
+"""Seconds."""
+
+
+class TerminalProgress:
+    """Three or four lines that are kept up to date in place. They fit into 80 columns, and numbers keep their places."""
+
+    def __init__(self, console: Console, pipeline: str) -> None:
+        self._console = console
+        self._pipeline = pipeline
+        self._totals = Totals()
+        self._committed_at = ""
+        self._lag: int | None = None
+        self._step, self._since = "starting", time.monotonic()
+        self._writing: _Writing | None = None
+        self._written: _Writing | None = None
+        """What is written and not recorded yet."""
+        self._finished: Callable[[], int] = lambda: 0
+        self._pace = CatchUp()
+        self._live = Live(console=console, refresh_per_second=4, get_renderable=self._render, transient=False)
+
+    def __enter__(self) -> TerminalProgress:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def watch(self, finished: Callable[[], int]) -> None:
+        """`finished`: how many blocks of the write in hand are done."""
+        self._finished = finished
+
+    def step(self, effect: AnyEffect) -> None:
+        written = self._writing or self._written
+        self._written = written if effect.step in (Step.COMMIT, Step.RECORD) else None
+        self._writing = _Writing.of(effect) if effect.step is Step.WRITE else None
+        self._step, self._since = _words(effect), time.monotonic()
+
+    def batch(self, report: BatchReport) -> None:
+        self._totals = self._totals.plus(report.totals)
+        self._written = None
+        self._lag = report.lag
+        self._committed_at = datetime.now().strftime("%H:%M:%S")
+
+    def trouble(self, what: str) -> None:
+        self._console.print(redact(what), style="yellow", markup=False, highlight=False)
+
+    def note(self, what: str) -> None:
+        """What was asked for, and goes as it should."""
+        self._console.print(redact(what), style="dim", markup=False, highlight=False)
+
+    def lag(self, records: int) -> None:
+        self._lag = records
+
+    def _render(self) -> Group:
+        now = time.monotonic()
+        blocks = self._blocks_done()
+        flying = self._writing.records(blocks) if self._writing else 0
+        flying += self._written.offsets if self._written else 0
+        left = max(0, self._lag - flying) if self._lag is not None else None
+        self._pace.see(now, self._totals.read + flying, left)
+        step = self._writing.words(blocks) if self._writing else self._step
+        head = Text(f"{self._pipeline}: {_lasting(step, now - self._since)}", no_wrap=True, overflow="ellipsis")
+        rate = self._pace.rate
+        numbers = Table.grid(padding=(0, 1))
+        for width in _WIDTHS:
+            numbers.add_column(width=width[0], justify=width[1], no_wrap=True, style=width[2])
+        numbers.add_row("landed", f"{self._totals.landed:,}", "dead letters", f"{self._totals.dead_lettered:,}")
+        numbers.add_row("filtered", f"{self._totals.filtered:,}", "last commit", self._committed_at or "-")
+        numbers.add_row(
+            "lag", f"{left:,}" if left is not None else "-", "records/s", f"{rate:,.0f}" if rate is not None else "-"
+        )
+        return Group(head, numbers, self._bar(left))
+
+    def _bar(self, left: int | None) -> RenderableType:
+        """While it catches up: how much of it is done, and how long the rest takes at the pace of the last seconds."""
+        if not left or self._pace.done is None:
+            return Text("up to date" if left == 0 and self._committed_at else "", style="dim")
+        share, seconds = self._pace.done, self._pace.seconds_left
+        line = Table.grid(padding=(0, 1))
+        line.add_column(width=_BAR)
+        line.add_column(width=5, justify="right")
+        line.add_column(no_wrap=True)
+        line.add_row(
+            ProgressBar(total=1.0, completed=share, width=_BAR),
+            f"{share:.0%}",
+            f"about {_duration(seconds)} left" if seconds is not None else "",
+        )
+        return line
+
+    def _blocks_done(self) -> int:
+        """Only to be shown: whatever is wrong with Spark, the write itself says."""
+        if self._writing is None:
+            return 0
+        try:
+            return self._finished()
+        except Exception:
+            self._finished = lambda: 0
+            return 0
+
+
+_WIDTHS: tuple[tuple[int, Literal["left", "right"], str], ...] = (
+    (8, "left", "dim"),
+    (16, "right", ""),
+    (14, "left", "dim"),
+    (12, "right", ""),
+)
+_BAR = 30
+
+
+@dataclass(frozen=True)
+class _Writing:
+    """A write in hand."""
+
+    batch: int
+    blocks: int
+    offsets: int
+
+    @classmethod
+    def of(cls, effect: AnyEffect) -> _Writing | None:
+        plan: Plan | None = getattr(effect, "plan", None)
+        indexes: tuple[int, ...] = getattr(effect, "indexes", ())
+        if plan is None or not indexes:
+            return None
+        return cls(plan.batch, len(indexes), sum(plan.blocks[each].span for each in indexes))
+
+    def records(self, done: int) -> int:
+        """About so many: blocks are about as large as each other."""
+        return self.offsets * min(done, self.blocks) // self.blocks
+
+    def words(self, done: int) -> str:
+        return f"writing batch {self.batch}, {min(done, self.blocks)} of {self.blocks} blocks"
+
+
+class CatchUp:
+    """How fast a run is, and when it will have caught up, from what was seen of it in the last seconds."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int, int | None]] = deque()
+        self._from = 0
+        self.rate: float | None = None
+        """Records per second."""
+        self.seconds_left: float | None = None
+        """None where the topic grows as fast as it is read, or too little was seen."""
+        self.done: float | None = None
+        """Of what there was to catch up with."""
+
+    def see(self, now: float, read: int, left: int | None) -> None:
+        """`read`: records of this run so far. `left`: those that wait."""
+        self._seen.append((now, read, left))
+        while now - self._seen[0][0] > _WINDOW:
+            self._seen.popleft()
+        if not left:
+            self._from = read
+        began, before, _ = self._seen[0]
+        self.rate = max(0, read - before) / (now - began) if now - began >= _SHORTEST else None
+        waiting = next(((at, then) for at, _, then in self._seen if then is not None), (now, 0))
+        self.seconds_left = _until_none(left, waiting[1], now - waiting[0]) if left else None
+        self.done = (read - self._from) / (read - self._from + left) if left else None
+
+
+def _until_none(left: int, before: int, passed: float) -> float | None:
+    """Seconds until what is left is none, if it goes on to shrink as it did."""
+    return left * passed / (before - left) if before > left and passed >= _SHORTEST else None
+
+
+_WINDOW, _SHORTEST = 10.0, 1.0
+"""Seconds."""
+
+
+def _duration(seconds: float) -> str:
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+
+
+class LogProgress:
+    """One JSON object per line, for machines."""
+
+    def __init__(self, pipeline: str, logger: logging.Logger | None = None) -> None:
+        self._pipeline = pipeline
+        self._log = logger or logging.getLogger("landonce")
+
+    def __enter__(self) -> LogProgress:
+        """Spark takes its time to start."""
+        self._say("starting")
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def watch(self, finished: Callable[[], int]) -> None:
+        """A log has a line per batch."""
+
+    def step(self, effect: AnyEffect) -> None:
+        if effect.step not in _QUIET:
+            self._say("step", logging.DEBUG, step=effect.step.value)
+
+    def batch(self, report: BatchReport) -> None:
+        why: dict[str, Any] = {"reasons": {each.cause: each.records for each in report.reasons}}
+        self._say(
+            "batch",
+            batch=report.batch,
+            kind=report.kind,
+            blocks=report.blocks,
+            read=report.totals.read,
+            landed=report.totals.landed,
+            dead_lettered=report.totals.dead_lettered,
+            filtered=report.totals.filtered,
+            seconds=round(report.seconds, 3),
+            rows_per_second=round(report.rows_per_second),
+            lag=report.lag,
+            **(why if report.reasons else {}),
+        )
+
+    def trouble(self, what: str) -> None:
+        self._say("trouble", logging.WARNING, what=redact(what))
+
+    def note(self, what: str) -> None:
+        """What was asked for, and goes as it should."""
+        self._say("stopping", what=redact(what))
+
+    def lag(self, records: int) -> None:
+        """Every batch has it."""
+
+    def _say(self, event: str, level: int = logging.INFO, **facts: object) -> None:
+        at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        self._log.log(level, json.dumps({"at": at, "event": event, "pipeline": self._pipeline, **facts}))
+
+
+def _lasting(step: str, seconds: float) -> str:
+    """A step that takes its time says for how long already."""
+    return f"{step}, {seconds:.0f} s" if seconds >= _LONG else step
+
+
+def _words(effect: AnyEffect) -> str:
+    words = {
+        Step.WRITE: "writing",
+        Step.ACQUIRE: "taking the pipeline",
+        Step.SURVEY: "looking at Kafka",
+        Step.AWAIT: "waiting out a deadline",
+        Step.KILL: "ending old inserts",
+        Step.REARM: "arming the pending plan",
+        Step.LOOK: "looking at the target",
+        Step.IDLE: "waiting for records",
+    }
+    return words.get(effect.step) or str(effect.step.value)

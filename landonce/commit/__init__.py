@@ -1,1 +1,0 @@
-"""Commit: what makes a written batch count. The account of every record, and the dead letters."""

@@ -1,0 +1,1 @@
+"""The engine: performs the protocol against real brokers, ledgers, targets and Spark."""

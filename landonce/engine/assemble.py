@@ -1,0 +1,132 @@
+"""From a pipeline's parts to its driver: what is the same for every kind of sink. Refuses to start where a guarantee would be
+downgraded.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+
+from pyspark.sql import SparkSession
+
+from landonce.engine import transform
+from landonce.engine.config.model import Pipeline
+from landonce.engine.driver import Driver
+from landonce.engine.observe import Observer
+from landonce.engine.parts import Parts
+from landonce.engine.performer import Hands
+from landonce.engine.spark.session import is_remote
+from landonce.engine.workers import SparkWorkers
+from landonce.errors import ConfigError, SourceUnavailable, TableUnfit
+from landonce.protocol.pace import Pace
+from landonce.protocol.source import SourceView
+from landonce.read.changes.decode import Changes
+from landonce.read.schema.ddl import parse_schema
+from landonce.read.schema.fields import Schema
+from landonce.read.schema.sample import take_sample
+from landonce.sinks import config as sinks
+from landonce.sinks.contract import Finding, Level
+
+_PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0)
+
+
+Columns = Callable[[Callable[[], SparkSession]], Schema]
+"""The columns of a table that is to be made, given a session that is opened when it is asked for."""
+
+
+def columns_to_make(
+    parts: Parts, usable: Callable[[Schema], object], tidy: Callable[[Schema], Schema] = lambda sampled: sampled
+) -> Columns:
+    """The declared fields, or those of a sample; with `select`, what it makes of them, which only Spark can say.
+
+    What is known before Spark starts must be `usable`, which raises otherwise: nobody waits for Spark to hear it. `tidy`: what
+    becomes of a sample.
+    """
+    config = parts.config
+    if config.transform.select:
+        return lambda session: selected_columns(config, session)
+    declared = declared_schema(config)
+    if declared is not None:
+        usable(declared)
+        return lambda _: declared
+    made = tidy(take_sample(_surveyed(parts), parts.consumer).columns(lambda sampled: usable(tidy(sampled))))
+    return lambda _: made
+
+
+def landing_schema(config: Pipeline) -> Schema | None:
+    """What the file says of the rows that land: the declared fields, unless `select` makes others of them."""
+    return None if config.transform.select else declared_schema(config)
+
+
+def selected_columns(config: Pipeline, session: Callable[[], SparkSession]) -> Schema:
+    """What `select` makes of the declared fields."""
+    return transform.selected_schema(session(), selected_from(config), config.transform.select)
+
+
+def selected_from(config: Pipeline) -> Schema:
+    """What expressions start from: neither a table nor a sample says what else a record may hold."""
+    declared = declared_schema(config)
+    if declared is None:
+        raise ConfigError(
+            "transform.select: the table's columns say nothing about the records; declare `source.kafka.schema`."
+        )
+    return declared
+
+
+def _surveyed(parts: Parts) -> SourceView:
+    """A topic that was made a moment ago has no leader yet."""
+    for pause in _PAUSES:
+        try:
+            return parts.broker.survey(parts.config.source.kafka.topics)
+        except SourceUnavailable:
+            time.sleep(pause)
+    return parts.broker.survey(parts.config.source.kafka.topics)
+
+
+def declared_schema(config: Pipeline) -> Schema | None:
+    declared = config.source.kafka.schema_
+    return parse_schema(declared) if declared is not None else None
+
+
+def changes_of(told: sinks.Changes | None) -> Changes | None:
+    """What a file says of records that change rows, as decoders take it."""
+    return Changes(told.mode, told.field, told.insert, told.update, told.delete) if told is not None else None
+
+
+def driver_of(
+    parts: Parts, hands: Hands, workers: SparkWorkers, observer: Observer, *, deadline: float = 0.0
+) -> Driver:
+    """The same for every kind of sink: only its hands differ. `deadline`: the least time that a plan is given."""
+    return Driver(
+        pipeline=parts.config.pipeline,
+        topics=parts.config.source.kafka.topics,
+        broker=parts.broker,
+        ledger=parts.ledger,
+        hands=hands,
+        pace=Pace(parts.config.batch, deadline, parallelism=os.cpu_count() or 1),
+        stall=parts.config.stall,
+        observer=observer,
+        start_workers=workers.start,
+        finished=workers.finished,
+    )
+
+
+def refuse_unfit(findings: Iterable[Finding], safe: str = "Nothing was read or written.") -> None:
+    """The table holds the guarantee, or nothing starts."""
+    refused = [finding for finding in findings if finding.level is Level.REFUSED]
+    if refused:
+        raise TableUnfit(
+            "\n".join(finding.what for finding in refused),
+            safe=safe,
+            command="\n  ".join(finding.change for finding in refused if finding.change),
+        )
+
+
+def dead_letters_reachable(config: Pipeline) -> None:
+    """Workers and driver see the same folder, or nothing starts."""
+    if is_remote(config.spark) and not config.dead_letters.shared:
+        raise ConfigError(
+            f"dead_letters.path: {config.dead_letters.path} is a folder of this machine, and the workers run on others.",
+            command="name a folder that every machine shares, and say `shared: true`",
+        )

@@ -1,0 +1,140 @@
+"""From a pipeline file to a driver that writes Iceberg tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+
+from pyspark.sql import SparkSession
+
+from landonce.engine import transform
+from landonce.engine.assemble import (
+    Columns,
+    changes_of,
+    columns_to_make,
+    dead_letters_reachable,
+    declared_schema,
+    driver_of,
+    landing_schema,
+    selected_columns,
+    selected_from,
+)
+from landonce.engine.committing import Committing
+from landonce.engine.driver import Driver
+from landonce.engine.observe import Observer
+from landonce.engine.parts import Parts
+from landonce.engine.publish import Letters
+from landonce.engine.spark.session import open_session, session_if_needed
+from landonce.engine.workers import SparkWorkers
+from landonce.errors import ConfigError
+from landonce.jars import spark_jars
+from landonce.protocol.snapshots import Settings
+from landonce.protocol.source import Start
+from landonce.sinks.iceberg import evolve
+from landonce.sinks.iceberg.lake import Lake
+from landonce.sinks.iceberg.ledger import TableLedger
+from landonce.sinks.iceberg.recipe import FileRecipe
+from landonce.sinks.iceberg.sink import IcebergSink
+from landonce.sinks.iceberg.work import sow, work
+
+
+def open_lake(parts: Parts, session: Callable[[], SparkSession]) -> Lake:
+    """The tables of the file that are there, opened."""
+    config = parts.config
+    lake = Lake(parts.iceberg, file_recipe(parts), config.source.kafka.topics, landing_schema(config), session)
+    lake.start()
+    return lake
+
+
+def lake_to_be_made(parts: Parts, lake: Lake) -> Columns | None:
+    """The columns of the tables that are not there, if there are such. What a sample shows is made so that readers can tell it
+    apart."""
+    tidy = lambda columns: evolve.distinguishable(columns.fields)  # noqa: E731
+    return columns_to_make(parts, lake.plan, tidy) if lake.missing else None
+
+
+def make_missing(parts: Parts, lake: Lake, columns: Columns | None) -> None:
+    """Makes the tables that are not there, once nothing is in the way: neither the expressions nor the dead letters."""
+    if columns is None:
+        return
+    dead_letters_reachable(parts.config)
+    made = columns(lake.session)
+    recipe = lake.plan(made)
+    if recipe.transforms:  # only then Spark has to start
+        transform.examine(lake.session(), recipe)
+    lake.make(made)
+
+
+def file_recipe(parts: Parts) -> FileRecipe:
+    """What the file says of records, before any table is looked at."""
+    config, sink = parts.config, parts.iceberg
+    declared = selected_from(config) if config.transform.select else declared_schema(config)
+    by = sink.routing.field
+    if config.transform.select and by is not None and "." in by:
+        raise ConfigError(f"sink.iceberg: with `select`, records are routed by a column of its result, not by {by!r}.")
+    return FileRecipe(
+        pipeline=config.pipeline,
+        consumer=tuple(sorted(parts.consumer.items())),
+        routing=sink.routing,
+        tables=(),
+        dead_letters=config.dead_letters.path,
+        max_record_bytes=config.source.kafka.max_record_bytes,
+        block_bytes=config.batch.block_bytes,
+        declared=declared if not config.transform.empty else None,
+        select=config.transform.select,
+        where=config.transform.where,
+        changes=changes_of(sink.told.changes),
+        meaning=repr((declared.fingerprint() if declared else "", sink.told.case_insensitive, sink.told.identity)),
+        evolve=sink.told.evolve,
+        coordinates=sink.told.coordinates,
+    )
+
+
+def make_iceberg_driver(parts: Parts, lake: Lake, observer: Observer, *, once: bool) -> Driver:
+    """A driver that is ready to run: the tables are fit and made, the dead letters have a place. Spark is not started, unless a
+    table had to be made by it, or of what `select` makes."""
+    config = parts.config
+    dead_letters_reachable(config)
+
+    def examine(session: SparkSession) -> None:
+        if config.transform.select and lake.sink.routing.template is not None:
+            lake.recipe = replace(lake.recipe, selected=selected_columns(config, lambda: session))
+        transform.examine(session, lake.recipe)
+
+    workers = SparkWorkers(lake.session, work, sow, examine)
+    own = parts.ledger if isinstance(parts.ledger, TableLedger) else None
+    if own is not None:
+        own.build_with(lake.building(lake.tables[0], ()), lake.place(lake.tables[0]))
+    settings = Settings(
+        target=str(parts.iceberg),
+        fingerprint=lake.recipe.fingerprint(),
+        start=Start(config.source.kafka.start),
+        once=once,
+        letters=str(config.dead_letters.path),
+        own_ledger=own is not None,
+        follow=parts.iceberg.told.rollback == "follow",
+    )
+    letters = Letters(config.dead_letters.path, config.pipeline, parts.ledger.journal)
+    hands = Committing(settings, lake, workers, letters, parts.ledger, own)
+    return driver_of(parts, hands, workers, observer)
+
+
+def lake_conf(lake: Lake) -> dict[str, str]:
+    """What Spark needs to know of the catalog, and the jars of Iceberg's runtime, where it writes itself; or where it may
+    have to: a record may name a table that Arrow cannot write for, and `select` may make the columns of one."""
+    told = lake.sink.told
+    unknown = lake.missing and not lake.planned and bool(told.properties or told.partition_by)
+    open_ended = lake.sink.routing.template is not None
+    return iceberg_conf(lake.sink) if lake.by_spark or open_ended or unknown else {}
+
+
+def iceberg_conf(sink: IcebergSink) -> dict[str, str]:
+    """A session with these settings reads and writes the sink's catalog."""
+    return {**sink.spec.spark_conf(), "spark.jars": ",".join(map(str, spark_jars()))}
+
+
+def lake_session(parts: Parts) -> AbstractContextManager[Callable[[], SparkSession]]:
+    """A session that reads and writes the sink's catalog, if one is needed."""
+    spark = parts.config.spark
+    return session_if_needed(lambda: open_session(parts.config.pipeline, spark, extra=iceberg_conf(parts.iceberg)))

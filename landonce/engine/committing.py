@@ -1,0 +1,260 @@
+"""The hands for tables that commit atomically: workers write files, the driver commits them with the position."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from landonce.engine.performer import Hands
+from landonce.engine.publish import Letters
+from landonce.errors import ConfigError, TableReshaped
+from landonce.protocol import snapshots
+from landonce.protocol.blocks import Kind
+from landonce.protocol.ledger import Ledger, LedgerState, fenced
+from landonce.protocol.marks import Floors, Stand, TableView, mark_for
+from landonce.protocol.ranges import Partition
+from landonce.protocol.receipt import BlockResult, Fate, Receipt
+from landonce.protocol.snapshots import CommitTables, Committed, Look, Looked, Moved, Open, Settings, WriteFiles
+from landonce.protocol.steps import Step
+from landonce.protocol.swap import key
+from landonce.sinks.iceberg.lake import Lake
+from landonce.sinks.iceberg.ledger import TableLedger
+from landonce.sinks.iceberg.recipe import FileRecipe, FileTask
+
+_LOOK_EVERY = 5.0
+"""Seconds after which the tables are looked at again, though there is nothing to write."""
+_RARELY = 50
+"""Looking at the tables takes at most one part in so many of the time."""
+_AT_ONCE = 8
+"""Tables that are committed to at the same time."""
+_PAUSE = 1.0
+_MOMENTS = range(253_402_300_800_000)
+"""Milliseconds up to the year 9999. A producer that stamps its records in another unit says nothing about time."""
+
+
+class Workers(Protocol):
+    """Whoever writes files."""
+
+    def write(self, recipe: FileRecipe, tasks: Sequence[FileTask]) -> tuple[BlockResult, ...]: ...
+
+
+@dataclass
+class Committing(Hands):
+    """Performs the effects of `snapshots`."""
+
+    settings: Settings
+    lake: Lake
+    workers: Workers
+    letters: Letters
+    ledger: Ledger
+    own: TableLedger | None
+    """The table's own ledger, where it is one."""
+    _look_after: float = 0.0
+    _news: tuple[str, ...] = ()
+    _told: set[str] = field(default_factory=set)
+
+    @property
+    def once(self) -> bool:  # type: ignore[override]
+        return self.settings.once
+
+    def begin(self) -> snapshots.Next:
+        self.letters.begin()
+        return snapshots.begin(self.settings)
+
+    def advance(self, driver: snapshots.Driver, reply: snapshots.Reply) -> snapshots.Next:
+        after, effect = snapshots.advance(driver, reply)
+        self._news = ()
+        if driver.step is Step.LOOK:
+            now = _rolled_back(after.stands or ())
+            self._news, self._told = tuple(now - self._told), now
+        return after, effect
+
+    def news(self) -> tuple[str, ...]:
+        return tuple(
+            f"{each}; the removed ranges are delivered again, to this table alone." for each in sorted(self._news)
+        )
+
+    def look_due(self) -> bool:
+        due = time.monotonic() > self._look_after
+        if due:
+            self.lake.forget_absent()
+        return due
+
+    def acquired(self, state: LedgerState) -> str:
+        """What a driver that was killed left behind is put in order: staging branches go, and dead letters of a batch that it
+        had just committed are published."""
+        self.lake.tidy(state.epoch)
+        if self.own is None:
+            self.letters.acquired(state)
+            return ""
+        self.letters.publish_left(self.own.letters, self.own.letters_in)
+        return self.own.noticed
+
+    def perform(self, effect: Any, held: LedgerState) -> Any:
+        if isinstance(effect, Look):
+            return self._look(held)
+        if isinstance(effect, WriteFiles):
+            return self._write(effect, held)
+        if isinstance(effect, Open):
+            return self.lake.open(each for wants in effect.wants for each in wants)  # type: ignore[attr-defined]
+        if isinstance(effect, CommitTables):
+            try:
+                return self._commit(effect, held)
+            except TableReshaped:
+                return Moved()
+        raise TypeError(f"not an effect: {effect!r}")
+
+    def _look(self, held: LedgerState) -> Looked:
+        """Nobody looks, and then writes what is looked at, who is not the owner any more."""
+        began = time.monotonic()
+        topics = tuple(held.label(topic) for topic in self.lake.topics)
+        if self.own is not None:
+            if not held.fresh:
+                self.lake.refresh(self.lake.tables[0], self.own.glance(held))
+            views: tuple[TableView, ...] = ()
+        else:
+            seen = self.ledger.load()
+            if seen is None or key(seen) != key(held):
+                raise fenced(held, seen)
+            found = self.lake.discover() if held.fresh else ()
+            known = {*(table for table, _ in held.tables), *self.lake.tables} - {view.table for view in found}
+            views = (*found, *self.lake.look(known))
+        _different(views)
+        marked = any(view.mark is not None for view in views)
+        self._look_after = time.monotonic() + max(_LOOK_EVERY, _RARELY * (time.monotonic() - began))
+        return Looked(views, *(self.lake.holds(topics) if held.fresh and not marked else ()))
+
+    def _write(self, effect: WriteFiles, held: LedgerState) -> tuple[BlockResult, ...]:
+        floors = self._floors(effect.stands)
+        tasks = [
+            FileTask(
+                index=index,
+                batch=effect.plan.batch,
+                epoch=held.epoch,
+                plan=self.letters.stem(effect.plan, held),
+                block=effect.plan.blocks[index],
+                kind=effect.plan.kind,
+                floors=floors,
+                final=effect.final,
+                labels=held.labels,
+                topic_ids=held.topic_ids,
+                inherited=held.inherited,
+            )
+            for index in effect.indexes
+        ]
+        recipe = replace(self.lake.recipe, dead_letters=self.letters.folder_of(effect.plan, held))
+        results = self.workers.write(recipe, tasks)
+        if any(result.fate is Fate.DOUBTFUL for result in results):
+            time.sleep(_PAUSE)
+        return results
+
+    def _floors(self, stands: Iterable[Stand]) -> tuple[tuple[str, Floors | None], ...]:
+        """Where each table begins to take rows. One that is its own ledger takes all that is planned."""
+        if self.own is not None:
+            return tuple((table, ()) for table in self.lake.tables)
+        taking = {each.view.table: each.floors for each in stands}
+        return tuple((table, taking.get(table)) for table in self.lake.tables)
+
+    def _commit(self, effect: CommitTables, held: LedgerState) -> Committed | Moved:
+        started = tuple(sorted(held.committed().items()))
+        files = gathered(effect.receipts)
+        names = tuple(sorted(each.dead_letters for each in effect.receipts if each.dead_letters))
+        through = valid_through(effect.receipts, held)
+        folder = self.letters.folder_of(effect.plan, held)
+        self.letters.require(names, folder)
+        if self.own is not None:
+            table = self.lake.tables[0]
+            build = self.lake.building(table, files.get(table, ()))
+            tops = highest(effect.receipts).get(table, ())
+            self.own.commit(
+                held,
+                effect.after,
+                build,
+                started=started,
+                letters=names,
+                letters_in=str(folder) if names else "",
+                tops=tops,
+                valid_through=through,
+            )
+            reply: Committed | Moved = Committed()
+        else:
+            reply = self._commit_all(effect, files, started, through)
+        if isinstance(reply, Committed):
+            self.letters.publish(effect.plan, held, names)
+            self.lake.clear(files)
+        return reply
+
+    def _commit_all(
+        self,
+        effect: CommitTables,
+        files: dict[str, tuple[Any, ...]],
+        started: Floors,
+        through: int | None,
+    ) -> Committed | Moved:
+        """Every table that takes part and has rows; when ranges are delivered again, also those that have none in them, for
+        their position moves too. Tables do not depend on each other: each says itself what it holds."""
+        stands = {each.view.table: each for each in effect.stands}
+        tops = highest(effect.receipts)
+        tables = sorted({*files, *(stands if effect.plan.kind is Kind.REPLAY else ())})
+
+        def commit(table: str) -> tuple[bool, TableView]:
+            mark = mark_for(effect.plan, effect.after, stands[table], started, tops.get(table, ()))
+            return self.lake.commit(stands[table].view, mark, files.get(table, ()), through)
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            done = list(pool.map(commit, tables))
+        return Committed(tuple(view for _, view in done)) if all(landed for landed, _ in done) else Moved()
+
+
+def _rolled_back(stands: Iterable[Stand]) -> set[str]:
+    """Tables that carry an older batch than they once did."""
+    return {
+        f"the table {each.view.table} was rolled back to batch {each.view.mark.batch if each.view.mark else 0}"
+        for each in stands
+        if each.behind and not (each.view.mark is not None and each.view.mark.behind)
+    }
+
+
+def _different(views: Iterable[TableView]) -> None:
+    """Two names for one table: what is committed under the one would count as delivered under the other."""
+    names: dict[str, str] = {}
+    for view in views:
+        if view.uuid and names.setdefault(view.uuid, view.table) != view.table:
+            raise ConfigError(
+                f"sink.iceberg: {names[view.uuid]} and {view.table} are one table in this catalog, which does not tell upper "
+                "and lower case apart."
+            )
+
+
+def gathered(receipts: Iterable[Receipt]) -> dict[str, tuple[Any, ...]]:
+    """All files of a batch, by table."""
+    files: dict[str, tuple[Any, ...]] = {}
+    for receipt in receipts:
+        for table, written in receipt.files:
+            files[table] = files.get(table, ()) + written
+    return {table: written for table, written in files.items() if written}
+
+
+def highest(receipts: Iterable[Receipt]) -> dict[str, Floors]:
+    """The last row of each table in each partition."""
+    found: dict[str, dict[Partition, int]] = {}
+    for receipt in receipts:
+        for table, tops in receipt.tops:
+            here = found.setdefault(table, {})
+            here.update({partition: max(top, here.get(partition, top)) for partition, top in tops})
+    return {table: tuple(sorted(tops.items())) for table, tops in found.items()}
+
+
+def valid_through(receipts: Iterable[Receipt], held: LedgerState) -> int | None:
+    """The least, over all partitions, of the latest timestamp in the batch; None where a partition had no record in it."""
+    latest: dict[Partition, int] = {}
+    for receipt in receipts:
+        for partition, moment in receipt.latest:
+            latest[partition] = max(moment, latest.get(partition, moment))
+    partitions = [partition for partition, _ in held.positions]
+    if not partitions or any(latest.get(each, -1) not in _MOMENTS for each in partitions):
+        return None
+    return min(latest.values())

@@ -1,0 +1,198 @@
+"""Loading a pipeline file: safe YAML, `${ENV}`, pydantic, and errors that say which key and what to write instead."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_args, get_origin
+from urllib.parse import quote
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from landonce.config import secrets
+from landonce.engine.config.model import Pipeline
+from landonce.errors import ConfigError
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_USERINFO = re.compile(r"://[^/\s]*@")
+_SECRET_NAME = re.compile(r"pass|secret|token|key|credential", re.IGNORECASE)
+
+
+def load(path: Path) -> Pipeline:
+    """The pipeline of this file, or a `ConfigError` that names every mistake in it."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such file.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
+    return parse(text, path)
+
+
+def parse(text: str, path: Path) -> Pipeline:
+    """As `load`, from text; `path` is for messages and for relative paths."""
+    try:
+        told = yaml.load(text, Loader=_NoRepeats)  # noqa: S506  a SafeLoader
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: is not YAML: {_where_and_what(error)}") from None
+    if not isinstance(told, dict):
+        raise ConfigError(f"{path}: a pipeline file is a mapping that begins with `pipeline: NAME`.")
+    missing: set[str] = set()
+    filled = _fill(told, missing)
+    if missing:
+        names = ", ".join(sorted(missing))
+        raise ConfigError(f"{path}: the environment does not have {names}.", command=f"export {names.split(',')[0]}=…")
+    try:
+        return Pipeline.model_validate(filled).beside(path.resolve().parent)
+    except ValidationError as error:
+        lines = "\n".join(_mistakes(error, _lines(text)))
+        raise ConfigError(secrets.redact(f"{path}:\n{lines}")) from None
+
+
+def _where_and_what(error: yaml.YAMLError) -> str:
+    """Without the line itself, which may hold a secret."""
+    mark = getattr(error, "problem_mark", None)
+    where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
+    return f"{where}{getattr(error, 'problem', None) or 'cannot be read'}"
+
+
+class _NoRepeats(yaml.SafeLoader):
+    """A safe loader that does not let a key stand twice, which YAML would take silently."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key, _ in node.value:
+            name = self.construct_object(key, deep=True)
+            if name in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key {name!r} stands twice", key.start_mark)
+            seen.add(name)
+        return super().construct_mapping(node, deep)
+
+
+def _fill(value: Any, missing: set[str]) -> Any:
+    """`${NAME}` in any string, from the environment."""
+    if isinstance(value, dict):
+        return {key: _fill(each, missing) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_fill(each, missing) for each in value]
+    if isinstance(value, str):
+        userinfo = _USERINFO.search(value)
+        encoded = userinfo.span() if userinfo else (0, 0)
+        return _VARIABLE.sub(
+            lambda found: _variable(found[1], missing, percent=encoded[0] <= found.start() < encoded[1]), value
+        )
+    return value
+
+
+def _variable(name: str, missing: set[str], *, percent: bool) -> str:
+    """One variable's value; percent-encoded inside a URL's `user:password@`, so that any password will do."""
+    value = os.environ.get(name)
+    if value is None:
+        missing.add(name)
+        return ""
+    if percent or _SECRET_NAME.search(name):
+        secrets.remember(value)
+    return quote(value, safe="") if percent else value
+
+
+_Place = tuple[str, ...]
+
+
+def _lines(text: str) -> dict[_Place, int]:
+    """The line of every key and element of a file."""
+    found: dict[_Place, int] = {}
+
+    def walk(node: yaml.Node, place: _Place) -> None:
+        inside: list[tuple[str, yaml.Node, yaml.Node]] = []
+        if isinstance(node, yaml.MappingNode):
+            inside = [(str(key.value), key, value) for key, value in node.value]
+        elif isinstance(node, yaml.SequenceNode):
+            inside = [(str(number), value, value) for number, value in enumerate(node.value)]
+        for name, begins, value in inside:
+            here = (*place, name)
+            found[here] = begins.start_mark.line + 1
+            walk(value, here)
+
+    walk(yaml.compose(text, Loader=yaml.SafeLoader), ())
+    return found
+
+
+def _mistakes(error: ValidationError, lines: Mapping[_Place, int]) -> Iterator[str]:
+    """One line each, in the order of the file. A key that may hold one of several kinds has one mistake, not one per kind."""
+    said: dict[tuple[int, str], list[str]] = {}
+    for each in error.errors(include_input=False, include_url=False):
+        place = tuple(str(part) for part in each["loc"])
+        known = next(place[:length] for length in range(len(place), -1, -1) if not length or place[:length] in lines)
+        kinds = [_KINDS[part] for part in place[len(known) :] if part in _KINDS]
+        where = ".".join(known if kinds else place) or "pipeline file"
+        said.setdefault((lines.get(known, 0), where), []).append(kinds[0] if kinds else _say(each, place))
+    for (line, where), words in sorted(said.items()):
+        what = words[0] if words[0] not in _KINDS.values() else f"must be {' or '.join(dict.fromkeys(words))}"
+        yield f"  line {line}: {where}: {what}" if line else f"  {where}: {what}"
+
+
+_KINDS = {
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "dict[str,str]": "a mapping of names to types",
+}
+"""What pydantic adds to the place of a value that may be of several kinds."""
+_PLAIN = {
+    "missing": "is missing",
+    "tuple_type": "must be a list, in brackets even if it has one element: [name]",
+    "string_type": "must be text; put it in quotes",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "dict_type": "must be a mapping: names and values",
+    "path_type": "must be a path, as text",
+    "greater_than": "must be more than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "literal_error": "must be {expected}",
+    "string_too_short": "must not be empty",
+    "too_short": "must not be empty",
+    "string_pattern_mismatch": "must match {pattern}",
+}
+
+
+def _say(error: Any, place: _Place) -> str:
+    kind, above = error["type"], list(place[:-1])
+    if kind == "extra_forbidden":
+        close = difflib.get_close_matches(place[-1], _keys_beside(above), n=1, cutoff=0.5)
+        hint = f"; did you mean {close[0]!r}?" if close else f"; known here: {', '.join(_keys_beside(above))}"
+        return f"unknown key{hint}"
+    if kind in ("model_type", "model_attributes_type"):
+        return f"must be a section with keys of its own: {', '.join(_keys_beside(list(place)))}"
+    if kind in _PLAIN:
+        return _PLAIN[kind].format(**error.get("ctx", {}))
+    return str(error["msg"]).removeprefix("Value error, ")
+
+
+def _keys_beside(where: list[str]) -> list[str]:
+    """The keys that a section may have."""
+    model: type[BaseModel] = Pipeline
+    for part in where:
+        field = next((f for n, f in model.model_fields.items() if (f.alias or n) == part), None)
+        inner = section(field.annotation) if field is not None else None
+        if inner is None:
+            return []
+        model = inner
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def section(annotation: Any) -> type[BaseModel] | None:
+    """The section that a key holds, which may be optional; None if it holds a value."""
+    for kind in (annotation, *get_args(annotation)):
+        if isinstance(kind, type) and issubclass(kind, BaseModel) and get_origin(annotation) is not tuple:
+            return kind
+    return None

@@ -1,0 +1,360 @@
+"""Dead letters: records that cannot land, one file per block, with all that is needed to mend and resend them.
+
+A worker stages a block's file (written whole, then renamed to `….jsonl.staged`), and the driver's commit publishes it
+under its final name. The name comes from the plan, the block, and which records these are: a replay that rejects the same
+overwrites and never repeats, and one that rejects others, such as a zombie's, is in nobody's way. Only what a receipt names is
+published, so what the target itself refused (`r`) counts only if the attempt landed that left it out. A plan that reads
+again what an earlier, lost ledger had delivered leaves out what is there already. Only files without `.staged` count.
+A file may be the only copy left of its records, so nothing is taken away but by a replay that read it again: letters of
+offsets that were cut off the block in between, for Kafka had deleted them, are carried over.
+An unknown outcome never comes here.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import re
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from landonce.errors import DeadLettersMissing, DeadLettersUnwritable, LettersUnreadable
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.reasons import Reasons, counted, merged
+
+_STAGED = ".staged"
+_NUMBERED = r"\.batch-(\d{9,})-\w*-(\d{4,})(?:[dr][0-9a-f]{8})?\.jsonl"
+_REFUSED = re.compile(r"-\d{4,}r[0-9a-f]{8}\.jsonl")
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """One record that cannot land. `topic` is what the target would have held in `_topic`."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int | None
+    reason: str
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+def stem(pipeline: str, batch: int, lineage: str) -> str:
+    """What the files of one plan have in common. The lineage keeps ledgers apart, which count their batches from one."""
+    return f"{pipeline}.batch-{batch:09d}-{lineage[:8]}"
+
+
+def files(folder: Path, pipeline: str) -> tuple[Path, ...]:
+    """The files of one pipeline that count, oldest batch first. Others in the folder are not landonce's business."""
+    name = re.compile(re.escape(pipeline) + _NUMBERED)
+    found = ((name.fullmatch(path.name), path) for path in folder.glob("*.jsonl"))
+    numbered = ((int(told[1]), plan_of(path.name), int(told[2]), path) for told, path in found if told)
+    return tuple(path for *_, path in sorted(numbered))
+
+
+def found(folder: Path, pipeline: str) -> frozenset[str]:
+    """The names of all files of one pipeline, also of those that do not count."""
+    name = re.compile(re.escape(pipeline) + _NUMBERED + f"(?:{re.escape(_STAGED)})?")
+    return frozenset(path.name for path in folder.glob("*.jsonl*") if name.fullmatch(path.name))
+
+
+def left(folder: Path, plan: str) -> frozenset[str]:
+    """As `found`, of one plan."""
+    return frozenset(name for name in found(folder, _pipeline_of(plan)) if plan_of(name) == plan)
+
+
+def counting(names: Iterable[str]) -> frozenset[str]:
+    """Those of them that are published."""
+    return frozenset(name for name in names if not name.endswith(_STAGED))
+
+
+def stage(
+    folder: Path,
+    plan: str,
+    block: int,
+    letters: Iterable[DeadLetter],
+    ranges: Iterable[Range],
+    *,
+    inherited: bool = True,
+) -> str:
+    """Writes a block's letters and gives back the name that `publish` needs; empty if there are none.
+
+    `ranges`: what was read, by what `_topic` would hold. `inherited`: an earlier driver made the plan. Letters of its attempts
+    that lie elsewhere are carried over.
+    """
+    read = {each.partition: each for each in ranges}
+    before = _earlier(folder, plan, block) if inherited else {}
+    told = {place: each for place, each in before.items() if not _within(each, read)}
+    told.update((_place(each), each) for each in map(_to_dict, letters))
+    return _staged(folder, plan, f"{block:04d}d", told.values())
+
+
+def stage_refused(folder: Path, plan: str, block: int, letters: Iterable[DeadLetter]) -> str:
+    """As `stage`, of records that the target refused in one attempt."""
+    return _staged(folder, plan, f"{block:04d}r", map(_to_dict, letters))
+
+
+def _staged(folder: Path, plan: str, kind: str, letters: Iterable[dict[str, Any]]) -> str:
+    told = sorted(letters, key=_place)
+    if not told:
+        return ""
+    places = json.dumps([_place(each) for each in told])
+    name = f"{plan}-{kind}{hashlib.sha256(places.encode()).hexdigest()[:8]}.jsonl"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(folder, name + _STAGED, told)
+    except OSError as error:
+        raise DeadLettersUnwritable(
+            f"there are records that cannot land, and their dead letters cannot be written to {folder}: {error.strerror}.",
+            safe="The position did not move. Nothing is skipped: these records are read again.",
+            command="make `dead_letters.path` in {file} a folder that can be written to, then start again",
+        ) from None
+    return name
+
+
+def kept(folder: Path, plan: str, block: int) -> tuple[str, int]:
+    """What earlier attempts left for this block: the name for `publish`, and how many letters. For blocks whose records
+    are gone and cannot be read again."""
+    told = _earlier(folder, plan, block)
+    return _staged(folder, plan, f"{block:04d}d", told.values()), len(told)
+
+
+def publish(folder: Path, plan: str, names: Iterable[str], *, read_again: bool = False) -> None:
+    """Makes these staged files of a plan count, and no others.
+
+    `read_again`: the plan covers offsets that may have been delivered before, so letters that count already are left out.
+    """
+    wanted = {name for name in names if name}
+    require(folder, wanted)
+    if read_again:
+        _leave_out_known(folder, plan, wanted)
+    for name in sorted(wanted):
+        staged = folder / (name + _STAGED)
+        try:
+            if staged.stat().st_size:
+                staged.replace(folder / name)
+            else:
+                staged.unlink()
+        except FileNotFoundError:  # it counts already, or a superseded driver that does not know it yet was faster
+            require(folder, {name})
+    if wanted:
+        _sync(folder)
+
+
+def put_away(
+    folder: Path, plan: str, names: Collection[str], ranges: Collection[Range], earlier: Collection[str]
+) -> None:
+    """Of a plan whose letters are published: what other attempts at it staged, and what `earlier` ones had published.
+
+    `ranges`: what the plan's receipts account for, by what `_topic` would hold. A file with a letter that lies elsewhere, and does
+    not count yet, is left as it is.
+    """
+    counted = _places(folder / name for name in names if (folder / name).exists())
+    for name in left(folder, plan) - set(names):
+        if not name.endswith(_STAGED) and name not in earlier:
+            continue
+        with suppress(FileNotFoundError):
+            if all(_place(told) in counted or _covered(told, ranges) for told in _letters(folder / name)):
+                (folder / name).unlink()
+
+
+def publish_given_up(folder: Path, plan: str, *, but: Collection[int] = ()) -> None:
+    """Of a plan that is over though nobody knows whether all of it landed, for its records are gone: what is staged may be
+    their only copy, so it counts. No letter counts twice. `but`: blocks that were not given up."""
+    for name in sorted(name for name in left(folder, plan) if name.endswith(_STAGED) and _block_of(name) not in but):
+        staged = folder / name
+        final = _final(staged)
+        known = _places(path for path in files(folder, _pipeline_of(plan)) if path != final)
+        with suppress(FileNotFoundError):
+            if new := [told for told in _letters(staged) if _place(told) not in known]:
+                _write(folder, final.name, new)
+                _sync(folder)
+            staged.unlink()
+
+
+def require(folder: Path, names: Iterable[str]) -> None:
+    """Every file that a worker staged is in the driver's folder."""
+    for name in names:
+        if _kept(folder, name) is None:
+            raise DeadLettersMissing(
+                f"{name}, which a worker wrote, is not in {folder} on the driver.",
+                safe="The position did not move. The file holds dead letters of a batch that is not recorded yet.",
+                command="if it was written to another machine: make `dead_letters.path` in {file} one folder that all machines share, "
+                f"move the file there, then start again. If it was here and somebody moved it: put it back, or, if its records were dealt with, "
+                f"`touch {folder / name}`, then start again",
+            )
+
+
+def clear_staged(folder: Path, names: Iterable[str]) -> None:
+    """Removes those of these files that do not count: plans staged them that are never taken up again."""
+    for name in names:
+        if name.endswith(_STAGED):
+            (folder / name).unlink(missing_ok=True)
+
+
+def is_staged(folder: Path, name: str) -> bool:
+    """Whether the file was written and does not count yet."""
+    return (folder / (name + _STAGED)).exists()
+
+
+def plan_of(name: str) -> str:
+    """What the files of the same plan have in common with this one."""
+    return name.rpartition("-")[0]
+
+
+def _block_of(name: str) -> int:
+    return int(re.split(r"\D", name.rpartition("-")[2], maxsplit=1)[0])
+
+
+def _final(staged: Path) -> Path:
+    return staged.with_name(staged.name.removesuffix(_STAGED))
+
+
+def _pipeline_of(plan: str) -> str:
+    return plan.rpartition(".batch-")[0]
+
+
+def _kept(folder: Path, name: str) -> Path | None:
+    """The staged file if there is one, for it is the newer; else the published one."""
+    return next((path for path in (folder / (name + _STAGED), folder / name) if path.exists()), None)
+
+
+def _told(folder: Path, name: str) -> list[dict[str, Any]] | None:
+    """What is in the file that `_kept` finds. It may be published while it is looked for."""
+    for path in (folder / (name + _STAGED), folder / name):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            return list(_letters(path))
+    return None
+
+
+def _earlier(folder: Path, plan: str, block: int) -> dict[tuple[str, int, int], dict[str, Any]]:
+    """The letters of all attempts at a block so far."""
+    names = {name.removesuffix(_STAGED) for name in left(folder, plan) if _block_of(name) == block}
+    return {_place(told): told for name in sorted(names) for told in _told(folder, name) or ()}
+
+
+def _place(told: dict[str, Any]) -> tuple[str, int, int]:
+    return told["topic"], told["partition"], told["offset"]
+
+
+def _places(paths: Iterable[Path]) -> set[tuple[str, int, int]]:
+    return {_place(told) for path in paths for told in _letters(path)}
+
+
+def _within(told: dict[str, Any], ranges: Mapping[Partition, Range]) -> bool:
+    found = ranges.get(Partition(told["topic"], told["partition"]))
+    return found is not None and found.holds(told["offset"])
+
+
+def _covered(told: dict[str, Any], ranges: Iterable[Range]) -> bool:
+    partition = Partition(told["topic"], told["partition"])
+    return any(each.partition == partition and each.holds(told["offset"]) for each in ranges)
+
+
+def ends(folder: Path, pipeline: str) -> dict[Partition, int]:
+    """One past the highest offset that has a letter, by what `_topic` would hold. Reads all files: ask once."""
+    found: dict[Partition, int] = {}
+    for told in committed(folder, pipeline):
+        partition = Partition(told["topic"], told["partition"])
+        found[partition] = max(told["offset"] + 1, found.get(partition, 0))
+    return found
+
+
+def _leave_out_known(folder: Path, plan: str, names: Iterable[str]) -> None:
+    """Rewrites the staged files without the letters that another plan's files hold."""
+    known = _places(path for path in files(folder, _pipeline_of(plan)) if not path.name.startswith(plan))
+    for name in names:
+        staged = folder / (name + _STAGED)
+        if known and staged.exists():
+            with suppress(FileNotFoundError):
+                _write(folder, staged.name, [told for told in _letters(staged) if _place(told) not in known])
+
+
+def _write(folder: Path, name: str, letters: Iterable[dict[str, Any]]) -> None:
+    """Whole or not at all. Machines that share the folder may count the same processes, so their ids tell nobody apart."""
+    temporary = folder / f".{name}.{uuid.uuid4().hex}"
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(told, ensure_ascii=False) + "\n" for told in letters)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(folder / name)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def committed(folder: Path, pipeline: str) -> Iterator[dict[str, Any]]:
+    """Every dead letter that counts, as it stands in the files."""
+    for path in files(folder, pipeline):
+        yield from _letters(path)
+
+
+def refused(folder: Path, pipeline: str) -> Iterator[dict[str, Any]]:
+    """Those of them that the target itself refused, though they could be decoded."""
+    for path in files(folder, pipeline):
+        if _REFUSED.search(path.name):
+            yield from _letters(path)
+
+
+def reasons(folder: Path, pipeline: str, most: int) -> Reasons:
+    """Why records cannot land, counted over the newest files: so many letters at most, and the rest of their file."""
+    found: Reasons = ()
+    for path in reversed(files(folder, pipeline)):
+        found = merged((*found, *counted(str(told.get("reason", "")) for told in _letters(path))))
+        if sum(each.records for each in found) >= most:
+            break
+    return found
+
+
+def _letters(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                told = json.loads(line)
+                int(told["partition"]), int(told["offset"]), str(told["topic"])
+            except (ValueError, KeyError, TypeError):
+                raise LettersUnreadable(
+                    f"{path}, line {number}: is not a dead letter; the file was cut or changed.",
+                    safe="Nothing was changed.",
+                    command="restore the file, or move it away and run `landonce verify {file}`, which names what is missing",
+                ) from None
+            yield told
+
+
+def _to_dict(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "topic": letter.topic,
+        "partition": letter.partition,
+        "offset": letter.offset,
+        "timestamp": letter.timestamp,
+        "reason": letter.reason,
+        **_bytes("key", letter.key),
+        **_bytes("value", letter.value),
+        "headers": [{"name": name, **_bytes("value", value)} for name, value in letter.headers],
+    }
+
+
+def _bytes(name: str, content: bytes | None) -> dict[str, str | None]:
+    """As text where it is text, else as base64 under a name that says so."""
+    if content is None:
+        return {name: None}
+    try:
+        return {name: content.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(content).decode()}
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

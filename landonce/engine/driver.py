@@ -1,0 +1,331 @@
+"""The driver: performs, one after another, the effects that the sink's protocol asks for.
+
+Nothing is decided here. An effect that fails because something is away is tried again until the stall budget is used
+up; every other failure ends the run, and whatever was pending is settled by the next start.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from landonce.engine.observe import BatchReport, Observer
+from landonce.engine.performer import Hands
+from landonce.errors import (
+    Fenced,
+    Halt,
+    LandonceError,
+    LedgerSetBack,
+    LedgerUnavailable,
+    RolledBack,
+    SourceUnavailable,
+    Stalled,
+    TargetAhead,
+    TopicMissing,
+    Transient,
+)
+from landonce.failpoints import reach
+from landonce.protocol import ledger as states
+from landonce.protocol.ledger import Ledger, LedgerState, Totals
+from landonce.protocol.pace import Pace
+from landonce.protocol.ranges import Partition
+from landonce.protocol.reasons import Reasons, merged
+from landonce.protocol.receipt import BlockResult, Fate
+from landonce.protocol.source import Extent, SourceView, available, everything
+from landonce.protocol.steps import Acquire, Change, Idle, Step, Stop, Survey, Surveyed
+from landonce.read.kafka.broker import Broker
+
+T = TypeVar("T")
+_GLANCE, _BRIEFLY = 0.5, 0.2
+"""Seconds between two looks at an idle topic once the interval is over, at most and at least."""
+_STILL_MINE = 5.0
+"""Seconds after which a driver that waits for records asks whether the pipeline is still its own."""
+_AWAY = 10.0
+"""Seconds after which a topic that brokers do not know is gone, and not just unknown to one that was started anew."""
+
+
+@dataclass
+class Driver:
+    """One run of one pipeline."""
+
+    pipeline: str
+    topics: tuple[str, ...]
+    broker: Broker
+    ledger: Ledger
+    hands: Hands
+    pace: Pace
+    stall: float
+    observer: Observer
+    stopping: threading.Event = field(default_factory=threading.Event)
+    reasons: Reasons = ()
+    """Why records became dead letters in this run."""
+    finished: Callable[[], int] = lambda: 0
+    """How many blocks of the write in hand are done, for whoever shows it."""
+    start_workers: Callable[[], int] | None = None
+    """Gives how many blocks are written at once."""
+    start_late: bool = False
+    """Start the workers when there is something to write, and not before the pipeline is taken."""
+    _ends: dict[Partition, int] | None = None
+    _state: LedgerState | None = None
+    _began: float = 0.0
+    _troubled: float | None = None
+    _lag: int = 0
+    _glimpsed: bool = False
+    _source: SourceView | None = None
+    _missed: float | None = None
+    _asked: float = 0.0
+
+    def run(self) -> Totals:
+        """Until stopped, or until what was there at the start is done. Gives what this run did.
+
+        What looks like a reason to halt may be the work of a newer driver: then it is `Fenced`, and nobody is called. A worker that
+        is fenced cannot tell whether a newer driver did it or a restored database: the ledger can.
+        """
+        try:
+            return self._run()
+        except Halt:
+            self._raise_if_fenced(self.ledger.load)
+            raise
+        except Fenced as error:
+            self._raise_if_fenced(self.ledger.load, gone=True)
+            raise self._judged(error) from None
+
+    def _judged(self, error: LandonceError) -> LandonceError:
+        """A supervisor must not start again where that delivers again what a restored ledger has forgotten."""
+        if self.hands.comparable or not isinstance(error, LedgerSetBack):
+            return error
+        return TargetAhead(
+            error.what,
+            safe="This driver pushed nothing after that. What was pushed since the backup is in the target, and is not known any more.",
+            command="bring the latest ledger back; or `landonce run {file}`, which pushes again what this one has forgotten",
+        )
+
+    def _run(self) -> Totals:
+        self._troubled = None
+        if not self.start_late:
+            self._start()
+        before: Totals | None = None
+        driver, effect = self.hands.begin()
+        while not isinstance(effect, Stop):
+            self.observer.step(effect)
+            reach(f"{effect.step.value}.before")
+            try:
+                reply = self._patiently(lambda effect=effect: self._perform(effect))  # type: ignore[misc]
+            except RolledBack:  # taking the pipeline anew says what happened
+                driver, effect = self.hands.begin()
+                continue
+            reach(f"{effect.step.value}.after")
+            if isinstance(reply, LedgerState):
+                self._note(effect, reply, driver)
+                before = before or reply.totals
+            driver, effect = self.hands.advance(driver, reply)
+            for told in self.hands.news():
+                self.observer.trouble(told)
+        return self._held.totals.minus(before or Totals())
+
+    def _raise_if_fenced(self, look: Callable[[], LedgerState | None], gone: bool = False) -> None:
+        """`gone`: a ledger without an entry is a reason, too, and so is one that was set back to an earlier state of this very driver,
+        or that lacks the rows of its blocks."""
+        try:
+            seen = look()
+        except LandonceError:
+            return
+        mine = self._state
+        if mine is None or (seen is None and not gone):
+            return
+        others = seen is None or (seen.epoch, seen.owner) != (mine.epoch, mine.owner)
+        if others or (gone and (states.set_back(mine, seen) or (self.hands.block_rows and states.same(mine, seen)))):
+            raise self._judged(states.fenced(mine, seen)) from None
+
+    def _perform(self, effect: Any) -> Any:
+        if isinstance(effect, Acquire):
+            return self._acquire()
+        if isinstance(effect, Survey):
+            return self._survey()
+        if effect.step in (Step.PREPARE, Step.WRITE):  # a plan that nobody can write is not made durable
+            self._start()
+        if isinstance(effect, Change):
+            return self.ledger.change(effect.old, effect.new)
+        if isinstance(effect, Idle):
+            return self._idle()
+        if effect.step is Step.WRITE:
+            return self._write(effect)
+        return self.hands.perform(effect, self._held)
+
+    def _start(self) -> None:
+        if self.start_workers is not None:
+            self.pace.parallelism = self.start_workers()
+            self.start_workers = None
+
+    def _acquire(self) -> LedgerState:
+        """Takes the pipeline. Of two that start at once the later one has it, and the other hears `Fenced` next."""
+        state = self.ledger.load() or self.ledger.create(LedgerState(self.pipeline, lineage=uuid.uuid4().hex))
+        while True:
+            try:
+                taken = self.ledger.change(state, states.taken(state, uuid.uuid4().hex))
+                if told := self.hands.acquired(taken):
+                    self.observer.trouble(told)
+                return taken
+            except Fenced:
+                seen = self.ledger.load()
+                if seen is None:
+                    raise LedgerUnavailable("the ledger's entry disappeared while the pipeline was taken.") from None
+                state = seen
+
+    def _survey(self) -> Surveyed:
+        source = self._view()
+        if self.hands.once:
+            source = self._clipped(source)
+        self._source = source
+        self._measure_lag()
+        self._glimpse(source)
+        return Surveyed(
+            source=source,
+            target_now=self.hands.now(),
+            limits=self.pace.limits(),
+            patience=self.pace.patience(),
+            due=time.monotonic() - self._began >= self.pace.batch.interval,
+            stop=self.stopping.is_set(),
+            look=self.hands.look_due(),
+        )
+
+    def ask(self, brokers: Callable[[], T]) -> T:
+        """For a micro-batch that Spark brings: what the brokers say of its topics. Spark has seen them, so they are known."""
+        self._troubled = self._missed = None
+        return self._patiently(lambda: self._seen(brokers, known=True))
+
+    def _view(self) -> SourceView:
+        known = set(self.topics) <= dict(self._held.topic_ids).keys()
+        return self._seen(lambda: self.broker.survey(self.topics), known=known)
+
+    def _seen(self, brokers: Callable[[], T], *, known: bool) -> T:
+        """What the brokers say. One that was just started may not know a topic yet, so one that is known is missing only if it
+        stays away."""
+        missed, self._missed = self._missed, None
+        try:
+            return brokers()
+        except TopicMissing as error:
+            now = time.monotonic()
+            self._missed = missed or now
+            if not known or now - self._missed > _AWAY:
+                raise
+            raise SourceUnavailable(error.what) from None
+
+    def _glimpse(self, source: SourceView) -> None:
+        """Before the first plan of this run: how large the records are. A plan that is pending has its size already."""
+        if not self.pace.guessing or self._held.pending is not None or self._glimpsed:
+            return
+        coming = available(self._held, source) if not self._held.fresh else everything(source)
+        if coming:
+            self._glimpsed = True
+            if (size := self.broker.record_bytes(coming)) is not None:
+                self.pace.glimpsed(size)
+
+    def _measure_lag(self) -> None:
+        if self._state is not None and self._source is not None:
+            self._lag = sum(each.span for each in available(self._state, self._source))
+            self.observer.lag(self._lag)
+
+    def _clipped(self, source: SourceView) -> SourceView:
+        """`once` means what was there at the start, however fast the topic grows."""
+        if self._ends is None:
+            self._ends = {partition: extent.stable_end for partition, extent in source.extents}
+        ends = self._ends
+        extents = tuple(
+            (partition, Extent(extent.start, min(extent.stable_end, max(ends[partition], extent.start))))
+            for partition, extent in source.extents
+            if partition in ends
+        )
+        return replace(source, extents=extents)
+
+    @property
+    def _held(self) -> LedgerState:
+        """The ledger's state as this driver holds it."""
+        if self._state is None:
+            raise ValueError("nothing is asked or written before the pipeline is acquired")
+        return self._state
+
+    def _write(self, effect: Any) -> tuple[BlockResult, ...]:
+        began = time.monotonic()
+        results: tuple[BlockResult, ...] = self.hands.perform(effect, self._held)
+        receipts = [result.receipt for result in results if result.receipt is not None]
+        read, size = sum(each.read for each in receipts), sum(each.bytes_read for each in receipts)
+        answered = all(result.fate is not Fate.DOUBTFUL for result in results)
+        self.pace.saw(read, size, time.monotonic() - began if answered else 0.0)
+        for result in results:
+            if result.fate not in (Fate.LANDED, Fate.WAITING, Fate.HALTED):
+                self._trouble(f"block {effect.plan.blocks[result.index]} is {result.fate.value}. {result.why}".strip())
+        return results
+
+    def _idle(self) -> bool:
+        """Until the interval is over; once it is, a few looks per second for whatever comes next."""
+        self._troubled = None
+        if time.monotonic() - self._asked > _STILL_MINE:
+            self._asked = time.monotonic()
+            self._raise_if_fenced(self.ledger.glimpse)
+        interval = self.pace.batch.interval
+        left = self._began + interval - time.monotonic()
+        self.stopping.wait(min(left if left > 0 else max(interval, _BRIEFLY), _GLANCE))
+        return not self.stopping.is_set()
+
+    def _note(self, effect: Any, state: LedgerState, protocol: Any) -> None:
+        """Keeps the state for labels and tokens, and tells the observer of a recorded batch."""
+        if effect.step in (Step.ACQUIRE, Step.PREPARE):
+            self._began = time.monotonic()
+        if isinstance(effect, Change) and effect.step is Step.RECORD and effect.old.pending is not None:
+            self._troubled = None
+            plan = effect.old.pending
+            totals = state.totals.minus(effect.old.totals)
+            receipts = protocol.receipts if totals.dead_lettered else ()
+            reasons = merged(each for _, receipt in receipts for each in receipt.reasons)
+            self.reasons = merged((*self.reasons, *reasons))
+            self.observer.batch(
+                BatchReport(
+                    batch=plan.batch,
+                    kind=plan.kind.value,
+                    blocks=len(plan.blocks),
+                    totals=totals,
+                    seconds=time.monotonic() - self._began,
+                    lag=max(0, self._lag - sum(block.span for block in plan.blocks)),
+                    reasons=reasons,
+                )
+            )
+        self._state = state
+        if effect.step is Step.BIND:
+            self._measure_lag()
+
+    def _patiently(self, act: Callable[[], T]) -> T:
+        """Tries again while something is away, and no longer than the stall budget."""
+        pause = 0.2
+        while True:
+            try:
+                return act()
+            except Transient as error:
+                self._trouble(error.what)
+                if self.stopping.wait(pause):
+                    raise _stopped(error) from None
+                pause = min(pause * 2, 5.0)
+
+    def _trouble(self, what: str) -> None:
+        """Health is committed progress: trouble that lasts longer than the budget without any ends the run."""
+        now = time.monotonic()
+        self._troubled = self._troubled or now
+        self.observer.trouble(what)
+        if now - self._troubled > self.stall:
+            raise Stalled(
+                f"no batch was committed for {self.stall:.0f} s. Last trouble: {what}",
+                safe="Nothing is lost and nothing is duplicated; a pending plan is settled at the next start.",
+                command="mend the cause and start again: landonce run {file}",
+            )
+
+
+def _stopped(error: Transient) -> Stalled:
+    return Stalled(
+        f"stopped while something was away: {error.what}",
+        safe="Nothing is lost and nothing is duplicated; a pending plan is settled at the next start.",
+        command="landonce run {file}",
+    )

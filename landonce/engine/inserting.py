@@ -1,0 +1,108 @@
+"""The hands for targets that deduplicate: inserts with a token and a deadline, and a probe after any doubt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from landonce.engine.performer import Hands
+from landonce.engine.publish import Letters
+from landonce.engine.recipe import Recipe, Task
+from landonce.protocol import inserts
+from landonce.protocol.blocks import token
+from landonce.protocol.inserts import Count, Effect, Reply, Settings, Write
+from landonce.protocol.ledger import LedgerState
+from landonce.protocol.receipt import BlockResult, Fate
+from landonce.protocol.steps import Await, Commit, Look
+from landonce.sinks.contract import Counting, Target, look_by_name, wait_out
+
+
+class Workers(Protocol):
+    """Whoever writes blocks."""
+
+    def write(self, recipe: Recipe, tasks: Sequence[Task]) -> tuple[BlockResult, ...]: ...
+
+
+@dataclass
+class Inserting(Hands):
+    """Performs the effects of `inserts`."""
+
+    settings: Settings
+    recipe: Recipe
+    target: Target
+    workers: Workers
+    letters: Letters
+    _late: bool = False
+
+    def __post_init__(self) -> None:
+        self._counting = Counting(self.target)
+
+    @property
+    def once(self) -> bool:  # type: ignore[override]
+        return self.settings.once
+
+    def begin(self) -> inserts.Next:
+        self.letters.begin()
+        return inserts.begin(self.settings)
+
+    def advance(self, driver: inserts.Driver, reply: Reply) -> inserts.Next:
+        return inserts.advance(self._patient(driver), reply)
+
+    def now(self) -> int:
+        return self.target.now()
+
+    def acquired(self, state: LedgerState) -> str:
+        self.letters.acquired(state)
+        return ""
+
+    def perform(self, effect: Effect, held: LedgerState) -> Reply:
+        if isinstance(effect, Await):
+            wait_out(self.target, effect.deadline)
+            return None
+        if isinstance(effect, inserts.Kill):
+            self.target.kill()
+            return self.target.now()
+        if isinstance(effect, Look):
+            return look_by_name(self.target, held, effect.floors)
+        if isinstance(effect, Count):
+            return self._counting.count(held, effect.ranges)
+        if isinstance(effect, Write):
+            return self._write(effect, held)
+        if isinstance(effect, Commit):
+            self.letters.publish(effect.plan, held, [receipt.dead_letters for receipt in effect.receipts])
+            return None
+        raise TypeError(f"not an effect: {effect!r}")
+
+    def _write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
+        recipe = replace(self.recipe, dead_letters=self.letters.folder_of(effect.plan, held))
+        results = self.workers.write(recipe, tasks_of(effect, held, self.letters.stem(effect.plan, held)))
+        self._late = any(result.fate is Fate.LATE for result in results)
+        return results
+
+    def _patient(self, driver: inserts.Driver) -> inserts.Driver:
+        """What came too late gets twice the time: with the same deadline again it might be late for ever."""
+        if not self._late or driver.surveyed is None:
+            return driver
+        self._late = False
+        return replace(driver, surveyed=replace(driver.surveyed, patience=2 * driver.surveyed.patience))
+
+
+def tasks_of(effect: Write, held: LedgerState, plan: str = "") -> list[Task]:
+    """One for each block that is to be written. `plan`: what its dead letters are called."""
+    return [
+        Task(
+            index=index,
+            batch=effect.plan.batch,
+            plan=plan,
+            block=effect.plan.blocks[index],
+            token=token(held.identity, effect.plan.blocks[index]),
+            deadline=effect.plan.deadline,
+            mode=effect.mode,
+            kind=effect.plan.kind,
+            labels=held.labels,
+            topic_ids=held.topic_ids,
+            inherited=held.inherited,
+        )
+        for index in effect.indexes
+    ]

@@ -1,0 +1,79 @@
+"""Staging a block's dead letters: the rejected records themselves, with all that is needed to mend and resend them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from confluent_kafka import Message
+
+from landonce import errors
+from landonce.engine.dead_letters import DeadLetter, stage, stage_refused
+from landonce.engine.recipe import AnyRecipe, AnyTask
+from landonce.protocol.ranges import Partition, label_of
+from landonce.read.block import Rejected, find
+from landonce.read.kafka.identity import require_same
+
+Messages = Mapping[tuple[Partition, int], Message]
+"""Records themselves."""
+
+
+def stage_letters(
+    recipe: AnyRecipe,
+    task: AnyTask,
+    rejected: tuple[Rejected, ...],
+    read: Messages | None,
+) -> str:
+    """Writes the block's file and gives back its name. `read`: the records themselves, if they are still at hand."""
+    letters = _letters(recipe, task, rejected, read) if rejected else []
+    return stage(recipe.dead_letters, task.plan, task.block.number, letters, task.labelled, inherited=task.inherited)
+
+
+def stage_refusals(recipe: AnyRecipe, task: AnyTask, refused: tuple[Rejected, ...]) -> str:
+    """As `stage_letters`, of records that the target refused: the file is for the attempt that leaves out these."""
+    letters = _letters(recipe, task, refused, None) if refused else []
+    return stage_refused(recipe.dead_letters, task.plan, task.block.number, letters)
+
+
+def _letters(
+    recipe: AnyRecipe,
+    task: AnyTask,
+    rejected: tuple[Rejected, ...],
+    read: Messages | None,
+) -> list[DeadLetter]:
+    messages = read if read is not None else _read_again(recipe, task, rejected)
+    labels = dict(task.labels)
+    letters = []
+    for each in rejected:
+        message = messages.get((each.partition, each.offset))
+        if message is None:
+            raise errors.RetentionOverrun(
+                f"{each.partition}: the record at offset {each.offset} is gone before it could be dead-lettered.",
+                safe="Nothing was skipped.",
+                command="landonce state accept-gap {file}",
+            )
+        letters.append(
+            DeadLetter(
+                topic=label_of(labels, each.partition),
+                partition=each.partition.number,
+                offset=each.offset,
+                timestamp=message.timestamp()[1],
+                reason=each.reason,
+                key=message.key(),
+                value=message.value(),
+                headers=_headers(message),
+            )
+        )
+    return letters
+
+
+def _read_again(recipe: AnyRecipe, task: AnyTask, rejected: tuple[Rejected, ...]) -> Messages:
+    """From the topics of the plan, and from no others that bear their names by now."""
+    found = find(rejected, task.block.ranges, dict(recipe.consumer))
+    require_same(task.topics, dict(recipe.consumer))
+    return found
+
+
+def _headers(message: Message) -> tuple[tuple[str, bytes | None], ...]:
+    told = message.headers() or ()
+    pairs = told.items() if isinstance(told, dict) else told
+    return tuple((name, value.encode() if isinstance(value, str) else value) for name, value in pairs)

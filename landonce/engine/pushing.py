@@ -1,0 +1,107 @@
+"""The hands for wrapped sinks: workers push blocks under claims, and the blocks' rows say what became of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from landonce.engine.performer import Hands
+from landonce.engine.publish import Letters
+from landonce.engine.unlanded import write_rest
+from landonce.engine.watchdog import watched
+from landonce.ledger.push_ledger import PushLedger
+from landonce.protocol import pushes
+from landonce.protocol.block_rows import Claim, Mark
+from landonce.protocol.claims import over
+from landonce.protocol.ledger import LedgerState
+from landonce.protocol.pushes import LookAtClaims, PushBlocks, Settings
+from landonce.protocol.receipt import BlockResult
+from landonce.protocol.steps import Await, Commit
+from landonce.sinks.wrapped.recipe import WrappedRecipe, WrappedTask
+
+_GLANCE = 0.25
+
+
+class Workers(Protocol):
+    """Whoever pushes blocks."""
+
+    def write(self, recipe: WrappedRecipe, tasks: Sequence[WrappedTask]) -> tuple[BlockResult, ...]: ...
+
+
+@dataclass
+class Pushing(Hands):
+    """Performs the effects of `pushes`."""
+
+    settings: Settings
+    recipe: WrappedRecipe
+    workers: Workers
+    letters: Letters
+    ledger: PushLedger
+    tell: Callable[[str], None] = lambda _: None
+    """Of what a person should know while workers push."""
+    comparable = False
+    block_rows = True
+
+    @property
+    def once(self) -> bool:  # type: ignore[override]
+        return self.settings.once
+
+    def begin(self) -> pushes.Next:
+        self.letters.begin()
+        return pushes.begin(self.settings)
+
+    def advance(self, driver: pushes.Driver, reply: pushes.Reply) -> pushes.Next:
+        return pushes.advance(driver, reply)
+
+    def acquired(self, state: LedgerState) -> str:
+        self.letters.acquired(state)
+        return ""
+
+    def perform(self, effect: Any, held: LedgerState) -> Any:
+        if isinstance(effect, PushBlocks):
+            return self._write(effect, held)
+        if isinstance(effect, LookAtClaims):
+            return self.ledger.standing(effect.plan.batch)
+        if isinstance(effect, Await):
+            self._wait(held)
+            return None
+        if isinstance(effect, Commit):
+            self.letters.publish(effect.plan, held, [receipt.dead_letters for receipt in effect.receipts])
+            return None
+        raise TypeError(f"not an effect: {effect!r}")
+
+    def _wait(self, held: LedgerState) -> None:
+        """Until every attempt that is claimed is over, or was settled by whoever made it."""
+        batch = held.pending.batch if held.pending is not None else 0
+        while True:
+            seen = self.ledger.standing(batch)
+            claimed = [row for row in seen.rows if row.mark is Mark.CLAIMED]
+            if all(over(row, seen.now, self.settings.wait) for row in claimed):
+                return
+            time.sleep(_GLANCE)
+
+    def _write(self, effect: PushBlocks, held: LedgerState) -> tuple[BlockResult, ...]:
+        def write(indexes: list[int]) -> tuple[BlockResult, ...]:
+            tasks = [self._task(effect, index, held) for index in indexes]
+            recipe = replace(self.recipe, dead_letters=self.letters.folder_of(effect.plan, held))
+            with watched(self.recipe.ledger, tasks, self.tell, self.settings.wait / 1000):
+                return self.workers.write(recipe, tasks)
+
+        rows = self.ledger.standing(effect.plan.batch).rows
+        return write_rest(effect.plan, effect.indexes, rows, write)
+
+    def _task(self, effect: PushBlocks, index: int, held: LedgerState) -> WrappedTask:
+        block = effect.plan.blocks[index]
+        return WrappedTask(
+            index=index,
+            batch=effect.plan.batch,
+            plan=self.letters.stem(effect.plan, held),
+            block=block,
+            key=pushes.key_of(held, block),
+            claim=Claim.of(held),
+            labels=held.labels,
+            topic_ids=held.topic_ids,
+            inherited=held.inherited,
+        )

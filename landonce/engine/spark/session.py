@@ -1,0 +1,272 @@
+"""The Spark session: the one that is there (spark-submit), or a local one with settings that suit landonce."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from landonce.engine.config.model import Spark
+from landonce.engine.spark import archive, daemon
+from landonce.engine.spark.temp_dirs import temporary_folder
+from landonce.errors import ConfigError
+from landonce.java import java
+from landonce.jvm import forget_ended, has_ended, spark_errors
+
+_PINNED = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.speculation": "false",
+}
+"""Part of what decides the rows, or of what the guarantee rests on: the same in every session."""
+_DEFAULTS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.python.worker.reuse": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.driver.memory": "1g",
+}
+_QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_NOISE = "WARNING: Using incubator modules"
+"""Java says so whenever Spark starts it."""
+_LOUD = ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j.clientserver", "py4j.java_gateway")
+"""PySpark logs every error that it raises, with its Java stack; landonce reports errors itself."""
+
+
+def open_session(
+    pipeline: str, spark: Spark, *, expressions: bool = True, extra: Mapping[str, str] | None = None, work: str = ""
+) -> SparkSession:
+    """A session for this pipeline. Where no `expressions` are evaluated, the JVM only passes tasks on, and starts faster.
+    `work`: the module that workers will run, which is loaded once for all of them, where they are on this machine.
+
+    `extra`: a catalog's settings, which may hold secrets. They are kept out of the list of processes, as are a user's own.
+    """
+    need_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if _local(spark):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    for name in _LOUD:
+        logging.getLogger(name).disabled = True
+    logging.getLogger().addFilter(_not_of_py4j)
+    forget_ended()
+    with (
+        spark_errors(),
+        _settings_for_java(
+            _settings(pipeline, spark, expressions, {**_loading(spark, work), **(extra or {})})
+        ) as builder,
+        _own_handler_kept(),
+    ):
+        _start_java()
+        session = builder.getOrCreate()
+        quiet_at_its_end(session.sparkContext._accumulatorServer)
+        _refuse_speculation(session)
+        for name, value in _PINNED.items():
+            if name.startswith("spark.sql."):
+                session.conf.set(name, value)
+        session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def _not_of_py4j(record: logging.LogRecord) -> bool:
+    """Py4J uses the root logger for a call that failed, with the whole trace."""
+    return "py4j" not in Path(record.pathname).parts
+
+
+def quiet_at_its_end(server: Any) -> None:
+    """PySpark's server for accumulators prints a traceback when the JVM's connection ends. Whoever uses the JVM says `SparkLost`."""
+    prints = server.handle_error
+
+    def handle(request: Any, address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], EOFError | OSError):
+            prints(request, address)
+
+    server.handle_error = handle
+
+
+def active_session() -> SparkSession | None:
+    """The session that is there already. One whose JVM has ended is none."""
+    forget_ended()
+    return SparkSession.getActiveSession()
+
+
+def _start_java() -> None:
+    """Starts the JVM, if there is none yet, with its standard error passed on line by line: without what nobody can act on, and
+    through `sys.stderr`, so that lines do not run into a live view."""
+    if SparkContext._gateway is not None or _submitted():
+        return
+    reading, writing = os.pipe()
+    threading.Thread(target=_pass_on, args=(reading,), name="landonce java", daemon=True).start()
+    try:
+        gateway = launch_gateway(popen_kwargs={"stderr": writing})  # type: ignore[no-untyped-call]
+        SparkContext._ensure_initialized(gateway=gateway)
+    finally:
+        os.close(writing)
+
+
+def _pass_on(reading: int) -> None:
+    with open(reading, encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            if not line.startswith(_NOISE):
+                sys.stderr.write(line)
+                sys.stderr.flush()
+
+
+@contextmanager
+def _own_handler_kept() -> Iterator[None]:
+    """PySpark takes SIGINT for itself when it starts. Whoever had set a handler keeps it."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    if callable(before) and before is not signal.default_int_handler and _in_main_thread():
+        signal.signal(signal.SIGINT, before)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+@contextmanager
+def session_if_needed(opens: Callable[[], SparkSession]) -> Iterator[Callable[[], SparkSession]]:
+    """Gives a session when it is first asked for. It is stopped afterwards, unless it was there before."""
+    opened: list[SparkSession] = []
+    borrowed = active_session() is not None
+
+    def session() -> SparkSession:
+        if not opened:
+            opened.append(opens())
+        return opened[0]
+
+    with spark_errors():
+        try:
+            yield session
+        finally:
+            if opened and not borrowed and not has_ended():
+                opened[0].stop()
+
+
+def _settings(pipeline: str, spark: Spark, expressions: bool, extra: Mapping[str, str]) -> dict[str, str]:
+    own: dict[str, str] = {}
+    if not _submitted():
+        options = f"-Dlog4j2.configurationFile={_quiet_log()}{archive.java_options()}"
+        options += "" if expressions else f" {_QUICK_START}"
+        options += _temporary()
+        own = {**_DEFAULTS, "spark.master": spark.master or "local[*]", "spark.driver.extraJavaOptions": options}
+    told = {name: str(value) for name, value in spark.conf.items()}
+    return {"spark.app.name": f"landonce {pipeline}", **own, **extra, **told, **_PINNED}
+
+
+def _loading(spark: Spark, work: str) -> dict[str, str]:
+    if not work or _submitted() or not _local(spark):
+        return {}
+    return {"spark.python.daemon.module": daemon.__name__, f"spark.executorEnv.{daemon.LOADED}": work}
+
+
+def _temporary() -> str:
+    """Where a JVM that is to be started puts its files aside, unless that was said already."""
+    if SparkContext._gateway is not None or "java.io.tmpdir" in os.environ.get("SPARK_SUBMIT_OPTS", ""):
+        return ""
+    folder = temporary_folder()
+    return f" -Djava.io.tmpdir={folder}" if " " not in str(folder) else ""
+
+
+@contextmanager
+def _settings_for_java(settings: Mapping[str, str]) -> Iterator[SparkSession.Builder]:
+    """Settings for a JVM that is to be started go through a file that only this user may read, and that is gone after.
+
+    PySpark would put them on the command line, where everybody on the machine can read them.
+    """
+    builder = SparkSession.builder
+    if SparkContext._gateway is not None or _submitted():
+        for name, value in settings.items():
+            builder = builder.config(name, value)
+        yield builder
+        return
+    handle, path = tempfile.mkstemp(prefix="landonce-spark-", suffix=".conf")
+    before = os.environ.get("PYSPARK_SUBMIT_ARGS")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.writelines(f"{name}={_escaped(value)}\n" for name, value in settings.items())
+        os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {shlex.quote(path)} pyspark-shell"
+        yield builder
+    finally:
+        Path(path).unlink(missing_ok=True)
+        if before is None:
+            os.environ.pop("PYSPARK_SUBMIT_ARGS", None)
+        else:
+            os.environ["PYSPARK_SUBMIT_ARGS"] = before
+
+
+def _escaped(value: str) -> str:
+    """As Java's properties files want it."""
+    return value.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+def _refuse_speculation(session: SparkSession) -> None:
+    """Where the session was there before, its context keeps its settings."""
+    if session.sparkContext.getConf().get("spark.speculation", "false") == "true":
+        raise ConfigError(
+            "spark.speculation is on: Spark would run blocks twice and take the word of the one that may not write.",
+            command="start Spark with spark.speculation=false",
+        )
+
+
+def is_remote(spark: Spark) -> bool:
+    """Whether workers may run on other machines."""
+    return not _local(spark)
+
+
+def need_java() -> None:
+    """One clear sentence instead of a Java stack trace."""
+    found = _java_version()
+    if found is None:
+        home = os.environ.get("JAVA_HOME")
+        where = f"JAVA_HOME={home} has no bin/java that runs" if home else "there is none"
+        raise ConfigError(f"landonce needs Java 17 for Spark, and {where}.", command=_INSTALL)
+    if found not in (17, 21):
+        raise ConfigError(f"landonce needs Java 17 or 21 for Spark, and `java` is version {found}.", command=_INSTALL)
+
+
+_INSTALL = "apt-get install openjdk-17-jre-headless   (or set JAVA_HOME)"
+
+
+def _java_version() -> int | None:
+    found = java()
+    if found is None:
+        return None
+    told = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr
+    version = told.split('"')[1] if '"' in told else ""
+    major = version.split(".")[0]
+    return int(major) if major.isdigit() else None
+
+
+def _submitted() -> bool:
+    return "SPARK_ENV_LOADED" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _local(spark: Spark) -> bool:
+    return _master(spark).startswith("local")
+
+
+def _master(spark: Spark) -> str:
+    """Under spark-submit its own word counts, and not the file's."""
+    if not _submitted():
+        return spark.master or "local[*]"
+    SparkContext._ensure_initialized()
+    return SparkConf().get("spark.master") or "local[*]"
+
+
+def _quiet_log() -> Path:
+    return Path(__file__).with_name("log4j2.properties")

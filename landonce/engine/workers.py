@@ -1,0 +1,99 @@
+"""The workers: one Spark job per write, one task per block, receipts as task results. No control topic."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from landonce.config.secrets import redact
+from landonce.engine import transform
+from landonce.engine.spark.finders import sparing
+from landonce.engine.transform import Sow
+from landonce.errors import TransformFailed
+from landonce.jvm import spark_errors
+from landonce.protocol.receipt import BlockResult
+
+_LAST_FAILURE = "most recent failure: "
+_OF_JAVA = ("\tat ", "\t...", "Driver stacktrace:")
+
+
+@dataclass
+class SparkWorkers:
+    """Runs tasks on a Spark session, which is opened when it is first needed. A job that Spark cannot finish leaves doubt, and
+    what follows from that the protocol of the sink decides."""
+
+    session: Callable[[], SparkSession]
+    work: Callable[[Any, Any], BlockResult]
+    """What a task does with one block where no expression stands between reading and writing."""
+    sow: Sow
+    """What it does with the rows of one block where one does."""
+    examine: Callable[[SparkSession], None] = lambda _: None
+    """Raises what is wrong with the expressions. Asked once, before any plan is made."""
+    _started: bool = False
+    _group: str = ""
+    """Of the job in hand."""
+
+    def start(self) -> int:
+        """Opens the session, and gives how many tasks run at once. What is wrong with Spark or the expressions is raised here."""
+        with spark_errors():
+            session = self.session()
+            if not self._started:
+                self.examine(session)
+                self._started = True
+            return int(session.sparkContext.defaultParallelism)
+
+    def write(self, recipe: Any, tasks: Sequence[Any]) -> tuple[BlockResult, ...]:
+        """One result per task, whatever happens."""
+        self._group = f"landonce {uuid.uuid4().hex}"
+        try:
+            with spark_errors():
+                return self._write(self.session(), recipe, tasks)
+        except PySparkException as error:
+            if recipe.transforms and transform.is_expression_error(error):
+                raise _expression_failed(error) from None
+            return transform.doubtful(tasks, said(str(error)))
+        except Py4JError as error:
+            return transform.doubtful(tasks, said(str(error)))
+        finally:
+            self._group = ""
+
+    def finished(self) -> int:
+        """How many blocks of the write in hand are done. Spark knows; workers and the hot path do nothing for it. Any thread may
+        ask."""
+        group = self._group
+        if not group:
+            return 0
+        tracker = self.session().sparkContext.statusTracker()
+        jobs = [tracker.getJobInfo(each) for each in tracker.getJobIdsForGroup(group)]
+        stages = [tracker.getStageInfo(each) for job in jobs if job is not None for each in job.stageIds]
+        return sum(each.numCompletedTasks for each in stages if each is not None)
+
+    def _write(self, session: SparkSession, recipe: Any, tasks: Sequence[Any]) -> tuple[BlockResult, ...]:
+        context = session.sparkContext
+        context.setJobGroup(self._group, f"landonce {recipe.pipeline}: batch {tasks[0].batch}, {len(tasks)} blocks")
+        if recipe.transforms:
+            return transform.write(session, recipe, tasks, self.sow)
+        return tuple(context.parallelize(tasks, len(tasks)).map(partial(sparing, self.work, recipe)).collect())
+
+
+def said(text: str) -> str:
+    """Of what Spark says of a job, what happened to the task: without Java's stack, which tells nobody where a block is."""
+    told = text.partition(_LAST_FAILURE)[2] or text
+    lines = [line.strip() for line in told.splitlines() if line.strip() and not line.startswith(_OF_JAVA)]
+    return redact(" ".join(lines)[:1000])
+
+
+def _expression_failed(error: PySparkException) -> TransformFailed:
+    return TransformFailed(
+        f"a transform expression failed on a record: {redact(str(error).strip().splitlines()[0])}",
+        safe="The position did not move; the plan is pending and will be settled at the next start.",
+        command="write the expression so that it yields NULL for such values (try_cast, try_divide, …), "
+        "then `landonce state accept-change {file}`",
+    )

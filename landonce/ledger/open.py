@@ -1,0 +1,45 @@
+"""Opens the ledger that a pipeline names. Opening makes nothing and asks nothing: `load` and `create` do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy import URL, Engine, make_url
+from sqlalchemy.exc import ArgumentError
+
+from landonce.ledger.database import Database, misplaced
+from landonce.ledger.postgres import PostgresDatabase
+from landonce.ledger.sql import SqlLedger
+from landonce.ledger.sqlite import SqliteDatabase
+
+
+def sqlite_ledger(path: Path | str, pipeline: str, *, attempts: int = 8, backoff: float = 0.2) -> SqlLedger:
+    """In a file of this machine: the default, for one machine."""
+    return SqlLedger(SqliteDatabase(Path(path)), pipeline, attempts=attempts, backoff=backoff)
+
+
+def postgres_ledger(where: str | URL | Engine, pipeline: str, *, attempts: int = 8, backoff: float = 0.2) -> SqlLedger:
+    """In a PostgreSQL database: for drivers that may start on any machine."""
+    return SqlLedger(PostgresDatabase(where), pipeline, attempts=attempts, backoff=backoff)
+
+
+def open_ledger(
+    where: Path | str | URL | Engine, pipeline: str, *, attempts: int = 8, backoff: float = 0.2
+) -> SqlLedger:
+    """A path or a `sqlite:` URL is a file; everything else is a URL of SQLAlchemy's."""
+    return SqlLedger(database_of(where), pipeline, attempts=attempts, backoff=backoff)
+
+
+def database_of(where: Path | str | URL | Engine) -> Database:
+    """The database at this place."""
+    if isinstance(where, Path) or (isinstance(where, str) and "://" not in where):
+        return SqliteDatabase(Path(where))
+    try:
+        url = where.url if isinstance(where, Engine) else make_url(where)
+    except (ArgumentError, ValueError):
+        return PostgresDatabase(str(where))  # which says what is wrong without showing it
+    if url.get_backend_name() != "sqlite":
+        return PostgresDatabase(where)
+    if url.database in (None, "", ":memory:"):
+        raise misplaced("a ledger in SQLite's memory would forget everything at the end.", "name a file for `ledger`")
+    return SqliteDatabase(Path(str(url.database)))

@@ -1,0 +1,243 @@
+"""A ledger's PostgreSQL database.
+
+What was answered is on disk, even where the server's default is `synchronous_commit=off`. No call waits for ever: a
+server that stopped answering is cut off from this side, and a lock that a dead driver left is waited for within
+bounds, on both sides. It must never put a password into a message.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import Any
+
+from psycopg.pq import PGconn, Ping
+from sqlalchemy import URL, Connection, Engine, Executable, create_engine, make_url, text
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.exc import ArgumentError, DBAPIError
+
+from landonce.errors import ConfigError, LandonceError
+from landonce.ledger.database import Database, first_line, misplaced, passes_by_itself, refused
+from landonce.ledger.tables import position_table
+
+_CREATE_LOCK = 0x6C616E646F6E6365  # "landonce"
+_CONNECT_SECONDS = 5
+_ANSWER_SECONDS = 15.0
+_ASK_SECONDS, _UNANSWERED = 10.0, 3
+_Limit = Callable[[Connection], AbstractContextManager[None]]
+
+_DURABLE = text(
+    """
+    SELECT set_config('synchronous_commit',
+                      CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on'
+                           ELSE current_setting('synchronous_commit') END, true),
+           set_config('lock_timeout', :lock, true),
+           set_config('idle_in_transaction_session_timeout', :idle, true)
+    """
+)
+_NO_ENTRY = {"28P01", "28000", "3D000"}
+# The driver has no SQLSTATE for what goes wrong while connecting. A server that speaks another language than English
+# is not understood here: then it is tried to the end, and its words are in the `LedgerUnavailable`.
+_NO_ENTRY_WORDS = ("password authentication failed", "no password supplied", "no pg_hba.conf entry", "does not exist")
+_NO_RIGHT = {"42501", "3F000"}
+_NO_TABLE = "42P01"
+_READ_ONLY = "25006"
+
+
+class PostgresDatabase(Database):
+    """One database of one server, or of several by libpq's multi-host URLs: always the one that can be written."""
+
+    def __init__(self, where: str | URL | Engine, *, answer_seconds: float = _ANSWER_SECONDS) -> None:
+        self._answer_seconds = answer_seconds
+        self._borrowed = isinstance(where, Engine)
+        self.engine = where if isinstance(where, Engine) else _engine(postgres_url(where))
+        self.place = _place(self.engine.url)
+        self._secrets = _secrets(self.engine.url)
+        self._process = os.getpid()
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        with self._transaction(self._soon, isolation_level="REPEATABLE READ", postgresql_readonly=True) as connection:
+            yield connection
+
+    @contextmanager
+    def scanning(self) -> Iterator[Connection]:
+        with self._transaction(_cut_if_dead, isolation_level="REPEATABLE READ", postgresql_readonly=True) as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """READ COMMITTED: an update that waited for another one compares again with what that one left."""
+        with self._transaction(self._soon, isolation_level="READ COMMITTED", postgresql_readonly=False) as connection:
+            third = f"{int(self._answer_seconds * 1000 / 3)}ms"
+            connection.execute(_DURABLE, {"lock": third, "idle": f"{int(self._answer_seconds * 2000)}ms"})
+            yield connection
+
+    @contextmanager
+    def creating(self) -> Iterator[Connection]:
+        """`CREATE TABLE IF NOT EXISTS` of two sessions can fail in one of them; a lock makes them take turns."""
+        with self.writing() as connection:
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _CREATE_LOCK})
+            yield connection
+
+    def upsert_positions(self) -> Executable:
+        new = insert(position_table)
+        return new.on_conflict_do_update(
+            index_elements=position_table.primary_key.columns,
+            set_={"first": new.excluded.first, "committed": new.excluded.committed},
+        )
+
+    def reason(self, failure: DBAPIError) -> str:
+        return first_line(failure, self._secrets)
+
+    def fault(self, failure: DBAPIError) -> LandonceError | None:
+        state, said = _sqlstate(failure), self.reason(failure)
+        if state in _NO_ENTRY or (state is None and any(words in said for words in _NO_ENTRY_WORDS)):
+            return self._no_entry(said)
+        if state in _NO_RIGHT:
+            return misplaced(
+                f"the ledger {self.place} refused: {said}.",
+                "grant the user CREATE on the schema, or SELECT, INSERT, UPDATE and DELETE on the tables landonce_*",
+            )
+        return None if passes_by_itself(failure) or state == _READ_ONLY else refused(self.place, said)
+
+    def no_tables(self, failure: DBAPIError) -> bool:
+        return _sqlstate(failure) == _NO_TABLE
+
+    def close(self) -> None:
+        if not self._borrowed:
+            self.engine.dispose()
+
+    @contextmanager
+    def _transaction(self, limit: _Limit, **options: Any) -> Iterator[Connection]:
+        self._leave_parents_connections()
+        with (
+            _alive(self.engine.connect()) as connection,
+            limit(connection),
+            connection.execution_options(**options).begin(),
+        ):
+            yield connection
+
+    def _soon(self, connection: Connection) -> AbstractContextManager[None]:
+        return _limited(connection, lambda line, over: _cut_after(self._answer_seconds, line, over))
+
+    def _leave_parents_connections(self) -> None:
+        """After a fork the pool's sockets still belong to the parent: forget them, and do not say goodbye on them."""
+        if self._process != os.getpid():
+            self.engine.dispose(close=False)
+            self._process = os.getpid()
+
+    def _no_entry(self, said: str) -> ConfigError:
+        return misplaced(
+            f"the database {self.place} did not let landonce in: {said}.",
+            "correct its URL in {file} (`sink.sql.url`, or `ledger.postgres`): user, password, database; or create the database",
+        )
+
+
+def postgres_url(where: str | URL) -> URL:
+    """For psycopg. Says nothing about the URL when it cannot be read, since a part of it is a password."""
+    try:
+        url = make_url(where)
+    except (ArgumentError, ValueError):
+        raise _unreadable_url() from None
+    if url.drivername in ("postgres", "postgresql"):
+        url = url.set(drivername="postgresql+psycopg")
+    if "@" in (url.host or "") or url.get_backend_name() != "postgresql":
+        raise _unreadable_url()
+    return url
+
+
+def _unreadable_url() -> ConfigError:
+    return misplaced(
+        "the ledger's URL cannot be read (it is not shown, since it may hold a password).",
+        "write it as postgresql://user:password@host:5432/database, with special characters of the password "
+        "percent-encoded",
+    )
+
+
+def _engine(url: URL) -> Engine:
+    """One connection is kept. No prepared statements: a pooler between here and the server may not know them."""
+    arguments: dict[str, Any] = {"prepare_threshold": None}
+    defaults = {
+        "connect_timeout": _CONNECT_SECONDS,
+        "target_session_attrs": "read-write",
+        "application_name": "landonce",
+        "keepalives_idle": 30,
+        "tcp_user_timeout": int(_ANSWER_SECONDS * 1000),
+    }
+    arguments |= {name: value for name, value in defaults.items() if name not in url.query}
+    return create_engine(url, connect_args=arguments, pool_size=1, max_overflow=-1, hide_parameters=True)
+
+
+def _place(url: URL) -> str:
+    user = f"{url.username}@" if url.username else ""
+    port = f":{url.port}" if url.port else ""
+    return f"postgresql://{user}{url.host or ''}{port}/{url.database or ''}"
+
+
+def _secrets(url: URL) -> tuple[str, ...]:
+    named = [url.password, *(url.query.get(name) for name in ("password", "sslpassword"))]
+    return tuple(str(each) for each in named if each)
+
+
+def _sqlstate(failure: DBAPIError) -> str | None:
+    state = getattr(failure.orig, "sqlstate", None)
+    return state if isinstance(state, str) else None
+
+
+def _alive(connection: Connection) -> Connection:
+    """A connection that was closed behind the pool's back is replaced before it fails in a way of its own."""
+    if getattr(connection.connection.driver_connection, "closed", False):
+        connection.invalidate()
+    return connection
+
+
+@contextmanager
+def _limited(connection: Connection, watch: Callable[[socket.socket, threading.Event], None]) -> Iterator[None]:
+    """Ends the connection from this side where `watch` says so: no server setting helps if the server is frozen.
+
+    Works on a duplicate of the socket's descriptor, so that it can never hit a later file with the same number.
+    """
+    handle = getattr(connection.connection.driver_connection, "fileno", None)
+    if handle is None:  # another driver, in an engine that the caller made
+        yield
+        return
+    over = threading.Event()
+    with socket.socket(fileno=os.dup(handle())) as line:
+        watching = threading.Thread(target=watch, args=(line, over), daemon=True, name="landonce-limit")
+        watching.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watching.join()
+
+
+def _cut_after(seconds: float, line: socket.socket, over: threading.Event) -> None:
+    if not over.wait(seconds):
+        _cut(line)
+
+
+def _cut_if_dead(connection: Connection) -> AbstractContextManager[None]:
+    """Whether the server still answers others can be asked; how long a scan may take nobody knows."""
+    told = getattr(getattr(connection.connection.driver_connection, "info", None), "dsn", None)
+    if told is None:  # another driver
+        return nullcontext()
+
+    def watch(line: socket.socket, over: threading.Event) -> None:
+        missed = 0
+        while not over.wait(_ASK_SECONDS):
+            missed = missed + 1 if Ping(PGconn.ping(told.encode())) is Ping.NO_RESPONSE else 0
+            if missed >= _UNANSWERED:
+                _cut(line)
+                return
+
+    return _limited(connection, watch)
+
+
+def _cut(line: socket.socket) -> None:
+    with suppress(OSError):
+        line.shutdown(socket.SHUT_RDWR)

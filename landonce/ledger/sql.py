@@ -1,0 +1,251 @@
+"""A ledger in an SQL database: one code for all of them.
+
+A change is one transaction: the pipeline's row is updated where pipeline, epoch, owner, version and lineage are the
+old ones, then the positions that moved, then the note. What a change costs grows with what it changes, not with what
+the ledger holds.
+
+    the answer to a change       what follows
+    ───────────────────────────  ──────────────────────────────────────────────────────────────────────────────
+    one row updated, committed   done
+    no row updated               look: it is our own earlier attempt (done), or somebody else's (`Fenced`)
+    none, or an error            in doubt. Look, after a pause: the new state (done), the old one (send again),
+                                 another (`Fenced`). Out of patience: `LedgerUnavailable`, still in doubt
+
+Sending again is harmless even while the first attempt still runs inside the server: it holds the row, the second one
+waits for it, and then finds another version. It must never guess what became of an attempt.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, insert, inspect, select
+from sqlalchemy.exc import DBAPIError
+
+from landonce.errors import Fenced, LedgerUnavailable
+from landonce.ledger.database import Database
+from landonce.ledger.tables import (
+    SCHEMA_VERSION,
+    changed_columns,
+    check_schema,
+    dropped_positions,
+    journal_table,
+    metadata,
+    moved_positions,
+    pipeline_row,
+    pipeline_table,
+    position_rows,
+    position_table,
+    schema_table,
+    state_of,
+    unchanged,
+)
+from landonce.protocol.ledger import Ledger, LedgerState, Note, fenced, settled_change
+from landonce.protocol.swap import check_change, check_order
+
+Answer = TypeVar("Answer")
+
+_VERSION = select(schema_table.c.version)
+_LONGEST_PAUSE = 5.0
+_CHANCE = random.SystemRandom()
+_NOTHING_CHANGED = "Nothing was changed."
+_IN_DOUBT = (
+    "Whether the last change was recorded is not known. Nothing is lost and nothing is doubled: a start reads the "
+    "ledger again, and settles a pending plan before it makes a new one."
+)
+
+
+class SqlLedger(Ledger):
+    """Keeps one pipeline's state in a `Database`.
+
+    A failing database is tried `attempts` times, with pauses that double from `backoff` seconds up to five.
+    """
+
+    def __init__(self, database: Database, pipeline: str, *, attempts: int = 8, backoff: float = 0.2) -> None:
+        self.pipeline = pipeline
+        self.database = database
+        self._attempts = max(1, attempts)
+        self._backoff = backoff
+        self._doubt: LedgerState | None = None
+        """What an attempt without an answer may have written. Outlives the call, so that a caller may call again."""
+
+    def load(self) -> LedgerState | None:
+        return self._patiently(self._read, safe=_NOTHING_CHANGED)
+
+    def create(self, state: LedgerState) -> LedgerState:
+        if state.pipeline != self.pipeline:
+            raise ValueError(f"this ledger keeps {self.pipeline!r}, not {state.pipeline!r}")
+        check_order(state)
+        return self._patiently(lambda: self._create(state), safe=_NOTHING_CHANGED)
+
+    def change(self, old: LedgerState, new: LedgerState, note: Note | None = None) -> LedgerState:
+        check_change(self.pipeline, old, new)
+        try:
+            return self._patiently(lambda: self._change(old, new, note), safe=_IN_DOUBT)
+        except Fenced:
+            self._doubt = None
+            raise
+
+    def journal(self) -> tuple[Note, ...]:
+        return self._patiently(self._read_journal, safe=_NOTHING_CHANGED)
+
+    def close(self) -> None:
+        self.database.close()
+
+    # One attempt each.
+
+    def _change(self, old: LedgerState, new: LedgerState, note: Note | None) -> LedgerState:
+        in_doubt = self._doubt == new
+        if in_doubt and settled_change(old, new, self._read()):
+            return self._certain(new)
+        self._doubt = new
+        if self._swap(old, new, note):
+            return self._certain(new)
+        seen = self._read()
+        if in_doubt and seen == new:
+            return self._certain(new)
+        raise fenced(old, seen)
+
+    def _certain(self, new: LedgerState) -> LedgerState:
+        self._doubt = None
+        return new
+
+    def _swap(self, old: LedgerState, new: LedgerState, note: Note | None) -> bool:
+        """True if the swap is durable, False if `old` is not what is there. Any error leaves it in doubt."""
+        try:
+            with self.database.writing() as connection:
+                if not self.database.updated(connection, self._comparison(old), changed_columns(old, new)):
+                    return False
+                self._move_positions(connection, old, new)
+                self._change_beside(connection, old, new)
+                if note is not None:
+                    self._append(connection, note)
+        except DBAPIError as failure:
+            if self.database.no_tables(failure):
+                return False
+            raise
+        return True
+
+    def _change_beside(self, connection: Connection, old: LedgerState, new: LedgerState) -> None:
+        """What else changes in the same transaction."""
+
+    def _comparison(self, old: LedgerState) -> ColumnElement[bool]:
+        return unchanged(old)
+
+    def _move_positions(self, connection: Connection, old: LedgerState, new: LedgerState) -> None:
+        if dropped := dropped_positions(old, new):
+            keys = [{"of": self.pipeline, "in_topic": each.topic, "number": each.number} for each in dropped]
+            row = position_table.c
+            connection.execute(
+                delete(position_table).where(
+                    row.pipeline == bindparam("of"),
+                    row.topic == bindparam("in_topic"),
+                    row.partition == bindparam("number"),
+                ),
+                keys,
+            )
+        if moved := moved_positions(old, new):
+            connection.execute(self.database.upsert_positions(), moved)
+
+    def _append(self, connection: Connection, note: Note) -> None:
+        """The pipeline's row is locked by its update, so no other note can take the same number."""
+        last = connection.scalar(select(func.max(journal_table.c.seq)).where(journal_table.c.pipeline == self.pipeline))
+        connection.execute(
+            insert(journal_table).values(
+                pipeline=self.pipeline,
+                seq=(last or 0) + 1,
+                at=note.at,
+                action=note.action,
+                detail=note.detail,
+            )
+        )
+
+    def _create(self, state: LedgerState) -> LedgerState:
+        with self.database.creating() as connection:
+            self._make_tables(connection)
+            seen = self._read_in(connection)
+            if seen is not None:
+                return seen
+            connection.execute(insert(pipeline_table), pipeline_row(state))
+            if rows := position_rows(state.pipeline, state.positions):
+                connection.execute(insert(position_table), rows)
+        return state
+
+    def _make_tables(self, connection: Connection) -> None:
+        if not self.database.has_tables(connection):
+            self.database.check_ours(inspect(connection))
+            metadata.create_all(connection)
+        if _unbegun(connection, connection.scalar(_VERSION)):
+            connection.execute(insert(schema_table), {"only": 1, "version": SCHEMA_VERSION})
+        self._create_beside(connection)
+
+    def _create_beside(self, connection: Connection) -> None:
+        """What else must be there."""
+
+    def _read(self) -> LedgerState | None:
+        if not self.database.may_exist():
+            return None
+        with self.database.reading() as connection:
+            if not self.database.has_tables(connection):
+                self.database.check_ours(inspect(connection))
+                return None
+            return self._read_in(connection)
+
+    def _read_in(self, connection: Connection) -> LedgerState | None:
+        version = connection.scalar(_VERSION)
+        if _unbegun(connection, version):
+            return None
+        check_schema(version, self.database.place)
+        found = select(pipeline_table).where(pipeline_table.c.pipeline == self.pipeline)
+        row = connection.execute(found).one_or_none()
+        if row is None:
+            return None
+        positions = select(position_table).where(position_table.c.pipeline == self.pipeline)
+        return state_of(row, connection.execute(positions))
+
+    def _read_journal(self) -> tuple[Note, ...]:
+        if not self.database.may_exist():
+            return ()
+        with self.database.reading() as connection:
+            if not self.database.has_tables(connection):
+                return ()
+            mine = select(journal_table).where(journal_table.c.pipeline == self.pipeline)
+            rows: Any = connection.execute(mine.order_by(journal_table.c.seq))
+            return tuple(Note(row.at, row.action, row.detail) for row in rows)
+
+    # Patience.
+
+    def _patiently(self, attempt: Callable[[], Answer], *, safe: str) -> Answer:
+        began = time.monotonic()
+        reason = ""
+        for pause in self._pauses():
+            time.sleep(pause)
+            try:
+                return attempt()
+            except DBAPIError as failure:
+                fault = self.database.fault(failure)
+                reason = self.database.reason(failure)
+            if fault is not None:
+                raise fault from None
+        raise LedgerUnavailable(
+            f"the ledger {self.database.place} did not answer: {reason} ({self._attempts} attempts in "
+            f"{time.monotonic() - began:.1f} s).",
+            safe=safe,
+            command="bring the database back, then: landonce run {file}",
+        )
+
+    def _pauses(self) -> Iterator[float]:
+        """Before each attempt. Half of every pause is chance, so that drivers do not come back all at once."""
+        yield 0.0
+        for number in range(self._attempts - 1):
+            longest = min(_LONGEST_PAUSE, self._backoff * 2**number)
+            yield _CHANCE.uniform(longest / 2, longest)
+
+
+def _unbegun(connection: Connection, version: int | None) -> bool:
+    """Tables without a version and without any pipeline: where making a table ends the transaction, a crash in the middle of
+    the first start leaves them so."""
+    return version is None and connection.execute(select(pipeline_table.c.pipeline).limit(1)).first() is None

@@ -1,0 +1,258 @@
+"""The ledger's tables, and how a state becomes rows and comes back. No I/O.
+
+    landonce_schema     one row: the version of these tables
+    landonce_pipeline   one row per pipeline: epoch, owner, version and all that is not per partition
+    landonce_position   one row per pipeline and partition: first and committed
+    landonce_journal    what was decided outside the ordinary flow, in order
+    landonce_block      where the ledger lives in the target: one row per block of a pending plan
+    landonce_push       where a user's own function delivers: one row per block of a pending plan, with its last attempt
+
+A row must come back as exactly the state it was made from: settling a lost answer compares them whole. Rows are
+sorted in Python, since databases sort text each in their own way.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
+from typing import Any
+
+from sqlalchemy import BigInteger, Column, ColumnElement, Integer, MetaData, Row, Table, Text, and_, exists
+from sqlalchemy.dialects import mysql
+
+from landonce.errors import LedgerTooNew, LedgerUnreadable
+from landonce.protocol.blocks import Plan
+from landonce.protocol.ledger import LedgerState, Position, TableMark, Totals
+from landonce.protocol.ranges import Partition
+
+SCHEMA_VERSION = 2
+
+metadata = MetaData()
+block_metadata = MetaData()
+push_metadata = MetaData()
+
+_BIN = {"charset": "utf8mb4", "collation": "utf8mb4_bin"}
+_NAME = Text().with_variant(mysql.VARCHAR(255, **_BIN), "mysql", "mariadb")
+"""MySQL has no keys of any length, and would take two names that differ in upper and lower case for one."""
+_LONG = Text().with_variant(mysql.LONGTEXT(**_BIN), "mysql", "mariadb")
+ENGINE: dict[str, Any] = {"mysql_engine": "InnoDB", "mariadb_engine": "InnoDB"}
+"""Whatever the server's default is: in an engine without transactions a block would be marked as landed and not be there."""
+
+schema_table = Table(
+    "landonce_schema",
+    metadata,
+    Column("only", Integer, primary_key=True, autoincrement=False),
+    Column("version", Integer, nullable=False),
+    **ENGINE,
+)
+
+pipeline_table = Table(
+    "landonce_pipeline",
+    metadata,
+    Column("pipeline", _NAME, primary_key=True),
+    Column("lineage", _NAME, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("owner", _NAME, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("cluster_id", _NAME, nullable=False),
+    Column("topic_ids", _LONG, nullable=False),
+    Column("labels", _LONG, nullable=False),
+    Column("tables", _LONG, nullable=False),
+    Column("pending", _LONG),
+    Column("batch", BigInteger, nullable=False),
+    Column("landed", BigInteger, nullable=False),
+    Column("dead_lettered", BigInteger, nullable=False),
+    Column("filtered", BigInteger, nullable=False),
+    **ENGINE,
+)
+
+position_table = Table(
+    "landonce_position",
+    metadata,
+    Column("pipeline", _NAME, primary_key=True),
+    Column("topic", _NAME, primary_key=True),
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("first", BigInteger, nullable=False),
+    Column("committed", BigInteger, nullable=False),
+    **ENGINE,
+)
+
+journal_table = Table(
+    "landonce_journal",
+    metadata,
+    Column("pipeline", _NAME, primary_key=True),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("at", _NAME, nullable=False),
+    Column("action", _NAME, nullable=False),
+    Column("detail", _LONG, nullable=False),
+    **ENGINE,
+)
+
+block_table = Table(
+    "landonce_block",
+    block_metadata,
+    Column("pipeline", _NAME, primary_key=True),
+    Column("batch", BigInteger, primary_key=True, autoincrement=False),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("owner", _NAME, nullable=False),
+    Column("state", _NAME, nullable=False),
+    Column("receipt", _LONG),
+    **ENGINE,
+)
+
+push_table = Table(
+    "landonce_push",
+    push_metadata,
+    Column("pipeline", _NAME, primary_key=True),
+    Column("batch", BigInteger, primary_key=True, autoincrement=False),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("owner", _NAME, nullable=False),
+    Column("state", _NAME, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("nonce", _NAME, nullable=False),
+    Column("claimed_at", BigInteger, nullable=False),
+    Column("wait", BigInteger, nullable=False),
+    Column("receipt", _LONG),
+    **ENGINE,
+)
+
+
+def _plain(value: Any) -> Any:
+    return value
+
+
+def _pairs(value: tuple[tuple[str, str], ...]) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _marks(value: tuple[tuple[str, TableMark], ...]) -> str:
+    return json.dumps([[table, mark.uuid, mark.batch] for table, mark in value], separators=(",", ":"))
+
+
+def _plan(value: Plan | None) -> str | None:
+    return None if value is None else value.to_json()
+
+
+_COLUMNS: Mapping[str, tuple[Callable[[LedgerState], Any], Callable[[Any], Any]]] = {
+    "pipeline": (attrgetter("pipeline"), _plain),
+    "lineage": (attrgetter("lineage"), _plain),
+    "epoch": (attrgetter("epoch"), _plain),
+    "owner": (attrgetter("owner"), _plain),
+    "version": (attrgetter("version"), _plain),
+    "cluster_id": (attrgetter("cluster_id"), _plain),
+    "topic_ids": (attrgetter("topic_ids"), _pairs),
+    "labels": (attrgetter("labels"), _pairs),
+    "tables": (attrgetter("tables"), _marks),
+    "pending": (attrgetter("pending"), _plan),
+    "batch": (attrgetter("batch"), _plain),
+    "landed": (attrgetter("totals.landed"), _plain),
+    "dead_lettered": (attrgetter("totals.dead_lettered"), _plain),
+    "filtered": (attrgetter("totals.filtered"), _plain),
+}
+
+
+def pipeline_row(state: LedgerState) -> dict[str, Any]:
+    return {name: encode(value(state)) for name, (value, encode) in _COLUMNS.items()}
+
+
+def changed_columns(old: LedgerState, new: LedgerState) -> dict[str, Any]:
+    """Only what differs: a pending plan of megabytes is not written again because another column changed."""
+    return {name: encode(value(new)) for name, (value, encode) in _COLUMNS.items() if value(old) != value(new)}
+
+
+def unchanged(old: LedgerState) -> ColumnElement[bool]:
+    """The compare of the compare-and-set: the same key as `swap.key`, and tables that this landonce understands."""
+    row = pipeline_table.c
+    return and_(
+        row.pipeline == old.pipeline,
+        row.epoch == old.epoch,
+        row.owner == old.owner,
+        row.version == old.version,
+        row.lineage == old.lineage,
+        exists().where(schema_table.c.version == SCHEMA_VERSION),
+    )
+
+
+def moved_positions(old: LedgerState, new: LedgerState) -> list[dict[str, Any]]:
+    """Rows to insert or update."""
+    if old.positions is new.positions:
+        return []
+    before = dict(old.positions)
+    return position_rows(new.pipeline, (each for each in new.positions if before.get(each[0]) != each[1]))
+
+
+def dropped_positions(old: LedgerState, new: LedgerState) -> list[Partition]:
+    """Partitions that the new state does not know any more."""
+    if old.positions is new.positions:
+        return []
+    return sorted(dict(old.positions).keys() - dict(new.positions).keys())
+
+
+def position_rows(pipeline: str, positions: Iterable[tuple[Partition, Position]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "pipeline": pipeline,
+            "topic": partition.topic,
+            "partition": partition.number,
+            "first": position.first,
+            "committed": position.committed,
+        }
+        for partition, position in positions
+    ]
+
+
+def state_of(row: Row[Any], positions: Iterable[Row[Any]]) -> LedgerState:
+    """The state that these rows were made from."""
+    try:
+        return LedgerState(
+            pipeline=row.pipeline,
+            lineage=row.lineage,
+            epoch=row.epoch,
+            owner=row.owner,
+            version=row.version,
+            cluster_id=row.cluster_id,
+            topic_ids=_pairs_of(row.topic_ids),
+            positions=_positions_of(positions),
+            pending=None if row.pending is None else Plan.from_json(row.pending),
+            batch=row.batch,
+            totals=Totals(row.landed, row.dead_lettered, row.filtered),
+            labels=_pairs_of(row.labels),
+            tables=tuple((table, TableMark(uuid, batch)) for table, uuid, batch in json.loads(row.tables)),
+        )
+    except (ValueError, KeyError, TypeError) as failure:
+        raise LedgerUnreadable(
+            f"the ledger's entry of pipeline {row.pipeline!r} cannot be read ({type(failure).__name__}): it is damaged, "
+            "or was edited by hand.",
+            safe="Nothing was changed.",
+            command="restore the ledger from a backup, then: landonce run {file}",
+        ) from failure
+
+
+def _pairs_of(text: str) -> tuple[tuple[str, str], ...]:
+    return tuple((name, value) for name, value in json.loads(text))
+
+
+def _positions_of(rows: Iterable[Row[Any]]) -> tuple[tuple[Partition, Position], ...]:
+    plain = sorted((row.topic, row.partition, row.first, row.committed) for row in rows)
+    return tuple((Partition(topic, number), Position(first, end)) for topic, number, first, end in plain)
+
+
+def check_schema(version: int | None, place: str) -> None:
+    """Refuses tables that this landonce does not understand."""
+    if version == SCHEMA_VERSION:
+        return
+    if version is not None and version > SCHEMA_VERSION:
+        raise LedgerTooNew(
+            f"the ledger {place} was written by a newer landonce: its tables have version {version}, and this landonce "
+            f"knows versions up to {SCHEMA_VERSION}.",
+            safe="Nothing was changed.",
+            command="pip install --upgrade landonce",
+        )
+    raise LedgerUnreadable(
+        f"the ledger {place} has tables without a version that landonce knows.",
+        safe="Nothing was changed.",
+        command="restore the ledger from a backup, then: landonce run {file}",
+    )

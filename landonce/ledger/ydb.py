@@ -1,0 +1,89 @@
+"""A ledger in YDB, for pipelines whose table is there too. YDB counts no rows that an update found, so it is asked first.
+
+Transactions are serializable and optimistic: nobody waits for a row, but of two transactions that touch the same one, the later
+COMMIT is refused. So what was read in a transaction still holds when it commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import URL, ColumnElement, Connection, Engine, Executable, Select, create_engine, select, update
+from sqlalchemy.exc import DBAPIError
+
+from landonce.errors import LandonceError
+from landonce.ledger.database import Database, first_line, refused
+from landonce.ledger.tables import SCHEMA_VERSION, pipeline_table, position_table, schema_table
+
+_REFUSED = ("IntegrityError", "ProgrammingError", "DataError", "NotSupportedError")
+
+
+class YdbDatabase(Database):
+    """One database."""
+
+    def __init__(self, url: URL) -> None:
+        self._url = url
+        self._engine: Engine | None = None
+        self.place = f"ydb://{url.host or ''}/{url.database or ''}"
+        self._secrets = (str(url.password),) if url.password else ()
+
+    @property
+    def engine(self) -> Engine:
+        """Made when it is first used: the dialect is an extra."""
+        if self._engine is None:
+            self._engine = create_engine(self._url.set(drivername="yql+ydb"), hide_parameters=True)
+        return self._engine
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        with self._transaction("SNAPSHOT READONLY") as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        with self._transaction("SERIALIZABLE") as connection:
+            yield connection
+
+    @contextmanager
+    def creating(self) -> Iterator[Connection]:
+        """Tables are not made in transactions here; making one that is there does no harm."""
+        with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            yield connection
+
+    def updated(self, connection: Connection, comparison: ColumnElement[bool], values: Mapping[str, Any]) -> bool:
+        *mine, _ = comparison.get_children()  # the last one asks for the version of the tables, which is asked here
+        found = connection.execute(select(pipeline_table.c.pipeline).where(*mine)).first()  # type: ignore[arg-type]
+        if found is None or connection.scalar(select(schema_table.c.version)) != SCHEMA_VERSION:
+            return False
+        connection.execute(update(pipeline_table).where(pipeline_table.c.pipeline == found[0]).values(values))
+        return True
+
+    def locking(self, rows: Select[Any]) -> Select[Any]:
+        """Nobody waits here: a transaction that changes what was read makes the COMMIT fail."""
+        return rows
+
+    def upsert_positions(self) -> Executable:
+        from ydb_sqlalchemy import upsert
+
+        statement: Executable = upsert(position_table)
+        return statement
+
+    def reason(self, failure: DBAPIError) -> str:
+        return first_line(failure, self._secrets)
+
+    def fault(self, failure: DBAPIError) -> LandonceError | None:
+        return refused(self.place, self.reason(failure)) if type(failure).__name__ in _REFUSED else None
+
+    def no_tables(self, failure: DBAPIError) -> bool:
+        return "Cannot find table" in str(failure.orig)
+
+    def close(self) -> None:
+        if self._engine is not None:
+            self._engine.dispose()
+
+    @contextmanager
+    def _transaction(self, isolation: str) -> Iterator[Connection]:
+        with self.engine.connect().execution_options(isolation_level=isolation) as connection, connection.begin():
+            yield connection

@@ -1,0 +1,162 @@
+"""Blocks of a pending plan that have a row of their own, where the ledger lives in the target. Pure.
+
+    PREPARE   one row per block, BEFORE, with the claim (epoch and owner) of the driver that prepared it
+    write     a block's rows and its flip to AFTER are one transaction, which holds only under the row's own claim
+    ACQUIRE   every row gets the claim of the new driver: it waits for open transactions, and no later one holds
+    RECORD    all rows are AFTER, and go
+
+A row is found by the block's number, which stays when an operator drops other blocks of the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from landonce import errors
+from landonce.protocol.blocks import Plan
+from landonce.protocol.ledger import LedgerState
+
+
+class Mark(str, Enum):
+    """Whether a block's rows are in the table."""
+
+    BEFORE = "BEFORE"
+    CLAIMED = "CLAIMED"
+    """Only where rows and ledger are apart (`pushes`): an attempt may be on its way, or may have arrived."""
+    AFTER = "AFTER"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Who may flip a block. The owner is random, so that a restored database that hands out an epoch twice still fences."""
+
+    epoch: int
+    owner: str
+
+    @staticmethod
+    def of(state: LedgerState) -> Claim:
+        return Claim(state.epoch, state.owner)
+
+
+@dataclass(frozen=True)
+class BlockRow:
+    """What the target says of one block."""
+
+    number: int
+    claim: Claim
+    mark: Mark
+    receipt: str | None = None
+
+
+class Row(Protocol):
+    """What the ledger says of one block, whatever kind of sink it is for."""
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def mark(self) -> Mark: ...
+
+    @property
+    def receipt(self) -> str | None: ...
+
+
+def flippable(claim: Claim) -> dict[str, object]:
+    """The columns of a block's row, and what they must hold, for its transaction to go on."""
+    return {"epoch": claim.epoch, "owner": claim.owner, "state": Mark.BEFORE.value}
+
+
+@dataclass(frozen=True)
+class BlockChange:
+    """What becomes of the blocks' rows in the transaction that changes the ledger. In this order."""
+
+    removed: int | None = None
+    """The batch whose rows go."""
+    claim: Claim | None = None
+    """What all rows that stay are claimed by from now on."""
+    added: tuple[int, ...] = ()
+    """Blocks that get a row."""
+
+
+def block_change(old: LedgerState, new: LedgerState) -> BlockChange:
+    """Whatever the change of the ledger is, it says by itself what its blocks need."""
+    before = old.pending.batch if old.pending else None
+    after = new.pending.batch if new.pending else None
+    if new.pending is not None and before != after:
+        return BlockChange(before, None, tuple(block.number for block in new.pending.blocks))
+    return BlockChange(
+        removed=before if after is None else None,
+        claim=Claim.of(new) if after is not None and Claim.of(old) != Claim.of(new) else None,
+    )
+
+
+def _is_cut(old: LedgerState, new: LedgerState) -> bool:
+    """An operator keeps a part of the plan."""
+    return old.pending != new.pending and old.epoch != new.epoch
+
+
+def landed(rows: Iterable[Row]) -> frozenset[int]:
+    """Blocks that are in the target, by their numbers."""
+    return frozenset(row.number for row in rows if row.mark is Mark.AFTER)
+
+
+def accounted(rows: Iterable[Row]) -> frozenset[int]:
+    """Blocks that landed and whose receipt is known: whatever becomes of their records, they are not read again."""
+    return frozenset(row.number for row in rows if row.mark is Mark.AFTER and row.receipt is not None)
+
+
+def may_change(old: LedgerState, new: LedgerState, rows: tuple[BlockRow, ...]) -> None:
+    """Raises where the plan would be forgotten, or cut, with blocks that are in the table, or recorded without some that are not;
+    and where an operator would give up the receipt of a block, which names its dead letters.
+
+    Only ranges of partitions that begin anew may go with the plan: these have another label from then on.
+    """
+    if old.pending is None:
+        return
+    if block_change(old, new).removed is not None or _is_cut(old, new):
+        _may_go(old, old.pending, new, rows)
+    if new.epoch != old.epoch:
+        _keeps_receipts(old, old.pending, new, accounted(rows))
+
+
+def _may_go(old: LedgerState, plan: Plan, new: LedgerState, rows: tuple[BlockRow, ...]) -> None:
+    there = landed(rows)
+    removed = block_change(old, new).removed is not None
+    left = {block.number: block for block in new.pending.blocks} if new.pending is not None and not removed else {}
+    committed = new.committed()
+    for block in plan.blocks:
+        stays = {each.partition: each.end for each in left[block.number].ranges} if block.number in left else {}
+        kept = [each for each in block.ranges if old.labelled(each.partition) == new.labelled(each.partition)]
+        kept = [each for each in kept if stays.get(each.partition) != each.end]
+        past = [committed.get(each.partition, each.end) >= each.end for each in kept]
+        if block.number in there and not all(past):
+            raise errors.PlanPending(
+                f"block {block} of batch {plan.batch} is in the table, and would be forgotten: its records would be "
+                "delivered again.",
+                safe="Nothing was changed.",
+                command="landonce run {file} --once   (settles the plan first), or, where a topic changed, the same command again",
+            )
+        if block.number not in there and new.epoch == old.epoch and any(past):
+            raise errors.Unbalanced(
+                f"block {block} of batch {plan.batch} is not in the table, and its batch was to be recorded.",
+                safe="The position did not move. The database was restored to an earlier state while the pipeline ran; if it was "
+                "not, this is a defect in landonce: please report it.",
+                command="landonce run {file}",
+            )
+
+
+def _keeps_receipts(old: LedgerState, plan: Plan, new: LedgerState, known: Collection[int]) -> None:
+    """Nobody reads a block again that landed, so what is known of it stays as long as any of its partitions goes on. What begins
+    anew is cut out of it."""
+    left = {block.number: block.ranges for block in new.pending.blocks} if new.pending is not None else {}
+    for block in plan.blocks:
+        goes_on = tuple(each for each in block.ranges if old.labelled(each.partition) == new.labelled(each.partition))
+        if block.number in known and goes_on and left.get(block.number) not in (block.ranges, goes_on):
+            raise errors.PlanPending(
+                f"block {block} of batch {plan.batch} has landed, and its receipt, which names its dead letters, would be given up.",
+                safe="Nothing was changed.",
+                command="landonce run {file} --once   (settles the plan first); where it cannot, say the same again",
+            )

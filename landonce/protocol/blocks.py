@@ -1,0 +1,163 @@
+"""Blocks, their tokens, and the plan of one micro-batch.
+
+A block's token is a pure function of what is written, never of who writes it: pipeline, lineage, cluster id, topic ids,
+ranges, table, shard and generation. The lineage changes with every driver that makes plans, so that a token of an
+earlier life (a truncated table, a deleted or restored ledger) can never make the target drop rows that are not there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+from landonce.protocol.ranges import Partition, Range
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What all tokens of a pipeline's ledger have in common."""
+
+    pipeline: str
+    lineage: str
+    cluster_id: str
+    topic_ids: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Ranges that are written to one table as one unit, in (topic, partition, offset) order."""
+
+    ranges: tuple[Range, ...]
+    table: str
+    shard: str = ""
+    generation: int = 0
+    number: int = 0
+    """Its place in the plan that was prepared. It names the block's dead letters, and stays when others are dropped."""
+
+    def __post_init__(self) -> None:
+        partitions = [each.partition for each in self.ranges]
+        if not partitions or partitions != sorted(set(partitions)):
+            raise ValueError("a block has at least one range, in order, and at most one of each partition")
+
+    @property
+    def span(self) -> int:
+        """At most this many records."""
+        return sum(each.span for each in self.ranges)
+
+    def __str__(self) -> str:
+        more = f" and {len(self.ranges) - 1} more" if len(self.ranges) > 1 else ""
+        return f"{self.ranges[0]}{more}"
+
+
+def token(identity: Identity, block: Block) -> str:
+    """The name under which the target knows a block. Same rows, same token; other rows, other token."""
+    topics = {each.partition.topic for each in block.ranges}
+    named = [
+        identity.pipeline,
+        identity.lineage,
+        identity.cluster_id,
+        [[topic, topic_id] for topic, topic_id in identity.topic_ids if topic in topics],
+        [[each.partition.topic, each.partition.number, each.first, each.end] for each in block.ranges],
+        block.table,
+        block.shard,
+        block.generation,
+    ]
+    return hashlib.sha256(json.dumps(named, separators=(",", ":")).encode()).hexdigest()
+
+
+class Kind(str, Enum):
+    """Why a plan exists."""
+
+    DELIVER = "deliver"
+    """New offsets, which the target cannot hold yet."""
+    RECONCILE = "reconcile"
+    """Offsets that the target holds already, though the ledger does not know: look before writing."""
+    FILL = "fill"
+    """As reconcile, and an operator said that what is missing in between shall be written."""
+    REPLAY = "replay"
+    """Offsets below the position, for tables of a fan-out that were rolled back."""
+
+
+BY_TOKENS = "tokens:"
+"""How the fingerprint of a plan begins whose rows carry no coordinates."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The blocks of one micro-batch. Durable in the ledger before the first byte is written."""
+
+    batch: int
+    blocks: tuple[Block, ...]
+    fingerprint: str
+    deadline: int
+    """Milliseconds on the target's clock. An insert that begins later is refused by the target itself."""
+    kind: Kind = Kind.DELIVER
+    letters: str = ""
+    """The folder of its dead letters, as the pipeline file named it when the plan was made."""
+
+    @property
+    def by_tokens(self) -> bool:
+        """Its rows carry no coordinates, so nothing but tokens tells whether they are there."""
+        return self.fingerprint.startswith(BY_TOKENS)
+
+    def ends(self) -> dict[Partition, int]:
+        """Where each partition stands once this plan has landed."""
+        ends: dict[Partition, int] = {}
+        for block in self.blocks:
+            for each in block.ranges:
+                ends[each.partition] = max(each.end, ends.get(each.partition, 0))
+        return ends
+
+    def rearmed(self, deadline: int) -> Plan:
+        return replace(self, deadline=deadline)
+
+    def regenerated(self, burnt: frozenset[int]) -> Plan:
+        """The same plan, with the next generation for the blocks (by index) whose token is burnt."""
+        blocks = tuple(
+            replace(block, generation=block.generation + 1) if index in burnt else block
+            for index, block in enumerate(self.blocks)
+        )
+        return replace(self, blocks=blocks)
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {
+                "batch": self.batch,
+                "fingerprint": self.fingerprint,
+                "deadline": self.deadline,
+                "kind": self.kind.value,
+                "letters": self.letters,
+                "blocks": [_block_to_dict(block) for block in self.blocks],
+            },
+            separators=(",", ":"),
+        )
+
+    @staticmethod
+    def from_json(text: str) -> Plan:
+        told: dict[str, Any] = json.loads(text)
+        return Plan(
+            batch=told["batch"],
+            blocks=tuple(_block_from_dict(each) for each in told["blocks"]),
+            fingerprint=told["fingerprint"],
+            deadline=told["deadline"],
+            kind=Kind(told["kind"]),
+            letters=told.get("letters", ""),
+        )
+
+
+def _block_to_dict(block: Block) -> dict[str, Any]:
+    return {
+        "table": block.table,
+        "shard": block.shard,
+        "generation": block.generation,
+        "number": block.number,
+        "ranges": [[each.partition.topic, each.partition.number, each.first, each.end] for each in block.ranges],
+    }
+
+
+def _block_from_dict(told: dict[str, Any]) -> Block:
+    ranges = tuple(Range(Partition(topic, number), first, end) for topic, number, first, end in told["ranges"])
+    return Block(ranges, told["table"], told["shard"], told["generation"], told["number"])

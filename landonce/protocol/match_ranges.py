@@ -1,0 +1,130 @@
+"""What came with a micro-batch, against what the ledger knows: `protocol.cases`, for all partitions at once. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from landonce.protocol import ledger as states
+from landonce.protocol import query_refusals as refusals
+from landonce.protocol.blocks import Block, Plan
+from landonce.protocol.cases import Last, OnRewind, Origin, Phase, decide, resolved
+from landonce.protocol.ledger import LedgerState, Position
+from landonce.protocol.offset_log import Begun
+from landonce.protocol.ranges import Partition, Range
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """One micro-batch: its true ranges, and where their offsets have a meaning."""
+
+    ranges: tuple[Range, ...]
+    cluster_id: str
+    topic_ids: tuple[tuple[str, str], ...]
+    begun: tuple[Begun, ...] = ()
+    """All partitions that the query reads."""
+
+    @property
+    def partitions(self) -> frozenset[Partition]:
+        return frozenset(each.partition for each in self.ranges)
+
+    @property
+    def starts(self) -> dict[Partition, int]:
+        """Where this batch begins in each partition, those of which it brings nothing included."""
+        return {each.partition: each.at for each in self.begun} | {each.partition: each.first for each in self.ranges}
+
+    def of(self, partition: Partition) -> Range | None:
+        return next((each for each in self.ranges if each.partition == partition), None)
+
+    def origin(self, partition: Partition) -> Origin:
+        return Origin(self.cluster_id, dict(self.topic_ids).get(partition.topic, ""))
+
+
+def refuse_early(state: LedgerState, incoming: Incoming, on_rewind: OnRewind) -> None:
+    """Raises where there is nothing exact to do with a range of a partition of which nothing is pending."""
+    refusals.same_source(state, incoming.cluster_id, incoming.topic_ids)
+    pending = {each.partition for block in (state.pending.blocks if state.pending else ()) for each in block.ranges}
+    positions = dict(state.positions)
+    for begun in incoming.begun:
+        if begun.partition not in positions and begun.at > begun.first:
+            raise refusals.unheard_of(begun.partition, begun.first, begun.at)
+    for each in incoming.ranges:
+        if each.partition in positions and each.partition not in pending:
+            _judge(each, positions[each.partition], incoming.origin(each.partition), on_rewind)
+
+
+def _judge(incoming: Range, position: Position, origin: Origin, on_rewind: OnRewind) -> None:
+    """The ledger knows where the last range ended, and not where it began: its last offset stands for it. Where nothing
+    was recorded yet, the position itself is what has to come next."""
+    if position.committed > position.first:
+        last = Range(incoming.partition, position.committed - 1, position.committed)
+        decide(incoming, Last(last, Phase.AFTER, position.first, origin), origin, on_rewind=on_rewind)
+        return
+    nothing = Last(Range(incoming.partition, position.first, position.first + 1), Phase.BEFORE, position.first, origin)
+    if incoming.first < position.first:
+        decide(incoming, nothing, origin)
+    else:
+        resolved(incoming, nothing, landed=False)
+
+
+def bound(state: LedgerState, incoming: Incoming) -> LedgerState:
+    """The ledger once it knows the cluster, the topics, and where partitions begin that are new to it."""
+    known = state.committed()
+    added = {partition: at for partition, at in incoming.starts.items() if partition not in known}
+    topic_ids = {**dict(state.topic_ids), **dict(incoming.topic_ids)}
+    return states.bound(state, incoming.cluster_id, topic_ids, added)
+
+
+def binds(state: LedgerState, incoming: Incoming) -> bool:
+    """Whether `bound` tells the ledger anything."""
+    new = bound(state, incoming)
+    return (new.positions, new.topic_ids, new.cluster_id) != (state.positions, state.topic_ids, state.cluster_id)
+
+
+def undelivered(state: LedgerState, incoming: Incoming) -> tuple[Range, ...]:
+    """What is new of the micro-batch, in partitions that the ledger knows."""
+    committed = state.committed()
+    return tuple(
+        Range(each.partition, max(each.first, committed[each.partition]), each.end)
+        for each in incoming.ranges
+        if committed[each.partition] < each.end
+    )
+
+
+def again(
+    state: LedgerState, plan: Plan, incoming: Incoming, fingerprint: str, on_rewind: OnRewind, *, can_probe: bool
+) -> frozenset[int]:
+    """The pending blocks (by index) that are written again: all of them is in this batch, and the query is the same.
+
+    Raises where another block would have to be asked for, and the sink cannot be asked.
+    """
+    same = plan.fingerprint == fingerprint
+    if not same and not can_probe:
+        raise refusals.changed(plan)
+    return frozenset(
+        index
+        for index, block in enumerate(plan.blocks)
+        if _comes_again(state, block, incoming, on_rewind, can_probe=can_probe) and same
+    )
+
+
+def _comes_again(state: LedgerState, block: Block, incoming: Incoming, on_rewind: OnRewind, *, can_probe: bool) -> bool:
+    came = incoming.of(block.ranges[0].partition)
+    if came is None:
+        if not can_probe:
+            raise refusals.not_here(block)
+        return False
+    last = _last(state, block, incoming)
+    return decide(came, last, last.origin, on_rewind=on_rewind, can_probe=can_probe).again is not None
+
+
+def follow(state: LedgerState, block: Block, incoming: Incoming, *, landed: bool) -> None:
+    """Raises where a pending block turned out absent, and this batch goes on behind it."""
+    came = incoming.of(block.ranges[0].partition)
+    if came is not None:
+        resolved(came, _last(state, block, incoming), landed=landed)
+
+
+def _last(state: LedgerState, block: Block, incoming: Incoming) -> Last:
+    pending = block.ranges[0]
+    first = dict(state.positions)[pending.partition].first
+    return Last(pending, Phase.BEFORE, first, incoming.origin(pending.partition))

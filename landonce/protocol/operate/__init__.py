@@ -1,0 +1,49 @@
+"""What an operator may decide, as pure transitions of the ledger.
+
+Every function looks at the ledger's state and at the world, and gives back a `Decision`: the new state, what it does in
+words, what it costs in numbers, and the note for the journal. Nothing is done here. The new state takes the next epoch,
+so that the one compare-and-set that records it also fences a driver that still runs.
+
+    accept_gap        records were deleted before they were read        go on behind the gap, and say what never came
+    rebase            the topic or the cluster is another one           offsets begin anew, under a label of their own
+    fill              a pending block is there in part                  what is missing is written
+    accept_change     a pending plan was made by another file           it is settled by the present one
+    accept_position   a table's history is gone, and how far it came    the copy of its last mark counts
+    accept_rows       the same                                          its last rows count; the rest is delivered again
+    settle            a pushed block was never answered                 it arrived, or it did not
+    forget_table      a table of a fan-out is another one, or none      the new one takes its place
+"""
+
+from landonce.protocol.operate.decision import Decision, Restated
+from landonce.protocol.operate.gap import accept_gap
+from landonce.protocol.operate.plans import accept_change, fill
+from landonce.protocol.operate.rebase import changed_topics, landed_too, rebase
+from landonce.protocol.operate.settle import settle
+from landonce.protocol.operate.tables import (
+    accept_own_position,
+    accept_own_rows,
+    accept_position,
+    accept_rows,
+    forget_table,
+    nothing_uncertain,
+    standing,
+)
+
+__all__ = [
+    "Decision",
+    "Restated",
+    "accept_change",
+    "accept_gap",
+    "accept_own_position",
+    "accept_own_rows",
+    "accept_position",
+    "accept_rows",
+    "changed_topics",
+    "fill",
+    "forget_table",
+    "landed_too",
+    "nothing_uncertain",
+    "rebase",
+    "settle",
+    "standing",
+]

@@ -1,0 +1,76 @@
+"""What may be decided about a plan that is pending. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from landonce.errors import NothingToDo, PlanPending
+from landonce.protocol.blocks import BY_TOKENS, Kind, Plan
+from landonce.protocol.ledger import LedgerState, taken
+from landonce.protocol.operate.decision import Decision, listed
+
+
+def fill(state: LedgerState, owner: str) -> Decision:
+    """The pending plan's missing rows are written, even where a block is there in part."""
+    plan = state.pending
+    if plan is None:
+        raise NothingToDo("no plan is pending, so there is nothing to fill.", safe="Nothing was changed.")
+    if plan.kind is Kind.FILL:
+        raise NothingToDo(
+            f"batch {plan.batch} is to be filled already.",
+            safe="Nothing was changed.",
+            command="landonce run {file}",
+        )
+    new = replace(taken(state, owner), pending=replace(plan, kind=Kind.FILL))
+    does = (f"At the next start, rows of batch {plan.batch} that the target lacks are written, and no others.",)
+    costs = (
+        _extent(plan),
+        "Rows of these ranges that somebody deleted on purpose, or that a TTL took, come back.",
+    )
+    return Decision("fill", new, does, costs)
+
+
+def accept_change(state: LedgerState, fingerprint: str, owner: str, *, fan_out: bool = False) -> Decision:
+    """The pending plan is settled by the present pipeline file instead of the one that made it."""
+    plan = state.pending
+    if plan is None:
+        raise NothingToDo(
+            "no plan is pending: a changed pipeline file holds from the next batch on, by itself.",
+            safe="Nothing was changed.",
+            command="landonce run {file}",
+        )
+    if plan.fingerprint == fingerprint:
+        raise NothingToDo(
+            f"batch {plan.batch}, which is pending, was made by this very pipeline file.",
+            safe="Nothing was changed.",
+            command="landonce run {file}",
+        )
+    if plan.by_tokens and not fingerprint.startswith(BY_TOKENS):
+        raise PlanPending(
+            f"batch {plan.batch}, which is pending, was made without coordinates, and the file has them now: what of it is in the "
+            "table cannot be found by them, and would be written again.",
+            safe="Nothing was changed.",
+            command="say `coordinates: false` in {file} once more, `landonce run {file} --once`, then make the change",
+        )
+    new = replace(taken(state, owner), pending=replace(plan, fingerprint=fingerprint))
+    does = (f"Batch {plan.batch}, which is pending, is settled by the present transform, schema and decoder.",)
+    return Decision("accept-change", new, does, (_extent(plan), *(_BY_TABLES if fan_out else _BY_ROWS)))
+
+
+_BY_ROWS = (
+    "Rows of them that are in the target stay as the old file made them; those that are missing are written as the "
+    "new file makes them. Each record still lands at most once.",
+    "If the two files do not land the same records, `landonce verify` will name the difference, and a block that "
+    "is there in part halts with PartialPresence.",
+)
+_BY_TABLES = (
+    "Tables that carry the batch already keep it as the old file made it; the others get it as the new file makes it. In "
+    "each table a record still lands at most once.",
+    "If the new file sends a record to other tables than the old one did, it may be in both, or in none: `landonce verify` "
+    "names the difference.",
+)
+
+
+def _extent(plan: Plan) -> str:
+    ranges = [each for block in plan.blocks for each in block.ranges]
+    return f"Ranges: {listed(ranges)}; at most {sum(each.span for each in ranges)} records."

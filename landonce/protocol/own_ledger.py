@@ -1,0 +1,152 @@
+"""A table as its own ledger: what its marks say of the pipeline, and whether a change may be made to it. Pure.
+
+The newest mark in the branch's ancestry is the ledger's state. A copy of it lives in the table's properties, written by the
+same commits. Properties do not roll back with the table, so the copy tells what the ancestry cannot:
+
+    ancestry holds       copy                      then
+    ───────────────────  ────────────────────────  ──────────────────────────────────────────────────────────────────
+    a mark               the same, or none         that is the state
+    a mark               of a later commit         rolled back: the mark's position, under numbers past the copy's
+    none, down to the    there is one              rolled back to before the first commit: everything from the beginning
+    first snapshot
+    none, history is     of the snapshot before    the snapshots expired: the copy is the state
+    cut off              the cut, or its rows are
+                         there
+    none, cut off        otherwise                 rolled back or expired, nobody can tell: `PositionUncertain`
+    none                 none                      the table knows nothing of this pipeline
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from landonce import errors
+from landonce.protocol.ledger import LedgerState, Totals, fenced
+from landonce.protocol.marks import Mark, Verdict
+from landonce.protocol.swap import key
+
+
+@dataclass(frozen=True)
+class OwnView:
+    """The one table as it is now."""
+
+    uuid: str
+    mark: Mark | None = None
+    copy: Mark | None = None
+    whole: bool = True
+    """The ancestry reaches down to the first snapshot."""
+    vouched: bool = False
+    """Where the ancestry is cut off: what is left shows that the copy's commit is part of it."""
+
+    @property
+    def last(self) -> Mark | None:
+        """The last commit that this pipeline made to the table, whatever became of it."""
+        if self.copy is None or (self.mark is not None and self.copy.state.version < self.mark.state.version):
+            return self.mark
+        return self.copy
+
+    @property
+    def standing(self) -> Mark | None:
+        """The mark that counts: in the ancestry, or the copy of one that expired."""
+        if self.mark is not None or self.whole or not self.vouched:
+            return self.mark
+        return self.copy
+
+    @property
+    def uncertain(self) -> bool:
+        """Nobody can tell how far the table is."""
+        return self.last is not None and self.standing is None and not self.whole
+
+    @property
+    def rolled_back(self) -> bool:
+        return self.last is not None and (self.standing is None or key(self.standing.state) != key(self.last.state))
+
+
+def own_state(view: OwnView) -> LedgerState | None:
+    """The ledger's state. After a rollback its numbers go on past all that were ever used, and only the position goes back:
+    the mark that is made next must not carry the number of a batch that it does not cover."""
+    last, standing = view.last, view.standing
+    if last is None:
+        return None
+    if not view.rolled_back:
+        return last.state
+    if view.uncertain:
+        raise errors.PositionUncertain(
+            f"the table's history is cut off, and nothing of what is left was written by pipeline {last.state.pipeline!r}: "
+            f"its last commit was batch {last.batch}, snapshot {last.snapshot}. Snapshots expired, or the table was rolled "
+            "back before they did; that cannot be told apart.",
+            safe="Nothing was written.",
+            command="`landonce state accept-position {file} --by-rows`: what its rows lack is delivered again; without --by-rows, "
+            "the last commit counts as being in it",
+        )
+    base = standing.state if standing is not None else _from_the_beginning(last.state)
+    batch = last.state.batch + 1
+    return replace(base, epoch=last.state.epoch, version=last.state.version, batch=batch, owner=last.state.owner)
+
+
+def _from_the_beginning(state: LedgerState) -> LedgerState:
+    positions = tuple(
+        (partition, replace(position, committed=position.first)) for partition, position in state.positions
+    )
+    return replace(state, positions=positions, totals=Totals())
+
+
+def own_verdict(expected: OwnView, seen: OwnView, new: LedgerState) -> Verdict:
+    """May the state become `new` in a table that is `seen` so? `MOVED` means that the table was rolled back since.
+
+    Whether somebody else took the table is told by the copy, for a rollback may have removed the mark that would tell.
+    """
+    if seen.uuid != expected.uuid:
+        raise errors.TableReplaced(
+            f"the table was dropped and made anew: it had UUID {expected.uuid}, and has {seen.uuid}.",
+            safe="Nothing was written to the new one.",
+            command="start again to deliver everything to the new table: landonce run {file}",
+        )
+    last = seen.last
+    if last is not None and key(last.state) == key(new):
+        return Verdict.MOVED if seen.rolled_back else Verdict.DONE
+    if _snapshot(last) != _snapshot(expected.last):
+        return Verdict.FENCED if last is None or last.state.owner != new.owner else Verdict.MOVED
+    same = _snapshot(seen.standing) == _snapshot(expected.standing) and seen.uncertain is expected.uncertain
+    return Verdict.GO if same else Verdict.MOVED
+
+
+def _snapshot(mark: Mark | None) -> int | None:
+    return mark.snapshot if mark is not None else None
+
+
+def refuse(verdict: Verdict, old: LedgerState, seen: OwnView) -> None:
+    """Raises what a driver hears that may not go on."""
+    if verdict is Verdict.FENCED:
+        raise fenced(old, seen.last.state if seen.last else None)
+    if verdict is Verdict.MOVED:
+        raise errors.RolledBack(rollback_told(seen), safe="Nothing was written on top of it.")
+
+
+def rollback_told(view: OwnView) -> str:
+    """What happened, in words."""
+    last, standing = view.last, view.standing
+    assert last is not None
+    restored = not view.rolled_back
+    if restored:
+        return f"the table was set back to batch {last.batch}: its catalog was restored. What came after that is delivered again."
+    if view.uncertain:
+        return "the table's history is cut off, and nobody can tell any more how far it is."
+    if standing is None:
+        return f"the table was rolled back from batch {last.batch} to before the first batch; everything is delivered again."
+    before, now = last.state.committed(), standing.state.committed()
+    removed = sum(max(0, before[each] - now.get(each, 0)) for each in before)
+    return (
+        f"the table was rolled back from batch {last.batch} to batch {standing.batch}; "
+        f"the removed ranges ({removed} offsets) are delivered again."
+    )
+
+
+def rollback_refused(tables: Iterable[str]) -> errors.RollbackRefused:
+    """Where the file says that a rollback is not followed."""
+    return errors.RollbackRefused(
+        f"rolled back since the last commit: {', '.join(tables)}.",
+        safe="Nothing was written.",
+        command="say `rollback: follow` in {file} to deliver the removed ranges again, or roll forward",
+    )

@@ -1,0 +1,93 @@
+"""Cutting and packing: from what is there to blocks of an even size.
+
+Large partitions are cut, small ones packed together. Nothing is skipped and nothing overlaps: the ranges of the blocks
+are exactly the ranges that were taken. Which cut is made is free, for the plan makes it durable before anyone writes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from landonce.protocol.blocks import Block
+from landonce.protocol.ranges import Range
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much one batch and one block may hold, in records; bytes are turned into records by the average seen."""
+
+    max_rows: int
+    block_rows: int
+    parallelism: int = 1
+
+    @staticmethod
+    def of(
+        *, max_rows: int, max_bytes: int, block_rows: int, block_bytes: int, parallelism: int, record_bytes: float
+    ) -> Limits:
+        """Both kinds of limit as one number of records, at least one record."""
+        per_record = max(record_bytes, 1.0)
+        return Limits(
+            max_rows=max(1, min(max_rows, int(max_bytes / per_record))),
+            block_rows=max(1, min(block_rows, int(block_bytes / per_record))),
+            parallelism=max(1, parallelism),
+        )
+
+
+def take(available: Iterable[Range], max_rows: int) -> tuple[Range, ...]:
+    """The beginning of each range, `max_rows` in all, shared evenly so that no partition starves.
+
+    Partitions that need less than an even share leave the rest to the others. Where there are more partitions than
+    `max_rows`, each still moves by one record: a share of nothing, batch after batch, would be starvation.
+    """
+    waiting = sorted(available, key=lambda each: each.span)
+    taken: list[Range] = []
+    left = max_rows
+    for index, each in enumerate(waiting):
+        share = max(1, math.ceil(left / (len(waiting) - index)))
+        span = min(each.span, share)
+        taken.append(Range(each.partition, each.first, each.first + span))
+        left -= span
+    return tuple(sorted(taken))
+
+
+def pack(ranges: Iterable[Range], table: str, limits: Limits) -> tuple[Block, ...]:
+    """Blocks of at most `block_rows`, evened out so that every core has the same number of blocks of the same size."""
+    ordered = sorted(ranges)
+    total = sum(each.span for each in ordered)
+    if total == 0:
+        return ()
+    size = _even_size(total, limits)
+    blocks: list[Block] = []
+    current: list[Range] = []
+    room = size
+    for each in ordered:
+        first = each.first
+        while first < each.end:
+            end = min(each.end, first + room)
+            current.append(Range(each.partition, first, end))
+            room -= end - first
+            first = end
+            if room == 0:
+                blocks.append(Block(tuple(current), table, number=len(blocks)))
+                current, room = [], size
+    if current:
+        blocks.append(Block(tuple(current), table, number=len(blocks)))
+    return tuple(blocks)
+
+
+def one_each(ranges: Iterable[Range], table: str, limits: Limits) -> tuple[Block, ...]:
+    """One block per partition, which is the beginning of its range: so the blocks of a partition come one after the other."""
+    return tuple(
+        Block((Range(each.partition, each.first, min(each.end, each.first + limits.block_rows)),), table, number=number)
+        for number, each in enumerate(sorted(ranges))
+    )
+
+
+def _even_size(total: int, limits: Limits) -> int:
+    """A multiple of the cores as the number of blocks, once there is more than one block's worth of work."""
+    blocks = math.ceil(total / limits.block_rows)
+    if blocks > 1:
+        blocks = math.ceil(blocks / limits.parallelism) * limits.parallelism
+    return math.ceil(total / blocks)

@@ -1,0 +1,337 @@
+"""The life of a micro-batch where tables commit atomically: every step of the driver, and what follows it. Pure.
+
+    acquire ─► bind ─► look ─► ┌ plan ─► prepare ─► write ─► (open) ─► commit ─► record ┐
+                               └───────────────────────── next ◄────────────────────────┘
+
+    step        what is done outside                        what it means
+    ──────────  ──────────────────────────────────────────  ──────────────────────────────────────────────────────
+    acquire     ledger: epoch + 1, owner = me               every earlier driver is fenced
+    survey      broker: ids, starts, stable ends            the world as it is now
+    bind        ledger: cluster id, topic ids, partitions   offsets mean something only here
+    look        tables: their marks                         what is committed where; what was rolled back
+    prepare     ledger: the plan                            where the ledger lives outside of the table, durable before
+                                                            the first commit; where the table is the ledger, not
+    write       executors: read, decode, write files        nothing is visible: files only count once they are committed
+    open        tables: made, or their schema evolved       once, by the driver, never by a worker; then look again, and
+                                                            write again: files of one batch have the columns of one moment
+    commit      each table: files, position and epoch in    inside every attempt: the table's mark is the one that was
+                one atomic commit                           looked at. If it is not, look again, and write again
+    record      ledger: the position moves                  where the table is the ledger, the commit did that
+    idle        wait for the interval
+
+There is no deadline, no token and no probe: a commit that comes late finds another mark, and is refused. A table that was
+rolled back carries an older mark, and the ranges that are gone are planned again, for that table alone (`marks`).
+
+Where the table is its own ledger, a plan need not be durable: nothing of it can land but as a whole, and with its position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from landonce import errors
+from landonce.protocol import ledger as states
+from landonce.protocol.blocks import Kind, Plan
+from landonce.protocol.ledger import LedgerState, Totals
+from landonce.protocol.marks import Stand, TableView, adopted, behind_ranges, learnt, past_epochs, stand, takes_part
+from landonce.protocol.own_ledger import rollback_refused
+from landonce.protocol.packing import pack, take
+from landonce.protocol.ranges import Range
+from landonce.protocol.receipt import BlockResult, Fate, Receipt
+from landonce.protocol.source import Start, bind
+from landonce.protocol.steps import Acquire, Change, Idle, Remembering, Step, Stop, Survey, Surveyed
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the pipeline file decides and the protocol needs to know."""
+
+    target: str
+    """What the blocks are for, in messages: a table, or a fan-out."""
+    fingerprint: str
+    start: Start = Start.EARLIEST
+    once: bool = False
+    own_ledger: bool = False
+    """The one table is the ledger."""
+    follow: bool = True
+    """A table that was rolled back gets the removed ranges again. Otherwise the run halts."""
+    letters: str = ""
+    """The folder of dead letters."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """Look at the tables. Reply: `Looked`."""
+
+    step = Step.LOOK
+
+
+@dataclass(frozen=True)
+class Looked:
+    """The tables as they are. `held`: a table without a mark holds rows of these topics; or may, since `filled_by` wrote it."""
+
+    views: tuple[TableView, ...]
+    held: str = ""
+    filled_by: str = ""
+
+
+@dataclass(frozen=True)
+class WriteFiles:
+    """Have the workers write files for these blocks. Reply: one `BlockResult` each, in any order."""
+
+    plan: Plan
+    indexes: tuple[int, ...]
+    stands: tuple[Stand, ...]
+    """The tables that take part. Others get no rows."""
+    final: bool
+    """Tables were made and evolved already: what does not fit now is a dead letter."""
+    step = Step.WRITE
+
+
+@dataclass(frozen=True)
+class Open:
+    """Make and evolve the tables that the workers asked for. Reply: whether there are new ones, which may have to evolve."""
+
+    wants: tuple[object, ...]
+    step = Step.OPEN
+
+
+@dataclass(frozen=True)
+class CommitTables:
+    """Commit what the receipts name, to each table that takes it, and then the dead letters. Reply: `Committed` or `Moved`."""
+
+    plan: Plan
+    receipts: tuple[Receipt, ...]
+    stands: tuple[Stand, ...]
+    after: LedgerState
+    """What the ledger says once the plan is recorded; the marks say it too."""
+    step = Step.COMMIT
+
+
+@dataclass(frozen=True)
+class Committed:
+    """Every table holds its rows. The tables that the plan was committed to, as they are now."""
+
+    views: tuple[TableView, ...] = ()
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A table's mark is not the one that was looked at."""
+
+
+Effect = Acquire | Survey | Change | Look | WriteFiles | Open | CommitTables | Idle | Stop
+Reply = LedgerState | Surveyed | Looked | tuple[BlockResult, ...] | Committed | Moved | bool | None
+
+
+@dataclass(frozen=True)
+class Driver(Remembering):
+    """All that a driver remembers between two steps. Lost in a crash; nothing of it is needed to recover."""
+
+    settings: Settings
+    step: Step = Step.ACQUIRE
+    ledger: LedgerState | None = None
+    surveyed: Surveyed | None = None
+    stands: tuple[Stand, ...] | None = None
+    receipts: tuple[tuple[int, Receipt], ...] = ()
+    opened: bool = False
+
+
+Next = tuple[Driver, Effect]
+
+
+def begin(settings: Settings) -> Next:
+    """A driver that starts, or that starts anew because its table was rolled back."""
+    return Driver(settings), Acquire()
+
+
+def advance(driver: Driver, reply: Reply) -> Next:
+    """The one place where a reply turns into the next effect."""
+    step = driver.step
+    if isinstance(reply, LedgerState):
+        driver = replace(driver, ledger=reply)
+    if step is Step.ACQUIRE:
+        return _to(driver, Step.SURVEY, Survey())
+    if step is Step.SURVEY and isinstance(reply, Surveyed):
+        return _after_survey(replace(driver, surveyed=reply))
+    if step is Step.BIND:
+        return _look_or_go_on(driver)
+    if step is Step.LOOK and isinstance(reply, Looked):
+        return _after_look(driver, reply)
+    if step is Step.PREPARE:
+        return _write(driver)
+    if step is Step.WRITE and isinstance(reply, tuple):
+        return _after_write(driver, reply)
+    if step is Step.OPEN:
+        return _to(replace(driver, receipts=(), opened=not reply), Step.LOOK, Look())
+    if step is Step.COMMIT and isinstance(reply, Committed):
+        driver = replace(driver, stands=_refreshed(driver.stands or (), reply.views))
+        return _change(driver, Step.RECORD, _recorded(driver))
+    if step is Step.COMMIT and isinstance(reply, Moved):
+        return _to(replace(driver, receipts=(), opened=False, stands=None), Step.LOOK, Look())
+    if step is Step.RECORD:
+        stands = tuple(stand(driver.state, each.view) for each in driver.stands or ())
+        return _to(replace(driver, receipts=(), opened=False, stands=stands), Step.SURVEY, Survey())
+    if step is Step.IDLE:
+        return _to(driver, Step.SURVEY, Survey()) if reply else _to(driver, Step.STOP, Stop())
+    raise ValueError(f"step {step.value!r} does not take the reply {reply!r}")
+
+
+def _to(driver: Driver, step: Step, effect: Effect) -> Next:
+    return replace(driver, step=step), effect
+
+
+def _change(driver: Driver, step: Step, new: LedgerState) -> Next:
+    return _to(driver, step, Change(step, driver.state, new))
+
+
+def _after_survey(driver: Driver) -> Next:
+    """A ledger that is new altogether may be one that was lost, so the tables are asked before it is bound."""
+    if driver.state.fresh:
+        return _to(driver, Step.LOOK, Look())
+    binding = bind(driver.state, driver.world.source, driver.settings.start)
+    if binding.added or dict(driver.state.topic_ids) != dict(binding.topic_ids):
+        return _change(driver, Step.BIND, driver.bound(driver.state))
+    if driver.world.look and driver.state.pending is None:
+        driver = replace(driver, stands=None)
+    return _look_or_go_on(driver)
+
+
+def _look_or_go_on(driver: Driver) -> Next:
+    if driver.state.pending is not None:
+        _same_fingerprint(driver)
+    if driver.stands is None:
+        return _to(driver, Step.LOOK, Look())
+    return _go_on(driver, driver.stands)
+
+
+def _after_look(driver: Driver, looked: Looked) -> Next:
+    """A ledger that was restored may have handed out an epoch that a table knows already: the next one is past all of them."""
+    if driver.state.fresh:
+        return _change(driver, Step.BIND, _first_binding(driver, looked))
+    past = past_epochs(view for view in looked.views if view.mark and view.mark.state.owner != driver.state.owner)
+    if past > driver.state.epoch:
+        raised = replace(driver.state, epoch=past, version=driver.state.version + 1)
+        return _change(replace(driver, stands=None, receipts=()), Step.BIND, raised)
+    stands = tuple(stand(driver.state, view) for view in looked.views)
+    _may_follow(driver.settings, stands)
+    return _go_on(replace(driver, stands=stands), stands)
+
+
+def _first_binding(driver: Driver, looked: Looked) -> LedgerState:
+    """From the marks of the tables, if there are any: then the ledger was lost. Otherwise from where the topics begin."""
+    found = adopted(driver.state, looked.views)
+    if found is not None:
+        return replace(driver.bound(found), version=found.version)
+    refuse_unmarked(looked)
+    return driver.bound(driver.state)
+
+
+def refuse_unmarked(looked: Looked) -> None:
+    """Raises where a table holds, or may hold, what is about to be delivered to it, and no mark says how much of it."""
+    if looked.filled_by:
+        raise errors.TargetAhead(
+            f"{looked.filled_by} wrote to the table {looked.held}, and nothing in it says which records of these topics it holds.",
+            safe="Nothing was written.",
+            command="`landonce state import {file}` goes on where it stopped; with --from-nothing beside it, for other topics",
+        )
+    if looked.held:
+        raise errors.TargetAhead(
+            f"the table {looked.held} holds records of these topics, and nothing in it says how far this pipeline had come.",
+            safe="Nothing was written. Another pipeline wrote them, or the table's properties and history were removed.",
+            command="take a new table, the old pipeline's name, or `landonce state import {file}`",
+        )
+
+
+def _go_on(driver: Driver, stands: tuple[Stand, ...]) -> Next:
+    """A pending plan comes first, then tables that are behind, then new offsets."""
+    if driver.state.pending is not None:
+        return _write(driver)
+    if driver.world.stop:
+        return _to(driver, Step.STOP, Stop())
+    again = behind_ranges(driver.state, stands)
+    if again:
+        _readable(driver, again)
+        return _prepare(driver, take(again, driver.world.limits.max_rows), Kind.REPLAY)
+    if ranges := driver.new_ranges():
+        return _prepare(driver, ranges, Kind.DELIVER)
+    return _to(driver, Step.STOP, Stop()) if driver.settings.once else _to(driver, Step.IDLE, Idle())
+
+
+def _prepare(driver: Driver, ranges: tuple[Range, ...], kind: Kind) -> Next:
+    """Batches are numbered past everything that any table ever carried, so that a later one is told from an earlier one."""
+    seen = [each.view.batch for each in driver.stands or ()]
+    plan = Plan(
+        batch=max([driver.state.batch, *seen]) + 1,
+        blocks=pack(ranges, driver.settings.target, driver.world.limits),
+        fingerprint=driver.settings.fingerprint,
+        deadline=0,
+        kind=kind,
+        letters=driver.settings.letters,
+    )
+    return _change(driver, Step.PREPARE, states.prepared(driver.state, plan))
+
+
+def _write(driver: Driver) -> Next:
+    return _to(driver, Step.WRITE, WriteFiles(driver.pending, driver.unwritten, _taking(driver), driver.opened))
+
+
+def _taking(driver: Driver) -> tuple[Stand, ...]:
+    """Where the tables begin that take part in the pending plan."""
+    ranges = tuple(each for block in driver.pending.blocks for each in block.ranges)
+    return tuple(each for each in driver.stands or () if takes_part(driver.pending.kind, ranges, each))
+
+
+def _refreshed(stands: tuple[Stand, ...], views: Iterable[TableView]) -> tuple[Stand, ...]:
+    now = {view.table: view for view in views}
+    return tuple(replace(each, view=now.get(each.view.table, each.view)) for each in stands)
+
+
+def _after_write(driver: Driver, results: tuple[BlockResult, ...]) -> Next:
+    """Everything is written: commit. Files of a task that failed do not count, so it is simply done again."""
+    driver = replace(driver, receipts=driver.receipts_with(results))
+    wants = tuple(result.wants for result in results if result.fate is Fate.WAITING)
+    if wants:
+        return _to(driver, Step.OPEN, Open(wants))
+    if driver.unwritten:
+        return _write(driver)
+    receipts = driver.balanced_receipts()
+    return _to(driver, Step.COMMIT, CommitTables(driver.pending, receipts, _taking(driver), _recorded(driver)))
+
+
+def _recorded(driver: Driver) -> LedgerState:
+    """What was delivered again was counted when it was delivered first."""
+    totals = driver.totals if driver.pending.kind is not Kind.REPLAY else Totals()
+    return states.recorded(driver.state, totals, learnt(driver.state, driver.pending, driver.stands or ()))
+
+
+def _may_follow(settings: Settings, stands: tuple[Stand, ...]) -> None:
+    behind = [each.view.table for each in stands if each.behind and not (each.view.mark and each.view.mark.behind)]
+    if behind and not settings.follow:
+        raise rollback_refused(behind)
+
+
+def _readable(driver: Driver, ranges: tuple[Range, ...]) -> None:
+    extents = dict(driver.world.source.extents)
+    for each in ranges:
+        extent = extents.get(each.partition)
+        if extent is None or extent.start > each.first:
+            begins = extent.start if extent else "nowhere"
+            raise errors.RetentionOverrun(
+                f"a table was rolled back to offset {each.first} of {each.partition}, and the topic now begins at {begins}.",
+                safe="Nothing was skipped.",
+                command="roll the table forward again, or `landonce state accept-gap {file}`",
+            )
+
+
+def _same_fingerprint(driver: Driver) -> None:
+    """Tables that have the pending batch keep it as it was written; for the others it must mean the same."""
+    if driver.pending.fingerprint != driver.settings.fingerprint and not driver.settings.own_ledger:
+        raise errors.PlanChanged(
+            "the pending plan was made with another transform, routing or decoder than the pipeline file has now, "
+            "and may be in some of its tables already.",
+            safe="Nothing was written. The plan is still pending in the ledger.",
+            command="put the old pipeline file back, run `landonce run {file} --once`, then make the change; "
+            "or `landonce state accept-change {file}`",
+        )

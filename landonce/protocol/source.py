@@ -1,0 +1,133 @@
+"""What the broker says, and what it means for a pipeline's positions. Pure: the broker is asked in `broker`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from landonce import errors
+from landonce.protocol.ledger import LedgerState
+from landonce.protocol.ranges import Partition, Range
+
+
+class Start(str, Enum):
+    """Where a pipeline begins that has no position yet. A partition that appears later always begins at its start."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Of one partition: the first offset that is still there, and the end up to which records are stable."""
+
+    start: int
+    stable_end: int
+
+
+@dataclass(frozen=True)
+class SourceView:
+    """One look at the brokers."""
+
+    cluster_id: str
+    topic_ids: tuple[tuple[str, str], ...]
+    extents: tuple[tuple[Partition, Extent], ...]
+
+
+@dataclass(frozen=True)
+class Binding:
+    """What the ledger has to learn before the pipeline may go on: nothing, where `added` is empty and it was bound."""
+
+    cluster_id: str
+    topic_ids: Mapping[str, str]
+    added: Mapping[Partition, int]
+
+
+def bind(ledger: LedgerState, view: SourceView, start: Start) -> Binding:
+    """Ties the ledger to this cluster and these topics, or raises the named error that says why it cannot.
+
+    Committed offsets that retention has eaten, a topic that was made anew and a partition that is gone are all found
+    here, before anything is planned.
+    """
+    topic_ids = dict(view.topic_ids)
+    extents = dict(view.extents)
+    if not ledger.fresh:
+        _same_cluster(ledger, view)
+        _same_topics(ledger, topic_ids)
+    pending = ledger.pending.ends() if ledger.pending else {}
+    for partition, committed in ledger.committed().items():
+        if partition.topic in topic_ids:
+            _still_there(partition, max(committed, pending.get(partition, 0)), committed, extents, bool(ledger.pending))
+    known = ledger.committed()
+    latest = start is Start.LATEST and ledger.fresh
+    added = {
+        partition: extent.stable_end if latest else extent.start
+        for partition, extent in extents.items()
+        if partition not in known
+    }
+    return Binding(view.cluster_id, {**dict(ledger.topic_ids), **topic_ids}, added)
+
+
+def available(ledger: LedgerState, view: SourceView) -> tuple[Range, ...]:
+    """What is stable and not committed yet."""
+    extents = dict(view.extents)
+    return tuple(
+        Range(partition, committed, extents[partition].stable_end)
+        for partition, committed in ledger.committed().items()
+        if partition in extents and extents[partition].stable_end > committed
+    )
+
+
+def everything(view: SourceView) -> tuple[Range, ...]:
+    """All that is stable, wherever the ledger is."""
+    return tuple(
+        Range(partition, extent.start, extent.stable_end)
+        for partition, extent in view.extents
+        if extent.stable_end > extent.start
+    )
+
+
+def _same_cluster(ledger: LedgerState, view: SourceView) -> None:
+    if ledger.cluster_id != view.cluster_id:
+        raise errors.ClusterChanged(
+            f"the ledger belongs to Kafka cluster {ledger.cluster_id}, and these brokers are cluster {view.cluster_id}.",
+            safe="Nothing was read or written. Offsets of one cluster mean nothing in another.",
+            command="landonce state rebase {file}   (if the topics were migrated), or correct bootstrap_servers",
+        )
+
+
+def _same_topics(ledger: LedgerState, topic_ids: Mapping[str, str]) -> None:
+    for topic, topic_id in ledger.topic_ids:
+        if topic in topic_ids and topic_ids[topic] != topic_id:
+            raise errors.TopicRecreated(
+                f"topic {topic!r} was deleted and made anew: the ledger knows id {topic_id}, the broker has "
+                f"{topic_ids[topic]}.",
+                safe="Nothing was read or written. Offsets of the old topic mean nothing in the new one.",
+                command="landonce state rebase {file}" + (" --drop-pending" if ledger.pending else ""),
+            )
+
+
+def _still_there(
+    partition: Partition, end: int, committed: int, extents: Mapping[Partition, Extent], pending: bool
+) -> None:
+    extent = extents.get(partition)
+    if extent is None:
+        raise errors.PartitionVanished(
+            f"partition {partition} is in the ledger at offset {committed}, and the topic does not have it any more.",
+            safe="Nothing was read or written.",
+            command="landonce state rebase {file}",
+        )
+    if extent.start > committed and not pending:
+        raise errors.RetentionOverrun(
+            f"{partition}: the next offset to read is {committed}, and the topic now begins at {extent.start}; "
+            f"offsets [{committed}, {extent.start}) were deleted before landonce read them.",
+            safe="Nothing was skipped. Until you accept the gap, the pipeline does not go on.",
+            command="landonce state accept-gap {file}",
+        )
+    if extent.stable_end < end:
+        raise errors.PositionBeyondEnd(
+            f"{partition}: the ledger is at offset {end}, and the topic ends at {extent.stable_end}.",
+            safe="Nothing was read or written. The topic was truncated, or this is not the topic it was.",
+            command="landonce state rebase {file}",
+        )

@@ -1,0 +1,111 @@
+"""What the target says when the driver looks at it, and what that means for the ledger. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from landonce import errors
+from landonce.protocol.ledger import LedgerState
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.source import Extent, SourceView, Start
+
+
+@dataclass(frozen=True)
+class TargetView:
+    """Per partition, one past the highest offset that the target holds at or above the place that was asked for."""
+
+    ends: tuple[tuple[Partition, int], ...]
+
+
+def ahead(
+    ledger: LedgerState, target: TargetView, source: SourceView, start: Start, *, unbound: bool = False
+) -> tuple[Range, ...]:
+    """The ranges that the target holds though the ledger does not know: a stale, lost or foreign ledger.
+
+    They can be reconciled exactly by reading them again and comparing, which takes that Kafka still has them. A new
+    ledger that would begin at the latest offsets is refused where the target holds anything of the topics: nobody knows
+    where the old one stood, not even in a partition of which the target holds nothing. One that was never bound is
+    refused where the topic begins behind what the target holds: what was deleted in between may never have landed.
+    """
+    extents = dict(source.extents)
+    committed = ledger.committed()
+    if target.ends and start is Start.LATEST and ledger.batch == 0:
+        _nothing_skipped(committed, target)
+    ranges = []
+    for partition, end in target.ends:
+        position = committed.get(partition)
+        if unbound and position is not None and end < position:
+            raise _gap_behind(partition, end, position)
+        if position is None or end <= position:
+            continue
+        _readable(partition, position, end, extents.get(partition))
+        ranges.append(Range(partition, position, end))
+    return tuple(ranges)
+
+
+def _nothing_skipped(committed: Mapping[Partition, int], target: TargetView) -> None:
+    """Not even where the target reaches up to the latest offset: a plan that was lost with the ledger may have left holes."""
+    for partition, position in committed.items():
+        if position > 0:
+            raise _lost_ledger(partition, dict(target.ends).get(partition, 0), position)
+
+
+def _readable(partition: Partition, position: int, end: int, extent: Extent | None) -> None:
+    if extent is None or extent.start > position or extent.stable_end < end:
+        has = f"has [{extent.start}, {extent.stable_end})" if extent else "does not have that partition"
+        raise errors.TargetAhead(
+            f"{partition}: the ledger is at offset {position}, the target holds offsets up to {end}, and Kafka {has}, "
+            "so the two cannot be compared.",
+            safe="Nothing was written. The ledger is older than the table, or belongs to another topic.",
+            command="landonce state rebase {file}",
+        )
+
+
+def _lost_ledger(partition: Partition, end: int, position: int) -> errors.TargetAhead:
+    skipped = f"[{end}, {position})" if end < position else f"whatever is missing below {position}"
+    return errors.TargetAhead(
+        f"{partition}: the ledger is new and would start at the latest offset {position}, but the target already holds "
+        f"records of this pipeline's topics, of this partition up to {end}: going on would skip {skipped}.",
+        safe="Nothing was written. The ledger was probably lost.",
+        command="set `start: earliest` in {file}: what the target holds is recognised and not written again",
+    )
+
+
+def _gap_behind(partition: Partition, end: int, start: int) -> errors.TargetAhead:
+    return errors.TargetAhead(
+        f"{partition}: the ledger is new, the target holds this topic up to {end}, and the topic now begins at {start}: "
+        f"whatever was in [{end}, {start}) is deleted, and may never have landed.",
+        safe="Nothing was written. The ledger was probably lost.",
+        command="landonce state accept-gap {file}",
+    )
+
+
+def above(ranges: Iterable[Range]) -> tuple[Range, ...]:
+    """From where these ranges begin, without an end."""
+    return tuple(replace(each, end=_NO_END) for each in ranges)
+
+
+def nobody_else(table: str, ledger: LedgerState, rows: int | None, landed: int = 0) -> None:
+    """`rows`: what the target holds, where this driver alone writes, and `landed` rows are its own; None if it was not counted.
+
+    Tokens do not tell two drivers with different ledgers apart, and each of them is right by its own.
+    """
+    if rows is None or rows <= landed:
+        return
+    if ledger.pending is None:
+        raise errors.AnotherWriter(
+            f"the table {table} holds {rows} rows above the position of this driver, which did not write them. {_COPY}",
+            safe="This driver wrote nothing since. No row is there twice by its doing.",
+            command=f"{_STOP}, then `landonce run {{file}}`: what it wrote is recognised, and not written again",
+        )
+    raise errors.AnotherWriter(
+        f"the table {table} holds {rows} rows where this driver wrote {landed}, of batch {ledger.pending.batch}. {_COPY}",
+        safe="The position did not move, and the plan is pending. Rows of this batch are in the table twice.",
+        command=f"{_STOP}; remove the copies that `landonce verify {{file}}` names; then `landonce run {{file}}`",
+    )
+
+
+_COPY = "Another driver writes this pipeline's records with another ledger, or something else writes its coordinates."
+_STOP = "stop the other one (a copy of {file} in another folder has another ledger there, if its path is relative)"
+_NO_END = 2**63 - 1

@@ -1,0 +1,182 @@
+"""The hands of a query: what the steps of `protocol` do outside, for each kind of sink."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from landonce.engine.inserting import tasks_of
+from landonce.engine.performer import Hands
+from landonce.engine.unlanded import receipts_of, write_rest
+from landonce.ledger.in_target import TargetLedger
+from landonce.protocol import query_batches as protocol
+from landonce.protocol.block_rows import Claim
+from landonce.protocol.blocks import Block, Kind
+from landonce.protocol.inserts import Count, Kill, Write
+from landonce.protocol.ledger import LedgerState, Totals
+from landonce.protocol.match_ranges import Incoming
+from landonce.protocol.pace import Pace
+from landonce.protocol.query_batches import Clock, Found, Resolve, Settings
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.receipt import BlockResult, Fate
+from landonce.protocol.steps import Await, Look
+from landonce.query.landing import InsertRecipe, TransactRecipe, insert, transact
+from landonce.query.rows import write
+from landonce.sinks.contract import Counting, Target, look_by_name, wait_out
+from landonce.sinks.sql.recipe import SqlTask
+from landonce.sinks.sql.table import SqlTable
+
+
+@dataclass
+class BatchHands(Hands):
+    """What all sinks have in common: the micro-batch in hand."""
+
+    settings: Settings
+    pace: Pace
+    once: bool = field(default=True, init=False)
+    _incoming: Incoming | None = field(default=None, init=False)
+    _frame: DataFrame | None = field(default=None, init=False)
+
+    def take(self, incoming: Incoming, frame: DataFrame) -> None:
+        """The next micro-batch."""
+        self._incoming, self._frame = incoming, frame
+
+    @property
+    def batch(self) -> tuple[Incoming, DataFrame]:
+        if self._incoming is None or self._frame is None:
+            raise ValueError("there is no micro-batch in hand")
+        return self._incoming, self._frame
+
+    def reads_again(self, incoming: Incoming) -> bool:
+        """Whether the micro-batch is written in several jobs, so that its rows are worth keeping meanwhile."""
+        return any(each.span > self.settings.block_rows for each in incoming.ranges)
+
+    @abstractmethod
+    def close(self) -> None:
+        """Gives connections back."""
+
+
+@dataclass
+class QueryHands(BatchHands):
+    """For sinks with plans that may be pending: what is remembered from the micro-batch before."""
+
+    memory: protocol.Driver | None = field(default=None, init=False)
+
+    def begin(self) -> protocol.Next:
+        return protocol.begin(self.settings, self.batch[0], self.memory)
+
+    def advance(self, driver: protocol.Driver, reply: protocol.Reply) -> protocol.Next:
+        self.memory, effect = protocol.advance(driver, reply)
+        return self.memory, effect
+
+    def perform(self, effect: Any, held: LedgerState) -> Any:
+        if isinstance(effect, Look):
+            return self.look(held, effect.floors)
+        if isinstance(effect, Resolve):
+            return tuple(self.found(effect, index, held) for index in effect.indexes)
+        if isinstance(effect, Write):
+            return self.write(effect, held)
+        raise TypeError(f"not an effect: {effect!r}")
+
+    @abstractmethod
+    def look(self, held: LedgerState, floors: tuple[tuple[Partition, int], ...]) -> Any:
+        """One past the highest offset that is there, for each partition that holds any at or above its floor."""
+
+    @abstractmethod
+    def found(self, effect: Resolve, index: int, held: LedgerState) -> Found:
+        """Whether a block of the pending plan landed."""
+
+    @abstractmethod
+    def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
+        """Has the workers write blocks."""
+
+
+@dataclass
+class Inserting(QueryHands):
+    """ClickHouse: inserts with a token and a deadline, and a look at the table after any doubt."""
+
+    recipe: InsertRecipe
+    target: Target
+    _late: int = field(default=1, init=False)
+
+    def __post_init__(self) -> None:
+        self._counting = Counting(self.target)
+
+    def perform(self, effect: Any, held: LedgerState) -> Any:
+        if isinstance(effect, Await):
+            wait_out(self.target, effect.deadline)
+            return None
+        if isinstance(effect, Kill):
+            self.target.kill()
+            return self._deadline()
+        if isinstance(effect, Clock):
+            return self._deadline()
+        if isinstance(effect, Count):
+            return self._counting.count(held, effect.ranges)
+        return super().perform(effect, held)
+
+    def look(self, held: LedgerState, floors: tuple[tuple[Partition, int], ...]) -> Any:
+        return look_by_name(self.target, held, floors)
+
+    def found(self, effect: Resolve, index: int, held: LedgerState) -> Found:
+        """A block lands whole in a table without partitions of its own, so one row of it is proof enough. Elsewhere it may be there in
+        part, and does not count as landed: the look at the table that follows finds what is there, and that is compared row by row."""
+        block = effect.plan.blocks[index]
+        writer = self.recipe.sink.writer()
+        rows = writer.count(_labelled(block, held))
+        whole = rows > 0 and writer.atomic and effect.plan.kind is Kind.DELIVER
+        return Found(index, whole, Totals(landed=rows) if whole else Totals())
+
+    def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
+        incoming, frame = self.batch
+        results = write(frame, incoming.ranges, self.recipe, tasks_of(effect, held), insert)
+        if any(result.fate is Fate.LATE for result in results):
+            self._late *= 2
+        return results
+
+    def close(self) -> None:
+        self.target.close()
+
+    def _deadline(self) -> int:
+        """What came too late gets twice the time: with the same deadline again it might be late for ever."""
+        return self.target.now() + self._late * self.pace.patience()
+
+
+@dataclass
+class Transacting(QueryHands):
+    """SQL databases: the row of each block says whether it landed."""
+
+    recipe: TransactRecipe
+    table: SqlTable
+    ledger: TargetLedger
+
+    def look(self, held: LedgerState, floors: tuple[tuple[Partition, int], ...]) -> Any:
+        return look_by_name(self.table, held, floors)
+
+    def found(self, effect: Resolve, index: int, held: LedgerState) -> Found:
+        del held
+        receipt = receipts_of(self.ledger.blocks(effect.plan.batch)).get(effect.plan.blocks[index].number)
+        return Found(index, receipt is not None, receipt.totals if receipt else Totals())
+
+    def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
+        plan, claim = effect.plan, Claim.of(held)
+        incoming, frame = self.batch
+
+        def rest(indexes: list[int]) -> tuple[BlockResult, ...]:
+            tasks = [
+                SqlTask(index=at, batch=plan.batch, plan="", block=plan.blocks[at], claim=claim, labels=held.labels)
+                for at in indexes
+            ]
+            return write(frame, incoming.ranges, self.recipe, tasks, transact)
+
+        return write_rest(plan, effect.indexes, self.ledger.blocks(plan.batch), rest)
+
+    def close(self) -> None:
+        self.table.close()
+
+
+def _labelled(block: Block, held: LedgerState) -> tuple[Range, ...]:
+    return tuple(Range(held.labelled(each.partition), each.first, each.end) for each in block.ranges)

@@ -1,0 +1,1 @@
+"""Records that say how rows changed: envelopes, tombstones, operations."""

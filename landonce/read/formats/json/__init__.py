@@ -1,0 +1,1 @@
+"""JSON: one value is one object and becomes one row."""

@@ -1,0 +1,269 @@
+"""Why a record was refused, in a few words that never repeat what was in it.
+
+Arrow's reader decides whether a record is refused; the standard library's reader says why, and which fields hold
+integers. A finding is ``certain`` where Arrow must come to the same end, so that asking it, for each of many bad
+records alone, would only cost time; a test holds the two against each other. Only for a schema with a decimal that
+Arrow might wrap around (see `columns.is_wide`) does this module decide by itself.
+
+Slow, and never called for a record that Arrow read in one go with its neighbours.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from landonce.read.formats.json.texts import is_textual
+from landonce.read.schema.fields import Place, Schema, by_record_name, folded, spelled
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """``reason`` is None where nothing is wrong; ``integers`` are the positions of fields that hold an integer, or
+    None where the record could not be read that far.
+    """
+
+    reason: str | None = None
+    integers: frozenset[int] | None = None
+    empty: bool = False
+    certain: bool = False
+
+
+class _Problem(NamedTuple):
+    reason: str
+    certain: bool = True
+    rounds: bool = False
+
+
+class _Literal:
+    __slots__ = ("text",)
+    kind = ""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+class _Integer(_Literal):
+    kind = "an integer"
+
+
+class _Fraction(_Literal):
+    kind = "a number with a fraction"
+
+
+class _NotFinite(_Literal):
+    kind = "NaN or Infinity"
+
+
+class _BeyondDouble(Exception):
+    """Raised from within the reader, whose hooks cannot return a verdict."""
+
+
+class _Object(list[tuple[str, Any]]):
+    """The members of an object with their repetitions, which a dict would hide."""
+
+
+def explain(text: str, schema: Schema) -> Finding:
+    """Look at one record by itself."""
+    try:
+        value = _READER.decode(text)
+        if not isinstance(value, _Object):
+            return Finding(f"not a JSON object but {_kind(value)}", certain=True)
+        if _SURROGATE.search(text) and _has_lone_surrogate(value):
+            return Finding("holds an escaped surrogate without its other half")
+        level = _level(schema)
+        problem = next(_members(value, level, "", {field.name: field.scale for field in schema.fields}), None)
+    except json.JSONDecodeError as error:
+        # Arrow takes NaN, Inf and Infinity in fields that it skips, and some spellings of them are news to Python.
+        return Finding(_syntax(error), certain="NaN" not in text and "Inf" not in text)
+    except _BeyondDouble:
+        return Finding("holds a number beyond the range of a double")
+    except RecursionError:
+        return Finding("nested too deeply")
+    members = {name: members[-1][1] for name, members in level.sort(value).items()}
+    integers = frozenset(
+        position for position, field in enumerate(schema.fields) if isinstance(members.get(field.name), _Integer)
+    )
+    if problem is None:
+        return Finding(None, integers, empty=not value)
+    return Finding(problem.reason, integers, certain=problem.certain)
+
+
+def rounded(text: str, schema: Schema) -> str | None:
+    """Which integer of a record its field cannot hold exactly, of a record that Arrow has read; None if there is none.
+
+    Arrow takes some texts that are not JSON, and then the standard library cannot tell: they are refused.
+    """
+    try:
+        problems = _members(_READER.decode(text), _level(schema), "", {})
+        return next((each.reason for each in problems if each.rounds), None)
+    except json.JSONDecodeError as error:
+        return _syntax(error)
+    except _BeyondDouble:
+        return "holds a number beyond the range of a double"
+    except RecursionError:
+        return "nested too deeply"
+
+
+def _fraction(literal: str) -> _Fraction:
+    if math.isinf(float(literal)):
+        raise _BeyondDouble
+    return _Fraction(literal)
+
+
+# Literals stay text: Python limits the digits of an integer, and a float would not show what was written.
+_READER = json.JSONDecoder(
+    object_pairs_hook=_Object, parse_int=_Integer, parse_float=_fraction, parse_constant=_NotFinite
+)
+
+
+def _has_lone_surrogate(value: Any) -> bool:
+    if isinstance(value, str):
+        return any("\ud800" <= character <= "\udfff" for character in value)
+    return isinstance(value, (list, tuple)) and any(map(_has_lone_surrogate, value))
+
+
+def _syntax(error: json.JSONDecodeError) -> str:
+    if error.msg == "Extra data":
+        return f"not one JSON value: more follows at character {error.pos}"
+    what = error.msg.partition(": ")[0].removesuffix(" at")
+    return f"not valid JSON: {what} at character {error.pos}"
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, _Literal):
+        return value.kind
+    for type_, kind in ((bool, "a boolean"), (str, "a string"), (_Object, "an object"), (list, "an array")):
+        if isinstance(value, type_):
+            return kind
+    return "null"
+
+
+class _Level:
+    """The fields of an object, and which of its members mean which of them."""
+
+    def __init__(self, places: tuple[Place, ...], fold_case: bool) -> None:
+        self.places = places
+        self.fold_case = fold_case
+        self._known = by_record_name(places, fold_case)
+
+    def sort(self, value: _Object) -> dict[str, list[tuple[str, Any]]]:
+        members = defaultdict(list)
+        for name, item in value:
+            place = self._known.get(folded(name, self.fold_case))
+            if place is not None:
+                members[place.name].append((name, item))
+        return members
+
+    def inside(self, place: Place) -> _Level:
+        return _Level(place.inside, self.fold_case)
+
+
+@lru_cache(maxsize=8)
+def _level(schema: Schema) -> _Level:
+    return _Level(schema.places(), schema.fold_case)
+
+
+def _members(value: _Object, level: _Level, path: str, scales: dict[str, int | None]) -> Iterator[_Problem]:
+    members = level.sort(value)
+    for place in level.places:
+        where = f"{path}{place.name}"
+        mine = members.get(place.name, [])
+        if len(mine) > 1:
+            more = "more than once" if len({name for name, _ in mine}) == 1 else "under more than one name"
+            yield _Problem(f"field {where!r} occurs {more}")
+        elif mine:
+            yield from _value(mine[0][1], place, level, where, scales.get(place.name))
+
+
+def _value(value: Any, place: Place, level: _Level, where: str, scale: int | None) -> Iterator[_Problem]:
+    type_ = place.type
+    if value is None:
+        return  # Arrow reads it; whether it may be missing is found in the column
+    if pt.is_list(type_) and type(value) is list:
+        yield from _each(value, place, level, f"{where}[]")
+    elif pt.is_map(type_) and isinstance(value, _Object):
+        yield from _each([item for _, item in value], place, level, f"{where}[]")
+    elif pt.is_struct(type_) and isinstance(value, _Object):
+        yield from _members(value, level.inside(place), f"{where}.", {})
+    elif not _is_kind_for(value, type_, scale):
+        certain = not isinstance(value, _NotFinite)
+        yield _Problem(f"field {where!r} should be {spelled(type_)} but is {_kind(value)}", certain)
+    elif pt.is_integer(type_) and not _integer_fits(value.text, type_):
+        yield _Problem(f"field {where!r} is out of the range of {spelled(type_)}")
+    elif pt.is_decimal(type_) and not _decimal_fits(value if isinstance(value, str) else value.text, type_):
+        yield _Problem(f"field {where!r} does not fit {spelled(type_)}", certain=False)
+    elif pt.is_floating(type_) and isinstance(value, _Integer) and not _is_exact(value.text, type_):
+        held = "double" if pt.is_float64(type_) else "float"
+        yield _Problem(f"field {where!r} is an integer that a {held} cannot hold exactly", certain=False, rounds=True)
+
+
+def _each(values: list[Any], place: Place, level: _Level, where: str) -> Iterator[_Problem]:
+    """The elements of a list, or the values of a map."""
+    for value in values:
+        yield from _value(value, place.inside[0], level, where, None)
+
+
+def _is_kind_for(value: Any, type_: pa.DataType, scale: int | None) -> bool:
+    if pt.is_integer(type_):
+        return isinstance(value, _Integer)
+    if pt.is_floating(type_):
+        return isinstance(value, (_Integer, _Fraction))
+    if pt.is_decimal(type_):
+        return isinstance(value, (_Integer, _Fraction, str))
+    if pt.is_boolean(type_):
+        return isinstance(value, bool)
+    if pt.is_string(type_):
+        return isinstance(value, str)
+    if is_textual(type_):
+        return isinstance(value, str) or (scale is not None and isinstance(value, _Integer))
+    return False
+
+
+def _integer_fits(literal: str, type_: pa.DataType) -> bool:
+    if len(literal) > 20:
+        return False
+    number, bits = int(literal), type_.bit_width
+    if pt.is_signed_integer(type_):
+        return bool(-(2 ** (bits - 1)) <= number < 2 ** (bits - 1))
+    return bool(number < 2**bits and not literal.startswith("-"))
+
+
+def _is_exact(literal: str, type_: pa.DataType) -> bool:
+    """Whether the float nearest to an integer is that integer. One beyond the range is another fault."""
+    nearest = float(literal)
+    if pt.is_float32(type_) and math.isfinite(nearest):
+        with np.errstate(over="ignore"):
+            nearest = float(np.float32(nearest))
+    return not math.isfinite(nearest) or Decimal(nearest) == Decimal(literal)
+
+
+def _decimal_fits(literal: str, type_: pa.DataType) -> bool:
+    """Both what the type holds and what Arrow takes, which counts the digits as they are written."""
+    if not _DECIMAL.fullmatch(literal):
+        return False
+    try:
+        _, digits, power = Decimal(literal).as_tuple()
+    except InvalidOperation:
+        return False
+    if digits == (0,):
+        return True
+    exponent, precision, scale = int(power), int(type_.precision), int(type_.scale)
+    whole = len(digits) + exponent
+    trailing_zeros = len(digits) - len("".join(map(str, digits)).rstrip("0"))
+    written = max(len(digits), whole)
+    return written <= precision and whole <= precision - scale and -exponent - trailing_zeros <= scale

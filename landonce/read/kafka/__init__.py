@@ -1,0 +1,1 @@
+"""Kafka: brokers, offsets, and reading exact ranges."""

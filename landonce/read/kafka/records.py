@@ -1,0 +1,213 @@
+"""Reading exactly the ranges of a block: librdkafka, `read_committed`, straight into Arrow.
+
+A range is read whole when its last offset was seen, or a later one, or the end of the partition at or past its end:
+offsets may be missing at its end too, and their number says nothing. A consumer is kept per process, for the next block
+that the same worker reads. Nothing is ever committed to Kafka, and an offset that is gone is an error, never a jump.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from landonce.errors import RetentionOverrun, SourceRefused, SourceUnavailable
+from landonce.protocol.ranges import Partition, Range
+
+_AT_ONCE = 20_000
+_GLANCE = 0.1
+"""How long to wait for a full hand of records: offsets may be missing, and then it is never full."""
+_SILENCE = 30.0
+_LEADERS_KNOWN_FOR = 60.0
+"""Seconds after which a topic's leaders are asked for again, before it is read: librdkafka forgets those it does not use."""
+_GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+QUIET = {"log_level": 2}
+"""librdkafka writes a line of its own to stderr at every reconnection. What matters comes back as an error anyway."""
+REFUSALS = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError._AUTHENTICATION,
+)
+_consumers: dict[tuple[tuple[str, str], ...], Consumer] = {}
+_introduced: dict[Consumer, dict[str, float]] = {}
+"""When each consumer was last given the leaders of a topic."""
+
+
+@dataclass(frozen=True)
+class Records:
+    """Some records of one partition, in offset order. `messages` are kept for what Arrow does not hold: key, headers."""
+
+    partition: Partition
+    offsets: pa.Int64Array
+    values: pa.BinaryArray
+    messages: list[Message]
+
+
+def consumer_options(bootstrap_servers: str, options: Mapping[str, Any], pipeline: str) -> dict[str, Any]:
+    """What every reader of a pipeline uses. The user's options cannot touch what the guarantee rests on."""
+    return {
+        # A block ends somewhere in its partition, and what was fetched beyond is thrown away: fetch little ahead, and
+        # look for room again at once.
+        "max.partition.fetch.bytes": 2 * 2**20,
+        "queued.min.messages": 20_000,
+        "queued.max.messages.kbytes": 8 * 2**10,
+        "fetch.queue.backoff.ms": 2,
+        "fetch.wait.max.ms": 20,
+        **QUIET,
+        **options,
+        "bootstrap.servers": bootstrap_servers,
+        "group.id": f"landonce-{pipeline}",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "isolation.level": "read_committed",
+        "auto.offset.reset": "error",
+        "enable.partition.eof": True,
+    }
+
+
+def read(ranges: tuple[Range, ...], options: Mapping[str, Any]) -> Iterator[Records]:
+    """Every record of these ranges, once. Between partitions in any order, inside one in offset order."""
+    consumer = _consumer(options)
+    waiting = {each.partition: each for each in ranges}
+    one_topic = len({each.partition.topic for each in ranges}) == 1
+    places = [TopicPartition(each.partition.topic, each.partition.number, each.first) for each in ranges]
+    try:
+        _introduce(consumer, {each.partition.topic for each in ranges})
+        consumer.assign(places)
+        consumer.resume(places)  # librdkafka remembers a pause across assignments
+        heard = time.monotonic()
+        while waiting:
+            messages = consumer.consume(min(_AT_ONCE, _left(waiting)), timeout=_GLANCE)
+            if messages:
+                heard = time.monotonic()
+                yield from _sort_out(consumer, messages, waiting, one_topic)
+            elif time.monotonic() - heard > _SILENCE:
+                raise SourceUnavailable(f"Kafka sent nothing for {_SILENCE:.0f} s; {len(waiting)} ranges are unread.")
+    except KafkaException as error:
+        _forget(consumer)
+        raise source_error(error.args[0], "Kafka") from None
+    except (SourceUnavailable, SourceRefused):
+        _forget(consumer)
+        raise
+    else:
+        consumer.unassign()
+
+
+def _consumer(options: Mapping[str, Any]) -> Consumer:
+    key = tuple(sorted((name, str(value)) for name, value in options.items()))
+    if key not in _consumers:
+        _consumers[key] = Consumer(dict(options), logger=None)
+    return _consumers[key]
+
+
+def _introduce(consumer: Consumer, topics: set[str]) -> None:
+    """Asks for the leaders of topics that are new to this consumer. If it is only assigned one, it looks for them at the
+    next tick of a timer that ticks once a second."""
+    known, now = _introduced.setdefault(consumer, {}), time.monotonic()
+    for topic in topics:
+        if now - known.get(topic, -_LEADERS_KNOWN_FOR) >= _LEADERS_KNOWN_FOR:
+            consumer.list_topics(topic, timeout=_SILENCE)
+            known[topic] = now
+
+
+def _left(waiting: Mapping[Partition, Range]) -> int:
+    """At most this many records are still to come: librdkafka waits for as many as it is asked for."""
+    return sum(each.span for each in waiting.values())
+
+
+def _forget(consumer: Consumer) -> None:
+    """One that failed may never work again; the next block gets a new one."""
+    for key in [key for key, each in _consumers.items() if each is consumer]:
+        del _consumers[key]
+    _introduced.pop(consumer, None)
+    consumer.close()
+
+
+def source_error(error: KafkaError, who: str) -> SourceUnavailable | SourceRefused:
+    """What may pass, and what does not."""
+    if error.code() in REFUSALS:
+        return SourceRefused(
+            f"{who} refused: {error.str()}",
+            safe="Nothing was skipped.",
+            command="give the user of {file} the rights READ and DESCRIBE on the topics, or correct `source.kafka.options`",
+        )
+    return SourceUnavailable(f"{who}: {error.str()}")
+
+
+def _sort_out(
+    consumer: Consumer, messages: list[Message], waiting: dict[Partition, Range], one_topic: bool
+) -> Iterator[Records]:
+    """Splits what came by partition, leaves out what lies outside the ranges, and notes which ranges are done."""
+    ended: set[Partition] = set()
+    if any(map(Message.error, messages)):
+        ended = _reached(messages, waiting)
+        messages = [message for message in messages if message.error() is None]
+    for partition, mine in _by_partition(messages, waiting, one_topic).items():
+        wanted = waiting[partition]
+        offsets = np.fromiter(map(Message.offset, mine), dtype=np.int64, count=len(mine))
+        if not (offsets[1:] > offsets[:-1]).all():
+            raise SourceUnavailable(f"Kafka's client gave records of {partition} out of order.")
+        if offsets[0] < wanted.first:  # delivered again: clients did that after a pause
+            known = int(np.searchsorted(offsets, wanted.first))
+            mine, offsets = mine[known:], offsets[known:]
+            if not mine:
+                continue
+        if offsets[-1] >= wanted.end - 1:
+            ended.add(partition)
+            keep = int(np.searchsorted(offsets, wanted.end))
+            mine, offsets = mine[:keep], offsets[:keep]
+        else:
+            waiting[partition] = replace(wanted, first=int(offsets[-1]) + 1)
+        if mine:
+            values = pa.array(list(map(Message.value, mine)), type=pa.binary())
+            yield Records(partition, pa.array(offsets), values, mine)
+    for partition in ended & waiting.keys():
+        del waiting[partition]
+        if waiting:
+            consumer.pause([TopicPartition(partition.topic, partition.number)])
+
+
+def _by_partition(
+    messages: list[Message], waiting: Mapping[Partition, Range], one_topic: bool
+) -> dict[Partition, list[Message]]:
+    """Messages come in long runs of one partition, so runs are told apart rather than messages."""
+    split: dict[Partition, list[Message]] = {}
+    for _, run in groupby(messages, key=Message.partition if one_topic else _place):
+        mine = list(run)
+        split.setdefault(Partition(*_place(mine[0])), []).extend(mine)
+    return {partition: mine for partition, mine in split.items() if partition in waiting}
+
+
+def _place(message: Message) -> tuple[str, int]:
+    return message.topic() or "", message.partition() or 0
+
+
+def _reached(messages: list[Message], waiting: Mapping[Partition, Range]) -> set[Partition]:
+    """The partitions whose end came, at or past the end of their range. Raises for what is an error."""
+    reached = set()
+    for message in messages:
+        error = message.error()
+        if error is None:
+            continue
+        partition = Partition(*_place(message))
+        wanted = waiting.get(partition)
+        if error.code() == KafkaError._PARTITION_EOF:
+            if wanted is not None and (message.offset() or 0) >= wanted.end:
+                reached.add(partition)
+        elif error.code() in _GONE and wanted is not None:
+            raise RetentionOverrun(
+                f"{wanted}: records of this range were deleted before landonce read them.",
+                safe="Nothing was skipped.",
+                command="landonce state accept-gap {file}",
+            )
+        elif error.fatal() or not error.retriable():
+            raise source_error(error, "Kafka")
+    return reached

@@ -1,0 +1,1 @@
+"""What records must look like: declared, inferred from a sample, evolved."""

@@ -1,0 +1,253 @@
+"""What records hold that a schema lacks: new fields, values too wide for their type, nulls where none may be.
+
+A look at a block's raw records, beside the decoder. It finds what a table could be changed to hold, and nothing else: what
+no change of a schema mends is for the decoder to reject. Only records that are JSON objects count. Nothing here loops over
+records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from landonce.read.formats.json.decode import JsonDecoder, blocks
+from landonce.read.formats.json.rewrite import resolved
+from landonce.read.formats.json.structure import (
+    BRACE,
+    BRACKET,
+    COMMA,
+    QUOTE,
+    Bytes,
+    Containers,
+    Ints,
+    Structure,
+    scan,
+)
+from landonce.read.formats.json.widths import wider
+from landonce.read.schema.fields import ELEMENT, VALUE, Field, Path, Place, Schema, folded
+from landonce.read.schema.shapes import BOOLEAN, DOUBLE, LIST, LONG, STRING, STRUCT, Shape, distinct, merged
+
+READERS_OWN = ("_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number")
+"""Metadata columns of Iceberg's readers: Spark can neither read nor merge nor compact a table that has one itself."""
+RESERVED = (
+    *("_topic", "_kafka_partition", "_offset", "_op"),
+    *READERS_OWN,
+    *("_change_type", "_change_ordinal", "_commit_snapshot_id"),
+)
+"""Never made from what a record says: names that the coordinates have, or that Iceberg's readers keep for columns of their own."""
+_DEEPEST = 32
+_NULL, _CLOSING_BRACKET = ord("n"), ord("]")
+_BOOLEANS = np.array([ord("t"), ord("f")])
+
+
+@dataclass(frozen=True)
+class Evolution:
+    """What was found, by path: names of columns and struct fields, `element` in a list, `value` in a map."""
+
+    added: tuple[tuple[Path, Shape], ...] = ()
+    widened: tuple[tuple[Path, pa.DataType], ...] = ()
+    optional: tuple[Path, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.widened or self.optional)
+
+
+def merge(evolutions: Iterable[Evolution]) -> Evolution:
+    """What was found in any of them. The order does not matter. Of new names that differ in case alone, the first one counts."""
+    listed = list(evolutions)
+    added: dict[Path, list[Shape]] = {}
+    widened: dict[Path, list[pa.DataType]] = {}
+    for each in listed:
+        for path, shape in each.added:
+            added.setdefault(path, []).append(shape)
+        for path, type_ in each.widened:
+            widened.setdefault(path, []).append(type_)
+    parents = {path[:-1] for path in added}
+    kept = {
+        (*each, name) for each in parents for name in distinct(sorted(path[-1] for path in added if path[:-1] == each))
+    }
+    return Evolution(
+        tuple((path, merged(added[path])) for path in sorted(kept)),
+        tuple((path, max(widened[path], key=_width)) for path in sorted(widened)),
+        tuple(sorted({path for each in listed for path in each.optional})),
+    )
+
+
+def observed(payloads: Iterable[pa.BinaryArray], schema: Schema, *, identity: tuple[str, ...] = ()) -> Evolution | None:
+    """What the schema lacks for these records; None if nothing. `identity` names fields that stay required."""
+    found = merge(
+        _look(records.slice(start, stop - start), schema, identity)
+        for values in payloads
+        for records in (_objects(values),)
+        for start, stop in blocks(records)
+    )
+    return found if found else None
+
+
+def shape_of(values: pa.BinaryArray) -> Shape:
+    """What records are like as a whole."""
+    records = _objects(values)
+    found = (_scan(records.slice(start, stop - start)) for start, stop in blocks(records))
+    return merged(_Look(each, fold_case=False).struct_shape(each.roots(), 0) for each in found if each is not None)
+
+
+@cache
+def _probe() -> JsonDecoder:
+    return JsonDecoder(Schema((Field("\0landonce", pa.bool_()),)), max_record_bytes=2**30)
+
+
+def _objects(values: pa.BinaryArray) -> pa.BinaryArray:
+    """The records that are JSON objects."""
+    decoded = _probe().decode(values)
+    return values.take(decoded.kept) if decoded.rejects else values
+
+
+def _scan(records: pa.BinaryArray) -> Structure | None:
+    stream = pc.binary_join_element_wise(records.cast(pa.binary()), b"\n", b"")
+    ends = np.frombuffer(stream.buffers()[1], np.int32, len(records) + 1)[1:].astype(np.int64)
+    return scan(np.frombuffer(stream.buffers()[2], np.uint8)[: int(ends[-1])], ends)
+
+
+def _look(records: pa.BinaryArray, schema: Schema, identity: tuple[str, ...]) -> Evolution:
+    structure = _scan(records)
+    if structure is None:
+        return Evolution()
+    look = _Look(structure, fold_case=schema.fold_case)
+    look.struct(structure.roots(), schema.places(), ())
+    kept = {
+        path for path in look.optional if not any(f"{name}.".startswith(".".join((*path, ""))) for name in identity)
+    }
+    return Evolution(tuple(look.added), tuple(look.widened), tuple(kept))
+
+
+class _Look:
+    """One look at one block."""
+
+    def __init__(self, structure: Structure, *, fold_case: bool) -> None:
+        self._structure = structure
+        self._fold = fold_case
+        self.added: list[tuple[Path, Shape]] = []
+        self.widened: list[tuple[Path, pa.DataType]] = []
+        self.optional: list[Path] = []
+
+    def struct(self, found: Containers, places: Sequence[Place], path: Path) -> None:
+        """Objects whose fields are known in part."""
+        objects = self._structure.only(found, BRACE)
+        colons, owner = self._structure.members(objects)
+        names, meant, codes = self._keys(colons, places)
+        for number, place in enumerate(places):
+            mine = meant[codes] == number
+            self._member(colons[mine], owner[mine], len(objects), place, (*path, place.name), objects.depth)
+        strangers = dict(self._strangers(names, meant, colons, codes))
+        taken = (*(place.name for place in places), *(() if path else RESERVED))
+        for name in distinct(sorted(strangers), taken):
+            shape = self._shape(strangers[name], objects.depth)
+            if shape.type() is not None:
+                self.added.append(((*path, name), shape))
+
+    def _member(self, colons: Ints, owner: Ints, objects: int, place: Place, path: Path, depth: int) -> None:
+        if not place.nullable:
+            holding = owner[self._first(colons) != _NULL]
+            if len(np.unique(holding)) < objects:
+                self.optional.append(path)
+        self._value(colons, place, path, depth)
+
+    def _value(self, tokens: Ints, place: Place, path: Path, depth: int) -> None:
+        """The values after these tokens, in a place of the schema."""
+        inside = self._structure.opened_by(tokens, BRACKET if pt.is_list(place.type) else BRACE, depth + 1)
+        if pt.is_struct(place.type):
+            self.struct(inside, place.inside, path)
+        elif pt.is_list(place.type):
+            self._items(self._elements(inside), place.inside[0], (*path, ELEMENT), depth + 1)
+        elif pt.is_map(place.type):
+            self._items(self._structure.members(inside)[0], place.inside[0], (*path, VALUE), depth + 1)
+        else:
+            type_ = wider(self._structure, tokens, place.type)
+            if type_ is not None:
+                self.widened.append((path, type_))
+
+    def _items(self, tokens: Ints, place: Place, path: Path, depth: int) -> None:
+        if not place.nullable and (self._first(tokens) == _NULL).any():
+            self.optional.append(path)
+        self._value(tokens, place, path, depth)
+
+    def _elements(self, arrays: Containers) -> Ints:
+        """The tokens after which an element of these arrays stands."""
+        tokens, _ = self._structure.tokens_of(arrays)
+        kinds = self._structure.kind[tokens]
+        before = tokens[(kinds == BRACKET) | (kinds == COMMA)]
+        followed: Ints = before[self._first(before) != _CLOSING_BRACKET]
+        return followed
+
+    def _shape(self, tokens: Ints, depth: int) -> Shape:
+        """What follows these tokens, where nothing is known."""
+        first = self._first(tokens)
+        kinds = set()
+        if np.isin(first, _BOOLEANS).any():
+            kinds.add(BOOLEAN)
+        if (first == QUOTE).any():
+            kinds.add(STRING)
+        kinds |= self._numbers(tokens[_is_number(first)])
+        objects = self._structure.opened_by(tokens, BRACE, depth + 1)
+        arrays = self._structure.opened_by(tokens, BRACKET, depth + 1)
+        if depth >= _DEEPEST:
+            return Shape(frozenset(kinds))
+        if len(objects):
+            kinds.add(STRUCT)
+        if len(arrays):
+            kinds.add(LIST)
+        fields = self.struct_shape(objects, depth).fields if len(objects) else ()
+        element = self._shape(self._elements(arrays), depth + 1) if len(arrays) else None
+        return Shape(frozenset(kinds), fields, element)
+
+    def struct_shape(self, objects: Containers, depth: int) -> Shape:
+        colons, _ = self._structure.members(objects)
+        names, meant, codes = self._keys(colons, ())
+        strangers = self._strangers(names, meant, colons, codes)
+        fields = {name: self._shape(mine, depth + 1) for name, mine in strangers}
+        return Shape(frozenset({STRUCT}), tuple(sorted(fields.items())))
+
+    def _numbers(self, tokens: Ints) -> set[str]:
+        if not len(tokens):
+            return set()
+        literals = self._structure.slices(self._structure.at[tokens] + 1, self._structure.at[tokens + 1])
+        fractions = pc.match_substring_regex(literals, pattern="[.eE]")
+        return ({DOUBLE} if pc.any(fractions).as_py() else set()) | (set() if pc.all(fractions).as_py() else {LONG})
+
+    def _keys(self, colons: Ints, places: Sequence[Place]) -> tuple[list[str], Ints, Ints]:
+        """The distinct names of these members, the place that each means, and for each member the number of its name."""
+        encoded = self._structure.slices(*self._structure.key_spans(colons)).dictionary_encode()
+        names, meant = resolved(encoded.dictionary.to_pylist(), places, self._fold)
+        return names, meant, encoded.indices.to_numpy()
+
+    def _strangers(self, names: list[str], meant: Ints, colons: Ints, codes: Ints) -> Iterator[tuple[str, Ints]]:
+        """Names that mean no place, and the members that have them. White space is no name for a column."""
+        order = np.argsort(codes, kind="stable")
+        starts = np.searchsorted(codes[order], np.arange(len(names) + 1))
+        groups: dict[str, list[Ints]] = {}
+        for code, name in enumerate(names):
+            if meant[code] < 0 and name.strip():
+                mine = colons[order[starts[code] : starts[code + 1]]]
+                groups.setdefault(folded(name, self._fold), []).append(mine)
+        for name, parts in groups.items():
+            yield name, np.sort(np.concatenate(parts))
+
+    def _first(self, tokens: Ints) -> Bytes:
+        """The first byte of what follows each token."""
+        return self._structure.text[self._structure.value_starts(tokens)]
+
+
+def _is_number(first: Bytes) -> npt.NDArray[np.bool_]:
+    digits: npt.NDArray[np.bool_] = ((first >= ord("0")) & (first <= ord("9"))) | (first == ord("-"))
+    return digits
+
+
+def _width(type_: pa.DataType) -> tuple[int, str]:
+    return (type_.precision if pt.is_decimal(type_) else type_.bit_width, str(type_))

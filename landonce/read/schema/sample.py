@@ -1,0 +1,232 @@
+"""What the first records of a topic hold, place by place: of what kinds, how often, and where it was seen first.
+
+A schema that nobody declared comes from here. Where none can be had, the refusal names every place that is in the way, and ends
+with a schema to paste.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from landonce.errors import ConfigError
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.source import SourceView, everything
+from landonce.read.kafka.records import read
+from landonce.read.schema.ddl import UnfitFields, paste
+from landonce.read.schema.fields import Schema
+from landonce.read.schema.infer import agreed, readable
+
+_PER_PARTITION = 1_000
+_SHOWN = 50
+"""Places that a refusal lists."""
+_NUMBERS = {"an integer", "a number with a fraction"}
+_ORDER = ("an object", "an array", "a string", "a number with a fraction", "an integer", "a boolean")
+_ABSENT = "absent or null"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record of the sample."""
+
+    partition: Partition
+    offset: int
+    value: bytes
+
+    def __str__(self) -> str:
+        return f"{self.partition} at offset {self.offset}"
+
+
+@dataclass
+class _Seen:
+    """How many records hold it, and the first of them."""
+
+    first: str
+    records: int = 0
+
+
+@dataclass
+class _Place:
+    """A field, or the element of an array: the kinds of values that were seen there."""
+
+    kinds: dict[str, _Seen] = field(default_factory=dict)
+
+    def saw(self, kind: str, record: Record) -> None:
+        self.kinds.setdefault(kind, _Seen(str(record))).records += 1
+
+    @property
+    def kind(self) -> str:
+        """What most records hold. Integers among fractions are fractions."""
+        if self.kinds.keys() >= _NUMBERS:
+            whole = self.kinds["an integer"].records
+            counted = {name: each.records for name, each in self.kinds.items() if name != "an integer"}
+            counted["a number with a fraction"] += whole
+        else:
+            counted = {name: each.records for name, each in self.kinds.items()}
+        return min(
+            (name for name in counted if name in _ORDER),
+            key=lambda name: (-counted[name], _ORDER.index(name)),
+            default="",
+        )
+
+    @property
+    def at_odds(self) -> bool:
+        """Whether no one type holds all of it."""
+        held = {"a number" if each in _NUMBERS else each for each in self.kinds if each in _ORDER}
+        return len(held) > 1
+
+    def __str__(self) -> str:
+        listed = sorted(self.kinds.items(), key=lambda each: -each[1].records)
+        return "; ".join(f"{kind} in {seen.records:,} (first {seen.first})" for kind, seen in listed)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Some records that are JSON objects."""
+
+    records: tuple[Record, ...]
+
+    def columns(self, usable: Callable[[Schema], object]) -> Schema:
+        """The fields of these records, where they agree and `usable` raises nothing. Otherwise one refusal names all that is in the way."""
+        found = agreed([each.value for each in self.records])
+        if found is None:
+            places = self._places()
+            most = [each.value for each in self.records if _agrees(each, places)]
+            raise self._refused(places, _fit_for(usable, agreed(most)))
+        fit = _fit_for(usable, found)
+        if fit.faults:
+            raise self._refused(self._places(), fit)
+        return found
+
+    def _places(self) -> dict[str, _Place]:
+        """By path: `customer.address`, `items[]`, `items[].price`."""
+        places: dict[str, _Place] = {}
+        for record in self.records:
+            for path, kind in dict.fromkeys(_walk(_parsed(record), "")):
+                places.setdefault(path, _Place()).saw(kind, record)
+        return places
+
+    def _refused(self, places: Mapping[str, _Place], fit: _Fit) -> ConfigError:
+        for path in fit.faults:
+            self._note_absent(places, path)
+        named = sorted(path for path, each in places.items() if path in fit.faults or each.at_odds)
+        lines = [_line(path, places[path], fit.faults.get(path, "")) for path in named[:_SHOWN]]
+        more = [f"  … and {len(named) - _SHOWN} more"] if len(named) > _SHOWN else []
+        return ConfigError(
+            f"no schema is declared, and none can be taken from the first {len(self.records):,} records. In the way:\n"
+            + "\n".join((*lines, *more)),
+            safe="Nothing was made.",
+            command=paste(
+                fit.schema,
+                "Records that hold something else in a field, or lack what is NOT NULL, become dead letters.",
+            ),
+        )
+
+    def _note_absent(self, places: Mapping[str, _Place], path: str) -> None:
+        """Which objects around it lack it: only what is inside of an object can be absent from it."""
+        parent, dot, name = path.rpartition(".")
+        if path.endswith("[]") or path not in places:
+            return
+        for record in self.records:
+            around = _objects_at(_parsed(record), parent) if dot else [_parsed(record)]
+            if any(each.get(name if dot else path) is None for each in around):
+                places[path].saw(_ABSENT, record)
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """What is wrong with a schema, by path, and the one to take instead."""
+
+    faults: Mapping[str, str]
+    schema: Schema | None
+
+
+def _fit_for(usable: Callable[[Schema], object], found: Schema | None) -> _Fit:
+    try:
+        if found is not None:
+            usable(found)
+        return _Fit({}, found)
+    except UnfitFields as error:
+        return _Fit(dict(error.faults), error.instead)
+
+
+def take_sample(view: SourceView, options: Mapping[str, Any]) -> Sample:
+    """The first records of each partition, without those that no schema could decode."""
+    ranges = tuple(
+        Range(each.partition, each.first, min(each.end, each.first + _PER_PARTITION)) for each in everything(view)
+    )
+    records = [
+        Record(found.partition, offset, value)
+        for found in (read(ranges, options) if ranges else ())
+        for offset, value in zip(found.offsets.to_pylist(), found.values.to_pylist(), strict=True)
+        if value and value.lstrip()[:1] == b"{" and readable(value) and _is_json(value)
+    ]
+    return Sample(tuple(sorted(records, key=lambda each: (each.partition, each.offset))))
+
+
+def _line(path: str, place: _Place, why: str) -> str:
+    reason = why or f"records do not agree; the schema below takes {place.kind}"
+    return f"  {path}: {place}\n      {reason}"
+
+
+def _is_json(value: bytes) -> bool:
+    try:
+        json.loads(value)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _parsed(record: Record) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(record.value)
+    return found
+
+
+def _walk(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Every place inside of a value, with the kind of what stands there."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            inner = f"{path}.{name}" if path else name
+            if each is not None:
+                yield inner, _kind(each)
+            yield from _walk(each, inner)
+    elif isinstance(value, list):
+        for each in value:
+            if each is not None:
+                yield f"{path}[]", _kind(each)
+            yield from _walk(each, f"{path}[]")
+
+
+def _kind(value: Any) -> str:
+    for type_, kind in (
+        (bool, "a boolean"),
+        (int, "an integer"),
+        (float, "a number with a fraction"),
+        (str, "a string"),
+        (dict, "an object"),
+    ):
+        if isinstance(value, type_):
+            return kind
+    return "an array"
+
+
+def _agrees(record: Record, places: Mapping[str, _Place]) -> bool:
+    """Whether every value is of the kind that most records hold there."""
+    for path, kind in _walk(_parsed(record), ""):
+        most = places[path].kind
+        if kind != most and not (kind in _NUMBERS and most in _NUMBERS):
+            return False
+    return True
+
+
+def _objects_at(value: Any, path: str) -> list[dict[str, Any]]:
+    """The objects that stand at a path of this record."""
+    found = [value]
+    for step in path.split("."):
+        name, arrays = step.rstrip("[]"), step.count("[]")
+        found = [each[name] for each in found if isinstance(each, dict) and name in each]
+        for _ in range(arrays):
+            found = [item for each in found if isinstance(each, list) for item in each]
+    return [each for each in found if isinstance(each, dict)]

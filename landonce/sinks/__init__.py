@@ -1,0 +1,1 @@
+"""Sinks: one folder each. `contract` is what a deduplicating target must be able to do."""

@@ -1,0 +1,236 @@
+"""Whether a table can hold the guarantee: every finding with what to change. Reads only; never starts anything.
+
+REFUSED   the pipeline does not start
+WARNING   it starts, and someone should know
+OK        looked at, and fit
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from landonce.errors import TableUnfit
+from landonce.sinks.clickhouse.address import TableName
+from landonce.sinks.clickhouse.columns import coordinate_faults, filled, structure
+from landonce.sinks.clickhouse.connection import Connection
+from landonce.sinks.clickhouse.keys import partition_key_faults
+from landonce.sinks.clickhouse.rights import check_rights
+from landonce.sinks.clickhouse.tables import Table, describe
+from landonce.sinks.clickhouse.wire import MOST_BYTES_OF_A_FIELD
+from landonce.sinks.contract import Finding, Level
+
+SMALLEST_WINDOW = 1_000
+_SKEW_MS = 5_000
+_OLDEST = (24, 10)  # CHECK GRANT
+
+_WRONG_ENGINES = {
+    "SummingMergeTree": "adds rows up, so that single coordinates vanish",
+    "AggregatingMergeTree": "aggregates rows, so that single coordinates vanish",
+    "CollapsingMergeTree": "removes pairs of rows",
+    "VersionedCollapsingMergeTree": "removes pairs of rows",
+    "GraphiteMergeTree": "rolls rows up",
+    "CoalescingMergeTree": "merges rows by key",
+    "Distributed": "hands rows on to other tables, in the background and in parts: name the table behind it",
+    "Buffer": "keeps rows in memory: name the table behind it",
+    "MaterializedView": "is a view: name the table behind it",
+    "View": "is a view and holds no rows",
+    "Null": "throws every row away",
+    "Kafka": "is a queue: writing to it writes to Kafka",
+}
+
+
+def check(connection: Connection, name: TableName, *, coordinates: bool, cluster: str) -> tuple[Finding, ...]:
+    """Everything there is to say about a table."""
+    table = describe(connection, name)
+    findings = [*_server(connection), *_engine(table)]
+    if any(each.level is Level.REFUSED for each in findings):
+        return tuple(findings)
+    findings += _columns(table)
+    findings += _coordinates(table) if coordinates else _token_only(connection, table)
+    findings += _window(connection, table)
+    findings += _partition_key(connection, table)
+    findings += _reading(connection, table) if coordinates else ()
+    findings += _beside(table)
+    findings += _replicas(connection, table, cluster)
+    findings += check_rights(connection, table)
+    return tuple(findings)
+
+
+def _server(connection: Connection) -> Iterator[Finding]:
+    before = time.time()
+    now = connection.one("SELECT toUnixTimestamp64Milli(now64(3))")
+    skew = now - round((before + time.time()) * 500)
+    version = str(connection.one("SELECT version()"))
+    numbers = tuple(int(part) for part in version.split(".")[:2])
+    if numbers < _OLDEST:
+        yield Finding(Level.REFUSED, f"ClickHouse {version} is too old", f"use {_OLDEST[0]}.{_OLDEST[1]} or later")
+    else:
+        yield Finding(Level.OK, f"ClickHouse {version}")
+    if abs(skew) > _SKEW_MS:
+        yield Finding(
+            Level.WARNING,
+            f"the server's clock is {skew / 1000:+.1f} s off this machine's",
+            "deadlines are kept on the server's clock, so nothing breaks; synchronise the clocks all the same",
+        )
+
+
+def _engine(table: Table) -> Iterator[Finding]:
+    family = table.family
+    if family == "MergeTree":
+        yield Finding(Level.OK, f"engine {table.engine}")
+    elif family == "ReplacingMergeTree" and table.resend_harmless:
+        yield Finding(
+            Level.WARNING,
+            f"engine {table.engine} by {table.version_column}: rows with an equal sorting key become one",
+            "each record lands exactly once; which of them stay is the engine's business",
+        )
+    elif family == "ReplacingMergeTree":
+        yield Finding(
+            Level.REFUSED,
+            f"engine {table.engine} without a version column that landonce fills: which row stays depends on the order",
+            "use MergeTree, or ReplacingMergeTree(version) with a column that comes from the record, such as _offset",
+        )
+    else:
+        why = _WRONG_ENGINES.get(family, "has no deduplication and no atomic inserts")
+        yield Finding(Level.REFUSED, f"engine {table.engine} {why}", "use a table of the engine MergeTree")
+
+
+def _columns(table: Table) -> Iterator[Finding]:
+    try:
+        mine = filled(table.columns)
+    except TableUnfit as unfit:
+        yield Finding(Level.REFUSED, unfit.what, unfit.command)
+        return
+    long = [each.name for each in mine if len(structure([each]).encode()) > MOST_BYTES_OF_A_FIELD]
+    if long:
+        yield Finding(
+            Level.REFUSED,
+            f"the type of column {', '.join(long)} is longer than {MOST_BYTES_OF_A_FIELD} bytes: ClickHouse takes no such request",
+            "give the column a DEFAULT and a type that landonce leaves alone, or fewer elements",
+        )
+    elif mine:
+        yield Finding(Level.OK, f"{len(mine)} columns to fill")
+    else:
+        yield Finding(Level.REFUSED, "there is no column to fill", "add a column for at least one field")
+    for each in table.columns:
+        if each.left_out:
+            yield Finding(
+                Level.WARNING, f"column {each.name} {each.type} always takes its DEFAULT: it cannot be decoded exactly"
+            )
+
+
+def _coordinates(table: Table) -> Iterator[Finding]:
+    faults = coordinate_faults(table.columns)
+    if not faults:
+        yield Finding(Level.OK, "coordinate columns")
+        return
+    yield Finding(
+        Level.REFUSED,
+        f"the coordinates have no place: {', '.join(faults)}",
+        f"ALTER TABLE {table.name.sql} ADD COLUMN _topic LowCardinality(String), ADD COLUMN _partition Int32, "
+        "ADD COLUMN _offset Int64; or ask for tokens alone with `coordinates: false`",
+    )
+
+
+def _token_only(connection: Connection, table: Table) -> Iterator[Finding]:
+    window = _deduplication_window(connection, table)
+    seconds = _table_setting(connection, table, "replicated_deduplication_window_seconds") if table.replicated else ""
+    holds = f"{window} inserts by any writer" + (f" or {seconds} s" if seconds else "")
+    yield Finding(
+        Level.WARNING,
+        f"token only: a block is not written twice as long as ClickHouse remembers its token, which is for {holds}; "
+        "a server that dies at the wrong moment can lose a block",
+        "add the coordinate columns and drop `coordinates: false` to make both impossible",
+    )
+
+
+def _window(connection: Connection, table: Table) -> Iterator[Finding]:
+    name = _window_setting(table)
+    window = _deduplication_window(connection, table)
+    change = f"ALTER TABLE {table.name.sql} MODIFY SETTING {name} = {max(SMALLEST_WINDOW, 10_000)}"
+    if window == 0:
+        yield Finding(Level.REFUSED, f"{name} is 0: ClickHouse ignores tokens", change)
+    elif window < SMALLEST_WINDOW:
+        yield Finding(Level.WARNING, f"{name} is {window}: other writers can push tokens out", change)
+    else:
+        yield Finding(Level.OK, f"{name} = {window}")
+
+
+def _partition_key(connection: Connection, table: Table) -> Iterator[Finding]:
+    faults = partition_key_faults(connection, table)
+    for fault in faults:
+        yield Finding(
+            Level.REFUSED,
+            f"PARTITION BY {table.partition_key}: {fault}, so that a row sent again can go elsewhere",
+            "partition by columns that come from the record",
+        )
+    if table.partition_key and not faults:
+        yield Finding(Level.OK, f"PARTITION BY {table.partition_key}")
+
+
+def _reading(connection: Connection, table: Table) -> Iterator[Finding]:
+    if table.sorting_key.replace("`", "").startswith("_topic"):
+        return
+    sql = "SELECT count() FROM system.data_skipping_indices WHERE database = {d:String} AND table = {t:String} AND expr = '_offset'"
+    indexed = connection.ask_if_allowed(sql, {"d": table.name.database, "t": table.name.name})
+    if indexed is None or indexed.column(0)[0].as_py():
+        return
+    yield Finding(
+        Level.WARNING,
+        "nothing indexes _offset: after a doubt the whole table is read",
+        f"ALTER TABLE {table.name.sql} ADD INDEX landonce_offset _offset TYPE minmax GRANULARITY 1; "
+        f"ALTER TABLE {table.name.sql} MATERIALIZE INDEX landonce_offset",
+    )
+
+
+def _beside(table: Table) -> Iterator[Finding]:
+    if table.ttl:
+        yield Finding(
+            Level.WARNING,
+            f"the table has a TTL ({table.ttl}): a block of which rows have expired cannot be proven after a doubt",
+            "keep the TTL well above the age of the records and the longest stop of the pipeline",
+        )
+    for view in table.views:
+        yield Finding(
+            Level.WARNING,
+            f"materialized view {view} sees every insert, and is no part of the promise: it is not looked at after a doubt",
+            "where it fails the run halts (ViewRefused); after a crash compare it with the table. Its own table needs a deduplication "
+            "window, or an insert that is sent again counts twice in it",
+        )
+
+
+def _replicas(connection: Connection, table: Table, cluster: str) -> Iterator[Finding]:
+    if not table.replicated:
+        return
+    if not cluster:
+        yield Finding(
+            Level.WARNING,
+            "a replicated table without `cluster`: inserts that run on other replicas are neither seen nor killed",
+            "set `cluster`, or name one fixed replica in the url",
+        )
+    quorum = connection.one("SELECT value FROM system.settings WHERE name = 'insert_quorum'")
+    if quorum in ("0", ""):
+        yield Finding(
+            Level.WARNING,
+            "insert_quorum is 0: an acknowledged block is on one replica, and is lost with it",
+            "set insert_quorum: auto under `settings` if a lost replica must not lose rows",
+        )
+
+
+def _window_setting(table: Table) -> str:
+    return "replicated_deduplication_window" if table.replicated else "non_replicated_deduplication_window"
+
+
+def _deduplication_window(connection: Connection, table: Table) -> int:
+    return int(_table_setting(connection, table, _window_setting(table)) or 0)
+
+
+def _table_setting(connection: Connection, table: Table, name: str) -> str:
+    own = table.setting(name)
+    if own is not None:
+        return own
+    source = "replicated_merge_tree_settings" if table.replicated else "merge_tree_settings"
+    sql = f"SELECT value FROM system.{source} WHERE name = {{name:String}}"  # noqa: S608
+    rows = connection.ask_if_allowed(sql, {"name": name})
+    return str(rows.column(0)[0].as_py()) if rows is not None and rows.num_rows else ""

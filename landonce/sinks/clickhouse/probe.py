@@ -1,0 +1,114 @@
+"""Looking which rows are there: the only proof that landonce accepts after a doubt.
+
+Reads the coordinates inside the ranges, with no FINAL and no cache, from a replica that was brought up to date. What
+the token says is never asked: a token can outlive its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from landonce.protocol.ranges import Range
+from landonce.protocol.settle import Presence
+from landonce.sinks.clickhouse.address import TableName, literal, quoted
+from landonce.sinks.clickhouse.columns import Column
+from landonce.sinks.clickhouse.connection import Connection
+from landonce.sinks.clickhouse.coordinates import Line, compare, where
+from landonce.sinks.clickhouse.keys import key_columns
+from landonce.sinks.clickhouse.rows import fitted, rows_in, tables_of
+from landonce.sinks.clickhouse.tables import Table
+from landonce.sinks.contract import COORDINATES, Probe
+
+_RANGES_PER_QUESTION = 500
+_FOUND = pa.schema([("_topic", pa.string()), ("_partition", pa.int32()), ("_offset", pa.int64())])
+
+
+def probe(connection: Connection, table: Table, rows: pa.Table, ranges: Sequence[Range]) -> Probe:
+    """Which of these rows the table holds, which not, and whether an atomic write can have left it so."""
+    if rows.num_rows == 0:
+        return Probe(Presence(0, 0), pa.array([], pa.bool_()))
+    bring_up_to_date(connection, table)
+    line = Line.of(ranges)
+    seen = compare(line.numbers(rows), line.numbers(_found(connection, table, ranges)))
+    missing = pa.array(seen.missing)
+    lacking = int(np.count_nonzero(seen.missing))
+    torn = lacking > 0 and seen.found_any and _torn(connection, table, rows.filter(missing), ranges)
+    presence = Presence(
+        expected=rows.num_rows,
+        missing=lacking,
+        torn=torn,
+        duplicated=0 if table.resend_harmless else seen.duplicated,
+    )
+    return Probe(presence, missing)
+
+
+def count(connection: Connection, table: TableName, ranges: Sequence[Range]) -> int:
+    """How many rows the table holds in these ranges, as far as the replica that answers knows."""
+    return sum(
+        connection.one(f"SELECT count() FROM {table.sql} WHERE {wanted}", parameters)  # noqa: S608
+        for wanted, parameters in _questions(ranges)
+    )
+
+
+def bring_up_to_date(connection: Connection, table: Table) -> None:
+    """A replica that lags would hide rows that are there."""
+    if table.replicated:
+        connection.do(f"SYSTEM SYNC REPLICA {table.name.sql} LIGHTWEIGHT")
+
+
+def _found(connection: Connection, table: Table, ranges: Sequence[Range]) -> pa.Table:
+    columns = "toString(_topic) AS _topic_text, toInt32(_partition), _offset"
+    tables = [
+        connection.ask(f"SELECT {columns} FROM {table.name.sql} WHERE {wanted}", parameters)  # noqa: S608
+        for wanted, parameters in _questions(ranges)
+    ]
+    return pa.concat_tables(each.rename_columns(list(COORDINATES)).cast(_FOUND) for each in tables)
+
+
+def _questions(ranges: Sequence[Range]) -> Iterator[tuple[str, dict[str, str]]]:
+    for start in range(0, len(ranges), _RANGES_PER_QUESTION):
+        some = ranges[start : start + _RANGES_PER_QUESTION]
+        yield where((each.partition, each.first, each.end) for each in some)
+
+
+def _torn(connection: Connection, table: Table, missing: pa.Table, ranges: Sequence[Range]) -> bool:
+    """Whether one table partition holds rows of these ranges and lacks others: one insert cannot do that."""
+    if not table.partition_key:
+        return True
+    return not _partitions_held(connection, table, ranges).isdisjoint(_partitions_lacking(connection, table, missing))
+
+
+def _partitions_held(connection: Connection, table: Table, ranges: Sequence[Range]) -> set[str]:
+    held: set[str] = set()
+    for wanted, parameters in _questions(ranges):
+        sql = f"SELECT DISTINCT toString(tuple({table.partition_key})) FROM {table.name.sql} WHERE {wanted}"  # noqa: S608
+        held.update(connection.ask(sql, parameters).column(0).to_pylist())
+    return held
+
+
+def _partitions_lacking(connection: Connection, table: Table, missing: pa.Table) -> set[str]:
+    """The table partitions that rows would go to, computed by the server itself from the rows, as an insert would."""
+    columns = key_columns(table)
+    sent = [each for each in columns if each.name in missing.column_names and not each.computed] or [
+        each for each in table.columns if each.name in COORDINATES
+    ]
+    source = rows_in(sent)
+    for each in columns:
+        source = f"(SELECT {_as_inserted(each, each in sent)} FROM {source})"  # noqa: S608
+    sql = f"SELECT DISTINCT toString(tuple({table.partition_key})) FROM {source}"  # noqa: S608
+    rows = tables_of(fitted(missing, sent, table.name), sent)
+    return set(connection.ask(sql, rows=rows).column(0).to_pylist())
+
+
+def _as_inserted(column: Column, sent: bool) -> str:
+    """All columns so far, and this one with the value that an insert gives it."""
+    name, type_ = quoted(column.name), literal(column.type)
+    default = column.default or f"defaultValueOfTypeName({type_})"
+    if not sent:
+        return f"*, CAST({default}, {type_}) AS {name}"
+    if column.wire.startswith("Nullable(") and not column.type.startswith(("Nullable(", "LowCardinality(Nullable(")):
+        return f"* REPLACE (CAST(ifNull({name}, {default}), {type_}) AS {name})"
+    return f"* REPLACE (CAST({name}, {type_}) AS {name})"

@@ -1,0 +1,118 @@
+"""What a table is, as the server tells it: engine, keys, columns. Reads only."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from landonce.errors import TargetRefused
+from landonce.sinks.clickhouse.address import TableName, literal
+from landonce.sinks.clickhouse.columns import Column
+from landonce.sinks.clickhouse.connection import Connection
+from landonce.sinks.clickhouse.typenames import split_list, unquote
+
+_TABLE = """
+SELECT engine, engine_full, partition_key, sorting_key,
+       arrayMap((d, t) -> concat(d, '.', t), dependencies_database, dependencies_table) AS views
+FROM system.tables WHERE database = {database:String} AND name = {name:String}
+"""
+_SHAPE = "hex(sipHash128(toString(groupArray((name, type, default_kind, default_expression)))))"
+_COLUMNS = """
+SELECT name, type, default_kind, default_expression, is_in_partition_key
+FROM system.columns WHERE database = {database} AND table = {name} ORDER BY position
+"""
+_DESCRIBED = f"""
+SELECT groupArray((name, type, default_kind, default_expression, is_in_partition_key)) AS columns, {_SHAPE} AS shape
+FROM ({_COLUMNS.format(database="{database:String}", name="{name:String}")})
+"""  # noqa: S608
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table, its keys as ClickHouse spells them, and what hangs on it."""
+
+    name: TableName
+    engine: str
+    engine_full: str
+    partition_key: str
+    sorting_key: str
+    views: tuple[str, ...]
+    columns: tuple[Column, ...]
+    shape: str = ""
+    """Changes with the name, the type or the default of any column."""
+
+    @property
+    def replicated(self) -> bool:
+        return self.engine.startswith(("Replicated", "Shared"))
+
+    @property
+    def family(self) -> str:
+        """The engine without what says how it is replicated."""
+        return re.sub(r"^(Replicated|Shared)", "", self.engine)
+
+    @property
+    def version_column(self) -> str:
+        """What a Replacing table keeps the highest of; empty if it has none."""
+        if self.family != "ReplacingMergeTree":
+            return ""
+        named = [each for each in self._engine_arguments() if not each.startswith("'")]
+        return unquote(named[0]) if named else ""
+
+    @property
+    def resend_harmless(self) -> bool:
+        """Whether a row that is there twice becomes one again: a Replacing table by a version that landonce writes."""
+        version = self.version_column
+        return any(each.name == version and not each.default_kind for each in self.columns)
+
+    @property
+    def ttl(self) -> str:
+        """When rows expire; empty if they do not."""
+        found = re.search(r"(?s)\sTTL (.+?)(?:\sSETTINGS \w+ = .*)?$", self.engine_full)
+        return found[1] if found else ""
+
+    def setting(self, name: str) -> str | None:
+        """A setting of the table itself."""
+        found = re.search(rf"\b{re.escape(name)}\s*=\s*([^,\s]+)", self.engine_full)
+        return unquote(found[1]) if found else None
+
+    def _engine_arguments(self) -> list[str]:
+        rest = self.engine_full[len(self.engine) :]
+        if not rest.startswith("("):
+            return []
+        depth = 0
+        for at, character in enumerate(rest):
+            depth += (character == "(") - (character == ")")
+            if depth == 0:
+                return split_list(rest[1:at])
+        return []
+
+
+def describe(connection: Connection, name: TableName) -> Table:
+    """The table as it is now. Raises `TargetRefused` if it is not there."""
+    asked = {"database": name.database, "name": name.name}
+    found = connection.ask(_TABLE, asked).to_pylist()
+    if not found:
+        raise TargetRefused(
+            f"ClickHouse has no table {name}, or the user may not see it.",
+            safe="Nothing was written.",
+            command="create it, or say `create: true` in {file} and let landonce do it; or grant SELECT and INSERT on it",
+        )
+    (described,) = connection.ask(_DESCRIBED, asked).to_pylist()
+    columns = [Column(*values) for values in (each.values() for each in described["columns"])]
+    told = found[0]
+    return Table(
+        name=name,
+        engine=told["engine"],
+        engine_full=told["engine_full"],
+        partition_key=told["partition_key"],
+        sorting_key=told["sorting_key"],
+        views=tuple(sorted(told["views"])),
+        columns=tuple(columns),
+        shape=described["shape"],
+    )
+
+
+def shape_now(name: TableName) -> str:
+    """A question for the shape that a table has at this moment, to stand inside another statement."""
+    columns = _COLUMNS.format(database=literal(name.database), name=literal(name.name))
+    return f"SELECT {_SHAPE} FROM ({columns})"  # noqa: S608

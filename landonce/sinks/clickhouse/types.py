@@ -1,0 +1,272 @@
+"""ClickHouse's types and Arrow's: which stand for which, exactly. Pure.
+
+A ClickHouse type has three faces here: what a decoder must produce for it (`arrow`), what ClickHouse is told that
+it reads (`wire`), and the type itself, which ClickHouse converts the wire type to. What Arrow cannot hold exactly is
+refused by name, never approximated.
+
+    ClickHouse                      Arrow                                    wire
+    ──────────────────────────────  ───────────────────────────────────────  ────────────────────
+    Bool, (U)Int8..64, Float32/64   bool, (u)int8..64, float, double         the same
+    String                          string                                   String
+    FixedString(n)                  string of at most n bytes                String
+    Enum8/16, UUID, IPv4, IPv6      string, of a closed set or a pattern     String
+    Date, Date32                    date32                                   the same
+    DateTime, DateTime64(p)         timestamp of the next finer unit, UTC    the same
+    Decimal(p, s)                   decimal128 up to 38 digits, else 256     the same
+    Array(T)                        list of T                                Array(wire of T)
+    Tuple(a T, …)                   struct                                   Tuple(a wire of T, …)
+    Nullable, LowCardinality        what is inside                           Nullable only
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from landonce.read.formats.json.texts import is_textual
+from landonce.read.schema.fields import Field, Schema
+from landonce.sinks.clickhouse.address import quoted
+from landonce.sinks.clickhouse.typenames import TypeName, parse_type, unquote
+
+UUID = r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"
+_OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+IPV4 = rf"(?:{_OCTET}\.){{3}}{_OCTET}"
+IPV6 = (
+    r"(?i)(?:(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|(?:[0-9a-f]{1,4}:){1,7}:|(?:[0-9a-f]{1,4}:){1,6}:[0-9a-f]{1,4}"
+    r"|(?:[0-9a-f]{1,4}:){1,5}(?::[0-9a-f]{1,4}){1,2}|(?:[0-9a-f]{1,4}:){1,4}(?::[0-9a-f]{1,4}){1,3}"
+    r"|(?:[0-9a-f]{1,4}:){1,3}(?::[0-9a-f]{1,4}){1,4}|(?:[0-9a-f]{1,4}:){1,2}(?::[0-9a-f]{1,4}){1,5}"
+    r"|[0-9a-f]{1,4}:(?::[0-9a-f]{1,4}){1,6}|:(?:(?::[0-9a-f]{1,4}){1,7}|:)"
+    rf"|::(?:ffff:)?{IPV4})"
+)
+
+_LONGEST_FIXED_STRING = 1000  # RE2 repeats no more often than that
+_UNITS = ("s", "ms", "ms", "ms", "us", "us", "us", "ns", "ns", "ns")
+_PLAIN: dict[str, pa.DataType] = {
+    "Bool": pa.bool_(),
+    "Int8": pa.int8(),
+    "Int16": pa.int16(),
+    "Int32": pa.int32(),
+    "Int64": pa.int64(),
+    "UInt8": pa.uint8(),
+    "UInt16": pa.uint16(),
+    "UInt32": pa.uint32(),
+    "UInt64": pa.uint64(),
+    "Float32": pa.float32(),
+    "Float64": pa.float64(),
+    "String": pa.string(),
+    "Date": pa.date32(),
+    "Date32": pa.date32(),
+}
+_DAY = 86_400
+_DATE_BOUNDS = {"Date": (0, 65_535), "Date32": (-25_567, 120_529)}
+_DATETIME_BOUNDS = (0, 2**32 - 1)
+_DATETIME64_BOUNDS = (-25_567 * _DAY, 120_530 * _DAY - 1)
+
+
+class Unsupported(Exception):
+    """A type that cannot be decoded exactly. The message names it."""
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """One ClickHouse type and what stands for it. `bounds` are what it can hold, both ends, in units of `arrow`."""
+
+    arrow: pa.DataType
+    wire: str
+    nullable: bool = False
+    allowed: frozenset[str] | None = None
+    pattern: str | None = None
+    scale: int | None = None
+    digits: int | None = None
+    """How many digits after the second it keeps."""
+    bounds: tuple[int, int] | None = None
+    inner: tuple[tuple[str, Mapped], ...] = ()
+    """The elements of a Tuple that cannot hold all that `arrow` can."""
+
+    @property
+    def limited(self) -> bool:
+        """Whether it cannot hold all that `arrow` can."""
+        return self.bounds is not None or bool(self.inner)
+
+    @property
+    def plain(self) -> bool:
+        """Whether no string has to be looked at, so that it may stand inside a tuple."""
+        return self.allowed is None and self.pattern is None
+
+
+def map_type(text: str) -> Mapped:
+    """What stands for a type as ClickHouse spells it."""
+    return _map(parse_type(text))
+
+
+def _map(type_: TypeName) -> Mapped:
+    if type_.name in _PLAIN and not type_.arguments:
+        return Mapped(_PLAIN[type_.name], type_.name, bounds=_DATE_BOUNDS.get(type_.name))
+    maker = _MAKERS.get(type_.name)
+    if maker is None:
+        raise Unsupported(f"{type_} cannot be decoded exactly")
+    return maker(type_)
+
+
+def _nullable(type_: TypeName) -> Mapped:
+    inner = _map(type_.inner)
+    if pa.types.is_nested(inner.arrow):
+        raise Unsupported(f"{type_} cannot be sent: ClickHouse takes no NULL for it")
+    return replace(inner, nullable=True, wire=f"Nullable({inner.wire})")
+
+
+def _low_cardinality(type_: TypeName) -> Mapped:
+    return _map(type_.inner)
+
+
+def _enum(type_: TypeName) -> Mapped:
+    names = frozenset(unquote(argument.rsplit("=", 1)[0].strip()) for argument in type_.arguments)
+    return Mapped(pa.string(), "String", allowed=names)
+
+
+def _fixed_string(type_: TypeName) -> Mapped:
+    size = int(type_.arguments[0])
+    if size > _LONGEST_FIXED_STRING:
+        raise Unsupported(f"{type_} is longer than {_LONGEST_FIXED_STRING}, so that its length cannot be checked")
+    return Mapped(pa.string(), "String", pattern=rf"(?s)\C{{0,{size}}}")
+
+
+def _text(pattern: str) -> Mapped:
+    return Mapped(pa.string(), "String", pattern=pattern)
+
+
+def _decimal(type_: TypeName) -> Mapped:
+    precision, scale = (int(argument) for argument in type_.arguments)
+    make = pa.decimal128 if precision <= 38 else pa.decimal256
+    return Mapped(make(precision, scale), str(type_))
+
+
+def _datetime(type_: TypeName) -> Mapped:
+    return Mapped(pa.timestamp("s", tz="UTC"), str(type_), scale=0, digits=0, bounds=_DATETIME_BOUNDS)
+
+
+def _datetime64(type_: TypeName) -> Mapped:
+    scale = int(type_.arguments[0])
+    unit = _UNITS[scale]
+    ticks = 10 ** {"s": 0, "ms": 3, "us": 6, "ns": 9}[unit]
+    low, high = _DATETIME64_BOUNDS
+    bounds = (max(low * ticks, -(2**63)), min((high + 1) * ticks - 1, 2**63 - 1))
+    return Mapped(pa.timestamp(unit, tz="UTC"), str(type_), scale=scale, digits=scale, bounds=bounds)
+
+
+def _array(type_: TypeName) -> Mapped:
+    inner = _map(type_.inner)
+    item = pa.field("item", inner.arrow, nullable=inner.nullable)
+    return replace(inner, arrow=pa.list_(item), wire=f"Array({inner.wire})", nullable=False, scale=None)
+
+
+def _tuple(type_: TypeName) -> Mapped:
+    fields, wires, limited = [], [], []
+    for name, element in type_.elements():
+        inner = _map(parse_type(element))
+        if not name:
+            raise Unsupported(f"{type_} has elements without a name")
+        if not inner.plain:
+            raise Unsupported(f"{element} inside of a Tuple cannot be checked before it is sent")
+        fields.append(pa.field(name, inner.arrow, nullable=inner.nullable))
+        wires.append(f"{quoted(name)} {inner.wire}")
+        limited += [(name, inner)] if inner.limited else []
+    return Mapped(pa.struct(fields), f"Tuple({', '.join(wires)})", inner=tuple(limited))
+
+
+_MAKERS = {
+    "Nullable": _nullable,
+    "LowCardinality": _low_cardinality,
+    "Enum8": _enum,
+    "Enum16": _enum,
+    "FixedString": _fixed_string,
+    "UUID": lambda _: _text(UUID),
+    "IPv4": lambda _: _text(IPV4),
+    "IPv6": lambda _: _text(IPV6),
+    "Decimal": _decimal,
+    "DateTime": _datetime,
+    "DateTime64": _datetime64,
+    "Array": _array,
+    "Tuple": _tuple,
+}
+
+
+def column_type(type_: pa.DataType, *, required: bool) -> str:
+    """The ClickHouse type for a declared field. A list cannot be NULL in ClickHouse: an absent one lands empty."""
+    plain = _clickhouse_type(type_)
+    if required or pa.types.is_list(type_):
+        return plain
+    if pa.types.is_struct(type_):
+        raise Unsupported("a struct that may be absent cannot be a column: ClickHouse takes no NULL for a Tuple")
+    return f"Nullable({plain})"
+
+
+def unfit(type_: pa.DataType, path: str, *, required: bool) -> Iterator[tuple[str, str]]:
+    """Every place in a field that has no column type, by its path, with the reason."""
+    if pa.types.is_list(type_):
+        yield from unfit(type_.value_type, f"{path}[]", required=not type_.value_field.nullable)
+    elif pa.types.is_struct(type_):
+        if not required:
+            yield path, "a nested object is a Tuple, and ClickHouse takes no NULL for one: it must be NOT NULL"
+        for each in type_:
+            yield from unfit(each.type, f"{path}.{each.name}", required=not each.nullable)
+    else:
+        try:
+            _clickhouse_type(type_)
+        except Unsupported as why:
+            yield path, str(why)
+
+
+def instead_of(declared: Schema) -> Schema | None:
+    """The same fields as ClickHouse can hold them: objects are required, what JSON holds as text is text, and what there is no
+    type for is left out."""
+    made = [(each, _instead(each.type)) for each in declared.fields]
+    fields = [
+        replace(each, type=type_, required=each.required or pa.types.is_struct(type_), scale=_scale(each, type_))
+        for each, type_ in made
+        if type_ is not None
+    ]
+    return Schema(tuple(fields)) if fields else None
+
+
+def _scale(field: Field, type_: pa.DataType) -> int | None:
+    return field.scale if type_ == field.type else None
+
+
+def _instead(type_: pa.DataType) -> pa.DataType | None:
+    if pa.types.is_list(type_):
+        inner = _instead(type_.value_type)
+        return pa.list_(_required_object(type_.value_field, inner)) if inner is not None else None
+    if pa.types.is_struct(type_):
+        children = [(each, _instead(each.type)) for each in type_]
+        known = [_required_object(each, inner) for each, inner in children if inner is not None]
+        return pa.struct(known) if known else None
+    try:
+        _clickhouse_type(type_)
+        return type_
+    except Unsupported:
+        return pa.string() if is_textual(type_) else None
+
+
+def _required_object(field: pa.Field, type_: pa.DataType) -> pa.Field:
+    return field.with_type(type_).with_nullable(field.nullable and not pa.types.is_struct(type_))
+
+
+def _clickhouse_type(type_: pa.DataType) -> str:
+    for name, arrow in _PLAIN.items():
+        if arrow == type_ and name != "Date":
+            return name
+    if pa.types.is_timestamp(type_):
+        return f"DateTime64({ {'s': 0, 'ms': 3, 'us': 6, 'ns': 9}[type_.unit] }, 'UTC')"
+    if pa.types.is_decimal128(type_) or pa.types.is_decimal256(type_):
+        return f"Decimal({type_.precision}, {type_.scale})"
+    if pa.types.is_list(type_):
+        item = type_.value_field
+        return f"Array({column_type(item.type, required=not item.nullable)})"
+    if pa.types.is_struct(type_):
+        elements = (f"{quoted(each.name)} {column_type(each.type, required=not each.nullable)}" for each in type_)
+        return f"Tuple({', '.join(elements)})"
+    raise Unsupported(f"{re.sub(r'<.*', '', str(type_))} has no ClickHouse type here")

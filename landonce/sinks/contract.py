@@ -1,0 +1,214 @@
+"""The port of sinks that deduplicate and can be looked into: what a target must be able to do for landonce, on the driver and on
+the workers. (Iceberg, SQL databases and wrapped sinks have protocols of their own.)
+
+A sink declares how exactly-once comes about in it (`Guarantee`), and landonce refuses a pipeline that asks for more.
+A `Sink` is a picklable description: `target()` opens it on the driver, `writer()` on a worker. Neither may be kept
+across processes.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Protocol
+
+import pyarrow as pa
+
+from landonce.protocol.ledger import LedgerState
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.settle import Presence, Reply
+from landonce.protocol.target import TargetView
+from landonce.read.schema.fields import Schema
+
+_PAST = 50
+"""Milliseconds past a deadline, so that two readings of one clock cannot disagree."""
+COORDINATES = ("_topic", "_partition", "_offset")
+"""Beside every row, through every transform. `_topic` is the topic's label: its name, unless it was rebased."""
+
+
+class Guarantee(str, Enum):
+    """How exactly-once comes about."""
+
+    DEDUPLICATING = "deduplicating"
+    """Token against races, deadline against zombies, probe as the proof; the ledger lives outside."""
+    TOKEN_ONLY = "token only"  # noqa: S105
+    """The table has no coordinates: tokens alone, for as long as the target remembers them. Asked for by name."""
+    SNAPSHOT = "snapshot"
+    """Rows and position are one atomic commit, which checks position and epoch inside every attempt."""
+    TRANSACTIONAL = "transactional"
+    """Rows and the block's row in the ledger change in one transaction, which checks whose block it is."""
+    WRAPPED = "wrapped"
+    """A user's function: sending again is harmless, or each attempt is claimed before it is sent."""
+
+
+class Level(str, Enum):
+    """How serious a finding of `check` is."""
+
+    OK = "ok"
+    WARNING = "warning"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of `check`: what was looked at, what was found, and what to change."""
+
+    level: Level
+    what: str
+    change: str = ""
+
+
+@dataclass(frozen=True)
+class Insert:
+    """The name under which rows are sent, and the moment after which the target must refuse them."""
+
+    token: str
+    deadline: int
+    attempt: str
+    """Unique per request, so that a request can be told from its repetition."""
+
+
+class Target(ABC):
+    """The target as the driver sees it."""
+
+    @abstractmethod
+    def now(self) -> int:
+        """The target's own clock in milliseconds: deadlines are made and waited for on this clock only."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """Ends every insert of this pipeline that still runs, anywhere, and returns when they are gone."""
+
+    @abstractmethod
+    def look(self, floors: Iterable[tuple[Partition, int]]) -> TargetView:
+        """One past the highest offset that is there, for each partition that holds any at or above its floor."""
+
+    @abstractmethod
+    def count(self, ranges: Iterable[Range]) -> int:
+        """How many rows are there in these ranges, asked while a pipeline runs: nobody is waited for. 0 where nothing tells."""
+
+    @abstractmethod
+    def exists(self) -> bool:
+        """Whether the table is there."""
+
+    @abstractmethod
+    def create(self, declared: Schema, *, order_by: str | None = None, partition_by: str | None = None) -> None:
+        """Makes the table, with coordinate columns and all that the guarantee needs. Harmless if it is there."""
+
+    def take_back(self) -> None:  # noqa: B027  a sink may do without
+        """Removes the table that `create` just made, for a start that refuses it after all: only if it is empty, and only if
+        that is one step. Where it is not, the table stays."""
+
+    @abstractmethod
+    def schema(self) -> Schema:
+        """The columns that landonce fills, by name, without the coordinates."""
+
+    @abstractmethod
+    def check(self) -> tuple[Finding, ...]:
+        """Whether the table can hold the guarantee. Reads only."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+def wait_out(target: Target, deadline: int) -> None:
+    """Returns once the target's clock is past `deadline`: no insert that carries it can begin any more."""
+    while (left := deadline + _PAST - target.now()) > 0:
+        time.sleep(min(left / 1000, 1.0))
+
+
+class Looking(Protocol):
+    """A target that can be asked what it holds."""
+
+    def look(self, floors: Sequence[tuple[Partition, int]]) -> TargetView: ...
+
+
+def look_by_name(target: Looking, ledger: LedgerState, floors: Iterable[tuple[Partition, int]]) -> TargetView:
+    """As `look`, asked and answered by the topics' own names: the target knows them by their labels."""
+    asked = tuple(floors)
+    names = {ledger.labelled(partition): partition for partition, _ in asked}
+    seen = target.look([(ledger.labelled(partition), floor) for partition, floor in asked])
+    return TargetView(tuple((names[partition], end) for partition, end in seen.ends))
+
+
+_CHEAP, _RARELY = 0.02, 20
+"""A count that takes up to so many seconds is made whenever it is asked for. What it takes beyond that is at most one part in so
+many of the driver's time."""
+
+
+@dataclass
+class Counting:
+    """Counts rows while a pipeline runs, so that another writer is noticed, and leaves it where that takes too long."""
+
+    target: Target
+    _after: float = 0.0
+
+    def count(self, ledger: LedgerState, ranges: Iterable[Range]) -> int | None:
+        began = time.monotonic()
+        if began < self._after:
+            return None
+        rows = self.target.count([replace(each, partition=ledger.labelled(each.partition)) for each in ranges])
+        took = time.monotonic() - began
+        self._after = began + took + _RARELY * max(0.0, took - _CHEAP)
+        return rows
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What is there of some rows, and which of them are missing (a mask in the order of the rows)."""
+
+    presence: Presence
+    missing: pa.BooleanArray
+
+
+class BlockWriter(ABC):
+    """The target as a worker sees it. `rows` always hold the coordinate columns and are in coordinate order."""
+
+    said: str = ""
+    """What the target answered to the last insert that it did not acknowledge, for people."""
+
+    @abstractmethod
+    def send(self, rows: pa.Table, insert: Insert) -> Reply:
+        """One insert, one unit. Raises `Halt` for what waiting does not mend; every other failure is a `Reply`."""
+
+    def why_gone(self) -> str:
+        """What may remove rows as soon as they are acknowledged, and what to do about it, for people. Empty where nothing is known."""
+        return ""
+
+    @property
+    @abstractmethod
+    def atomic(self) -> bool:
+        """Whether every block lands whole or not at all: true where the table has no partitions of its own."""
+
+    @property
+    @abstractmethod
+    def resend_harmless(self) -> bool:
+        """Whether the table's engine makes a row that was sent twice one row in the end."""
+
+    @abstractmethod
+    def count(self, ranges: Iterable[Range]) -> int:
+        """How many rows the target holds in these ranges."""
+
+    @abstractmethod
+    def probe(self, rows: pa.Table, ranges: Iterable[Range]) -> Probe:
+        """Which of these rows are there. Retries what may pass; `TargetUnavailable` when it does not."""
+
+
+class Sink(ABC):
+    """A picklable description of a target. Its repr never shows a secret."""
+
+    guarantee: Guarantee
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """Which table it is. A pending plan is not written to another one."""
+
+    @abstractmethod
+    def target(self) -> Target: ...
+
+    @abstractmethod
+    def writer(self) -> BlockWriter: ...

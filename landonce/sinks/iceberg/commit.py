@@ -1,0 +1,343 @@
+"""The atomic commit: load, judge, build, send; and again, from the beginning, when somebody else was faster.
+
+The judgement is made on the same metadata that the attempt is built on, and the catalog accepts the attempt only while the
+branch's head is still the one of that metadata. PyIceberg's own commit would rebuild a stale append on the new head and send
+it without asking anyone, so it is not used. A commit without an answer is not settled here: whoever asks again finds the
+commit's mark in the table (`Verdict.DONE`), or does not.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.manifest import DataFile, ManifestEntry, ManifestEntryStatus, ManifestFile
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.snapshots import Operation, SnapshotSummaryCollector, Summary, update_snapshot_summaries
+from pyiceberg.table.update import (
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    RemoveSnapshotRefUpdate,
+    SetPropertiesUpdate,
+    SetSnapshotRefUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+from pyiceberg.table.update.snapshot import _MergeAppendFiles
+from pyiceberg.typedef import EMPTY_DICT
+from pyspark.sql import SparkSession
+
+from landonce.config.secrets import redact
+from landonce.errors import ConfigError, TableReplaced, TableUnfit, TargetUnavailable
+from landonce.failpoints import reach
+from landonce.protocol.marks import Verdict
+from landonce.sinks.iceberg import jvm
+from landonce.sinks.iceberg.catalog import CatalogSpec, telling
+from landonce.sinks.iceberg.marker import copy_name, copy_of
+from landonce.sinks.iceberg.shape import unwritable
+
+_BY_PYICEBERG = 2
+"""The newest format version in which PyIceberg makes snapshots."""
+_CONFLICTS = 50
+"""Attempts in a row that other writers may win before the driver is told; it then waits, and tries again."""
+_UNRACED = 10
+"""Attempts in a row that a catalog may refuse on one and the same metadata: then it was no other writer."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One request to the catalog, and what to clear away if it is refused."""
+
+    updates: tuple[TableUpdate, ...]
+    requirements: tuple[TableRequirement, ...]
+    snapshot: int
+    discard: Callable[[], None] = field(default=lambda: None)
+    staged: bool = False
+    """The snapshot is in the table already, on a branch of its own."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One branch of one table, for one pipeline."""
+
+    spec: CatalogSpec
+    open: Callable[[], Catalog]
+    identifier: str
+    branch: str
+    pipeline: str
+    session: Callable[[], SparkSession] | None = None
+    """Spark with Iceberg's runtime: PyIceberg alone does not commit to a table of format version 3."""
+
+    @property
+    def catalog(self) -> Catalog:
+        """Connected to when it is first asked for something."""
+        return self.open()
+
+    def load(self) -> Table:
+        """The table as it is now."""
+        table = self.find()
+        if table is None:
+            raise TableReplaced(
+                f"the table {self.identifier} is not there.",
+                safe="Nothing was written.",
+                command="bring the table back; or start again, `landonce run {file}`: with `create: true` a new table is made, and gets all "
+                "that Kafka still holds",
+            )
+        return table
+
+    def find(self) -> Table | None:
+        """The table as it is now, if it is there."""
+        with telling(self.spec):
+            try:
+                return self.catalog.load_table(self.identifier)
+            except NoSuchTableError:
+                return None
+
+    def exists(self) -> bool:
+        with telling(self.spec):
+            return bool(self.catalog.table_exists(self.identifier))
+
+    def commit(
+        self, judge: Callable[[Table], Verdict], build: Callable[[Table], Attempt]
+    ) -> tuple[Verdict, int, Table]:
+        """Until the judgement is anything but `GO`, or an attempt is accepted. Gives the new snapshot's id with it."""
+        refused: Attempt | None = None
+        built_on, unraced, why = "", 0, ""
+        for conflict in range(_CONFLICTS):
+            table = self.load()
+            unraced = unraced + 1 if table.metadata_location == built_on else 0
+            if unraced == _UNRACED:
+                break
+            built_on = table.metadata_location
+            if refused is not None and (refused.staged or table.metadata.snapshot_by_id(refused.snapshot) is None):
+                refused.discard()
+            verdict = judge(table)
+            if verdict is not Verdict.GO:
+                return verdict, 0, table
+            attempt = build(table)
+            reach("attempt.before")
+            try:
+                self.send(table, attempt)
+            except (
+                CommitFailedException
+            ) as error:  # also by a gateway that sent the request twice: so look before clearing away
+                refused, why = attempt, str(error)
+                time.sleep(random.uniform(0.01, 0.05) * min(conflict + 1, 20))  # noqa: S311  not a secret
+                continue
+            reach("attempt.after")
+            return Verdict.GO, attempt.snapshot, table
+        if unraced == _UNRACED:
+            raise TargetUnavailable(
+                f"the catalog {self.spec.name} refuses to commit to {self.identifier}, though nobody else does: {redact(why)}"
+            )
+        raise TargetUnavailable(f"other writers of {self.identifier} were faster {_CONFLICTS} times in a row.")
+
+    def send(self, table: Table, attempt: Attempt) -> None:
+        """One request. `CommitFailedException`: refused, and nothing changed."""
+        with telling(self.spec):
+            if table.metadata.format_version < 3 or self.spec.kind == "rest":
+                self._send_by_pyiceberg(table, attempt)
+            elif self.session is None:
+                raise _too_new(table, self.identifier)
+            else:
+                with jvm.own_session(self.session(), self.spec) as mine:
+                    jvm.commit(mine, self.spec, self.identifier, attempt.requirements, attempt.updates)
+                table.refresh()
+
+    def _send_by_pyiceberg(self, table: Table, attempt: Attempt) -> None:
+        """Snapshots are numbered over all branches, so another branch's commit makes an attempt stale, too; so does one that
+        was rolled back since. The head does not show it, and PyIceberg's word for it is `ValueError`."""
+        try:
+            table._do_commit(attempt.updates, attempt.requirements)
+        except ValueError as error:
+            if self.load().metadata_location == table.metadata_location:
+                raise
+            raise CommitFailedException(str(error)) from None
+
+    def head(self, table: Table) -> int | None:
+        ref = table.metadata.refs.get(self.branch)
+        return ref.snapshot_id if ref is not None else None
+
+    def ensure_branch(self) -> None:
+        """A branch that is not there begins where the main one is, so that its readers see the whole table. A table without a
+        snapshot gets an empty one first: PyIceberg's catalogs refuse any other branch on it."""
+        if self.branch == MAIN_BRANCH:
+            return
+        why = ""
+        for _ in range(_UNRACED):
+            table = self.load()
+            main = table.metadata.refs.get(MAIN_BRANCH)
+            there = table.metadata.refs.get(self.branch)
+            if there is not None and there.snapshot_ref_type is not SnapshotRefType.BRANCH:
+                raise ConfigError(f"sink.iceberg.branch: {self.branch!r} is a tag of {self.identifier}, not a branch.")
+            if there is not None or (main is None and not by_pyiceberg(table)):
+                return
+            made = self._branching(table, main.snapshot_id) if main is not None else self._first_snapshot(table)
+            try:
+                self.send(table, made)
+            except CommitFailedException as error:  # somebody else did it, or part of it; or nobody may
+                why = str(error)
+        raise TargetUnavailable(f"the branch {self.branch} of {self.identifier} could not be made: {redact(why)}")
+
+    def _branching(self, table: Table, snapshot: int) -> Attempt:
+        """The branch, at this snapshot."""
+        updates = (_points(table, self.branch, snapshot),)
+        return Attempt(updates, (_still(table), _head_is(self.branch, None)), snapshot)
+
+    def _first_snapshot(self, table: Table) -> Attempt:
+        """An empty snapshot on the main branch of a table that has none. It carries no mark: no pipeline wrote to that branch."""
+        updates, snapshot, _ = self._snapshot(table, MAIN_BRANCH, (), {})
+        return Attempt(
+            (*updates, _points(table, MAIN_BRANCH, snapshot)), (_still(table), _head_is(MAIN_BRANCH, None)), snapshot
+        )
+
+    def appending(
+        self, table: Table, files: Sequence[DataFile], summary: Mapping[str, str], properties: Mapping[str, str]
+    ) -> Attempt:
+        """New files, the mark in the summary, its copy in the properties: one commit. No files: an empty snapshot."""
+        if not by_pyiceberg(table):
+            raise _too_new(table, self.identifier)
+        updates, snapshot, discard = self._snapshot(table, self.branch, files, summary)
+        copied = {**properties, copy_name(self.pipeline, self.branch): copy_of(summary, snapshot)}
+        return Attempt(
+            (*updates, _points(table, self.branch, snapshot), SetPropertiesUpdate(updates=copied)),
+            (_still(table), _head_is(self.branch, self.head(table))),
+            snapshot,
+            discard,
+        )
+
+    def _snapshot(
+        self, table: Table, branch: str, files: Sequence[DataFile], summary: Mapping[str, str]
+    ) -> tuple[tuple[TableUpdate, ...], int, Callable[[], None]]:
+        """What adds a snapshot, without moving the branch to it; its id; and what removes its metadata files."""
+        producer = _Append(Operation.APPEND, _Unchanged(table), table.io, branch, None, dict(summary))
+        for each in files:
+            producer.append_data_file(each)
+        with telling(self.spec):
+            updates, _ = producer._commit()
+        adding = tuple(each for each in updates if not isinstance(each, SetSnapshotRefUpdate))
+        return adding, producer.snapshot_id, producer.discard
+
+    def publishing(
+        self, table: Table, staged: int, stage: str, summary: Mapping[str, str], properties: Mapping[str, str]
+    ) -> Attempt:
+        """The branch moves forward to a snapshot that was staged on its present head, and on no other."""
+        copied = {**properties, copy_name(self.pipeline, self.branch): copy_of(summary, staged)}
+        return Attempt(
+            (
+                _points(table, self.branch, staged),
+                SetPropertiesUpdate(updates=copied),
+                RemoveSnapshotRefUpdate(ref_name=stage),  # type: ignore[call-arg]
+            ),
+            (_still(table), _head_is(self.branch, self.head(table))),
+            staged,
+            staged=True,
+        )
+
+
+def by_pyiceberg(table: Table) -> bool:
+    """Whether PyIceberg makes snapshots of the table."""
+    return bool(table.metadata.format_version <= _BY_PYICEBERG)
+
+
+def _too_new(table: Table, name: str) -> TableUnfit:
+    return TableUnfit(
+        f"{name} is of format version {table.metadata.format_version}, which only Spark's own writer can commit to.",
+        safe="Nothing was changed.",
+        command="landonce run {file}",
+    )
+
+
+class _Unchanged(Transaction):
+    """A transaction without changes of its own. PyIceberg's copies all of the table's metadata whenever it is asked for it, so
+    that a commit would take longer with every snapshot that the table keeps."""
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        return self._table.metadata
+
+
+class _Append(_MergeAppendFiles):
+    """As PyIceberg's, with files of more than one partition spec, and small manifests merged unless the table forbids it:
+    otherwise every commit would take a little longer than the one before."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)  # type: ignore[arg-type]
+        told = self._transaction.table_metadata.properties.get("commit.manifest-merge.enabled", "true")
+        self._merge_enabled = str(told).lower() == "true"
+
+    def _manifests(self) -> list[ManifestFile]:
+        by_spec: dict[int, list[DataFile]] = {}
+        for each in self._added_data_files:
+            by_spec.setdefault(each.spec_id, []).append(each)
+        added = [self._manifest(spec_id, files) for spec_id, files in sorted(by_spec.items())]
+        return self._process_manifests(added + self._existing_manifests())
+
+    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        """Those of a former spec that PyIceberg cannot write are carried over as they are. Its column may be gone."""
+        schema, specs = self.schema(), self._transaction.table_metadata.specs()
+        kept = {number for number, spec in specs.items() if unwritable(schema, spec)}
+        merged = super()._process_manifests([each for each in manifests if each.partition_spec_id not in kept])
+        return merged + [each for each in manifests if each.partition_spec_id in kept]
+
+    def _manifest(self, spec_id: int, files: Sequence[DataFile]) -> ManifestFile:
+        with self.new_manifest_writer(self.spec(spec_id)) as writer:
+            for each in files:
+                writer.add(
+                    ManifestEntry.from_args(
+                        status=ManifestEntryStatus.ADDED,
+                        snapshot_id=self._snapshot_id,
+                        sequence_number=None,
+                        file_sequence_number=None,
+                        data_file=each,
+                    )
+                )
+        return writer.to_manifest_file()
+
+    def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
+        """Without a word on single partitions: PyIceberg would spell them by the default spec, which need not be that of the
+        files, and cannot spell every year."""
+        collector = SnapshotSummaryCollector()
+        for each in self._added_data_files:
+            collector.metrics.add_file(each)
+        metadata, parent = self._transaction.table_metadata, self._parent_snapshot_id
+        previous = metadata.snapshot_by_id(parent) if parent is not None else None
+        return update_snapshot_summaries(
+            summary=Summary(operation=self._operation, **collector.build(), **snapshot_properties),
+            previous_summary=previous.summary if previous is not None else None,
+        )
+
+    def discard(self) -> None:
+        """The metadata files of an attempt that was refused."""
+        for path in (*self._written_manifests, *self._written_manifest_lists):
+            try:
+                self._io.delete(path)
+            except OSError:
+                continue
+
+
+def _still(table: Table) -> AssertTableUUID:
+    return AssertTableUUID(uuid=table.metadata.table_uuid)
+
+
+def _head_is(branch: str, snapshot: int | None) -> AssertRefSnapshotId:
+    return AssertRefSnapshotId(ref=branch, snapshot_id=snapshot)  # type: ignore[call-arg]
+
+
+def _points(table: Table, branch: str, snapshot: int) -> SetSnapshotRefUpdate:
+    """With what the branch says of how long its snapshots are kept, which would be forgotten otherwise."""
+    ref = table.metadata.refs.get(branch)
+    return SetSnapshotRefUpdate(
+        ref_name=branch,  # type: ignore[call-arg]
+        type=SnapshotRefType.BRANCH,
+        snapshot_id=snapshot,
+        max_ref_age_ms=ref.max_ref_age_ms if ref is not None else None,
+        max_snapshot_age_ms=ref.max_snapshot_age_ms if ref is not None else None,
+        min_snapshots_to_keep=ref.min_snapshots_to_keep if ref is not None else None,
+    )

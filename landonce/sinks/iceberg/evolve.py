@@ -1,0 +1,250 @@
+"""Schema evolution: a table is given what its records need, and nothing is ever narrowed or dropped.
+
+A column is added (also inside of structs, list elements and map values), widened (int to long, float to double, a decimal
+to more digits), or made optional. Workers find out what is needed, see `landonce.read.schema.evolution`; the driver merges what
+they found, and changes the schema once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.types as pt
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.schema import Schema as TableSchema
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.update.schema import UpdateSchema
+from pyiceberg.types import (
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StructType,
+)
+
+from landonce.errors import ConfigError, NothingToInfer, TargetRefused, TargetUnavailable
+from landonce.read.schema import evolution, infer
+from landonce.read.schema.evolution import RESERVED, Evolution
+from landonce.read.schema.fields import ELEMENT, Field, Path, Schema
+from landonce.read.schema.shapes import Shape, distinct
+from landonce.sinks.iceberg.commit import Attempt, Place
+from landonce.sinks.iceberg.types import iceberg_type
+
+Changes = Evolution
+merge = evolution.merge
+
+_ATTEMPTS = 10
+_PAUSE = 0.2
+
+
+def unknown_fields(values: pa.BinaryArray, schema: Schema, *, identity: tuple[str, ...] = ()) -> Changes | None:
+    """What a table lacks for these records; None if nothing."""
+    return evolution.observed([values], schema, identity=identity)
+
+
+@dataclass(frozen=True)
+class Add:
+    """A new column, or a new field of a struct. Always optional."""
+
+    path: Path
+    type: IcebergType
+
+    def stage(self, update: UpdateSchema) -> None:
+        update.add_column(self.path, self.type)
+
+
+@dataclass(frozen=True)
+class Widen:
+    """A column gets a type that holds more."""
+
+    path: Path
+    type: IcebergType
+
+    def stage(self, update: UpdateSchema) -> None:
+        update.update_column(self.path, field_type=self.type)
+
+
+@dataclass(frozen=True)
+class Loosen:
+    """A column may be null from now on."""
+
+    path: Path
+
+    def stage(self, update: UpdateSchema) -> None:
+        update.make_column_optional(self.path)
+
+
+Step = Add | Widen | Loosen
+
+
+def steps(schema: TableSchema, changes: Changes) -> tuple[Step, ...]:
+    """What is still to be done to a table with this schema. Nothing that it has, and nothing that it cannot become."""
+    found: list[Step] = []
+    names = _Names(schema.column_names)
+    for path, shape in changes.added:
+        found += [each for each in _additions(schema, path, shape) if names.take(each.path, each.type)]
+    for path, type_ in changes.widened:
+        field = _at(schema, path)
+        wide = iceberg_type(type_, itertools.count(1))
+        if field is not None and widens(field.field_type, wide):
+            found.append(Widen(path, wide))
+    for path in changes.optional:
+        field = _at(schema, path)
+        if field is not None and field.required and not _names_a_row(schema, field):
+            found.append(Loosen(path))
+    return tuple(found)
+
+
+def apply(place: Place, changes: Changes) -> Table:
+    """Changes the table's schema in one commit. If someone else changes it meanwhile, what is left to do is done on top."""
+    for attempt in range(_ATTEMPTS):
+        table = place.load()
+        todo = steps(table.schema(), changes)
+        if not todo:
+            return table
+        try:
+            update = Transaction(table).update_schema()
+            for step in todo:
+                step.stage(update)
+            updates, requirements = update._commit()
+            place.send(table, Attempt(updates, requirements, 0))
+            return place.load()
+        except CommitFailedException:
+            time.sleep(_PAUSE * attempt)
+        except ValueError as error:
+            raise TargetRefused(
+                f"the schema of {place.identifier} cannot be changed: {error}",
+                safe="Nothing was changed.",
+                command="change the table's schema by hand, or say `evolve: false` in {file}",
+            ) from None
+    raise TargetUnavailable(f"others kept changing {place.identifier} while its schema was to be changed.")
+
+
+def schema_of_sample(sample: list[bytes]) -> Schema:
+    """The fields of some records, for a table that is to be created; as `infer`, and of records that do not agree too.
+
+    What cannot be a column beside the others is left out, as it is when a table evolves: one odd record does not decide.
+    """
+    try:
+        found = infer.of_sample(sample).fields
+    except ConfigError:
+        shape = evolution.shape_of(pa.array(sample, pa.binary()))
+        shown = [(name, each.type()) for name, each in shape.fields]
+        found = tuple(Field(name, type_) for name, type_ in shown if type_ is not None)
+    return distinguishable(found)
+
+
+def distinguishable(found: Iterable[Field]) -> Schema:
+    """The fields that records showed, as columns that every reader can tell apart: without those that differ from another in
+    upper and lower case alone, in structs too, or have a name that is reserved."""
+    names = _Names(RESERVED)
+    plain = [replace(each, type=_distinct(each.type)) for each in found]
+    fields = tuple(each for each in plain if names.take((each.name,), each.type))
+    if not fields:
+        raise NothingToInfer("the records hold no value to make a column for.", safe="Nothing was created.")
+    return Schema(fields)
+
+
+def _distinct(type_: pa.DataType) -> pa.DataType:
+    if pt.is_struct(type_):
+        inner = {each.name: each for each in type_}
+        return pa.struct([inner[name].with_type(_distinct(inner[name].type)) for name in distinct(inner)])
+    if pt.is_list(type_):
+        return pa.list_(type_.value_field.with_type(_distinct(type_.value_type)))
+    return type_
+
+
+class _Names:
+    """The dotted names that a schema has by now: Iceberg takes each of them once, whatever is nested in what, and its readers
+    do not tell upper and lower case apart."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self._taken = {each.lower() for each in taken}
+
+    def take(self, path: Path, type_: pa.DataType | IcebergType) -> bool:
+        """Whether a column and all that is in it can have their names; then they have them."""
+        new = [".".join(each).lower() for each in _inside(path, type_)]
+        if len(set(new)) < len(new) or self._taken.intersection(new):
+            return False
+        self._taken.update(new)
+        return True
+
+
+def _inside(path: Path, type_: pa.DataType | IcebergType) -> Iterator[Path]:
+    """The path of a column, and of every field in it."""
+    yield path
+    if isinstance(type_, IcebergType):
+        inner = [(each.name, each.field_type) for each in _fields(type_)]
+    elif pt.is_struct(type_):
+        inner = [(each.name, each.type) for each in type_]
+    elif pt.is_list(type_):
+        inner = [(ELEMENT, type_.value_type)]
+    else:
+        inner = []
+    for name, each in inner:
+        yield from _inside((*path, name), each)
+
+
+def _additions(schema: TableSchema, path: Path, shape: Shape) -> Iterator[Add]:
+    """The column, or, where it is there by now, what its inside lacks."""
+    field = _at(schema, path)
+    if field is not None:
+        yield from _inner_additions(schema, path, field.field_type, shape)
+    elif _is_struct(schema, path[:-1]):
+        type_ = shape.type()
+        if type_ is not None:
+            yield Add(path, iceberg_type(type_, itertools.count(1)))
+
+
+def _inner_additions(schema: TableSchema, path: Path, type_: IcebergType, shape: Shape) -> Iterator[Add]:
+    if isinstance(type_, StructType):
+        for name, inner in shape.fields:
+            yield from _additions(schema, (*path, name), inner)
+    elif isinstance(type_, ListType) and shape.element is not None:
+        yield from _inner_additions(schema, (*path, ELEMENT), type_.element_type, shape.element)
+
+
+def _at(schema: TableSchema, path: Path) -> NestedField | None:
+    """The field at a path, name by name: a name may hold a dot."""
+    here: IcebergType = schema.as_struct()
+    field = None
+    for name in path:
+        field = next((each for each in _fields(here) if each.name == name), None)
+        if field is None:
+            return None
+        here = field.field_type
+    return field
+
+
+def _fields(type_: IcebergType) -> Iterable[NestedField]:
+    if isinstance(type_, StructType):
+        return type_.fields
+    if isinstance(type_, ListType):
+        return (type_.element_field,)
+    return (type_.value_field,) if isinstance(type_, MapType) else ()
+
+
+def _is_struct(schema: TableSchema, path: Path) -> bool:
+    field = _at(schema, path)
+    return not path or (field is not None and isinstance(field.field_type, StructType))
+
+
+def widens(now: IcebergType, wide: IcebergType) -> bool:
+    """Whether the second type holds every value of the first one, and files of the first are read as it."""
+    if isinstance(now, DecimalType) and isinstance(wide, DecimalType):
+        return now.scale == wide.scale and now.precision < wide.precision
+    return (now, wide) in ((IntegerType(), LongType()), (FloatType(), DoubleType()))
+
+
+def _names_a_row(schema: TableSchema, field: NestedField) -> bool:
+    """Whether it is an identity field, or holds one."""
+    return any(each in TableSchema(field).field_ids for each in schema.identifier_field_ids)

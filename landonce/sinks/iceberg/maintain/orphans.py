@@ -1,0 +1,129 @@
+"""Which files may be deleted that no snapshot names. Pure.
+
+A file's name says which epoch and batch of the pipeline wrote it. Whoever wrote it had looked at the table before, and its
+commit is refused if the table's mark is not the one that it saw. A driver writes under an epoch past those of all marks
+that it saw, or under its own with a later batch. So, with M the newest mark of the pipeline in the table:
+
+    file of (epoch, batch)       then
+    ───────────────────────────  ─────────────────────────────────────────────────────────────────────────────────────
+    at or before M               its driver looked before M was there, or made M: it commits this file never again
+    after M, by a driver that    it may still be paused before its commit, for nothing in this table refuses it: only
+    another one took over from   after a long time
+    after M, by the driver that  in flight, or a crash's, which the next start makes an earlier driver's: never
+    has the pipeline now
+
+It is the table's own mark that counts: in a fan-out, an older driver may still commit to a table that the newer one has
+not committed to yet. Where a pipeline works on several branches of the table, their marks all have to agree, since a
+name says nothing of branches.
+
+Files are listed before the metadata is loaded, so one that is committed in between is seen to be named by a snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import SnapshotRefType
+
+from landonce.sinks.iceberg.marker import copy_name, own_view
+from landonce.sinks.iceberg.naming import origin_of
+from landonce.sinks.iceberg.staged import stage_of
+
+Moment = tuple[int, int]
+"""An epoch, and a batch in it."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A file as the storage lists it."""
+
+    path: str
+    size: int
+    modified: datetime
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How far a table has come, for one pipeline."""
+
+    mark: Moment | None = None
+    """The newest mark; the least of them, where there are several branches. None where one has none that counts."""
+    owner: int = 0
+    """The epoch of the driver that has the pipeline now."""
+
+    def passed(self, at: Moment) -> bool:
+        """Whether the table is past that batch, so that nothing of it can be committed any more."""
+        return self.mark is not None and at <= self.mark
+
+    def dead(self, at: Moment, age: timedelta, limit: timedelta) -> bool:
+        """Whether a file that no snapshot names may be deleted."""
+        return self.passed(at) or (at[0] < self.owner and age > limit)
+
+
+def bounds(metadata: TableMetadata, pipeline: str, branch: str, ledger_epoch: int | None = None) -> Bounds:
+    """From the marks of the pipeline's branch, and of others that it works on: those have a copy of the mark.
+
+    `ledger_epoch`: what the ledger says, where that is not the table.
+    """
+    others = [
+        name
+        for name, ref in metadata.refs.items()
+        if ref.snapshot_ref_type is SnapshotRefType.BRANCH
+        and name != branch
+        and copy_name(pipeline, name) in metadata.properties
+    ]
+    views = [own_view(metadata, pipeline, name) for name in (branch, *others)]
+    marks = [(view.mark.state.epoch, view.mark.batch) if view.mark is not None else None for view in views]
+    owners = [view.last.state.epoch if view.last is not None else 0 for view in views]
+    if ledger_epoch is not None:
+        owners[0] = ledger_epoch
+    told = [mark for mark in marks if mark is not None]
+    return Bounds(min(told) if len(told) == len(views) else None, min(owners))
+
+
+def moment_of(name: str, pipeline: str) -> Moment | None:
+    """When the pipeline wrote a file of this name; None for files of others."""
+    origin = origin_of(name) if name.startswith(f"landonce-{pipeline}-e") else None
+    return (origin.epoch, origin.batch) if origin is not None and origin.pipeline == pipeline else None
+
+
+@dataclass(frozen=True)
+class Orphans:
+    """The pipeline's files that no snapshot names."""
+
+    dead: tuple[Found, ...] = ()
+    waiting: tuple[Found, ...] = ()
+    """Perhaps in flight."""
+
+
+def orphans(
+    found: Iterable[Found], named: Collection[str], pipeline: str, at: Bounds, now: datetime, limit: timedelta
+) -> Orphans:
+    """Sorts the files that were listed. `named`: the names of all files of all snapshots, wherever they are."""
+    dead: list[Found] = []
+    waiting: list[Found] = []
+    for each in found:
+        moment = moment_of(each.name, pipeline)
+        if moment is None or each.name in named:
+            continue
+        (dead if at.dead(moment, now - each.modified, limit) else waiting).append(each)
+    return Orphans(tuple(dead), tuple(waiting))
+
+
+def dead_stages(metadata: TableMetadata, pipeline: str, at: Bounds) -> tuple[str, ...]:
+    """Staging branches of the pipeline that will never be published: as files, they say when they were made."""
+    whose = {name: stage_of(name) for name in metadata.refs}
+    return tuple(
+        sorted(
+            name
+            for name, of in whose.items()
+            if of is not None and of.pipeline == pipeline and at.passed((of.epoch, of.batch))
+        )
+    )

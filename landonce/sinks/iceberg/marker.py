@@ -1,0 +1,187 @@
+"""Marks in Iceberg's metadata: the summary of a snapshot, and a copy in the table's properties. No I/O.
+
+landonce.pipeline        whose mark it is; a table may carry those of several pipelines
+landonce.epoch, .owner, .version, .lineage, .batch
+landonce.cluster         the Kafka cluster's id
+landonce.topics          JSON: topic → id
+landonce.position        JSON: topic → partition → [first offset ever, next offset to read]
+landonce.started         JSON: topic → partition → where the pipeline stood before this batch
+landonce.labels          JSON: topic → what `_topic` holds for it, where that is not its name
+landonce.totals          JSON: [landed, dead-lettered, filtered]
+landonce.behind          "true" while a table that was rolled back is being filled up again
+landonce.letters         JSON: the batch's dead-letter files
+landonce.letters-in      their folder
+landonce.valid-through   every record up to this moment is in: the least, over all partitions, of the latest timestamp
+                         that was read. Absent where a partition had no record in the batch
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot
+
+from landonce.protocol.ledger import LedgerState, Position, Totals
+from landonce.protocol.marks import Mark, TableView
+from landonce.protocol.own_ledger import OwnView
+from landonce.protocol.ranges import Partition
+
+_PREFIX = "landonce."
+_FIRST = 1
+"""The sequence number of a table's first snapshot. That one has no parent proves nothing: PyIceberg takes the parent away from
+a snapshot whose parent expires."""
+
+
+def copy_name(pipeline: str, branch: str) -> str:
+    """The table property that holds the copy of the last mark."""
+    return f"{_PREFIX}{pipeline}.{branch}"
+
+
+def journal_name(pipeline: str, branch: str) -> str:
+    """The table property that holds what operators decided, where the table is the ledger."""
+    return f"{copy_name(pipeline, branch)}.journal"
+
+
+def summary(mark: Mark, valid_through: int | None = None) -> dict[str, str]:
+    """What a snapshot's summary says of the pipeline."""
+    state = mark.state
+    told = {
+        "pipeline": state.pipeline,
+        "epoch": str(state.epoch),
+        "owner": state.owner,
+        "version": str(state.version),
+        "lineage": state.lineage,
+        "batch": str(state.batch),
+        "cluster": state.cluster_id,
+        "topics": _json(dict(state.topic_ids)),
+        "position": _json(_nested((each, [at.first, at.committed]) for each, at in state.positions)),
+        "started": _json(_nested(mark.started)),
+        "landed": _json(_nested(mark.tops)),
+        "totals": _json([state.totals.landed, state.totals.dead_lettered, state.totals.filtered]),
+    }
+    if state.labels:
+        told["labels"] = _json(dict(state.labels))
+    if mark.behind:
+        told["behind"] = "true"
+    if mark.letters:
+        told["letters"] = _json(list(mark.letters))
+        told["letters-in"] = mark.letters_in
+    if valid_through is not None:
+        moment = datetime.fromtimestamp(valid_through / 1000, timezone.utc)
+        told["valid-through"] = moment.isoformat(timespec="milliseconds")
+    return {_PREFIX + name: value for name, value in told.items()}
+
+
+def copy_of(summary_told: Mapping[str, str], snapshot: int) -> str:
+    """The copy for the table's properties: the same, and which snapshot it stands in."""
+    return _json({"snapshot": snapshot, **summary_told})
+
+
+def table_view(table: str, own: OwnView) -> TableView:
+    """The same of one table of a fan-out."""
+    return TableView(table, own.uuid, own.standing, own.last.batch if own.last else 0, own.uncertain)
+
+
+def own_view(metadata: TableMetadata, pipeline: str, branch: str) -> OwnView:
+    """What a table's metadata says of a pipeline, on one branch."""
+    mark, oldest = _newest(metadata, pipeline, branch)
+    copy = _copy(metadata, pipeline, branch)
+    whole = oldest is None or (oldest.parent_snapshot_id is None and oldest.sequence_number == _FIRST)
+    vouched = copy is not None and oldest is not None and oldest.parent_snapshot_id == copy.snapshot
+    return OwnView(str(metadata.table_uuid), mark, copy, whole, vouched)
+
+
+def ancestry(metadata: TableMetadata, branch: str) -> Iterator[Snapshot]:
+    """The branch's snapshots, newest first, as far back as they are kept. One that is not there begins where the main one is."""
+    ref = metadata.refs.get(branch) or metadata.refs.get(MAIN_BRANCH)
+    known = {each.snapshot_id: each for each in metadata.snapshots}
+    at = known.get(ref.snapshot_id) if ref is not None else None
+    while at is not None:
+        yield at
+        at = known.get(at.parent_snapshot_id) if at.parent_snapshot_id is not None else None
+
+
+def summary_of(snapshot: Snapshot) -> Mapping[str, str]:
+    """What a snapshot says beside what it did."""
+    return snapshot.summary.additional_properties if snapshot.summary is not None else {}
+
+
+def mark_of(snapshot: Snapshot, pipeline: str) -> Mark | None:
+    """The pipeline's mark in a snapshot, if it made that snapshot."""
+    told = summary_of(snapshot)
+    if told.get(_PREFIX + "pipeline") != pipeline:
+        return None
+    return _read(told, snapshot.snapshot_id)
+
+
+def _newest(metadata: TableMetadata, pipeline: str, branch: str) -> tuple[Mark | None, Snapshot | None]:
+    """The newest mark, or else the oldest snapshot that is left."""
+    oldest = None
+    for snapshot in ancestry(metadata, branch):
+        mark = mark_of(snapshot, pipeline)
+        if mark is not None:
+            return mark, snapshot
+        oldest = snapshot
+    return None, oldest
+
+
+def _copy(metadata: TableMetadata, pipeline: str, branch: str) -> Mark | None:
+    told = metadata.properties.get(copy_name(pipeline, branch))
+    if told is None:
+        return None
+    parsed = json.loads(told)
+    mine = parsed.get(_PREFIX + "pipeline") == pipeline
+    return _read(parsed, int(parsed["snapshot"])) if mine else None
+
+
+def _read(told: Mapping[str, Any], snapshot: int) -> Mark:
+    told = {name.removeprefix(_PREFIX): value for name, value in told.items()}
+    positions = [
+        (partition, Position(first, committed)) for partition, (first, committed) in _flat(json.loads(told["position"]))
+    ]
+    state = LedgerState(
+        pipeline=told["pipeline"],
+        lineage=told["lineage"],
+        epoch=int(told["epoch"]),
+        owner=told["owner"],
+        version=int(told["version"]),
+        cluster_id=told["cluster"],
+        topic_ids=tuple(sorted(json.loads(told["topics"]).items())),
+        positions=tuple(sorted(positions)),
+        batch=int(told["batch"]),
+        totals=Totals(*json.loads(told["totals"])),
+        labels=tuple(sorted(json.loads(told.get("labels", "{}")).items())),
+    )
+    return Mark(
+        state=state,
+        started=tuple(sorted(_flat(json.loads(told["started"])))),
+        behind=told.get("behind") == "true",
+        snapshot=snapshot,
+        letters=tuple(json.loads(told.get("letters", "[]"))),
+        letters_in=told.get("letters-in", ""),
+        tops=tuple(sorted(_flat(json.loads(told["landed"])))),
+    )
+
+
+def _nested(pairs: Iterable[tuple[Partition, Any]]) -> dict[str, dict[str, Any]]:
+    nested: dict[str, dict[str, Any]] = {}
+    for partition, value in pairs:
+        nested.setdefault(partition.topic, {})[str(partition.number)] = value
+    return nested
+
+
+def _flat(nested: Mapping[str, Mapping[str, Any]]) -> list[tuple[Partition, Any]]:
+    return [
+        (Partition(topic, int(number)), value)
+        for topic, partitions in nested.items()
+        for number, value in partitions.items()
+    ]
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))

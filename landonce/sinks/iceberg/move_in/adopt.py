@@ -1,0 +1,91 @@
+"""A pipeline's first position, from where another writer stopped. Pure."""
+
+from __future__ import annotations
+
+from landonce.errors import PartitionVanished, PositionBeyondEnd
+from landonce.protocol.ledger import LedgerState, bound, taken
+from landonce.protocol.operate.decision import Decision, listed
+from landonce.protocol.ranges import Partition
+from landonce.protocol.source import Extent, SourceView, Start, bind
+from landonce.sinks.iceberg.move_in.found import Found, refused
+
+
+def nothing_known(state: LedgerState | None, marked: str = "") -> None:
+    """A pipeline that has a position does not get another one. `marked`: a table that carries a mark of the pipeline."""
+    if (state is None or state.fresh) and not marked:
+        return
+    where = f"the table {marked}" if marked else "its ledger"
+    name = f"pipeline {state.pipeline!r}" if state is not None else "the pipeline"
+    raise refused(
+        f"{name} has a position already, in {where}.",
+        "landonce run {file}   (it goes on from there), or give the pipeline another name in {file}",
+    )
+
+
+def adopt(state: LedgerState, found: Found, view: SourceView, owner: str) -> Decision:
+    """The ledger is bound to the cluster and the topics as they are, at the offsets that were found.
+
+    Whatever lies before them is not the pipeline's: it never reads, verifies or delivers it again.
+    """
+    extents, told = dict(view.extents), dict(found.positions)
+    for partition, at in sorted(told.items()):
+        _there(found, partition, at, extents)
+    firsts = {partition: told.get(partition, extent.start) for partition, extent in view.extents}
+    new = bound(taken(state, owner), view.cluster_id, dict(view.topic_ids), firsts)
+    does = (
+        f"{state.pipeline} goes on where {found.writer} stopped, by its last commit in {listed(found.told)}.",
+        *(_say(partition, first, extents[partition], known=partition in told) for partition, first in firsts.items()),
+    )
+    costs = (*found.notes, *_deleted(firsts, extents), _FROM_HERE, _NEVER_AGAIN.format(writer=found.writer))
+    return Decision("import", new, does, costs)
+
+
+def beside(state: LedgerState, view: SourceView, owner: str, start: Start) -> Decision:
+    """The ledger is bound where the topics begin: what others carried into the tables is of other topics."""
+    binding = bind(state, view, start)
+    new = bound(taken(state, owner), binding.cluster_id, binding.topic_ids, binding.added)
+    extents = dict(view.extents)
+    does = (
+        f"{state.pipeline} begins anew, beside whoever wrote to its tables before.",
+        *(f"{each}: next offset {at}, lag {extents[each].stable_end - at}" for each, at in binding.added.items()),
+    )
+    return Decision("import", new, does, (_TWICE,))
+
+
+_TWICE = "If the tables hold records of these topics already, those land twice."
+_FROM_HERE = (
+    "Rows from before these offsets are not landonce's: `landonce verify` does not judge them, and a rollback to before this "
+    "import does not bring them back."
+)
+_NEVER_AGAIN = "If {writer} is started again, records land twice."
+
+
+def _there(found: Found, partition: Partition, at: int, extents: dict[Partition, Extent]) -> None:
+    extent = extents.get(partition)
+    if extent is None:
+        raise PartitionVanished(
+            f"{found.writer} stopped at offset {at} of {partition}, and the topic does not have that partition.",
+            safe="Nothing was changed.",
+            command="correct `source.kafka` in {file}: this is not the topic that was read",
+        )
+    if at > extent.stable_end:
+        raise PositionBeyondEnd(
+            f"{found.writer} stopped at offset {at} of {partition}, which ends at {extent.stable_end}.",
+            safe="Nothing was changed.",
+            command="correct `source.kafka` in {file}: the topic was made anew, or is another one. If a producer's transaction "
+            "is open, wait for its end",
+        )
+
+
+def _say(partition: Partition, first: int, extent: Extent, *, known: bool) -> str:
+    lag = f"lag {max(0, extent.stable_end - first)}"
+    return f"{partition}: next offset {first}, {lag}" + ("" if known else "; nothing was delivered from it yet")
+
+
+def _deleted(firsts: dict[Partition, int], extents: dict[Partition, Extent]) -> tuple[str, ...]:
+    gone = [(each, first) for each, first in firsts.items() if extents[each].start > first]
+    ranges = listed(f"{each} [{first}, {extents[each].start})" for each, first in gone)
+    said = (
+        f"Kafka deleted {ranges} before anyone read it: the next start halts until `landonce state accept-gap` says so."
+    )
+    return (said,) if gone else ()

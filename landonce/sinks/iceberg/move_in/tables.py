@@ -1,0 +1,79 @@
+"""What other writers wrote into the snapshots of the pipeline's tables. Reads metadata only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from landonce.sinks.iceberg.marker import ancestry, summary_of
+from landonce.sinks.iceberg.move_in.found import History, Told, refused
+from landonce.sinks.iceberg.sink import IcebergSink
+from landonce.sinks.iceberg.survey import catalog_made, names_of
+
+Says = Callable[[Mapping[str, str]], str | None]
+"""What a snapshot's summary says of the writer, if it made that snapshot."""
+
+
+def histories(sink: IcebergSink, says: Says) -> tuple[History, ...]:
+    """Of every table of the pipeline that is there."""
+    tables = ((name, load(sink, name)) for name in _names(sink))
+    found = tuple(
+        _of_template(history_of(table, name, sink.told.branch, says), sink)
+        for name, table in tables
+        if table is not None
+    )
+    if not found:
+        raise refused(f"the catalog has no table of {sink}.", "check `catalog` and `table` in {file}")
+    return found
+
+
+def _of_template(history: History, sink: IcebergSink) -> History:
+    """A table that only has a fitting name, and that tells nothing, is somebody else's."""
+    return history if history.table in sink.static or history.told is not None else History(history.table)
+
+
+def _names(sink: IcebergSink) -> tuple[str, ...]:
+    return names_of(sink, None) if catalog_made(sink) else ()
+
+
+def load(sink: IcebergSink, name: str) -> Table | None:
+    return sink.place(name).find()
+
+
+def history_of(table: Table, name: str, branch: str, says: Says) -> History:
+    """The newest snapshot of the branch that the writer made."""
+    oldest = None
+    for snapshot in ancestry(table.metadata, branch):
+        said = says(summary_of(snapshot))
+        if said is not None:
+            return History(name, Told(name, snapshot.snapshot_id, snapshot.timestamp_ms, said))
+        oldest = snapshot
+    return History(name, whole=oldest is None or _first(oldest))
+
+
+def missing(table: Table, branch: str, files: frozenset[str]) -> frozenset[str]:
+    """Those of the files that never came into the table; none where they may have been, and were rewritten since."""
+    left = set(files)
+    head = table.metadata.snapshot_by_name(branch)
+    if not left or head is None or not _only_added(table.metadata, branch):
+        return frozenset()
+    for manifest in head.manifests(table.io):
+        left -= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)}
+        if not left:
+            break
+    return frozenset(left)
+
+
+def _only_added(metadata: TableMetadata, branch: str) -> bool:
+    """The whole history is there, and nothing in it removed a file."""
+    snapshots = tuple(ancestry(metadata, branch))
+    removing = any("deleted-data-files" in summary_of(each) for each in snapshots)
+    return bool(snapshots) and _first(snapshots[-1]) and not removing
+
+
+def _first(snapshot: Snapshot) -> bool:
+    """Whether it is the table's first one. PyIceberg takes the parent away from a snapshot whose parent expires."""
+    return snapshot.parent_snapshot_id is None and snapshot.sequence_number == 1

@@ -1,0 +1,77 @@
+"""The Iceberg sink as a description: which catalog, which tables, and how they are written. Picklable."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from pyiceberg.catalog import Catalog
+
+from landonce.read.route import Routing, Rule
+from landonce.sinks.config import Iceberg
+from landonce.sinks.contract import Guarantee
+from landonce.sinks.iceberg.catalog import CatalogSpec
+from landonce.sinks.iceberg.commit import Place
+
+_FIELD = re.compile(r"\{([^{}]+)\}")
+
+
+@dataclass
+class IcebergSink:
+    """One pipeline's tables. Opening it connects to nothing yet."""
+
+    spec: CatalogSpec
+    told: Iceberg
+    pipeline: str
+    guarantee: Guarantee = field(default=Guarantee.SNAPSHOT, init=False)
+
+    @staticmethod
+    def of(told: Iceberg, pipeline: str) -> IcebergSink:
+        spark = {name: str(value) for name, value in told.catalog.spark.items()}
+        return IcebergSink(CatalogSpec(told.catalog.name, told.catalog.properties(), spark), told, pipeline)
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        return self.spec.open()
+
+    @property
+    def identity(self) -> str:
+        return f"{self.spec.identity} {self} {self.told.branch}"
+
+    def __str__(self) -> str:
+        names = self.told.table or ", ".join(each.table for each in self.told.tables)
+        branch = "" if self.told.branch == "main" else f" (branch {self.told.branch})"
+        return f"Iceberg {names}{branch}"
+
+    @cached_property
+    def routing(self) -> Routing:
+        """Which records go where."""
+        told = self.told
+        if told.table is not None:
+            found = _FIELD.search(told.table)
+            if found is None:
+                return Routing(None, (Rule(told.table),))
+            return Routing(found[1], (), told.table.replace(found[0], "{value}"))
+        rules = tuple(Rule(each.table, each.equals, each.match) for each in told.tables)
+        return Routing(told.route_field, rules)
+
+    @property
+    def static(self) -> tuple[str, ...]:
+        """The tables that the file names."""
+        return tuple(rule.table for rule in self.routing.rules)
+
+    def place(self, table: str) -> Place:
+        return Place(self.spec, lambda: self.catalog, table, self.told.branch, self.pipeline)
+
+    def dynamic(self) -> tuple[str, ...]:
+        """The tables that are there and could be of the template: for a ledger that does not know them."""
+        template = self.routing.template
+        if template is None:
+            return ()
+        namespace, _, _ = template.rpartition(".")
+        name = re.compile(re.escape(template).replace(re.escape("{value}"), r"\w+"))
+        if not self.catalog.namespace_exists(namespace):
+            return ()
+        listed = (".".join(each) for each in self.catalog.list_tables(namespace))
+        return tuple(sorted(each for each in listed if name.fullmatch(each)))

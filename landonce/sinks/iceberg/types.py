@@ -1,0 +1,259 @@
+"""Iceberg's types and Arrow's: which stand for which, exactly. Pure.
+
+    Iceberg                          Arrow                               in JSON
+    ───────────────────────────────  ──────────────────────────────────  ───────────────────────────────────────
+    boolean, int, long               bool, int32, int64                  the same
+    float, double                    float, double                       a number that is finite in its type
+    decimal(p, s)                    decimal128(p, s)                    a number, or a string that holds one
+    date, time                       date32, time64(us)                  YYYY-MM-DD, HH:MM:SS[.ffffff]
+    timestamp, timestamptz           timestamp(us) without zone, or UTC  ISO 8601; without a zone it means UTC
+    timestamp_ns, timestamptz_ns     timestamp(ns) without zone, or UTC  the same
+    string, uuid                     string, uuid                        a string
+    binary, fixed(n)                 binary, fixed_size_binary(n)        base64, of n bytes
+    struct, list                     struct, list                        an object, an array
+    map                              map                                 an object: its keys are strings in JSON
+
+What a table holds and JSON cannot say exactly is refused by name, never approximated.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.types as pt
+from pyiceberg.schema import Schema as TableSchema
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampNanoType,
+    TimestampType,
+    TimestamptzNanoType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
+
+from landonce.errors import ConfigError, TableUnfit
+from landonce.read.formats.json.texts import is_textual
+from landonce.read.schema.evolution import RESERVED
+from landonce.read.schema.fields import ELEMENT, KEY, VALUE, Field, Schema, is_uuid
+from landonce.sinks.iceberg.coordinates import COLUMNS, OFFSET, PARTITION, TOPIC
+
+_PLAIN: dict[IcebergType, pa.DataType] = {
+    BooleanType(): pa.bool_(),
+    IntegerType(): pa.int32(),
+    LongType(): pa.int64(),
+    FloatType(): pa.float32(),
+    DoubleType(): pa.float64(),
+    DateType(): pa.date32(),
+    TimeType(): pa.time64("us"),
+    TimestampType(): pa.timestamp("us"),
+    TimestamptzType(): pa.timestamp("us", tz="UTC"),
+    TimestampNanoType(): pa.timestamp("ns"),
+    TimestamptzNanoType(): pa.timestamp("ns", tz="UTC"),
+    StringType(): pa.string(),
+    UUIDType(): pa.uuid(),
+    BinaryType(): pa.binary(),
+}
+_MADE: dict[pa.DataType, IcebergType] = {
+    **{arrow: type_ for type_, arrow in _PLAIN.items()},
+    pa.int8(): IntegerType(),
+    pa.int16(): IntegerType(),
+    pa.uint8(): IntegerType(),
+    pa.uint16(): IntegerType(),
+    pa.uint32(): LongType(),
+    pa.uint64(): DecimalType(20, 0),
+}
+COORDINATE_TYPES: dict[str, IcebergType] = {TOPIC: StringType(), PARTITION: IntegerType(), OFFSET: LongType()}
+_INSTEAD_OF_MAP = "take map<string, …>, or a list of structs with a key and a value"
+
+
+class Unsupported(Exception):
+    """A type that cannot be decoded exactly. The message is a sentence about it."""
+
+
+def schema_of(table_schema: TableSchema, *, coordinates: bool) -> Schema:
+    """What the decoder must produce for a table. With `coordinates`, their columns are filled by landonce itself."""
+    if coordinates:
+        _refuse_without_coordinates(table_schema)
+    mine = [each for each in table_schema.fields if not (coordinates and each.name in COLUMNS)]
+    bad = [what for each in mine for what in _faults(each.field_type, each.name)]
+    if bad:
+        raise TableUnfit(
+            "landonce cannot fill these columns exactly: " + "; ".join(bad) + ".",
+            safe="Nothing was written.",
+            command="give each of them another type, or move it to a table of its own",
+        )
+    if not mine:
+        raise TableUnfit("the table has no column that a record could fill.", safe="Nothing was written.")
+    return Schema(tuple(Field(each.name, arrow_type(each.field_type), required=each.required) for each in mine))
+
+
+def arrow_type(type_: IcebergType) -> pa.DataType:
+    """What stands for a type of a table."""
+    if why := _why_not(type_):
+        raise Unsupported(why)
+    if isinstance(type_, StructType):
+        return pa.struct([_arrow_field(each.name, each) for each in type_.fields])
+    if isinstance(type_, ListType):
+        return pa.list_(_arrow_field(ELEMENT, type_.element_field))
+    if isinstance(type_, MapType):
+        return pa.map_(_arrow_field(KEY, type_.key_field), _arrow_field(VALUE, type_.value_field))
+    if isinstance(type_, DecimalType):
+        return pa.decimal128(type_.precision, type_.scale)
+    if isinstance(type_, FixedType):
+        return pa.binary(len(type_))
+    return _PLAIN[type_]
+
+
+def _arrow_field(name: str, field: NestedField) -> pa.Field:
+    return pa.field(name, arrow_type(field.field_type), nullable=field.optional)
+
+
+def _why_not(type_: IcebergType) -> str:
+    """What keeps a type itself from being decoded, not counting what lies inside."""
+    if isinstance(type_, MapType):
+        key = type_.key_type
+        textual = isinstance(key, FixedType) or (key in _PLAIN and (key == StringType() or is_textual(_PLAIN[key])))
+        return "" if textual else f"keys in JSON are strings, and {key} is not written as one; {_INSTEAD_OF_MAP}"
+    known = type_ in _PLAIN or isinstance(type_, StructType | ListType | DecimalType | FixedType)
+    return "" if known else f"{type_} cannot be decoded exactly; take string or binary"
+
+
+def _faults(type_: IcebergType, path: str) -> Iterator[str]:
+    """Every place in a column that cannot be decoded."""
+    if why := _why_not(type_):
+        yield f"{path}: {why}"
+    else:
+        for name, inner in _inside(type_):
+            yield from _faults(inner, f"{path}.{name}")
+
+
+def _inside(type_: IcebergType) -> list[tuple[str, IcebergType]]:
+    if isinstance(type_, StructType):
+        return [(each.name, each.field_type) for each in type_.fields]
+    if isinstance(type_, ListType):
+        return [(ELEMENT, type_.element_type)]
+    if isinstance(type_, MapType):
+        return [(KEY, type_.key_type), (VALUE, type_.value_type)]
+    return []
+
+
+def _refuse_without_coordinates(table_schema: TableSchema) -> None:
+    faults = coordinate_faults(table_schema)
+    if faults:
+        asked = ", ".join(
+            f"{name} {'bigint' if kind == LongType() else kind}" for name, kind in COORDINATE_TYPES.items()
+        )
+        raise TableUnfit(
+            f"the table cannot hold the coordinates of its rows: {'; '.join(faults)}.",
+            safe="Nothing was written.",
+            command=f"add the columns ({asked}), or say `coordinates: false` in {{file}} and do without `verify`",
+        )
+
+
+def coordinate_faults(table_schema: TableSchema) -> tuple[str, ...]:
+    """Which coordinate columns are missing or of a type that does not hold them."""
+    there = {each.name: each.field_type for each in table_schema.fields}
+    faults = []
+    for name, wanted in COORDINATE_TYPES.items():
+        if name not in there:
+            faults.append(f"{name} is missing")
+        elif there[name] != wanted and not (name == PARTITION and there[name] == LongType()):
+            faults.append(f"{name} is {there[name]}, not {wanted}")
+    return tuple(faults)
+
+
+def iceberg_schema(declared: Schema, *, identity: tuple[str, ...], coordinates: bool) -> TableSchema:
+    """The schema of a table that is to be created. What names a row is required, and so is what it lies in."""
+    ids = itertools.count(1)
+    fields = [_table_field(each, identity, ids) for each in declared.fields]
+    if coordinates:
+        fields += [NestedField(next(ids), name, type_, required=False) for name, type_ in COORDINATE_TYPES.items()]
+    plain = TableSchema(*fields)
+    named = [_identifier(plain, name) for name in identity]
+    return TableSchema(*fields, identifier_field_ids=named)
+
+
+def _table_field(declared: Field, identity: tuple[str, ...], ids: Iterator[int]) -> NestedField:
+    if declared.name in RESERVED:
+        raise ConfigError(f"a column cannot be called {declared.name}: landonce or Iceberg's readers use that name.")
+    number = next(ids)
+    try:
+        type_ = iceberg_type(declared.type, ids, tuple(_below(identity, declared.name)))
+    except Unsupported as why:
+        raise ConfigError(f"field {declared.name!r}: {why}.") from None
+    return NestedField(number, declared.name, type_, required=declared.required or _leads(declared.name, identity))
+
+
+def iceberg_type(type_: pa.DataType, ids: Iterator[int], identity: tuple[str, ...] = ()) -> IcebergType:
+    """The type of a column that is to be made for values of this type. `identity` are paths that begin inside of it."""
+    if pt.is_struct(type_):
+        fields = []
+        for each in type_:
+            number = next(ids)
+            inner = iceberg_type(each.type, ids, tuple(_below(identity, each.name)))
+            required = not each.nullable or _leads(each.name, identity)
+            fields.append(NestedField(number, each.name, inner, required=required))
+        return StructType(*fields)
+    if pt.is_list(type_):
+        number = next(ids)
+        return ListType(number, iceberg_type(type_.value_type, ids), element_required=not type_.value_field.nullable)
+    if pt.is_map(type_):
+        key, value = next(ids), next(ids)
+        kinds = iceberg_type(type_.key_type, ids), iceberg_type(type_.item_type, ids)
+        return MapType(key, kinds[0], value, kinds[1], value_required=not type_.item_field.nullable)
+    return _primitive(type_)
+
+
+def _primitive(type_: pa.DataType) -> IcebergType:
+    if pt.is_decimal(type_):
+        if type_.precision > 38:
+            raise Unsupported(f"{type_} has more digits than the 38 of an Iceberg decimal")
+        return DecimalType(type_.precision, type_.scale)
+    if pt.is_timestamp(type_) and type_.unit in ("s", "ms"):
+        type_ = pa.timestamp("us", tz=type_.tz)
+    if pt.is_fixed_size_binary(type_) and not is_uuid(type_):
+        return FixedType(type_.byte_width)
+    if type_ not in _MADE:
+        raise Unsupported(f"{type_} has no Iceberg type")
+    return _MADE[type_]
+
+
+def _leads(name: str, identity: tuple[str, ...]) -> bool:
+    return any(each == name or each.startswith(f"{name}.") for each in identity)
+
+
+def _below(identity: tuple[str, ...], name: str) -> Iterator[str]:
+    return (each.removeprefix(f"{name}.") for each in identity if each.startswith(f"{name}."))
+
+
+def _identifier(schema: TableSchema, name: str) -> int:
+    try:
+        field = schema.find_field(name)
+    except ValueError:
+        known = ", ".join(schema.column_names)
+        raise ConfigError(f"sink.iceberg.identity: there is no column {name!r}; there are {known}.") from None
+    try:
+        TableSchema(*schema.fields, identifier_field_ids=[field.field_id])
+    except ValueError:
+        raise ConfigError(
+            f"sink.iceberg.identity: {name!r} is of type {field.field_type}, or lies inside of a list or a map, and "
+            "cannot name a row; what does is one value without a fraction."
+        ) from None
+    return field.field_id

@@ -1,0 +1,70 @@
+"""A block's transaction in MySQL and MariaDB, through PyMySQL, which joins the rows of `executemany` to long statements."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pymysql
+from sqlalchemy.dialects.mysql.pymysql import MySQLDialect_pymysql
+from sqlalchemy.engine.interfaces import DBAPIModule
+
+from landonce.ledger.mysql import NO_TABLE, PASSING, connect_arguments, error_code, is_clients_own, mysql_url
+from landonce.sinks.sql.rows import RowWriter
+from landonce.sinks.sql.statements import words_of
+from landonce.sinks.sql.writer import Blame, Trouble
+
+_OF_ROWS = (1048, 1264, 1265, 1292, 1366, 1367, 1406, 1416, 1644, 3140, 3819, 4025, 4078)
+"""NULL, out of range, truncated, no such value, no such character, too long, what a trigger raises, CHECK. Not 1364, no default: that
+is a column that was added since the start, and the record may well hold it."""
+_BLAME = {
+    1062: Blame.TWICE,
+    1451: Blame.OTHERS,
+    1452: Blame.OTHERS,
+    **dict.fromkeys(_OF_ROWS, Blame.ROW),
+}
+_LONGEST = 4 * 2**20
+"""Bytes of one statement."""
+
+
+class _Cursor(pymysql.cursors.Cursor):
+    """Even in strict mode blanks that TEXT has no room for are cut with a note, and nothing more."""
+
+    max_stmt_length = _LONGEST
+
+    def execute(self, query: Any, args: Any = None) -> int:
+        taken = int(super().execute(query, args))
+        connection: Any = self.connection
+        if self.warning_count:
+            for _, code, said in connection.show_warnings():
+                if code in _OF_ROWS:
+                    raise pymysql.DataError(code, said)
+        return taken
+
+
+class MySqlWriter(RowWriter):
+    """An update counts the rows that it found, and its row's lock is waited for."""
+
+    words = words_of("mysql")
+    failures = pymysql.MySQLError
+    begin = "START TRANSACTION"
+
+    def _connect(self) -> Any:
+        url = mysql_url(self._sink.address)
+        dialect = MySQLDialect_pymysql()
+        dialect.dbapi = cast(DBAPIModule, pymysql)
+        _, told = dialect.create_connect_args(url)
+        connection = pymysql.connect(**{**connect_arguments(url), **told, "cursorclass": _Cursor})
+        with connection.cursor() as cursor:
+            cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        return connection
+
+    def _trouble(self, error: Exception) -> Trouble:
+        code = error_code(error)
+        lost = isinstance(error, (pymysql.OperationalError, pymysql.InterfaceError)) and is_clients_own(code)
+        return Trouble(
+            str(error.args[-1] if error.args else error),
+            passing=lost or code in PASSING,
+            answered=not lost,
+            blame=_BLAME.get(code or 0, Blame.ELSE),
+            missing=code == NO_TABLE,
+        )

@@ -1,0 +1,127 @@
+"""A block's transaction in YDB, through its SQLAlchemy dialect.
+
+YDB counts no rows that an update found: the block's row is read first. Transactions are serializable, so a row that somebody else
+flips or claims in between makes the COMMIT fail, and nothing is written. Rows go in by UPSERT, whatever the mode: where rows
+are only added, their coordinates are the table's primary key.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+from sqlalchemy import Executable, Select, Update, bindparam, column, delete, select, table, update
+from sqlalchemy.exc import DBAPIError
+
+from landonce.ledger.in_target import block_row
+from landonce.ledger.tables import block_table
+from landonce.ledger.ydb import YdbDatabase
+from landonce.protocol.block_rows import BlockRow, Claim, Mark, flippable
+from landonce.read.changes.decode import OPERATION
+from landonce.read.changes.images import DELETE
+from landonce.sinks.sql.sink import SqlSink
+from landonce.sinks.sql.statements import Place
+from landonce.sinks.sql.writer import BlockWriter, Trouble
+
+_REFUSED = ("IntegrityError", "ProgrammingError", "DataError", "NotSupportedError")
+_AT_ONCE = 1_000
+"""Rows of one statement."""
+
+
+def found_statement(place: Place) -> Select[Any]:
+    row = block_table.c
+    return select(block_table).where(
+        row.pipeline == place.pipeline, row.batch == place.batch, row.number == place.number
+    )
+
+
+def flipping_statement(place: Place, receipt: str) -> Update:
+    row = block_table.c
+    return (
+        update(block_table)
+        .where(row.pipeline == place.pipeline, row.batch == place.batch, row.number == place.number)
+        .values(state=Mark.AFTER.value, receipt=receipt)
+    )
+
+
+def upsert_rows(name: str, columns: list[str]) -> Executable:
+    from ydb_sqlalchemy import upsert
+
+    statement: Executable = upsert(table(name, *map(column, columns)))
+    return statement
+
+
+def delete_rows(name: str, key: tuple[str, ...]) -> Executable:
+    return delete(table(name, *map(column, key))).where(*(column(each) == bindparam(f"key_{each}") for each in key))
+
+
+class YdbWriter(BlockWriter):
+    """One connection of one block."""
+
+    def __init__(self, sink: SqlSink, place: Place) -> None:
+        self._sink, self._place = sink, place
+        self._database = YdbDatabase(sink.address)
+        try:
+            engine = self._database.engine
+            self._connection = engine.connect().execution_options(isolation_level="SERIALIZABLE")
+        except DBAPIError as error:
+            self._database.close()
+            raise self._trouble(error) from None
+
+    def flip(self, claim: Claim, receipt: str) -> bool:
+        seen = self.read()
+        if seen is None:
+            return False
+        held = {"epoch": seen.claim.epoch, "owner": seen.claim.owner, "state": seen.mark.value}
+        if held != flippable(claim):
+            return False
+        self._do(flipping_statement(self._place, receipt))
+        return True
+
+    def read(self) -> BlockRow | None:
+        try:
+            row = self._connection.execute(found_statement(self._place)).first()
+        except DBAPIError as error:
+            raise self._trouble(error) from None
+        return block_row(row) if row is not None else None
+
+    def write(self, rows: pa.Table) -> None:
+        if self._sink.key:
+            gone = pc.equal(rows.column(OPERATION), DELETE)
+            deleted = rows.filter(gone).select(list(self._sink.key))
+            rows = rows.filter(pc.invert(gone)).drop_columns([OPERATION])
+            self._many(delete_rows(self._sink.table, self._sink.key), deleted, "key_")
+        self._many(upsert_rows(self._sink.table, rows.column_names), rows)
+
+    def commit(self) -> None:
+        try:
+            self._connection.commit()
+        except DBAPIError as error:
+            raise self._trouble(error) from None
+
+    def close(self) -> None:
+        self._connection.close()
+        self._database.close()
+
+    def _many(self, statement: Executable, rows: pa.Table, before: str = "") -> None:
+        plain = pa.table({before + name: _plain(rows.column(name)) for name in rows.column_names})
+        for batch in plain.to_batches(max_chunksize=_AT_ONCE):
+            self._do(statement, batch.to_pylist())
+
+    def _do(self, statement: Executable, values: list[dict[str, Any]] | None = None) -> None:
+        try:
+            self._connection.execute(statement, values)
+        except DBAPIError as error:
+            raise self._trouble(error) from None
+
+    def _trouble(self, error: DBAPIError) -> Trouble:
+        refused = type(error).__name__ in _REFUSED
+        return Trouble(self._database.reason(error), passing=not refused, answered=refused)
+
+
+def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    if pt.is_timestamp(values.type) and values.type.tz is not None:
+        return values.cast(pa.timestamp("us"))
+    return values

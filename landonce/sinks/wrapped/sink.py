@@ -1,0 +1,162 @@
+"""A user's function or class as a sink: what it declares, and how a worker opens it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from landonce.errors import ConfigError
+from landonce.sinks.contract import Guarantee
+from landonce.sinks.wrapped.block import PushedBlock
+
+Push = Callable[[PushedBlock], None]
+Probe = Callable[[PushedBlock], bool]
+_BEGIN_WITHIN = 10.0
+"""Seconds: a push that is not begun so soon after its claim is not begun at all."""
+_YEAR = 366 * 24 * 3600
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """The user's own, opened on a worker."""
+
+    push: Push
+    probe: Probe | None
+
+
+@dataclass(frozen=True)
+class WrappedSink:
+    """Made by `wrap`. Picklable as far as what it wraps is, by PySpark's rules: functions go by value."""
+
+    wrapped: Any = field(repr=False)
+    """A function, an object with `push`, or a class of such objects."""
+    name: str
+    idempotent: bool
+    probe: Probe | None = field(default=None, repr=False)
+    settles_within: float = 60.0
+    origin: str = ""
+    """What tells it from others of its name: what the pipeline file says of it."""
+    guarantee = Guarantee.WRAPPED
+
+    def __str__(self) -> str:
+        return f"{self.name} ({'idempotent' if self.idempotent else 'not idempotent'}{', with a probe' if self.can_probe else ''})"
+
+    @property
+    def identity(self) -> str:
+        """Which target it is. A pending plan is not pushed to another one."""
+        return f"wrapped:{self.name} {self.origin}".strip()
+
+    @property
+    def can_probe(self) -> bool:
+        return not self.idempotent and (self.probe is not None or callable(getattr(self.wrapped, "probe", None)))
+
+    @property
+    def begins_within(self) -> float:
+        return min(_BEGIN_WITHIN, self.settles_within)
+
+    @property
+    def wait(self) -> int:
+        """Milliseconds from a claim until nothing of its attempt can take effect any more."""
+        return int((self.begins_within + self.settles_within) * 1000)
+
+    @contextmanager
+    def opened(self) -> Iterator[Delivery]:
+        """On a worker, for one block. Closing comes after the outcome is known, and cannot change it."""
+        target = self.wrapped() if isinstance(self.wrapped, type) else self.wrapped
+        if not hasattr(target, "push"):
+            yield Delivery(target, self.probe)
+            return
+        if hasattr(target, "open"):
+            target.open()
+        try:
+            yield Delivery(target.push, self.probe or getattr(target, "probe", None))
+        finally:
+            if hasattr(target, "close"):
+                with suppress(Exception):
+                    target.close()
+
+
+HANDED_OVER = WrappedSink(None, "the sink that a program hands over", idempotent=False)
+"""Stands for it in commands that read the pipeline file alone. Nothing is pushed with it."""
+
+
+def wrap(
+    push: Any,
+    *,
+    idempotent: bool | None = None,
+    probe: Probe | None = None,
+    settles_within: float = 60.0,
+    name: str | None = None,
+) -> WrappedSink:
+    """Turns a function or a class into a sink that landonce drives: every block is pushed, and none takes effect twice.
+
+    `push(block)` gets a `PushedBlock`. Returning, and returning nothing, means that all of it landed. Raising `landonce.NotPushed` means that certainly
+    nothing of it did, and `landonce.errors.TargetRefused` that it never will; whatever else is raised is an unknown outcome.
+    Instead of a function: an object with `push`, or a class without arguments of such objects, optionally with `open`, `close`
+    and `probe`.
+
+    `idempotent=True`: the same block pushed again, at any later time, changes nothing. `idempotent=False`: an attempt is
+    claimed in the ledger before it is made. One of which nobody knows whether it arrived is waited out: `settles_within`
+    seconds after `push` was called it can take effect no more. Then `probe(block)` says whether the block is there, or, where
+    there is no probe, the pipeline halts with `OutcomeUnknown` and a person says.
+
+    `name`: which target this is. A pending plan is not pushed to another one. Without it, that of the function or class.
+    """
+    if not isinstance(idempotent, bool):
+        raise ConfigError(
+            "wrap: say whether pushing the same block again is harmless: nothing can be guessed about that.",
+            command="wrap(push, idempotent=True), or wrap(push, idempotent=False, probe=…)",
+        )
+    if not callable(getattr(push, "push", None)) and (isinstance(push, type) or not callable(push)):
+        raise ConfigError(f"wrap: {push!r} is neither a function nor something with `push`.")
+    if probe is not None and not callable(probe):
+        raise ConfigError("wrap: `probe` is a function that takes a block and says whether it is there.")
+    for what, given in (("push", getattr(push, "push", push)), ("probe", probe or getattr(push, "probe", None))):
+        _refuse_deferred(what, given)
+    _refuse_arguments(push, probe)
+    return WrappedSink(push, name or _name(push), idempotent, probe, _seconds(settles_within))
+
+
+def _refuse_deferred(what: str, given: Any) -> None:
+    """Calling one of these runs nothing of it: every block would count as landed, and none would be."""
+    kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    if any(kind(each) for kind in kinds for each in (given, getattr(given, "__call__", None))):  # noqa: B004
+        raise ConfigError(
+            f"wrap: `{what}` is a coroutine or a generator: calling it runs nothing of it.",
+            command=f"an ordinary function that returns when it is done, such as one that calls asyncio.run({what}_async(block))",
+        )
+
+
+def _refuse_arguments(push: Any, probe: Any) -> None:
+    """A call that cannot be made would pass for one that may have arrived."""
+    if isinstance(push, type):
+        _refuse_unless_takes("the class", push)
+    for what, given in (("push", getattr(push, "push", push)), ("probe", probe or getattr(push, "probe", None))):
+        if given is not None:
+            plain = isinstance(push, type) and inspect.isfunction(inspect.getattr_static(push, what, None))
+            _refuse_unless_takes(f"`{what}`", given, *((None, None) if plain and given is not probe else (None,)))
+
+
+def _refuse_unless_takes(what: str, given: Any, *arguments: None) -> None:
+    try:
+        inspect.signature(given).bind(*arguments)
+    except ValueError:  # some of C's own do not say
+        return
+    except TypeError as error:
+        wanted = "takes one argument, the block" if arguments else "is called without arguments"
+        raise ConfigError(f"wrap: {what} {wanted}: {error}.") from None
+
+
+def _seconds(settles_within: Any) -> float:
+    number = isinstance(settles_within, int | float) and not isinstance(settles_within, bool)
+    if not number or not 0 < settles_within <= _YEAR:
+        raise ConfigError("wrap: `settles_within` is a number of seconds above zero, and at most a year.")
+    return float(settles_within)
+
+
+def _name(push: Any) -> str:
+    named = getattr(push, "__name__", None) or type(push).__name__
+    return str(named).strip("<>")

@@ -1,6 +1,0 @@
-"""Sinks that a user wraps: a function or a class that gets blocks, claimed in the ledger before they are pushed."""
-
-from landonce.write.wrapped.block import PushedBlock
-from landonce.write.wrapped.sink import WrappedSink, wrap
-
-__all__ = ["PushedBlock", "WrappedSink", "wrap"]
