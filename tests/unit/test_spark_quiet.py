@@ -9,7 +9,7 @@ import threading
 import pytest
 from pyspark import accumulators
 
-from landonce.run.session import quiet_at_its_end
+from landonce.engine.spark.session import quiet_at_its_end
 
 
 @pytest.mark.parametrize(
