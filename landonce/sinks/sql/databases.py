@@ -42,6 +42,14 @@ class TargetSqlite(SqliteDatabase):
     def check_ours(self, inspector: Inspector) -> None:
         del inspector
 
+    def _fault(self, said: str, *, passing: bool) -> LandonceError | None:
+        if not self.path.exists() and os.access(self.path.parent, os.W_OK, effective_ids=True):
+            return misplaced(
+                f"there is no database file {self.path}, and so no table in it.",
+                "say `create: true` under `sink.sql` in {file}, or make the file and the table",
+            )
+        return super()._fault(said, passing=passing)
+
 
 def session_name(pipeline: str) -> str:
     """What workers' sessions are called. PostgreSQL keeps 63 bytes of it."""
