@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, Inspector, make_url, text
 from sqlalchemy.exc import ArgumentError
 
-from landonce.errors import ConfigError
-from landonce.ledger.database import Database
+from landonce.errors import ConfigError, LandonceError
+from landonce.ledger.database import Database, misplaced
 from landonce.ledger.mysql import MySqlDatabase
 from landonce.ledger.postgres import PostgresDatabase
 from landonce.ledger.sqlite import SqliteDatabase
