@@ -63,6 +63,6 @@ def test_a_unique_key_on_an_expression_is_another_key() -> None:
 
 
 def test_a_file_that_is_not_there_is_named_with_what_makes_it(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no database file .*x.db") as caught:
+    with pytest.raises(ConfigError, match=r"there is no database file .*x\.db") as caught:
         SqlTable(SqlSink(f"sqlite:///{tmp_path}/x.db", "t", "p")).schema()
     assert "create: true" in str(caught.value.command)
