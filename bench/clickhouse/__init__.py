@@ -67,7 +67,9 @@ def measure(folder: Path, records: int, repetitions: int, warm_ups: int, console
     with LocalKafka(folder / "kafka") as kafka, LocalClickHouse(folder / "clickhouse") as clickhouse:
         console.print(f"Kafka → ClickHouse: producing {records:,} records")
         fill(kafka.bootstrap_servers, records)
-        session = open_session("bench", Spark(), expressions=False, work="landonce.engine.task")
+        session = open_session(
+            "bench", Spark(), expressions=False, work="landonce.engine.task,landonce.sinks.deduplicating"
+        )
         ours.make_template(ours.config_for(clickhouse, kafka.bootstrap_servers, TEMPLATE, folder))
         peaks = [0.0]
 

@@ -23,7 +23,9 @@ def open_session(lake: Lake) -> SparkSession:
         "spark.jars.packages": SPARK_KAFKA,
         "spark.driver.memory": "3g",
     }
-    return open_landonce_session("bench", Spark(), extra=extra, work="landonce.sinks.iceberg.work")
+    return open_landonce_session(
+        "bench", Spark(), extra=extra, work="landonce.engine.task,landonce.sinks.iceberg.worker"
+    )
 
 
 def land(session: SparkSession, lake: Lake, bootstrap_servers: str, table: str, records: int, folder: Path) -> float:

@@ -10,7 +10,6 @@ from landonce.check.found import World, nearest, writable
 from landonce.engine import transform
 from landonce.engine.assemble import declared_schema, selected_columns, selected_from
 from landonce.engine.parts import Parts
-from landonce.engine.recipe import AnyRecipe, Recipe
 from landonce.engine.retention import Retention
 from landonce.engine.spark.session import is_remote, need_java, open_session, session_if_needed
 from landonce.errors import PlanChanged, SourceUnavailable
@@ -20,7 +19,9 @@ from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.schema.fields import Schema
 from landonce.read.schema.sample import take_sample
 from landonce.sinks.contract import Finding, Level
+from landonce.sinks.deduplicating import InsertRecipe
 from landonce.sinks.sql.recipe import SqlRecipe
+from landonce.sinks.worker import Recipe
 
 
 def file(parts: Parts) -> Iterator[Finding]:
@@ -118,7 +119,7 @@ def to_be_created(parts: Parts, world: World, statement: Callable[[Schema], str]
         yield Finding(Level.OK, f"the table is not there yet; the first start creates it:\n{statement(schema)}")
 
 
-def records(world: World, recipe: Recipe | SqlRecipe) -> Iterator[Finding]:
+def records(world: World, recipe: InsertRecipe | SqlRecipe) -> Iterator[Finding]:
     """What becomes of records, where there is one table."""
     world.recipe = recipe
     yield decoded(recipe.source, recipe.max_record_bytes)
@@ -212,7 +213,7 @@ def _to_be_selected(parts: Parts, world: World) -> Iterator[Finding]:
             yield Finding(Level.OK, f"select and where are row-wise and deterministic, and make:\n{statement(columns)}")
 
 
-def _examined(parts: Parts, recipe: AnyRecipe) -> Iterator[Finding]:
+def _examined(parts: Parts, recipe: Recipe) -> Iterator[Finding]:
     with session_if_needed(lambda: open_session(parts.config.pipeline, parts.config.spark)) as session:
         transform.examine(session(), recipe)
         yield Finding(Level.OK, "select and where are row-wise and deterministic, and fit the table")

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from landonce.check.promise import Promise
-from landonce.engine.recipe import AnyRecipe
 from landonce.errors import LandonceError, SparkLost
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.source import SourceView
 from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import Finding, Level
+from landonce.sinks.worker import Recipe
 
 if TYPE_CHECKING:
     from landonce.sinks.iceberg.survey import Seen
@@ -52,7 +52,7 @@ class World:
     state: LedgerState | None = None
     ledger: bool = False
     """The ledger was asked; `state` is None if it has no entry."""
-    recipe: AnyRecipe | None = None
+    recipe: Recipe | None = None
     table: bool = False
     """The one table of ClickHouse, or of an SQL database, is there."""
     fit: bool = False

@@ -23,8 +23,6 @@ from landonce.engine.inserting import Inserting
 from landonce.engine.observe import Observer
 from landonce.engine.parts import Parts, clickhouse_of
 from landonce.engine.publish import Letters
-from landonce.engine.recipe import Recipe
-from landonce.engine.task import work, write_half
 from landonce.engine.workers import SparkWorkers
 from landonce.errors import ConfigError, Halt
 from landonce.protocol.inserts import Settings
@@ -32,6 +30,7 @@ from landonce.protocol.source import Start
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.clickhouse import Creation, create_statement
 from landonce.sinks.contract import Target
+from landonce.sinks.deduplicating import InsertRecipe
 
 
 def to_be_made(parts: Parts, target: Target) -> Columns | None:
@@ -49,11 +48,11 @@ def creation(parts: Parts, columns: Schema) -> str:
     return create_statement(sink.table_name, columns, keys)
 
 
-def make_recipe(parts: Parts, table: Schema) -> Recipe:
+def make_recipe(parts: Parts, table: Schema) -> InsertRecipe:
     """What a record is decoded to and what the table takes, and that the one can become the other."""
     config = parts.config
     source = selected_from(config) if config.transform.select else source_schema(declared_schema(config), table)
-    return Recipe(
+    return InsertRecipe(
         pipeline=config.pipeline,
         consumer=tuple(sorted(parts.consumer.items())),
         source=source,
@@ -68,8 +67,12 @@ def make_recipe(parts: Parts, table: Schema) -> Recipe:
 
 
 def _made(
-    parts: Parts, target: Target, columns: Schema, examined: Callable[[Schema], Recipe], fit: Callable[[], Recipe]
-) -> Recipe:
+    parts: Parts,
+    target: Target,
+    columns: Schema,
+    examined: Callable[[Schema], InsertRecipe],
+    fit: Callable[[], InsertRecipe],
+) -> InsertRecipe:
     """Makes the table. One that turns out not to be fit is not left behind."""
     told = clickhouse_of(parts.config)
     creation(parts, columns)
@@ -118,19 +121,19 @@ def make_driver(
     """
     config = parts.config
 
-    def examined(table: Schema) -> Recipe:
+    def examined(table: Schema) -> InsertRecipe:
         recipe = make_recipe(parts, table)
         if recipe.transforms:
             transform.examine(session(), recipe)
         return recipe
 
-    def fit() -> Recipe:
+    def fit() -> InsertRecipe:
         refuse_unfit(target.check())
         return make_recipe(parts, target.schema())
 
     dead_letters_reachable(config)
     recipe = fit() if columns is None else _made(parts, target, columns(session), examined, fit)
-    workers = SparkWorkers(session, work, write_half, partial(transform.examine, recipe=recipe))
+    workers = SparkWorkers(session, partial(transform.examine, recipe=recipe))
     told = clickhouse_of(config)
     settings = Settings(
         table=told.table,

@@ -40,7 +40,6 @@ from landonce.sinks.sql.identity import refuse_replaced
 from landonce.sinks.sql.making import refuse_made_anew
 from landonce.sinks.sql.recipe import SqlRecipe
 from landonce.sinks.sql.table import SqlTable
-from landonce.sinks.sql.work import work, write_half
 
 _NOTHING = "Nothing was read or written."
 _ALTERED = (
@@ -217,7 +216,7 @@ def make_sql_driver(
     recipe = examined()
     if ledger.make_tables():
         recipe = examined()
-    workers = SparkWorkers(session, work, write_half, partial(transform.examine, recipe=recipe))
+    workers = SparkWorkers(session, partial(transform.examine, recipe=recipe))
     settings = Settings(
         table=parts.sql.table,
         fingerprint=recipe.fingerprint(),

@@ -8,7 +8,6 @@ from typing import Protocol
 
 from landonce.engine.performer import Hands
 from landonce.engine.publish import Letters
-from landonce.engine.recipe import Recipe, Task
 from landonce.protocol import inserts
 from landonce.protocol.blocks import token
 from landonce.protocol.inserts import Count, Effect, Reply, Settings, Write
@@ -16,12 +15,13 @@ from landonce.protocol.ledger import LedgerState
 from landonce.protocol.receipt import BlockResult, Fate
 from landonce.protocol.steps import Await, Commit, Look
 from landonce.sinks.contract import Counting, Target, look_by_name, wait_out
+from landonce.sinks.deduplicating import InsertRecipe, InsertTask
 
 
 class Workers(Protocol):
     """Whoever writes blocks."""
 
-    def write(self, recipe: Recipe, tasks: Sequence[Task]) -> tuple[BlockResult, ...]: ...
+    def write(self, recipe: InsertRecipe, tasks: Sequence[InsertTask]) -> tuple[BlockResult, ...]: ...
 
 
 @dataclass
@@ -29,7 +29,7 @@ class Inserting(Hands):
     """Performs the effects of `inserts`."""
 
     settings: Settings
-    recipe: Recipe
+    recipe: InsertRecipe
     target: Target
     workers: Workers
     letters: Letters
@@ -88,10 +88,10 @@ class Inserting(Hands):
         return replace(driver, surveyed=replace(driver.surveyed, patience=2 * driver.surveyed.patience))
 
 
-def tasks_of(effect: Write, held: LedgerState, plan: str = "") -> list[Task]:
+def tasks_of(effect: Write, held: LedgerState, plan: str = "") -> list[InsertTask]:
     """One for each block that is to be written. `plan`: what its dead letters are called."""
     return [
-        Task(
+        InsertTask(
             index=index,
             batch=effect.plan.batch,
             plan=plan,

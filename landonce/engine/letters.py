@@ -8,18 +8,18 @@ from confluent_kafka import Message
 
 from landonce import errors
 from landonce.engine.dead_letters import DeadLetter, stage, stage_refused
-from landonce.engine.recipe import AnyRecipe, AnyTask
 from landonce.protocol.ranges import Partition, label_of
 from landonce.read.block import Rejected, find
 from landonce.read.kafka.identity import require_same
+from landonce.sinks.worker import Recipe, Task
 
 Messages = Mapping[tuple[Partition, int], Message]
 """Records themselves."""
 
 
 def stage_letters(
-    recipe: AnyRecipe,
-    task: AnyTask,
+    recipe: Recipe,
+    task: Task,
     rejected: Sequence[Rejected],
     read: Messages,
 ) -> str:
@@ -28,15 +28,15 @@ def stage_letters(
     return stage(recipe.dead_letters, task.plan, task.block.number, letters, task.labelled, inherited=task.inherited)
 
 
-def stage_refusals(recipe: AnyRecipe, task: AnyTask, refused: Sequence[Rejected]) -> str:
+def stage_refusals(recipe: Recipe, task: Task, refused: Sequence[Rejected]) -> str:
     """As `stage_letters`, of records that the target refused: the file is for the attempt that leaves out these."""
     letters = _letters(recipe, task, refused, {})
     return stage_refused(recipe.dead_letters, task.plan, task.block.number, letters)
 
 
 def _letters(
-    recipe: AnyRecipe,
-    task: AnyTask,
+    recipe: Recipe,
+    task: Task,
     rejected: Sequence[Rejected],
     read: Messages,
 ) -> list[DeadLetter]:
@@ -67,7 +67,7 @@ def _letters(
     return letters
 
 
-def _read_again(recipe: AnyRecipe, task: AnyTask, rejected: Sequence[Rejected]) -> Messages:
+def _read_again(recipe: Recipe, task: Task, rejected: Sequence[Rejected]) -> Messages:
     """From the topics of the plan, and from no others that bear their names by now."""
     found = find(rejected, task.block.ranges, dict(recipe.consumer))
     require_same(task.topics, dict(recipe.consumer))

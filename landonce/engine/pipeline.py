@@ -122,7 +122,7 @@ def _ready(parts: Parts, session: _Session, observer: Observer, waiting: Waiting
     elif config.sink.wrapped is not None:
         yield _ready_for_wrapped(parts, session, observer, once=once)
     else:
-        session.work = "landonce.engine.task"
+        session.work = "landonce.engine.task,landonce.sinks.deduplicating"
         with closing(parts.clickhouse.target()) as target:
             columns = waiting.until(lambda: to_be_made(parts, target))
             yield waiting.until(lambda: make_driver(parts, target, session, observer, once=once, columns=columns))
@@ -141,7 +141,7 @@ def _ready_for_iceberg(parts: Parts, session: _Session, observer: Observer, wait
     columns = waiting.until(lambda: lake_to_be_made(parts, lake))
     session.expressions = lake.recipe.transforms or lake.by_spark
     session.extra = lake_conf(lake)
-    session.work = "landonce.sinks.iceberg.work"
+    session.work = "landonce.engine.task,landonce.sinks.iceberg.worker"
     waiting.until(lambda: make_missing(parts, lake, columns))
     waiting.until(lake.upgrade)
     return waiting.until(lambda: make_iceberg_driver(parts, lake, observer, once=once))
@@ -151,7 +151,7 @@ def _ready_for_wrapped(parts: Parts, session: _Session, observer: Observer, *, o
     from landonce.engine.assemble_wrapped import make_wrapped_driver, refuse_unfit
 
     refuse_unfit(parts)
-    session.work = "landonce.sinks.wrapped.work"
+    session.work = "landonce.engine.task,landonce.sinks.wrapped.worker"
     return make_wrapped_driver(parts, session, observer, once=once)
 
 
@@ -163,7 +163,7 @@ def _ready_for_sql(
     from landonce.sinks.sql.table import SqlTable
 
     file_reachable(parts.config)
-    session.work = "landonce.sinks.sql.work"
+    session.work = "landonce.engine.task,landonce.sinks.sql.worker"
     with closing(SqlTable(parts.sql)) as table:
         columns = waiting.until(lambda: sql_to_be_made(parts, table))
         yield waiting.until(lambda: make_sql_driver(parts, table, session, observer, once=once, columns=columns))

@@ -18,7 +18,7 @@ from landonce.protocol.steps import Commit, Look
 from landonce.protocol.transactions import Open, Settings, WriteBlocks
 from landonce.read.schema.evolution import Evolution, merge
 from landonce.sinks.contract import look_by_name
-from landonce.sinks.sql.recipe import Anew, SqlRecipe, SqlTask
+from landonce.sinks.sql.recipe import Again, SqlRecipe, SqlTask
 from landonce.sinks.sql.table import SqlTable
 
 
@@ -83,12 +83,12 @@ class Transacting(Hands):
             return self.workers.write(recipe, [self._task(effect, index, held) for index in indexes])
 
         results = write_rest(effect.plan, effect.indexes, self.ledger.blocks(effect.plan.batch), write)
-        return self._anew(results) if any(each.wants is Anew.TABLE for each in results) else results
+        return self._anew(results) if any(each.wants is Again.TABLE for each in results) else results
 
     def _anew(self, results: tuple[BlockResult, ...]) -> tuple[BlockResult, ...]:
         """The table was altered: whatever blocks wait for, they ask for it again, of the table as it is now."""
         self.recipe = self.again()
-        why = Anew.TABLE.value
+        why = Again.TABLE.value
         return tuple(
             BlockResult(each.index, Fate.DOUBTFUL, why=why) if each.fate is Fate.WAITING else each for each in results
         )

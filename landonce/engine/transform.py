@@ -23,20 +23,19 @@ from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-from landonce.engine.conform import KEEP
-from landonce.engine.land import named
 from landonce.engine.spark.finders import forget_zips
-from landonce.engine.task import DECODED, ReadAccount, read_half
+from landonce.engine.task import DECODED, read_half, write_half
 from landonce.errors import ConfigError, LandonceError
 from landonce.jvm import spark_errors
 from landonce.protocol.receipt import BlockResult, Fate
+from landonce.read.block import ReadAccount
+from landonce.read.fit import KEEP
 from landonce.read.formats.json.columns import can_fit
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.contract import COORDINATES
+from landonce.sinks.worker import Task, named
 
 _Half = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
-WriteHalf = Callable[[Any, Any, pa.Table, ReadAccount | LandonceError], BlockResult]
-"""Lands the rows of one block; or says what became of it, where the reading half failed."""
 
 _ACCOUNT = "__landonce_account"
 _PRIVATE = (*COORDINATES, _ACCOUNT)
@@ -196,17 +195,17 @@ def _is_condition(frame: DataFrame) -> None:
         raise ConfigError(f"transform.where: is of type {kind}, and must be true or false.")
 
 
-def write(session: SparkSession, recipe: Any, tasks: Sequence[Any], write_rows: WriteHalf) -> tuple[BlockResult, ...]:
+def write(session: SparkSession, recipe: Any, tasks: Sequence[Task]) -> tuple[BlockResult, ...]:
     """One Spark job: each task reads, shapes, writes and accounts for one block."""
     schema = from_arrow_schema(carried_schema(recipe.source))
     listed = tuple(tasks)
     indexes = session.range(0, len(listed), 1, len(listed))
     frame = shaped(indexes.mapInArrow(_reading(recipe, listed), schema), recipe)
-    rows = frame.mapInArrow(_writing(recipe, listed, write_rows), StructType().add("result", "binary")).collect()
+    rows = frame.mapInArrow(_writing(recipe, listed), StructType().add("result", "binary")).collect()
     return tuple(pickle.loads(row.result) for row in rows)  # noqa: S301  made by our own workers in this job
 
 
-def _reading(recipe: Any, tasks: tuple[Any, ...]) -> _Half:
+def _reading(recipe: Any, tasks: tuple[Task, ...]) -> _Half:
     """The reading half. Its last row holds nothing but the account, or what went wrong."""
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -215,7 +214,7 @@ def _reading(recipe: Any, tasks: tuple[Any, ...]) -> _Half:
             outcome: ReadAccount | LandonceError
             try:
                 block = read_half(recipe, tasks[index])
-                outcome = ReadAccount.of(block)
+                outcome = block.account
                 yield from _carried_rows(block.rows(DECODED), schema)
             except Exception as error:
                 outcome = named(tasks[index], error)
@@ -233,7 +232,7 @@ def _carried_rows(rows: pa.Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]
         yield from rows.select(schema.names).cast(schema).to_batches(max_chunksize=50_000)
 
 
-def _writing(recipe: Any, tasks: tuple[Any, ...], write_rows: WriteHalf) -> _Half:
+def _writing(recipe: Any, tasks: tuple[Task, ...]) -> _Half:
     """The writing half."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -242,14 +241,14 @@ def _writing(recipe: Any, tasks: tuple[Any, ...], write_rows: WriteHalf) -> _Hal
         account = table.column(_ACCOUNT).filter(is_account).to_pylist()
         index, outcome = pickle.loads(account[0])  # noqa: S301  made by our own worker in this task
         rows = table.filter(pc.invert(is_account)).drop_columns([_ACCOUNT])
-        result = write_rows(recipe, tasks[index], rows, outcome)
+        result = write_half(recipe, tasks[index], rows, outcome)
         forget_zips()
         yield pa.RecordBatch.from_pydict({"result": pa.array([pickle.dumps(result)], pa.binary())})
 
     return write
 
 
-def doubtful(tasks: Sequence[Any], why: str) -> tuple[BlockResult, ...]:
+def doubtful(tasks: Sequence[Task], why: str) -> tuple[BlockResult, ...]:
     """What is known of a job that Spark could not finish: nothing."""
     return tuple(BlockResult(task.index, Fate.DOUBTFUL, why=why) for task in tasks)
 

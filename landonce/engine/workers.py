@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -15,10 +14,11 @@ from pyspark.sql import SparkSession
 from landonce.config.secrets import redact
 from landonce.engine import transform
 from landonce.engine.spark.finders import sparing
-from landonce.engine.transform import WriteHalf
+from landonce.engine.task import work
 from landonce.errors import TransformFailed
 from landonce.jvm import spark_errors
 from landonce.protocol.receipt import BlockResult
+from landonce.sinks.worker import Recipe, Task
 
 _LAST_FAILURE = "most recent failure: "
 _OF_JAVA = ("\tat ", "\t...", "Driver stacktrace:")
@@ -30,10 +30,6 @@ class SparkWorkers:
     what follows from that the protocol of the sink decides."""
 
     session: Callable[[], SparkSession]
-    work: Callable[[Any, Any], BlockResult]
-    """What a task does with one block where no expression stands between reading and writing."""
-    write_half: WriteHalf
-    """What it does with the rows of one block where one does."""
     examine: Callable[[SparkSession], None] = lambda _: None
     """Raises what is wrong with the expressions. Asked once, before any plan is made."""
     _started: bool = False
@@ -49,7 +45,7 @@ class SparkWorkers:
                 self._started = True
             return int(session.sparkContext.defaultParallelism)
 
-    def write(self, recipe: Any, tasks: Sequence[Any]) -> tuple[BlockResult, ...]:
+    def write(self, recipe: Recipe, tasks: Sequence[Task]) -> tuple[BlockResult, ...]:
         """One result per task, whatever happens."""
         self._group = f"landonce {uuid.uuid4().hex}"
         try:
@@ -75,12 +71,12 @@ class SparkWorkers:
         stages = [tracker.getStageInfo(each) for job in jobs if job is not None for each in job.stageIds]
         return sum(each.numCompletedTasks for each in stages if each is not None)
 
-    def _write(self, session: SparkSession, recipe: Any, tasks: Sequence[Any]) -> tuple[BlockResult, ...]:
+    def _write(self, session: SparkSession, recipe: Recipe, tasks: Sequence[Task]) -> tuple[BlockResult, ...]:
         context = session.sparkContext
         context.setJobGroup(self._group, f"landonce {recipe.pipeline}: batch {tasks[0].batch}, {len(tasks)} blocks")
         if recipe.transforms:
-            return transform.write(session, recipe, tasks, self.write_half)
-        return tuple(context.parallelize(tasks, len(tasks)).map(partial(sparing, self.work, recipe)).collect())
+            return transform.write(session, recipe, tasks)
+        return tuple(context.parallelize(tasks, len(tasks)).map(partial(sparing, work, recipe)).collect())
 
 
 def said(text: str) -> str:

@@ -27,19 +27,21 @@ from landonce.protocol.cases import OnRewind
 from landonce.protocol.ledger import Ledger
 from landonce.protocol.pace import Pace
 from landonce.protocol.query_batches import Settings
-from landonce.query.fit import declared, refuse_misfits
+from landonce.query.fit import declared, fingerprint_of, pushed_fingerprint, refuse_misfits
 from landonce.query.lake import committing, table_ledger
-from landonce.query.landing import InsertRecipe, TransactRecipe, fingerprint_of
 from landonce.query.performers import BatchHands, Inserting, Transacting
-from landonce.query.pushing import Pushing, PushRecipe
+from landonce.query.pushing import Pushing
 from landonce.query.sinks import ClickHouseTable, IcebergTable, Sink, SqlTable
 from landonce.read.kafka.broker import Broker
+from landonce.sinks.deduplicating import InsertRecipe
 from landonce.sinks.sql.databases import open_database
 from landonce.sinks.sql.identity import refuse_replaced
 from landonce.sinks.sql.making import refuse_made_anew
+from landonce.sinks.sql.recipe import SqlRecipe
 from landonce.sinks.sql.table import SqlTable as OpenTable
 from landonce.sinks.wrapped import WrappedSink
 from landonce.sinks.wrapped.find import need_picklable
+from landonce.sinks.wrapped.recipe import WrappedRecipe
 
 LedgerTold = str | Path | Mapping[str, Any] | None
 
@@ -142,9 +144,12 @@ def _inserting(
     if sink.create and not target.exists():
         target.create(declared(yields), order_by=sink.order_by, partition_by=sink.partition_by)
     refuse_unfit(target.check())
-    recipe = InsertRecipe(made, target.schema(), wary=not _one_process(frame))
+    taken = target.schema()
+    recipe = InsertRecipe(
+        pipeline=made.pipeline, source=taken, target=taken, sink=made, shuffled=True, wary=not _one_process(frame)
+    )
     refuse_misfits(yields, recipe.target, str(made.table_name))
-    settings = replace(settings, table=made.identity, fingerprint=fingerprint_of(recipe))
+    settings = replace(settings, table=made.identity, fingerprint=fingerprint_of(made.identity, recipe.target))
     return Inserting(settings, pace, recipe, target)
 
 
@@ -161,18 +166,21 @@ def _transacting(
         table.create(declared(yields))
     beside = cast(TargetLedger, ledger)
 
-    def examined() -> TransactRecipe:
+    def examined() -> SqlRecipe:
         seen = replace(made, examined=table.likeness())
         beside.table = made.table, refuse_replaced(table, beside)
         refuse_unfit(table.check(declared(yields)))
-        recipe = TransactRecipe(seen, table.schema(declared(yields)))
+        taken = table.schema(declared(yields))
+        recipe = SqlRecipe(pipeline=seen.pipeline, source=taken, target=taken, sink=seen, shuffled=True)
         refuse_misfits(yields, recipe.target, sink.table)
         return recipe
 
     recipe = examined()
     if beside.make_tables():
         recipe = examined()
-    settings = replace(settings, table=made.identity, fingerprint=fingerprint_of(recipe), deadlines=False)
+    settings = replace(
+        settings, table=made.identity, fingerprint=fingerprint_of(made.identity, recipe.target), deadlines=False
+    )
     return Transacting(settings, pace, recipe, table, beside)
 
 
@@ -189,8 +197,8 @@ def _pushing(
             command="name a PostgreSQL URL",
         )
     place = claims.database.path if isinstance(claims.database, SqliteDatabase) else _where(told.ledger)
-    recipe = PushRecipe(sink, PushPlace(place, name))
-    settings = replace(settings, table=sink.identity, fingerprint=recipe.fingerprint(), deadlines=False)
+    recipe = WrappedRecipe(pipeline=name, sink=sink, ledger=PushPlace(place, name), shuffled=True)
+    settings = replace(settings, table=sink.identity, fingerprint=pushed_fingerprint(sink.identity), deadlines=False)
     return Pushing(settings, pace, recipe, claims, told.observer.trouble)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+
 import pyarrow as pa
 
 from landonce.protocol import query_refusals as refusals
@@ -18,6 +21,16 @@ def declared(yields: pa.Schema) -> Schema:
     if not fields:
         raise refusals.query("its rows hold nothing but coordinates")
     return Schema(tuple(fields))
+
+
+def fingerprint_of(identity: str, target: Schema) -> str:
+    """Changes with what decides how a row stands in the table."""
+    return hashlib.sha256(json.dumps([identity, target.fingerprint()]).encode()).hexdigest()
+
+
+def pushed_fingerprint(identity: str) -> str:
+    """Another pyarrow may make other bytes of the same rows."""
+    return f"{identity} {pa.__version__}"
 
 
 def refuse_misfits(yields: pa.Schema, target: Schema, table: str) -> None:

@@ -17,66 +17,33 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from landonce.engine.committing import gathered, highest
 from landonce.errors import TableReshaped, TableUnfit
-from landonce.failpoints import reach
 from landonce.protocol import query_snapshots as snapshots
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.match_ranges import Incoming
 from landonce.protocol.pace import Pace
 from landonce.protocol.query_batches import Settings
-from landonce.protocol.receipt import BlockResult, Fate, Receipt
+from landonce.protocol.receipt import BlockResult, Fate
 from landonce.protocol.snapshots import CommitTables, Committed, Look, Looked, Moved, WriteFiles
 from landonce.protocol.steps import Stop
 from landonce.query.fit import declared, refuse_misfits
-from landonce.query.landing import fitted
 from landonce.query.performers import BatchHands
 from landonce.query.rows import write
 from landonce.query.sinks import IcebergTable
-from landonce.read.schema.fields import Schema
+from landonce.read.route import Routing, Rule
 from landonce.sinks.iceberg.admit import creation, known_by, require_shape, require_spec
 from landonce.sinks.iceberg.catalog import telling
 from landonce.sinks.iceberg.commit import Attempt, Place
-from landonce.sinks.iceberg.coordinates import renamed
 from landonce.sinks.iceberg.create import create_table
-from landonce.sinks.iceberg.files import write_files
 from landonce.sinks.iceberg.ledger import TableLedger
-from landonce.sinks.iceberg.limits import Limit, beyond, limits_of
+from landonce.sinks.iceberg.limits import limits_of
 from landonce.sinks.iceberg.look import filled_by, holds
 from landonce.sinks.iceberg.names import schema_for
-from landonce.sinks.iceberg.naming import Origin
-from landonce.sinks.iceberg.recipe import FileTask
+from landonce.sinks.iceberg.recipe import FileRecipe, FileTask, TableRecipe
 from landonce.sinks.iceberg.shape import TableShape, fast_path
 from landonce.sinks.iceberg.sink import IcebergSink
 from landonce.sinks.iceberg.unseen import refuse_unseen
 
 _PAUSE = 1.0
-
-
-@dataclass(frozen=True)
-class LakeRecipe:
-    """What a worker needs to know of the table."""
-
-    pipeline: str
-    shape: TableShape
-    target: Schema
-    limits: tuple[Limit, ...]
-
-
-def write_block(recipe: LakeRecipe, task: FileTask, rows: pa.Table) -> BlockResult:
-    """Files count only once the driver has committed them, so a task that Spark runs again simply writes others."""
-    fitting = fitted(recipe.target, task.block, rows, lambda fitting: beyond(recipe.limits, fitting))
-    origin = Origin(recipe.pipeline, task.epoch, task.batch, task.block.number)
-    files = write_files(recipe.shape, renamed(fitting), origin)
-    reach("files.after")
-    count, table = fitting.num_rows, task.block.table
-    tops = ((task.block.ranges[0].partition, fitting.column("_offset")[count - 1].as_py()),) if count else ()
-    receipt = Receipt(
-        read=rows.num_rows,
-        landed=sum(each.record_count for each in files),
-        bytes_read=fitting.nbytes,
-        files=((table, files),),
-        tops=((table, tops),),
-    )
-    return BlockResult(task.index, Fate.LANDED, receipt)
 
 
 @dataclass
@@ -89,7 +56,7 @@ class Committing(BatchHands):
     yields: pa.Schema
     """What the query gives."""
     memory: snapshots.Driver | None = field(default=None, init=False)
-    _recipe: LakeRecipe | None = field(default=None, init=False)
+    _recipe: FileRecipe | None = field(default=None, init=False)
     _table: Table | None = field(default=None, init=False)
 
     def begin(self) -> snapshots.Next:
@@ -129,7 +96,7 @@ class Committing(BatchHands):
             raise ValueError("the table was not looked at yet")
         return self._table
 
-    def admit(self, table: Table) -> LakeRecipe:
+    def admit(self, table: Table) -> FileRecipe:
         """What workers are told of the table as it is now. Others may change its columns at any time."""
         if self._recipe is None or self._table is None or known_by(table) != known_by(self._table):
             self._recipe, self._table = _recipe_of(self.told, self.place.pipeline, table, self.yields), table
@@ -163,7 +130,7 @@ class Committing(BatchHands):
             for index in effect.indexes
         ]
         incoming, frame = self.batch
-        results = write(frame, incoming.ranges, self.admit(self._opened), tasks, write_block)
+        results = write(frame, incoming.ranges, self.admit(self._opened), tasks)
         if any(result.fate is Fate.DOUBTFUL for result in results):
             time.sleep(_PAUSE)
         return results
@@ -220,7 +187,7 @@ def committing(
     return hands
 
 
-def _recipe_of(sink: IcebergTable, name: str, table: Table, yields: pa.Schema) -> LakeRecipe:
+def _recipe_of(sink: IcebergTable, name: str, table: Table, yields: pa.Schema) -> FileRecipe:
     require_spec(sink.told, sink.table, table)
     if reason := fast_path(table):
         raise TableUnfit(
@@ -230,4 +197,6 @@ def _recipe_of(sink: IcebergTable, name: str, table: Table, yields: pa.Schema) -
         )
     target = schema_for(table, coordinates=True)
     refuse_misfits(yields, target, sink.table)
-    return LakeRecipe(name, TableShape.of(table), target, limits_of(table.spec(), table.schema()))
+    limits = limits_of(table.spec(), table.schema())
+    taken = TableRecipe(sink.table, target, TableShape.of(table), scratch=None, limits=limits)
+    return FileRecipe(pipeline=name, routing=Routing(None, (Rule(sink.table),)), tables=(taken,), shuffled=True)

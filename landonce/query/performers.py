@@ -23,10 +23,10 @@ from landonce.protocol.query_batches import Clock, Found, Resolve, Settings
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import BlockResult, Fate
 from landonce.protocol.steps import Await, Look
-from landonce.query.landing import InsertRecipe, TransactRecipe, insert, transact
 from landonce.query.rows import write
 from landonce.sinks.contract import Counting, Target, look_by_name, wait_out
-from landonce.sinks.sql.recipe import SqlTask
+from landonce.sinks.deduplicating import InsertRecipe
+from landonce.sinks.sql.recipe import SqlRecipe, SqlTask
 from landonce.sinks.sql.table import SqlTable
 
 
@@ -132,7 +132,7 @@ class Inserting(QueryHands):
 
     def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
         incoming, frame = self.batch
-        results = write(frame, incoming.ranges, self.recipe, tasks_of(effect, held), insert)
+        results = write(frame, incoming.ranges, self.recipe, tasks_of(effect, held))
         if any(result.fate is Fate.LATE for result in results):
             self._late *= 2
         return results
@@ -149,7 +149,7 @@ class Inserting(QueryHands):
 class Transacting(QueryHands):
     """SQL databases: the row of each block says whether it landed."""
 
-    recipe: TransactRecipe
+    recipe: SqlRecipe
     table: SqlTable
     ledger: TargetLedger
 
@@ -170,7 +170,7 @@ class Transacting(QueryHands):
                 SqlTask(index=at, batch=plan.batch, plan="", block=plan.blocks[at], claim=claim, labels=held.labels)
                 for at in indexes
             ]
-            return write(frame, incoming.ranges, self.recipe, tasks, transact)
+            return write(frame, incoming.ranges, self.recipe, tasks)
 
         return write_rest(plan, effect.indexes, self.ledger.blocks(plan.batch), rest)
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass
 
-import pyarrow as pa
-
-from landonce.engine.land import failed
 from landonce.engine.unlanded import write_rest
 from landonce.engine.watchdog import watched
-from landonce.ledger.push_ledger import PushLedger, PushPlace
+from landonce.ledger.push_ledger import PushLedger
 from landonce.protocol import query_refusals as refusals
 from landonce.protocol.block_rows import Claim, Mark
 from landonce.protocol.claims import PushRow, over
@@ -21,65 +17,20 @@ from landonce.protocol.ledger import LedgerState, Totals
 from landonce.protocol.pushes import key_of, outcome_unknown
 from landonce.protocol.query_batches import Found, Resolve
 from landonce.protocol.ranges import Partition
-from landonce.protocol.receipt import BlockResult, Fate, Receipt
+from landonce.protocol.receipt import BlockResult, Receipt
 from landonce.protocol.target import TargetView
 from landonce.query.performers import QueryHands
 from landonce.query.rows import write
-from landonce.sinks.wrapped import WrappedSink, work
-from landonce.sinks.wrapped.recipe import WrappedTask
-from landonce.sinks.wrapped.send import Sending
+from landonce.sinks.wrapped.recipe import WrappedRecipe, WrappedTask
 
 _GLANCE = 0.25
-
-
-@dataclass(frozen=True)
-class PushRecipe:
-    """Where blocks are pushed to, and where they are claimed."""
-
-    sink: WrappedSink
-    place: PushPlace
-
-    def fingerprint(self) -> str:
-        """Another pyarrow may make other bytes of the same rows."""
-        return f"{self.sink.identity} {pa.__version__}"
-
-
-def push(recipe: PushRecipe, task: WrappedTask, rows: pa.Table) -> BlockResult:
-    """A task that Spark runs again, or beside the first, finds the claim of the first."""
-    receipt = Receipt(read=rows.num_rows, landed=rows.num_rows, bytes_read=rows.nbytes)
-    sending = work.sending_of(task, rows, receipt)
-    try:
-        result = work.push(recipe.sink, recipe.place, sending)
-    except Exception as error:
-        result = failed(task, error)
-    return result if result.fate is Fate.LANDED else _stand_by(recipe, sending, result)
-
-
-def _stand_by(recipe: PushRecipe, sending: Sending, result: BlockResult) -> BlockResult:
-    """The first task of a block that comes back ends the others, in the midst of a push too, and of that nobody would know what became.
-    So one that did not land its block leaves others the time that they have; what they settle counts."""
-    with closing(recipe.place.open()) as ledger:
-        while True:
-            seen = ledger.row(sending.spot)
-            row = seen.rows[0] if seen.rows else None
-            if row is not None and row.mark is Mark.AFTER:
-                known = Receipt.from_json(row.receipt) if row.receipt is not None else sending.receipt
-                return BlockResult(sending.index, Fate.LANDED, known)
-            if row is None or not _under_way(row, sending.nonce, seen.now, recipe.sink.wait):
-                return result
-            time.sleep(_GLANCE)
-
-
-def _under_way(row: PushRow, mine: str, now: int, wait: int) -> bool:
-    """Another attempt than mine may be pushing the block."""
-    return row.mark is Mark.CLAIMED and row.nonce != mine and not over(row, now, wait)
 
 
 @dataclass
 class Pushing(QueryHands):
     """A user's own function, and the rows of its blocks in the ledger."""
 
-    recipe: PushRecipe
+    recipe: WrappedRecipe
     ledger: PushLedger
     tell: Callable[[str], None] = lambda _: None
     """Of what a person should know while workers push."""
@@ -119,8 +70,8 @@ class Pushing(QueryHands):
                 )
                 for at in indexes
             ]
-            with watched(self.recipe.place, tasks, self.tell, self.recipe.sink.wait / 1000):
-                return write(frame, incoming.ranges, self.recipe, tasks, push)
+            with watched(self.recipe.ledger, tasks, self.tell, self.recipe.sink.wait / 1000):
+                return write(frame, incoming.ranges, self.recipe, tasks)
 
         return write_rest(plan, effect.indexes, self._settled(effect, held).values(), rest)
 

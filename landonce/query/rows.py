@@ -12,7 +12,6 @@ from __future__ import annotations
 import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,18 +19,17 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
-from landonce.engine.land import failed
 from landonce.engine.spark.finders import forget_zips
+from landonce.engine.task import write_rows
 from landonce.protocol import query_refusals as refusals
 from landonce.protocol.ranges import Partition, Range, label_of
 from landonce.protocol.receipt import BlockResult
 from landonce.query.examine import coordinates_of
 from landonce.query.row_to_block import STRAY, block_of, place
 from landonce.sinks.contract import COORDINATES
+from landonce.sinks.worker import Recipe, Task, failed
 
 BLOCK, MARK = "__landonce_block", "__landonce_mark"
-Land = Callable[[Any, Any, pa.Table], BlockResult]
-"""Lands the rows of one block, given the recipe and the task."""
 
 
 def with_coordinates(frame: DataFrame) -> DataFrame:
@@ -46,9 +44,7 @@ def with_coordinates(frame: DataFrame) -> DataFrame:
     return frame.select(*(each.alias(name) for each, name in zip(carried, COORDINATES, strict=True)), *others)
 
 
-def write(
-    frame: DataFrame, ranges: Sequence[Range], recipe: Any, tasks: Sequence[Any], land: Land
-) -> tuple[BlockResult, ...]:
+def write(frame: DataFrame, ranges: Sequence[Range], recipe: Recipe, tasks: Sequence[Task]) -> tuple[BlockResult, ...]:
     """One Spark job. `ranges` are those of the whole batch; each task's block has one range, inside one of them."""
     listed = tuple(tasks)
     session = frame.sparkSession
@@ -60,7 +56,7 @@ def write(
     placed = asked.unionByName(marks, allowMissingColumns=True).repartition(
         len(listed), place(sql.col(BLOCK), len(listed))
     )
-    landing = placed.mapInArrow(_landing(recipe, listed, land), StructType().add("result", "binary"))
+    landing = placed.mapInArrow(_landing(recipe, listed), StructType().add("result", "binary"))
     try:
         rows = landing.collect()
     except Exception as error:
@@ -70,9 +66,7 @@ def write(
     return tuple(pickle.loads(row.result) for row in rows)  # noqa: S301  made by our own workers in this job
 
 
-def _landing(
-    recipe: Any, tasks: tuple[Any, ...], land: Land
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _landing(recipe: Recipe, tasks: tuple[Task, ...]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         given = list(batches)
         if not given:
@@ -81,17 +75,17 @@ def _landing(
         for at in sorted(pc.unique(table.column(BLOCK)).to_pylist()):
             rows = table.filter(pc.equal(table.column(BLOCK), at))
             rows = rows.filter(pc.is_null(rows.column(MARK))).drop_columns([BLOCK, MARK])
-            told = pickle.dumps(_landed(recipe, tasks[at], rows, land))
-            yield pa.RecordBatch.from_pydict({"result": pa.array([told], pa.binary())})
+            result = pickle.dumps(_landed(recipe, tasks[at], rows))
+            yield pa.RecordBatch.from_pydict({"result": pa.array([result], pa.binary())})
         forget_zips()
 
     return work
 
 
-def _landed(recipe: Any, task: Any, rows: pa.Table, land: Land) -> BlockResult:
+def _landed(recipe: Recipe, task: Task, rows: pa.Table) -> BlockResult:
     """Whatever happens becomes a fate, so that other blocks' receipts are not lost with it."""
     try:
-        return land(recipe, task, ordered(rows, dict(task.labels)))
+        return write_rows(recipe.worker(task), task, ordered(rows, dict(task.labels)))
     except Exception as error:
         return failed(task, error)
 

@@ -18,11 +18,20 @@ import pyarrow as pa
 from confluent_kafka import Message
 
 from landonce.errors import BlockTooLarge
-from landonce.protocol.ranges import Partition, Range, label_of
+from landonce.protocol.ranges import Partition, Range, label_of, topics_of
 from landonce.read.decoders import Decode, Decoded, Indexes
+from landonce.read.fit import Fit, as_is
 from landonce.read.kafka.records import Records, read
 from landonce.read.route import Routing, Rule, route_values, routes
-from landonce.read.rows import NO_ROWS, NOWHERE, in_order, with_coordinates
+from landonce.read.rows import (
+    COORDINATES,
+    NO_ROWS,
+    NOWHERE,
+    from_floors,
+    highest_offsets,
+    in_order,
+    with_coordinates,
+)
 
 _SAMPLE = 1_000
 _SPARE = 8
@@ -36,6 +45,17 @@ class Rejected:
     partition: Partition
     offset: int
     reason: str
+
+
+@dataclass(frozen=True)
+class ReadAccount:
+    """The account of the reading half, as it goes through Spark beside the rows."""
+
+    read: int
+    bytes_read: int
+    rejected: tuple[Rejected, ...] = ()
+    latest: tuple[tuple[Partition, int], ...] = ()
+    filtered: int = 0
 
 
 @dataclass
@@ -63,6 +83,11 @@ class ReadBlock:
     """Records that a table holds already, once for each such table."""
     shared: int = 0
     """How often a record goes to one more table than to its first."""
+
+    @property
+    def account(self) -> ReadAccount:
+        latest = tuple(sorted(self.latest.items()))
+        return ReadAccount(self.read, self.bytes_read, tuple(self.rejected), latest, self.filtered)
 
     def rows(self, table: str) -> pa.Table:
         """A table's rows in (topic, partition, offset) order."""
@@ -99,10 +124,13 @@ class ReadBlock:
 
 @dataclass(frozen=True)
 class Reader:
-    """How records become rows of tables."""
+    """How records, or rows that expressions made of them, become rows of tables."""
 
     routing: Routing
     decoders: Mapping[str, Decode]
+    """Of the tables that take part: what makes rows of records."""
+    fits: Mapping[str, Fit] = field(default_factory=dict)
+    """Of the same tables: what makes rows of rows."""
     floors: Mapping[str, Mapping[Partition, int]] = field(default_factory=dict)
     """Rows below a table's floor are in it already; `NOWHERE` for a table that takes no part."""
     asking: bool = False
@@ -113,13 +141,13 @@ class Reader:
     """Tables that do not exist, with the reason."""
     payloads: bool = False
     """Whether the records of each table are kept, for a schema that may evolve."""
-    timestamps: bool = False
-    """Whether records' timestamps are looked at, which costs time."""
+    marks: bool = False
+    """Whether the latest timestamp and the highest offset of each partition are noted, which costs time."""
 
     @staticmethod
-    def of_one(table: str, decode: Decode, *, payloads: bool = False, timestamps: bool = False) -> Reader:
+    def of_one(table: str, decode: Decode, fit: Fit = as_is, *, payloads: bool = False, marks: bool = False) -> Reader:
         """For one table that takes every record."""
-        return Reader(Routing(None, (Rule(table),)), {table: decode}, payloads=payloads, timestamps=timestamps)
+        return Reader(Routing(None, (Rule(table),)), {table: decode}, {table: fit}, payloads=payloads, marks=marks)
 
     def read(
         self, ranges: tuple[Range, ...], options: Mapping[str, Any], labels: Mapping[str, str], most_bytes: int
@@ -137,7 +165,7 @@ class Reader:
         count = len(records.values)
         block.read += count
         block.bytes_read += records.values.nbytes
-        if self.timestamps:
+        if self.marks:
             newest = max(map(Message.timestamp, records.messages))[1]
             block.latest[records.partition] = max(newest, block.latest.get(records.partition, newest))
         routed, bad, elsewhere = self._route(records, block)
@@ -146,7 +174,7 @@ class Reader:
             ((table, (rows, _)),) = decoded.items()
             if rows.is_whole(count) and 0 <= self._floor(table, records.partition) <= records.offsets[0].as_py():
                 kept = with_coordinates(rows.table, records.partition, records.offsets, label)
-                block.keep(table, kept, {records.partition: records.offsets[-1].as_py()})
+                block.keep(table, kept, {records.partition: records.offsets[-1].as_py()} if self.marks else {})
                 return
         self._account(records, label, decoded, bad, elsewhere, block)
 
@@ -235,7 +263,49 @@ class Reader:
         if not keep.all():
             rows, offsets = rows.filter(pa.array(keep)), offsets[keep]
         kept = with_coordinates(rows, records.partition, pa.array(offsets), label)
-        block.keep(table, kept, {records.partition: int(offsets[-1])})
+        block.keep(table, kept, {records.partition: int(offsets[-1])} if self.marks else {})
+
+    def sort(self, rows: pa.Table, account: ReadAccount, labels: Mapping[str, str]) -> ReadBlock:
+        """Rows (with coordinates, in order) that expressions or a query made: routed by a column, and made to fit each table."""
+        block = ReadBlock(read=account.read, filtered=account.filtered, bytes_read=account.bytes_read)
+        block.latest = dict(account.latest)
+        found, bad, elsewhere = self._route_rows(rows, block)
+        fitted = {}
+        for table, indexes in found.items():
+            fitted[table] = self.fits[table](rows if len(indexes) == rows.num_rows else rows.take(pa.array(indexes)))
+            bad.update({int(indexes[at]): reason for at, reason in fitted[table].rejects})
+        block.rejected = [*account.rejected, *(rejected_row(labels, rows, at, why) for at, why in sorted(bad.items()))]
+        places = {table: found[table][each.kept] for table, each in fitted.items()}
+        block.tally(rows.num_rows, list(places.values()), elsewhere, bad)
+        for table, each in fitted.items():
+            good = each.table.filter(pa.array(~np.isin(places[table], list(bad)))) if bad else each.table
+            kept = from_floors(good, self.floors.get(table, {}), labels)
+            block.held += good.num_rows - kept.num_rows
+            if kept.num_rows:
+                block.keep(table, kept, highest_offsets(kept, topics_of(labels)) if self.marks else {})
+        return block
+
+    def _route_rows(self, rows: pa.Table, block: ReadBlock) -> tuple[dict[str, Indexes], dict[int, str], list[Indexes]]:
+        """As `_route`, of rows."""
+        by = self.routing.field
+        found = routes(self.routing, rows.column(by).cast(pa.string()) if by is not None else pa.nulls(rows.num_rows))
+        bad = {each.index: each.reason for each in found.rejects}
+        routed = {table: np.asarray(each.to_numpy(), np.int64) for table, each in found.tables.items()}
+        for table in routed.keys() - self.fits.keys() - self.others:
+            if self.asking and table not in self.absent:
+                block.missing[table] = []
+            else:
+                reason = self.absent.get(table, f"there is no table {table}")
+                bad.update({int(at): reason for at in routed[table]})
+        taken = {table: indexes for table, indexes in routed.items() if table in self.fits}
+        return taken, bad, [indexes for table, indexes in routed.items() if table in self.others]
+
+
+def rejected_row(labels: Mapping[str, str], rows: pa.Table, at: int, reason: str) -> Rejected:
+    """A row that a table does not take, as the record that it came from."""
+    topics = topics_of(labels)
+    label, number, offset = (rows.column(name)[at].as_py() for name in COORDINATES)
+    return Rejected(Partition(topics.get(label, label), number), offset, reason)
 
 
 def too_large(ranges: tuple[Range, ...], read_so_far: int, bytes_read: int, most_bytes: int) -> BlockTooLarge:

@@ -46,6 +46,17 @@ def decoder_of(
     return _of_changes(ChangeDecoder(schema, identity, changes, max_record_bytes=max_record_bytes))
 
 
+def decode_by(
+    schema: Schema, identity: tuple[str, ...] = (), changes: Changes | None = None, *, max_record_bytes: int
+) -> Decode:
+    """As `decoder_of`, made when the first records come. Rows that a query made need none."""
+
+    def decode(values: pa.BinaryArray, messages: list[Message]) -> Decoded:
+        return decoder_of(schema, identity, changes, max_record_bytes=max_record_bytes)(values, messages)
+
+    return decode
+
+
 def _of_rows(decoder: JsonDecoder) -> Decode:
     def decode(values: pa.BinaryArray, messages: list[Message]) -> Decoded:
         del messages

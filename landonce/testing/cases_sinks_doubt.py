@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -23,7 +22,6 @@ from landonce.testing.sink_sites import (
     NO_COPIES,
     PROBED,
     REMOVES,
-    SCHEMA,
     SINK_CASES,
     SinkSite,
     as_rows,
@@ -285,20 +283,9 @@ def _sending(sink: Sink, block: pa.Table, number: int, deadline: int) -> Callabl
 
 def _recovered(sink: Sink, block: pa.Table, number: int, generation: int) -> Fate | None:
     """What a worker of the next driver makes of it."""
-    from landonce.engine.land import land
-    from landonce.engine.recipe import Recipe, Task
+    from landonce.sinks.deduplicating import InsertTask, land
 
-    recipe = Recipe(
-        pipeline="contract",
-        consumer=(),
-        dead_letters=Path(),
-        max_record_bytes=2**20,
-        block_bytes=2**20,
-        source=SCHEMA,
-        target=SCHEMA,
-        sink=sink,
-    )
-    task = Task(
+    task = InsertTask(
         index=0,
         batch=1,
         plan="plan",
@@ -308,4 +295,4 @@ def _recovered(sink: Sink, block: pa.Table, number: int, generation: int) -> Fat
         mode=Mode.RESOLVE,
         kind=Kind.DELIVER,
     )
-    return land(recipe, task, block)[0].fate
+    return land(sink.writer(), task, block)[0].fate

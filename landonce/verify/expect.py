@@ -18,10 +18,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col
 
-from landonce.engine.conform import KEEP, conform
 from landonce.engine.transform import chosen_columns, keep_column, widened
 from landonce.errors import TransformFailed
 from landonce.jvm import spark_errors
+from landonce.read.fit import KEEP, conform
 from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.schema.fields import Schema
 from landonce.verify.judge import Fates, Offsets

@@ -22,6 +22,7 @@ from harness import Drivers
 
 from landonce import failpoints
 from landonce.cli import main
+from landonce.engine.task import work
 from landonce.engine.workers import SparkWorkers
 from landonce.protocol.receipt import BlockResult
 
@@ -53,7 +54,7 @@ def _start(_: SparkWorkers) -> int:
 def _write(workers: SparkWorkers, recipe: Any, tasks: Sequence[Any]) -> tuple[BlockResult, ...]:
     """In place of Spark's: one block after the other, in the driver's own process."""
     assert not recipe.transforms, "expressions need Spark"
-    return tuple(workers.work(recipe, task) for task in tasks)
+    return tuple(work(recipe, task) for task in tasks)
 
 
 class PlainProcess:

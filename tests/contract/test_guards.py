@@ -14,11 +14,10 @@ import pytest
 from test_push_ledgers import SPOT, prepared
 
 import landonce
-from landonce.engine import land
+from landonce.engine import task as tasks
 from landonce.engine.committing import Committing
 from landonce.engine.config.model import Batch
 from landonce.engine.pushing import Pushing
-from landonce.engine.recipe import Task
 from landonce.engine.task import guarded
 from landonce.errors import Fenced, OutcomeUnknown, RetentionOverrun
 from landonce.ledger.memory import MemoryLedger
@@ -39,7 +38,8 @@ from landonce.protocol.snapshots import Look
 from landonce.protocol.steps import Await
 from landonce.query.performers import Inserting
 from landonce.query.pushing import Pushing as QueryPushing
-from landonce.query.pushing import PushRecipe
+from landonce.sinks.deduplicating import InsertTask, InsertWorker
+from landonce.sinks.wrapped.recipe import WrappedRecipe
 from landonce.testing.broken_transactions import SqliteTransactions
 from landonce.testing.cases_transactions import RECEIPT, _prepared, _settled
 
@@ -147,12 +147,12 @@ def test_a_query_pushes_no_block_again_of_which_nobody_can_tell_whether_it_arriv
     an_hour_passes(ledger, 0)
     probe = (lambda _: True) if can_probe else None
     sink = landonce.wrap(print, idempotent=False, probe=probe, settles_within=600, name="s")
-    recipe = PushRecipe(sink, PushPlace(tmp_path / "ledger", "p"))
+    recipe = WrappedRecipe(pipeline="p", sink=sink, ledger=PushPlace(tmp_path / "ledger", "p"), shuffled=True)
     hands = QueryPushing(QuerySettings("s", "f", 5), Pace(Batch(), 0.0, 1), recipe, ledger)
     hands.take(NOTHING, NOTHING)
     written: list[Any] = []
 
-    def write(_frame: Any, _ranges: Any, _recipe: Any, tasks: Any, _push: Any) -> tuple[BlockResult, ...]:
+    def write(_frame: Any, _ranges: Any, _recipe: Any, tasks: Any) -> tuple[BlockResult, ...]:
         written.extend(tasks)
         return ()
 
@@ -176,8 +176,8 @@ def test_a_task_that_spark_runs_again_knows_it(
     number: int | None, again: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = None if number is None else SimpleNamespace(attemptNumber=lambda: number)
-    monkeypatch.setattr(land, "TaskContext", SimpleNamespace(get=lambda: context))
-    assert land.rerun() is again
+    monkeypatch.setattr(tasks, "TaskContext", SimpleNamespace(get=lambda: context))
+    assert tasks.rerun() is again
 
 
 @pytest.mark.parametrize(
@@ -216,12 +216,12 @@ def test_records_that_are_gone_are_landed_only_where_their_rows_prove_it(
 ) -> None:
     writer = SimpleNamespace(count=lambda _: rows, atomic=atomic)
     recipe: Any = SimpleNamespace(sink=SimpleNamespace(writer=lambda: writer), dead_letters=tmp_path)
-    task = Task(index=0, batch=1, plan="p", block=BLOCK, token="token", deadline=0, mode=mode, kind=kind)
+    task = InsertTask(index=0, batch=1, plan="p", block=BLOCK, token="token", deadline=0, mode=mode, kind=kind)
 
     def gone() -> BlockResult:
         raise RetentionOverrun("gone")
 
-    assert guarded(recipe, task, gone).fate is fate
+    assert guarded(recipe, task, InsertWorker(recipe, task), gone).fate is fate
 
 
 @pytest.mark.parametrize("lost", [1, -1], ids=["a record is lost", "a row too many"])

@@ -23,7 +23,8 @@ from landonce.protocol.pace import Pace
 from landonce.protocol.pushes import key_of
 from landonce.protocol.query_batches import Found, Resolve, Settings
 from landonce.protocol.receipt import Receipt
-from landonce.query.pushing import Pushing, PushRecipe
+from landonce.query.pushing import Pushing
+from landonce.sinks.wrapped.recipe import WrappedRecipe
 
 RECEIPT = Receipt(read=5, landed=5).to_json()
 
@@ -35,7 +36,12 @@ class World:
         self.ledger = ledger
         self.old = prepared(ledger)
         sink = landonce.wrap(print, idempotent=idempotent, settles_within=600, name="s")
-        self.hands = Pushing(Settings("s", "f", 5), Pace(Batch(), 0.0, 1), PushRecipe(sink, place), ledger)
+        self.hands = Pushing(
+            Settings("s", "f", 5),
+            Pace(Batch(), 0.0, 1),
+            WrappedRecipe(pipeline="p", sink=sink, ledger=place, shuffled=True),
+            ledger,
+        )
 
     def claimed(self) -> None:
         assert self.ledger.claim(SPOT, Claim.of(self.old), "lost", harmless=False)

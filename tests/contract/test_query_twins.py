@@ -15,12 +15,12 @@ import pytest
 from test_push_ledgers import SPOT, prepared, row_of
 
 import landonce
+from landonce.engine.task import write_rows
 from landonce.errors import TargetRefused
 from landonce.ledger.push_ledger import PushLedger, PushPlace
 from landonce.protocol.block_rows import Claim, Mark
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
-from landonce.query.pushing import PushRecipe, push
-from landonce.sinks.wrapped.recipe import WrappedTask
+from landonce.sinks.wrapped.recipe import WrappedRecipe, WrappedTask
 
 ROWS = pa.table({"_topic": ["t"] * 3, "_partition": [0] * 3, "_offset": [0, 1, 4], "id": [1, 2, 3]})
 SIBLINGS = Receipt(read=5, landed=5)
@@ -57,8 +57,11 @@ class Scene:
                 scene.pushed.append(block.key)
                 meanwhile()
 
-        recipe = PushRecipe(landonce.wrap(Target, idempotent=idempotent, settles_within=60), self.place)
-        self.running = threading.Thread(target=lambda: self.results.append(push(recipe, self.task, ROWS)), daemon=True)
+        sink = landonce.wrap(Target, idempotent=idempotent, settles_within=60)
+        worker = WrappedRecipe(pipeline="p", sink=sink, ledger=self.place, shuffled=True).worker(self.task)
+        self.running = threading.Thread(
+            target=lambda: self.results.append(write_rows(worker, self.task, ROWS)), daemon=True
+        )
         self.running.start()
 
     def waits(self) -> None:

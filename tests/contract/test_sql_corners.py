@@ -25,7 +25,7 @@ from landonce.protocol.receipt import Fate
 from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.contract import Level
 from landonce.sinks.sql.table import SqlTable
-from landonce.sinks.sql.work import last_changes
+from landonce.sinks.sql.worker import last_changes
 from landonce.sinks.sql.writer import Blame, Trouble
 from landonce.verify.held.sql import SqlKeys
 

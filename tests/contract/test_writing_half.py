@@ -16,10 +16,7 @@ from sql_sites import Site
 from test_push_ledgers import prepared as pushes_prepared
 
 import landonce
-from landonce.engine import task as work
-from landonce.engine.conform import KEEP
-from landonce.engine.recipe import Recipe, Task
-from landonce.engine.task import ReadAccount
+from landonce.engine.task import write_half
 from landonce.errors import TransformFailed
 from landonce.ledger.push_ledger import PushPlace
 from landonce.protocol.block_rows import Claim
@@ -27,10 +24,11 @@ from landonce.protocol.blocks import Block, Kind
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.settle import Mode
+from landonce.read.block import ReadAccount
+from landonce.read.fit import KEEP
 from landonce.read.schema.ddl import parse_schema
-from landonce.sinks.sql import work as sql_work
+from landonce.sinks.deduplicating import InsertRecipe, InsertTask
 from landonce.sinks.sql.recipe import SqlRecipe, SqlTask
-from landonce.sinks.wrapped import work as wrapped_work
 from landonce.sinks.wrapped.recipe import WrappedRecipe, WrappedTask
 from landonce.testing.sqlite_sink import SqliteSink
 
@@ -71,9 +69,9 @@ def told(folder: Path) -> dict[str, Any]:
     }
 
 
-def writing(write: Callable[..., BlockResult], recipe: Any, task: Any) -> Write:
+def writing(recipe: Any, task: Any) -> Write:
     """As workers get them."""
-    return lambda account: write(*cloudpickle.loads(cloudpickle.dumps((recipe, task))), rows(), account)
+    return lambda account: write_half(*cloudpickle.loads(cloudpickle.dumps((recipe, task))), rows(), account)
 
 
 def in_file(path: Path) -> list[tuple[Any, ...]]:
@@ -84,8 +82,8 @@ def in_file(path: Path) -> list[tuple[Any, ...]]:
 def deduplicating(folder: Path) -> tuple[Write, Ask]:
     sink = SqliteSink(folder / "events.db")
     sink.target().create(SCHEMA)
-    recipe = Recipe(**told(folder), sink=sink)
-    task = Task(
+    recipe = InsertRecipe(**told(folder), sink=sink)
+    task = InsertTask(
         index=0,
         batch=1,
         plan="plan",
@@ -96,7 +94,7 @@ def deduplicating(folder: Path) -> tuple[Write, Ask]:
         kind=Kind.DELIVER,
         labels=LABELS,
     )
-    return writing(work.write_half, recipe, task), lambda: in_file(folder / "events.db")
+    return writing(recipe, task), lambda: in_file(folder / "events.db")
 
 
 def transactional(folder: Path) -> tuple[Write, Ask]:
@@ -107,7 +105,7 @@ def transactional(folder: Path) -> tuple[Write, Ask]:
     assert state.pending is not None
     block, claim = state.pending.blocks[0], Claim.of(state)
     task = SqlTask(index=0, batch=state.pending.batch, plan="plan", block=block, claim=claim, labels=LABELS)
-    return writing(sql_work.write_half, SqlRecipe(**told(folder), sink=site.sink), task), lambda: in_file(path)
+    return writing(SqlRecipe(**told(folder), sink=site.sink), task), lambda: in_file(path)
 
 
 def pushed(folder: Path) -> tuple[Write, Ask]:
@@ -132,7 +130,7 @@ def pushed(folder: Path) -> tuple[Write, Ask]:
     sink = landonce.wrap(push, idempotent=False, settles_within=600, name="s")
     recipe = WrappedRecipe(**told(folder), sink=sink, ledger=place)
     return (
-        writing(wrapped_work.write_half, recipe, task),
+        writing(recipe, task),
         lambda: [tuple(json.loads(line).values()) for line in path.read_text().splitlines()] if path.exists() else [],
     )
 

@@ -13,10 +13,8 @@ import pyarrow as pa
 from landonce.engine.config.model import Batch
 from landonce.engine.driver import Driver
 from landonce.engine.inserting import Inserting
-from landonce.engine.land import failed, land, verdict
 from landonce.engine.observe import Silent
 from landonce.engine.publish import Letters
-from landonce.engine.recipe import Task
 from landonce.ledger.memory import MemoryLedger
 from landonce.protocol.inserts import Settings
 from landonce.protocol.pace import Pace
@@ -24,6 +22,8 @@ from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.source import Extent, SourceView
 from landonce.sinks.clickhouse import ClickHouseSink
+from landonce.sinks.deduplicating import InsertTask, land, verdict
+from landonce.sinks.worker import failed
 
 Columns = Callable[[np.ndarray], dict[str, pa.Array]]
 """What the records of these offsets decode to."""
@@ -81,22 +81,22 @@ class Pipeline:
         )
         return driver.run().landed
 
-    def write(self, recipe: Recipe, tasks: Sequence[Task]) -> tuple[BlockResult, ...]:
+    def write(self, recipe: Recipe, tasks: Sequence[InsertTask]) -> tuple[BlockResult, ...]:
         """As workers do it, one after the other."""
         self.before_write()
         return tuple(self._write(recipe, task) for task in tasks)
 
-    def _write(self, recipe: Recipe, task: Task) -> BlockResult:
+    def _write(self, recipe: Recipe, task: InsertTask) -> BlockResult:
         try:
             rows = self._rows(task)
-            settling, said = land(recipe, task, rows)
+            settling, said = land(recipe.sink.writer(), task, rows)
         except Exception as error:
             return failed(task, error)
         if settling.fate is not Fate.LANDED:
             return verdict(task, settling, said)
         return BlockResult(task.index, Fate.LANDED, Receipt(rows.num_rows, rows.num_rows))
 
-    def _rows(self, task: Task) -> pa.Table:
+    def _rows(self, task: InsertTask) -> pa.Table:
         offsets = np.concatenate([np.arange(each.first, each.end) for each in task.block.ranges])
         count = len(offsets)
         return pa.table(

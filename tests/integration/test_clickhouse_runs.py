@@ -70,7 +70,7 @@ def test_rows_that_a_ttl_has_expired_already_end_in_a_halt_that_says_so(
             wait_until(lambda: clickhouse.ask(f"SELECT count() FROM {table}").strip() == "0")
 
     with monkeypatch.context() as patched:
-        patched.setattr("landonce.engine.land.reach", expire)
+        patched.setattr("landonce.sinks.deduplicating.reach", expire)
         for _ in range(2):  # it ends so each time, for as long as the TTL stands
             with pytest.raises(RowsNotKept, match=r"TTL \(id \+ toIntervalDay\(1\)\)") as halted:
                 pipeline.run()
@@ -93,7 +93,7 @@ def test_a_column_that_is_narrowed_under_a_running_worker_ends_the_run_with_noth
             clickhouse.ask(f"ALTER TABLE {table} MODIFY COLUMN n Nullable(Int8)")
 
     with monkeypatch.context() as patched:
-        patched.setattr("landonce.engine.land.reach", narrow)
+        patched.setattr("landonce.sinks.deduplicating.reach", narrow)
         with pytest.raises(TargetRefused, match=r"column n Nullable\(Int8\): t\[0\], offset 0"):
             pipeline.run()
     assert clickhouse.ask(f"SELECT count() FROM {table}").strip() == "0"

@@ -20,7 +20,7 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 from pyspark.sql import SparkSession
 from small_lakes import Heard, SmallLake, by_spark, once, reading
 
-from landonce.engine import assemble_iceberg, committing
+from landonce.engine import committing, transform, workers
 from landonce.errors import ConfigError, Halt, RollbackRefused, TableUnfit, TargetAhead, TransformFailed, Unbalanced
 from landonce.local import LocalKafka
 from landonce.protocol.steps import AnyEffect, Step
@@ -75,22 +75,22 @@ def lose(place: str) -> Callable[..., Any]:
     """A worker that loses a row: between decoding and writing, in writing, or between expressions and writing."""
 
     def work(*told: Any) -> Any:
-        from landonce.sinks.iceberg import work as writing
+        from landonce.engine import task as tasks
+        from landonce.read.block import ReadBlock
+        from landonce.sinks.iceberg import worker as writing
 
-        deliver, write_files = writing.deliver, writing.write_files
+        rows_of, write_files = ReadBlock.rows, writing.write_files
         if place == "rows":
-            writing.deliver = lambda recipe, task, rows, *more: deliver(
-                recipe, task, {name: each.slice(1) for name, each in rows.items()}, *more
-            )
+            ReadBlock.rows = lambda *asked: rows_of(*asked).slice(1)  # type: ignore[method-assign]
         if place == "file":
             writing.write_files = lambda shape, rows, origin: write_files(shape, rows.slice(1), origin)
         try:
             if place == "expression":
                 recipe, task, rows, account = told
-                return writing.write_half(recipe, task, rows.slice(1), account)
-            return writing.work(*told)
+                return tasks.write_half(recipe, task, rows.slice(1), account)
+            return tasks.work(*told)
         finally:
-            writing.deliver, writing.write_files = deliver, write_files
+            ReadBlock.rows, writing.write_files = rows_of, write_files  # type: ignore[method-assign]
 
     return work
 
@@ -111,7 +111,8 @@ def test_a_lost_row_is_noticed_before_anything_is_committed(
     lake.schema = "id BIGINT NOT NULL, kind STRING"
     lake.write_file({"table": "db.t", "create": True, **how}, **more)
     lake.produce([{"id": 1, "kind": "a"}, {"id": 2, "kind": "b"}, {"id": 2, "kind": "c"}])
-    monkeypatch.setattr(assemble_iceberg, "write_half" if place == "expression" else "work", lose(place))
+    module, name = (transform, "write_half") if place == "expression" else (workers, "work")
+    monkeypatch.setattr(module, name, lose(place))
     with pytest.raises(Unbalanced, match=r"\b3 records were read, but 2 landed"):
         lake.run()
     assert lake.rows("db.t") == []

@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 from clickhouse_tables import block, make, sink_for
 
-from landonce.engine.recipe import Task
+from landonce.engine.task import write_rows
 from landonce.local import LocalClickHouse
 from landonce.protocol.blocks import Block, Kind
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import Fate
 from landonce.protocol.settle import Mode
-from landonce.query.landing import InsertRecipe, insert
+from landonce.sinks.deduplicating import InsertRecipe, InsertTask
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -31,7 +31,7 @@ class Executor:
         self._sink = sink_for(server, table)
         target = self._sink.target()
         self._schema = target.schema()
-        self._task = Task(
+        self._task = InsertTask(
             index=0,
             batch=1,
             plan="",
@@ -43,7 +43,9 @@ class Executor:
         )
 
     def run(self, *, wary: bool) -> Fate:
-        return insert(InsertRecipe(self._sink, self._schema, wary=wary), self._task, ROWS).fate
+        taken = self._schema
+        recipe = InsertRecipe(pipeline="q", source=taken, target=taken, sink=self._sink, shuffled=True, wary=wary)
+        return write_rows(recipe.worker(self._task), self._task, ROWS).fate
 
     def held(self) -> int:
         return int(self._server.ask(f"SELECT count() FROM {self._table}"))

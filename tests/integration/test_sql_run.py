@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from said import says
 from sql_runs import SqlSite, asking_postgres, asking_sqlite
 
-from landonce.engine import assemble_sql
+from landonce.engine import workers
 from landonce.engine.config.load import parse
 from landonce.engine.observe import Silent
 from landonce.engine.pipeline import run_pipeline
@@ -163,8 +163,8 @@ def test_a_lost_change_is_noticed_before_it_is_committed(site: SqlSite, monkeypa
     site.send(told(id=1, n=1), told(id=2, n=1), told(id=2, n=2), (b'{"id": 1}', None))
 
     def careless(recipe: SqlRecipe, task: SqlTask) -> BlockResult:
+        from landonce.engine.task import work
         from landonce.read.block import ReadBlock
-        from landonce.sinks.sql.work import work
 
         rows = ReadBlock.rows
         ReadBlock.rows = lambda *asked: rows(*asked).slice(1)  # type: ignore[method-assign]
@@ -173,7 +173,7 @@ def test_a_lost_change_is_noticed_before_it_is_committed(site: SqlSite, monkeypa
         finally:
             ReadBlock.rows = rows  # type: ignore[method-assign]
 
-    monkeypatch.setattr(assemble_sql, "work", careless)
+    monkeypatch.setattr(workers, "work", careless)
     with pytest.raises(Unbalanced, match=r"\b4 records were read, but 3 landed"):
         site.run()
     assert site.ask("SELECT id, n FROM events") == []

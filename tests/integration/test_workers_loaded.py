@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 from pyspark import SparkContext
 
+from landonce.engine import workers as workers_module
 from landonce.engine.config.model import Spark
 from landonce.engine.spark.session import open_session
 from landonce.engine.workers import SparkWorkers
@@ -37,7 +38,9 @@ def test_what_workers_begin_with(work: str, found: bool) -> None:
         session.stop()
 
 
-def test_how_many_blocks_are_done_is_known_while_they_are_written(tmp_path: Path) -> None:
+def test_how_many_blocks_are_done_is_known_while_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def work(_: object, task: SimpleNamespace) -> int:
         while task.number >= 3 and not task.gate.exists():
             time.sleep(0.05)
@@ -45,11 +48,12 @@ def test_how_many_blocks_are_done_is_known_while_they_are_written(tmp_path: Path
 
     session = open_session("finished", Spark(master="local[2]"), expressions=False)
     gate = tmp_path / "open"
-    workers = SparkWorkers(lambda: session, work, None)  # type: ignore[arg-type]
+    monkeypatch.setattr(workers_module, "work", work)
+    workers = SparkWorkers(lambda: session)
     tasks = [SimpleNamespace(number=number, batch=1, gate=gate) for number in range(5)]
     written: list[object] = []
     recipe = SimpleNamespace(pipeline="p", transforms=False)
-    writing = threading.Thread(target=lambda: written.append(workers.write(recipe, tasks)))
+    writing = threading.Thread(target=lambda: written.append(workers.write(recipe, tasks)))  # type: ignore[arg-type]
     try:
         assert workers.finished() == 0
         writing.start()

@@ -16,7 +16,6 @@ from landonce.engine.driver import Driver
 from landonce.engine.inserting import Inserting
 from landonce.engine.observe import Silent
 from landonce.engine.publish import Letters
-from landonce.engine.recipe import Task
 from landonce.errors import TopicMissing
 from landonce.ledger.memory import MemoryLedger
 from landonce.protocol.inserts import Settings
@@ -25,6 +24,7 @@ from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.source import Extent, SourceView
 from landonce.protocol.target import TargetView
+from landonce.sinks.worker import Task
 
 
 class Brokers:

@@ -16,7 +16,6 @@ from landonce.engine import driver as drivers
 from landonce.engine.config.model import Batch
 from landonce.engine.driver import Driver
 from landonce.engine.inserting import Inserting
-from landonce.engine.land import failed
 from landonce.engine.observe import Silent
 from landonce.engine.publish import Letters
 from landonce.engine.pushing import Pushing
@@ -31,6 +30,7 @@ from landonce.protocol.ranges import Partition
 from landonce.protocol.source import Extent, SourceView
 from landonce.protocol.steps import AnyEffect, Step
 from landonce.protocol.target import TargetView
+from landonce.sinks.worker import failed
 
 
 class UntilIdle(Silent):

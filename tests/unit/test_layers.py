@@ -23,12 +23,6 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 BESIDE = ("testing", "local", "demo")
 """What production code does not import. The command line offers the local servers and the demo."""
 TO_BE_REMOVED = {
-    ("sinks/sql/recipe.py", "engine"),
-    ("sinks/sql/work.py", "engine"),
-    ("sinks/wrapped/recipe.py", "engine"),
-    ("sinks/wrapped/work.py", "engine"),
-    ("sinks/iceberg/recipe.py", "engine"),
-    ("sinks/iceberg/work.py", "engine"),
     ("sinks/iceberg/maintain/run.py", "engine"),
 }
 """Imports that are still against the rule. This set may only become smaller."""

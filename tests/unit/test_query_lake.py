@@ -15,6 +15,7 @@ from pyiceberg.types import LongType
 import landonce
 from landonce import errors
 from landonce.engine.config.model import Batch
+from landonce.engine.task import write_rows
 from landonce.protocol import ledger as states
 from landonce.protocol.blocks import Block, Kind, Plan
 from landonce.protocol.ledger import LedgerState
@@ -23,13 +24,14 @@ from landonce.protocol.query_batches import Settings
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import Receipt
 from landonce.protocol.snapshots import CommitTables, Committed, Moved
-from landonce.query.lake import Committing, LakeRecipe, table_ledger, write_block
+from landonce.query.lake import Committing, table_ledger
 from landonce.query.sinks import IcebergTable
+from landonce.read.route import Routing, Rule
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg.create import Creation, create_table
 from landonce.sinks.iceberg.names import schema_for
 from landonce.sinks.iceberg.naming import origin_of
-from landonce.sinks.iceberg.recipe import FileTask
+from landonce.sinks.iceberg.recipe import FileRecipe, FileTask, TableRecipe
 from landonce.sinks.iceberg.shape import TableShape
 from landonce.sinks.iceberg.sink import IcebergSink
 from landonce.sinks.iceberg.unseen import refuse_unseen
@@ -54,12 +56,13 @@ def opened(sink: IcebergTable) -> Table:
 def written(sink: IcebergTable, *offsets: int) -> Receipt:
     """A block of the rows with these offsets, as a worker writes it."""
     table = opened(sink)
-    recipe = LakeRecipe("q", TableShape.of(table), schema_for(table, coordinates=True), limits=())
+    taken = TableRecipe("db.t", schema_for(table, coordinates=True), TableShape.of(table), scratch=None)
+    recipe = FileRecipe(pipeline="q", routing=Routing(None, (Rule("db.t"),)), tables=(taken,), shuffled=True)
     block = Block((Range(P, 0, 100),), "db.t", number=2)
     task = FileTask(index=0, batch=7, epoch=3, plan="", block=block, kind=Kind.DELIVER, floors=())
     count = len(offsets)
     columns = [["t"] * count, [0] * count, list(offsets), [10 * at for at in offsets]]
-    receipt = write_block(recipe, task, pa.table(columns, schema=YIELDS)).receipt
+    receipt = write_rows(recipe.worker(task), task, pa.table(columns, schema=YIELDS)).receipt
     assert receipt is not None
     return receipt
 

@@ -12,8 +12,6 @@ import pyarrow as pa
 import pytest
 
 from landonce import errors
-from landonce.engine.conform import misfit
-from landonce.engine.recipe import AnyTask
 from landonce.protocol.block_rows import BlockRow, Claim, Mark, may_change
 from landonce.protocol.blocks import Block, Plan, token
 from landonce.protocol.claims import PushRow
@@ -25,7 +23,9 @@ from landonce.protocol.operate import landed_too, rebase
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.source import Extent, SourceView, Start, bind
 from landonce.protocol.target import TargetView
+from landonce.read.block import rejected_row
 from landonce.read.rows import from_floors
+from landonce.sinks.worker import Task
 
 P0, P1 = Partition("t", 0), Partition("t", 1)
 END = {P0: 18, P1: 24}
@@ -222,12 +222,12 @@ class TestLabels:
 
     def test_a_block_knows_its_ranges_by_their_labels(self):
         ranges = tuple(Range(each, 0, 5) for each in (P0, P1, Partition("u", 1)))
-        task = AnyTask(index=0, batch=1, plan="", block=Block(ranges, "table"), labels=self.LABELS)
+        task = Task(index=0, batch=1, plan="", block=Block(ranges, "table"), labels=self.LABELS)
         assert [str(each) for each in task.labelled] == ["t[0] [0, 5)", "t@x[1] [0, 5)", "u@y[1] [0, 5)"]
 
     def test_a_row_that_does_not_fit_is_a_record_of_its_topic(self):
         rows = pa.table({"_topic": ["t", "t@x", "u@y"], "_partition": [0, 1, 1], "_offset": [7, 8, 9]})
-        found = [misfit(dict(self.LABELS), rows, at, "").partition for at in range(3)]
+        found = [rejected_row(dict(self.LABELS), rows, at, "").partition for at in range(3)]
         assert found == [P0, P1, Partition("u", 1)]
 
     def test_a_table_leaves_out_what_it_has_of_the_partition_under_its_label(self):

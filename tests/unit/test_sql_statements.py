@@ -40,7 +40,7 @@ from landonce.sinks.sql.statements import (
 )
 from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.sql.types import Unsupported, column_type, document_of, field_of
-from landonce.sinks.sql.work import last_changes
+from landonce.sinks.sql.worker import last_changes
 from landonce.sinks.sql.writer import Blame
 
 PLACE = Place("p", 7, 2)

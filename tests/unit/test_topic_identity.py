@@ -12,7 +12,6 @@ import pytest
 from landonce.engine import letters
 from landonce.engine.inserting import tasks_of
 from landonce.engine.letters import stage_letters
-from landonce.engine.recipe import Recipe, Task
 from landonce.errors import Halt, SourceUnavailable, TopicMissing, TopicRecreated, Transient
 from landonce.protocol.blocks import Block, Kind, Plan
 from landonce.protocol.inserts import Write
@@ -22,6 +21,7 @@ from landonce.protocol.settle import Mode
 from landonce.read.block import Rejected
 from landonce.read.kafka import identity
 from landonce.read.schema.ddl import parse_schema
+from landonce.sinks.deduplicating import InsertRecipe, InsertTask
 from landonce.testing.sqlite_sink import SqliteSink
 
 OLD, NEW = "6hVZB3FmRCu3eFJXKZlJ2g", "yM2Sh1wYQtKkGmSyaBnmXQ"
@@ -114,7 +114,7 @@ def test_dead_letters_that_are_read_again_are_not_another_topics(
     """What an expression rejects is read once more for its dead letter, and the topic may be another one by then."""
     brokers.ids["t"] = NEW
     schema = parse_schema("id BIGINT")
-    recipe = Recipe(
+    recipe = InsertRecipe(
         pipeline="p",
         consumer=tuple(OPTIONS.items()),
         dead_letters=tmp_path / "dead",
@@ -124,7 +124,7 @@ def test_dead_letters_that_are_read_again_are_not_another_topics(
         target=schema,
         sink=SqliteSink(tmp_path / "events.db"),
     )
-    task = Task(
+    task = InsertTask(
         index=0,
         batch=1,
         plan="plan",

@@ -10,13 +10,14 @@ from contextlib import suppress
 from importlib import import_module
 
 LOADED = "LANDONCE_WORKERS_LOAD"
-"""Names a module in the environment."""
+"""Names modules in the environment, with commas between them."""
 
 
 def load() -> None:
     """What cannot be loaded here, a worker fails to load in its turn, and says so."""
-    with suppress(Exception):
-        import_module(os.environ[LOADED])
+    for name in os.environ[LOADED].split(","):
+        with suppress(Exception):
+            import_module(name)
     gc.freeze()
 
 

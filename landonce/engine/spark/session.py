@@ -51,7 +51,8 @@ def open_session(
     pipeline: str, spark: Spark, *, expressions: bool = True, extra: Mapping[str, str] | None = None, work: str = ""
 ) -> SparkSession:
     """A session for this pipeline. Where no `expressions` are evaluated, the JVM only passes tasks on, and starts faster.
-    `work`: the module that workers will run, which is loaded once for all of them, where they are on this machine.
+    `work`: the modules that workers will run, with commas between them. They are loaded once for all workers, where these are on this
+    machine.
 
     `extra`: a catalog's settings, which may hold secrets. They are kept out of the list of processes, as are a user's own.
     """

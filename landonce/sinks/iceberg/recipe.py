@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from landonce.engine.recipe import AnyRecipe, AnyTask
 from landonce.protocol.blocks import Kind
 from landonce.protocol.marks import Floors
 from landonce.read.changes.decode import Changes
@@ -17,6 +16,7 @@ from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg.limits import Limit
 from landonce.sinks.iceberg.scratch import Scratch
 from landonce.sinks.iceberg.shape import TableShape
+from landonce.sinks.worker import BlockWorker, Recipe, Task
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class TableRecipe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileRecipe(AnyRecipe):
+class FileRecipe(Recipe):
     """Of Iceberg tables."""
 
     routing: Routing
@@ -54,7 +54,7 @@ class FileRecipe(AnyRecipe):
     coordinates: bool = True
 
     @property
-    def timestamps(self) -> bool:
+    def marks(self) -> bool:
         """The snapshots say through which moment they are valid."""
         return True
 
@@ -83,9 +83,14 @@ class FileRecipe(AnyRecipe):
         declared = self.declared.fingerprint() if self.declared else ""
         return repr(self.routing), declared, self.select, self.where, repr(self.changes), self.meaning
 
+    def worker(self, task: FileTask) -> BlockWorker:
+        from landonce.sinks.iceberg.worker import FileWorker
+
+        return FileWorker(self, task)
+
 
 @dataclass(frozen=True, kw_only=True)
-class FileTask(AnyTask):
+class FileTask(Task):
     """One block to be written to files."""
 
     epoch: int

@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from landonce.engine.recipe import AnyRecipe, AnyTask
 from landonce.protocol.block_rows import Claim
 from landonce.read.changes.decode import Changes
 from landonce.read.schema.fields import Schema
 from landonce.sinks.sql.sink import SqlSink
+from landonce.sinks.worker import BlockWorker, Recipe, Task
 
 
-class Anew(str, Enum):
+class Again(str, Enum):
     """What a block waits for, beside columns."""
 
-    TABLE = "the table was altered, and has to be examined anew"
+    TABLE = "the table was altered, and has to be examined again"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SqlRecipe(AnyRecipe):
+class SqlRecipe(Recipe):
     """Of an SQL database."""
 
     source: Schema
@@ -38,9 +38,14 @@ class SqlRecipe(AnyRecipe):
         rows = told.identity, told.key, told.coordinates, self.declared
         return *rows, self.select, self.where, repr(self.changes)
 
+    def worker(self, task: SqlTask) -> BlockWorker:
+        from landonce.sinks.sql.worker import SqlWorker
+
+        return SqlWorker(self, task)
+
 
 @dataclass(frozen=True, kw_only=True)
-class SqlTask(AnyTask):
+class SqlTask(Task):
     """One block to be landed in a transaction."""
 
     claim: Claim

@@ -6,30 +6,37 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from landonce.engine.recipe import AnyRecipe, AnyTask
 from landonce.ledger.push_ledger import PushPlace
 from landonce.protocol.block_rows import Claim
 from landonce.read.schema.fields import Schema
+from landonce.sinks.worker import BlockWorker, Recipe, Task
 from landonce.sinks.wrapped.sink import WrappedSink
+
+_NO_COLUMNS = Schema(())
 
 
 @dataclass(frozen=True, kw_only=True)
-class WrappedRecipe(AnyRecipe):
+class WrappedRecipe(Recipe):
     """Of a wrapped sink."""
 
-    source: Schema
+    source: Schema = _NO_COLUMNS
     """What a record is decoded to."""
-    target: Schema
-    """What the sink gets: the source, or what `select` makes of it."""
+    target: Schema = _NO_COLUMNS
+    """What the sink gets: the source, or what `select` makes of it. Empty: whatever a query gives."""
     sink: WrappedSink
     ledger: PushPlace
 
     def _decisive(self) -> tuple[object, ...]:
         return pa.__version__, self.sink.identity, self.source.fingerprint(), self.select, self.where
 
+    def worker(self, task: WrappedTask) -> BlockWorker:
+        from landonce.sinks.wrapped.worker import WrappedWorker
+
+        return WrappedWorker(self, task)
+
 
 @dataclass(frozen=True, kw_only=True)
-class WrappedTask(AnyTask):
+class WrappedTask(Task):
     """One block to be pushed."""
 
     key: str

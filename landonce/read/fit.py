@@ -1,19 +1,18 @@
-"""From what an expression yields to what the table takes: by name, losslessly, or a reject for that row alone."""
+"""From rows that exist to what a table takes: by name, losslessly, or a reject for that row alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from landonce.protocol.ranges import Partition, topics_of
-from landonce.read.block import Rejected
+from landonce.read.decoders import Decoded
 from landonce.read.formats.json.columns import fit
 from landonce.read.formats.json.values import Fault
+from landonce.read.rows import COORDINATES
 from landonce.read.schema.fields import Schema
-from landonce.sinks.contract import COORDINATES
 
 KEEP = "__landonce_keep"
 """The column that says whether `where` keeps a row."""
@@ -24,11 +23,27 @@ def chosen(rows: pa.Table) -> pa.Table:
     return rows.filter(pc.fill_null(rows.column(KEEP).combine_chunks().cast(pa.bool_()), False))
 
 
-def misfit(labels: Mapping[str, str], rows: pa.Table, at: int, reason: str) -> Rejected:
-    """A row that the table does not take, as the record that it came from."""
-    names = topics_of(labels)
-    label, number, offset = (rows.column(name)[at].as_py() for name in COORDINATES)
-    return Rejected(Partition(names.get(label, label), number), offset, reason)
+Fit = Callable[[pa.Table], Decoded]
+"""Makes rows of one table of rows with coordinates."""
+Refuses = Callable[[pa.Table], Mapping[int, str]]
+"""Which rows a table cannot hold though their types fit, by their index, with the reason."""
+
+
+def fit_to(target: Schema, refuses: Refuses | None = None) -> Fit:
+    """How rows become rows of a table with these columns."""
+
+    def fit_rows(rows: pa.Table) -> Decoded:
+        table, misfits = conform(rows, target, COORDINATES)
+        kept = np.delete(np.arange(rows.num_rows), [at for at, _ in misfits])
+        refused = refuses(table) if refuses is not None else {}
+        return Decoded(table, kept, (*misfits, *((int(kept[at]), reason) for at, reason in refused.items())))
+
+    return fit_rows
+
+
+def as_is(rows: pa.Table) -> Decoded:
+    """For a target that takes whatever the columns are."""
+    return Decoded(rows, np.arange(rows.num_rows))
 
 
 def conform(rows: pa.Table, target: Schema, kept: tuple[str, ...]) -> tuple[pa.Table, list[tuple[int, str]]]:

@@ -1,0 +1,164 @@
+"""What goes to a worker, and what a sink does there.
+
+A `Recipe` says what the rows are and where they go, a `Task` names one block; both are picklable, and their repr hides secrets. The
+task that Spark runs (`engine.task`) is the same for all sinks: read, decode, route, fit, stage dead letters. The rest is the sink's
+part, a `BlockWorker`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyspark
+
+from landonce import errors
+from landonce.config.secrets import redact
+from landonce.protocol.blocks import Block
+from landonce.protocol.ranges import Range, label_of
+from landonce.protocol.receipt import BlockResult, Fate, Receipt
+from landonce.read.block import ReadBlock, Reader, Rejected
+from landonce.read.formats.json import decode
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(ABC):
+    """What every recipe says: who reads, how much at most, which expressions follow, and where dead letters go."""
+
+    pipeline: str
+    consumer: tuple[tuple[str, object], ...] = field(default=(), repr=False)
+    """Empty where rows come from a query, and not from Kafka."""
+    dead_letters: Path = Path()
+    max_record_bytes: int = decode.MAX_RECORD_BYTES
+    block_bytes: int = 0
+    """What a block should hold. One that holds many times more is refused before it fills a worker's memory."""
+    select: tuple[str, ...] = ()
+    where: str | None = None
+    shuffled: bool = False
+    """Rows come through a shuffle of a user's query. Spark may run two tasks of one block at once, and ends one when the other
+    returns."""
+
+    @property
+    def most_bytes(self) -> int:
+        """Eight times what a block should hold, and never less than one large record needs."""
+        return max(8 * self.block_bytes, 2 * self.max_record_bytes)
+
+    @property
+    def transforms(self) -> bool:
+        return bool(self.select) or self.where is not None
+
+    @property
+    def marks(self) -> bool:
+        """Whether the sink keeps the latest timestamp and the highest offset of each partition beside the rows."""
+        return False
+
+    @abstractmethod
+    def worker(self, task: Any) -> BlockWorker:
+        """What the sink does with the block of a task of its own kind."""
+
+    def fingerprint(self) -> str:
+        """Changes with anything that could make other rows of the same records."""
+        decisive = [
+            "json",
+            decode.VERSION,
+            *self._decisive(),
+            self.max_record_bytes,
+            pyspark.__version__ if self.transforms else "",
+        ]
+        return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()
+
+    @abstractmethod
+    def _decisive(self) -> tuple[object, ...]:
+        """What else decides what the rows are: the expressions, and what this kind of sink says of rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One block to be written by one Spark task."""
+
+    index: int
+    batch: int
+    plan: str
+    """What the plan's dead letters are called."""
+    block: Block
+    labels: tuple[tuple[str, str], ...] = ()
+    topic_ids: tuple[tuple[str, str], ...] = ()
+    """Which topics the plan is about. Empty where the task reads nothing from Kafka itself."""
+    inherited: bool = True
+    """An earlier driver made the plan, and may have left dead letters of the block."""
+
+    @property
+    def topics(self) -> dict[str, str]:
+        """The block's topics with their ids, as far as they are known."""
+        ids = dict(self.topic_ids)
+        names = {each.partition.topic for each in self.block.ranges}
+        return {name: ids[name] for name in sorted(names) if name in ids}
+
+    @property
+    def labelled(self) -> tuple[Range, ...]:
+        """The block's ranges under the names that the target knows the topics by."""
+        labels = dict(self.labels)
+        return tuple(
+            Range(
+                replace(each.partition, topic=label_of(labels, each.partition)),
+                each.first,
+                each.end,
+            )
+            for each in self.block.ranges
+        )
+
+
+Refuse = Callable[[Sequence[Rejected]], str]
+"""Stages records that the target itself refused as dead letters, and returns the name of the file."""
+
+
+class BlockWorker(ABC):
+    """A sink's part in writing one block. It is opened for one task, on a worker."""
+
+    @abstractmethod
+    def reader(self) -> Reader:
+        """How records, or rows that expressions made of them, become rows of the sink's tables."""
+
+    def wants(self, block: ReadBlock) -> object | None:
+        """What the driver must do before this block can be written: make a table, add columns. None: nothing."""
+        del block
+        return None
+
+    def run_again(self) -> BlockResult | None:
+        """For a task that Spark runs again, or a second time beside the first: its result, if it must not write. None: it may."""
+        return None
+
+    def landed_before(self) -> int:
+        """How many rows of a block are there whose records are gone, if they prove that all of it landed. 0: nothing is proven."""
+        return 0
+
+    @abstractmethod
+    def write(self, block: ReadBlock, receipt: Receipt, refuse: Refuse | None) -> BlockResult:
+        """Writes the rows. `receipt` is the account but for what landed. Without `refuse` there are no dead letters: rows that the
+        target refuses are an error."""
+
+
+def halted(task: Task, error: errors.LandonceError) -> BlockResult:
+    return BlockResult(task.index, Fate.HALTED, error=error)
+
+
+def failed(task: Task, error: Exception) -> BlockResult:
+    """An exception as a fate: what may pass is doubt, what is named halts, and a defect halts too."""
+    if isinstance(error, errors.Transient):
+        return BlockResult(task.index, Fate.DOUBTFUL, why=redact(error.what))
+    return halted(task, named(task, error))
+
+
+def named(task: Task, error: Exception) -> errors.LandonceError:
+    """The error itself, or a defect as a `Halt`."""
+    if isinstance(error, errors.LandonceError):
+        return error
+    return errors.Halt(
+        redact(f"block {task.block}: {type(error).__name__}: {error}"),
+        safe="The position did not move; the plan is pending and will be settled at the next start.",
+    )
