@@ -87,7 +87,6 @@ def file_recipe(parts: Parts) -> FileRecipe:
         changes=changes_of(sink.told.changes),
         meaning=repr((declared.fingerprint() if declared else "", sink.told.case_insensitive, sink.told.identity)),
         evolve=sink.told.evolve,
-        coordinates=sink.told.coordinates,
     )
 
 

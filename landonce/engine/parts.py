@@ -122,7 +122,6 @@ def _sink(config: Pipeline) -> ClickHouseSink | IcebergSink | SqlSink:
         url=told.url.get_secret_value(),
         table=told.table,
         pipeline=config.pipeline,
-        coordinates=told.coordinates,
         cluster=told.cluster,
         settings=told.settings,
         compression=told.compression,

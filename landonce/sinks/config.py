@@ -16,7 +16,18 @@ def _as_text(properties: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _as_text(value) if isinstance(value, Mapping) else str(value) for name, value in properties.items()}
 
 
-class ClickHouse(Part):
+class Landing(Part):
+    """What sinks with a table have in common."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _always_kept(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "coordinates" in given:
+            raise ValueError("coordinates: landonce always keeps the coordinates of rows; delete this key")
+        return given
+
+
+class ClickHouse(Landing):
     """Where records land."""
 
     url: SecretUrl
@@ -25,7 +36,6 @@ class ClickHouse(Part):
     order_by: str | None = None
     partition_by: str | None = None
     deadline: Duration = Field(default=15.0, ge=1, le=3600)
-    coordinates: bool = True
     cluster: str = ""
     settings: dict[str, str | int | float | bool] = Field(default_factory=dict)
     compression: Literal["lz4", "zstd"] | None = None
@@ -117,7 +127,7 @@ class Changes(Part):
         return self
 
 
-class Iceberg(Part):
+class Iceberg(Landing):
     """Tables of Apache Iceberg: one, several, or one per value of a field."""
 
     catalog: Catalog = Catalog()
@@ -134,7 +144,6 @@ class Iceberg(Part):
     evolve: bool = False
     case_insensitive: bool = False
     unpartitioned: bool = False
-    coordinates: bool = True
     rollback: Literal["follow", "refuse"] = "follow"
     changes: Changes | None = None
 
@@ -171,7 +180,7 @@ class Iceberg(Part):
         return self.table is not None and "{" not in self.table
 
 
-class Sql(Part):
+class Sql(Landing):
     """A table in PostgreSQL, SQLite, MySQL, MariaDB or YDB, which is also where the position is kept."""
 
     url: SecretUrl
@@ -184,7 +193,6 @@ class Sql(Part):
     changes: Changes | None = None
     """How records say what happened; without a word, each is the new row of its key, and a tombstone deletes it."""
     evolve: bool = False
-    coordinates: bool = True
 
     @model_validator(mode="before")
     @classmethod

@@ -8,7 +8,7 @@ from functools import cached_property
 from sqlalchemy import URL
 
 from landonce.sinks.config import Sql
-from landonce.sinks.contract import COORDINATES, Guarantee
+from landonce.sinks.contract import Guarantee
 from landonce.sinks.sql.databases import dialect_of, parsed
 
 
@@ -21,7 +21,6 @@ class SqlSink:
     pipeline: str
     key: tuple[str, ...] = ()
     """The columns by which rows are changed; empty where rows are only added."""
-    coordinates: bool = True
     jsonb: tuple[str, ...] = ()
     """Columns that hold documents in PostgreSQL's binary form."""
     examined: str = ""
@@ -30,7 +29,7 @@ class SqlSink:
 
     @staticmethod
     def of(told: Sql, pipeline: str) -> SqlSink:
-        sink = SqlSink(told.url.get_secret_value(), told.table, pipeline, told.key, told.coordinates)
+        sink = SqlSink(told.url.get_secret_value(), told.table, pipeline, told.key)
         parsed(sink.url)
         return sink
 
@@ -59,8 +58,3 @@ class SqlSink:
     @property
     def schema(self) -> str | None:
         return self.table.rpartition(".")[0] or None
-
-    @property
-    def beside(self) -> tuple[str, ...]:
-        """The coordinate columns, where the table has them."""
-        return COORDINATES if self.coordinates else ()
