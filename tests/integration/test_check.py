@@ -247,7 +247,7 @@ def test_coordinates_are_always_kept(pipeline, check):
     pipeline.write_file(sink={"clickhouse": clickhouse})
     said = check(pipeline)
     assert said.code == 2
-    assert "sink.clickhouse.coordinates: landonce always keeps the coordinates of rows; delete this key" in said.err
+    assert "coordinates: landonce always keeps the coordinates of rows; delete this key" in said.err
 
 
 def test_a_file_that_is_wrong(pipeline, check):

@@ -356,8 +356,8 @@ class TestAcceptPosition:
     def lose_history(self, pipeline, name="db.t"):
         table = pipeline.held(name)
         rows = table.scan().to_arrow()
-        for name in COLUMNS:
-            at = rows.column_names.index(name)
+        for each in COLUMNS:
+            at = rows.column_names.index(each)
             rows = rows.set_column(at, rows.field(at), pa.nulls(rows.num_rows, rows.field(at).type))
         table.overwrite(rows)
         pipeline.forget_history(name)

@@ -120,8 +120,6 @@ def delete_statement(words: Words, table: str, key: Sequence[str]) -> str:
 
 def _on_conflict(words: Words, table: str, columns: Sequence[str], key: Sequence[str]) -> str:
     changed = [name for name in columns if name not in key]
-    if not changed:
-        return f"ON CONFLICT ({words.names(key)}) DO NOTHING"
     sets = ", ".join(f"{words.name(name)} = excluded.{words.name(name)}" for name in changed)
     older = _older(words, words.table(table), [f"excluded.{words.name(name)}" for name in COORDINATES])
     return f"ON CONFLICT ({words.names(key)}) DO UPDATE SET {sets} WHERE {older}"
@@ -136,8 +134,6 @@ def _older(words: Words, row: str, new: Sequence[str]) -> str:
 def _mysql_changes(words: Words, columns: Sequence[str], key: Sequence[str]) -> str:
     """Assignments are made from left to right, and see what those before them made: the coordinates come last."""
     changed = [name for name in columns if name not in key]
-    if not changed:
-        return f"{words.name(key[0])} = {words.name(key[0])}"
     topic, partition, offset = (words.name(name) for name in COORDINATES)
     exact = words.exact(topic)
     older = f"{offset} IS NULL OR {exact} <> VALUES({topic}) OR {partition} <> VALUES({partition}) OR {offset} < VALUES({offset})"
