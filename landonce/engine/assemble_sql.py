@@ -40,7 +40,7 @@ from landonce.sinks.sql.identity import refuse_replaced
 from landonce.sinks.sql.making import refuse_made_anew
 from landonce.sinks.sql.recipe import SqlRecipe
 from landonce.sinks.sql.table import SqlTable
-from landonce.sinks.sql.work import sow, work
+from landonce.sinks.sql.work import work, write_half
 
 _NOTHING = "Nothing was read or written."
 _ALTERED = (
@@ -120,7 +120,9 @@ def sql_recipe(parts: Parts, table: SqlTable) -> SqlRecipe:
 def _refuse_key(source: Schema, told: Sql, parts: Parts) -> None:
     """What no change of a record can be decoded by, before any is read."""
     try:
-        decoder_of(source, parts.sql.key, changes_of(told.meaning), parts.config.source.kafka.max_record_bytes)
+        decoder_of(
+            source, parts.sql.key, changes_of(told.meaning), max_record_bytes=parts.config.source.kafka.max_record_bytes
+        )
     except ValueError as reason:
         raise ConfigError(
             f"sink.sql.key: {reason}.", command="correct `key` or `source.kafka.schema` in {file}"
@@ -215,7 +217,7 @@ def make_sql_driver(
     recipe = examined()
     if ledger.make_tables():
         recipe = examined()
-    workers = SparkWorkers(session, work, sow, partial(transform.examine, recipe=recipe))
+    workers = SparkWorkers(session, work, write_half, partial(transform.examine, recipe=recipe))
     settings = Settings(
         table=parts.sql.table,
         fingerprint=recipe.fingerprint(),
