@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+import pytest
 from sqlalchemy import create_engine, event
 from sqlalchemy import types as sql
 from sqlalchemy.dialects import sqlite
