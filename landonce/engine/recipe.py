@@ -16,7 +16,7 @@ from landonce.protocol.ranges import Range, label_of
 from landonce.protocol.settle import Mode
 from landonce.read.formats.json import decode
 from landonce.read.schema.fields import Schema
-from landonce.sinks.contract import Guarantee, Sink
+from landonce.sinks.contract import DeduplicatingSink, Guarantee
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class Recipe(AnyRecipe):
     """What a record is decoded to."""
     target: Schema
     """What the table takes."""
-    sink: Sink
+    sink: DeduplicatingSink
 
     def fingerprint(self) -> str:
         told = super().fingerprint()
