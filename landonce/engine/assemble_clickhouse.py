@@ -23,7 +23,7 @@ from landonce.engine.inserting import Inserting
 from landonce.engine.observe import Observer
 from landonce.engine.publish import Letters
 from landonce.engine.recipe import Recipe
-from landonce.engine.task import sow, work
+from landonce.engine.task import work, write_half
 from landonce.engine.workers import SparkWorkers
 from landonce.errors import ConfigError, Halt
 from landonce.protocol.inserts import Settings
@@ -130,7 +130,7 @@ def make_driver(
 
     dead_letters_reachable(config)
     recipe = fit() if columns is None else _made(parts, target, columns(session), examined, fit)
-    workers = SparkWorkers(session, work, sow, partial(transform.examine, recipe=recipe))
+    workers = SparkWorkers(session, work, write_half, partial(transform.examine, recipe=recipe))
     told = clickhouse_of(config)
     settings = Settings(
         table=told.table,

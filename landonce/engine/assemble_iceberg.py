@@ -34,7 +34,7 @@ from landonce.sinks.iceberg.lake import Lake
 from landonce.sinks.iceberg.ledger import TableLedger
 from landonce.sinks.iceberg.recipe import FileRecipe
 from landonce.sinks.iceberg.sink import IcebergSink
-from landonce.sinks.iceberg.work import sow, work
+from landonce.sinks.iceberg.work import work, write_half
 from landonce.sinks.parts import Parts
 
 
@@ -101,7 +101,7 @@ def make_iceberg_driver(parts: Parts, lake: Lake, observer: Observer, *, once: b
             lake.recipe = replace(lake.recipe, selected=selected_columns(config, lambda: session))
         transform.examine(session, lake.recipe)
 
-    workers = SparkWorkers(lake.session, work, sow, examine)
+    workers = SparkWorkers(lake.session, work, write_half, examine)
     own = parts.ledger if isinstance(parts.ledger, TableLedger) else None
     if own is not None:
         own.build_with(lake.building(lake.tables[0], ()), lake.place(lake.tables[0]))

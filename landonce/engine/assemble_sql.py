@@ -39,7 +39,7 @@ from landonce.sinks.sql.identity import refuse_replaced
 from landonce.sinks.sql.making import refuse_made_anew
 from landonce.sinks.sql.recipe import SqlRecipe
 from landonce.sinks.sql.table import SqlTable
-from landonce.sinks.sql.work import sow, work
+from landonce.sinks.sql.work import work, write_half
 
 _NOTHING = "Nothing was read or written."
 _ALTERED = (
@@ -123,7 +123,7 @@ def _refuse_key(source: Schema, told: Sql, parts: Parts) -> None:
             source,
             parts.sql.key,
             told.meaning.decoding() if told.meaning is not None else None,
-            parts.config.source.kafka.max_record_bytes,
+            max_record_bytes=parts.config.source.kafka.max_record_bytes,
         )
     except ValueError as reason:
         raise ConfigError(
@@ -219,7 +219,7 @@ def make_sql_driver(
     recipe = examined()
     if ledger.make_tables():
         recipe = examined()
-    workers = SparkWorkers(session, work, sow, partial(transform.examine, recipe=recipe))
+    workers = SparkWorkers(session, work, write_half, partial(transform.examine, recipe=recipe))
     settings = Settings(
         table=parts.sql.table,
         fingerprint=recipe.fingerprint(),

@@ -24,7 +24,7 @@ from landonce.read.schema.fields import Schema
 from landonce.sinks.parts import Parts
 from landonce.sinks.wrapped.find import need_picklable
 from landonce.sinks.wrapped.recipe import WrappedRecipe
-from landonce.sinks.wrapped.work import sow, work
+from landonce.sinks.wrapped.work import work, write_half
 
 
 def wrapped_recipe(parts: Parts) -> WrappedRecipe:
@@ -77,7 +77,7 @@ def make_wrapped_driver(parts: Parts, session: Callable[[], SparkSession], obser
     recipe = wrapped_recipe(parts)
     if recipe.select:
         recipe = with_selected(session(), recipe)
-    workers = SparkWorkers(session, work, sow, partial(transform.examine, recipe=recipe))
+    workers = SparkWorkers(session, work, write_half, partial(transform.examine, recipe=recipe))
     settings = Settings(
         sink=sink.name,
         fingerprint=recipe.fingerprint(),

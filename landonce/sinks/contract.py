@@ -21,6 +21,7 @@ from landonce.protocol.ledger import Ledger, LedgerState
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Presence, Reply
 from landonce.protocol.target import TargetView
+from landonce.read.rows import COORDINATES as COORDINATES
 from landonce.read.schema.fields import Schema
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 _PAST = 50
 """Milliseconds past a deadline, so that two readings of one clock cannot disagree."""
-COORDINATES = ("_topic", "_partition", "_offset")
-"""Beside every row, through every transform. `_topic` is the topic's label: its name, unless it was rebased."""
 
 
 class Guarantee(str, Enum):

@@ -87,7 +87,7 @@ def lose(place: str) -> Callable[..., Any]:
         try:
             if place == "expression":
                 recipe, task, rows, account = told
-                return writing.sow(recipe, task, rows.slice(1), account)
+                return writing.write_half(recipe, task, rows.slice(1), account)
             return writing.work(*told)
         finally:
             writing.deliver, writing.write_files = deliver, write_files
@@ -111,7 +111,7 @@ def test_a_lost_row_is_noticed_before_anything_is_committed(
     lake.schema = "id BIGINT NOT NULL, kind STRING"
     lake.write_file({"table": "db.t", "create": True, **how}, **more)
     lake.produce([{"id": 1, "kind": "a"}, {"id": 2, "kind": "b"}, {"id": 2, "kind": "c"}])
-    monkeypatch.setattr(assemble_iceberg, "sow" if place == "expression" else "work", lose(place))
+    monkeypatch.setattr(assemble_iceberg, "write_half" if place == "expression" else "work", lose(place))
     with pytest.raises(Unbalanced, match=r"\b3 records were read, but 2 landed"):
         lake.run()
     assert lake.rows("db.t") == []

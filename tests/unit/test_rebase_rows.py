@@ -25,7 +25,7 @@ from landonce.protocol.operate import landed_too, rebase
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.source import Extent, SourceView, Start, bind
 from landonce.protocol.target import TargetView
-from landonce.read.fanout import cropped
+from landonce.read.rows import from_floors
 
 P0, P1 = Partition("t", 0), Partition("t", 1)
 END = {P0: 18, P1: 24}
@@ -232,7 +232,7 @@ class TestLabels:
 
     def test_a_table_leaves_out_what_it_has_of_the_partition_under_its_label(self):
         rows = pa.table({"_topic": ["t", "t", "t@x"], "_partition": [0, 1, 1], "_offset": [1, 1, 1]})
-        assert cropped(rows, {P1: 5}, dict(self.LABELS)).column("_topic").to_pylist() == ["t", "t"]
+        assert from_floors(rows, {P1: 5}, dict(self.LABELS)).column("_topic").to_pylist() == ["t", "t"]
 
     def test_a_mark_of_a_table_counts_for_the_partitions_that_did_not_move(self):
         old = replace(ledger(None), tables=(("a", TableMark("uuid", 7)),))
