@@ -78,10 +78,10 @@ class PlainSink(ClickHouseSink):
     """For the benchmark only: a guess at what exactly-once costs needs something without it."""
 
     def target(self) -> ClickHouseTarget:
-        return PlainTarget(self.access, self.table_name, self.pipeline, coordinates=True, cluster="")
+        return PlainTarget(self.access, self.table_name, self.pipeline, cluster="")
 
     def writer(self) -> ClickHouseWriter:
-        return PlainWriter(self.access, self.table_name, self.pipeline, coordinates=True, compression=None)
+        return PlainWriter(self.access, self.table_name, self.pipeline, compression=None)
 
 
 class PlainTarget(ClickHouseTarget):

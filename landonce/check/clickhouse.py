@@ -54,7 +54,7 @@ def _position(parts: Parts, target: Target, world: World) -> Iterator[Finding]:
         return
     state = common.as_bound(parts, world.state, world.source)
     yield from common.distances(parts, state, world.source)
-    if world.fit and state.pending is None and clickhouse_of(parts.config).coordinates:
+    if world.fit and state.pending is None:
         unbound = world.state is None or world.state.fresh
         start = Start(parts.config.source.kafka.start)
         yield from _target_ahead(target, state, world.source, start, unbound=unbound)

@@ -139,7 +139,7 @@ def _records(parts: Parts, world: World) -> Iterator[Finding]:
     common.same_fingerprint(world)
     there = {name: each.table for name, each in world.tables.items() if each.table is not None}
     fit = {
-        name: schema_for(table, coordinates=told.coordinates, fold_case=told.case_insensitive, declared=declared)
+        name: schema_for(table, coordinates=True, fold_case=told.case_insensitive, declared=declared)
         for name, table in there.items()
         if all(each.level is not Level.REFUSED for each in table_findings(told, name, table))
     }

@@ -41,20 +41,10 @@ def promise(config: Pipeline, guarantee: Guarantee) -> Promise:
         "nothing but this pipeline writes rows with these coordinates",
         *_transform_condition(config),
     )
-    if guarantee is Guarantee.DEDUPLICATING:
-        return Promise(
-            "exactly once: every record is in the table once, or in the dead letters once, or filtered by `where`",
-            (*why, "after any doubt the table is asked which coordinates it holds, and only what is missing is sent"),
-            (*conditions, _READ_IN_TIME),
-        )
     return Promise(
-        "tokens only: a block that is sent twice lands once, as long as ClickHouse remembers its token",
-        why,
-        (
-            *conditions,
-            "after a crash the pipeline starts again before ClickHouse forgets the tokens of the last batch",
-            "a ClickHouse server that dies between noting a token and keeping its rows can lose a block",
-        ),
+        "exactly once: every record is in the table once, or in the dead letters once, or filtered by `where`",
+        (*why, "after any doubt the table is asked which coordinates it holds, and only what is missing is sent"),
+        (*conditions, _READ_IN_TIME),
     )
 
 
@@ -145,8 +135,7 @@ def _snapshot_conditions(config: Pipeline, told: Iceberg) -> Iterator[str]:
         f"nobody removes the marks: snapshots may expire, but the table property landonce.{config.pipeline}.{told.branch} "
         "stays"
     )
-    if told.coordinates:
-        yield "nothing but this pipeline writes rows with these coordinates"
+    yield "nothing but this pipeline writes rows with these coordinates"
     if told.changes is not None:
         yield "changes of one row come in one partition of a topic: their order is that of its offsets"
     yield (

@@ -45,7 +45,7 @@ def to_be_made(parts: Parts, target: Target) -> Columns | None:
 def creation(parts: Parts, columns: Schema) -> str:
     """The statement that makes the table."""
     sink, told = parts.clickhouse, clickhouse_of(parts.config)
-    keys = Creation(order_by=told.order_by or "", partition_by=told.partition_by or "", coordinates=told.coordinates)
+    keys = Creation(order_by=told.order_by or "", partition_by=told.partition_by or "")
     return create_statement(sink.table_name, columns, keys)
 
 

@@ -86,7 +86,6 @@ def file_recipe(parts: Parts) -> FileRecipe:
         changes=sink.told.changes.decoding() if sink.told.changes is not None else None,
         meaning=repr((declared.fingerprint() if declared else "", sink.told.case_insensitive, sink.told.identity)),
         evolve=sink.told.evolve,
-        coordinates=sink.told.coordinates,
     )
 
 

@@ -36,8 +36,6 @@ class Guarantee(str, Enum):
 
     DEDUPLICATING = "deduplicating"
     """Token against races, deadline against zombies, probe as the proof; the ledger lives outside."""
-    TOKEN_ONLY = "token only"  # noqa: S105
-    """The table has no coordinates: tokens alone, for as long as the target remembers them. Asked for by name."""
     SNAPSHOT = "snapshot"
     """Rows and position are one atomic commit, which checks position and epoch inside every attempt."""
     TRANSACTIONAL = "transactional"

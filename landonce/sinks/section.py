@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import model_validator
 
@@ -53,6 +53,17 @@ class SinkSection(Part, ABC):
         """The sink that a program hands over, if the file leaves it to the program."""
         del sink
         raise ConfigError("sink: a sink was handed over, so the pipeline says `sink: {wrapped: {}}` and no other.")
+
+
+class TableSection(SinkSection):
+    """What sinks with a table have in common."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _always_kept(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "coordinates" in given:
+            raise ValueError("coordinates: landonce always keeps the coordinates of rows; delete this key")
+        return given
 
 
 class Changes(Part):

@@ -120,8 +120,6 @@ def _ends(parts: Parts, state: LedgerState | None, stack: ExitStack, values: boo
 
 
 def _iceberg(parts: Parts, state: LedgerState | None, stack: ExitStack, values: bool) -> tuple[Targets, Expectation]:
-    if not parts.iceberg.told.coordinates:
-        raise _no_coordinates()
     from landonce.verify.assemble_iceberg import IcebergTables
 
     tables = IcebergTables(parts, state, values)
@@ -139,8 +137,6 @@ def _changes(parts: Parts) -> bool:
 
 def _clickhouse(parts: Parts, stack: ExitStack, values: bool) -> tuple[Targets, Expectation]:
     sink = parts.clickhouse
-    if not sink.coordinates:
-        raise _no_coordinates()
     target = sink.target()
     stack.callback(target.close)
     recipe = make_recipe(parts, target.schema())
@@ -152,8 +148,6 @@ def _clickhouse(parts: Parts, stack: ExitStack, values: bool) -> tuple[Targets, 
 
 
 def _sql(parts: Parts, sink: SqlSink, stack: ExitStack, values: bool) -> tuple[Targets, Expectation]:
-    if not sink.coordinates:
-        raise _no_coordinates()
     table = SqlTable(sink)
     stack.callback(table.close)
     recipe = sql_recipe(parts, table)
@@ -164,14 +158,6 @@ def _sql(parts: Parts, sink: SqlSink, stack: ExitStack, values: bool) -> tuple[T
     if recipe.changes is not None:
         decoder = Changing(recipe.source, sink.key, recipe.changes, recipe.max_record_bytes)
     return targets, Decoded(sorting, lambda _: decoder)
-
-
-def _no_coordinates() -> TableUnfit:
-    return TableUnfit(
-        "the table keeps no coordinates (`coordinates: false`), so its rows cannot be told apart.",
-        safe="An audit changes nothing.",
-        command="compare row counts yourself, or land into a table with coordinates",
-    )
 
 
 def _labels(state: LedgerState | None, view: SourceView) -> frozenset[str]:

@@ -107,7 +107,7 @@ class Stalled:
 
 def stall(sink: ClickHouseSink, rows: pa.Table, deadline: int) -> Stalled:
     writer = sink.writer()
-    columns = insert_columns(writer._table, rows.column_names, coordinates=True)
+    columns = insert_columns(writer._table, rows.column_names)
     parameters = {
         "query_id": f"{writer._prefix}token:stalled",
         "wait_end_of_query": "1",

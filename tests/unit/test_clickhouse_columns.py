@@ -141,7 +141,6 @@ def test_a_url_is_read_and_its_password_never_shown() -> None:
     assert "sesame" not in shown
     assert pickle.loads(pickle.dumps(sink)) == sink
     assert sink.guarantee is Guarantee.DEDUPLICATING
-    assert ClickHouseSink(URL, "t", "orders", coordinates=False).guarantee is Guarantee.TOKEN_ONLY
     assert hash(sink.access) == hash(pickle.loads(pickle.dumps(sink)).access)
 
 

@@ -34,9 +34,8 @@ def accept_gap(file: Path, *, yes: bool) -> None:
             known, stands = _stands_of(parts, ledger)
             decide(parts, file, ledger, operate.accept_gap(known, view, new_owner(), stands), yes=yes)
             return
-        blind = parts.sink.guarantee is Guarantee.TOKEN_ONLY
         settled = accounted(_rows(parts, ledger))
-        decision = operate.accept_gap(ledger, view, new_owner(), landed=settled, blind=blind)
+        decision = operate.accept_gap(ledger, view, new_owner(), landed=settled)
         decide(parts, file, ledger, decision, yes=yes, also=landed_of(parts, ledger, decision.lost))
 
 
@@ -82,8 +81,7 @@ def rebase(file: Path, *, to: str, drop_pending: bool, yes: bool) -> None:
             return
         target = parts.clickhouse.target()
         held = _held(target, ledger, view)
-        blind = parts.sink.guarantee is Guarantee.TOKEN_ONLY
-        decision = operate.rebase(ledger, view, held, new_owner(), to=start, drop_pending=drop_pending, blind=blind)
+        decision = operate.rebase(ledger, view, held, new_owner(), to=start, drop_pending=drop_pending)
 
         def settle() -> None:
             if ledger.pending is not None:

@@ -9,13 +9,13 @@ from pydantic import Field
 
 from landonce.config.part import SecretUrl
 from landonce.config.values import Duration
-from landonce.sinks.section import SinkSection
+from landonce.sinks.section import TableSection
 
 if TYPE_CHECKING:
     from landonce.sinks.clickhouse.sink import ClickHouseSink
 
 
-class ClickHouse(SinkSection):
+class ClickHouse(TableSection):
     """A table in ClickHouse."""
 
     url: SecretUrl
@@ -24,7 +24,6 @@ class ClickHouse(SinkSection):
     order_by: str | None = None
     partition_by: str | None = None
     deadline: Duration = Field(default=15.0, ge=1, le=3600)
-    coordinates: bool = True
     cluster: str = ""
     settings: dict[str, str | int | float | bool] = Field(default_factory=dict)
     compression: Literal["lz4", "zstd"] | None = None
@@ -38,7 +37,6 @@ class ClickHouse(SinkSection):
             url=self.url.get_secret_value(),
             table=self.table,
             pipeline=pipeline,
-            coordinates=self.coordinates,
             cluster=self.cluster,
             settings=self.settings,
             compression=self.compression,

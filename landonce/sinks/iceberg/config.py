@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, SecretStr, model_validator
 
 from landonce.config.model import Ledger, Transform
 from landonce.config.part import Part, SecretUrl, remember_secrets
-from landonce.sinks.section import Changes, LedgerPlace, SinkSection
+from landonce.sinks.section import Changes, LedgerPlace, TableSection
 
 if TYPE_CHECKING:
     from landonce.sinks.iceberg.sink import IcebergSink
@@ -83,7 +83,7 @@ class Routed(Part):
         return told
 
 
-class Iceberg(SinkSection):
+class Iceberg(TableSection):
     """Tables of Apache Iceberg: one, several, or one per value of a field."""
 
     catalog: Catalog = Catalog()
@@ -100,7 +100,6 @@ class Iceberg(SinkSection):
     evolve: bool = False
     case_insensitive: bool = False
     unpartitioned: bool = False
-    coordinates: bool = True
     rollback: Literal["follow", "refuse"] = "follow"
     changes: Changes | None = None
 

@@ -27,7 +27,7 @@ from landonce.read.decoders import Decode, Decoded, decoder_of
 from landonce.read.route import Routed, routes
 from landonce.read.rows import NOWHERE, from_floors, highest_offsets, records_of
 from landonce.sinks.contract import COORDINATES
-from landonce.sinks.iceberg.coordinates import COLUMNS, renamed
+from landonce.sinks.iceberg.coordinates import renamed
 from landonce.sinks.iceberg.evolve import unknown_fields
 from landonce.sinks.iceberg.files import write_files
 from landonce.sinks.iceberg.limits import Limit, beyond
@@ -61,7 +61,7 @@ def deliver(
     origin = Origin(recipe.pipeline, task.epoch, task.batch, task.block.number)
     files, landed = [], block.held - block.shared
     for name in sorted(rows):
-        written, count = _write(recipe, tables[name], rows[name], origin)
+        written, count = _write(tables[name], rows[name], origin)
         files.append((name, written))
         landed += count - (rows[name].num_rows - records_of(rows[name]) if recipe.changes is not None else 0)
     reach("files.after")
@@ -80,7 +80,7 @@ def deliver(
     return BlockResult(task.index, Fate.LANDED, receipt)
 
 
-def _write(recipe: FileRecipe, table: TableRecipe, rows: pa.Table, origin: Origin) -> tuple[tuple[object, ...], int]:
+def _write(table: TableRecipe, rows: pa.Table, origin: Origin) -> tuple[tuple[object, ...], int]:
     """The table's own files, or one that Spark reads, and how many rows they hold. A change needs its coordinates to be put in
     order."""
     named = renamed(rows)
@@ -88,7 +88,7 @@ def _write(recipe: FileRecipe, table: TableRecipe, rows: pa.Table, origin: Origi
         path, count = table.scratch.write(named, origin)
         return (path,), count
     assert table.shape is not None
-    files = write_files(table.shape, named if recipe.coordinates else named.drop_columns(list(COLUMNS)), origin)
+    files = write_files(table.shape, named, origin)
     return files, sum(each.record_count for each in files)
 
 

@@ -9,13 +9,13 @@ from pydantic import Field, SecretStr, model_validator
 
 from landonce.config.model import Ledger, Transform
 from landonce.config.part import SecretUrl
-from landonce.sinks.section import Changes, LedgerPlace, SinkSection
+from landonce.sinks.section import Changes, LedgerPlace, TableSection
 
 if TYPE_CHECKING:
     from landonce.sinks.sql.sink import SqlSink
 
 
-class Sql(SinkSection):
+class Sql(TableSection):
     """A table in PostgreSQL, SQLite, MySQL, MariaDB or YDB, which is also where the position is kept."""
 
     url: SecretUrl
@@ -28,7 +28,6 @@ class Sql(SinkSection):
     changes: Changes | None = None
     """How records say what happened; without a word, each is the new row of its key, and a tombstone deletes it."""
     evolve: bool = False
-    coordinates: bool = True
 
     @model_validator(mode="before")
     @classmethod

@@ -8,7 +8,7 @@ from functools import cached_property
 from sqlalchemy import URL
 
 from landonce.ledger.in_target import TargetLedger
-from landonce.sinks.contract import COORDINATES, Guarantee, Sink
+from landonce.sinks.contract import Guarantee, Sink
 from landonce.sinks.pipeline_file import Pipeline
 from landonce.sinks.sql.config import Sql
 from landonce.sinks.sql.databases import dialect_of, open_database, parsed
@@ -23,7 +23,6 @@ class SqlSink(Sink):
     pipeline: str
     key: tuple[str, ...] = ()
     """The columns by which rows are changed; empty where rows are only added."""
-    coordinates: bool = True
     jsonb: tuple[str, ...] = ()
     """Columns that hold documents in PostgreSQL's binary form."""
     examined: str = ""
@@ -32,7 +31,7 @@ class SqlSink(Sink):
 
     @staticmethod
     def of(told: Sql, pipeline: str) -> SqlSink:
-        sink = SqlSink(told.url.get_secret_value(), told.table, pipeline, told.key, told.coordinates)
+        sink = SqlSink(told.url.get_secret_value(), told.table, pipeline, told.key)
         parsed(sink.url)
         return sink
 
@@ -64,8 +63,3 @@ class SqlSink(Sink):
     @property
     def schema(self) -> str | None:
         return self.table.rpartition(".")[0] or None
-
-    @property
-    def beside(self) -> tuple[str, ...]:
-        """The coordinate columns, where the table has them."""
-        return COORDINATES if self.coordinates else ()

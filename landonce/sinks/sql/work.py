@@ -23,7 +23,6 @@ from landonce.read.changes.decode import OPERATION
 from landonce.read.decoders import decoder_of
 from landonce.read.rows import records_of
 from landonce.read.schema.evolution import Evolution, observed
-from landonce.sinks.contract import COORDINATES
 from landonce.sinks.sql.documents import as_text
 from landonce.sinks.sql.opened import open_writer
 from landonce.sinks.sql.recipe import Anew, SqlRecipe, SqlTask
@@ -95,7 +94,7 @@ def _deliver(
     while True:
         told = _told(recipe, task, receipt, refused)
         at = last_changes(left, recipe.sink.key) if recipe.changes is not None and left.num_rows else None
-        shaped = _shaped(recipe, left if at is None else left.take(at))
+        shaped = _shaped(left if at is None else left.take(at))
         try:
             settled = settle_rows(opened, task.claim, told.to_json(), shaped, f"block {task.block}")
         except Trouble as trouble:
@@ -136,12 +135,11 @@ def _judged(task: SqlTask, rows: pa.Table, bad: list[tuple[int, Trouble]], troub
     return records
 
 
-def _shaped(recipe: SqlRecipe, rows: pa.Table) -> pa.Table:
+def _shaped(rows: pa.Table) -> pa.Table:
     """The columns that are written."""
     if not rows.num_rows:
         return rows
-    rows = as_text(rows.set_column(0, "_topic", rows.column("_topic").cast(pa.string())))
-    return rows if recipe.sink.coordinates else rows.drop_columns(list(COORDINATES))
+    return as_text(rows.set_column(0, "_topic", rows.column("_topic").cast(pa.string())))
 
 
 def last_changes(rows: pa.Table, key: tuple[str, ...]) -> pa.Int64Array:
