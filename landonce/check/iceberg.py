@@ -13,7 +13,6 @@ from landonce.check.iceberg_position import position
 from landonce.check.iceberg_table import table_findings
 from landonce.engine.assemble import landing_schema
 from landonce.engine.assemble_iceberg import file_recipe
-from landonce.engine.parts import Parts
 from landonce.sinks.contract import Finding, Level
 from landonce.sinks.iceberg.catalog import telling
 from landonce.sinks.iceberg.jvm import spark_name
@@ -22,6 +21,7 @@ from landonce.sinks.iceberg.names import schema_for
 from landonce.sinks.iceberg.recipe import TableRecipe
 from landonce.sinks.iceberg.shape import fast_path
 from landonce.sinks.iceberg.survey import Seen, embedded_file, names_of, survey
+from landonce.sinks.parts import Parts
 
 _EXAMINED = 20
 """Tables of a template that are looked at one by one."""

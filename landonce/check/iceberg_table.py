@@ -10,8 +10,8 @@ from pyiceberg.table.refs import SnapshotRefType
 
 from landonce.errors import TableUnfit
 from landonce.read.schema.evolution import READERS_OWN
-from landonce.sinks.config import Iceberg
 from landonce.sinks.contract import Finding, Level
+from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.coordinates import COLUMNS
 from landonce.sinks.iceberg.names import schema_for
 from landonce.sinks.iceberg.partitioning import parse_spec, spec_differs, spelled

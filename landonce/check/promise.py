@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from landonce.engine.config.model import Pipeline
-from landonce.sinks.config import Iceberg, Sql
 from landonce.sinks.contract import Guarantee
+from landonce.sinks.iceberg.config import Iceberg
+from landonce.sinks.pipeline_file import Pipeline
+from landonce.sinks.sql.config import Sql
 
 
 @dataclass(frozen=True)
@@ -24,10 +25,10 @@ _READ_IN_TIME = "the pipeline never stands longer than Kafka keeps records; if i
 
 def promise(config: Pipeline, guarantee: Guarantee) -> Promise:
     """What holds for this pipeline once it starts."""
-    if config.sink.iceberg is not None:
-        return _snapshots(config, config.sink.iceberg)
-    if config.sink.sql is not None:
-        return _transactions(config, config.sink.sql)
+    if isinstance(config.sink, Iceberg):
+        return _snapshots(config, config.sink)
+    if isinstance(config.sink, Sql):
+        return _transactions(config, config.sink)
     if guarantee is Guarantee.WRAPPED:
         return _wrapped(config)
     why = (

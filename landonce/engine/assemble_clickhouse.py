@@ -21,7 +21,6 @@ from landonce.engine.assemble import (
 from landonce.engine.driver import Driver
 from landonce.engine.inserting import Inserting
 from landonce.engine.observe import Observer
-from landonce.engine.parts import Parts, clickhouse_of
 from landonce.engine.publish import Letters
 from landonce.engine.recipe import Recipe
 from landonce.engine.task import work, write_half
@@ -30,8 +29,9 @@ from landonce.errors import ConfigError, Halt
 from landonce.protocol.inserts import Settings
 from landonce.protocol.source import Start
 from landonce.read.schema.fields import Field, Schema
-from landonce.sinks.clickhouse import Creation, create_statement
+from landonce.sinks.clickhouse.create import Creation, create_statement
 from landonce.sinks.contract import Target
+from landonce.sinks.parts import Parts, clickhouse_of
 
 
 def to_be_made(parts: Parts, target: Target) -> Columns | None:

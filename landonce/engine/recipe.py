@@ -16,7 +16,7 @@ from landonce.protocol.ranges import Range, label_of
 from landonce.protocol.settle import Mode
 from landonce.read.formats.json import decode
 from landonce.read.schema.fields import Schema
-from landonce.sinks.contract import Sink
+from landonce.sinks.contract import DeduplicatingSink
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class Recipe(AnyRecipe):
     """What a record is decoded to."""
     target: Schema
     """What the table takes."""
-    sink: Sink
+    sink: DeduplicatingSink
 
     def _decisive(self) -> tuple[object, ...]:
         return self.sink.identity, self.source.fingerprint(), self.target.fingerprint(), self.select, self.where

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING
 
 from landonce.engine.assemble_clickhouse import make_recipe
 from landonce.engine.assemble_sql import sql_recipe
-from landonce.engine.parts import Parts
 from landonce.engine.retention import Retention
 from landonce.engine.spark.session import open_session, session_if_needed
 from landonce.errors import TableUnfit
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.source import SourceView
-from landonce.sinks.clickhouse import ClickHouseSink
-from landonce.sinks.sql import SqlSink
+from landonce.sinks.clickhouse.sink import ClickHouseSink
+from landonce.sinks.contract import Guarantee
+from landonce.sinks.parts import Parts
 from landonce.sinks.sql.recipe import SqlRecipe
+from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.table import SqlTable
-from landonce.sinks.wrapped import WrappedSink
+from landonce.sinks.wrapped.sink import WrappedSink
 from landonce.verify.audit import Auditor, Targets
 from landonce.verify.compare import ValueAudit
 from landonce.verify.expect import Decoded, Decoder, Expectation, OneTable, PlainDecoder, Transformed
@@ -113,7 +114,7 @@ def _ends(parts: Parts, state: LedgerState | None, stack: ExitStack, values: boo
         )
     if isinstance(parts.sink, SqlSink):
         return _sql(parts, parts.sink, stack, values)
-    if parts.config.sink.iceberg is None:
+    if parts.sink.guarantee is not Guarantee.SNAPSHOT:
         return _clickhouse(parts, stack, values)
     return _iceberg(parts, state, stack, values)
 
@@ -131,7 +132,7 @@ def _iceberg(parts: Parts, state: LedgerState | None, stack: ExitStack, values: 
 def _changes(parts: Parts) -> bool:
     if isinstance(parts.sink, SqlSink):
         return bool(parts.sink.key)
-    return parts.config.sink.iceberg is not None and parts.config.sink.iceberg.changes is not None
+    return parts.sink.guarantee is Guarantee.SNAPSHOT and parts.iceberg.told.changes is not None
 
 
 def _clickhouse(parts: Parts, stack: ExitStack, values: bool) -> tuple[Targets, Expectation]:

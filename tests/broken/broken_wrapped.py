@@ -16,7 +16,8 @@ import pyarrow as pa
 from broken_wrapped_doubt import Chunked, Confirming, Noting
 
 from landonce.errors import NotPushed
-from landonce.sinks.wrapped import PushedBlock, WrappedSink, wrap
+from landonce.sinks.wrapped.block import PushedBlock
+from landonce.sinks.wrapped.sink import WrappedSink, wrap
 from landonce.testing.sink_sites import Row
 from landonce.testing.wrapped_references import Appending, FilePerBlock, values
 from landonce.testing.wrapped_sites import WrappedSite

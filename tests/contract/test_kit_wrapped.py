@@ -15,7 +15,7 @@ from broken_wrapped import BROKEN_WRAPPED, FilesSite, TableSite
 from broken_wrapped_doubt import Chunked
 from kit_controls import check_fails, check_mostly_sound
 
-from landonce.sinks.wrapped import PushedBlock
+from landonce.sinks.wrapped.block import PushedBlock
 from landonce.testing import WRAPPED_CASES, Case, WrappedContract, WrappedSite, prove
 from landonce.testing.wrapped_references import Appending, FilePerBlock
 

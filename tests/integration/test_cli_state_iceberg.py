@@ -13,8 +13,6 @@ from pipelines import landonce
 from said import says
 
 from landonce.cli.state.lake import stands_of
-from landonce.engine.config.load import load
-from landonce.engine.parts import open_parts
 from landonce.errors import (
     Fenced,
     PlanChanged,
@@ -31,6 +29,8 @@ from landonce.protocol.operate import accept_gap
 from landonce.protocol.ranges import Partition, Range
 from landonce.sinks.iceberg.coordinates import COLUMNS
 from landonce.sinks.iceberg.restate import restate
+from landonce.sinks.parts import open_parts
+from landonce.sinks.pipeline_file import load
 
 pytestmark = pytest.mark.integration
 

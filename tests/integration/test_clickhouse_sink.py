@@ -32,8 +32,9 @@ from landonce.local import LocalClickHouse, LocalUser
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Presence, Reply
 from landonce.read.schema.fields import Field, Schema
-from landonce.sinks.clickhouse import ClickHouseSink, wire
+from landonce.sinks.clickhouse import wire
 from landonce.sinks.clickhouse.replies import judge
+from landonce.sinks.clickhouse.sink import ClickHouseSink
 
 pytestmark = pytest.mark.integration
 

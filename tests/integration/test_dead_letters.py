@@ -15,8 +15,6 @@ from deliveries import Site, Watch, expected, in_table, letters, numbered, run, 
 from pyspark.sql import SparkSession
 
 from landonce.engine import assemble_clickhouse
-from landonce.engine.config.load import parse
-from landonce.engine.config.model import Pipeline
 from landonce.engine.pipeline import run_pipeline
 from landonce.engine.publish import Letters
 from landonce.engine.recipe import Recipe, Task
@@ -26,6 +24,7 @@ from landonce.local import LocalClickHouse, LocalKafka
 from landonce.protocol.ledger import Totals
 from landonce.protocol.receipt import BlockResult
 from landonce.protocol.steps import AnyEffect, Step
+from landonce.sinks.pipeline_file import Pipeline, parse
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

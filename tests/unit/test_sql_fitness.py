@@ -12,9 +12,9 @@ from sqlalchemy.dialects import sqlite
 
 from landonce.errors import ConfigError
 from landonce.sinks.contract import COORDINATES, Finding, Level
-from landonce.sinks.sql import SqlSink
 from landonce.sinks.sql.fitness import Shape, findings
 from landonce.sinks.sql.notes import notes
+from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.table import SqlTable
 
 KINDS = {"id": sql.BigInteger(), "_topic": sql.Text(), "_partition": sql.Integer(), "_offset": sql.BigInteger()}

@@ -22,11 +22,11 @@ from landonce.ledger.tables import block_metadata, block_table, metadata, pipeli
 from landonce.protocol.block_rows import Claim
 from landonce.read.schema.ddl import parse_schema
 from landonce.read.schema.fields import Field
-from landonce.sinks.config import Sql
 from landonce.sinks.contract import Level
-from landonce.sinks.sql import SqlSink
+from landonce.sinks.sql.config import Sql
 from landonce.sinks.sql.mysql import MySqlWriter
 from landonce.sinks.sql.postgres import conninfo, trouble_of
+from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.statements import (
     Place,
     delete_statement,
@@ -375,7 +375,7 @@ def test_sections_that_will_not_do(told: dict[str, object], said: str) -> None:
 
 def test_a_file_of_this_machine_is_not_for_workers_on_others(tmp_path: Path) -> None:
     from landonce.engine.assemble_sql import file_reachable
-    from landonce.engine.config.load import parse
+    from landonce.sinks.pipeline_file import parse
 
     told = """
 pipeline: p

@@ -14,7 +14,7 @@ from landonce.sinks.clickhouse.settings import as_text, refuse_conflicts
 from landonce.sinks.clickhouse.target import ClickHouseTarget
 from landonce.sinks.clickhouse.wire import Timeouts, Tls
 from landonce.sinks.clickhouse.writer import ClickHouseWriter
-from landonce.sinks.contract import Guarantee, Sink
+from landonce.sinks.contract import DeduplicatingSink, Guarantee
 
 _COMPRESSIONS = (None, "lz4", "zstd")
 
@@ -37,7 +37,7 @@ def read_authority(path: str | Path | None) -> str:
 
 
 @dataclass(frozen=True)
-class ClickHouseSink(Sink):
+class ClickHouseSink(DeduplicatingSink):
     """A table in ClickHouse.
 
     `url` is `http(s)://user:password@host:port/database`, `table` is `table` or `database.table`. `cluster` names the

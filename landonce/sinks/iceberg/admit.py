@@ -12,7 +12,7 @@ from pyiceberg.types import NestedField
 
 from landonce.errors import TableReshaped, TableUnfit
 from landonce.read.schema.fields import Schema
-from landonce.sinks.config import Iceberg
+from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.create import Creation, planned_table
 from landonce.sinks.iceberg.evolve import widens
 from landonce.sinks.iceberg.limits import limits_of

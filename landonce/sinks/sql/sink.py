@@ -7,13 +7,15 @@ from functools import cached_property
 
 from sqlalchemy import URL
 
-from landonce.sinks.config import Sql
-from landonce.sinks.contract import Guarantee
-from landonce.sinks.sql.databases import dialect_of, parsed
+from landonce.ledger.in_target import TargetLedger
+from landonce.sinks.contract import Guarantee, Sink
+from landonce.sinks.pipeline_file import Pipeline
+from landonce.sinks.sql.config import Sql
+from landonce.sinks.sql.databases import dialect_of, open_database, parsed
 
 
 @dataclass(frozen=True)
-class SqlSink:
+class SqlSink(Sink):
     """Where rows go, and how they get there."""
 
     url: str = field(repr=False)
@@ -36,6 +38,9 @@ class SqlSink:
     def __str__(self) -> str:
         place = self.address.set(username=None, password=None, query={}).render_as_string()
         return f"{place}, table {self.table}"
+
+    def open_ledger(self, config: Pipeline) -> TargetLedger:
+        return TargetLedger(open_database(self.address), config.pipeline)
 
     @property
     def identity(self) -> str:
