@@ -12,7 +12,6 @@ from landonce.engine import transform
 from landonce.engine.assemble import dead_letters_reachable, declared_schema, driver_of
 from landonce.engine.driver import Driver
 from landonce.engine.observe import Observer
-from landonce.engine.parts import Parts
 from landonce.engine.publish import Letters
 from landonce.engine.pushing import Pushing
 from landonce.engine.spark.session import is_remote
@@ -22,6 +21,7 @@ from landonce.ledger.push_ledger import PushLedger, PushPlace
 from landonce.protocol.pushes import Settings
 from landonce.protocol.source import Start
 from landonce.read.schema.fields import Schema
+from landonce.sinks.parts import Parts
 from landonce.sinks.wrapped.find import need_picklable
 from landonce.sinks.wrapped.recipe import WrappedRecipe
 

@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from landonce.config import secrets
+from landonce.config.model import Batch
 from landonce.engine.assemble import refuse_unfit
-from landonce.engine.config.model import Batch
 from landonce.engine.driver import Driver
 from landonce.engine.observe import Observer
 from landonce.engine.starting import Waiting
@@ -33,15 +33,16 @@ from landonce.query.performers import BatchHands, Inserting, Transacting
 from landonce.query.pushing import Pushing
 from landonce.query.sinks import ClickHouseTable, IcebergTable, Sink, SqlTable
 from landonce.read.kafka.broker import Broker
+from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.deduplicating import InsertRecipe
 from landonce.sinks.sql.databases import open_database
 from landonce.sinks.sql.identity import refuse_replaced
 from landonce.sinks.sql.making import refuse_made_anew
 from landonce.sinks.sql.recipe import SqlRecipe
 from landonce.sinks.sql.table import SqlTable as OpenTable
-from landonce.sinks.wrapped import WrappedSink
 from landonce.sinks.wrapped.find import need_picklable
 from landonce.sinks.wrapped.recipe import WrappedRecipe
+from landonce.sinks.wrapped.sink import WrappedSink
 
 LedgerTold = str | Path | Mapping[str, Any] | None
 
@@ -197,7 +198,9 @@ def _pushing(
             command="name a PostgreSQL URL",
         )
     place = claims.database.path if isinstance(claims.database, SqliteDatabase) else _where(told.ledger)
-    recipe = WrappedRecipe(pipeline=name, sink=sink, ledger=PushPlace(place, name), shuffled=True)
+    given = Schema(tuple(Field(each.name, each.type) for each in to_arrow_schema(frame.schema)))
+    claimed = PushPlace(place, name)
+    recipe = WrappedRecipe(pipeline=name, source=given, target=given, sink=sink, ledger=claimed, shuffled=True)
     settings = replace(settings, table=sink.identity, fingerprint=pushed_fingerprint(sink.identity), deadlines=False)
     return Pushing(settings, pace, recipe, claims, told.observer.trouble)
 

@@ -16,14 +16,14 @@ from landonce import errors
 from landonce.config.secrets import redact
 from landonce.failpoints import reach
 from landonce.protocol import settle
-from landonce.protocol.blocks import BY_TOKENS, Kind
+from landonce.protocol.blocks import Kind
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.settle import Mode, Problem, Reply, Settling, Stage
 from landonce.read.block import ReadBlock, Reader
 from landonce.read.decoders import decode_by
 from landonce.read.fit import fit_to
 from landonce.read.schema.fields import Schema
-from landonce.sinks.contract import BlockWriter, Guarantee, Insert, Sink, wait_out
+from landonce.sinks.contract import BlockWriter, DeduplicatingSink, Insert, wait_out
 from landonce.sinks.worker import BlockWorker, Recipe, Refuse, Task, halted
 
 _PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
@@ -38,14 +38,10 @@ class InsertRecipe(Recipe):
     """What a record is decoded to."""
     target: Schema
     """What the table takes."""
-    sink: Sink
+    sink: DeduplicatingSink
     wary: bool = False
     """Rows come through a shuffle from other executors. With one of those Spark loses a stage and runs all of its tasks again, and
     these do not say that they are run again: so an acknowledgement is checked by a probe."""
-
-    def fingerprint(self) -> str:
-        found = super().fingerprint()
-        return found if self.sink.guarantee is not Guarantee.TOKEN_ONLY else f"{BY_TOKENS}{found}"
 
     def _decisive(self) -> tuple[object, ...]:
         return self.sink.identity, self.source.fingerprint(), self.target.fingerprint(), self.select, self.where

@@ -11,12 +11,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from broken_transactions import SqliteTransactions
 from test_push_ledgers import SPOT, prepared
 
 import landonce
+from landonce.config.model import Batch
 from landonce.engine import task as tasks
 from landonce.engine.committing import Committing
-from landonce.engine.config.model import Batch
 from landonce.engine.pushing import Pushing
 from landonce.engine.task import guarded
 from landonce.errors import Fenced, OutcomeUnknown, RetentionOverrun
@@ -38,11 +39,12 @@ from landonce.protocol.snapshots import Look
 from landonce.protocol.steps import Await
 from landonce.query.performers import Inserting
 from landonce.query.pushing import Pushing as QueryPushing
+from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.deduplicating import InsertTask, InsertWorker
 from landonce.sinks.wrapped.recipe import WrappedRecipe
-from landonce.testing.broken_transactions import SqliteTransactions
 from landonce.testing.cases_transactions import RECEIPT, _prepared, _settled
 
+GIVEN = parse_schema("id BIGINT")
 NOTHING: Any = SimpleNamespace()
 BLOCK = Block((Range(Partition("t", 0), 0, 5),), "t")
 
@@ -147,7 +149,9 @@ def test_a_query_pushes_no_block_again_of_which_nobody_can_tell_whether_it_arriv
     an_hour_passes(ledger, 0)
     probe = (lambda _: True) if can_probe else None
     sink = landonce.wrap(print, idempotent=False, probe=probe, settles_within=600, name="s")
-    recipe = WrappedRecipe(pipeline="p", sink=sink, ledger=PushPlace(tmp_path / "ledger", "p"), shuffled=True)
+    recipe = WrappedRecipe(
+        pipeline="p", source=GIVEN, target=GIVEN, sink=sink, ledger=PushPlace(tmp_path / "ledger", "p"), shuffled=True
+    )
     hands = QueryPushing(QuerySettings("s", "f", 5), Pace(Batch(), 0.0, 1), recipe, ledger)
     hands.take(NOTHING, NOTHING)
     written: list[Any] = []

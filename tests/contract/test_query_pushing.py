@@ -13,7 +13,7 @@ import pytest
 from test_push_ledgers import SPOT, prepared
 
 import landonce
-from landonce.engine.config.model import Batch
+from landonce.config.model import Batch
 from landonce.errors import Fenced, OutcomeUnknown
 from landonce.ledger.push_ledger import PushLedger, PushPlace, Verdict
 from landonce.protocol import ledger as states
@@ -24,9 +24,12 @@ from landonce.protocol.pushes import key_of
 from landonce.protocol.query_batches import Found, Resolve, Settings
 from landonce.protocol.receipt import Receipt
 from landonce.query.pushing import Pushing
+from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.wrapped.recipe import WrappedRecipe
 
 RECEIPT = Receipt(read=5, landed=5).to_json()
+
+GIVEN = parse_schema("id BIGINT")
 
 
 class World:
@@ -39,7 +42,7 @@ class World:
         self.hands = Pushing(
             Settings("s", "f", 5),
             Pace(Batch(), 0.0, 1),
-            WrappedRecipe(pipeline="p", sink=sink, ledger=place, shuffled=True),
+            WrappedRecipe(pipeline="p", source=GIVEN, target=GIVEN, sink=sink, ledger=place, shuffled=True),
             ledger,
         )
 

@@ -20,9 +20,11 @@ from landonce.errors import TargetRefused
 from landonce.ledger.push_ledger import PushLedger, PushPlace
 from landonce.protocol.block_rows import Claim, Mark
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
+from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.wrapped.recipe import WrappedRecipe, WrappedTask
 
 ROWS = pa.table({"_topic": ["t"] * 3, "_partition": [0] * 3, "_offset": [0, 1, 4], "id": [1, 2, 3]})
+GIVEN = parse_schema("id BIGINT")
 SIBLINGS = Receipt(read=5, landed=5)
 A_WHILE = 1.0
 
@@ -58,7 +60,9 @@ class Scene:
                 meanwhile()
 
         sink = landonce.wrap(Target, idempotent=idempotent, settles_within=60)
-        worker = WrappedRecipe(pipeline="p", sink=sink, ledger=self.place, shuffled=True).worker(self.task)
+        worker = WrappedRecipe(
+            pipeline="p", source=GIVEN, target=GIVEN, sink=sink, ledger=self.place, shuffled=True
+        ).worker(self.task)
         self.running = threading.Thread(
             target=lambda: self.results.append(write_rows(worker, self.task, ROWS)), daemon=True
         )

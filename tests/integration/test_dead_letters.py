@@ -15,8 +15,6 @@ from deliveries import Site, Watch, expected, in_table, letters, numbered, run, 
 from pyspark.sql import SparkSession
 
 from landonce.engine import transform, workers
-from landonce.engine.config.load import parse
-from landonce.engine.config.model import Pipeline
 from landonce.engine.pipeline import run_pipeline
 from landonce.engine.publish import Letters
 from landonce.engine.task import work, write_half
@@ -26,6 +24,7 @@ from landonce.protocol.ledger import Totals
 from landonce.protocol.receipt import BlockResult
 from landonce.protocol.steps import AnyEffect, Step
 from landonce.read.block import ReadAccount
+from landonce.sinks.pipeline_file import Pipeline, parse
 from landonce.sinks.worker import Recipe, Task
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]

@@ -20,7 +20,6 @@ from said import says
 from sql_runs import SqlSite, asking_postgres, asking_sqlite
 
 from landonce.engine import workers
-from landonce.engine.config.load import parse
 from landonce.engine.observe import Silent
 from landonce.engine.pipeline import run_pipeline
 from landonce.errors import (
@@ -37,6 +36,7 @@ from landonce.local import LocalKafka
 from landonce.local.ports import free_ports
 from landonce.protocol.ledger import Totals
 from landonce.protocol.receipt import BlockResult
+from landonce.sinks.pipeline_file import parse
 from landonce.sinks.sql.recipe import SqlRecipe, SqlTask
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.usefixtures("spark")]

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 from pyspark import SparkContext
 
+from landonce.config.model import Spark
 from landonce.engine import workers as workers_module
-from landonce.engine.config.model import Spark
 from landonce.engine.spark.session import open_session
 from landonce.engine.workers import SparkWorkers
 

@@ -19,7 +19,7 @@ from landonce.read.block import ReadBlock, Reader
 from landonce.read.decoders import Decode, Decoded, decode_by
 from landonce.read.fit import fit_to
 from landonce.read.rows import NOWHERE, records_of
-from landonce.sinks.iceberg.coordinates import COLUMNS, renamed
+from landonce.sinks.iceberg.coordinates import renamed
 from landonce.sinks.iceberg.evolve import unknown_fields
 from landonce.sinks.iceberg.files import write_files
 from landonce.sinks.iceberg.limits import Limit, beyond
@@ -71,7 +71,7 @@ class FileWorker(BlockWorker):
         files, landed = [], block.held - block.shared
         for name in sorted(block.tables):
             rows = block.rows(name)
-            written, count = self._write(tables[name], rows, origin)
+            written, count = _write(tables[name], rows, origin)
             files.append((name, written))
             landed += count - (rows.num_rows - records_of(rows) if recipe.changes is not None else 0)
         reach("files.after")
@@ -79,18 +79,6 @@ class FileWorker(BlockWorker):
         latest = tuple(sorted(block.latest.items()))
         landing = replace(receipt, landed=landed, files=tuple(files), tops=tops, latest=latest)
         return BlockResult(task.index, Fate.LANDED, landing)
-
-    def _write(self, table: TableRecipe, rows: pa.Table, origin: Origin) -> tuple[tuple[object, ...], int]:
-        """The table's own files, or one that Spark reads, and how many rows they hold. A change needs its coordinates to be put in
-        order."""
-        named = renamed(rows)
-        if table.scratch is not None:
-            path, count = table.scratch.write(named, origin)
-            return (path,), count
-        assert table.shape is not None
-        kept = named if self.recipe.coordinates else named.drop_columns(list(COLUMNS))
-        files = write_files(table.shape, kept, origin)
-        return files, sum(each.record_count for each in files)
 
     def _decoder(self, table: TableRecipe) -> Decode:
         recipe = self.recipe
@@ -108,6 +96,18 @@ class FileWorker(BlockWorker):
         if floors is None:
             return {each.partition: NOWHERE for each in self.task.block.ranges}
         return dict(floors)
+
+
+def _write(table: TableRecipe, rows: pa.Table, origin: Origin) -> tuple[tuple[object, ...], int]:
+    """The table's own files, or one that Spark reads, and how many rows they hold. A change needs its coordinates to be put in
+    order."""
+    named = renamed(rows)
+    if table.scratch is not None:
+        path, count = table.scratch.write(named, origin)
+        return (path,), count
+    assert table.shape is not None
+    files = write_files(table.shape, named, origin)
+    return files, sum(each.record_count for each in files)
 
 
 def _within(limits: tuple[Limit, ...], decode: Decode) -> Decode:

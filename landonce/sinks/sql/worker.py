@@ -20,7 +20,6 @@ from landonce.read.decoders import decode_by
 from landonce.read.fit import fit_to
 from landonce.read.rows import records_of
 from landonce.read.schema.evolution import Evolution, observed
-from landonce.sinks.contract import COORDINATES
 from landonce.sinks.sql.documents import as_text
 from landonce.sinks.sql.opened import open_writer
 from landonce.sinks.sql.recipe import Again, SqlRecipe, SqlTask
@@ -66,7 +65,7 @@ class SqlWorker(BlockWorker):
         if not receipt.balanced:
             raise unbalanced(self.task.block, receipt)
         if refuse is None:
-            settled = settle_block(self._open, self.task.claim, receipt.to_json(), self._shaped(rows), self._where)
+            settled = settle_block(self._open, self.task.claim, receipt.to_json(), _shaped(rows), self._where)
             return self._result(settled, receipt)
         try:
             return self._write(rows, receipt, refuse)
@@ -82,7 +81,7 @@ class SqlWorker(BlockWorker):
             last = (
                 last_changes(rows, self.recipe.sink.key) if self.recipe.changes is not None and rows.num_rows else None
             )
-            shaped = self._shaped(rows if last is None else rows.take(last))
+            shaped = _shaped(rows if last is None else rows.take(last))
             try:
                 return self._result(settle_rows(self._open, claim, account.to_json(), shaped, self._where), account)
             except Trouble as trouble:
@@ -98,13 +97,6 @@ class SqlWorker(BlockWorker):
     @property
     def _where(self) -> str:
         return f"block {self.task.block}"
-
-    def _shaped(self, rows: pa.Table) -> pa.Table:
-        """The columns that are written."""
-        if not rows.num_rows:
-            return rows
-        rows = as_text(rows.set_column(0, "_topic", rows.column("_topic").cast(pa.string())))
-        return rows if self.recipe.sink.coordinates else rows.drop_columns(list(COORDINATES))
 
     def _result(self, settled: Transacting, receipt: Receipt) -> BlockResult:
         """An earlier run of the task may have landed the block: then its receipt counts."""
@@ -138,6 +130,13 @@ def _judged(task: SqlTask, rows: pa.Table, bad: list[tuple[int, Trouble]], troub
             bad[0][1], f"{first.partition}: the record at offset {first.offset}, and {MOST:,} others of its block"
         )
     return records
+
+
+def _shaped(rows: pa.Table) -> pa.Table:
+    """The columns that are written."""
+    if not rows.num_rows:
+        return rows
+    return as_text(rows.set_column(0, "_topic", rows.column("_topic").cast(pa.string())))
 
 
 def last_changes(rows: pa.Table, key: tuple[str, ...]) -> pa.Int64Array:

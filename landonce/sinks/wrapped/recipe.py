@@ -12,17 +12,15 @@ from landonce.read.schema.fields import Schema
 from landonce.sinks.worker import BlockWorker, Recipe, Task
 from landonce.sinks.wrapped.sink import WrappedSink
 
-_NO_COLUMNS = Schema(())
-
 
 @dataclass(frozen=True, kw_only=True)
 class WrappedRecipe(Recipe):
     """Of a wrapped sink."""
 
-    source: Schema = _NO_COLUMNS
+    source: Schema
     """What a record is decoded to."""
-    target: Schema = _NO_COLUMNS
-    """What the sink gets: the source, or what `select` makes of it. Empty: whatever a query gives."""
+    target: Schema
+    """What the sink gets: the source, or what `select` makes of it. Rows of a query are pushed as they are."""
     sink: WrappedSink
     ledger: PushPlace
 

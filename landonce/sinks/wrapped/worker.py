@@ -40,7 +40,7 @@ class WrappedWorker(BlockWorker):
     def reader(self) -> Reader:
         recipe = self.recipe
         decode = decode_by(recipe.source, max_record_bytes=recipe.max_record_bytes)
-        return Reader.of_one(self.task.block.table, decode, fit_to(recipe.target) if recipe.target.fields else as_is)
+        return Reader.of_one(self.task.block.table, decode, as_is if recipe.shuffled else fit_to(recipe.target))
 
     def write(self, block: ReadBlock, receipt: Receipt, refuse: Refuse | None) -> BlockResult:
         del refuse
