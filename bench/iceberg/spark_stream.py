@@ -24,7 +24,7 @@ def open_session(lake: Lake) -> SparkSession:
         "spark.driver.memory": "3g",
     }
     return open_landonce_session(
-        "bench", Spark(), extra=extra, work="landonce.engine.task,landonce.sinks.iceberg.worker"
+        "bench", Spark(), extra=extra, work="landonce.sinks.iceberg.worker,landonce.engine.task"
     )
 
 

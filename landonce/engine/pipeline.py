@@ -142,7 +142,7 @@ def _ready_for_iceberg(parts: Parts, session: _Session, observer: Observer, wait
     columns = waiting.until(lambda: lake_to_be_made(parts, lake))
     session.expressions = lake.recipe.transforms or lake.by_spark
     session.extra = lake_conf(lake)
-    session.work = "landonce.engine.task,landonce.sinks.iceberg.worker"
+    session.work = "landonce.sinks.iceberg.worker,landonce.engine.task"
     waiting.until(lambda: make_missing(parts, lake, columns))
     waiting.until(lake.upgrade)
     return waiting.until(lambda: make_iceberg_driver(parts, lake, observer, once=once))
@@ -152,7 +152,7 @@ def _ready_for_wrapped(parts: Parts, session: _Session, observer: Observer, *, o
     from landonce.engine.assemble_wrapped import make_wrapped_driver, refuse_unfit
 
     refuse_unfit(parts)
-    session.work = "landonce.engine.task,landonce.sinks.wrapped.worker"
+    session.work = "landonce.sinks.wrapped.worker,landonce.engine.task"
     return make_wrapped_driver(parts, session, observer, once=once)
 
 
@@ -164,7 +164,7 @@ def _ready_for_sql(
     from landonce.sinks.sql.table import SqlTable
 
     file_reachable(parts.config)
-    session.work = "landonce.engine.task,landonce.sinks.sql.worker"
+    session.work = "landonce.sinks.sql.worker,landonce.engine.task"
     with closing(SqlTable(parts.sql)) as table:
         columns = waiting.until(lambda: sql_to_be_made(parts, table))
         yield waiting.until(lambda: make_sql_driver(parts, table, session, observer, once=once, columns=columns))
