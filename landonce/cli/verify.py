@@ -15,7 +15,7 @@ from landonce.cli.files import File, Json, opened, print_json
 from landonce.cli.output import err, out
 
 if TYPE_CHECKING:
-    from landonce.engine.parts import Parts
+    from landonce.sinks.parts import Parts
     from landonce.verify import Report
 
 _NARROWEST = 120
@@ -90,4 +90,4 @@ def _show(report: Report) -> None:
     style = "bold green" if report.exact else "bold red"
     out.print(f"[{style}]{words.verdict(report)}:[/] {words.counts(report)}")
     if not report.exact:
-        out.print(f"[bold]To go on:[/] {words.WAY_ON}")
+        out.print(f"[bold]Next step:[/] {words.WAY_ON}")

@@ -25,9 +25,10 @@ from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.target import TargetView
 from landonce.query.performers import QueryHands
 from landonce.query.rows import write
-from landonce.sinks.wrapped import WrappedSink, work
+from landonce.sinks.wrapped import work
 from landonce.sinks.wrapped.recipe import WrappedTask
 from landonce.sinks.wrapped.send import Sending
+from landonce.sinks.wrapped.sink import WrappedSink
 
 _GLANCE = 0.25
 
