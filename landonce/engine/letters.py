@@ -75,6 +75,6 @@ def _read_again(recipe: Recipe, task: Task, rejected: Sequence[Rejected]) -> Mes
 
 
 def _headers(message: Message) -> tuple[tuple[str, bytes | None], ...]:
-    told = message.headers() or ()
-    pairs = told.items() if isinstance(told, dict) else told
+    found = message.headers() or ()
+    pairs = found.items() if isinstance(found, dict) else found
     return tuple((name, value.encode() if isinstance(value, str) else value) for name, value in pairs)

@@ -55,9 +55,11 @@ class Reading(Protocol):
 def work(recipe: Recipe, task: Task) -> BlockResult:
     """Both halves, where no expression stands between them."""
     worker: BlockWorker = recipe.worker(task)
-    return guarded(
-        recipe, task, worker, lambda: _written(recipe, task, worker, _read(worker.reader(), recipe, task))
-    )  # fmt: skip
+
+    def attempt() -> BlockResult:
+        return _written(recipe, task, worker, _read(worker.reader(), recipe, task))
+
+    return guarded(recipe, task, worker, attempt)
 
 
 def read_half(recipe: Reading, task: Task) -> ReadBlock:

@@ -364,9 +364,9 @@ def _types_fit(frame: DataFrame, recipe: Any) -> None:
     yields = to_arrow_schema(frame.schema)
     for each in recipe.target.fields:
         if each.name in yields.names and not can_fit(yields.field(each.name).type, each):
-            told = frame.schema[each.name].dataType.simpleString()
+            made = frame.schema[each.name].dataType.simpleString()
             raise ConfigError(
-                f"transform.select: {each.name} is of type {told}, which the table's column ({each.type}) cannot take."
+                f"transform.select: {each.name} is of type {made}, which the table's column ({each.type}) cannot take."
             )
 
 

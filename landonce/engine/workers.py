@@ -81,8 +81,8 @@ class SparkWorkers:
 
 def said(text: str) -> str:
     """Of what Spark says of a job, what happened to the task: without Java's stack, which tells nobody where a block is."""
-    told = text.partition(_LAST_FAILURE)[2] or text
-    lines = [line.strip() for line in told.splitlines() if line.strip() and not line.startswith(_OF_JAVA)]
+    failure = text.partition(_LAST_FAILURE)[2] or text
+    lines = [line.strip() for line in failure.splitlines() if line.strip() and not line.startswith(_OF_JAVA)]
     return redact(" ".join(lines)[:1000])
 
 

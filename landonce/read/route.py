@@ -1,4 +1,4 @@
-"""Which tables a record goes to, told from one field of it.
+"""Which tables a record goes to, by one field of it.
 
 What is decided is decided once for each distinct value, and rows are then gathered by value: the cost grows with the
 rows and with the values, and not with rows times tables. Every record goes somewhere, or is rejected with a reason.

@@ -34,8 +34,8 @@ class SqlRecipe(Recipe):
 
     def _decisive(self) -> tuple[object, ...]:
         """All that the file says of rows. The table's own columns may change: each block lands whole."""
-        told = self.sink
-        rows = told.identity, told.key, self.declared
+        sink = self.sink
+        rows = sink.identity, sink.key, self.declared
         return *rows, self.select, self.where, repr(self.changes)
 
     def worker(self, task: SqlTask) -> BlockWorker:
