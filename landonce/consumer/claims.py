@@ -1,7 +1,8 @@
 """The partitions of one consumer: claimed when Kafka assigns them, rewound when their records must be read again.
 
-If a partition is assigned and cannot be claimed, it is paused, and later polls try again. Its offsets may be unreachable
-for a moment, or another consumer may have taken the fence last, because it does not know yet that Kafka removed it.
+If a partition is assigned and cannot be claimed, it is paused, and later polls try again. Its offsets may be
+unreachable for a moment, or another consumer may have taken the fence last, because it does not know yet that Kafka
+removed it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How long this consumer may assume that its partitions are its own.
 
-There are two limits. The poll limit, `max.poll.interval.ms`, counts from the end of the last poll, as in librdkafka. The
-session limit is not visible: librdkafka sends heartbeats in the background and does not report their answers. But a
+There are two limits. The poll limit, `max.poll.interval.ms`, counts from the end of the last poll, as in librdkafka.
+The session limit is not visible: librdkafka sends heartbeats in the background and does not report their answers. But a
 process that did not run cannot have sent any. A thread beats ten times per session; if its last beat is older than
 `session.timeout.ms`, the process was stopped, or the machine slept. This clock does not notice a network that lost the
 heartbeats of a running process. The fence covers that case; the clock only avoids useless work.

@@ -75,7 +75,7 @@ class Proof:
 
 
 def proof_of(found: Mapping[int, tuple[int, int]], total: int, produced: list[int], kills: int) -> Proof:
-    """Rows and distinct records per partition, and the total number of rows, which includes rows that belong to no partition."""
+    """Rows and distinct records per partition, and the total number of rows, also of no partition."""
     proofs = [
         PartitionProof(partition, count, *found.get(partition, (0, 0))) for partition, count in enumerate(produced)
     ]

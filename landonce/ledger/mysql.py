@@ -1,4 +1,4 @@
-"""A ledger in MySQL or MariaDB, for pipelines whose table is there too. InnoDB only: other engines have no transactions."""
+"""A ledger in MySQL or MariaDB, for pipelines whose table is there too. InnoDB only: it has transactions."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _NO_ENTRY = {1044, 1045, 1049, 1698}
 _NO_RIGHT = {1142, 1143, 1227}
 NO_TABLE = 1146
 PASSING = {1040, 1047, 1053, 1180, 1203, 1205, 1213, 1226, 1290, 1317, 1836, 1927, 1969, 3024, 3101, 4031}
-"""Locks and deadlocks; too many connections; a server or cluster that ends, is not ready or is read-only for now; a session
-that was killed or timed out; a statement that exceeded the server's time limit."""
+"""Locks and deadlocks; too many connections; a server or cluster that ends, is not ready or is read-only for now; a
+session that was killed or timed out; a statement that exceeded the server's time limit."""
 _MODE = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_BACKSLASH_ESCAPES,NO_AUTO_VALUE_ON_ZERO"
 _CREATE_LOCK, _CREATE_SECONDS = "landonce", 10
 
@@ -64,8 +64,8 @@ class MySqlDatabase(Database):
 
     @contextmanager
     def creating(self) -> Iterator[Connection]:
-        """CREATE TABLE commits in MySQL, so a named lock lets one driver at a time create tables. Another session holds the
-        lock, so it lasts until the transaction's COMMIT is answered."""
+        """CREATE TABLE commits in MySQL, so a named lock lets one driver at a time create tables. Another session holds
+        the lock, so it lasts until the transaction's COMMIT is answered."""
         with self.engine.connect() as keeper:
             parameters = {"name": _CREATE_LOCK, "seconds": _CREATE_SECONDS}
             if keeper.scalar(text("SELECT GET_LOCK(:name, :seconds)"), parameters) != 1:

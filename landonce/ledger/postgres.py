@@ -1,8 +1,8 @@
 """A ledger's PostgreSQL database.
 
-An acknowledged change is on disk, even if the server's default is `synchronous_commit=off`. No call waits for ever: this
-side cuts the connection to a server that stopped answering, and waits only a limited time for a lock that a dead driver
-left. It must never put a password into a message.
+An acknowledged change is on disk, even if the server's default is `synchronous_commit=off`. No call waits for ever:
+this side cuts the connection to a server that stopped answering, and waits only a limited time for a lock that a dead
+driver left. It must never put a password into a message.
 """
 
 from __future__ import annotations

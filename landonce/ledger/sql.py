@@ -1,8 +1,8 @@
 """A ledger in an SQL database: one code for all of them.
 
 A change is one transaction: it updates the pipeline's row if pipeline, epoch, owner, version and lineage are the old
-ones, then the positions that moved, then writes the note. The cost of a change grows with what it changes, not with what
-the ledger holds.
+ones, then the positions that moved, then writes the note. The cost of a change grows with what it changes, not with
+what the ledger holds.
 
     the answer to a change       what follows
     ───────────────────────────  ──────────────────────────────────────────────────────────────────────────────
@@ -246,6 +246,7 @@ class SqlLedger(Ledger):
 
 
 def _unbegun(connection: Connection, version: int | None) -> bool:
-    """Tables without a version and without any pipeline: if CREATE TABLE commits by itself, a crash during the first start
+    """Tables without a version and without any pipeline: if CREATE TABLE commits by itself, a crash during the first
+    start
     leaves them like this."""
     return version is None and connection.execute(select(pipeline_table.c.pipeline).limit(1)).first() is None

@@ -1,12 +1,12 @@
 """A ledger's SQLite file.
 
-An acknowledged change is on disk. `synchronous=EXTRA` also syncs the folder; without it, a power cut right after a commit
-may restore the rollback journal, and with it the old state. The journal mode is SQLite's default and not WAL, so the one
-file is the whole ledger whenever nobody writes. A copy of a WAL database without its side files would be an older ledger,
-which a backup must never be.
+An acknowledged change is on disk. `synchronous=EXTRA` also syncs the folder; without it, a power cut right after a
+commit may restore the rollback journal, and with it the old state. The journal mode is SQLite's default and not WAL, so
+the one file is the whole ledger whenever nobody writes. A copy of a WAL database without its side files would be an
+older ledger, which a backup must never be.
 
-Reading must never create the file. Do not put the file on a network file system: its locks are not reliable. For drivers
-on two machines, use PostgreSQL.
+Reading must never create the file. Do not put the file on a network file system: its locks are not reliable. For
+drivers on two machines, use PostgreSQL.
 """
 
 from __future__ import annotations

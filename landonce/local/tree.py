@@ -1,4 +1,5 @@
-"""A driver and all its processes: Python, the JVM, Spark's Python workers. They share one session, whatever their groups.
+"""A driver and all its processes: Python, the JVM, Spark's Python workers. They share one session, whatever their
+groups.
 
 Signalling only the first process would leave the others writing.
 """
