@@ -247,6 +247,5 @@ class SqlLedger(Ledger):
 
 def _unbegun(connection: Connection, version: int | None) -> bool:
     """Tables without a version and without any pipeline: if CREATE TABLE commits by itself, a crash during the first
-    start
-    leaves them like this."""
+    start leaves them like this."""
     return version is None and connection.execute(select(pipeline_table.c.pipeline).limit(1)).first() is None

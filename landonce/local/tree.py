@@ -1,5 +1,4 @@
-"""A driver and all its processes: Python, the JVM, Spark's Python workers. They share one session, whatever their
-groups.
+"""A driver and all its processes: Python, the JVM, Spark's Python workers. They share one session.
 
 Signalling only the first process would leave the others writing.
 """

@@ -1,5 +1,4 @@
-"""What the first records of a topic hold, place by place: which kinds of values, how often, and where each was first
-seen.
+"""What the first records of a topic hold, place by place: the kinds of values, how often, and first seen where.
 
 If no schema is declared, landonce infers one from this sample. If it cannot, the error lists every place that prevents
 it, and ends with a schema to paste.

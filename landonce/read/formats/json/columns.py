@@ -1,5 +1,4 @@
-"""Converts columns from the type that Arrow's JSON reader reads (the *wire* type) to the type of the schema, or to a
-fault.
+"""Converts columns from the type that Arrow's JSON reader reads (the *wire* type) to the schema's type, or to a fault.
 
 The wire type differs from the final type where the reader is not exact enough:
 

@@ -1,5 +1,4 @@
-"""Values that JSON writes as strings: each function converts such text to a column of one type, with null for invalid
-text.
+"""Values that JSON writes as strings: each function converts such text to a column of one type. Invalid text is null.
 
 An invalid value affects only itself. Nothing here compares values, and nothing loops over them.
 """
