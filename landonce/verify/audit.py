@@ -83,9 +83,7 @@ class Auditor:
         return report
 
     def _later(self, table: str, found: Iterable[Bounds]) -> pa.Table | None:
-        """The changes of records beyond the judged range. The topic is asked again, because the pipeline may have
-        continued
-        during the audit."""
+        """The changes of records beyond the judged range. Asks the topic again: the pipeline may have continued."""
         ends = {partition: extent.stable_end for partition, extent in self.survey().extents}
         changes = [
             self._fates(bound, window).changes.get(table)
