@@ -27,19 +27,31 @@ from landonce.protocol.ledger import LedgerState
 from landonce.protocol.match_ranges import Incoming, binds, bound, refuse_early, undelivered
 from landonce.protocol.query_batches import Settings
 from landonce.protocol.ranges import Range
-from landonce.protocol.receipt import BlockResult, Receipt
-from landonce.protocol.snapshots import CommitTables, Committed, Look, Looked, Moved, WriteFiles, refuse_unmarked
-from landonce.protocol.steps import Acquire, Change, Remembering, Step, Stop, Surveyed
+from landonce.protocol.receipt import Receipt
+from landonce.protocol.snapshots import refuse_unmarked
+from landonce.protocol.steps import (
+    Acquire,
+    Change,
+    CommitTables,
+    Committed,
+    Effect,
+    LookAtTables,
+    Looked,
+    Machine,
+    Moved,
+    Reply,
+    Step,
+    Stop,
+    Surveyed,
+    Write,
+)
 
 MOST_BLOCKS = 64
 """In one job, unless there are more partitions: Spark decides row by row which block it belongs to."""
 
-Effect = Acquire | Look | Change | WriteFiles | CommitTables | Stop
-Reply = LedgerState | Looked | tuple[BlockResult, ...] | Committed | Moved
-
 
 @dataclass(frozen=True)
-class Driver(Remembering):
+class Driver(Machine):
     """All that is remembered between two steps. Lost in a crash, and not missed."""
 
     settings: Settings
@@ -48,6 +60,9 @@ class Driver(Remembering):
     ledger: LedgerState | None = None
     surveyed: Surveyed | None = None
     receipts: tuple[tuple[int, Receipt], ...] = ()
+
+    def advance(self, reply: Reply) -> Next:
+        return advance(self, reply)
 
 
 Next = tuple[Driver, Effect]
@@ -96,7 +111,7 @@ def _look(driver: Driver) -> Next:
     """Whatever is refused is refused before anything is written. The table is looked at for every micro-batch: it may have been
     taken over, rolled back or changed since the last one."""
     refuse_early(driver.state, driver.incoming, driver.settings.on_rewind)
-    return _to(driver, Step.LOOK, Look())
+    return _to(driver, Step.LOOK, LookAtTables())
 
 
 def _bind(driver: Driver, looked: Looked) -> Next:
@@ -136,7 +151,7 @@ def cut(ranges: Sequence[Range], table: str, block_rows: int) -> tuple[Block, ..
 
 
 def _write(driver: Driver) -> Next:
-    return _to(driver, Step.WRITE, WriteFiles(driver.pending, driver.unwritten, stands=(), final=True))
+    return _to(driver, Step.WRITE, Write(driver.pending, driver.unwritten, stands=(), final=True))
 
 
 def _after_write(driver: Driver) -> Next:

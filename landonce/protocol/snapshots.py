@@ -40,7 +40,25 @@ from landonce.protocol.packing import pack, take
 from landonce.protocol.ranges import Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.source import Start, bind
-from landonce.protocol.steps import Acquire, Change, Idle, Remembering, Step, Stop, Survey, Surveyed
+from landonce.protocol.steps import (
+    Acquire,
+    Change,
+    CommitTables,
+    Committed,
+    Effect,
+    Idle,
+    LookAtTables,
+    Looked,
+    Machine,
+    Moved,
+    Open,
+    Reply,
+    Step,
+    Stop,
+    Survey,
+    Surveyed,
+    Write,
+)
 
 
 @dataclass(frozen=True)
@@ -61,72 +79,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Look:
-    """Look at the tables. Reply: `Looked`."""
-
-    step = Step.LOOK
-
-
-@dataclass(frozen=True)
-class Looked:
-    """The tables as they are. `held`: a table without a mark holds rows of these topics; or may, since `filled_by` wrote it."""
-
-    views: tuple[TableView, ...]
-    held: str = ""
-    filled_by: str = ""
-
-
-@dataclass(frozen=True)
-class WriteFiles:
-    """Have the workers write files for these blocks. Reply: one `BlockResult` each, in any order."""
-
-    plan: Plan
-    indexes: tuple[int, ...]
-    stands: tuple[Stand, ...]
-    """The tables that take part. Others get no rows."""
-    final: bool
-    """Tables were made and evolved already: what does not fit now is a dead letter."""
-    step = Step.WRITE
-
-
-@dataclass(frozen=True)
-class Open:
-    """Make and evolve the tables that the workers asked for. Reply: whether there are new ones, which may have to evolve."""
-
-    wants: tuple[object, ...]
-    step = Step.OPEN
-
-
-@dataclass(frozen=True)
-class CommitTables:
-    """Commit what the receipts name, to each table that takes it, and then the dead letters. Reply: `Committed` or `Moved`."""
-
-    plan: Plan
-    receipts: tuple[Receipt, ...]
-    stands: tuple[Stand, ...]
-    after: LedgerState
-    """What the ledger says once the plan is recorded; the marks say it too."""
-    step = Step.COMMIT
-
-
-@dataclass(frozen=True)
-class Committed:
-    """Every table holds its rows. The tables that the plan was committed to, as they are now."""
-
-    views: tuple[TableView, ...] = ()
-
-
-@dataclass(frozen=True)
-class Moved:
-    """A table's mark is not the one that was looked at."""
-
-
-Effect = Acquire | Survey | Change | Look | WriteFiles | Open | CommitTables | Idle | Stop
-Reply = LedgerState | Surveyed | Looked | tuple[BlockResult, ...] | Committed | Moved | bool | None
-
-
-@dataclass(frozen=True)
-class Driver(Remembering):
+class Driver(Machine):
     """All that a driver remembers between two steps. Lost in a crash; nothing of it is needed to recover."""
 
     settings: Settings
@@ -136,6 +89,9 @@ class Driver(Remembering):
     stands: tuple[Stand, ...] | None = None
     receipts: tuple[tuple[int, Receipt], ...] = ()
     opened: bool = False
+
+    def advance(self, reply: Reply) -> Next:
+        return advance(self, reply)
 
 
 Next = tuple[Driver, Effect]
@@ -164,12 +120,12 @@ def advance(driver: Driver, reply: Reply) -> Next:
     if step is Step.WRITE and isinstance(reply, tuple):
         return _after_write(driver, reply)
     if step is Step.OPEN:
-        return _to(replace(driver, receipts=(), opened=not reply), Step.LOOK, Look())
+        return _to(replace(driver, receipts=(), opened=not reply), Step.LOOK, LookAtTables())
     if step is Step.COMMIT and isinstance(reply, Committed):
         driver = replace(driver, stands=_refreshed(driver.stands or (), reply.views))
         return _change(driver, Step.RECORD, _recorded(driver))
     if step is Step.COMMIT and isinstance(reply, Moved):
-        return _to(replace(driver, receipts=(), opened=False, stands=None), Step.LOOK, Look())
+        return _to(replace(driver, receipts=(), opened=False, stands=None), Step.LOOK, LookAtTables())
     if step is Step.RECORD:
         stands = tuple(stand(driver.state, each.view) for each in driver.stands or ())
         return _to(replace(driver, receipts=(), opened=False, stands=stands), Step.SURVEY, Survey())
@@ -189,7 +145,7 @@ def _change(driver: Driver, step: Step, new: LedgerState) -> Next:
 def _after_survey(driver: Driver) -> Next:
     """A ledger that is new altogether may be one that was lost, so the tables are asked before it is bound."""
     if driver.state.fresh:
-        return _to(driver, Step.LOOK, Look())
+        return _to(driver, Step.LOOK, LookAtTables())
     binding = bind(driver.state, driver.world.source, driver.settings.start)
     if binding.added or dict(driver.state.topic_ids) != dict(binding.topic_ids):
         return _change(driver, Step.BIND, driver.bound(driver.state))
@@ -202,7 +158,7 @@ def _look_or_go_on(driver: Driver) -> Next:
     if driver.state.pending is not None:
         _same_fingerprint(driver)
     if driver.stands is None:
-        return _to(driver, Step.LOOK, Look())
+        return _to(driver, Step.LOOK, LookAtTables())
     return _go_on(driver, driver.stands)
 
 
@@ -274,7 +230,7 @@ def _prepare(driver: Driver, ranges: tuple[Range, ...], kind: Kind) -> Next:
 
 
 def _write(driver: Driver) -> Next:
-    return _to(driver, Step.WRITE, WriteFiles(driver.pending, driver.unwritten, _taking(driver), driver.opened))
+    return _to(driver, Step.WRITE, Write(driver.pending, driver.unwritten, stands=_taking(driver), final=driver.opened))
 
 
 def _taking(driver: Driver) -> tuple[Stand, ...]:

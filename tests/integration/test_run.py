@@ -38,7 +38,7 @@ from said import says
 from landonce.errors import ConfigError, NothingToInfer, PlanChanged, TableUnfit
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.protocol.ledger import Totals
-from landonce.protocol.steps import AnyEffect, Step
+from landonce.protocol.steps import Effect, Step
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -323,7 +323,7 @@ def test_coordinates_that_come_with_a_plan_pending_write_nothing_twice(
     site.clickhouse.ask(f"CREATE TABLE {site.table} (id Int64, name String) ENGINE = MergeTree ORDER BY id {window}")
     send(site.kafka, site.topics[0], numbered(10))
 
-    def die(effect: AnyEffect) -> None:
+    def die(effect: Effect) -> None:
         if effect.step is Step.RECORD:
             raise KeyboardInterrupt
 

@@ -25,15 +25,15 @@ MODULES = (
     "landonce.protocol.receipt",
     "landonce.protocol.target",
     "landonce.protocol.settle",
-    "landonce.protocol.steps",
-    "landonce.protocol.inserts",
     "landonce.protocol.marks",
     "landonce.protocol.own_ledger",
-    "landonce.protocol.snapshots",
     "landonce.protocol.block_rows",
+    "landonce.protocol.claims",
+    "landonce.protocol.steps",
+    "landonce.protocol.inserts",
+    "landonce.protocol.snapshots",
     "landonce.protocol.transact",
     "landonce.protocol.transactions",
-    "landonce.protocol.claims",
     "landonce.protocol.push",
     "landonce.protocol.keys",
     "landonce.protocol.pushes",
@@ -42,6 +42,7 @@ MODULES = (
     "landonce.protocol.offset_log",
     "landonce.protocol.match_ranges",
     "landonce.protocol.query_batches",
+    "landonce.protocol.query_snapshots",
 )
 
 
@@ -73,15 +74,15 @@ class Core:
     receipt: ModuleType
     target: ModuleType
     settle: ModuleType
-    steps: ModuleType
-    inserts: ModuleType
     marks: ModuleType
     own: ModuleType
-    snapshots: ModuleType
     marks_of_blocks: ModuleType
+    marks_of_pushes: ModuleType
+    steps: ModuleType
+    inserts: ModuleType
+    snapshots: ModuleType
     transact: ModuleType
     transactions: ModuleType
-    marks_of_pushes: ModuleType
     push: ModuleType
     keys: ModuleType
     pushes: ModuleType
@@ -90,6 +91,7 @@ class Core:
     offsets: ModuleType
     judging: ModuleType
     queries: ModuleType
+    lake_queries: ModuleType
 
 
 def load(*patches: Patch) -> Core:

@@ -25,8 +25,18 @@ from landonce.protocol.match_ranges import Incoming
 from landonce.protocol.query_batches import Settings
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
-from landonce.protocol.snapshots import CommitTables, Committed, Look, Looked, Moved, WriteFiles
-from landonce.protocol.steps import Acquire, Change, Step, Stop
+from landonce.protocol.steps import (
+    Acquire,
+    Change,
+    CommitTables,
+    Committed,
+    LookAtTables,
+    Looked,
+    Moved,
+    Step,
+    Stop,
+    Write,
+)
 
 P, Q = Partition("t", 0), Partition("t", 1)
 END = 3
@@ -103,9 +113,9 @@ def perform(world: World, effect: snapshots.Effect) -> snapshots.Reply:
             assert world.state.owner == effect.new.owner
             world.state = effect.new
         return effect.new
-    if isinstance(effect, Look):
+    if isinstance(effect, LookAtTables):
         return world.looked
-    if isinstance(effect, WriteFiles):
+    if isinstance(effect, Write):
         spans = {index: effect.plan.blocks[index].span for index in effect.indexes}
         return tuple(BlockResult(at, Fate.LANDED, Receipt(span, span)) for at, span in spans.items())
     assert isinstance(effect, CommitTables)
@@ -205,7 +215,7 @@ def test_what_was_written_for_other_columns_is_written_again() -> None:
     _, done = deliver(world, came)
     again = ["look", "write", "commit", "record"]
     assert [each.step.value for each in done] == ["acquire", "look", "bind", "prepare", "write", "commit", *again]
-    assert [each.indexes for each in done if isinstance(each, WriteFiles)] == [(0, 1), (0, 1)]
+    assert [each.indexes for each in done if isinstance(each, Write)] == [(0, 1), (0, 1)]
     assert world.exact
     for crash in crashes(World(reshaped=1), came):
         world = World(reshaped=1)
@@ -239,11 +249,11 @@ def test_a_batch_that_is_too_large_for_one_commit_takes_several() -> None:
 
 def test_a_block_without_an_answer_is_written_again_before_anything_is_committed() -> None:
     world, driver = World(), snapshots.begin(Settings("db.t", "f", 1), incoming(Range(P, 0, 2)))
-    while not isinstance(driver[1], WriteFiles):
+    while not isinstance(driver[1], Write):
         driver = snapshots.advance(driver[0], perform(world, driver[1]))
     landed, _ = perform(world, driver[1])  # type: ignore[misc]
     driver = snapshots.advance(driver[0], (landed, BlockResult(1, Fate.DOUBTFUL)))
-    assert isinstance(driver[1], WriteFiles)
+    assert isinstance(driver[1], Write)
     assert driver[1].indexes == (1,)
     driver = snapshots.advance(driver[0], perform(world, driver[1]))
     assert isinstance(driver[1], CommitTables)
