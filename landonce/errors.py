@@ -2,68 +2,68 @@
 
     LandonceError
     ├── ConfigError               the pipeline file is wrong; nothing was started
-    ├── Fenced                    another driver took the pipeline over; this one changed nothing more
-    │   ├── LedgerSetBack         the ledger, or the table that is it, was restored under a running driver; start again
-    │   └── OffsetStoreExpired    a consumer was silent for too long; its partitions may be another's by now
-    ├── OffsetOutOfStep           an offset does not follow the one that is stored; roll the transaction back
-    ├── TransactionUnsettled      offsets were saved in a transaction, and nobody said how it ended
-    ├── OffsetsNotSaved           a consumer's transaction with results and no offset; the results would come twice
-    ├── RolledBack                a table that is its own ledger was rolled back; the driver starts anew from there
-    ├── TableReshaped             a table's columns changed under a batch; the driver writes it again
-    ├── NotPushed                 a wrapped sink says that certainly nothing of a block arrived; it is pushed again
+    ├── Fenced                    another driver took over the pipeline; this driver changes nothing more
+    │   ├── LedgerSetBack         the ledger, or the table that is one, was restored under a running driver; start again
+    │   └── OffsetStoreExpired    a consumer was silent for too long; another consumer may have its partitions
+    ├── OffsetOutOfStep           an offset does not follow the stored one; roll the transaction back
+    ├── TransactionUnsettled      offsets were saved in a transaction, and its end was not reported
+    ├── OffsetsNotSaved           a consumer's transaction has results but no offset; the results would come twice
+    ├── RolledBack                a table that is its own ledger was rolled back; the driver restarts from its position
+    ├── TableReshaped             a table's columns changed during a batch; the driver writes the batch again
+    ├── NotPushed                 a wrapped sink reports that nothing of a block arrived; landonce pushes it again
     ├── Transient                 may pass by itself; retried with backoff before anyone sees it
     │   ├── SourceUnavailable     Kafka did not answer
     │   ├── TargetUnavailable     the target did not answer
     │   └── LedgerUnavailable     the ledger did not answer
-    ├── LocalStackError           a server that landonce starts for trying and testing did not start or answer
-    ├── DemoFailed                the demo could not be played to its end
+    ├── LocalStackError           a local server that landonce starts did not start or did not answer
+    ├── DemoFailed                the demo did not reach its end
     ├── NothingToDo               an operator asked for a change that the pipeline does not need
-    ├── Stalled                   a transient error outlasted its budget; starting again is safe
-    │   └── SparkLost             Spark's JVM ended, or did not start; starting again is safe
-    └── Halt                      needs a person; nothing was lost, and `command` goes on
-        ├── ClusterChanged        the brokers are not the ones of the ledger
-        ├── TopicRecreated        same name, other topic
-        ├── TopicMissing          the topic is not there
-        ├── PartitionVanished     a partition that the ledger knows is not there
-        ├── RetentionOverrun      records were deleted before they were read
+    ├── Stalled                   a transient error lasted longer than its budget; it is safe to start again
+    │   └── SparkLost             Spark's JVM ended or did not start; it is safe to start again
+    └── Halt                      a person must act; nothing was lost, and `command` is the next step
+        ├── ClusterChanged        the brokers belong to another cluster than the ledger's
+        ├── TopicRecreated        the topic was deleted and created again under the same name
+        ├── TopicMissing          the topic does not exist
+        ├── PartitionVanished     a partition that the ledger knows does not exist
+        ├── RetentionOverrun      Kafka deleted records before they were read
         ├── PositionBeyondEnd     the ledger is ahead of the topic
-        ├── PlanChanged           the pending plan was made by another transform, schema or decoder
+        ├── PlanChanged           another transform, schema or decoder made the pending plan
         ├── TransformFailed       a `select` or `where` expression failed on a record
         ├── Unbalanced            read ≠ landed + dead-lettered + filtered
-        ├── TargetAhead           the target holds more than the ledger knows, and not exactly
-        ├── PartialPresence       a block is there in part, where it can only be there whole or not at all
+        ├── TargetAhead           the target holds more than the ledger knows, and the difference is not exact
+        ├── PartialPresence       part of a block is present, where a block is whole or absent
         ├── DuplicatePresent      the target holds a coordinate more than once
-        ├── RowsNotKept           the target acknowledges rows again and again, and does not keep them
+        ├── RowsNotKept           the target acknowledges rows repeatedly and does not keep them
         ├── AnotherWriter         a driver with another ledger writes this pipeline's records
-        ├── TargetRefused         the target refused for a reason that waiting does not mend
-        ├── ViewRefused           a view behind the table failed, and lacks rows that the table has
+        ├── TargetRefused         the target refused for a reason that waiting does not fix
+        ├── ViewRefused           a view behind the table failed and lacks rows that the table has
         ├── TableUnfit            the table cannot hold the guarantee
-        ├── TableReplaced         same name, other table, or none
-        ├── RollbackRefused       a table was rolled back, and the pipeline may not follow
-        ├── PositionUncertain     a table's history is gone, and with it how far it had come
-        ├── GapRefused            an outside source skipped offsets
-        ├── RewindRefused         an outside source went back to where it must not
-        ├── QueryRefused          a streaming query is not one that can be delivered exactly once
-        ├── ImportRefused         another writer of the table did not stop cleanly, or nothing tells where it did
-        ├── OutcomeUnknown        whether a write landed is not known, and the sink cannot be asked
-        ├── NothingToInfer        no schema was declared and there is no record to take one from
-        ├── PlanPending           a plan is pending, and what was asked for would forget it
+        ├── TableReplaced         the name belongs to another table now, or to none
+        ├── RollbackRefused       a table was rolled back, and the pipeline is configured not to follow
+        ├── PositionUncertain     a table's history is gone, and its position with it
+        ├── GapRefused            a query skipped offsets
+        ├── RewindRefused         a query went back further than it may
+        ├── QueryRefused          a streaming query cannot be delivered exactly once
+        ├── ImportRefused         another writer of the table did not stop cleanly, or its position is unknown
+        ├── OutcomeUnknown        nobody knows whether a write landed, and the sink cannot be asked
+        ├── NothingToInfer        no schema is declared, and there is no record to infer one from
+        ├── PlanPending           a plan is pending, and the command would discard it
         ├── LettersUnreadable     a dead-letter file is damaged
         ├── DeadLettersMissing    a worker's dead letters are not in the driver's folder
         ├── DeadLettersUnwritable a worker cannot write dead letters
-        ├── BlockTooLarge         a block holds more bytes than a worker should ever hold
-        ├── SourceRefused         Kafka refused for a reason that waiting does not mend
-        ├── LedgerTooNew          the ledger was written by a newer landonce
-        └── LedgerUnreadable      the ledger is not one, or is damaged
+        ├── BlockTooLarge         a block holds more bytes than a worker may hold
+        ├── SourceRefused         Kafka refused for a reason that waiting does not fix
+        ├── LedgerTooNew          a newer landonce wrote the ledger
+        └── LedgerUnreadable      the ledger is damaged, or is not a ledger
 
-A message says what happened, what is safe, and the command that goes on. No message ever holds a secret.
+A message says what happened, what is safe, and the next step. No message ever holds a secret.
 """
 
 from __future__ import annotations
 
 
 class LandonceError(Exception):
-    """The root of the tree. `exit_code` is what the command line ends with."""
+    """The root of the tree. `exit_code` is the exit code of the command line."""
 
     exit_code = 1
 
@@ -78,7 +78,7 @@ class LandonceError(Exception):
         if self.safe:
             parts.append(self.safe)
         if self.command:
-            parts.append(f"To go on: {self.command}")
+            parts.append(f"Next step: {self.command}")
         return "\n".join(parts)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -96,43 +96,43 @@ class ConfigError(LandonceError):
 
 
 class Fenced(LandonceError):
-    """Another driver took the pipeline over; this one changed nothing more."""
+    """Another driver took over the pipeline; this driver changes nothing more."""
 
     exit_code = 4
 
 
 class LedgerSetBack(Fenced):
-    """The ledger holds an earlier state than this driver's, or none: it was restored, and nobody else goes on."""
+    """The ledger is older than this driver's state, or gone: it was restored. No other driver has the pipeline."""
 
     exit_code = 5
 
 
 class OffsetStoreExpired(Fenced):
-    """A consumer was silent for too long; its partitions may be another's by now."""
+    """A consumer was silent for too long; another consumer may have its partitions."""
 
 
 class OffsetOutOfStep(LandonceError):
-    """An offset does not follow the one that is stored. The transaction must roll back."""
+    """An offset does not follow the stored one. The transaction must roll back."""
 
 
 class TransactionUnsettled(LandonceError):
-    """Offsets were saved in a transaction, and nobody said how it ended."""
+    """Offsets were saved in a transaction, and its end was not reported."""
 
 
 class OffsetsNotSaved(LandonceError):
-    """Records were given out, and a transaction ended with no offset in it: its results would come again."""
+    """Records were given out, and a transaction ended without an offset: its results would come again."""
 
 
 class RolledBack(LandonceError):
-    """A table that is its own ledger was rolled back. The driver starts anew from what the table says now."""
+    """A table that is its own ledger was rolled back. The driver restarts from the position that the table has now."""
 
 
 class TableReshaped(LandonceError):
-    """The columns of a table are not those that a batch was written for. The driver looks at it and writes again."""
+    """The columns of a table changed after a batch was prepared. The driver examines the table and writes again."""
 
 
 class NotPushed(LandonceError):
-    """A wrapped sink raises it to say that certainly nothing of a block arrived. It is pushed again."""
+    """A wrapped sink raises it when certainly nothing of a block arrived. landonce pushes the block again."""
 
 
 class Transient(LandonceError):
@@ -154,39 +154,39 @@ class LedgerUnavailable(Transient):
 
 
 class Stalled(LandonceError):
-    """A transient error outlasted its budget."""
+    """A transient error lasted longer than its budget."""
 
     exit_code = 5
 
 
 class SparkLost(Stalled):
-    """Spark's JVM ended. It is not waited for: starting again is what helps, and is safe."""
+    """Spark's JVM ended. Waiting does not help; it is safe to start again."""
 
 
 class Halt(LandonceError):
-    """Needs a person. Nothing was lost; `command` goes on."""
+    """A person must act. Nothing was lost; `command` is the next step."""
 
     exit_code = 3
 
 
 class ClusterChanged(Halt):
-    """The brokers are not the ones of the ledger."""
+    """The brokers belong to another cluster than the ledger's."""
 
 
 class TopicRecreated(Halt):
-    """Same name, other topic."""
+    """The topic was deleted and created again under the same name."""
 
 
 class TopicMissing(Halt):
-    """The topic is not there."""
+    """The topic does not exist."""
 
 
 class PartitionVanished(Halt):
-    """A partition that the ledger knows is not there."""
+    """A partition that the ledger knows does not exist."""
 
 
 class RetentionOverrun(Halt):
-    """Records were deleted before they were read."""
+    """Kafka deleted records before they were read."""
 
 
 class PositionBeyondEnd(Halt):
@@ -194,7 +194,7 @@ class PositionBeyondEnd(Halt):
 
 
 class PlanChanged(Halt):
-    """The pending plan was made by another transform, schema or decoder."""
+    """Another transform, schema or decoder made the pending plan."""
 
 
 class TransformFailed(Halt):
@@ -206,11 +206,11 @@ class Unbalanced(Halt):
 
 
 class TargetAhead(Halt):
-    """The target holds more than the ledger knows, and not exactly."""
+    """The target holds more than the ledger knows, and the difference is not exact."""
 
 
 class PartialPresence(Halt):
-    """A block is there in part, where it can only be there whole or not at all."""
+    """Part of a block is present, where a block is whole or absent."""
 
 
 class DuplicatePresent(Halt):
@@ -218,19 +218,19 @@ class DuplicatePresent(Halt):
 
 
 class RowsNotKept(Halt):
-    """The target acknowledges rows again and again, and does not keep them."""
+    """The target acknowledges rows repeatedly and does not keep them."""
 
 
 class AnotherWriter(Halt):
-    """The target holds records of this pipeline that its driver did not write: there is a driver with another ledger."""
+    """The target holds records of this pipeline that its driver did not write: another driver has another ledger."""
 
 
 class TargetRefused(Halt):
-    """The target refused for a reason that waiting does not mend."""
+    """The target refused for a reason that waiting does not fix."""
 
 
 class ViewRefused(Halt):
-    """A view behind the table failed, and lacks rows that the table has."""
+    """A view behind the table failed and lacks rows that the table has."""
 
 
 class TableUnfit(Halt):
@@ -238,55 +238,55 @@ class TableUnfit(Halt):
 
 
 class TableReplaced(Halt):
-    """Same name, other table, or none."""
+    """The name belongs to another table now, or to none."""
 
 
 class RollbackRefused(Halt):
-    """A table was rolled back, and the pipeline may not follow."""
+    """A table was rolled back, and the pipeline is configured not to follow."""
 
 
 class PositionUncertain(Halt):
-    """A table's history is gone, and with it how far it had come."""
+    """A table's history is gone, and its position with it."""
 
 
 class GapRefused(Halt):
-    """An outside source skipped offsets."""
+    """A query skipped offsets."""
 
 
 class RewindRefused(Halt):
-    """An outside source went back to where it must not."""
+    """A query went back further than it may."""
 
 
 class QueryRefused(Halt):
-    """A streaming query is not one that can be delivered exactly once."""
+    """A streaming query cannot be delivered exactly once."""
 
 
 class ImportRefused(Halt):
-    """Another writer of the table did not stop cleanly, or nothing tells where it did."""
+    """Another writer of the table did not stop cleanly, or its position is unknown."""
 
 
 class OutcomeUnknown(Halt):
-    """Whether a write landed is not known, and the sink cannot be asked."""
+    """Nobody knows whether a write landed, and the sink cannot be asked."""
 
 
 class NothingToInfer(Halt):
-    """No schema was declared and there is no record to take one from."""
+    """No schema is declared, and there is no record to infer one from."""
 
 
 class LedgerTooNew(Halt):
-    """The ledger was written by a newer landonce."""
+    """A newer landonce wrote the ledger."""
 
 
 class LedgerUnreadable(Halt):
-    """The ledger is not one, or is damaged."""
+    """The ledger is damaged, or is not a ledger."""
 
 
 class LocalStackError(LandonceError):
-    """A local server or one of its parts is missing, did not start or did not answer; the message says what to do."""
+    """A local server, or a part of it, is missing, did not start or did not answer. The message says what to do."""
 
 
 class DemoFailed(LandonceError):
-    """The demo could not be played to its end."""
+    """The demo did not reach its end."""
 
 
 class NothingToDo(LandonceError):
@@ -294,7 +294,7 @@ class NothingToDo(LandonceError):
 
 
 class PlanPending(Halt):
-    """A plan is pending, and what was asked for would forget it."""
+    """A plan is pending, and the command would discard it."""
 
 
 class LettersUnreadable(Halt):
@@ -310,8 +310,8 @@ class DeadLettersUnwritable(Halt):
 
 
 class BlockTooLarge(Halt):
-    """A block holds more bytes than a worker should ever hold."""
+    """A block holds more bytes than a worker may hold."""
 
 
 class SourceRefused(Halt):
-    """Kafka refused for a reason that waiting does not mend."""
+    """Kafka refused for a reason that waiting does not fix."""

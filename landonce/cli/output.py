@@ -37,7 +37,7 @@ def say_error(error: LandonceError, arguments: Sequence[str]) -> None:
     if error.safe:
         err.print(redact(error.safe), markup=False)
     if told := way_on(error.command, file, _running(arguments)):
-        err.print("[bold]To go on:[/] ", end="")
+        err.print("[bold]Next step:[/] ", end="")
         err.print(told, markup=False)
 
 

@@ -90,4 +90,4 @@ def _show(report: Report) -> None:
     style = "bold green" if report.exact else "bold red"
     out.print(f"[{style}]{words.verdict(report)}:[/] {words.counts(report)}")
     if not report.exact:
-        out.print(f"[bold]To go on:[/] {words.WAY_ON}")
+        out.print(f"[bold]Next step:[/] {words.WAY_ON}")

@@ -226,9 +226,9 @@ def _recorded(driver: Driver) -> LedgerState:
 def _same_fingerprint(driver: Driver) -> None:
     if driver.pending.fingerprint != driver.settings.fingerprint:
         raise errors.PlanChanged(
-            "the pending plan was made with another table, transform, schema or decoder: the pipeline file was changed since, or "
-            "the table's columns were. Some of its blocks may be in the table already.",
+            "the pending plan was made with another table, transform, schema or decoder than the pipeline file has now, and some of "
+            "its blocks may be in the table already.",
             safe="Nothing was written. The plan is still pending in the ledger.",
-            command="put the old pipeline file or columns back, run `landonce run {file} --once`, then make the change; "
+            command="put the old pipeline file back, run `landonce run {file} --once`, then make the change; "
             "or `landonce state accept-change {file}`",
         )

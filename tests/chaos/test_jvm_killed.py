@@ -60,7 +60,7 @@ def says_so(run: DriverRun) -> None:
     assert run.finish(60) == SparkLost.exit_code, run.tail(60)
     told = run.log.read_text()
     assert "SparkLost: Spark's JVM ended" in told, told
-    assert "To go on: start again" in told
+    assert "Next step: start again" in told
     assert "Traceback" not in told, told
     assert "defect" not in told
 

@@ -235,3 +235,28 @@ def test_without_the_claim_it_would_be_there_twice(ledger: PushLedger, state: Le
     target.then = bool
     assert send(ledger, state, wrong).fate is Fate.LANDED
     assert len(target.held) == 2
+
+
+class Mute(Exception):
+    """Some clients' errors cannot even be shown."""
+
+    def __str__(self) -> str:
+        raise KeyError("message")
+
+    __repr__ = __str__
+
+
+def test_an_error_that_cannot_be_shown_is_an_unknown_outcome_like_any_other(
+    ledger: PushLedger, state: LedgerState
+) -> None:
+    result = send(ledger, state, strict(Target(then=fails(Mute()))))
+    assert (result.fate, result.why) == (
+        Fate.DOUBTFUL,
+        "the push failed, and may have arrived: Mute: (its own text cannot be made: KeyError)",
+    )
+    assert row_of(ledger).mark is Mark.CLAIMED
+
+
+def test_an_answer_that_cannot_be_shown_halts_like_any_other(ledger: PushLedger, state: LedgerState) -> None:
+    result = send(ledger, state, landonce.wrap(lambda _: Mute(), idempotent=True))
+    assert isinstance(result.error, OutcomeUnknown)

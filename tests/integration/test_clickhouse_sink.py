@@ -32,7 +32,7 @@ from landonce.local import LocalClickHouse, LocalUser
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Presence, Reply
 from landonce.read.schema.fields import Field, Schema
-from landonce.sinks.clickhouse import ClickHouseSink
+from landonce.sinks.clickhouse import ClickHouseSink, wire
 from landonce.sinks.clickhouse.replies import judge
 
 pytestmark = pytest.mark.integration
@@ -72,9 +72,9 @@ def test_a_large_block_stays_one_part(clickhouse: LocalClickHouse, new_table: Ne
 
 
 def test_a_table_whose_columns_are_no_match_for_a_url_gets_its_rows_as_one_part(
-    clickhouse: LocalClickHouse, new_table: NewTable
+    clickhouse: LocalClickHouse, new_table: NewTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither the statement nor the names and types of the columns fit into a URL, or into one field of a form."""
+    """Neither the statement nor the names and types of the columns fit into a URL, or into one field of a form, which is refused for good."""
     table = new_table()
     wide = Schema(tuple(Field(f"{'long_' * 40}{at}", pa.int64()) for at in range(700)))
     sink = sink_for(clickhouse, table)
@@ -90,6 +90,9 @@ def test_a_table_whose_columns_are_no_match_for_a_url_gets_its_rows_as_one_part(
     assert clickhouse.ask(f"SELECT {first}, {last} FROM {table} ORDER BY _offset").split() == ["0", "699", "\\N", "\\N"]
     clickhouse.ask(f"ALTER TABLE {table} DELETE WHERE _offset = 1 SETTINGS mutations_sync = 1", timeout=60)
     assert writer.probe(rows, covering(rows)).presence == Presence(2, 1, torn=False)
+    monkeypatch.setattr(wire, "MOST_BYTES_OF_A_FIELD", 10**7)
+    with pytest.raises(TargetRefused, match="request too large"):
+        writer.send(rows, insert(target, "in one field"))
     clickhouse.ask(f"DROP TABLE {table}")
 
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -22,6 +23,7 @@ from landonce.sinks.clickhouse import ClickHouseSink
 pytestmark = pytest.mark.integration
 
 NewTable = Callable[[], str]
+PAGE = " ".join((Path(__file__).parents[2] / "docs" / "pipeline-file.md").read_text().split())
 
 
 def utc(*moment: int) -> dt.datetime:
@@ -125,6 +127,7 @@ def test_every_scale_of_datetime64(clickhouse: LocalClickHouse, new_table: NewTa
 def test_a_list_that_is_null_or_absent_lands_empty_only_where_that_is_the_default(
     clickhouse: LocalClickHouse, new_table: NewTable, column: str, landed: list[str]
 ) -> None:
+    assert "A list that is null or absent lands empty where its column has `DEFAULT []`" in PAGE
     table = new_table()
     make(clickhouse, table, f"id Int64, {column}")
     sink = sink_for(clickhouse, table)
@@ -161,6 +164,7 @@ def test_a_time_inside_of_a_list_or_tuple_is_as_exact_as_one_outside(
 def test_a_time_without_a_zone_is_utc_whatever_the_zone_of_its_column(
     clickhouse: LocalClickHouse, new_table: NewTable, type_: str
 ) -> None:
+    assert "A time without a zone is UTC, in a column `DateTime('Europe/Berlin')` too" in PAGE
     table = new_table()
     make(clickhouse, table, f"v {type_}")
     sink = sink_for(clickhouse, table)

@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from landonce.engine import pipeline
 from landonce.engine.config.load import parse
 from landonce.engine.parts import open_parts
-from landonce.errors import TableUnfit, TargetAhead
+from landonce.errors import LandonceError, TableUnfit, TargetAhead
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.protocol.ledger import LedgerState, Totals
 
@@ -118,3 +118,21 @@ def test_a_table_that_does_not_fit_is_refused_before_spark_is_started(
         database.execute("CREATE TABLE events (id BIGINT)")
     with pytest.raises(TableUnfit):
         site.run()
+
+
+@pytest.mark.parametrize("kind", ["sql", "iceberg", "clickhouse"])
+def test_where_the_table_is_not_there_a_run_says_how_landonce_makes_it(
+    kind: str, kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """As `check` does."""
+    sinks = {
+        "sql": lambda: {"url": "sqlite:///t.db", "table": "events"},
+        "iceberg": lambda: {"table": "db.events"},
+        "clickhouse": lambda: {"url": clickhouse_url(request), "table": tmp_path.name},
+    }
+    with closing(sqlite3.connect(tmp_path / "t.db")) as database:
+        database.execute("CREATE TABLE another (id BIGINT)")
+    site = Site(kafka, new_topic(1), tmp_path, {kind: sinks[kind]()})
+    with pytest.raises(LandonceError) as refused:
+        site.run()
+    assert "`create: true` in {file}" in refused.value.command

@@ -337,6 +337,29 @@ def test_coordinates_that_come_with_a_plan_pending_write_nothing_twice(
     assert site.ask(f"SELECT count() AS n FROM {site.table}") == [{"n": 10}]
 
 
+def test_a_table_that_was_altered_under_a_pending_plan_is_named_as_the_reason(
+    site: Site, spark: SparkSession, new_topic: Callable[..., str]
+) -> None:
+    """Nobody touched the file, so nobody is sent to look for a change in it alone."""
+    site.topics = (new_topic(),)
+    site.make("id Int64, name String")
+    sent = send(site.kafka, site.topics[0], numbered(10))
+
+    def die(effect: AnyEffect) -> None:
+        if effect.step is Step.WRITE:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(site.config(), spark, Watch(at=die))
+    site.clickhouse.ask(f"ALTER TABLE {site.table} ADD COLUMN more Nullable(Int64)", timeout=60)
+    with pytest.raises(PlanChanged, match="or the table's columns were") as refused:
+        run(site.config(), spark)
+    assert refused.value.command.startswith("put the old pipeline file or columns back")
+    site.clickhouse.ask(f"ALTER TABLE {site.table} DROP COLUMN more", timeout=60)
+    run(site.config(), spark)
+    assert in_table(site) == expected(sent)
+
+
 def test_a_terminal_gets_one_live_line(site: Site, new_topic: Callable[..., str]) -> None:
     site.topics = (new_topic(),)
     site.make("id Int64, name String")

@@ -23,7 +23,16 @@ from landonce.engine import assemble_sql
 from landonce.engine.config.load import parse
 from landonce.engine.observe import Silent
 from landonce.engine.pipeline import run_pipeline
-from landonce.errors import ConfigError, LandonceError, PlanPending, Stalled, TableUnfit, TargetAhead, Unbalanced
+from landonce.errors import (
+    ConfigError,
+    LandonceError,
+    PlanChanged,
+    PlanPending,
+    Stalled,
+    TableUnfit,
+    TargetAhead,
+    Unbalanced,
+)
 from landonce.local import LocalKafka
 from landonce.local.ports import free_ports
 from landonce.protocol.ledger import Totals
@@ -355,7 +364,13 @@ def test_an_operator_cannot_forget_what_landed(
     said = landonce(capsys, monkeypatch, "state", "rebase", pg.file, "--drop-pending", "--yes")
     assert said.code == PlanPending.exit_code, said.out + said.err
     assert "would be delivered again" in said.err.replace("\n", " ")
-    assert pg.run().landed == 400
+    pg.write_file(schema="id BIGINT NOT NULL, more STRING", create=True)
+    pg.ask("ALTER TABLE events ADD COLUMN more text")
+    with pytest.raises(PlanChanged, match="than the pipeline file has now") as refused:
+        pg.run()
+    assert refused.value.command.startswith("put the old pipeline file back, ")
+    pg.write_file(schema="id BIGINT NOT NULL", create=True)
+    assert pg.run().landed == 400, "the file is what was changed: the new column may stay"
     assert pg.ask("SELECT count(*), count(DISTINCT _offset) FROM events") == [(400, 400)]
 
 

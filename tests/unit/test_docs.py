@@ -108,7 +108,7 @@ def test_exit_codes_are_those_of_the_page() -> None:
     for names, code in told.items():
         for name in re.findall(r"\w+", names):
             assert getattr(errors, name).exit_code == int(code), name
-    by_a_person = page.partition("## Kafka")[2].partition("## Away")[0]
+    by_a_person = page.partition("## Kafka")[2].partition("## Unreachable")[0]
     halting = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", by_a_person, re.MULTILINE)
     for name in re.findall(r"\w+", " ".join(halting)):
         assert getattr(errors, name).exit_code == errors.Halt.exit_code, name

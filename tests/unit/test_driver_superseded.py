@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,12 +42,12 @@ class UntilIdle(Silent):
             self.idle.set()
 
 
-def superseded(folder: Path) -> None:
+def superseded(folder: Path, name: str = "ledger") -> None:
     """By a newer driver."""
-    other = sqlite_ledger(folder / "ledger", "p")
-    held = other.load()
-    assert held is not None
-    other.change(held, states.taken(held, "newer"))
+    with closing(sqlite_ledger(folder / name, "p")) as other:
+        held = other.load()
+        assert held is not None
+        other.change(held, states.taken(held, "newer"))
 
 
 def restored(folder: Path) -> None:
@@ -55,9 +56,9 @@ def restored(folder: Path) -> None:
 
 
 def restored_and_taken(folder: Path) -> None:
-    """From a backup; then another driver took it, under the number that the running one has."""
-    restored(folder)
-    superseded(folder)
+    """From a backup; then another driver took it, under the number that the running one has. At once: the running one looks often."""
+    superseded(folder, "backup")
+    (folder / "backup").replace(folder / "ledger")
 
 
 @pytest.mark.parametrize(

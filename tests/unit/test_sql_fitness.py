@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sqlite3
+from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, event
 from sqlalchemy import types as sql
 from sqlalchemy.dialects import sqlite
 
+from landonce.errors import ConfigError
 from landonce.sinks.contract import COORDINATES, Finding, Level
 from landonce.sinks.sql import SqlSink
 from landonce.sinks.sql.fitness import Shape, findings
 from landonce.sinks.sql.notes import notes
+from landonce.sinks.sql.table import SqlTable
 
 KINDS = {"id": sql.BigInteger(), "_topic": sql.Text(), "_partition": sql.Integer(), "_offset": sql.BigInteger()}
 COLUMNS = tuple({"name": name, "type": kind, "nullable": True} for name, kind in KINDS.items())
@@ -57,3 +60,9 @@ def test_a_unique_key_on_an_expression_is_another_key() -> None:
         [said] = refused(notes(SqlSink("mysql://h/shop", "events", "p", key=("id",)), connection))
         assert "folded" in said
         assert refused(notes(SqlSink("mysql://h/shop", "events", "p"), connection)) == []
+
+
+def test_a_file_that_is_not_there_is_named_with_what_makes_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"there is no database file .*x\.db") as caught:
+        SqlTable(SqlSink(f"sqlite:///{tmp_path}/x.db", "t", "p")).schema()
+    assert "create: true" in str(caught.value.command)

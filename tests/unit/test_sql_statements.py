@@ -225,6 +225,10 @@ def test_what_postgres_says_is_told_apart(state: str | None, passing: bool, answ
     ("text", "expected"),
     [
         ("IO: [libpq] Execution error [PGRES_FATAL_ERROR]: ERROR:  no pings\nCONTEXT: …", "no pings"),
+        (
+            "IO: [libpq] Failed to execute COPY statement: PGRES_FATAL_ERROR ERROR:  new row violates",
+            "new row violates",
+        ),
         ("INVALID_ARGUMENT: [libpq] Failed to connect: Connection refused", "Failed to connect: Connection refused"),
         ("ERROR:  insufficient data left in message", "ERROR:  insufficient data left in message"),
     ],

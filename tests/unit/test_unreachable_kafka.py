@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from landonce.engine import pipeline
+from landonce.engine import pipeline, retention
 from landonce.engine.config.load import parse
 from landonce.engine.observe import Silent
 from landonce.errors import LandonceError, SourceUnavailable
@@ -28,6 +28,15 @@ def test_the_reason_is_said_within_seconds(servers: str, reason: str, capfd: pyt
         Broker(servers, {}).survey(["clicks"])
     assert time.monotonic() - began < 8
     assert capfd.readouterr().err == "", "librdkafka's own lines"
+
+
+def test_what_check_and_verify_ask_of_topics_prints_no_lines_of_librdkafka(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(retention, "_PATIENCE", 1.0)
+    (finding,) = retention.Retention("127.0.0.1:1", {}).findings("clicks", {})
+    assert "how long records are kept cannot be asked" in finding.what
+    assert capfd.readouterr().err == ""
 
 
 def test_a_run_says_it_before_spark_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

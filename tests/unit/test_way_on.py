@@ -25,11 +25,11 @@ def test_it_does_not_name_the_command_that_says_it(command: str, running: str, s
 def test_an_error_of_check_does_not_send_to_check(capsys: pytest.CaptureFixture[str]) -> None:
     error = TargetRefused("no such thing.", safe="Nothing was written.", command="landonce check {file}")
     say_error(error, ["check", "clicks.yaml"])
-    assert "To go on" not in capsys.readouterr().err
+    assert "Next step" not in capsys.readouterr().err
     say_error(error, ["state", "accept-gap", "clicks.yaml"])
-    assert "To go on: landonce check clicks.yaml" in capsys.readouterr().err
+    assert "Next step: landonce check clicks.yaml" in capsys.readouterr().err
     again = TargetRefused("no such thing.", command="landonce state accept-gap {file}")
     say_error(again, ["state", "accept-gap", "clicks.yaml", "--yes"])
-    assert "To go on" not in capsys.readouterr().err
+    assert "Next step" not in capsys.readouterr().err
     say_error(error, ["run", "clicks.yaml"])
-    assert "To go on: landonce check clicks.yaml" in capsys.readouterr().err
+    assert "Next step: landonce check clicks.yaml" in capsys.readouterr().err

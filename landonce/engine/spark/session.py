@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
@@ -71,6 +72,7 @@ def open_session(
     ):
         _start_java()
         session = builder.getOrCreate()
+        quiet_at_its_end(session.sparkContext._accumulatorServer)
         _refuse_speculation(session)
         for name, value in _PINNED.items():
             if name.startswith("spark.sql."):
@@ -82,6 +84,17 @@ def open_session(
 def _not_of_py4j(record: logging.LogRecord) -> bool:
     """Py4J uses the root logger for a call that failed, with the whole trace."""
     return "py4j" not in Path(record.pathname).parts
+
+
+def quiet_at_its_end(server: Any) -> None:
+    """PySpark's server for accumulators prints a traceback when the JVM's connection ends. Whoever uses the JVM says `SparkLost`."""
+    prints = server.handle_error
+
+    def handle(request: Any, address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], EOFError | OSError):
+            prints(request, address)
+
+    server.handle_error = handle
 
 
 def active_session() -> SparkSession | None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, Inspector, make_url, text
 from sqlalchemy.exc import ArgumentError
 
-from landonce.errors import ConfigError
-from landonce.ledger.database import Database
+from landonce.errors import ConfigError, LandonceError
+from landonce.ledger.database import Database, misplaced
 from landonce.ledger.mysql import MySqlDatabase
 from landonce.ledger.postgres import PostgresDatabase
 from landonce.ledger.sqlite import SqliteDatabase
@@ -41,6 +42,14 @@ class TargetSqlite(SqliteDatabase):
 
     def check_ours(self, inspector: Inspector) -> None:
         del inspector
+
+    def _fault(self, said: str, *, passing: bool) -> LandonceError | None:
+        if not self.path.exists() and os.access(self.path.parent, os.W_OK, effective_ids=True):
+            return misplaced(
+                f"there is no database file {self.path}, and so no table in it.",
+                "say `create: true` under `sink.sql` in {file}, or make the file and the table",
+            )
+        return super()._fault(said, passing=passing)
 
 
 def session_name(pipeline: str) -> str:

@@ -72,7 +72,7 @@ _PASSING = ("08", "40", "53", "55006", "55P03", "57", "58", "25006", "25P03", "2
 stood still in its transaction for too long."""
 _OF_ROWS = ("22", "23502", "23514", "44000", "54000", "54001", "P0001")
 """Values, NULL, CHECK, a view's own check, what is too long for an index or nested too deep, what a trigger raises."""
-_OF_ADBC = re.compile(r"^\w+: \[libpq\] (?:[^\[]*\[PGRES_FATAL_ERROR\]: )?(?:ERROR:\s+)?")
+_OF_ADBC = re.compile(r"^\w+: \[libpq\] (?:.*?PGRES_FATAL_ERROR\]?:? )?(?:ERROR:\s+)?")
 """What ADBC says before PostgreSQL's own words."""
 _PROTOCOL = "08P01"
 _OF_COPY = ("22P03", "22P04", _PROTOCOL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
@@ -182,14 +183,22 @@ class _Attempt:
 
 
 def _words(what: str, error: BaseException) -> str:
-    return redact(f"{what}: {type(error).__name__}: {error}")[:2000]
+    return redact(f"{what}: {type(error).__name__}: {_shown(str, error)}")[:2000]
+
+
+def _shown(show: Callable[[object], str], given: object) -> str:
+    """The text of an object of the user's: making it runs the user's code, too, and may fail."""
+    try:
+        return show(given)
+    except Exception as error:
+        return f"(its own text cannot be made: {type(error).__name__})"
 
 
 def _no_answer(sending: Sending, what: str, said: object, rule: str) -> errors.OutcomeUnknown:
     """Nothing is made of what a user's function was not asked for: a response may well be a refusal."""
     return errors.OutcomeUnknown(
         redact(
-            f"`{what}` returned {said!r:.200} for block {sending.key} ({sending.range}): what that means is not known."
+            f"`{what}` returned {_shown(repr, said)[:200]} for block {sending.key} ({sending.range}): what that means is not known."
         ),
         safe="The block was not pushed again, and the position did not move.",
         command=f"write `{what}` so that it {rule}; then: landonce run {{file}}",
