@@ -23,6 +23,19 @@ There is no deadline, no token and no probe: a commit that comes late finds anot
 rolled back carries an older mark, and the ranges that are gone are planned again, for that table alone (`marks`).
 
 Where the table is its own ledger, a plan need not be durable: nothing of it can land but as a whole, and with its position.
+
+With ranges that Spark brings (a user's own query, whose table is its own ledger) there is no survey: the batch is done when nothing of
+it is new.
+
+    acquire ─► look ─► bind ─► ┌ prepare ─► write ─► commit ─► record ┐ ─► stop
+                               └────────── until nothing is new ◄─────┘
+
+    incoming [a, b), the table stands at y       then
+    ───────────────────────────────────────────  ──────────────────────────────────────────────────────────────────────
+    b ≤ y                                        drop, or `RewindRefused` with `on_rewind: error`
+    a ≤ y < b                                    write [y, b)
+    a > y                                        `GapRefused`; also where the table was rolled back meanwhile
+    before the first offset ever, other topic    `RewindRefused`, `ClusterChanged`, `TopicRecreated`
 """
 
 from __future__ import annotations
@@ -32,9 +45,11 @@ from dataclasses import dataclass, replace
 
 from landonce import errors
 from landonce.protocol import ledger as states
-from landonce.protocol.blocks import Kind, Plan
+from landonce.protocol.blocks import Block, Kind, Plan
+from landonce.protocol.cases import OnRewind
 from landonce.protocol.ledger import LedgerState, Totals
 from landonce.protocol.marks import Stand, TableView, adopted, behind_ranges, learnt, past_epochs, stand, takes_part
+from landonce.protocol.match_ranges import Incoming, binds, bound, cut, refuse_early, undelivered
 from landonce.protocol.own_ledger import rollback_refused
 from landonce.protocol.packing import pack, take
 from landonce.protocol.ranges import Range
@@ -76,6 +91,9 @@ class Settings:
     """A table that was rolled back gets the removed ranges again. Otherwise the run halts."""
     letters: str = ""
     """The folder of dead letters."""
+    on_rewind: OnRewind = OnRewind.DROP
+    block_rows: int = 0
+    """Offsets of one block, of ranges that Spark brings."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +107,8 @@ class Driver(Machine):
     stands: tuple[Stand, ...] | None = None
     receipts: tuple[tuple[int, Receipt], ...] = ()
     opened: bool = False
+    incoming: Incoming | None = None
+    """The ranges that Spark brings. None: they are planned here."""
 
     def advance(self, reply: Reply) -> Next:
         return advance(self, reply)
@@ -97,9 +117,11 @@ class Driver(Machine):
 Next = tuple[Driver, Effect]
 
 
-def begin(settings: Settings) -> Next:
-    """A driver that starts, or that starts anew because its table was rolled back."""
-    return Driver(settings), Acquire()
+def begin(settings: Settings, incoming: Incoming | None = None, before: Driver | None = None) -> Next:
+    """A driver that starts, or that starts again because its table was rolled back. `before`: how the micro-batch before `incoming`
+    ended; without it the pipeline is taken first."""
+    driver = Driver(settings, incoming=incoming)
+    return (driver, Acquire()) if before is None else _look(replace(driver, ledger=before.ledger))
 
 
 def advance(driver: Driver, reply: Reply) -> Next:
@@ -108,7 +130,7 @@ def advance(driver: Driver, reply: Reply) -> Next:
     if isinstance(reply, LedgerState):
         driver = replace(driver, ledger=reply)
     if step is Step.ACQUIRE:
-        return _to(driver, Step.SURVEY, Survey())
+        return _to(driver, Step.SURVEY, Survey()) if driver.incoming is None else _look(driver)
     if step is Step.SURVEY and isinstance(reply, Surveyed):
         return _after_survey(replace(driver, surveyed=reply))
     if step is Step.BIND:
@@ -120,15 +142,16 @@ def advance(driver: Driver, reply: Reply) -> Next:
     if step is Step.WRITE and isinstance(reply, tuple):
         return _after_write(driver, reply)
     if step is Step.OPEN:
-        return _to(replace(driver, receipts=(), opened=not reply), Step.LOOK, LookAtTables())
+        return _look(replace(driver, receipts=(), opened=not reply))
     if step is Step.COMMIT and isinstance(reply, Committed):
         driver = replace(driver, stands=_refreshed(driver.stands or (), reply.views))
         return _change(driver, Step.RECORD, _recorded(driver))
     if step is Step.COMMIT and isinstance(reply, Moved):
-        return _to(replace(driver, receipts=(), opened=False, stands=None), Step.LOOK, LookAtTables())
+        return _look(replace(driver, receipts=(), opened=False, stands=None))
     if step is Step.RECORD:
         stands = tuple(stand(driver.state, each.view) for each in driver.stands or ())
-        return _to(replace(driver, receipts=(), opened=False, stands=stands), Step.SURVEY, Survey())
+        driver = replace(driver, receipts=(), opened=False, stands=stands)
+        return _to(driver, Step.SURVEY, Survey()) if driver.incoming is None else _go_on(driver, stands)
     if step is Step.IDLE:
         return _to(driver, Step.SURVEY, Survey()) if reply else _to(driver, Step.STOP, Stop())
     raise ValueError(f"step {step.value!r} does not take the reply {reply!r}")
@@ -145,7 +168,7 @@ def _change(driver: Driver, step: Step, new: LedgerState) -> Next:
 def _after_survey(driver: Driver) -> Next:
     """A ledger that is new altogether may be one that was lost, so the tables are asked before it is bound."""
     if driver.state.fresh:
-        return _to(driver, Step.LOOK, LookAtTables())
+        return _look(driver)
     binding = bind(driver.state, driver.world.source, driver.settings.start)
     if binding.added or dict(driver.state.topic_ids) != dict(binding.topic_ids):
         return _change(driver, Step.BIND, driver.bound(driver.state))
@@ -158,12 +181,22 @@ def _look_or_go_on(driver: Driver) -> Next:
     if driver.state.pending is not None:
         _same_fingerprint(driver)
     if driver.stands is None:
-        return _to(driver, Step.LOOK, LookAtTables())
+        return _look(driver)
     return _go_on(driver, driver.stands)
+
+
+def _look(driver: Driver) -> Next:
+    """Spark's ranges are refused before anything is written. For each of its micro-batches the table is looked at: it may have been taken
+    over, rolled back or changed since the last one."""
+    if driver.incoming is not None:
+        refuse_early(driver.state, driver.incoming, driver.settings.on_rewind)
+    return _to(driver, Step.LOOK, LookAtTables())
 
 
 def _after_look(driver: Driver, looked: Looked) -> Next:
     """A ledger that was restored may have handed out an epoch that a table knows already: the next one is past all of them."""
+    if driver.incoming is not None:
+        return _bind_incoming(replace(driver, stands=()), driver.incoming, looked)
     if driver.state.fresh:
         return _change(driver, Step.BIND, _first_binding(driver, looked))
     past = past_epochs(view for view in looked.views if view.mark and view.mark.state.owner != driver.state.owner)
@@ -173,6 +206,15 @@ def _after_look(driver: Driver, looked: Looked) -> Next:
     stands = tuple(stand(driver.state, view) for view in looked.views)
     _may_follow(driver.settings, stands)
     return _go_on(replace(driver, stands=stands), stands)
+
+
+def _bind_incoming(driver: Driver, incoming: Incoming, looked: Looked) -> Next:
+    """The ledger learns the cluster, the topics, and where partitions begin that are new to it. A plan that could not be committed, since
+    the table's columns were changed, is written again."""
+    refuse_unmarked(looked)
+    if driver.state.pending is None and binds(driver.state, incoming):
+        return _change(driver, Step.BIND, bound(driver.state, incoming))
+    return _go_on(driver, ())
 
 
 def _first_binding(driver: Driver, looked: Looked) -> LedgerState:
@@ -204,6 +246,9 @@ def _go_on(driver: Driver, stands: tuple[Stand, ...]) -> Next:
     """A pending plan comes first, then tables that are behind, then new offsets."""
     if driver.state.pending is not None:
         return _write(driver)
+    if driver.incoming is not None:
+        todo = undelivered(driver.state, driver.incoming)
+        return _prepare(driver, todo, Kind.DELIVER) if todo else _to(driver, Step.STOP, Stop())
     if driver.world.stop:
         return _to(driver, Step.STOP, Stop())
     again = behind_ranges(driver.state, stands)
@@ -220,13 +265,19 @@ def _prepare(driver: Driver, ranges: tuple[Range, ...], kind: Kind) -> Next:
     seen = [each.view.batch for each in driver.stands or ()]
     plan = Plan(
         batch=max([driver.state.batch, *seen]) + 1,
-        blocks=pack(ranges, driver.settings.target, driver.world.limits),
+        blocks=_blocks(driver, ranges),
         fingerprint=driver.settings.fingerprint,
         deadline=0,
         kind=kind,
         letters=driver.settings.letters,
     )
     return _change(driver, Step.PREPARE, states.prepared(driver.state, plan))
+
+
+def _blocks(driver: Driver, ranges: tuple[Range, ...]) -> tuple[Block, ...]:
+    if driver.incoming is not None:
+        return cut(ranges, driver.settings.target, driver.settings.block_rows)
+    return pack(ranges, driver.settings.target, driver.world.limits)
 
 
 def _write(driver: Driver) -> Next:

@@ -17,9 +17,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from landonce.engine.committing import gathered, highest
 from landonce.errors import TableReshaped, TableUnfit
 from landonce.failpoints import reach
-from landonce.protocol import query_snapshots as snapshots
+from landonce.protocol import snapshots
 from landonce.protocol.ledger import LedgerState
-from landonce.protocol.match_ranges import Incoming
+from landonce.protocol.match_ranges import Incoming, pieces_each
 from landonce.protocol.pace import Pace
 from landonce.protocol.query_batches import Settings
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
@@ -105,7 +105,15 @@ class Committing(BatchPerformer):
     def begin(self) -> snapshots.Next:
         """What is remembered serves once: a table that was rolled back is taken again."""
         before, self.memory = self.memory, None
-        return snapshots.begin(self.settings, self.batch[0], before)
+        query = self.settings
+        settings = snapshots.Settings(
+            target=query.table,
+            fingerprint=query.fingerprint,
+            own_ledger=True,
+            on_rewind=query.on_rewind,
+            block_rows=query.block_rows,
+        )
+        return snapshots.begin(settings, self.batch[0], before)
 
     def advance(self, machine: Machine, reply: Reply) -> tuple[Machine, Effect]:
         after, effect = machine.advance(reply)
@@ -114,7 +122,7 @@ class Committing(BatchPerformer):
         return after, effect
 
     def reads_again(self, incoming: Incoming) -> bool:
-        most = self.settings.block_rows * snapshots.pieces_each(incoming.ranges)
+        most = self.settings.block_rows * pieces_each(incoming.ranges)
         return any(each.span > most for each in incoming.ranges)
 
     def acquired(self, state: LedgerState) -> str:

@@ -345,7 +345,7 @@ def test_a_table_that_was_altered_under_a_pending_plan_is_named_as_the_reason(
     site.make("id Int64, name String")
     sent = send(site.kafka, site.topics[0], numbered(10))
 
-    def die(effect: AnyEffect) -> None:
+    def die(effect: Effect) -> None:
         if effect.step is Step.WRITE:
             raise KeyboardInterrupt
 

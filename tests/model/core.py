@@ -29,6 +29,10 @@ MODULES = (
     "landonce.protocol.own_ledger",
     "landonce.protocol.block_rows",
     "landonce.protocol.claims",
+    "landonce.protocol.cases",
+    "landonce.protocol.query_refusals",
+    "landonce.protocol.offset_log",
+    "landonce.protocol.match_ranges",
     "landonce.protocol.steps",
     "landonce.protocol.inserts",
     "landonce.protocol.snapshots",
@@ -37,12 +41,7 @@ MODULES = (
     "landonce.protocol.push",
     "landonce.protocol.keys",
     "landonce.protocol.pushes",
-    "landonce.protocol.cases",
-    "landonce.protocol.query_refusals",
-    "landonce.protocol.offset_log",
-    "landonce.protocol.match_ranges",
     "landonce.protocol.query_batches",
-    "landonce.protocol.query_snapshots",
 )
 
 
@@ -78,6 +77,10 @@ class Core:
     own: ModuleType
     marks_of_blocks: ModuleType
     marks_of_pushes: ModuleType
+    cases: ModuleType
+    refusals: ModuleType
+    offsets: ModuleType
+    judging: ModuleType
     steps: ModuleType
     inserts: ModuleType
     snapshots: ModuleType
@@ -86,12 +89,7 @@ class Core:
     push: ModuleType
     keys: ModuleType
     pushes: ModuleType
-    cases: ModuleType
-    refusals: ModuleType
-    offsets: ModuleType
-    judging: ModuleType
     queries: ModuleType
-    lake_queries: ModuleType
 
 
 def load(*patches: Patch) -> Core:
