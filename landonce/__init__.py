@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from landonce import errors
-    from landonce.engine.config import Pipeline, load
     from landonce.engine.pipeline import run_pipeline
     from landonce.errors import NotPushed
     from landonce.protocol.ledger import Totals
     from landonce.query.once import exactly_once
     from landonce.query.sinks import clickhouse, iceberg, sql
-    from landonce.sinks.wrapped import PushedBlock, WrappedSink, wrap
+    from landonce.sinks.pipeline_file import Pipeline, load
+    from landonce.sinks.wrapped.block import PushedBlock
+    from landonce.sinks.wrapped.sink import WrappedSink, wrap
 
 __all__ = [
     "NotPushed",
@@ -41,17 +42,17 @@ __all__ = [
 
 _HOMES = {
     "NotPushed": "landonce.errors",
-    "Pipeline": "landonce.engine.config",
-    "PushedBlock": "landonce.sinks.wrapped",
+    "Pipeline": "landonce.sinks.pipeline_file",
+    "PushedBlock": "landonce.sinks.wrapped.block",
     "Totals": "landonce.protocol.ledger",
-    "WrappedSink": "landonce.sinks.wrapped",
+    "WrappedSink": "landonce.sinks.wrapped.sink",
     "clickhouse": "landonce.query.sinks",
     "exactly_once": "landonce.query.once",
     "iceberg": "landonce.query.sinks",
-    "load": "landonce.engine.config",
+    "load": "landonce.sinks.pipeline_file",
     "run_pipeline": "landonce.engine.pipeline",
     "sql": "landonce.query.sinks",
-    "wrap": "landonce.sinks.wrapped",
+    "wrap": "landonce.sinks.wrapped.sink",
 }
 
 

@@ -16,9 +16,10 @@ from bench.memory import peak_memory
 from bench.report import Section, speed, times
 from bench.rounds import Land, interval, measure_rounds, ratios
 from bench.topic import fill
-from landonce.engine.config.model import Spark
+from landonce.config.model import Spark
 from landonce.engine.spark.session import open_session
 from landonce.local import LocalClickHouse, LocalKafka
+from landonce.sinks.clickhouse.config import ClickHouse
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,8 @@ def measure(folder: Path, records: int, repetitions: int, warm_ups: int, console
         file = folder / "bench.yaml"
         file.write_text(ours.pipeline_text(clickhouse, kafka.bootstrap_servers, "recovery"))
         recovery = seconds_to_recover(file, folder / "recovery.ledger", clickhouse.url)
-        sink = ours.config_for(clickhouse, kafka.bootstrap_servers, "recovery", folder).sink.clickhouse
-    deadline = sink.deadline if sink is not None else 0.0
+        sink = ours.config_for(clickhouse, kafka.bootstrap_servers, "recovery", folder).sink
+    deadline = sink.deadline if isinstance(sink, ClickHouse) else 0.0
     return Figures(records, seconds, max(peaks), recovery, deadline)
 
 

@@ -14,20 +14,19 @@ from pyspark.sql import SparkSession
 
 from bench.topic import SCHEMA, TOPIC
 from landonce.engine.assemble_clickhouse import make_driver
-from landonce.engine.config.load import parse
-from landonce.engine.config.model import Pipeline
 from landonce.engine.observe import Silent
-from landonce.engine.parts import open_parts
 from landonce.ledger.memory import MemoryLedger
 from landonce.local import LocalClickHouse
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Reply
 from landonce.protocol.target import TargetView
 from landonce.read.schema.ddl import parse_schema
-from landonce.sinks.clickhouse import ClickHouseSink
+from landonce.sinks.clickhouse.sink import ClickHouseSink
 from landonce.sinks.clickhouse.target import ClickHouseTarget
 from landonce.sinks.clickhouse.wire import Form
 from landonce.sinks.clickhouse.writer import ClickHouseWriter
+from landonce.sinks.parts import open_parts
+from landonce.sinks.pipeline_file import Pipeline, parse
 
 PIPELINE = Template("""\
 pipeline: bench
@@ -79,10 +78,10 @@ class PlainSink(ClickHouseSink):
     """For the benchmark only: a guess at what exactly-once costs needs something without it."""
 
     def target(self) -> ClickHouseTarget:
-        return PlainTarget(self.access, self.table_name, self.pipeline, coordinates=True, cluster="")
+        return PlainTarget(self.access, self.table_name, self.pipeline, cluster="")
 
     def writer(self) -> ClickHouseWriter:
-        return PlainWriter(self.access, self.table_name, self.pipeline, coordinates=True, compression=None)
+        return PlainWriter(self.access, self.table_name, self.pipeline, compression=None)
 
 
 class PlainTarget(ClickHouseTarget):

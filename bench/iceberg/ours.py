@@ -14,11 +14,10 @@ from pyspark.sql import SparkSession
 from bench.iceberg.tables import Lake
 from bench.topic import SCHEMA, TOPIC, make_topic_by_kind
 from landonce.engine.assemble_iceberg import make_iceberg_driver, open_lake
-from landonce.engine.config.load import parse
-from landonce.engine.config.model import Pipeline
 from landonce.engine.observe import BatchReport, Silent
-from landonce.engine.parts import open_parts
 from landonce.protocol.steps import Step
+from landonce.sinks.parts import open_parts
+from landonce.sinks.pipeline_file import Pipeline, parse
 
 
 @dataclass

@@ -10,7 +10,7 @@ from pyspark.sql import functions as sql
 
 from bench.iceberg.tables import Lake
 from bench.topic import SCHEMA, TOPIC
-from landonce.engine.config.model import Spark
+from landonce.config.model import Spark
 from landonce.engine.spark.session import open_session as open_landonce_session
 from landonce.jars import SPARK_KAFKA, spark_jars
 

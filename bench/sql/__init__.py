@@ -23,8 +23,8 @@ from landonce.protocol.blocks import Block, Plan
 from landonce.protocol.ledger import LedgerState, Position, Totals, prepared, recorded, taken
 from landonce.protocol.ranges import Partition, Range
 from landonce.read.schema.ddl import parse_schema
-from landonce.sinks.sql import SqlSink
 from landonce.sinks.sql.opened import open_writer
+from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.statements import Place
 from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.sql.writer import settle_block

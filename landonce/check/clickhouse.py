@@ -8,12 +8,12 @@ from functools import partial
 from landonce.check import common
 from landonce.check.found import Look, World
 from landonce.engine.assemble_clickhouse import creation, make_recipe
-from landonce.engine.parts import Parts, clickhouse_of
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.source import SourceView, Start
 from landonce.protocol.target import ahead
 from landonce.sinks.clickhouse.connection import connect
 from landonce.sinks.contract import Finding, Level, Target, look_by_name
+from landonce.sinks.parts import Parts, clickhouse_of
 
 
 def looks(parts: Parts, target: Target, world: World) -> tuple[Look, ...]:
@@ -54,7 +54,7 @@ def _position(parts: Parts, target: Target, world: World) -> Iterator[Finding]:
         return
     state = common.as_bound(parts, world.state, world.source)
     yield from common.distances(parts, state, world.source)
-    if world.fit and state.pending is None and clickhouse_of(parts.config).coordinates:
+    if world.fit and state.pending is None:
         unbound = world.state is None or world.state.fresh
         start = Start(parts.config.source.kafka.start)
         yield from _target_ahead(target, state, world.source, start, unbound=unbound)

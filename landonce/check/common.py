@@ -9,7 +9,6 @@ import pyspark
 from landonce.check.found import World, nearest, writable
 from landonce.engine import transform
 from landonce.engine.assemble import declared_schema, selected_columns, selected_from
-from landonce.engine.parts import Parts
 from landonce.engine.recipe import AnyRecipe, Recipe
 from landonce.engine.retention import Retention
 from landonce.engine.spark.session import is_remote, need_java, open_session, session_if_needed
@@ -20,6 +19,7 @@ from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.schema.fields import Schema
 from landonce.read.schema.sample import take_sample
 from landonce.sinks.contract import Finding, Level
+from landonce.sinks.parts import Parts
 from landonce.sinks.sql.recipe import SqlRecipe
 
 

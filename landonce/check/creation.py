@@ -17,8 +17,8 @@ from pyiceberg.types import (
 )
 
 from landonce.read.schema.fields import Schema
-from landonce.sinks.config import Iceberg
 from landonce.sinks.iceberg.admit import creation
+from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.create import table_schema
 from landonce.sinks.iceberg.partitioning import parse_spec, spelled
 

@@ -13,7 +13,6 @@ from landonce.check.iceberg_position import position
 from landonce.check.iceberg_table import table_findings
 from landonce.engine.assemble import landing_schema
 from landonce.engine.assemble_iceberg import file_recipe
-from landonce.engine.parts import Parts
 from landonce.sinks.contract import Finding, Level
 from landonce.sinks.iceberg.catalog import telling
 from landonce.sinks.iceberg.jvm import spark_name
@@ -22,6 +21,7 @@ from landonce.sinks.iceberg.names import schema_for
 from landonce.sinks.iceberg.recipe import TableRecipe
 from landonce.sinks.iceberg.shape import fast_path
 from landonce.sinks.iceberg.survey import Seen, embedded_file, names_of, survey
+from landonce.sinks.parts import Parts
 
 _EXAMINED = 20
 """Tables of a template that are looked at one by one."""
@@ -139,7 +139,7 @@ def _records(parts: Parts, world: World) -> Iterator[Finding]:
     common.same_fingerprint(world)
     there = {name: each.table for name, each in world.tables.items() if each.table is not None}
     fit = {
-        name: schema_for(table, coordinates=told.coordinates, fold_case=told.case_insensitive, declared=declared)
+        name: schema_for(table, coordinates=True, fold_case=told.case_insensitive, declared=declared)
         for name, table in there.items()
         if all(each.level is not Level.REFUSED for each in table_findings(told, name, table))
     }

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 
 from landonce.check import common
 from landonce.check.found import World
-from landonce.engine.parts import Parts
 from landonce.errors import TargetAhead
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.marks import TableView, adopted
@@ -17,6 +16,7 @@ from landonce.sinks.contract import Finding, Level
 from landonce.sinks.iceberg.ledger import TableLedger
 from landonce.sinks.iceberg.look import holds
 from landonce.sinks.iceberg.survey import names_of, survey
+from landonce.sinks.parts import Parts
 
 
 def position(parts: Parts, world: World) -> Iterator[Finding]:

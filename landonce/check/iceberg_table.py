@@ -10,8 +10,8 @@ from pyiceberg.table.refs import SnapshotRefType
 
 from landonce.errors import TableUnfit
 from landonce.read.schema.evolution import READERS_OWN
-from landonce.sinks.config import Iceberg
 from landonce.sinks.contract import Finding, Level
+from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.coordinates import COLUMNS
 from landonce.sinks.iceberg.names import schema_for
 from landonce.sinks.iceberg.partitioning import parse_spec, spec_differs, spelled
@@ -34,7 +34,7 @@ def table_findings(told: Iceberg, sql_name: str, table: Table) -> Iterator[Findi
     )
     yield from _branch(told.branch, table)
     yield from _partitions(told, table)
-    yield from _coordinates(told, sql_name, schema)
+    yield from _coordinates(sql_name, schema)
     yield from _columns(told, table)
     yield from _writer(told, table)
     if told.changes is not None:
@@ -70,14 +70,7 @@ def _partitions(told: Iceberg, table: Table) -> Iterator[Finding]:
         yield Finding(Level.OK, "files are committed without partition values, whatever the table's spec says")
 
 
-def _coordinates(told: Iceberg, sql_name: str, schema: TableSchema) -> Iterator[Finding]:
-    if not told.coordinates:
-        yield Finding(
-            Level.WARNING,
-            "rows keep no coordinates (`coordinates: false`): `landonce verify` cannot prove anything",
-            f"drop that line from {{file}} once the table has the columns {', '.join(COLUMNS)}",
-        )
-        return
+def _coordinates(sql_name: str, schema: TableSchema) -> Iterator[Finding]:
     faults = coordinate_faults(schema)
     if faults:
         yield Finding(
@@ -93,10 +86,7 @@ def _adding(sql_name: str, schema: TableSchema) -> str:
         for name, kind in COORDINATE_TYPES.items()
         if name not in schema.column_names
     )
-    add = f"ALTER TABLE {sql_name} ADD COLUMNS ({missing}), " if missing else "give these columns other types, "
-    return (
-        f"{add}or say `coordinates: false` in {{file}}, which costs the proof: `landonce verify` cannot tell rows apart"
-    )
+    return f"ALTER TABLE {sql_name} ADD COLUMNS ({missing})" if missing else "give these columns other types"
 
 
 def _columns(told: Iceberg, table: Table) -> Iterator[Finding]:
@@ -111,8 +101,7 @@ def _columns(told: Iceberg, table: Table) -> Iterator[Finding]:
             "rename the column",
         )
     try:
-        coordinates = told.coordinates and not coordinate_faults(table.schema())
-        schema_for(table, coordinates=coordinates, fold_case=told.case_insensitive)
+        schema_for(table, coordinates=not coordinate_faults(table.schema()), fold_case=told.case_insensitive)
     except TableUnfit as error:
         yield Finding(Level.REFUSED, error.what, error.command)
 

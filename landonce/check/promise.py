@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from landonce.engine.config.model import Pipeline
-from landonce.sinks.config import Iceberg, Sql
 from landonce.sinks.contract import Guarantee
+from landonce.sinks.iceberg.config import Iceberg
+from landonce.sinks.pipeline_file import Pipeline
+from landonce.sinks.sql.config import Sql
 
 
 @dataclass(frozen=True)
@@ -24,10 +25,10 @@ _READ_IN_TIME = "the pipeline never stands longer than Kafka keeps records; if i
 
 def promise(config: Pipeline, guarantee: Guarantee) -> Promise:
     """What holds for this pipeline once it starts."""
-    if config.sink.iceberg is not None:
-        return _snapshots(config, config.sink.iceberg)
-    if config.sink.sql is not None:
-        return _transactions(config, config.sink.sql)
+    if isinstance(config.sink, Iceberg):
+        return _snapshots(config, config.sink)
+    if isinstance(config.sink, Sql):
+        return _transactions(config, config.sink)
     if guarantee is Guarantee.WRAPPED:
         return _wrapped(config)
     why = (
@@ -40,20 +41,10 @@ def promise(config: Pipeline, guarantee: Guarantee) -> Promise:
         "nothing but this pipeline writes rows with these coordinates",
         *_transform_condition(config),
     )
-    if guarantee is Guarantee.DEDUPLICATING:
-        return Promise(
-            "exactly once: every record is in the table once, or in the dead letters once, or filtered by `where`",
-            (*why, "after any doubt the table is asked which coordinates it holds, and only what is missing is sent"),
-            (*conditions, _READ_IN_TIME),
-        )
     return Promise(
-        "tokens only: a block that is sent twice lands once, as long as ClickHouse remembers its token",
-        why,
-        (
-            *conditions,
-            "after a crash the pipeline starts again before ClickHouse forgets the tokens of the last batch",
-            "a ClickHouse server that dies between noting a token and keeping its rows can lose a block",
-        ),
+        "exactly once: every record is in the table once, or in the dead letters once, or filtered by `where`",
+        (*why, "after any doubt the table is asked which coordinates it holds, and only what is missing is sent"),
+        (*conditions, _READ_IN_TIME),
     )
 
 
@@ -144,8 +135,7 @@ def _snapshot_conditions(config: Pipeline, told: Iceberg) -> Iterator[str]:
         f"nobody removes the marks: snapshots may expire, but the table property landonce.{config.pipeline}.{told.branch} "
         "stays"
     )
-    if told.coordinates:
-        yield "nothing but this pipeline writes rows with these coordinates"
+    yield "nothing but this pipeline writes rows with these coordinates"
     if told.changes is not None:
         yield "changes of one row come in one partition of a topic: their order is that of its offsets"
     yield (

@@ -10,16 +10,17 @@ from contextlib import closing
 from landonce.check import clickhouse, common, sql, wrapped
 from landonce.check.found import Check, Look, Section, World, gathered
 from landonce.check.promise import promise
-from landonce.engine.parts import Parts
-from landonce.sinks.sql import SqlSink
+from landonce.sinks.contract import Guarantee
+from landonce.sinks.parts import Parts
+from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.table import SqlTable
-from landonce.sinks.wrapped import WrappedSink
+from landonce.sinks.wrapped.sink import WrappedSink
 
 
 def check_pipeline(parts: Parts, *, spark: bool = False) -> Check:
     """Looks at everything. `spark`: starts a Spark session to examine the expressions too."""
     world = World()
-    if parts.config.sink.iceberg is not None:
+    if parts.sink.guarantee is Guarantee.SNAPSHOT:
         from landonce.check import iceberg
 
         sections = _sections(parts, world, iceberg.looks(parts, world), spark=spark)

@@ -12,10 +12,10 @@ import typer
 
 from landonce.cli.output import out
 from landonce.config.secrets import redact
-from landonce.engine.config import load
+from landonce.sinks.pipeline_file import load
 
 if TYPE_CHECKING:
-    from landonce.engine.parts import Parts
+    from landonce.sinks.parts import Parts
 
 
 def _require_sound(file: Path) -> Path:
@@ -34,7 +34,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON document on standar
 @contextmanager
 def opened(file: Path) -> Iterator[Parts]:
     """The pipeline's ends, closed again afterwards. Opening connects to nothing yet."""
-    from landonce.engine.parts import open_parts
+    from landonce.sinks.parts import open_parts
 
     parts = open_parts(load(file))
     try:

@@ -13,8 +13,7 @@ import typer
 from landonce.cli.files import File
 from landonce.cli.output import err, log_to_stderr, out
 from landonce.config.secrets import redact
-from landonce.engine.config import load
-from landonce.engine.config.model import Pipeline
+from landonce.sinks.pipeline_file import Pipeline, load
 
 if TYPE_CHECKING:
     from landonce.engine.driver import Driver

@@ -15,7 +15,7 @@ from landonce.cli.files import File, Json, opened, print_json
 from landonce.cli.output import err, out
 
 if TYPE_CHECKING:
-    from landonce.engine.parts import Parts
+    from landonce.sinks.parts import Parts
     from landonce.verify import Report
 
 _NARROWEST = 120

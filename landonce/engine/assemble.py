@@ -11,22 +11,20 @@ from collections.abc import Callable, Iterable
 from pyspark.sql import SparkSession
 
 from landonce.engine import transform
-from landonce.engine.config.model import Pipeline
 from landonce.engine.driver import Driver
 from landonce.engine.observe import Observer
-from landonce.engine.parts import Parts
 from landonce.engine.performer import Performer
 from landonce.engine.spark.session import is_remote
 from landonce.engine.workers import SparkWorkers
 from landonce.errors import ConfigError, SourceUnavailable, TableUnfit
 from landonce.protocol.pace import Pace
 from landonce.protocol.source import SourceView
-from landonce.read.changes.decode import Changes
 from landonce.read.schema.ddl import parse_schema
 from landonce.read.schema.fields import Schema
 from landonce.read.schema.sample import take_sample
-from landonce.sinks import config as sinks
 from landonce.sinks.contract import Finding, Level
+from landonce.sinks.parts import Parts
+from landonce.sinks.pipeline_file import Pipeline
 
 _PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0)
 
@@ -89,15 +87,10 @@ def declared_schema(config: Pipeline) -> Schema | None:
     return parse_schema(declared) if declared is not None else None
 
 
-def changes_of(told: sinks.Changes | None) -> Changes | None:
-    """What a file says of records that change rows, as decoders take it."""
-    return Changes(told.mode, told.field, told.insert, told.update, told.delete) if told is not None else None
-
-
 def driver_of(
     parts: Parts, performer: Performer, workers: SparkWorkers, observer: Observer, *, deadline: float = 0.0
 ) -> Driver:
-    """The same for every kind of sink: only its performer differ. `deadline`: the least time that a plan is given."""
+    """The same for every kind of sink: only its performer differs. `deadline`: the least time that a plan is given."""
     return Driver(
         pipeline=parts.config.pipeline,
         topics=parts.config.source.kafka.topics,

@@ -21,17 +21,17 @@ from landonce.engine.assemble import (
 from landonce.engine.driver import Driver
 from landonce.engine.inserting import Inserting
 from landonce.engine.observe import Observer
-from landonce.engine.parts import Parts, clickhouse_of
 from landonce.engine.publish import Letters
 from landonce.engine.recipe import Recipe
-from landonce.engine.task import sow, work
+from landonce.engine.task import work, write_half
 from landonce.engine.workers import SparkWorkers
 from landonce.errors import ConfigError, Halt
 from landonce.protocol.inserts import Settings
 from landonce.protocol.source import Start
 from landonce.read.schema.fields import Field, Schema
-from landonce.sinks.clickhouse import Creation, create_statement
+from landonce.sinks.clickhouse.create import Creation, create_statement
 from landonce.sinks.contract import Target
+from landonce.sinks.parts import Parts, clickhouse_of
 
 
 def to_be_made(parts: Parts, target: Target) -> Columns | None:
@@ -45,7 +45,7 @@ def to_be_made(parts: Parts, target: Target) -> Columns | None:
 def creation(parts: Parts, columns: Schema) -> str:
     """The statement that makes the table."""
     sink, told = parts.clickhouse, clickhouse_of(parts.config)
-    keys = Creation(order_by=told.order_by or "", partition_by=told.partition_by or "", coordinates=told.coordinates)
+    keys = Creation(order_by=told.order_by or "", partition_by=told.partition_by or "")
     return create_statement(sink.table_name, columns, keys)
 
 
@@ -130,7 +130,7 @@ def make_driver(
 
     dead_letters_reachable(config)
     recipe = fit() if columns is None else _made(parts, target, columns(session), examined, fit)
-    workers = SparkWorkers(session, work, sow, partial(transform.examine, recipe=recipe))
+    workers = SparkWorkers(session, work, write_half, partial(transform.examine, recipe=recipe))
     told = clickhouse_of(config)
     settings = Settings(
         table=told.table,

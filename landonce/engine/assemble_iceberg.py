@@ -11,7 +11,6 @@ from pyspark.sql import SparkSession
 from landonce.engine import transform
 from landonce.engine.assemble import (
     Columns,
-    changes_of,
     columns_to_make,
     dead_letters_reachable,
     declared_schema,
@@ -23,7 +22,6 @@ from landonce.engine.assemble import (
 from landonce.engine.committing import Committing
 from landonce.engine.driver import Driver
 from landonce.engine.observe import Observer
-from landonce.engine.parts import Parts
 from landonce.engine.publish import Letters
 from landonce.engine.spark.session import open_session, session_if_needed
 from landonce.engine.workers import SparkWorkers
@@ -36,7 +34,8 @@ from landonce.sinks.iceberg.lake import Lake
 from landonce.sinks.iceberg.ledger import TableLedger
 from landonce.sinks.iceberg.recipe import FileRecipe
 from landonce.sinks.iceberg.sink import IcebergSink
-from landonce.sinks.iceberg.work import sow, work
+from landonce.sinks.iceberg.work import work, write_half
+from landonce.sinks.parts import Parts
 
 
 def open_lake(parts: Parts, session: Callable[[], SparkSession]) -> Lake:
@@ -84,10 +83,9 @@ def file_recipe(parts: Parts) -> FileRecipe:
         declared=declared if not config.transform.empty else None,
         select=config.transform.select,
         where=config.transform.where,
-        changes=changes_of(sink.told.changes),
+        changes=sink.told.changes.decoding() if sink.told.changes is not None else None,
         meaning=repr((declared.fingerprint() if declared else "", sink.told.case_insensitive, sink.told.identity)),
         evolve=sink.told.evolve,
-        coordinates=sink.told.coordinates,
     )
 
 
@@ -102,7 +100,7 @@ def make_iceberg_driver(parts: Parts, lake: Lake, observer: Observer, *, once: b
             lake.recipe = replace(lake.recipe, selected=selected_columns(config, lambda: session))
         transform.examine(session, lake.recipe)
 
-    workers = SparkWorkers(lake.session, work, sow, examine)
+    workers = SparkWorkers(lake.session, work, write_half, examine)
     own = parts.ledger if isinstance(parts.ledger, TableLedger) else None
     if own is not None:
         own.build_with(lake.building(lake.tables[0], ()), lake.place(lake.tables[0]))

@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 from landonce.engine import transform
 from landonce.engine.assemble import (
     Columns,
-    changes_of,
     columns_to_make,
     dead_letters_reachable,
     declared_schema,
@@ -20,10 +19,8 @@ from landonce.engine.assemble import (
     refuse_unfit,
     selected_from,
 )
-from landonce.engine.config.model import Pipeline
 from landonce.engine.driver import Driver
 from landonce.engine.observe import Observer
-from landonce.engine.parts import Parts
 from landonce.engine.publish import Letters
 from landonce.engine.spark.session import is_remote
 from landonce.engine.transacting import Transacting
@@ -35,12 +32,14 @@ from landonce.protocol.transactions import Settings
 from landonce.read.decoders import decoder_of
 from landonce.read.schema.ddl import UnfitFields
 from landonce.read.schema.fields import Field, Schema
-from landonce.sinks.config import Sql
+from landonce.sinks.parts import Parts
+from landonce.sinks.pipeline_file import Pipeline
+from landonce.sinks.sql.config import Sql
 from landonce.sinks.sql.identity import refuse_replaced
 from landonce.sinks.sql.making import refuse_made_anew
 from landonce.sinks.sql.recipe import SqlRecipe
 from landonce.sinks.sql.table import SqlTable
-from landonce.sinks.sql.work import sow, work
+from landonce.sinks.sql.work import work, write_half
 
 _NOTHING = "Nothing was read or written."
 _ALTERED = (
@@ -50,15 +49,15 @@ _ALTERED = (
 
 def sql_of(parts: Parts) -> Sql:
     """The file's section on the database."""
-    if parts.config.sink.sql is None:
-        raise ConfigError("sink: name clickhouse, iceberg, sql or wrapped.")
-    return parts.config.sink.sql
+    if not isinstance(parts.config.sink, Sql):
+        raise TypeError(f"{parts.config.sink!r} is not an SQL database")
+    return parts.config.sink
 
 
 def file_reachable(config: Pipeline) -> None:
     """Workers write to the file, so they must be on its machine."""
-    told = config.sink.sql
-    if told is not None and is_remote(config.spark) and told.url.get_secret_value().startswith("sqlite"):
+    told = config.sink
+    if isinstance(told, Sql) and is_remote(config.spark) and told.url.get_secret_value().startswith("sqlite"):
         raise ConfigError(
             "sink.sql.url: an SQLite file is one of this machine, and the workers, which write to it, run on others.",
             safe="Nothing was made or written.",
@@ -109,7 +108,7 @@ def sql_recipe(parts: Parts, table: SqlTable) -> SqlRecipe:
         block_bytes=config.batch.block_bytes,
         select=config.transform.select,
         where=config.transform.where,
-        changes=changes_of(told.meaning),
+        changes=told.meaning.decoding() if told.meaning is not None else None,
         evolve=told.evolve,
         declared=declared.fingerprint() if declared is not None else "",
     )
@@ -120,7 +119,12 @@ def sql_recipe(parts: Parts, table: SqlTable) -> SqlRecipe:
 def _refuse_key(source: Schema, told: Sql, parts: Parts) -> None:
     """What no change of a record can be decoded by, before any is read."""
     try:
-        decoder_of(source, parts.sql.key, changes_of(told.meaning), parts.config.source.kafka.max_record_bytes)
+        decoder_of(
+            source,
+            parts.sql.key,
+            told.meaning.decoding() if told.meaning is not None else None,
+            max_record_bytes=parts.config.source.kafka.max_record_bytes,
+        )
     except ValueError as reason:
         raise ConfigError(
             f"sink.sql.key: {reason}.", command="correct `key` or `source.kafka.schema` in {file}"
@@ -215,7 +219,7 @@ def make_sql_driver(
     recipe = examined()
     if ledger.make_tables():
         recipe = examined()
-    workers = SparkWorkers(session, work, sow, partial(transform.examine, recipe=recipe))
+    workers = SparkWorkers(session, work, write_half, partial(transform.examine, recipe=recipe))
     settings = Settings(
         table=parts.sql.table,
         fingerprint=recipe.fingerprint(),

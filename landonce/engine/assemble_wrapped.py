@@ -12,7 +12,6 @@ from landonce.engine import transform
 from landonce.engine.assemble import dead_letters_reachable, declared_schema, driver_of
 from landonce.engine.driver import Driver
 from landonce.engine.observe import Observer
-from landonce.engine.parts import Parts
 from landonce.engine.publish import Letters
 from landonce.engine.pushing import Pushing
 from landonce.engine.spark.session import is_remote
@@ -22,9 +21,10 @@ from landonce.ledger.push_ledger import PushLedger, PushPlace
 from landonce.protocol.pushes import Settings
 from landonce.protocol.source import Start
 from landonce.read.schema.fields import Schema
+from landonce.sinks.parts import Parts
 from landonce.sinks.wrapped.find import need_picklable
 from landonce.sinks.wrapped.recipe import WrappedRecipe
-from landonce.sinks.wrapped.work import sow, work
+from landonce.sinks.wrapped.work import work, write_half
 
 
 def wrapped_recipe(parts: Parts) -> WrappedRecipe:
@@ -77,7 +77,7 @@ def make_wrapped_driver(parts: Parts, session: Callable[[], SparkSession], obser
     recipe = wrapped_recipe(parts)
     if recipe.select:
         recipe = with_selected(session(), recipe)
-    workers = SparkWorkers(session, work, sow, partial(transform.examine, recipe=recipe))
+    workers = SparkWorkers(session, work, write_half, partial(transform.examine, recipe=recipe))
     settings = Settings(
         sink=sink.name,
         fingerprint=recipe.fingerprint(),

@@ -21,7 +21,7 @@ from landonce.protocol import settle
 from landonce.protocol.blocks import Kind
 from landonce.protocol.receipt import BlockResult, Fate
 from landonce.protocol.settle import Problem, Reply, Settling, Stage
-from landonce.sinks.contract import BlockWriter, Insert, Sink
+from landonce.sinks.contract import BlockWriter, DeduplicatingSink, Insert
 
 _PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """Between sends that the target refuses. After the last one the driver takes over, which knows when to give up."""
@@ -31,7 +31,7 @@ class Landing(Protocol):
     """A recipe of any kind: where its rows go."""
 
     @property
-    def sink(self) -> Sink: ...
+    def sink(self) -> DeduplicatingSink: ...
 
 
 def rerun() -> bool:

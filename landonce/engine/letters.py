@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from confluent_kafka import Message
 
@@ -20,27 +20,28 @@ Messages = Mapping[tuple[Partition, int], Message]
 def stage_letters(
     recipe: AnyRecipe,
     task: AnyTask,
-    rejected: tuple[Rejected, ...],
-    read: Messages | None,
+    rejected: Sequence[Rejected],
+    read: Messages,
 ) -> str:
-    """Writes the block's file and gives back its name. `read`: the records themselves, if they are still at hand."""
-    letters = _letters(recipe, task, rejected, read) if rejected else []
+    """Writes the block's file and returns its name. `read`: the records themselves, as far as they are at hand."""
+    letters = _letters(recipe, task, rejected, read)
     return stage(recipe.dead_letters, task.plan, task.block.number, letters, task.labelled, inherited=task.inherited)
 
 
-def stage_refusals(recipe: AnyRecipe, task: AnyTask, refused: tuple[Rejected, ...]) -> str:
+def stage_refusals(recipe: AnyRecipe, task: AnyTask, refused: Sequence[Rejected]) -> str:
     """As `stage_letters`, of records that the target refused: the file is for the attempt that leaves out these."""
-    letters = _letters(recipe, task, refused, None) if refused else []
+    letters = _letters(recipe, task, refused, {})
     return stage_refused(recipe.dead_letters, task.plan, task.block.number, letters)
 
 
 def _letters(
     recipe: AnyRecipe,
     task: AnyTask,
-    rejected: tuple[Rejected, ...],
-    read: Messages | None,
+    rejected: Sequence[Rejected],
+    read: Messages,
 ) -> list[DeadLetter]:
-    messages = read if read is not None else _read_again(recipe, task, rejected)
+    lacking = [each for each in rejected if (each.partition, each.offset) not in read]
+    messages = {**read, **_read_again(recipe, task, lacking)} if lacking else read
     labels = dict(task.labels)
     letters = []
     for each in rejected:
@@ -66,7 +67,7 @@ def _letters(
     return letters
 
 
-def _read_again(recipe: AnyRecipe, task: AnyTask, rejected: tuple[Rejected, ...]) -> Messages:
+def _read_again(recipe: AnyRecipe, task: AnyTask, rejected: Sequence[Rejected]) -> Messages:
     """From the topics of the plan, and from no others that bear their names by now."""
     found = find(rejected, task.block.ranges, dict(recipe.consumer))
     require_same(task.topics, dict(recipe.consumer))

@@ -10,17 +10,18 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from landonce.engine.assemble_clickhouse import make_driver, to_be_made
-from landonce.engine.config.model import Pipeline
 from landonce.engine.driver import Driver
 from landonce.engine.observe import Observer, Silent
-from landonce.engine.parts import Parts, open_parts
 from landonce.engine.spark.session import active_session, open_session
 from landonce.engine.waiting import Waiting
 from landonce.errors import LandonceError, Transient
 from landonce.jvm import spark_errors
 from landonce.protocol.ledger import Totals
 from landonce.protocol.source import available, everything
-from landonce.sinks.wrapped import WrappedSink
+from landonce.sinks.contract import Guarantee
+from landonce.sinks.parts import Parts, open_parts
+from landonce.sinks.pipeline_file import Pipeline
+from landonce.sinks.wrapped.sink import WrappedSink
 
 
 def run_pipeline(
@@ -113,13 +114,13 @@ def _nothing_to_do(parts: Parts) -> bool:
 @contextmanager
 def _ready(parts: Parts, session: _Session, observer: Observer, waiting: Waiting, *, once: bool) -> Iterator[Driver]:
     """The driver for the file's sink. Whatever can be refused without Spark is refused here."""
-    config = parts.config
-    if config.sink.iceberg is not None:
+    kind = parts.sink.guarantee
+    if kind is Guarantee.SNAPSHOT:
         yield _ready_for_iceberg(parts, session, observer, waiting, once=once)
-    elif config.sink.sql is not None:
+    elif kind is Guarantee.TRANSACTIONAL:
         with _ready_for_sql(parts, session, observer, waiting, once=once) as driver:
             yield driver
-    elif config.sink.wrapped is not None:
+    elif kind is Guarantee.WRAPPED:
         yield _ready_for_wrapped(parts, session, observer, once=once)
     else:
         session.work = "landonce.engine.task"

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pyspark
 
-from landonce.protocol.blocks import BY_TOKENS, Block, Kind
+from landonce.protocol.blocks import Block, Kind
 from landonce.protocol.ranges import Range, label_of
 from landonce.protocol.settle import Mode
 from landonce.read.formats.json import decode
 from landonce.read.schema.fields import Schema
-from landonce.sinks.contract import Guarantee, Sink
+from landonce.sinks.contract import DeduplicatingSink
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +70,7 @@ class Recipe(AnyRecipe):
     """What a record is decoded to."""
     target: Schema
     """What the table takes."""
-    sink: Sink
-
-    def fingerprint(self) -> str:
-        told = super().fingerprint()
-        return told if self.sink.guarantee is not Guarantee.TOKEN_ONLY else f"{BY_TOKENS}{told}"
+    sink: DeduplicatingSink
 
     def _decisive(self) -> tuple[object, ...]:
         return self.sink.identity, self.source.fingerprint(), self.target.fingerprint(), self.select, self.where

@@ -1,7 +1,7 @@
 """What a Spark task does with one block: read, decode, write, account.
 
 Without a transform all of it runs in one Python worker (`work`). With one, `engine.transform` puts Spark's expressions
-between the reading half (`gather`) and the writing half (`sow`).
+between the reading half (`read_half`) and the writing half (`write_half`).
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from landonce.protocol.ranges import Partition
 from landonce.protocol.reasons import counted
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.settle import Mode
-from landonce.read.block import Harvest, Rejected, harvest
+from landonce.read.block import ReadBlock, Reader, Rejected
+from landonce.read.decoders import decoder_of
 from landonce.read.kafka.identity import require_same
 from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import COORDINATES
 
 
 @dataclass(frozen=True)
-class Reaped:
+class ReadAccount:
     """The account of the reading half."""
 
     read: int
@@ -41,8 +42,10 @@ class Reaped:
     filtered: int = 0
 
     @staticmethod
-    def of(crop: Harvest) -> Reaped:
-        return Reaped(crop.read, crop.bytes_read, tuple(crop.rejected), tuple(sorted(crop.latest.items())))
+    def of(block: ReadBlock) -> ReadAccount:
+        return ReadAccount(
+            block.read, block.bytes_read, tuple(block.rejected), tuple(sorted(block.latest.items())), block.filtered
+        )
 
     def receipt(self, landed: int, letters: str) -> Receipt:
         """With what the writing half adds to it. `letters`: the staged file of those that were rejected."""
@@ -55,6 +58,10 @@ class Reaped:
             reasons=counted(each.reason for each in self.rejected),
             bytes_read=self.bytes_read,
         )
+
+
+DECODED = "decoded"
+"""What the rows are called that one table, or expressions, take all of."""
 
 
 class Reading(Protocol):
@@ -80,41 +87,39 @@ def work(recipe: Recipe, task: Task) -> BlockResult:
     """Both halves, where no expression stands between them."""
 
     def attempt() -> BlockResult:
-        crop = gather(recipe, task)
-        return deliver(recipe, task, crop.rows, Reaped.of(crop), crop.messages)
+        block = read_half(recipe, task)
+        return deliver(recipe, task, block.rows(DECODED), ReadAccount.of(block), block.messages)
 
     return guarded(recipe, task, attempt)
 
 
-def sow(recipe: Recipe, task: Task, rows: pa.Table, told: Reaped | errors.LandonceError) -> BlockResult:
+def write_half(recipe: Recipe, task: Task, rows: pa.Table, told: ReadAccount | errors.LandonceError) -> BlockResult:
     """The writing half: the rows of one block that expressions were evaluated on."""
 
     def attempt() -> BlockResult:
-        fitting, reaped = fitted(recipe.target, task, rows, told)
-        return deliver(recipe, task, fitting, reaped)
+        fitting, account = fitted(recipe.target, task, rows, told)
+        return deliver(recipe, task, fitting, account)
 
     return guarded(recipe, task, attempt)
 
 
-def gather(recipe: Reading, task: AnyTask) -> Harvest:
+def read_half(recipe: Reading, task: AnyTask) -> ReadBlock:
     """Reads and decodes the block, and makes sure that it is of the topics of the plan."""
-    crop = harvest(
-        task.block.ranges,
-        dict(recipe.consumer),
-        recipe.source,
-        dict(task.labels),
-        max_record_bytes=recipe.max_record_bytes,
-        most_bytes=recipe.most_bytes,
-        timestamps=recipe.timestamps,
-    )
+    decode = decoder_of(recipe.source, max_record_bytes=recipe.max_record_bytes)
+    return read_block(Reader.of_one(DECODED, decode, timestamps=recipe.timestamps), recipe, task)
+
+
+def read_block(reader: Reader, recipe: Reading, task: AnyTask) -> ReadBlock:
+    options = dict(recipe.consumer)
+    block = reader.read(task.block.ranges, options, dict(task.labels), recipe.most_bytes)
     reach("read.after")
-    require_same(task.topics, dict(recipe.consumer))
-    return crop
+    require_same(task.topics, options)
+    return block
 
 
 def fitted(
-    target: Schema, task: AnyTask, rows: pa.Table, told: Reaped | errors.LandonceError
-) -> tuple[pa.Table, Reaped]:
+    target: Schema, task: AnyTask, rows: pa.Table, told: ReadAccount | errors.LandonceError
+) -> tuple[pa.Table, ReadAccount]:
     """The rows that expressions kept and that fit the target, and the account with those that do not."""
     if isinstance(told, errors.LandonceError):
         raise told
@@ -125,15 +130,15 @@ def fitted(
 
 
 def deliver(
-    recipe: Recipe, task: Task, rows: pa.Table, reaped: Reaped, messages: Messages | None = None
+    recipe: Recipe, task: Task, rows: pa.Table, account: ReadAccount, messages: Messages | None = None
 ) -> BlockResult:
     """Stages dead letters, lands the rows, and writes the receipt."""
-    letters = stage_letters(recipe, task, reaped.rejected, messages)
+    letters = stage_letters(recipe, task, account.rejected, messages or {})
     reach("stage.after")
     settling, said = land(recipe, task, rows)
     if settling.fate is not Fate.LANDED:
         return verdict(task, settling, said)
-    return BlockResult(task.index, Fate.LANDED, reaped.receipt(rows.num_rows, letters))
+    return BlockResult(task.index, Fate.LANDED, account.receipt(rows.num_rows, letters))
 
 
 def guarded(recipe: Recipe, task: Task, attempt: Callable[[], BlockResult]) -> BlockResult:

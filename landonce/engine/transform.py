@@ -1,6 +1,6 @@
 """A user's `select` and `where`: Spark SQL on every row, between the reading and the writing half of the same task.
 
-    reap (Python: read, decode) ─► Spark: select …, (where) AS keep ─► sow (Python: conform, write, account)
+    read_half (Python: read, decode) ─► Spark: select …, (where) AS keep ─► write_half (Python: fit, write, account)
 
 `where` becomes a column and not a filter, so that the writing half sees every record and can account for it. Only
 row-wise, deterministic expressions are taken: a replay must make the same rows of the same records.
@@ -26,7 +26,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 from landonce.engine.conform import KEEP
 from landonce.engine.land import named
 from landonce.engine.spark.finders import forget_zips
-from landonce.engine.task import Reaped, gather
+from landonce.engine.task import DECODED, ReadAccount, read_half
 from landonce.errors import ConfigError, LandonceError
 from landonce.jvm import spark_errors
 from landonce.protocol.receipt import BlockResult, Fate
@@ -35,7 +35,7 @@ from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.contract import COORDINATES
 
 _Half = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
-Sow = Callable[[Any, Any, pa.Table, Reaped | LandonceError], BlockResult]
+WriteHalf = Callable[[Any, Any, pa.Table, ReadAccount | LandonceError], BlockResult]
 """Lands the rows of one block; or says what became of it, where the reading half failed."""
 
 _ACCOUNT = "__landonce_account"
@@ -94,8 +94,8 @@ def widened(type_: pa.DataType, name: str) -> pa.DataType:
     return type_
 
 
-def reaped_schema(source: Schema) -> pa.Schema:
-    """What the reading half hands to Spark."""
+def carried_schema(source: Schema) -> pa.Schema:
+    """What the reading half gives to Spark."""
     fields = [pa.field(each.name, widened(each.type, each.name)) for each in source.fields]
     return pa.schema([*(pa.field(name, type_) for name, type_ in _CARRIED.items()), *fields])
 
@@ -132,7 +132,7 @@ def examine(session: SparkSession, recipe: Any) -> None:
         return
     for each in (*recipe.select, recipe.where or ""):
         _no_moving_literal(each)
-    source = session.createDataFrame([], from_arrow_schema(reaped_schema(recipe.source)))
+    source = session.createDataFrame([], from_arrow_schema(carried_schema(recipe.source)))
     with _expression_errors():
         chosen = chosen_columns(recipe)
         frame = source.select(keep_column(recipe).alias(KEEP), *chosen)
@@ -196,54 +196,57 @@ def _is_condition(frame: DataFrame) -> None:
         raise ConfigError(f"transform.where: is of type {kind}, and must be true or false.")
 
 
-def write(session: SparkSession, recipe: Any, tasks: Sequence[Any], sow: Sow) -> tuple[BlockResult, ...]:
+def write(session: SparkSession, recipe: Any, tasks: Sequence[Any], write_rows: WriteHalf) -> tuple[BlockResult, ...]:
     """One Spark job: each task reads, shapes, writes and accounts for one block."""
-    schema = from_arrow_schema(reaped_schema(recipe.source))
+    schema = from_arrow_schema(carried_schema(recipe.source))
     listed = tuple(tasks)
     indexes = session.range(0, len(listed), 1, len(listed))
-    frame = shaped(indexes.mapInArrow(_reaping(recipe, listed), schema), recipe)
-    rows = frame.mapInArrow(_sowing(recipe, listed, sow), StructType().add("result", "binary")).collect()
+    frame = shaped(indexes.mapInArrow(_reading(recipe, listed), schema), recipe)
+    rows = frame.mapInArrow(_writing(recipe, listed, write_rows), StructType().add("result", "binary")).collect()
     return tuple(pickle.loads(row.result) for row in rows)  # noqa: S301  made by our own workers in this job
 
 
-def _reaping(recipe: Any, tasks: tuple[Any, ...]) -> _Half:
+def _reading(recipe: Any, tasks: tuple[Any, ...]) -> _Half:
     """The reading half. Its last row holds nothing but the account, or what went wrong."""
 
-    def reap(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        schema = reaped_schema(recipe.source)
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        schema = carried_schema(recipe.source)
         for index in (value for batch in batches for value in batch.column(0).to_pylist()):
-            told: Any
+            outcome: ReadAccount | LandonceError
             try:
-                crop = gather(recipe, tasks[index])
-                told = Reaped.of(crop)
-                rows = crop.rows.append_column(_ACCOUNT, pa.nulls(crop.rows.num_rows, pa.binary()))
-                yield from rows.select(schema.names).cast(schema).to_batches(max_chunksize=50_000)
+                block = read_half(recipe, tasks[index])
+                outcome = ReadAccount.of(block)
+                yield from _carried_rows(block.rows(DECODED), schema)
             except Exception as error:
-                told = named(tasks[index], error)
+                outcome = named(tasks[index], error)
             account = {name: pa.nulls(1, schema.field(name).type) for name in schema.names}
-            account[_ACCOUNT] = pa.array([pickle.dumps((index, told))], pa.binary())
+            account[_ACCOUNT] = pa.array([pickle.dumps((index, outcome))], pa.binary())
             yield pa.RecordBatch.from_pydict(account, schema=schema)
         forget_zips()
 
-    return reap
+    return read
 
 
-def _sowing(recipe: Any, tasks: tuple[Any, ...], sow_rows: Sow) -> _Half:
+def _carried_rows(rows: pa.Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    if rows.num_rows:
+        rows = rows.append_column(_ACCOUNT, pa.nulls(rows.num_rows, pa.binary()))
+        yield from rows.select(schema.names).cast(schema).to_batches(max_chunksize=50_000)
+
+
+def _writing(recipe: Any, tasks: tuple[Any, ...], write_rows: WriteHalf) -> _Half:
     """The writing half."""
 
-    def sow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         table = pa.Table.from_batches(list(batches))
         is_account = table.column(_ACCOUNT).is_valid()
         account = table.column(_ACCOUNT).filter(is_account).to_pylist()
-        index, told = pickle.loads(account[0])  # noqa: S301  made by our own worker in this task
+        index, outcome = pickle.loads(account[0])  # noqa: S301  made by our own worker in this task
         rows = table.filter(pc.invert(is_account)).drop_columns([_ACCOUNT])
-        task = tasks[index]
-
-        result = sow_rows(recipe, task, rows, told)
+        result = write_rows(recipe, tasks[index], rows, outcome)
         forget_zips()
         yield pa.RecordBatch.from_pydict({"result": pa.array([pickle.dumps(result)], pa.binary())})
 
-    return sow
+    return write
 
 
 def doubtful(tasks: Sequence[Any], why: str) -> tuple[BlockResult, ...]:

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from landonce.config.secrets import redact
 from landonce.engine import transform
 from landonce.engine.spark.finders import sparing
-from landonce.engine.transform import Sow
+from landonce.engine.transform import WriteHalf
 from landonce.errors import TransformFailed
 from landonce.jvm import spark_errors
 from landonce.protocol.receipt import BlockResult
@@ -32,7 +32,7 @@ class SparkWorkers:
     session: Callable[[], SparkSession]
     work: Callable[[Any, Any], BlockResult]
     """What a task does with one block where no expression stands between reading and writing."""
-    sow: Sow
+    write_half: WriteHalf
     """What it does with the rows of one block where one does."""
     examine: Callable[[SparkSession], None] = lambda _: None
     """Raises what is wrong with the expressions. Asked once, before any plan is made."""
@@ -79,7 +79,7 @@ class SparkWorkers:
         context = session.sparkContext
         context.setJobGroup(self._group, f"landonce {recipe.pipeline}: batch {tasks[0].batch}, {len(tasks)} blocks")
         if recipe.transforms:
-            return transform.write(session, recipe, tasks, self.sow)
+            return transform.write(session, recipe, tasks, self.write_half)
         return tuple(context.parallelize(tasks, len(tasks)).map(partial(sparing, self.work, recipe)).collect())
 
 

@@ -7,10 +7,14 @@ from pathlib import Path
 from sqlalchemy import URL, Engine, make_url
 from sqlalchemy.exc import ArgumentError
 
+from landonce.config import model
+from landonce.errors import ConfigError
 from landonce.ledger.database import Database, misplaced
+from landonce.ledger.plugged import plugged_ledger
 from landonce.ledger.postgres import PostgresDatabase
 from landonce.ledger.sql import SqlLedger
 from landonce.ledger.sqlite import SqliteDatabase
+from landonce.protocol.ledger import Ledger
 
 
 def sqlite_ledger(path: Path | str, pipeline: str, *, attempts: int = 8, backoff: float = 0.2) -> SqlLedger:
@@ -28,6 +32,17 @@ def open_ledger(
 ) -> SqlLedger:
     """A path or a `sqlite:` URL is a file; everything else is a URL of SQLAlchemy's."""
     return SqlLedger(database_of(where), pipeline, attempts=attempts, backoff=backoff)
+
+
+def named_ledger(named: model.Ledger, pipeline: str) -> Ledger:
+    """The ledger that a pipeline file names."""
+    if named.sqlite is not None:
+        return sqlite_ledger(named.sqlite, pipeline)
+    if named.plugin is not None:
+        return plugged_ledger(named.plugin.name, named.plugin.options, pipeline, named.plugin.folder)
+    if named.postgres is None:
+        raise ConfigError("ledger: name sqlite, postgres or plugin.")
+    return postgres_ledger(named.postgres.get_secret_value(), pipeline)
 
 
 def database_of(where: Path | str | URL | Engine) -> Database:

@@ -81,10 +81,6 @@ class Kind(str, Enum):
     """Offsets below the position, for tables of a fan-out that were rolled back."""
 
 
-BY_TOKENS = "tokens:"
-"""How the fingerprint of a plan begins whose rows carry no coordinates."""
-
-
 @dataclass(frozen=True)
 class Plan:
     """The blocks of one micro-batch. Durable in the ledger before the first byte is written."""
@@ -97,11 +93,6 @@ class Plan:
     kind: Kind = Kind.DELIVER
     letters: str = ""
     """The folder of its dead letters, as the pipeline file named it when the plan was made."""
-
-    @property
-    def by_tokens(self) -> bool:
-        """Its rows carry no coordinates, so nothing but tokens tells whether they are there."""
-        return self.fingerprint.startswith(BY_TOKENS)
 
     def ends(self) -> dict[Partition, int]:
         """Where each partition stands once this plan has landed."""

@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from landonce.config import secrets
+from landonce.config.model import Batch
 from landonce.engine.assemble import refuse_unfit
-from landonce.engine.config.model import Batch
 from landonce.engine.driver import Driver
 from landonce.engine.observe import Observer
 from landonce.engine.waiting import Waiting
@@ -37,8 +37,8 @@ from landonce.sinks.sql.databases import open_database
 from landonce.sinks.sql.identity import refuse_replaced
 from landonce.sinks.sql.making import refuse_made_anew
 from landonce.sinks.sql.table import SqlTable as OpenTable
-from landonce.sinks.wrapped import WrappedSink
 from landonce.sinks.wrapped.find import need_picklable
+from landonce.sinks.wrapped.sink import WrappedSink
 
 LedgerTold = str | Path | Mapping[str, Any] | None
 

@@ -16,7 +16,7 @@ from landonce.engine.recipe import Task
 from landonce.protocol.blocks import Block
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.read.schema.fields import Schema
-from landonce.sinks.clickhouse import ClickHouseSink
+from landonce.sinks.clickhouse.sink import ClickHouseSink
 from landonce.sinks.contract import COORDINATES, wait_out
 from landonce.sinks.sql.opened import open_writer
 from landonce.sinks.sql.recipe import SqlTask

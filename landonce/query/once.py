@@ -21,8 +21,8 @@ from weakref import WeakValueDictionary
 from pyspark.sql import DataFrame
 
 from landonce import errors
+from landonce.config.model import pipeline_name
 from landonce.config.secrets import redact
-from landonce.engine.config.model import pipeline_name
 from landonce.engine.driver import Driver
 from landonce.engine.observe import Observer, Silent
 from landonce.jvm import spark_errors

@@ -24,9 +24,10 @@ from landonce.protocol.steps import Found, Resolve, Write
 from landonce.protocol.target import TargetView
 from landonce.query.performers import PlanPerformer
 from landonce.query.rows import write
-from landonce.sinks.wrapped import WrappedSink, work
+from landonce.sinks.wrapped import work
 from landonce.sinks.wrapped.recipe import WrappedTask
 from landonce.sinks.wrapped.send import Sending
+from landonce.sinks.wrapped.sink import WrappedSink
 
 _GLANCE = 0.25
 

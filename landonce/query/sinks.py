@@ -11,11 +11,12 @@ from pydantic import SecretStr, ValidationError
 
 from landonce.config import secrets
 from landonce.errors import ConfigError
-from landonce.sinks.clickhouse import ClickHouseSink, read_authority
-from landonce.sinks.config import Catalog, Iceberg, Sql
-from landonce.sinks.sql import SqlSink
+from landonce.sinks.clickhouse.sink import ClickHouseSink, read_authority
+from landonce.sinks.iceberg.config import Catalog, Iceberg
+from landonce.sinks.sql.config import Sql
 from landonce.sinks.sql.databases import parsed
-from landonce.sinks.wrapped import WrappedSink
+from landonce.sinks.sql.sink import SqlSink
+from landonce.sinks.wrapped.sink import WrappedSink
 
 
 @dataclass(frozen=True)

@@ -1,33 +1,32 @@
-"""One block, read and decoded: rows in (topic, partition, offset) order with their coordinates, and what was rejected.
+"""One block, read once and decoded for all of its tables: the one reader of every sink.
 
-Memory is bounded by the block. Every record that was read is either a row or a reject.
+    records ─► route (which tables) ─► decode (by each table's own schema) ─► rows per table, with their coordinates
+
+A record lands in all of its tables, is rejected with a reason, or is filtered. Memory is bounded by the block.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from confluent_kafka import Message
 
 from landonce.errors import BlockTooLarge
 from landonce.protocol.ranges import Partition, Range, label_of
-from landonce.read.formats.json.decode import JsonDecoder
+from landonce.read.decoders import Decode, Decoded, Indexes
 from landonce.read.kafka.records import Records, read
-from landonce.read.schema.fields import Schema
+from landonce.read.route import Routing, Rule, route_values, routes
+from landonce.read.rows import NO_ROWS, NOWHERE, in_order, with_coordinates
 
-_COORDINATES = pa.schema(
-    [("_topic", pa.dictionary(pa.int32(), pa.string())), ("_partition", pa.int32()), ("_offset", pa.int64())]
-)
-
-
+_SAMPLE = 1_000
 _SPARE = 8
+"""A worker takes so many times what a block should hold."""
 
 
 @dataclass(frozen=True)
@@ -40,55 +39,203 @@ class Rejected:
 
 
 @dataclass
-class Harvest:
-    """What a block held."""
+class ReadBlock:
+    """What a block held: rows per table, the rejected records, and the account."""
 
-    rows: pa.Table
+    tables: dict[str, list[pa.Table]] = field(default_factory=dict)
+    in_order: bool = True
+    """The rows of each table came in (topic, partition, offset) order. Records of several partitions do not."""
     read: int = 0
+    filtered: int = 0
     bytes_read: int = 0
     rejected: list[Rejected] = field(default_factory=list)
     messages: dict[tuple[Partition, int], Message] = field(default_factory=dict)
-    """The rejected records themselves."""
+    """The rejected records themselves, as far as they are at hand."""
     latest: dict[Partition, int] = field(default_factory=dict)
-    """The latest timestamp in each partition, in milliseconds, where they were asked for."""
+    """The latest timestamp in each partition, in milliseconds, where they are asked for."""
+    tops: dict[str, dict[Partition, int]] = field(default_factory=dict)
+    """The highest offset of the rows that each table gets, by partition."""
+    missing: dict[str, list[bytes]] = field(default_factory=dict)
+    """Tables that records name and that are not known, with some of those records."""
+    payloads: dict[str, list[pa.BinaryArray]] = field(default_factory=dict)
+    """What went to each table, where the schema may have to evolve."""
+    held: int = 0
+    """Records that a table holds already, once for each such table."""
+    shared: int = 0
+    """How often a record goes to one more table than to its first."""
+
+    def rows(self, table: str) -> pa.Table:
+        """A table's rows in (topic, partition, offset) order."""
+        parts = self.tables.get(table)
+        if not parts:
+            return NO_ROWS
+        rows = pa.concat_tables(parts)
+        return rows if self.in_order else in_order(rows)
+
+    def keep(self, table: str, rows: pa.Table, tops: Mapping[Partition, int]) -> None:
+        """More rows of a table, and the highest offset of each partition in them."""
+        self.tables.setdefault(table, []).append(rows)
+        self.tops.setdefault(table, {}).update(tops)
+
+    def tally(
+        self,
+        count: int,
+        kept: Sequence[Indexes],
+        elsewhere: Sequence[Indexes],
+        bad: Collection[int],
+        filtered: Sequence[Indexes] = (),
+    ) -> None:
+        """Of `count` records: those that each table keeps, and those that other tables have. What is in no table may be filtered."""
+        times = np.zeros(count, np.int64)
+        for each in kept:
+            times[np.unique(each)] += 1
+        times[list(bad)] = 0
+        found = times > 0
+        self.shared += int(times.sum()) - _count(found)
+        left_out = _marked(count, filtered, bad) & ~found
+        self.filtered += _count(left_out)
+        self.held += _count(_marked(count, elsewhere, bad) & ~found & ~left_out)
 
 
-def harvest(
-    ranges: tuple[Range, ...],
-    options: Mapping[str, Any],
-    schema: Schema,
-    labels: Mapping[str, str],
-    *,
-    max_record_bytes: int,
-    most_bytes: int,
-    timestamps: bool = False,
-) -> Harvest:
-    """Reads and decodes a block, chunk by chunk."""
-    decoder = _decoder(schema, max_record_bytes)
-    result = Harvest(pa.table([]))
-    tables = []
-    for records in read(ranges, options):
-        if result.bytes_read > most_bytes:
-            raise too_large(ranges, result.read, result.bytes_read, most_bytes)
-        tables.append(_decode(decoder, records, labels, result))
-        if timestamps:
-            note_latest(records, result.latest)
-    empty = with_coordinates(schema.arrow.empty_table(), Partition("", 0), pa.array([], pa.int64()), "")
-    rows = pa.concat_tables([empty, *tables]) if tables else empty
-    result.rows = in_order(rows) if len(ranges) > 1 else rows
-    return result
+@dataclass(frozen=True)
+class Reader:
+    """How records become rows of tables."""
 
+    routing: Routing
+    decoders: Mapping[str, Decode]
+    floors: Mapping[str, Mapping[Partition, int]] = field(default_factory=dict)
+    """Rows below a table's floor are in it already; `NOWHERE` for a table that takes no part."""
+    asking: bool = False
+    """The driver is asked for tables that are not known yet; otherwise records for them are rejected."""
+    others: frozenset[str] = frozenset()
+    """Tables that take no part, and do not judge records either."""
+    absent: Mapping[str, str] = field(default_factory=dict)
+    """Tables that do not exist, with the reason."""
+    payloads: bool = False
+    """Whether the records of each table are kept, for a schema that may evolve."""
+    timestamps: bool = False
+    """Whether records' timestamps are looked at, which costs time."""
 
-def note_latest(records: Records, latest: dict[Partition, int]) -> None:
-    """Timestamps need not be in order, so all of them are looked at."""
-    newest = max(map(Message.timestamp, records.messages))[1]
-    latest[records.partition] = max(newest, latest.get(records.partition, newest))
+    @staticmethod
+    def of_one(table: str, decode: Decode, *, payloads: bool = False, timestamps: bool = False) -> Reader:
+        """For one table that takes every record."""
+        return Reader(Routing(None, (Rule(table),)), {table: decode}, payloads=payloads, timestamps=timestamps)
 
+    def read(
+        self, ranges: tuple[Range, ...], options: Mapping[str, Any], labels: Mapping[str, str], most_bytes: int
+    ) -> ReadBlock:
+        """Reads and decodes a block, chunk by chunk."""
+        block = ReadBlock(in_order=len(ranges) == 1)
+        for records in read(ranges, options):
+            if block.bytes_read > most_bytes:
+                raise too_large(ranges, block.read, block.bytes_read, most_bytes)
+            self.add(records, label_of(labels, records.partition), block)
+        return block
 
-@lru_cache(maxsize=4)
-def _decoder(schema: Schema, max_record_bytes: int) -> JsonDecoder:
-    """One per worker: it learns how a topic writes its times."""
-    return JsonDecoder(schema, max_record_bytes=max_record_bytes)
+    def add(self, records: Records, label: str, block: ReadBlock) -> None:
+        """Some more records. Nearly always one table takes all of them, each as one row: then nothing is left to count."""
+        count = len(records.values)
+        block.read += count
+        block.bytes_read += records.values.nbytes
+        if self.timestamps:
+            newest = max(map(Message.timestamp, records.messages))[1]
+            block.latest[records.partition] = max(newest, block.latest.get(records.partition, newest))
+        routed, bad, elsewhere = self._route(records, block)
+        decoded = {table: self._decode(table, records, indexes, block) for table, indexes in routed.items()}
+        if len(decoded) == 1 and not bad and not elsewhere:
+            ((table, (rows, _)),) = decoded.items()
+            if rows.is_whole(count) and 0 <= self._floor(table, records.partition) <= records.offsets[0].as_py():
+                kept = with_coordinates(rows.table, records.partition, records.offsets, label)
+                block.keep(table, kept, {records.partition: records.offsets[-1].as_py()})
+                return
+        self._account(records, label, decoded, bad, elsewhere, block)
+
+    def _decode(
+        self, table: str, records: Records, indexes: Indexes | None, block: ReadBlock
+    ) -> tuple[Decoded, Indexes]:
+        """A table's rows, and which of the records were decoded for it."""
+        if indexes is None:
+            values, messages, indexes = records.values, records.messages, np.arange(len(records.values))
+        else:
+            values, messages = records.values.take(pa.array(indexes)), [records.messages[at] for at in indexes]
+        if self.payloads:
+            block.payloads.setdefault(table, []).append(values)
+        return self.decoders[table](values, messages), indexes
+
+    def _account(
+        self,
+        records: Records,
+        label: str,
+        decoded: Mapping[str, tuple[Decoded, Indexes]],
+        bad: dict[int, str],
+        elsewhere: Sequence[Indexes],
+        block: ReadBlock,
+    ) -> None:
+        """A record that one table rejects lands in none."""
+        for rows, places in decoded.values():
+            bad.update({int(places[at]): reason for at, reason in rows.rejects})
+        _reject(records, bad, block)
+        kept = [places[rows.kept] for rows, places in decoded.values()]
+        filtered = [places[rows.filtered] for rows, places in decoded.values()]
+        block.tally(len(records.values), kept, elsewhere, bad, filtered)
+        for table, (rows, places) in decoded.items():
+            self._keep(table, rows.table, places[rows.kept], bad, records, label, block)
+
+    def _route(
+        self, records: Records, block: ReadBlock
+    ) -> tuple[dict[str, Indexes | None], dict[int, str], list[Indexes]]:
+        """Records by table, by their index; None for all of them. Those that have no table, with the reason. And those that go
+        to tables which take no part."""
+        elsewhere: list[Indexes] = []
+        if self.routing.field is None:
+            names = [rule.table for rule in self.routing.rules]
+            elsewhere += [np.arange(len(records.values)) for name in names if name in self.others]
+            return {name: None for name in names if name in self.decoders}, {}, elsewhere
+        found = routes(self.routing, route_values(records.values, self.routing.field))
+        bad = {each.index: each.reason for each in found.rejects}
+        routed: dict[str, Indexes | None] = {}
+        for table, rows in found.tables.items():
+            indexes = np.asarray(rows.to_numpy(), np.int64)
+            if table in self.decoders:
+                routed[table] = indexes
+            elif table in self.others:
+                elsewhere.append(indexes)
+            elif self.asking and table not in self.absent:
+                sample = block.missing.setdefault(table, [])
+                sample += [records.values[at].as_py() or b"" for at in indexes[: _SAMPLE - len(sample)]]
+            else:
+                bad.update({int(at): self.absent.get(table, f"there is no table {table}") for at in indexes})
+        return routed, bad, elsewhere
+
+    def _floor(self, table: str, partition: Partition) -> int:
+        return self.floors.get(table, {}).get(partition, 0)
+
+    def _keep(
+        self,
+        table: str,
+        rows: pa.Table,
+        places: Indexes,
+        bad: Mapping[int, str],
+        records: Records,
+        label: str,
+        block: ReadBlock,
+    ) -> None:
+        """The rows of records that are good and at or above the table's floor. `places`: the record of each row."""
+        floor = self._floor(table, records.partition)
+        offsets = np.asarray(records.offsets.to_numpy())[places]
+        keep = offsets >= floor if floor != NOWHERE else np.zeros(len(offsets), np.bool_)
+        if bad:
+            good = ~np.isin(places, list(bad))
+            block.held += len(np.unique(offsets[good & ~keep]))
+            keep &= good
+        else:
+            block.held += len(np.unique(offsets[~keep]))
+        if not keep.any():
+            return
+        if not keep.all():
+            rows, offsets = rows.filter(pa.array(keep)), offsets[keep]
+        kept = with_coordinates(rows, records.partition, pa.array(offsets), label)
+        block.keep(table, kept, {records.partition: int(offsets[-1])})
 
 
 def too_large(ranges: tuple[Range, ...], read_so_far: int, bytes_read: int, most_bytes: int) -> BlockTooLarge:
@@ -107,39 +254,6 @@ def too_large(ranges: tuple[Range, ...], read_so_far: int, bytes_read: int, most
     )
 
 
-def _decode(decoder: JsonDecoder, records: Records, labels: Mapping[str, str], result: Harvest) -> pa.Table:
-    decoded = decoder.decode(records.values)
-    result.read += len(records.values)
-    result.bytes_read += records.values.nbytes
-    offsets = records.offsets
-    for reject in decoded.rejects:
-        offset = offsets[reject.index].as_py()
-        result.rejected.append(Rejected(records.partition, offset, reject.reason))
-        result.messages[records.partition, offset] = records.messages[reject.index]
-    kept = offsets.take(decoded.kept) if decoded.rejects else offsets
-    return with_coordinates(decoded.table, records.partition, kept, label_of(labels, records.partition))
-
-
-def with_coordinates(rows: pa.Table, partition: Partition, offsets: pa.Int64Array, label: str) -> pa.Table:
-    """The rows with `_topic`, `_partition` and `_offset` in front."""
-    count = len(offsets)
-    topic = pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([label], pa.string()))
-    number = pa.array(np.full(count, partition.number, np.int32))
-    return pa.Table.from_arrays(
-        [topic, number, offsets, *rows.columns], schema=pa.schema([*_COORDINATES, *rows.schema])
-    )
-
-
-def in_order(rows: pa.Table) -> pa.Table:
-    """Sorted by topic, partition and offset."""
-    rows = rows.unify_dictionaries().combine_chunks()
-    keyed = pa.table(
-        {"t": rows.column("_topic").cast(pa.string()), "p": rows.column("_partition"), "o": rows.column("_offset")}
-    )
-    order = pc.sort_indices(keyed, sort_keys=[("t", "ascending"), ("p", "ascending"), ("o", "ascending")])
-    return rows.take(order)
-
-
 def find(
     wanted: Iterable[Rejected], ranges: tuple[Range, ...], options: Mapping[str, Any]
 ) -> dict[tuple[Partition, int], Message]:
@@ -153,3 +267,22 @@ def find(
                 if key in sought:
                     found[key] = message
     return found
+
+
+def _reject(records: Records, bad: Mapping[int, str], block: ReadBlock) -> None:
+    for at, reason in sorted(bad.items()):
+        offset = records.offsets[at].as_py()
+        block.rejected.append(Rejected(records.partition, offset, reason))
+        block.messages[records.partition, offset] = records.messages[at]
+
+
+def _marked(count: int, indexes: Sequence[Indexes], bad: Collection[int]) -> npt.NDArray[np.bool_]:
+    marks = np.zeros(count, np.bool_)
+    for each in indexes:
+        marks[each] = True
+    marks[list(bad)] = False
+    return marks
+
+
+def _count(marks: npt.NDArray[np.bool_]) -> int:
+    return int(np.count_nonzero(marks))

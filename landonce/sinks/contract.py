@@ -1,9 +1,8 @@
-"""The port of sinks that deduplicate and can be looked into: what a target must be able to do for landonce, on the driver and on
-the workers. (Iceberg, SQL databases and wrapped sinks have protocols of their own.)
+"""What a sink is for landonce, and the port of sinks that deduplicate and can be looked into.
 
 A sink declares how exactly-once comes about in it (`Guarantee`), and landonce refuses a pipeline that asks for more.
-A `Sink` is a picklable description: `target()` opens it on the driver, `writer()` on a worker. Neither may be kept
-across processes.
+A `Sink` is a picklable description. A `DeduplicatingSink` is opened on the driver by `target()` and on a worker by `writer()`; neither
+may be kept across processes.
 """
 
 from __future__ import annotations
@@ -13,20 +12,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from landonce.protocol.ledger import LedgerState
+from landonce.ledger.open import named_ledger
+from landonce.protocol.ledger import Ledger, LedgerState
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Presence, Reply
 from landonce.protocol.target import TargetView
+from landonce.read.rows import COORDINATES as COORDINATES
 from landonce.read.schema.fields import Schema
+
+if TYPE_CHECKING:
+    from landonce.sinks.pipeline_file import Pipeline
 
 _PAST = 50
 """Milliseconds past a deadline, so that two readings of one clock cannot disagree."""
-COORDINATES = ("_topic", "_partition", "_offset")
-"""Beside every row, through every transform. `_topic` is the topic's label: its name, unless it was rebased."""
 
 
 class Guarantee(str, Enum):
@@ -34,8 +36,6 @@ class Guarantee(str, Enum):
 
     DEDUPLICATING = "deduplicating"
     """Token against races, deadline against zombies, probe as the proof; the ledger lives outside."""
-    TOKEN_ONLY = "token only"  # noqa: S105
-    """The table has no coordinates: tokens alone, for as long as the target remembers them. Asked for by name."""
     SNAPSHOT = "snapshot"
     """Rows and position are one atomic commit, which checks position and epoch inside every attempt."""
     TRANSACTIONAL = "transactional"
@@ -198,7 +198,7 @@ class BlockWriter(ABC):
 
 
 class Sink(ABC):
-    """A picklable description of a target. Its repr never shows a secret."""
+    """A picklable description of where a pipeline's records land. Its repr never shows a secret. Making one connects to nothing."""
 
     guarantee: Guarantee
 
@@ -207,8 +207,18 @@ class Sink(ABC):
     def identity(self) -> str:
         """Which table it is. A pending plan is not written to another one."""
 
-    @abstractmethod
-    def target(self) -> Target: ...
+    def open_ledger(self, config: Pipeline) -> Ledger:
+        """The ledger of a pipeline with this sink: the one that its file names, unless the sink keeps the position itself."""
+        return named_ledger(config.outside_ledger, config.pipeline)
+
+
+class DeduplicatingSink(Sink):
+    """A target that takes blocks under tokens, refuses late ones, and can be looked into. Its ledger is outside."""
 
     @abstractmethod
-    def writer(self) -> BlockWriter: ...
+    def target(self) -> Target:
+        """Opens it on the driver."""
+
+    @abstractmethod
+    def writer(self) -> BlockWriter:
+        """Opens it on a worker."""

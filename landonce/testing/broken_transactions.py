@@ -14,9 +14,9 @@ from landonce.ledger.in_target import TargetLedger
 from landonce.ledger.tables import block_table
 from landonce.protocol.block_rows import BlockRow, Claim
 from landonce.protocol.ledger import LedgerState
-from landonce.sinks.sql import SqlSink
 from landonce.sinks.sql.databases import open_database
 from landonce.sinks.sql.opened import open_writer
+from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.statements import Place
 from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.sql.writer import BlockWriter

@@ -15,7 +15,8 @@ from typing import Any
 import pyarrow as pa
 
 from landonce.errors import NotPushed
-from landonce.sinks.wrapped import PushedBlock, WrappedSink, wrap
+from landonce.sinks.wrapped.block import PushedBlock
+from landonce.sinks.wrapped.sink import WrappedSink, wrap
 from landonce.testing.broken_wrapped_doubt import Chunked, Confirming, Noting
 from landonce.testing.sink_sites import Row
 from landonce.testing.wrapped_references import Appending, FilePerBlock, values

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 
 from landonce.errors import NotPushed
-from landonce.sinks.wrapped import PushedBlock
+from landonce.sinks.wrapped.block import PushedBlock
 from landonce.testing.wrapped_references import Appending
 
 

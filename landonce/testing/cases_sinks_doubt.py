@@ -12,7 +12,7 @@ from landonce.protocol.blocks import Block, Kind
 from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import Fate
 from landonce.protocol.settle import Mode, Reply
-from landonce.sinks.contract import Insert, Sink, wait_out
+from landonce.sinks.contract import DeduplicatingSink, Insert, wait_out
 from landonce.testing import cases_sinks
 from landonce.testing.case import refused
 from landonce.testing.crashing import crashed, lines_of, moments, require_kills
@@ -261,7 +261,7 @@ def after_a_crash_at_any_line_a_block_lands_once(site: SinkSite) -> None:
     assert held(site) == as_rows(*blocks.values()), "after recovery, rows are missing or there twice"
 
 
-def _crashed(site: SinkSite, sink: Sink) -> dict[int, pa.Table]:
+def _crashed(site: SinkSite, sink: DeduplicatingSink) -> dict[int, pa.Table]:
     """A block for each moment, whose worker was killed there. Their deadlines have passed, and what ran was killed."""
     target = sink.target()
     lines = lines_of(sink.writer())
@@ -279,11 +279,11 @@ def _crashed(site: SinkSite, sink: Sink) -> dict[int, pa.Table]:
     return blocks
 
 
-def _sending(sink: Sink, block: pa.Table, number: int, deadline: int) -> Callable[[], object]:
+def _sending(sink: DeduplicatingSink, block: pa.Table, number: int, deadline: int) -> Callable[[], object]:
     return lambda: sink.writer().send(block, Insert(token(number), deadline, f"attempt{number}"))
 
 
-def _recovered(sink: Sink, block: pa.Table, number: int, generation: int) -> Fate | None:
+def _recovered(sink: DeduplicatingSink, block: pa.Table, number: int, generation: int) -> Fate | None:
     """What a worker of the next driver makes of it."""
     from landonce.engine.land import land
     from landonce.engine.recipe import Recipe, Task

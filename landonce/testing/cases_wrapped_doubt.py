@@ -11,7 +11,7 @@ from functools import partial
 
 from landonce.errors import LandonceError
 from landonce.protocol.receipt import Fate
-from landonce.sinks.wrapped import WrappedSink
+from landonce.sinks.wrapped.sink import WrappedSink
 from landonce.testing import cases_wrapped
 from landonce.testing.crashing import (
     SOME_MOMENTS,

@@ -12,7 +12,7 @@ import pyarrow as pa
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Reply
 from landonce.read.schema.ddl import parse_schema
-from landonce.sinks.contract import BlockWriter, Guarantee, Insert, Sink
+from landonce.sinks.contract import BlockWriter, DeduplicatingSink, Guarantee, Insert
 from landonce.testing.case import Need, Suite
 from landonce.testing.crashing import SOME_MOMENTS
 
@@ -49,7 +49,7 @@ class SinkSite(ABC):
     """At how many lines, at most, a crash is tried."""
 
     @abstractmethod
-    def sink(self) -> Sink:
+    def sink(self) -> DeduplicatingSink:
         """The sink, as a pipeline opens it. Always of the same table."""
 
     @abstractmethod
@@ -89,7 +89,7 @@ LEAVES: Need[SinkSite] = Need(
 )
 
 
-def made(site: SinkSite) -> Sink:
+def made(site: SinkSite) -> DeduplicatingSink:
     """The sink, with its table."""
     sink = site.sink()
     target = sink.target()
@@ -137,7 +137,7 @@ def token(number: int) -> str:
     return f"{number:064x}"
 
 
-def insert(sink: Sink, number: int, *, milliseconds: int = 60_000, attempt: int = 0) -> Insert:
+def insert(sink: DeduplicatingSink, number: int, *, milliseconds: int = 60_000, attempt: int = 0) -> Insert:
     target = sink.target()
     try:
         return Insert(token(number), target.now() + milliseconds, f"attempt{number}x{attempt}")
@@ -145,7 +145,7 @@ def insert(sink: Sink, number: int, *, milliseconds: int = 60_000, attempt: int 
         target.close()
 
 
-def send(sink: Sink, table: pa.Table, number: int, *, writer: BlockWriter | None = None) -> None:
+def send(sink: DeduplicatingSink, table: pa.Table, number: int, *, writer: BlockWriter | None = None) -> None:
     """One insert that must be acknowledged."""
     writer = writer or sink.writer()
     reply = writer.send(table, insert(sink, number))

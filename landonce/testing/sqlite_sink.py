@@ -25,7 +25,17 @@ from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Presence, Reply
 from landonce.protocol.target import TargetView
 from landonce.read.schema.fields import Field, Schema
-from landonce.sinks.contract import COORDINATES, BlockWriter, Finding, Guarantee, Insert, Level, Probe, Sink, Target
+from landonce.sinks.contract import (
+    COORDINATES,
+    BlockWriter,
+    DeduplicatingSink,
+    Finding,
+    Guarantee,
+    Insert,
+    Level,
+    Probe,
+    Target,
+)
 from landonce.testing.sink_sites import Row, SinkSite
 
 _TYPES = {"INTEGER": pa.int64(), "REAL": pa.float64(), "TEXT": pa.string()}
@@ -178,7 +188,7 @@ def _end(connection: sqlite3.Connection, partition: Partition, floor: int) -> in
 
 
 @dataclass(frozen=True)
-class SqliteSink(Sink):
+class SqliteSink(DeduplicatingSink):
     """Rows of one table in one file."""
 
     path: Path
@@ -200,12 +210,12 @@ class SqliteSink(Sink):
 class SqliteSite(SinkSite):
     """A file of its own, read by plain SQL."""
 
-    def __init__(self, folder: Path, sink: Callable[[Path], Sink] = SqliteSink, secret: str = "") -> None:
+    def __init__(self, folder: Path, sink: Callable[[Path], DeduplicatingSink] = SqliteSink, secret: str = "") -> None:
         self.path = folder / "events.db"
         self._sink = sink
         self.secret = secret
 
-    def sink(self) -> Sink:
+    def sink(self) -> DeduplicatingSink:
         return self._sink(self.path)
 
     def held(self) -> list[Row]:

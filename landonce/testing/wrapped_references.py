@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from landonce.errors import NotPushed
-from landonce.sinks.wrapped import PushedBlock
+from landonce.sinks.wrapped.block import PushedBlock
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING
 
 from landonce.engine.assemble_clickhouse import make_recipe
 from landonce.engine.assemble_sql import sql_recipe
-from landonce.engine.parts import Parts
 from landonce.engine.retention import Retention
 from landonce.engine.spark.session import open_session, session_if_needed
 from landonce.errors import TableUnfit
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.source import SourceView
-from landonce.sinks.clickhouse import ClickHouseSink
-from landonce.sinks.sql import SqlSink
+from landonce.sinks.clickhouse.sink import ClickHouseSink
+from landonce.sinks.contract import Guarantee
+from landonce.sinks.parts import Parts
 from landonce.sinks.sql.recipe import SqlRecipe
+from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.table import SqlTable
-from landonce.sinks.wrapped import WrappedSink
+from landonce.sinks.wrapped.sink import WrappedSink
 from landonce.verify.audit import Auditor, Targets
 from landonce.verify.compare import ValueAudit
 from landonce.verify.expect import Decoded, Decoder, Expectation, OneTable, PlainDecoder, Transformed
@@ -113,14 +114,12 @@ def _ends(parts: Parts, state: LedgerState | None, stack: ExitStack, values: boo
         )
     if isinstance(parts.sink, SqlSink):
         return _sql(parts, parts.sink, stack, values)
-    if parts.config.sink.iceberg is None:
+    if parts.sink.guarantee is not Guarantee.SNAPSHOT:
         return _clickhouse(parts, stack, values)
     return _iceberg(parts, state, stack, values)
 
 
 def _iceberg(parts: Parts, state: LedgerState | None, stack: ExitStack, values: bool) -> tuple[Targets, Expectation]:
-    if not parts.iceberg.told.coordinates:
-        raise _no_coordinates()
     from landonce.verify.assemble_iceberg import IcebergTables
 
     tables = IcebergTables(parts, state, values)
@@ -133,13 +132,11 @@ def _iceberg(parts: Parts, state: LedgerState | None, stack: ExitStack, values: 
 def _changes(parts: Parts) -> bool:
     if isinstance(parts.sink, SqlSink):
         return bool(parts.sink.key)
-    return parts.config.sink.iceberg is not None and parts.config.sink.iceberg.changes is not None
+    return parts.sink.guarantee is Guarantee.SNAPSHOT and parts.iceberg.told.changes is not None
 
 
 def _clickhouse(parts: Parts, stack: ExitStack, values: bool) -> tuple[Targets, Expectation]:
     sink = parts.clickhouse
-    if not sink.coordinates:
-        raise _no_coordinates()
     target = sink.target()
     stack.callback(target.close)
     recipe = make_recipe(parts, target.schema())
@@ -151,8 +148,6 @@ def _clickhouse(parts: Parts, stack: ExitStack, values: bool) -> tuple[Targets, 
 
 
 def _sql(parts: Parts, sink: SqlSink, stack: ExitStack, values: bool) -> tuple[Targets, Expectation]:
-    if not sink.coordinates:
-        raise _no_coordinates()
     table = SqlTable(sink)
     stack.callback(table.close)
     recipe = sql_recipe(parts, table)
@@ -163,14 +158,6 @@ def _sql(parts: Parts, sink: SqlSink, stack: ExitStack, values: bool) -> tuple[T
     if recipe.changes is not None:
         decoder = Changing(recipe.source, sink.key, recipe.changes, recipe.max_record_bytes)
     return targets, Decoded(sorting, lambda _: decoder)
-
-
-def _no_coordinates() -> TableUnfit:
-    return TableUnfit(
-        "the table keeps no coordinates (`coordinates: false`), so its rows cannot be told apart.",
-        safe="An audit changes nothing.",
-        command="compare row counts yourself, or land into a table with coordinates",
-    )
 
 
 def _labels(state: LedgerState | None, view: SourceView) -> frozenset[str]:

@@ -11,7 +11,6 @@ from pyiceberg.table import Table
 
 from landonce.engine.assemble import declared_schema, landing_schema
 from landonce.engine.assemble_iceberg import file_recipe
-from landonce.engine.parts import Parts
 from landonce.protocol.ledger import LedgerState
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg.admit import table_recipe
@@ -19,6 +18,7 @@ from landonce.sinks.iceberg.catalog import telling
 from landonce.sinks.iceberg.marker import copy_name
 from landonce.sinks.iceberg.recipe import FileRecipe, TableRecipe
 from landonce.sinks.iceberg.sink import IcebergSink
+from landonce.sinks.parts import Parts
 from landonce.verify.compare import ValueAudit
 from landonce.verify.expect import Decoder, PlainDecoder
 from landonce.verify.held.iceberg import IcebergRows

@@ -20,9 +20,9 @@ from landonce.protocol.ledger import LedgerState, Position, prepared, taken
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.transact import Transacting
 from landonce.read.schema.ddl import parse_schema
-from landonce.sinks.sql import SqlSink
 from landonce.sinks.sql.opened import open_writer
 from landonce.sinks.sql.refused import Found, refused_rows
+from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.statements import Place
 from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.sql.writer import BlockWriter, settle_rows

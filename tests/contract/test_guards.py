@@ -14,9 +14,9 @@ import pytest
 from test_push_ledgers import SPOT, prepared
 
 import landonce
+from landonce.config.model import Batch
 from landonce.engine import land
 from landonce.engine.committing import Committing
-from landonce.engine.config.model import Batch
 from landonce.engine.pushing import Pushing
 from landonce.engine.recipe import Task
 from landonce.engine.task import guarded

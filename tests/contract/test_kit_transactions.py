@@ -10,9 +10,9 @@ import pytest
 from kit_controls import check_fails, check_mostly_sound
 
 from landonce.ledger.in_target import TargetLedger
-from landonce.sinks.sql import SqlSink
 from landonce.sinks.sql.databases import open_database
 from landonce.sinks.sql.opened import open_writer
+from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.statements import Place
 from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.sql.writer import BlockWriter

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from kit_controls import check_fails, check_mostly_sound
 
-from landonce.sinks.wrapped import PushedBlock
+from landonce.sinks.wrapped.block import PushedBlock
 from landonce.testing import WRAPPED_CASES, Case, WrappedContract, WrappedSite, prove
 from landonce.testing.broken_wrapped import BROKEN_WRAPPED, FilesSite, TableSite
 from landonce.testing.broken_wrapped_doubt import Chunked

@@ -13,7 +13,7 @@ import pytest
 from test_push_ledgers import SPOT, prepared
 
 import landonce
-from landonce.engine.config.model import Batch
+from landonce.config.model import Batch
 from landonce.errors import Fenced, OutcomeUnknown
 from landonce.ledger.push_ledger import PushLedger, PushPlace, Verdict
 from landonce.protocol import ledger as states

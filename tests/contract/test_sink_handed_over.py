@@ -14,8 +14,6 @@ from typer.testing import CliRunner
 import landonce
 from landonce.cli import app
 from landonce.engine.assemble_wrapped import wrapped_recipe
-from landonce.engine.config.load import parse
-from landonce.engine.parts import open_parts
 from landonce.errors import ConfigError, PlanChanged
 from landonce.ledger.push_ledger import PushLedger, PushPlace
 from landonce.protocol import pushes
@@ -28,6 +26,8 @@ from landonce.protocol.query_refusals import settleable
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.source import Extent, SourceView
 from landonce.protocol.steps import Surveyed
+from landonce.sinks.parts import open_parts
+from landonce.sinks.pipeline_file import parse
 
 FILE = """
 pipeline: p

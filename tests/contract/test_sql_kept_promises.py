@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -50,17 +49,14 @@ def opened(site: Site) -> SqlTable:
     return table
 
 
-@pytest.mark.parametrize("coordinates", [True, False])
-def test_what_a_row_gave_up_is_a_later_rows(pg: Site, coordinates: bool) -> None:
+def test_what_a_row_gave_up_is_a_later_rows(pg: Site) -> None:
     """Under a second unique key, in one block: 2 takes another address, and then 1 takes the one that 2 had."""
     pg.ask(f"CREATE TABLE events (id bigint PRIMARY KEY, word text UNIQUE, {COORDINATES})")
     state = pg.prepared((0, 1), (1, 3))
-    sink = replace(pg.sink, coordinates=coordinates)
 
-    def settled(number: int, told: pa.Table) -> Fate | None:
-        rows = told if coordinates else told.drop_columns(["_topic", "_partition", "_offset"])
-        place = Place(sink.pipeline, 1, number)
-        return settle_block(lambda: open_writer(sink, place), Claim.of(state), RECEIPT, rows, "block").fate
+    def settled(number: int, rows: pa.Table) -> Fate | None:
+        place = Place(pg.sink.pipeline, 1, number)
+        return settle_block(lambda: open_writer(pg.sink, place), Claim.of(state), RECEIPT, rows, "block").fate
 
     settled(0, changes((0, "U", 2, "x@example.org")))
     assert settled(1, changes((1, "U", 2, "y@example.org"), (2, "U", 1, "x@example.org"))) is Fate.LANDED

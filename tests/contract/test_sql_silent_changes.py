@@ -5,28 +5,23 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from sql_sites import PIPELINE, RECEIPT, Site, changes, mariadb_site, postgres_site, rows, sqlite_site
+from sql_sites import Site, changes, mariadb_site, postgres_site, rows, sqlite_site
 
 from landonce.errors import ConfigError, TargetUnavailable
 from landonce.local.mariadb import LocalMariaDB
-from landonce.protocol.block_rows import Claim
-from landonce.protocol.ledger import LedgerState
 from landonce.protocol.receipt import Fate
 from landonce.read.formats.json.values import unfit_value
 from landonce.read.schema.ddl import parse_schema
 from landonce.read.schema.fields import Field
 from landonce.sinks.contract import Level
-from landonce.sinks.sql.opened import open_writer
-from landonce.sinks.sql.statements import Place
 from landonce.sinks.sql.table import SqlTable
-from landonce.sinks.sql.writer import Blame, Trouble, settle_rows
+from landonce.sinks.sql.writer import Blame, Trouble
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -305,50 +300,6 @@ def test_coordinates_that_sqlite_would_compare_otherwise_are_refused(lite: Made,
     site = lite("id integer PRIMARY KEY, word text", beside=", ".join({**told, name: column}.values()), key=("id",))
     [said] = refusals(site)
     assert name in said
-
-
-def _without_coordinates(site: Site, told: pa.Table, state: LedgerState, number: int = 0) -> None:
-    sink = replace(site.sink, coordinates=False)
-    shaped = told.drop_columns(["_topic", "_partition", "_offset"])
-    settle_rows(
-        lambda: open_writer(sink, Place(PIPELINE, 1, number)), Claim.of(state), RECEIPT, shaped, "block"
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("where", ["lite", "maria"])
-def test_without_coordinates_changes_go_in_the_order_of_offsets(where: str, request: pytest.FixtureRequest) -> None:
-    """Of keys that the table takes for one the last change counts, be it a deletion."""
-    collation = "NOCASE" if where == "lite" else "utf8mb4_general_ci"
-    site = request.getfixturevalue(where)(
-        f"id varchar(9) COLLATE {collation} PRIMARY KEY", beside="word varchar(99) UNIQUE", key=("id",)
-    )
-    told = changes(
-        (0, "D", 0, None),
-        (1, "U", 0, "a"),
-        (2, "U", 0, "b"),
-        (3, "D", 0, None),
-        (4, "D", 0, None),
-        (5, "U", 0, "c"),
-        (6, "U", 0, "mail"),
-        (7, "D", 0, None),
-    )
-    told = told.set_column(4, "id", [["a", "A", "b", "B", "c", "C", "new", "old"]])
-    state = site.prepared((0, 1), (1, 9))
-    _without_coordinates(site, changes((0, "U", 0, "mail")).set_column(4, "id", [["old"]]), state)
-    _without_coordinates(site, told, state, 1)
-    assert sorted(site.ask("SELECT id, word FROM events")) == [("A", "a"), ("C", "c"), ("new", "mail")]
-
-
-def test_without_coordinates_postgres_may_not_take_two_keys_for_one(pg: Made) -> None:
-    nocase = "CREATE COLLATION nocase (provider = icu, locale = 'und-u-ks-level2', deterministic = false); "
-    nocase += "CREATE DOMAIN padded AS char(4)"
-    for kind, fine in (("text", True), ("char(4)", False), ("padded", False), ("text COLLATE nocase", False)):
-        site = pg(f"id {kind} PRIMARY KEY, word text", key=("id",), before=nocase)
-        assert refusals(site) == []
-        table = SqlTable(replace(site.sink, coordinates=False))
-        said = [each.what for each in table.check() if each.level is Level.REFUSED]
-        table.close()
-        assert (said == []) is fine, (kind, said)
 
 
 def test_an_index_that_compares_a_key_otherwise_is_refused(lite: Made) -> None:

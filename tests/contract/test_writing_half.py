@@ -19,7 +19,7 @@ import landonce
 from landonce.engine import task as work
 from landonce.engine.conform import KEEP
 from landonce.engine.recipe import Recipe, Task
-from landonce.engine.task import Reaped
+from landonce.engine.task import ReadAccount
 from landonce.errors import TransformFailed
 from landonce.ledger.push_ledger import PushPlace
 from landonce.protocol.block_rows import Claim
@@ -39,7 +39,7 @@ RANGE = Range(Partition("t", 0), 0, 5)
 LABELS = (("t", "label"),)
 LANDS = [("label", 0, 0, 10, "a"), ("label", 0, 1, 11, None), ("label", 0, 4, 14, "e")]
 
-Sow = Callable[[Any], BlockResult]
+Write = Callable[[Any], BlockResult]
 Ask = Callable[[], list[tuple[Any, ...]]]
 
 
@@ -71,9 +71,9 @@ def told(folder: Path) -> dict[str, Any]:
     }
 
 
-def sowing(sow: Callable[..., BlockResult], recipe: Any, task: Any) -> Sow:
+def writing(write: Callable[..., BlockResult], recipe: Any, task: Any) -> Write:
     """As workers get them."""
-    return lambda account: sow(*cloudpickle.loads(cloudpickle.dumps((recipe, task))), rows(), account)
+    return lambda account: write(*cloudpickle.loads(cloudpickle.dumps((recipe, task))), rows(), account)
 
 
 def in_file(path: Path) -> list[tuple[Any, ...]]:
@@ -81,7 +81,7 @@ def in_file(path: Path) -> list[tuple[Any, ...]]:
         return sorted(connection.execute("SELECT _topic, _partition, _offset, id, word FROM events"))
 
 
-def deduplicating(folder: Path) -> tuple[Sow, Ask]:
+def deduplicating(folder: Path) -> tuple[Write, Ask]:
     sink = SqliteSink(folder / "events.db")
     sink.target().create(SCHEMA)
     recipe = Recipe(**told(folder), sink=sink)
@@ -96,10 +96,10 @@ def deduplicating(folder: Path) -> tuple[Sow, Ask]:
         kind=Kind.DELIVER,
         labels=LABELS,
     )
-    return sowing(work.sow, recipe, task), lambda: in_file(folder / "events.db")
+    return writing(work.write_half, recipe, task), lambda: in_file(folder / "events.db")
 
 
-def transactional(folder: Path) -> tuple[Sow, Ask]:
+def transactional(folder: Path) -> tuple[Write, Ask]:
     path = folder / "target.db"
     site = Site(f"sqlite:///{path}", lambda _: [])
     site.made("id BIGINT, word STRING").close()
@@ -107,10 +107,10 @@ def transactional(folder: Path) -> tuple[Sow, Ask]:
     assert state.pending is not None
     block, claim = state.pending.blocks[0], Claim.of(state)
     task = SqlTask(index=0, batch=state.pending.batch, plan="plan", block=block, claim=claim, labels=LABELS)
-    return sowing(sql_work.sow, SqlRecipe(**told(folder), sink=site.sink), task), lambda: in_file(path)
+    return writing(sql_work.write_half, SqlRecipe(**told(folder), sink=site.sink), task), lambda: in_file(path)
 
 
-def pushed(folder: Path) -> tuple[Sow, Ask]:
+def pushed(folder: Path) -> tuple[Write, Ask]:
     place, path = PushPlace(folder / "ledger", "p"), folder / "blocks"
 
     def push(block: landonce.PushedBlock) -> None:
@@ -132,20 +132,20 @@ def pushed(folder: Path) -> tuple[Sow, Ask]:
     sink = landonce.wrap(push, idempotent=False, settles_within=600, name="s")
     recipe = WrappedRecipe(**told(folder), sink=sink, ledger=place)
     return (
-        sowing(wrapped_work.sow, recipe, task),
+        writing(wrapped_work.write_half, recipe, task),
         lambda: [tuple(json.loads(line).values()) for line in path.read_text().splitlines()] if path.exists() else [],
     )
 
 
 @pytest.mark.parametrize("kind", [deduplicating, transactional, pushed])
-def test_one_account_and_every_row_once(kind: Callable[[Path], tuple[Sow, Ask]], tmp_path: Path) -> None:
-    sow, ask = kind(tmp_path)
-    broken = sow(TransformFailed("a value", command=""))
+def test_one_account_and_every_row_once(kind: Callable[[Path], tuple[Write, Ask]], tmp_path: Path) -> None:
+    write, ask = kind(tmp_path)
+    broken = write(TransformFailed("a value", command=""))
     assert broken.fate is Fate.HALTED
     assert isinstance(broken.error, TransformFailed)
     assert ask() == []
     account = Receipt(read=5, landed=3, filtered=2, bytes_read=100)
     for _ in range(2):
-        result = sow(Reaped(read=5, bytes_read=100, rejected=()))
+        result = write(ReadAccount(read=5, bytes_read=100, rejected=()))
         assert (result.fate, result.receipt) == (Fate.LANDED, account), result
         assert ask() == LANDS

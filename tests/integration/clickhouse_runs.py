@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 
-from landonce.engine.config.model import Batch
+from landonce.config.model import Batch
 from landonce.engine.driver import Driver
 from landonce.engine.inserting import Inserting
 from landonce.engine.land import failed, land, verdict
@@ -23,7 +23,7 @@ from landonce.protocol.pace import Pace
 from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.source import Extent, SourceView
-from landonce.sinks.clickhouse import ClickHouseSink
+from landonce.sinks.clickhouse.sink import ClickHouseSink
 
 Columns = Callable[[np.ndarray], dict[str, pa.Array]]
 """What the records of these offsets decode to."""

@@ -16,9 +16,11 @@ import pyarrow as pa
 
 from landonce.local import LocalClickHouse
 from landonce.protocol.ranges import Partition, Range
-from landonce.sinks.clickhouse import ClickHouseSink, ClickHouseTarget, wire
+from landonce.sinks.clickhouse import wire
 from landonce.sinks.clickhouse.replies import Answer
 from landonce.sinks.clickhouse.rows import fitted, tables_of
+from landonce.sinks.clickhouse.sink import ClickHouseSink
+from landonce.sinks.clickhouse.target import ClickHouseTarget
 from landonce.sinks.clickhouse.wire import Form
 from landonce.sinks.clickhouse.writer import insert_columns, insert_statement
 from landonce.sinks.contract import Insert
@@ -105,7 +107,7 @@ class Stalled:
 
 def stall(sink: ClickHouseSink, rows: pa.Table, deadline: int) -> Stalled:
     writer = sink.writer()
-    columns = insert_columns(writer._table, rows.column_names, coordinates=True)
+    columns = insert_columns(writer._table, rows.column_names)
     parameters = {
         "query_id": f"{writer._prefix}token:stalled",
         "wait_end_of_query": "1",

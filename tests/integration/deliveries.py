@@ -22,16 +22,16 @@ import yaml
 from confluent_kafka import Message, Producer
 from pyspark.sql import SparkSession
 
+from landonce.config.model import Spark
 from landonce.engine.assemble_clickhouse import make_driver, to_be_made
-from landonce.engine.config.load import parse
-from landonce.engine.config.model import Pipeline, Spark
 from landonce.engine.driver import Driver
 from landonce.engine.observe import BatchReport
-from landonce.engine.parts import open_parts
 from landonce.engine.spark.session import open_session
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.protocol.ledger import LedgerState, Totals
 from landonce.protocol.steps import Effect, Step
+from landonce.sinks.parts import open_parts
+from landonce.sinks.pipeline_file import Pipeline, parse
 
 COORDINATES = "_topic LowCardinality(String), _partition Int32, _offset Int64"
 Coordinates = tuple[str, int, int]

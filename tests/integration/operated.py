@@ -13,11 +13,11 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.table import Table
 
-from landonce.engine.config.load import load
 from landonce.engine.pipeline import run_pipeline
 from landonce.ledger.open import sqlite_ledger
 from landonce.local import LocalKafka
 from landonce.protocol.ledger import Totals
+from landonce.sinks.pipeline_file import load
 
 PARTITION = "_kafka_partition"
 

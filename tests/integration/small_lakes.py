@@ -15,11 +15,11 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
 from pyspark.sql import Row, SparkSession
 
-from landonce.engine.config.load import load
 from landonce.engine.observe import Silent
 from landonce.engine.pipeline import run_pipeline
 from landonce.local import LocalKafka
 from landonce.protocol.ledger import Totals
+from landonce.sinks.pipeline_file import load
 
 
 class Heard(Silent):

@@ -14,10 +14,10 @@ import yaml
 from confluent_kafka import Producer
 from pipelines import SmallPipeline
 
-from landonce.engine.config.load import parse
 from landonce.engine.pipeline import run_pipeline
 from landonce.local import LocalKafka
 from landonce.protocol.ledger import Totals
+from landonce.sinks.pipeline_file import parse
 
 Ask = Callable[[str], list[tuple[Any, ...]]]
 

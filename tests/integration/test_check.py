@@ -241,13 +241,13 @@ def test_kafka_that_is_away_and_options_that_are_wrong(pipeline, check):
     assert 'No such configuration property: "bogus.option"' in said.err
 
 
-def test_the_promise_is_smaller_without_coordinates(pipeline, check):
+def test_coordinates_are_always_kept(pipeline, check):
     pipeline.make_table()
     clickhouse = {"url": pipeline.clickhouse.url, "table": pipeline.table, "coordinates": False}
     pipeline.write_file(sink={"clickhouse": clickhouse})
     said = check(pipeline)
-    assert said.code == 0
-    assert "guaranteed: tokens only" in said.out
+    assert said.code == 2
+    assert "coordinates: landonce always keeps the coordinates of rows; delete this key" in said.err
 
 
 def test_a_file_that_is_wrong(pipeline, check):

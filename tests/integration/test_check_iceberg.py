@@ -160,18 +160,10 @@ class TestTheTable:
             "ALTER TABLE `landonce`.`db`.`t` ADD COLUMNS (_topic string, _kafka_partition int, _offset bigint)"
             in finding["change"]
         )
-        assert "coordinates: false" in finding["change"]
         with held.update_schema() as change:
             for name, kind in (("_topic", StringType()), ("_kafka_partition", IntegerType()), ("_offset", LongType())):
                 change.add_column(name, kind)
         assert check(pipeline).code == 0, "what it says is what to do"
-
-    def test_coordinates_may_be_left_out_and_that_costs_the_proof(self, pipeline, table, check):
-        table(Schema(ID, KIND))
-        pipeline.write_sink(coordinates=False)
-        said = check(pipeline, "--json")
-        assert said.code == 0
-        assert "`landonce verify` cannot prove anything" in texts(said, "warning")
 
     def test_a_coordinate_of_another_type_is_refused(self, pipeline, table, check):
         table(Schema(ID, COORDINATES[0], COORDINATES[1], NestedField(13, "_offset", StringType())))

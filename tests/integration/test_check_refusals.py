@@ -24,15 +24,15 @@ import landonce
 from landonce import errors
 from landonce.check import check_pipeline
 from landonce.check.iceberg_table import table_findings
-from landonce.engine.config.load import load
-from landonce.engine.parts import open_parts
 from landonce.engine.retention import Retention
 from landonce.ledger.in_target import TargetLedger
 from landonce.protocol.ledger import LedgerState, TableMark
 from landonce.protocol.ranges import Partition
 from landonce.protocol.source import Extent, SourceView
-from landonce.sinks.config import Iceberg
 from landonce.sinks.contract import Level
+from landonce.sinks.iceberg.config import Iceberg
+from landonce.sinks.parts import open_parts
+from landonce.sinks.pipeline_file import load
 from landonce.sinks.sql.databases import open_database
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]

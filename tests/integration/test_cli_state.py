@@ -225,7 +225,7 @@ class TestUpAndDown:
             document = landonce(capsys, monkeypatch, "up", "--folder", "stack", "--json").json
             assert document["kafka"]["bootstrap_servers"] in said.out
             snippet = said.out[said.out.index("pipeline: clicks") : said.out.index("Next:")]
-            from landonce.engine.config.load import parse
+            from landonce.sinks.pipeline_file import parse
 
             config = parse(snippet, in_folder / "clicks.yaml")
             assert config.source.kafka.bootstrap_servers == document["kafka"]["bootstrap_servers"]

@@ -13,8 +13,6 @@ from pipelines import landonce
 from said import says
 
 from landonce.cli.state.lake import stands_of
-from landonce.engine.config.load import load
-from landonce.engine.parts import open_parts
 from landonce.errors import (
     Fenced,
     PlanChanged,
@@ -29,7 +27,10 @@ from landonce.protocol.blocks import Block, Plan
 from landonce.protocol.ledger import prepared, taken
 from landonce.protocol.operate import accept_gap
 from landonce.protocol.ranges import Partition, Range
+from landonce.sinks.iceberg.coordinates import COLUMNS
 from landonce.sinks.iceberg.restate import restate
+from landonce.sinks.parts import open_parts
+from landonce.sinks.pipeline_file import load
 
 pytestmark = pytest.mark.integration
 
@@ -350,15 +351,19 @@ class TestPlans:
 
 
 class TestAcceptPosition:
-    """A table without coordinates that somebody rewrote whole, and whose history is gone: nobody can tell how far it was."""
+    """A table that somebody rewrote without the values of its coordinates, and whose history is gone: nobody can tell how far it was."""
 
     def lose_history(self, pipeline, name="db.t"):
         table = pipeline.held(name)
-        table.overwrite(pa.Table.from_batches(table.scan().to_arrow().to_batches()))
+        rows = table.scan().to_arrow()
+        for each in COLUMNS:
+            at = rows.column_names.index(each)
+            rows = rows.set_column(at, rows.field(at), pa.nulls(rows.num_rows, rows.field(at).type))
+        table.overwrite(rows)
         pipeline.forget_history(name)
 
     def test_the_copy_counts(self, pipeline, state, check):
-        pipeline.write_sink(table="db.t", create=True, coordinates=False)
+        pipeline.write_sink(table="db.t", create=True)
         pipeline.send(range(10))
         pipeline.run()
         assert "not in doubt" in state(pipeline, "accept-position", "--yes").err
@@ -379,7 +384,7 @@ class TestAcceptPosition:
         assert "not in doubt" in state(pipeline, "accept-position", "--yes").err
 
     def test_one_table_of_a_fan_out(self, pipeline, state, check):
-        pipeline.write_sink(table="db.{kind}", create=True, coordinates=False)
+        pipeline.write_sink(table="db.{kind}", create=True)
         pipeline.send(range(5))
         pipeline.send(range(5, 10), kind="b")
         pipeline.run()
@@ -454,10 +459,13 @@ class TestAcceptPositionByRows:
         assert pipeline.ids("db.b") == list(range(5, 10))
 
     def test_rows_without_coordinates_do_not_say_it(self, pipeline, state):
-        pipeline.write_sink(table="db.t", create=True, coordinates=False)
+        pipeline.write_sink(table="db.t", create=True)
         pipeline.send(range(10))
         pipeline.run()
         TestAcceptPosition().lose_history(pipeline)
+        with pipeline.held("db.t").update_schema() as change:
+            for name in COLUMNS:
+                change.delete_column(name)
         said = state(pipeline, "accept-position", "--by-rows", "--yes")
         assert said.code == 3
         assert "its rows do not say how far it is" in said.err

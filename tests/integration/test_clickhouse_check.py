@@ -10,7 +10,7 @@ from clickhouse_tables import COORDINATES, WINDOW, make, sink_for
 
 from landonce.errors import TargetRefused
 from landonce.local import LocalClickHouse, LocalUser
-from landonce.sinks.clickhouse import ClickHouseSink
+from landonce.sinks.clickhouse.sink import ClickHouseSink
 from landonce.sinks.contract import Finding, Level
 
 pytestmark = pytest.mark.integration

@@ -12,7 +12,7 @@ import pytest
 from clickhouse_tables import Proxy
 
 from landonce.local import LocalClickHouse, LocalUser
-from landonce.sinks.clickhouse import ClickHouseSink
+from landonce.sinks.clickhouse.sink import ClickHouseSink
 from landonce.testing import SINK_CASES, Row, SinkContract, SinkSite, prove
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

@@ -12,7 +12,7 @@ from clickhouse_tables import WINDOW, block, covering, insert, make, sink_for
 from landonce.local import LocalClickHouse
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Presence, Reply
-from landonce.sinks.clickhouse import ClickHouseSink
+from landonce.sinks.clickhouse.sink import ClickHouseSink
 
 pytestmark = pytest.mark.integration
 

@@ -32,8 +32,9 @@ from landonce.local import LocalClickHouse, LocalUser
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Presence, Reply
 from landonce.read.schema.fields import Field, Schema
-from landonce.sinks.clickhouse import ClickHouseSink, wire
+from landonce.sinks.clickhouse import wire
 from landonce.sinks.clickhouse.replies import judge
+from landonce.sinks.clickhouse.sink import ClickHouseSink
 
 pytestmark = pytest.mark.integration
 
@@ -363,24 +364,6 @@ def test_a_token_that_outlived_its_part_is_burnt_and_the_next_one_lands(tmp_path
         assert writer.probe(rows, covering(rows)).presence.missing == 10  # acknowledged, and not there
         assert writer.send(rows, insert(target, "next generation")) is Reply.ACKNOWLEDGED
         assert writer.probe(rows, covering(rows)).presence.complete
-
-
-def test_a_table_without_coordinates_rests_on_its_tokens(clickhouse: LocalClickHouse, new_table: NewTable) -> None:
-    table = new_table()
-    clickhouse.ask(
-        f"CREATE TABLE {table} (id Int64) ENGINE = MergeTree ORDER BY id SETTINGS non_replicated_deduplication_window = 5000"
-    )
-    sink = sink_for(clickhouse, table, coordinates=False)
-    target, writer = sink.target(), sink.writer()
-    rows = numbers(10)
-    assert writer.probe(rows, covering(rows)).presence.missing == 10
-    assert writer.send(rows, insert(target, "a")) is Reply.ACKNOWLEDGED
-    assert writer.probe(rows, covering(rows)).presence.complete
-    assert writer.probe(numbers(10, first=10), covering(rows)).presence.missing == 10
-    assert parts(clickhouse, table) == [10]
-    assert "5000 inserts" in " ".join(each.what for each in target.check())
-    assert target.look([(Partition("t", 0), 0)]).ends == ()
-    assert target.count([Range(Partition("t", 0), 0, 100)]) == 0
 
 
 def test_looking_tells_the_ends_at_or_above_the_floors(clickhouse: LocalClickHouse, new_table: NewTable) -> None:

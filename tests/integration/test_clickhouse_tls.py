@@ -16,11 +16,11 @@ import yaml
 from clickhouse_tables import Proxy, block, covering, insert, make, parts
 
 import landonce
-from landonce.engine.config.load import parse
-from landonce.engine.parts import open_parts
 from landonce.errors import ConfigError, TargetRefused
 from landonce.local import LocalClickHouse
 from landonce.protocol.settle import Reply
+from landonce.sinks.parts import open_parts
+from landonce.sinks.pipeline_file import parse
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

@@ -18,7 +18,7 @@ from landonce.local import LocalClickHouse
 from landonce.protocol.settle import Reply
 from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.schema.fields import Field, Schema
-from landonce.sinks.clickhouse import ClickHouseSink
+from landonce.sinks.clickhouse.sink import ClickHouseSink
 
 pytestmark = pytest.mark.integration
 

@@ -22,7 +22,7 @@ from deliveries import Site, Watch, expected, in_table, letters, numbered, run, 
 from pyspark.sql import SparkSession
 from said import says
 
-from landonce.engine.config.model import Spark
+from landonce.config.model import Spark
 from landonce.engine.spark.session import open_session
 from landonce.errors import ConfigError
 from landonce.local import LocalClickHouse, LocalKafka

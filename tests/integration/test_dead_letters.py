@@ -15,17 +15,16 @@ from deliveries import Site, Watch, expected, in_table, letters, numbered, run, 
 from pyspark.sql import SparkSession
 
 from landonce.engine import assemble_clickhouse
-from landonce.engine.config.load import parse
-from landonce.engine.config.model import Pipeline
 from landonce.engine.pipeline import run_pipeline
 from landonce.engine.publish import Letters
 from landonce.engine.recipe import Recipe, Task
-from landonce.engine.task import Reaped, deliver, gather, guarded, sow
+from landonce.engine.task import DECODED, ReadAccount, deliver, guarded, read_half, write_half
 from landonce.errors import Unbalanced
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.protocol.ledger import Totals
 from landonce.protocol.receipt import BlockResult
 from landonce.protocol.steps import Effect, Step
+from landonce.sinks.pipeline_file import Pipeline, parse
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -199,8 +198,8 @@ def test_a_lost_row_is_noticed_before_the_position_moves(
 
     def careless(recipe: Recipe, task: Task) -> BlockResult:
         def attempt() -> BlockResult:
-            crop = gather(recipe, task)
-            return deliver(recipe, task, crop.rows.slice(1), Reaped(crop.read, crop.bytes_read, ()))
+            block = read_half(recipe, task)
+            return deliver(recipe, task, block.rows(DECODED).slice(1), ReadAccount.of(block))
 
         return guarded(recipe, task, attempt)
 
@@ -216,10 +215,10 @@ def test_a_lost_row_is_noticed_with_a_transform_too(
 ) -> None:
     send(site.kafka, site.topics[0], numbered(10))
 
-    def careless(recipe: Recipe, task: Task, rows: pa.Table, told: Reaped) -> BlockResult:
-        return sow(recipe, task, rows.slice(1), told)
+    def careless(recipe: Recipe, task: Task, rows: pa.Table, account: ReadAccount) -> BlockResult:
+        return write_half(recipe, task, rows.slice(1), account)
 
-    monkeypatch.setattr(assemble_clickhouse, "sow", careless)
+    monkeypatch.setattr(assemble_clickhouse, "write_half", careless)
     with pytest.raises(Unbalanced, match=r"\b10 records were read, but 9 landed"):
         run(site.config(transform={"where": "id >= 0"}), spark)
     assert site.position() == {(site.topics[0], 0): 0}

@@ -13,8 +13,8 @@ from pyiceberg.types import LongType, NestedField
 from pyspark.sql import SparkSession
 from small_lakes import SmallLake, once
 
+from landonce.config.model import Spark
 from landonce.engine import committing
-from landonce.engine.config.model import Spark
 from landonce.engine.spark.session import open_session
 from landonce.errors import PlanChanged, TableReplaced, TargetAhead, TargetUnavailable
 from landonce.local import LocalKafka

@@ -27,7 +27,7 @@ from pyiceberg.table.update import (
 from pyiceberg.types import LongType, NestedField, StringType, TimeType, UUIDType
 from pyspark.sql import Row, SparkSession
 
-from landonce.engine.config.model import Spark
+from landonce.config.model import Spark
 from landonce.engine.spark.session import open_session
 from landonce.errors import TableReplaced, TableUnfit, TargetUnavailable, Unbalanced
 from landonce.jars import spark_jars

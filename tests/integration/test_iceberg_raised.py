@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from small_lakes import Heard, SmallLake, once
 
-from landonce.engine.config.model import Spark
+from landonce.config.model import Spark
 from landonce.engine.spark.session import open_session
 from landonce.errors import ConfigError
 from landonce.local import LocalKafka

@@ -87,7 +87,7 @@ def lose(place: str) -> Callable[..., Any]:
         try:
             if place == "expression":
                 recipe, task, rows, account = told
-                return writing.sow(recipe, task, rows.slice(1), account)
+                return writing.write_half(recipe, task, rows.slice(1), account)
             return writing.work(*told)
         finally:
             writing.deliver, writing.write_files = deliver, write_files
@@ -111,7 +111,7 @@ def test_a_lost_row_is_noticed_before_anything_is_committed(
     lake.schema = "id BIGINT NOT NULL, kind STRING"
     lake.write_file({"table": "db.t", "create": True, **how}, **more)
     lake.produce([{"id": 1, "kind": "a"}, {"id": 2, "kind": "b"}, {"id": 2, "kind": "c"}])
-    monkeypatch.setattr(assemble_iceberg, "sow" if place == "expression" else "work", lose(place))
+    monkeypatch.setattr(assemble_iceberg, "write_half" if place == "expression" else "work", lose(place))
     with pytest.raises(Unbalanced, match=r"\b3 records were read, but 2 landed"):
         lake.run()
     assert lake.rows("db.t") == []
@@ -380,26 +380,16 @@ def test_a_table_that_another_carrier_filled_is_not_begun_anew_by_itself(
 ) -> None:
     lake.catalog.create_namespace("db")
     theirs = pa.table({"id": pa.array([7], pa.int64()), "kind": pa.array(["theirs"])})
-    table = lake.catalog.create_table("db.t", theirs.schema)
+    kept = [pa.field("_topic", pa.string()), pa.field("_kafka_partition", pa.int32()), pa.field("_offset", pa.int64())]
+    table = lake.catalog.create_table("db.t", pa.schema([*theirs.schema, *kept]))
     table.append(theirs, snapshot_properties={left: "{}"})
-    lake.write_file({"table": "db.t", "coordinates": False})
+    lake.write_file({"table": "db.t"})
     lake.produce([{"id": 1}])
     with pytest.raises(TargetAhead, match="state import"):
         lake.run()
     assert landonce(capsys, monkeypatch, "state", "import", lake.file, "--from-nothing", "--yes").code == 0
     assert lake.run().landed == 1
     assert sorted(row["id"] for row in lake.table("db.t").scan().to_arrow().to_pylist()) == [1, 7]
-
-
-def test_a_table_without_coordinates_when_asked(lake: SmallLake) -> None:
-    lake.write_file({"table": "db.t", "create": True, "coordinates": False})
-    lake.produce([{"id": 1}, {"id": 2}])
-    lake.run()
-    lake.produce([{"id": 3}])
-    lake.run()
-    table = lake.table("db.t")
-    assert table.schema().column_names == ["id", "kind"]
-    assert sorted(table.scan().to_arrow().column("id").to_pylist()) == [1, 2, 3]
 
 
 @pytest.mark.parametrize(

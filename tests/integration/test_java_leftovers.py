@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600
 
 SCRIPT = """
 import sys
-from landonce.engine.config.model import Spark
+from landonce.config.model import Spark
 from landonce.engine.spark.session import open_session
 session = open_session("leftovers", Spark(master="local[1]"))
 session.sparkContext.parallelize([1], 1).map(str).collect()

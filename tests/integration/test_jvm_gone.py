@@ -18,8 +18,8 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 import landonce
+from landonce.config.model import Spark
 from landonce.engine import transform
-from landonce.engine.config.model import Spark
 from landonce.engine.spark.session import open_session
 from landonce.engine.workers import SparkWorkers
 from landonce.errors import SparkLost

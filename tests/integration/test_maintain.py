@@ -30,18 +30,18 @@ from pyiceberg.table.snapshots import Snapshot
 from pyspark.sql import SparkSession
 from small_lakes import SmallLake, once
 
-from landonce.engine.config.load import load
-from landonce.engine.parts import own_ledger
 from landonce.ledger.open import sqlite_ledger
 from landonce.local import LocalKafka, LocalRestCatalog, exec_with_parent
 from landonce.local.tree import kill_tree
 from landonce.protocol.ledger import LedgerState
+from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.jvm import own_session
 from landonce.sinks.iceberg.maintain.expire import Removal, remove
 from landonce.sinks.iceberg.maintain.keep import Expiry
 from landonce.sinks.iceberg.naming import Origin, origin_of
 from landonce.sinks.iceberg.sink import IcebergSink
 from landonce.sinks.iceberg.staged import StageOf
+from landonce.sinks.pipeline_file import load
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -162,8 +162,8 @@ def contents(table: Table) -> Counter[str]:
 
 def sink_of(lake: SmallLake) -> IcebergSink:
     config = load(lake.file)
-    assert config.sink.iceberg is not None
-    return IcebergSink.of(config.sink.iceberg, config.pipeline)
+    assert isinstance(config.sink, Iceberg)
+    return config.sink.to_sink(config.pipeline)
 
 
 def stands(lake: SmallLake, *, without_copy: bool = False) -> LedgerState | None:
@@ -172,7 +172,7 @@ def stands(lake: SmallLake, *, without_copy: bool = False) -> LedgerState | None
     if without_copy:
         with lake.table(sink.static[0]).transaction() as change:
             change.remove_properties(f"landonce.{sink.pipeline}.{sink.told.branch}")
-    return own_ledger(sink).load()
+    return sink.own_ledger().load()
 
 
 def stranger(table: Table, number: int) -> None:

@@ -15,11 +15,11 @@ import yaml
 from confluent_kafka import Producer
 
 from landonce.engine import pipeline
-from landonce.engine.config.load import parse
-from landonce.engine.parts import open_parts
 from landonce.errors import LandonceError, TableUnfit, TargetAhead
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.protocol.ledger import LedgerState, Totals
+from landonce.sinks.parts import open_parts
+from landonce.sinks.pipeline_file import parse
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

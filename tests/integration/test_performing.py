@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from clickhouse_tables import block, insert, make, parts, sink_for, wait_until
 
+from landonce.config.model import Batch
 from landonce.engine import inserting
-from landonce.engine.config.model import Batch
 from landonce.local import LocalClickHouse
 from landonce.protocol import query_batches as protocol
 from landonce.protocol.inserts import Settings
@@ -21,7 +21,7 @@ from landonce.protocol.pace import Pace
 from landonce.protocol.settle import Reply
 from landonce.protocol.steps import Await, Kill
 from landonce.query import performers as query_performers
-from landonce.sinks.clickhouse import ClickHouseTarget
+from landonce.sinks.clickhouse.target import ClickHouseTarget
 from landonce.sinks.contract import Insert
 from landonce.testing.forking import started
 

@@ -314,29 +314,6 @@ def test_sigterm_finishes_the_batch_in_hand(site: Site, new_topic: Callable[...,
     assert landed == sum(in_table(site).values())
 
 
-def test_coordinates_that_come_with_a_plan_pending_write_nothing_twice(
-    site: Site, spark: SparkSession, new_topic: Callable[..., str]
-) -> None:
-    """The rows of a plan that was made without coordinates cannot be found by them."""
-    site.topics = (new_topic(),)
-    window = "SETTINGS non_replicated_deduplication_window = 1000"
-    site.clickhouse.ask(f"CREATE TABLE {site.table} (id Int64, name String) ENGINE = MergeTree ORDER BY id {window}")
-    send(site.kafka, site.topics[0], numbered(10))
-
-    def die(effect: Effect) -> None:
-        if effect.step is Step.RECORD:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(site.config(clickhouse={"coordinates": False}), spark, Watch(at=die))
-    assert site.ask(f"SELECT count() AS n FROM {site.table}") == [{"n": 10}]
-    for column in ("_topic LowCardinality(String)", "_partition Int32", "_offset Int64"):
-        site.clickhouse.ask(f"ALTER TABLE {site.table} ADD COLUMN {column}")
-    with pytest.raises(PlanChanged):
-        run(site.config(), spark)
-    assert site.ask(f"SELECT count() AS n FROM {site.table}") == [{"n": 10}]
-
-
 def test_a_table_that_was_altered_under_a_pending_plan_is_named_as_the_reason(
     site: Site, spark: SparkSession, new_topic: Callable[..., str]
 ) -> None:

@@ -15,13 +15,13 @@ from pipelines import landonce
 from pyspark.sql import SparkSession
 from sql_runs import SqlSite, asking_postgres, asking_sqlite
 
-from landonce.engine.config.load import parse
 from landonce.engine.observe import BatchReport, Silent
 from landonce.engine.pipeline import run_pipeline
 from landonce.errors import ConfigError, LandonceError, TableReplaced, TableUnfit
 from landonce.local import LocalKafka
 from landonce.local.mariadb import LocalMariaDB
 from landonce.protocol.ledger import Totals
+from landonce.sinks.pipeline_file import parse
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.usefixtures("spark")]
 

@@ -20,7 +20,6 @@ from said import says
 from sql_runs import SqlSite, asking_postgres, asking_sqlite
 
 from landonce.engine import assemble_sql
-from landonce.engine.config.load import parse
 from landonce.engine.observe import Silent
 from landonce.engine.pipeline import run_pipeline
 from landonce.errors import (
@@ -37,6 +36,7 @@ from landonce.local import LocalKafka
 from landonce.local.ports import free_ports
 from landonce.protocol.ledger import Totals
 from landonce.protocol.receipt import BlockResult
+from landonce.sinks.pipeline_file import parse
 from landonce.sinks.sql.recipe import SqlRecipe, SqlTask
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.usefixtures("spark")]
@@ -163,15 +163,15 @@ def test_a_lost_change_is_noticed_before_it_is_committed(site: SqlSite, monkeypa
     site.send(told(id=1, n=1), told(id=2, n=1), told(id=2, n=2), (b'{"id": 1}', None))
 
     def careless(recipe: SqlRecipe, task: SqlTask) -> BlockResult:
-        from landonce.read.fanout import Sheaf
+        from landonce.read.block import ReadBlock
         from landonce.sinks.sql.work import work
 
-        rows = Sheaf.rows
-        Sheaf.rows = lambda *asked: rows(*asked).slice(1)  # type: ignore[method-assign, union-attr]
+        rows = ReadBlock.rows
+        ReadBlock.rows = lambda *asked: rows(*asked).slice(1)  # type: ignore[method-assign]
         try:
             return work(recipe, task)
         finally:
-            Sheaf.rows = rows  # type: ignore[method-assign]
+            ReadBlock.rows = rows  # type: ignore[method-assign]
 
     monkeypatch.setattr(assemble_sql, "work", careless)
     with pytest.raises(Unbalanced, match=r"\b4 records were read, but 3 landed"):

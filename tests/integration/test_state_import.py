@@ -60,11 +60,11 @@ class Scene:
         assert producer.flush(30) == 0
         self.produced += count
 
-    def file(self, pipeline: str, *, coordinates: bool = False, tables: tuple[str, ...] = (), **more: object) -> Path:
+    def file(self, pipeline: str, *, tables: tuple[str, ...] = (), **more: object) -> Path:
         """For the one table, or for a fan-out of every record to several."""
         path = self.folder / f"{pipeline}.yaml"
         where = {"tables": [{"table": each} for each in tables]} if tables else {"table": self.name}
-        iceberg = {"catalog": self.rest.properties, **where, "coordinates": coordinates, "create": bool(tables)}
+        iceberg = {"catalog": self.rest.properties, **where, "create": bool(tables)}
         kafka = {"bootstrap_servers": self.kafka.bootstrap_servers, "topics": [self.topic]}
         told = {"pipeline": pipeline, "source": {"kafka": kafka}, "sink": {"iceberg": iceberg}, **more}
         path.write_text(yaml.safe_dump({**told, "spark": {"master": "local[1]"}}))
@@ -97,6 +97,13 @@ def scene(
     catalog.create_namespace_if_not_exists("db")
     table = catalog.create_table(f"db.{new_table()}", COLUMNS)
     return Scene(kafka, rest_catalog, new_topic(partitions=2), table, tmp_path)
+
+
+def add_coordinates(table: Table) -> None:
+    """As docs/iceberg.md says."""
+    with table.refresh().update_schema() as update:
+        for name, kind in (("_topic", StringType()), ("_kafka_partition", IntegerType()), ("_offset", LongType())):
+            update.add_column(name, kind)
 
 
 def run_once(file: Path) -> None:
@@ -199,6 +206,8 @@ def test_a_table_of_icebergs_sink_goes_on_where_the_sink_stopped(
     assert "no snapshot" in refuses(command, scene, file, "--from-connect", "another")
     a_commit_in_between_is_noticed(scene, command, monkeypatch, sink, *options)
 
+    add_coordinates(scene.table)
+    add_coordinates(scene.table.catalog.load_table(too))
     said = command("state", "import", *options, "--yes")
     assert said.code == 0, said.err
     assert f"{scene.topic}[0]: next offset 150, lag 25" in said.out
@@ -265,7 +274,7 @@ def test_a_table_of_a_spark_query_goes_on_where_the_query_stopped(
     scene: Scene, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint = scene.folder / "check point"
-    file = scene.file("clicks", coordinates=True)
+    file = scene.file("clicks")
     scene.produce(100)
     stream(scene, checkpoint, fails_from=70)
     assert scene.held() == list(range(60))
@@ -284,9 +293,7 @@ def test_a_table_of_a_spark_query_goes_on_where_the_query_stopped(
     assert command("state", "import", outside, "--from-checkpoint", killed, "--yes").code == 0
     assert positions(command, outside) == {0: (30, 30), 1: (30, 30)}
 
-    with scene.table.update_schema() as update:
-        for name, kind in (("_topic", StringType()), ("_kafka_partition", IntegerType()), ("_offset", LongType())):
-            update.add_column(name, kind)
+    add_coordinates(scene.table)
     moving = copy(checkpoint, "moving")
     with monkeypatch.context() as patch:
         patch.setattr("typer.confirm", lambda *_, **__: (moving / "offsets" / "4").write_text("v1"))

@@ -26,13 +26,13 @@ from pipelines import landonce
 from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
-from landonce.engine.config.load import load
 from landonce.engine.observe import Silent
 from landonce.engine.pipeline import run_pipeline
 from landonce.errors import TopicRecreated
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.protocol.ledger import Totals
 from landonce.protocol.steps import Effect, Step
+from landonce.sinks.pipeline_file import load
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.usefixtures("session")]
 

@@ -13,8 +13,6 @@ import pytest
 from deliveries import Site, Watch, do, driver_of, expected, in_table, letters, numbered, run, send, spark_session
 from pyspark.sql import SparkSession
 
-from landonce.engine.config.model import Pipeline
-from landonce.engine.parts import open_parts
 from landonce.engine.spark.session import _refuse_speculation
 from landonce.errors import ConfigError, PlanChanged, TableUnfit, TargetRefused, TransformFailed
 from landonce.local import LocalClickHouse, LocalKafka
@@ -22,6 +20,8 @@ from landonce.protocol.ledger import Totals
 from landonce.protocol.steps import Effect, Step
 from landonce.sinks.clickhouse.target import ClickHouseTarget
 from landonce.sinks.contract import Finding, Level
+from landonce.sinks.parts import open_parts
+from landonce.sinks.pipeline_file import Pipeline
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

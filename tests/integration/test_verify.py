@@ -324,13 +324,6 @@ def test_two_partitions_are_told_apart(kafka, clickhouse, new_topic, new_table, 
     assert [each["missing"] for each in said.json["partitions"]] == [0, 1]
 
 
-def test_a_table_without_coordinates_cannot_be_audited(exact, verify):
-    exact.write_file(sink={"clickhouse": {"url": exact.clickhouse.url, "table": exact.table, "coordinates": False}})
-    said = verify(exact)
-    assert said.code == 3
-    assert "no coordinates" in said.err
-
-
 def test_select_and_where_are_applied_by_spark(empty, verify):
     """Filtered records are no rows, records that do not fit the table are dead letters."""
     empty.produce(json.dumps({"a": at, "event": "ping" if at % 5 == 0 else "click"}).encode() for at in range(50))

@@ -26,9 +26,9 @@ from pyiceberg.types import FixedType, IntegerType, ListType, LongType, NestedFi
 from pyspark.sql import SparkSession
 
 import landonce
-from landonce.engine.config.load import parse
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.local.mariadb import LocalMariaDB
+from landonce.sinks.pipeline_file import parse
 from landonce.verify import compare, topic
 from landonce.verify.held import clickhouse_values
 

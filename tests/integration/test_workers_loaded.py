@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from pyspark import SparkContext
 
-from landonce.engine.config.model import Spark
+from landonce.config.model import Spark
 from landonce.engine.spark.session import open_session
 from landonce.engine.workers import SparkWorkers
 

@@ -26,10 +26,10 @@ from pipelines import landonce as command
 from pyspark.sql import SparkSession
 
 import landonce
-from landonce.engine.config.load import parse
 from landonce.errors import ConfigError, PlanPending, TargetRefused
 from landonce.local import LocalKafka
 from landonce.local.ports import free_ports, is_open
+from landonce.sinks.pipeline_file import parse
 from landonce.sinks.wrapped.find import find_sink
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.usefixtures("spark")]

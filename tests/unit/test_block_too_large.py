@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from landonce.engine.config.model import Batch
+from landonce.config.model import Batch
 from landonce.protocol.ranges import Partition, Range
 from landonce.read.block import too_large
 

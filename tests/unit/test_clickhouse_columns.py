@@ -14,12 +14,14 @@ from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Reply
 from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.schema.fields import Field, Schema
-from landonce.sinks.clickhouse import ClickHouseSink, Creation, create_statement, settings
+from landonce.sinks.clickhouse import settings
 from landonce.sinks.clickhouse.address import TableName, parse_table, parse_url, query_prefix, quoted
 from landonce.sinks.clickhouse.columns import Column, coordinate_faults, schema_of, structure
 from landonce.sinks.clickhouse.coordinates import Line, compare, where
+from landonce.sinks.clickhouse.create import Creation, create_statement
 from landonce.sinks.clickhouse.keys import words
 from landonce.sinks.clickhouse.replies import LATE, PERMANENT, UNDECIDED, Answer, first_line, judge
+from landonce.sinks.clickhouse.sink import ClickHouseSink
 from landonce.sinks.clickhouse.tables import Table
 from landonce.sinks.clickhouse.typenames import TypeName, parse_type
 from landonce.sinks.clickhouse.types import Unsupported, column_type, map_type
@@ -139,7 +141,6 @@ def test_a_url_is_read_and_its_password_never_shown() -> None:
     assert "sesame" not in shown
     assert pickle.loads(pickle.dumps(sink)) == sink
     assert sink.guarantee is Guarantee.DEDUPLICATING
-    assert ClickHouseSink(URL, "t", "orders", coordinates=False).guarantee is Guarantee.TOKEN_ONLY
     assert hash(sink.access) == hash(pickle.loads(pickle.dumps(sink)).access)
 
 

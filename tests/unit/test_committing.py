@@ -9,7 +9,7 @@ from landonce.engine.committing import highest, valid_through
 from landonce.protocol.ledger import LedgerState, Position
 from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import Receipt
-from landonce.read.fanout import NOWHERE, cropped
+from landonce.read.rows import NOWHERE, from_floors
 
 P, Q = Partition("t", 0), Partition("t", 1)
 HELD = LedgerState("p", "l", positions=((P, Position(0, 0)), (Q, Position(0, 0))))
@@ -51,4 +51,4 @@ def test_the_last_rows_are_the_highest_of_all_blocks() -> None:
 )
 def test_rows_below_the_floors_are_left_out(floors: dict[Partition, int], kept: list[int]) -> None:
     rows = pa.table({"_topic": ["t@1"] * 5, "_partition": [0, 0, 0, 1, 1], "_offset": [0, 1, 2, 0, 1]})
-    assert cropped(rows, floors, {"t": "t@1"}).column("_offset").to_pylist() == kept
+    assert from_floors(rows, floors, {"t": "t@1"}).column("_offset").to_pylist() == kept

@@ -7,9 +7,8 @@ import pytest
 import yaml
 
 from landonce.config.values import seconds, size
-from landonce.engine.config import load
-from landonce.engine.config.load import parse
 from landonce.errors import ConfigError
+from landonce.sinks.pipeline_file import load, parse
 
 ISSUE = """
 pipeline: clicks
@@ -56,7 +55,7 @@ def test_the_ten_lines_of_the_readme(monkeypatch):
     assert config.source.kafka.topics == ("clicks",)
     assert config.transform.where == "event <> 'ping'"
     assert config.batch.interval == 1.0
-    assert config.sink.clickhouse.create
+    assert config.sink.create
 
 
 def test_defaults():
@@ -64,8 +63,7 @@ def test_defaults():
     assert config.ledger.sqlite == FOLDER / "landonce.ledger"
     assert config.dead_letters.path == FOLDER / "dead"
     assert config.source.kafka.start == "earliest"
-    assert config.sink.clickhouse.coordinates
-    assert not config.sink.clickhouse.create
+    assert not config.sink.create
     assert config.transform.empty
 
 
@@ -218,7 +216,7 @@ class TestEnvironment:
 
         monkeypatch.setenv("CH_PASSWORD", password)
         config = read(sink__clickhouse__url="http://me:${CH_PASSWORD}@host:8123/db")
-        address = parse_url(config.sink.clickhouse.url.get_secret_value())
+        address = parse_url(config.sink.url.get_secret_value())
         assert (address.user, address.password, address.host, address.database) == ("me", password, "host", "db")
 
     def test_outside_of_a_password_it_stands_as_it_is(self, monkeypatch):
@@ -242,7 +240,7 @@ class TestEnvironment:
     def test_a_value_is_not_filled_again(self, monkeypatch):
         monkeypatch.setenv("ONE", "${TWO}")
         monkeypatch.setenv("TWO", "never")
-        assert read(sink__clickhouse__table="${ONE}").sink.clickhouse.table == "${TWO}"
+        assert read(sink__clickhouse__table="${ONE}").sink.table == "${TWO}"
 
 
 class TestValues:

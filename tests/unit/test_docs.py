@@ -11,10 +11,12 @@ from typer.main import get_command
 
 from landonce import errors
 from landonce.cli import app
-from landonce.engine.config.load import parse, section
-from landonce.engine.config.model import Pipeline
+from landonce.config.load import section
 from landonce.protocol import inserts, pushes, snapshots, transactions
 from landonce.protocol.steps import Step
+from landonce.sinks import registry
+from landonce.sinks.pipeline_file import Pipeline, parse
+from landonce.sinks.section import SinkSection
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,7 +26,9 @@ def keys(model: type[BaseModel], before: str = "") -> list[str]:
     for name, field in model.model_fields.items():
         path = before + (field.alias or name)
         kind = section(field.annotation)
-        if kind is not None:
+        if kind is SinkSection:
+            found += [key for sink in registry.names() for key in keys(registry.section(sink), f"{path}.{sink}.")]
+        elif kind is not None:
             found += keys(kind, path + ".")
         else:
             found.append(path)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from landonce.engine.config.model import Batch
+from landonce.config.model import Batch
 from landonce.engine.driver import Driver
 from landonce.engine.observe import Silent
 from landonce.protocol.pace import Pace

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from landonce.config.model import Batch
 from landonce.engine import driver as drivers
-from landonce.engine.config.model import Batch
 from landonce.engine.driver import Driver
 from landonce.engine.inserting import Inserting
 from landonce.engine.observe import Silent

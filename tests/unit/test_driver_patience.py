@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
-from landonce.engine.config.model import Batch
+from landonce.config.model import Batch
 from landonce.engine.driver import Driver
 from landonce.engine.inserting import Inserting
 from landonce.engine.observe import Silent

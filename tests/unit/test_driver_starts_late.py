@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from landonce.engine.config.model import Batch
+from landonce.config.model import Batch
 from landonce.engine.driver import Driver
 from landonce.engine.inserting import Inserting
 from landonce.engine.observe import Silent

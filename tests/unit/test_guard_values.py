@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from landonce import errors
-from landonce.engine.config.model import Batch
+from landonce.config.model import Batch
 from landonce.protocol import inserts
 from landonce.protocol import query_batches as protocol
 from landonce.protocol.blocks import Block, Plan

@@ -6,9 +6,9 @@ import pytest
 
 from landonce.config.secrets import redact
 from landonce.errors import ConfigError, TargetUnavailable
-from landonce.sinks.config import Catalog
 from landonce.sinks.iceberg import rest
 from landonce.sinks.iceberg.catalog import CatalogSpec
+from landonce.sinks.iceberg.config import Catalog
 
 
 def told(properties: dict[str, str], **spark: str) -> dict[str, str]:

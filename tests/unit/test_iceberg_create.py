@@ -49,9 +49,8 @@ def test_a_table_with_everything(catalog: Catalog) -> None:
     assert [each.name for each in schema_for(table, coordinates=True).fields] == ["id", "at", "who", "tags"]
 
 
-def test_without_coordinates_and_in_the_first_version(catalog: Catalog) -> None:
-    table = create_table(catalog, "db.t", DECLARED, Creation(coordinates=False, properties={"format-version": "1"}))
-    assert [each.name for each in table.schema().fields] == ["id", "at", "who", "tags"]
+def test_in_the_first_version(catalog: Catalog) -> None:
+    table = create_table(catalog, "db.t", DECLARED, Creation(properties={"format-version": "1"}))
     assert table.metadata.format_version == 1
 
 

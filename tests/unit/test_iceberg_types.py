@@ -222,7 +222,7 @@ def test_a_table_that_cannot_hold_coordinates_is_refused() -> None:
         TableUnfit, match="_topic is missing; _kafka_partition is missing; _offset is missing"
     ) as refused:
         schema_of(TableSchema(NestedField(1, "a", LongType())), coordinates=True)
-    assert "coordinates: false" in refused.value.command
+    assert "_offset bigint" in refused.value.command
     with pytest.raises(TableUnfit, match="no column that a record could fill"):
         schema_of(TableSchema(*with_coordinates().fields[1:]), coordinates=True)
 
@@ -235,7 +235,7 @@ DECLARED = """b BOOLEAN, t TINYINT, i INT NOT NULL, l BIGINT, f FLOAT, d DOUBLE,
 
 
 def test_a_declared_schema_becomes_a_tables_and_that_the_declared_one() -> None:
-    made = iceberg_schema(parse_schema(DECLARED), identity=(), coordinates=True)
+    made = iceberg_schema(parse_schema(DECLARED), identity=())
     told = {each.name: str(each.field_type) for each in made.fields}
     assert told["t"] == "int"
     assert told["ms"] == told["at"] == "timestamptz"
@@ -267,13 +267,13 @@ def test_a_declared_schema_becomes_a_tables_and_that_the_declared_one() -> None:
     ],
 )
 def test_what_iceberg_lacks_gets_the_next_wider_type(type_: pa.DataType, made: str) -> None:
-    schema = iceberg_schema(Schema((Field("a", type_),)), identity=(), coordinates=False)
+    schema = iceberg_schema(Schema((Field("a", type_),)), identity=())
     assert str(schema.find_field("a").field_type) == made
 
 
 def test_identity_fields_are_required_along_their_path() -> None:
     declared = parse_schema("id BIGINT, who STRUCT<name: STRING, age: INT>, v STRING")
-    made = iceberg_schema(declared, identity=("id", "who.name"), coordinates=True)
+    made = iceberg_schema(declared, identity=("id", "who.name"))
     assert made.identifier_field_names() == {"id", "who.name"}
     needed = {name: made.find_field(name).required for name in ("id", "who", "who.name", "who.age", "v")}
     assert needed == {"id": True, "who": True, "who.name": True, "who.age": False, "v": False}
@@ -291,9 +291,9 @@ def test_identity_fields_are_required_along_their_path() -> None:
 )
 def test_what_cannot_be_created_says_why(declared: str, identity: tuple[str, ...], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        iceberg_schema(parse_schema(declared), identity=identity, coordinates=True)
+        iceberg_schema(parse_schema(declared), identity=identity)
     with pytest.raises(ConfigError, match="more digits than the 38"):
-        iceberg_schema(Schema((Field("a", pa.decimal256(40, 2)),)), identity=(), coordinates=False)
+        iceberg_schema(Schema((Field("a", pa.decimal256(40, 2)),)), identity=())
 
 
 def test_a_dot_in_a_name_is_no_path(catalog: Catalog) -> None:

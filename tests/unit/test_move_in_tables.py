@@ -11,7 +11,7 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 
 from landonce.errors import ImportRefused
-from landonce.sinks.config import Iceberg
+from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.move_in.checkpoint import CheckpointFolder
 from landonce.sinks.iceberg.move_in.query import Checkpoint
 from landonce.sinks.iceberg.move_in.tables import histories, history_of, missing

@@ -129,13 +129,6 @@ class TestAcceptGap:
         assert left[0] != tokens[0]
         assert left[1] == tokens[1]
 
-    def test_says_what_may_be_there_twice_where_tokens_are_all_there_is(self):
-        pending = plan([range_(P0, 10, 14), range_(P1, 20, 25)], [range_(P1, 25, 40)])
-        source = view({P0: (12, 30), P1: (5, 40)})
-        told = accept_gap(ledger(pending=pending), source, "operator", blind=True)
-        assert [each for each in told.costs if "t[0] [12, 14), t[1] [20, 25) landed" in each and "TWICE" in each]
-        assert not [each for each in accept_gap(ledger(pending=pending), source, "operator").costs if "TWICE" in each]
-
     @pytest.mark.parametrize("start", [13, 14, 20, 25, 30])
     def test_what_landed_and_is_accounted_for_stays_whole(self, start):
         """Its receipt names its dead letters, which nobody can read again."""
@@ -287,12 +280,6 @@ class TestAcceptChange:
             accept_change(ledger(), "new", "operator")
         with pytest.raises(NothingToDo, match="this very pipeline file"):
             accept_change(ledger(pending=plan([range_(P0, 10, 14)])), "old", "operator")
-
-    def test_what_was_written_without_coordinates_cannot_be_settled_with_them(self):
-        pending = replace(plan([range_(P0, 10, 14)]), fingerprint="tokens:old")
-        with pytest.raises(PlanPending, match="without coordinates"):
-            accept_change(ledger(pending=pending), "new", "operator")
-        assert accept_change(ledger(pending=pending), "tokens:new", "operator").new.pending.fingerprint == "tokens:new"
 
 
 def test_a_gap_behind_a_lost_ledger_is_accepted_by_binding_the_ledger_where_the_topics_begin() -> None:

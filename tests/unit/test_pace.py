@@ -1,6 +1,6 @@
 """How the size and the patience of the next batch follow from what was seen."""
 
-from landonce.engine.config.model import Batch
+from landonce.config.model import Batch
 from landonce.protocol.pace import Pace
 
 

@@ -14,7 +14,7 @@ from pyiceberg.types import LongType
 
 import landonce
 from landonce import errors
-from landonce.engine.config.model import Batch
+from landonce.config.model import Batch
 from landonce.protocol import ledger as states
 from landonce.protocol.blocks import Block, Kind, Plan
 from landonce.protocol.ledger import LedgerState

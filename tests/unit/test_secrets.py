@@ -10,9 +10,9 @@ import yaml
 from landonce.cli.output import err, say_error
 from landonce.config import secrets
 from landonce.config.secrets import RedactingFilter, redact, remember, remember_url
-from landonce.engine.config.load import parse
-from landonce.engine.parts import open_parts
 from landonce.errors import ConfigError, Halt
+from landonce.sinks.parts import open_parts
+from landonce.sinks.pipeline_file import parse
 
 PASSWORD = "hunter2/with@odd:chars"
 ENCODED = "hunter2%2Fwith%40odd%3Achars"

@@ -12,9 +12,9 @@ from sqlalchemy.dialects import sqlite
 
 from landonce.errors import ConfigError
 from landonce.sinks.contract import COORDINATES, Finding, Level
-from landonce.sinks.sql import SqlSink
 from landonce.sinks.sql.fitness import Shape, findings
 from landonce.sinks.sql.notes import notes
+from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.table import SqlTable
 
 KINDS = {"id": sql.BigInteger(), "_topic": sql.Text(), "_partition": sql.Integer(), "_offset": sql.BigInteger()}
@@ -26,10 +26,9 @@ def refused(told: object) -> list[str]:
     return [each.what for each in told if isinstance(each, Finding) and each.level is Level.REFUSED]
 
 
-@pytest.mark.parametrize("coordinates", [True, False])
-def test_rows_that_are_added_in_ydb_need_their_coordinates_for_a_key(coordinates: bool) -> None:
+def test_rows_that_are_added_in_ydb_need_their_coordinates_for_a_key() -> None:
     """They go in by UPSERT: with another primary key one row would replace the other."""
-    sink = SqlSink("ydb://h:2136/local", "events", "p", coordinates=coordinates)
+    sink = SqlSink("ydb://h:2136/local", "events", "p")
     shape = Shape(COLUMNS, (frozenset({"id"}),))
     [said] = refused(findings(sink, shape, (), sqlite.dialect()))
     assert "primary key of events is not its coordinates" in said

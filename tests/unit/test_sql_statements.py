@@ -22,11 +22,11 @@ from landonce.ledger.tables import block_metadata, block_table, metadata, pipeli
 from landonce.protocol.block_rows import Claim
 from landonce.read.schema.ddl import parse_schema
 from landonce.read.schema.fields import Field
-from landonce.sinks.config import Sql
 from landonce.sinks.contract import Level
-from landonce.sinks.sql import SqlSink
+from landonce.sinks.sql.config import Sql
 from landonce.sinks.sql.mysql import MySqlWriter
 from landonce.sinks.sql.postgres import conninfo, trouble_of
+from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.statements import (
     Place,
     delete_statement,
@@ -109,8 +109,10 @@ def test_sqlite_changes_rows_by_their_key() -> None:
         '"t"."_topic" COLLATE BINARY <> excluded."_topic" OR "t"."_partition" <> excluded."_partition" OR '
         '"t"."_offset" < excluded."_offset"'
     )
-    assert upsert_statement(words_of("sqlite"), "t", ("id",), ("id",)).endswith('ON CONFLICT ("id") DO NOTHING')
-    assert delete_statement(words_of("sqlite"), "t", ("a", "b"), ()) == 'DELETE FROM "t" WHERE "a" = ? AND "b" = ?'
+    assert delete_statement(words_of("sqlite"), "t", ("a", "b")) == (
+        'DELETE FROM "t" WHERE "a" = ? AND "b" = ? AND ("t"."_offset" IS NULL OR "t"."_topic" COLLATE BINARY <> ? '
+        'OR "t"."_partition" <> ? OR "t"."_offset" < ?)'
+    )
 
 
 def test_mysql_changes_rows_by_their_key() -> None:
@@ -132,8 +134,9 @@ def test_postgres_merges_what_is_staged() -> None:
         in text
     )
     assert text.endswith('OR landonce_old."_offset" < excluded."_offset"')
-    assert purge_statement(words_of("postgresql"), "t", ("id",), ()) == (
-        'DELETE FROM "t" AS landonce_old USING "landonce_gone" WHERE landonce_old."id" = "landonce_gone"."id"'
+    assert purge_statement(words_of("postgresql"), "t", ("id",)).startswith(
+        'DELETE FROM "t" AS landonce_old USING "landonce_gone" WHERE landonce_old."id" = "landonce_gone"."id" '
+        'AND (landonce_old."_offset" IS NULL OR '
     )
 
 
@@ -372,7 +375,7 @@ def test_sections_that_will_not_do(told: dict[str, object], said: str) -> None:
 
 def test_a_file_of_this_machine_is_not_for_workers_on_others(tmp_path: Path) -> None:
     from landonce.engine.assemble_sql import file_reachable
-    from landonce.engine.config.load import parse
+    from landonce.sinks.pipeline_file import parse
 
     told = """
 pipeline: p

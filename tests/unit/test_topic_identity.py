@@ -138,5 +138,5 @@ def test_dead_letters_that_are_read_again_are_not_another_topics(
     rejected = Rejected(Partition("t", 0), 3, "no number")
     monkeypatch.setattr(letters, "find", lambda *_: {})
     with pytest.raises(TopicRecreated):
-        stage_letters(recipe, task, (rejected,), None)
+        stage_letters(recipe, task, (rejected,), {})
     assert not list(tmp_path.glob("dead/*"))

@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from landonce.engine import pipeline, retention
-from landonce.engine.config.load import parse
 from landonce.engine.observe import Silent
 from landonce.errors import LandonceError, SourceUnavailable
 from landonce.read.kafka.broker import Broker
+from landonce.sinks.pipeline_file import parse
 
 
 @pytest.mark.parametrize(

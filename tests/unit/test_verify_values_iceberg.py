@@ -156,7 +156,7 @@ CASES = {
 def test_what_landonce_writes_is_what_records_decode_to(catalog: Catalog) -> None:
     """Decoded, written to Parquet files and read back: no false difference in any type."""
     declared = parse_schema(", ".join(f"c{n} {type_}" for n, type_ in enumerate(CASES)))
-    table = catalog.create_table("db.all", iceberg_schema(declared, identity=(), coordinates=True))
+    table = catalog.create_table("db.all", iceberg_schema(declared, identity=()))
     fields = [[f'"c{n}":{each[at % len(each)]}' for n, each in enumerate(CASES.values())] for at in range(6)]
     told = [f"{{{','.join(each)}}}" for each in fields]
     decoded = JsonDecoder(schema_for(table, coordinates=True)).decode(pa.array(told).cast(pa.binary()))

@@ -19,15 +19,16 @@ from pyspark import cloudpickle
 
 import landonce
 from landonce.config.secrets import redact
-from landonce.engine.config.load import parse
 from landonce.errors import ConfigError
 from landonce.ledger.push_ledger import PushPlace
 from landonce.protocol.blocks import Block, Identity
 from landonce.protocol.keys import block_key
 from landonce.protocol.ranges import Partition, Range
 from landonce.read.schema.ddl import parse_schema
+from landonce.sinks.pipeline_file import parse
 from landonce.sinks.wrapped import find
 from landonce.sinks.wrapped.block import pushed_rows
+from landonce.sinks.wrapped.config import Wrapped
 from landonce.sinks.wrapped.find import find_sink, need_picklable
 from landonce.sinks.wrapped.recipe import WrappedRecipe
 
@@ -403,8 +404,8 @@ def test_what_a_pipeline_file_says_of_it(tmp_path: Path) -> None:
         "sink: {wrapped: {sink: 'm:n', options: {hosts: [a, b], deep: {list: [1], token: hush-hush}, url: 'http://x', "
         "replicas: [{password: inner-word}]}}}\n"
     )
-    told = parse(text, tmp_path / "p.yaml").sink.wrapped
-    assert told is not None
+    told = parse(text, tmp_path / "p.yaml").sink
+    assert isinstance(told, Wrapped)
     assert (told.sink, told.folder) == ("m:n", tmp_path)
     assert told.options["hosts"] == ["a", "b"]
     assert redact("it is hush-hush and inner-word") == "it is *** and ***"

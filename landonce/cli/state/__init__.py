@@ -234,8 +234,8 @@ def import_position(
     ahead of the table then; start it again, let it commit, stop it); the history that would tell is gone; the checkpoint is
     of another query; the topics are not those of the pipeline file; the pipeline has a position already.
 
-    As a rule such a table has no coordinate columns. Say `coordinates: false` in the file, or add `_topic string`, `_kafka_partition int`
-    and `_offset long` to the table: then `landonce verify` can prove what landonce lands.
+    As a rule such a table has no coordinate columns. Add `_topic string`, `_kafka_partition int` and `_offset long` to the table, so
+    that `landonce verify` can prove what landonce lands.
 
     Example: `landonce state import clicks.yaml --from-connect clicks-sink`
 

@@ -10,11 +10,12 @@ from pathlib import Path
 import typer
 
 from landonce.cli.output import out
-from landonce.engine.parts import Parts
 from landonce.engine.publish import Letters
 from landonce.errors import NothingToDo
 from landonce.protocol.ledger import Ledger, LedgerState
 from landonce.protocol.operate import Decision
+from landonce.sinks.contract import Guarantee
+from landonce.sinks.parts import Parts
 
 
 def decide(
@@ -58,7 +59,7 @@ def decide(
 
 def _change(parts: Parts, ledger: LedgerState, decision: Decision) -> None:
     """The ledger first, which fences; then the tables that are told where they stand."""
-    if parts.config.sink.iceberg is None:
+    if parts.sink.guarantee is not Guarantee.SNAPSHOT:
         parts.ledger.change(ledger, decision.new, decision.note())
         return
     from landonce.cli.state.lake import committing

@@ -13,7 +13,6 @@ from landonce.cli.files import opened
 from landonce.cli.output import out
 from landonce.cli.state.decide import loaded, new_owner
 from landonce.cli.state.lake import committing, tables_of
-from landonce.engine.parts import Parts
 from landonce.errors import ConfigError
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.operate import Decision
@@ -27,6 +26,7 @@ from landonce.sinks.iceberg.move_in.found import Found, refused
 from landonce.sinks.iceberg.move_in.writers import ConnectSink, StreamingQuery, Writer
 from landonce.sinks.iceberg.restate import empty
 from landonce.sinks.iceberg.sink import IcebergSink
+from landonce.sinks.parts import Parts
 
 
 def import_position(

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from landonce.engine.assemble_iceberg import lake_session
-from landonce.engine.parts import Parts
 from landonce.protocol import operate
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.marks import Stand, stand
 from landonce.sinks.iceberg.commit import Place
 from landonce.sinks.iceberg.restate import empty
 from landonce.sinks.iceberg.survey import Seen, catalog_made, names_of, survey
+from landonce.sinks.parts import Parts
 
 
 def tables_of(parts: Parts, ledger: LedgerState | None) -> tuple[Seen, ...]:

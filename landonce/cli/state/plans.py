@@ -11,17 +11,18 @@ from landonce.cli.state.source import landed_of
 from landonce.engine.assemble_clickhouse import make_recipe
 from landonce.engine.assemble_sql import sql_recipe
 from landonce.engine.assemble_wrapped import wrapped_recipe
-from landonce.engine.parts import Parts
 from landonce.errors import NothingToDo
 from landonce.protocol import operate
-from landonce.sinks.sql import SqlSink
+from landonce.sinks.contract import Guarantee
+from landonce.sinks.parts import Parts
+from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.table import SqlTable
-from landonce.sinks.wrapped import WrappedSink
+from landonce.sinks.wrapped.sink import WrappedSink
 
 
 def fill(file: Path, *, yes: bool) -> None:
     with opened(file) as parts:
-        if parts.config.sink.iceberg is not None:
+        if parts.sink.guarantee is Guarantee.SNAPSHOT:
             raise NothingToDo(
                 "there is nothing to fill: a commit to an Iceberg table lands whole, with its position, or not at all.",
                 safe="Nothing was changed.",
@@ -48,13 +49,13 @@ def fill(file: Path, *, yes: bool) -> None:
 def accept_change(file: Path, *, yes: bool) -> None:
     with opened(file) as parts:
         ledger = load(parts)
-        fan_out = parts.config.sink.iceberg is not None
+        fan_out = parts.sink.guarantee is Guarantee.SNAPSHOT
         fingerprint = _fingerprint(parts) if ledger.pending else ""
         decide(parts, file, ledger, operate.accept_change(ledger, fingerprint, new_owner(), fan_out=fan_out), yes=yes)
 
 
 def _fingerprint(parts: Parts) -> str:
-    if parts.config.sink.iceberg is not None:
+    if parts.sink.guarantee is Guarantee.SNAPSHOT:
         from landonce.engine.assemble_iceberg import file_recipe
 
         return file_recipe(parts).fingerprint()

@@ -11,7 +11,6 @@ from landonce.cli.output import out
 from landonce.cli.state.decide import loaded
 from landonce.config.secrets import redact
 from landonce.engine import dead_letters
-from landonce.engine.parts import Parts
 from landonce.errors import LandonceError
 from landonce.ledger.push_ledger import PushLedger
 from landonce.protocol.block_rows import Mark
@@ -21,7 +20,9 @@ from landonce.protocol.pushes import key_of
 from landonce.protocol.reasons import Reasons, lines
 from landonce.protocol.source import SourceView
 from landonce.protocol.table_status import Standing, Status, standing_of
-from landonce.sinks.sql import SqlSink
+from landonce.sinks.contract import Guarantee
+from landonce.sinks.parts import Parts
+from landonce.sinks.sql.sink import SqlSink
 
 if TYPE_CHECKING:
     from landonce.sinks.iceberg.ledger import TableLedger
@@ -112,7 +113,7 @@ def _survey(parts: Parts) -> tuple[SourceView | None, str]:
 
 
 def _tables(parts: Parts, state: LedgerState | None) -> tuple[tuple[Standing, ...], str]:
-    if parts.config.sink.iceberg is None or state is None:
+    if parts.sink.guarantee is not Guarantee.SNAPSHOT or state is None:
         return (), ""
     from landonce.cli.state.lake import tables_of
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from landonce.cli.files import opened
 from landonce.cli.state.decide import decide, load, new_owner
-from landonce.engine.parts import Parts
 from landonce.errors import Halt, PlanPending, Transient
 from landonce.ledger.in_target import TargetLedger
 from landonce.ledger.push_ledger import PushLedger
@@ -21,22 +20,22 @@ from landonce.protocol.ranges import Range
 from landonce.protocol.source import SourceView, Start
 from landonce.protocol.target import TargetView
 from landonce.sinks.contract import Guarantee, Target, look_by_name, wait_out
-from landonce.sinks.sql import SqlSink
+from landonce.sinks.parts import Parts
+from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.table import SqlTable
-from landonce.sinks.wrapped import WrappedSink
+from landonce.sinks.wrapped.sink import WrappedSink
 
 
 def accept_gap(file: Path, *, yes: bool) -> None:
     with opened(file) as parts:
         ledger = load(parts, bound=False)
         view = parts.broker.survey(parts.config.source.kafka.topics)
-        if parts.config.sink.iceberg is not None:
+        if parts.sink.guarantee is Guarantee.SNAPSHOT:
             known, stands = _stands_of(parts, ledger)
             decide(parts, file, ledger, operate.accept_gap(known, view, new_owner(), stands), yes=yes)
             return
-        blind = parts.sink.guarantee is Guarantee.TOKEN_ONLY
         settled = accounted(_rows(parts, ledger))
-        decision = operate.accept_gap(ledger, view, new_owner(), landed=settled, blind=blind)
+        decision = operate.accept_gap(ledger, view, new_owner(), landed=settled)
         decide(parts, file, ledger, decision, yes=yes, also=landed_of(parts, ledger, decision.lost))
 
 
@@ -60,7 +59,7 @@ def rebase(file: Path, *, to: str, drop_pending: bool, yes: bool) -> None:
     with opened(file) as parts:
         ledger = load(parts, bound=False)
         view = parts.broker.survey(parts.config.source.kafka.topics)
-        if parts.config.sink.iceberg is not None:
+        if parts.sink.guarantee is Guarantee.SNAPSHOT:
             known, stands = _stands_of(parts, ledger)
             ahead = TargetView(_ahead(known, stands))
             decision = operate.rebase(
@@ -82,8 +81,7 @@ def rebase(file: Path, *, to: str, drop_pending: bool, yes: bool) -> None:
             return
         target = parts.clickhouse.target()
         held = _held(target, ledger, view)
-        blind = parts.sink.guarantee is Guarantee.TOKEN_ONLY
-        decision = operate.rebase(ledger, view, held, new_owner(), to=start, drop_pending=drop_pending, blind=blind)
+        decision = operate.rebase(ledger, view, held, new_owner(), to=start, drop_pending=drop_pending)
 
         def settle() -> None:
             if ledger.pending is not None:

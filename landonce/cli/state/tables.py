@@ -9,7 +9,6 @@ from pathlib import Path
 from landonce.cli.files import opened
 from landonce.cli.state.decide import decide, load, new_owner
 from landonce.cli.state.lake import committing, tables_of
-from landonce.engine.parts import Parts
 from landonce.errors import NothingToDo, PositionUncertain
 from landonce.protocol import operate
 from landonce.protocol.ledger import LedgerState
@@ -20,7 +19,8 @@ from landonce.sinks.iceberg.ledger import TableLedger
 from landonce.sinks.iceberg.look import last_rows
 from landonce.sinks.iceberg.sink import IcebergSink
 from landonce.sinks.iceberg.survey import Seen, survey
-from landonce.sinks.sql import SqlSink
+from landonce.sinks.parts import Parts
+from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.table import SqlTable
 
 

@@ -59,7 +59,7 @@ def rehearse() -> None:
     """What a driver does with Spark, in small."""
     from pyspark import SparkContext
 
-    from landonce.engine.config.model import Spark
+    from landonce.config.model import Spark
     from landonce.engine.spark.session import open_session
 
     session = open_session("archive", Spark(master="local[2]"))

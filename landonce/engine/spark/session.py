@@ -19,7 +19,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from landonce.engine.config.model import Spark
+from landonce.config.model import Spark
 from landonce.engine.spark import archive, daemon
 from landonce.engine.spark.temp_dirs import temporary_folder
 from landonce.errors import ConfigError

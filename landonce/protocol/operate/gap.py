@@ -23,15 +23,12 @@ def accept_gap(
     owner: str,
     stands: Iterable[Stand] = (),
     landed: Collection[int] = frozenset(),
-    *,
-    blind: bool = False,
 ) -> Decision:
     """Positions move to the start of the topic where it is behind them; a pending plan keeps what is left of it.
 
     Blocks whose account is known (`landed`, by their numbers) are never read again, so they stay whole.
     A table of a fan-out that is behind (`stands`) is filled up again from where the topics begin. A ledger that was never
-    bound, because nobody knows what a lost one had delivered, is bound at the topics' starts. `blind`: the target keeps no
-    coordinates, so nobody can tell what it holds of a block that is cut.
+    bound, because nobody knows what a lost one had delivered, is bound at the topics' starts.
     """
     if state.fresh:
         return _accept_unbound(state, view, owner)
@@ -50,7 +47,6 @@ def accept_gap(
         (*_say(gaps), *_say_plan(state.pending, pending), *(_say_table(*each) for each in behind)),
         (
             *_cost(gaps),
-            *(_cost_blind(state.pending, pending) if blind or (state.pending and state.pending.by_tokens) else ()),
             *(_cost_table(*each) for each in behind),
         ),
         gaps,
@@ -120,16 +116,6 @@ def _cost(gaps: tuple[Range, ...]) -> tuple[str, ...]:
     total = sum(gap.span for gap in gaps)
     said = f"At most {total} records in {len(gaps)} partition(s) will never be delivered, unless they landed before."
     return (said,) if gaps else ()
-
-
-def _cost_blind(old: Plan | None, new: Plan | None) -> tuple[str, ...]:
-    whole = old.blocks if old is not None else ()
-    cut = [each for block in (new.blocks if new is not None else ()) if block not in whole for each in block.ranges]
-    said = (
-        f"The table keeps no coordinates, so nobody can tell whether {listed(cut)} landed: what is left of a block that was cut is "
-        "sent under another token, and is there TWICE if it had landed. Count it in the table first."
-    )
-    return (said,) if cut else ()
 
 
 def _say_plan(old: Plan | None, new: Plan | None) -> tuple[str, ...]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from landonce.errors import NothingToDo, PlanPending
-from landonce.protocol.blocks import BY_TOKENS, Kind, Plan
+from landonce.errors import NothingToDo
+from landonce.protocol.blocks import Kind, Plan
 from landonce.protocol.ledger import LedgerState, taken
 from landonce.protocol.operate.decision import Decision, listed
 
@@ -44,13 +44,6 @@ def accept_change(state: LedgerState, fingerprint: str, owner: str, *, fan_out: 
             f"batch {plan.batch}, which is pending, was made by this very pipeline file.",
             safe="Nothing was changed.",
             command="landonce run {file}",
-        )
-    if plan.by_tokens and not fingerprint.startswith(BY_TOKENS):
-        raise PlanPending(
-            f"batch {plan.batch}, which is pending, was made without coordinates, and the file has them now: what of it is in the "
-            "table cannot be found by them, and would be written again.",
-            safe="Nothing was changed.",
-            command="say `coordinates: false` in {file} once more, `landonce run {file} --once`, then make the change",
         )
     new = replace(taken(state, owner), pending=replace(plan, fingerprint=fingerprint))
     does = (f"Batch {plan.batch}, which is pending, is settled by the present transform, schema and decoder.",)

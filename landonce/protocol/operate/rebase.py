@@ -33,7 +33,6 @@ def rebase(
     *,
     to: Start = Start.EARLIEST,
     drop_pending: bool = False,
-    blind: bool = False,
     stands: Iterable[Stand] = (),
 ) -> Decision:
     """Binds the ledger to the cluster and the topics that are there now.
@@ -44,7 +43,7 @@ def rebase(
     did not change keeps its label, its position and its part of a pending plan, so that what landed of it is known.
 
     A ledger that was never bound, because the target holds rows that the topic cannot have, is bound here. `target` says how
-    far it holds each partition, with what landed of the plan; `blind`: it keeps no coordinates, and cannot say. `stands` are
+    far it holds each partition, with what landed of the plan. `stands` are
     the tables of a fan-out: what one that is behind lacks of what begins anew cannot be delivered any more.
     """
     if state.fresh:
@@ -80,7 +79,7 @@ def rebase(
         (*_say_rebase(state, view, remade, moved, relabelled, to), *_say_plan(state, new)),
         (
             *_rebase_costs(state, new, view, moved, to),
-            *_plan_costs(state, new, anew, blind=blind),
+            *_plan_costs(state, new, anew),
             *_never_filled_up(state, stands, anew),
         ),
     )
@@ -241,7 +240,7 @@ def _rebase_costs(
     return tuple(costs)
 
 
-def _plan_costs(state: LedgerState, new: LedgerState, anew: frozenset[Partition], *, blind: bool) -> Iterator[str]:
+def _plan_costs(state: LedgerState, new: LedgerState, anew: frozenset[Partition]) -> Iterator[str]:
     """What becomes of rows that landed of the pending plan."""
     if state.pending is None:
         return
@@ -250,12 +249,7 @@ def _plan_costs(state: LedgerState, new: LedgerState, anew: frozenset[Partition]
     again = [each for block in other for each in block.ranges if each.partition not in anew]
     if any(each.partition in anew for block in other for each in block.ranges):
         yield "Rows of the plan that landed of what begins anew stay, under the label that they have."
-    if again and (blind or state.pending.by_tokens):
-        yield (
-            f"The table keeps no coordinates, so nobody can tell what landed of {listed(again)}: it is sent under other tokens, "
-            "and whatever landed before is then there TWICE. Count it in the table first."
-        )
-    elif again:
+    if again:
         yield f"What landed of {listed(again)} is recognised at the next start, and not written again."
 
 

@@ -7,18 +7,3 @@ create       a table made for the guarantee        settings   what every request
 columns, types, typenames                          what a column takes, exactly
 coordinates, probe                                 which rows are there
 """
-
-from landonce.sinks.clickhouse.create import Creation, create_statement, create_table
-from landonce.sinks.clickhouse.sink import ClickHouseSink, read_authority
-from landonce.sinks.clickhouse.target import ClickHouseTarget
-from landonce.sinks.clickhouse.writer import ClickHouseWriter
-
-__all__ = [
-    "ClickHouseSink",
-    "ClickHouseTarget",
-    "ClickHouseWriter",
-    "Creation",
-    "create_statement",
-    "create_table",
-    "read_authority",
-]

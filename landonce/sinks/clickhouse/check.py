@@ -40,17 +40,17 @@ _WRONG_ENGINES = {
 }
 
 
-def check(connection: Connection, name: TableName, *, coordinates: bool, cluster: str) -> tuple[Finding, ...]:
+def check(connection: Connection, name: TableName, *, cluster: str) -> tuple[Finding, ...]:
     """Everything there is to say about a table."""
     table = describe(connection, name)
     findings = [*_server(connection), *_engine(table)]
     if any(each.level is Level.REFUSED for each in findings):
         return tuple(findings)
     findings += _columns(table)
-    findings += _coordinates(table) if coordinates else _token_only(connection, table)
+    findings += _coordinates(table)
     findings += _window(connection, table)
     findings += _partition_key(connection, table)
-    findings += _reading(connection, table) if coordinates else ()
+    findings += _reading(connection, table)
     findings += _beside(table)
     findings += _replicas(connection, table, cluster)
     findings += check_rights(connection, table)
@@ -129,19 +129,7 @@ def _coordinates(table: Table) -> Iterator[Finding]:
         Level.REFUSED,
         f"the coordinates have no place: {', '.join(faults)}",
         f"ALTER TABLE {table.name.sql} ADD COLUMN _topic LowCardinality(String), ADD COLUMN _partition Int32, "
-        "ADD COLUMN _offset Int64; or ask for tokens alone with `coordinates: false`",
-    )
-
-
-def _token_only(connection: Connection, table: Table) -> Iterator[Finding]:
-    window = _deduplication_window(connection, table)
-    seconds = _table_setting(connection, table, "replicated_deduplication_window_seconds") if table.replicated else ""
-    holds = f"{window} inserts by any writer" + (f" or {seconds} s" if seconds else "")
-    yield Finding(
-        Level.WARNING,
-        f"token only: a block is not written twice as long as ClickHouse remembers its token, which is for {holds}; "
-        "a server that dies at the wrong moment can lose a block",
-        "add the coordinate columns and drop `coordinates: false` to make both impossible",
+        "ADD COLUMN _offset Int64",
     )
 
 

@@ -36,7 +36,6 @@ class Creation:
     order_by: str = ""
     """Empty: by coordinates, which makes probing cheapest."""
     partition_by: str = ""
-    coordinates: bool = True
 
 
 def create_table(connection: Connection, table: TableName, declared: Schema, creation: Creation) -> None:
@@ -49,8 +48,8 @@ def create_statement(table: TableName, declared: Schema, creation: Creation) -> 
     faults = [fault for each in declared.fields for fault in unfit(each.type, each.name, required=each.required)]
     if faults:
         raise UnfitFields(faults, instead_of(declared))
-    columns = [_column(each) for each in declared.fields] + list(_COORDINATE_COLUMNS if creation.coordinates else ())
-    order_by = creation.order_by or (_IN_ORDER if creation.coordinates else "tuple()")
+    columns = [_column(each) for each in declared.fields] + list(_COORDINATE_COLUMNS)
+    order_by = creation.order_by or _IN_ORDER
     partition_by = f"\nPARTITION BY {creation.partition_by}" if creation.partition_by else ""
     return (
         f"CREATE TABLE IF NOT EXISTS {table.sql}\n(\n    "

@@ -14,7 +14,7 @@ from landonce.sinks.clickhouse.settings import as_text, refuse_conflicts
 from landonce.sinks.clickhouse.target import ClickHouseTarget
 from landonce.sinks.clickhouse.wire import Timeouts, Tls
 from landonce.sinks.clickhouse.writer import ClickHouseWriter
-from landonce.sinks.contract import Guarantee, Sink
+from landonce.sinks.contract import DeduplicatingSink, Guarantee
 
 _COMPRESSIONS = (None, "lz4", "zstd")
 
@@ -37,11 +37,10 @@ def read_authority(path: str | Path | None) -> str:
 
 
 @dataclass(frozen=True)
-class ClickHouseSink(Sink):
+class ClickHouseSink(DeduplicatingSink):
     """A table in ClickHouse.
 
-    `url` is `http(s)://user:password@host:port/database`, `table` is `table` or `database.table`. Without `coordinates`
-    the table keeps none, and exactly-once holds only as long as ClickHouse remembers tokens. `cluster` names the
+    `url` is `http(s)://user:password@host:port/database`, `table` is `table` or `database.table`. `cluster` names the
     cluster on which running inserts are looked for and killed; a replicated table behind one URL needs it. `authority` is the
     certificate of who signed the server's (`read_authority`): its text, so that workers on other machines need no file.
     """
@@ -49,14 +48,13 @@ class ClickHouseSink(Sink):
     url: str = field(repr=False)
     table: str
     pipeline: str
-    coordinates: bool = True
     cluster: str = ""
     settings: Mapping[str, object] = field(default_factory=dict, repr=False, hash=False)
     compression: str | None = None
     connect_timeout: float = 5.0
     timeout: float = 300.0
     authority: str = field(default="", repr=False)
-    guarantee: Guarantee = field(init=False, repr=False)
+    guarantee = Guarantee.DEDUPLICATING
 
     def __post_init__(self) -> None:
         if not self.pipeline:
@@ -67,7 +65,6 @@ class ClickHouseSink(Sink):
             raise ConfigError("timeouts are more than zero seconds")
         refuse_conflicts(self.settings)
         parse_table(self.table, parse_url(self.url).database)
-        object.__setattr__(self, "guarantee", Guarantee.DEDUPLICATING if self.coordinates else Guarantee.TOKEN_ONLY)
 
     def __str__(self) -> str:
         return f"{self.table_name} at {parse_url(self.url)}"
@@ -90,15 +87,7 @@ class ClickHouseSink(Sink):
         )
 
     def target(self) -> ClickHouseTarget:
-        return ClickHouseTarget(
-            self.access, self.table_name, self.pipeline, coordinates=self.coordinates, cluster=self.cluster
-        )
+        return ClickHouseTarget(self.access, self.table_name, self.pipeline, cluster=self.cluster)
 
     def writer(self) -> ClickHouseWriter:
-        return ClickHouseWriter(
-            self.access,
-            self.table_name,
-            self.pipeline,
-            coordinates=self.coordinates,
-            compression=self.compression,
-        )
+        return ClickHouseWriter(self.access, self.table_name, self.pipeline, compression=self.compression)

@@ -32,11 +32,10 @@ _POLL_SECONDS = 0.1
 class ClickHouseTarget(Target):
     """One table. Opened on the driver."""
 
-    def __init__(self, access: Access, table: TableName, pipeline: str, *, coordinates: bool, cluster: str) -> None:
+    def __init__(self, access: Access, table: TableName, pipeline: str, *, cluster: str) -> None:
         self._connection = connect(access)
         self._name = table
         self._prefix = query_prefix(pipeline, table)
-        self._coordinates = coordinates
         self._cluster = cluster
 
     def now(self) -> int:
@@ -53,8 +52,6 @@ class ClickHouseTarget(Target):
             time.sleep(_POLL_SECONDS)
 
     def look(self, floors: Iterable[tuple[Partition, int]]) -> TargetView:
-        if not self._coordinates:
-            return TargetView(())
         bring_up_to_date(self._connection, describe(self._connection, self._name))
         asked = sorted(floors)
         return TargetView(
@@ -66,13 +63,13 @@ class ClickHouseTarget(Target):
         )
 
     def count(self, ranges: Iterable[Range]) -> int:
-        return count(self._connection, self._name, tuple(ranges)) if self._coordinates else 0
+        return count(self._connection, self._name, tuple(ranges))
 
     def schema(self) -> Schema:
         return schema_of(describe(self._connection, self._name).columns)
 
     def check(self) -> tuple[Finding, ...]:
-        return check(self._connection, self._name, coordinates=self._coordinates, cluster=self._cluster)
+        return check(self._connection, self._name, cluster=self._cluster)
 
     def exists(self) -> bool:
         """Whether the table is there."""
@@ -82,7 +79,7 @@ class ClickHouseTarget(Target):
 
     def create(self, declared: Schema, *, order_by: str | None = None, partition_by: str | None = None) -> None:
         """Creates the table if it is not there. Asked for by name; nothing else here changes a schema."""
-        creation = Creation(order_by=order_by or "", partition_by=partition_by or "", coordinates=self._coordinates)
+        creation = Creation(order_by=order_by or "", partition_by=partition_by or "")
         create_table(self._connection, self._name, declared, creation)
 
     def take_back(self) -> None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from landonce.errors import TargetRefused, ViewRefused
 from landonce.protocol.ranges import Range
-from landonce.protocol.settle import Presence, Reply
+from landonce.protocol.settle import Reply
 from landonce.sinks.clickhouse.address import TableName, literal, query_prefix
 from landonce.sinks.clickhouse.columns import Column, names
 from landonce.sinks.clickhouse.connection import Access, connect
@@ -28,7 +28,7 @@ from landonce.sinks.clickhouse.replies import ALTERED, LATE, Answer, judge
 from landonce.sinks.clickhouse.rows import fitted, rows_in, tables_of
 from landonce.sinks.clickhouse.tables import Table, describe, shape_now
 from landonce.sinks.clickhouse.wire import Form, NoAnswer, NotSent, post
-from landonce.sinks.contract import COORDINATES, BlockWriter, Insert, Probe
+from landonce.sinks.contract import BlockWriter, Insert, Probe
 
 _TOKEN_IN_QUERY_ID = 16
 
@@ -36,16 +36,12 @@ _TOKEN_IN_QUERY_ID = 16
 class ClickHouseWriter(BlockWriter):
     """Writes blocks into one table. Opened on a worker, for one task."""
 
-    def __init__(
-        self, access: Access, table: TableName, pipeline: str, *, coordinates: bool, compression: str | None
-    ) -> None:
+    def __init__(self, access: Access, table: TableName, pipeline: str, *, compression: str | None) -> None:
         self._access = access
         self._prefix = query_prefix(pipeline, table)
-        self._coordinates = coordinates
         self._compression = compression
         self._connection = connect(access)
         self._table = describe(self._connection, table)
-        self._acknowledged: pa.Table | None = None
 
     @property
     def resend_harmless(self) -> bool:
@@ -61,7 +57,7 @@ class ClickHouseWriter(BlockWriter):
         """One insert over a connection of its own, never repeated."""
         if rows.num_rows == 0:
             return Reply.ACKNOWLEDGED
-        columns = insert_columns(self._table, rows.column_names, coordinates=self._coordinates)
+        columns = insert_columns(self._table, rows.column_names)
         query_id = f"{self._prefix}{insert.token[:_TOKEN_IN_QUERY_ID]}:{insert.attempt}"
         parameters = {
             **self._connection.insert_settings(),
@@ -72,10 +68,7 @@ class ClickHouseWriter(BlockWriter):
         }
         statement = insert_statement(self._table, columns, insert.deadline)
         form = Form(statement, tables_of(fitted(rows, columns, self._table.name), columns, self._compression))
-        reply = self._post(parameters, form, query_id, rows)
-        if reply is Reply.ACKNOWLEDGED:
-            self._acknowledged = rows.select(COORDINATES)
-        return reply
+        return self._post(parameters, form, query_id, rows)
 
     def why_gone(self) -> str:
         """A TTL takes rows that are older than it at once, and merges them away before anybody has seen them."""
@@ -89,17 +82,13 @@ class ClickHouseWriter(BlockWriter):
         )
 
     def count(self, ranges: Iterable[Range]) -> int:
-        """How many rows are there. Without coordinates nobody can tell, and none count."""
-        if not self._coordinates:
-            return 0
+        """How many rows are there."""
         bring_up_to_date(self._connection, self._table)
         return count(self._connection, self._table.name, tuple(ranges))
 
     def probe(self, rows: pa.Table, ranges: Iterable[Range]) -> Probe:
         """Which of these rows are there."""
-        if self._coordinates:
-            return probe(self._connection, self._table, rows, tuple(ranges))
-        return self._probe_by_token(rows)
+        return probe(self._connection, self._table, rows, tuple(ranges))
 
     def _post(self, parameters: dict[str, str], form: Form, query_id: str, rows: pa.Table) -> Reply:
         try:
@@ -117,12 +106,6 @@ class ClickHouseWriter(BlockWriter):
             self._table = describe(self._connection, self._table.name)
         return judge(answer, query_id, str(self._table.name))
 
-    def _probe_by_token(self, rows: pa.Table) -> Probe:
-        """Without coordinates there is nothing to look at: only what was acknowledged a moment ago counts as there."""
-        there = self._acknowledged is not None and rows.select(COORDINATES).equals(self._acknowledged)
-        missing = 0 if there else rows.num_rows
-        return Probe(Presence(rows.num_rows, missing), pa.array([not there] * rows.num_rows, pa.bool_()))
-
 
 def _view_refused(table: TableName, answer: Answer, rows: pa.Table) -> ViewRefused:
     spans = rows.group_by(["_topic", "_partition"]).aggregate([("_offset", "min"), ("_offset", "max")]).to_pylist()
@@ -139,9 +122,9 @@ def _view_refused(table: TableName, answer: Answer, rows: pa.Table) -> ViewRefus
     )
 
 
-def insert_columns(table: Table, given: Iterable[str], *, coordinates: bool) -> tuple[Column, ...]:
+def insert_columns(table: Table, given: Iterable[str]) -> tuple[Column, ...]:
     """The columns of an insert, in the table's order. Every column of the rows must be one of the table's."""
-    names_given = {name for name in given if coordinates or name not in COORDINATES}
+    names_given = set(given)
     there = {each.name: each for each in table.columns if not each.computed}
     unknown = sorted(names_given - there.keys())
     absent = sorted(

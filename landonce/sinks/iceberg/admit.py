@@ -12,7 +12,7 @@ from pyiceberg.types import NestedField
 
 from landonce.errors import TableReshaped, TableUnfit
 from landonce.read.schema.fields import Schema
-from landonce.sinks.config import Iceberg
+from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.create import Creation, planned_table
 from landonce.sinks.iceberg.evolve import widens
 from landonce.sinks.iceberg.limits import limits_of
@@ -48,7 +48,7 @@ def _without_files(told: Iceberg, name: str, table: Table, declared: Schema | No
     staged = told.changes is not None or bool(fast_path(table))
     return TableRecipe(
         name=name,
-        schema=schema_for(table, coordinates=told.coordinates, fold_case=told.case_insensitive, declared=declared),
+        schema=schema_for(table, coordinates=True, fold_case=told.case_insensitive, declared=declared),
         shape=None,
         scratch=Scratch.of(table) if staged else None,
         identity=told.identity if told.changes is not None else (),
@@ -78,7 +78,7 @@ def creation(told: Iceberg) -> Creation:
     properties = {**_TIDY, **{name: as_text(value) for name, value in told.properties.items()}}
     if told.changes is not None:
         properties = {**_MERGE_ON_READ, **properties}
-    return Creation(told.partition_by, told.identity, told.coordinates, properties)
+    return Creation(told.partition_by, told.identity, properties)
 
 
 def as_text(value: object) -> str:

@@ -32,7 +32,6 @@ class Creation:
     partition_by: tuple[str, ...] = ()
     identity: tuple[str, ...] = ()
     """The fields that name one row. They become required."""
-    coordinates: bool = True
     properties: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -79,7 +78,7 @@ def planned_table(identifier: str, declared: Schema, creation: Creation) -> Tabl
 
 def table_schema(declared: Schema, creation: Creation) -> TableSchema:
     """The columns that the table gets."""
-    schema = iceberg_schema(declared, identity=creation.identity, coordinates=creation.coordinates)
+    schema = iceberg_schema(declared, identity=creation.identity)
     _refuse_twins(schema)
     try:
         schema.check_format_version_compatibility(min(creation.version, _NEWEST))

@@ -52,7 +52,7 @@ def last_rows(table: Table, branch: str, state: LedgerState) -> dict[Partition, 
     """The highest offset that the branch holds of each partition that the pipeline covers."""
     if any(name not in table.schema().column_names for name in COLUMNS):
         raise TableUnfit(
-            f"{'.'.join(table.name())} has no coordinates (`coordinates: false`), so its rows do not say how far it is.",
+            f"{'.'.join(table.name())} has no coordinate columns, so its rows do not say how far it is.",
             safe="Nothing was changed.",
             command="landonce state accept-position {file}, without --by-rows; or begin a new table",
         )

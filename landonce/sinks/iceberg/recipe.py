@@ -51,7 +51,6 @@ class FileRecipe(AnyRecipe):
     absent: tuple[tuple[str, str], ...] = ()
     """Tables that records name, and that are neither there nor can be made, each with the reason."""
     evolve: bool = False
-    coordinates: bool = True
 
     @property
     def timestamps(self) -> bool:

@@ -8,17 +8,20 @@ from functools import cached_property
 
 from pyiceberg.catalog import Catalog
 
+from landonce.protocol.ledger import Ledger
 from landonce.read.route import Routing, Rule
-from landonce.sinks.config import Iceberg
-from landonce.sinks.contract import Guarantee
+from landonce.sinks.contract import Guarantee, Sink
 from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.commit import Place
+from landonce.sinks.iceberg.config import Iceberg
+from landonce.sinks.iceberg.ledger import TableLedger
+from landonce.sinks.pipeline_file import Pipeline
 
 _FIELD = re.compile(r"\{([^{}]+)\}")
 
 
 @dataclass
-class IcebergSink:
+class IcebergSink(Sink):
     """One pipeline's tables. Opening it connects to nothing yet."""
 
     spec: CatalogSpec
@@ -34,6 +37,13 @@ class IcebergSink:
     @cached_property
     def catalog(self) -> Catalog:
         return self.spec.open()
+
+    def open_ledger(self, config: Pipeline) -> Ledger:
+        return self.own_ledger() if config.own_ledger else super().open_ledger(config)
+
+    def own_ledger(self) -> TableLedger:
+        """The one table as its own ledger."""
+        return TableLedger(self.place(self.static[0]), follow=self.told.rollback == "follow")
 
     @property
     def identity(self) -> str:

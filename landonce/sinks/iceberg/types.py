@@ -88,7 +88,7 @@ class Unsupported(Exception):
 
 
 def schema_of(table_schema: TableSchema, *, coordinates: bool) -> Schema:
-    """What the decoder must produce for a table. With `coordinates`, their columns are filled by landonce itself."""
+    """What the decoder must produce for a table. With `coordinates`, their columns must be there: landonce itself fills them."""
     if coordinates:
         _refuse_without_coordinates(table_schema)
     mine = [each for each in table_schema.fields if not (coordinates and each.name in COLUMNS)]
@@ -163,7 +163,7 @@ def _refuse_without_coordinates(table_schema: TableSchema) -> None:
         raise TableUnfit(
             f"the table cannot hold the coordinates of its rows: {'; '.join(faults)}.",
             safe="Nothing was written.",
-            command=f"add the columns ({asked}), or say `coordinates: false` in {{file}} and do without `verify`",
+            command=f"add the columns ({asked})",
         )
 
 
@@ -179,12 +179,11 @@ def coordinate_faults(table_schema: TableSchema) -> tuple[str, ...]:
     return tuple(faults)
 
 
-def iceberg_schema(declared: Schema, *, identity: tuple[str, ...], coordinates: bool) -> TableSchema:
+def iceberg_schema(declared: Schema, *, identity: tuple[str, ...]) -> TableSchema:
     """The schema of a table that is to be created. What names a row is required, and so is what it lies in."""
     ids = itertools.count(1)
     fields = [_table_field(each, identity, ids) for each in declared.fields]
-    if coordinates:
-        fields += [NestedField(next(ids), name, type_, required=False) for name, type_ in COORDINATE_TYPES.items()]
+    fields += [NestedField(next(ids), name, type_, required=False) for name, type_ in COORDINATE_TYPES.items()]
     plain = TableSchema(*fields)
     named = [_identifier(plain, name) for name in identity]
     return TableSchema(*fields, identifier_field_ids=named)

@@ -48,13 +48,12 @@ Told = Iterable[tuple[Mapping[str, Any], Field | str | None]]
 
 def findings(sink: SqlSink, shape: Shape, told: Told, dialect: Dialect) -> Iterator[Finding]:
     yield from shape.notes
-    missing = [name for name in sink.beside if name not in shape.names]
+    missing = [name for name in COORDINATES if name not in shape.names]
     if missing:
         yield Finding(
             Level.REFUSED,
             f"the table {sink.table} has no column {', '.join(missing)}",
-            "; ".join(additions(sink, missing, dialect))
-            + ", or say `coordinates: false` (then `verify` cannot audit it)",
+            "; ".join(additions(sink, missing, dialect)),
         )
     yield from _of_coordinates(sink, shape)
     yield from _of_columns(told)
@@ -67,7 +66,7 @@ def findings(sink: SqlSink, shape: Shape, told: Told, dialect: Dialect) -> Itera
             "replace others with the same key",
             "make the table with that primary key (`create: true` does), or say `mode: upsert` and `key` in {file}",
         )
-    elif sink.coordinates and not missing:
+    elif not missing:
         yield from _of_index(sink, shape)
 
 
@@ -75,7 +74,7 @@ def _of_coordinates(sink: SqlSink, shape: Shape) -> Iterator[Finding]:
     """A column that is too small for them would make a dead letter of every record, and COPY makes no numbers wider."""
     kinds = {each["name"]: each["type"] for each in shape.columns}
     for name, wanted, fits in zip(COORDINATES, _WANTED, _FITS, strict=True):
-        if name in sink.beside and name in kinds and not fits(kinds[name], sink.dialect):
+        if name in kinds and not fits(kinds[name], sink.dialect):
             yield Finding(
                 Level.REFUSED,
                 f"the column {name} of {sink.table} is {kinds[name]!r}, and has to be {wanted}",

@@ -28,11 +28,10 @@ def made_table(sink: SqlSink, declared: Schema, dialect: Dialect) -> Table:
     beside = [
         Column(name, kind, nullable=False, primary_key=keyed, autoincrement=False)
         for name, kind in _kinds(sink).items()
-        if sink.coordinates
     ]
     charset: dict[str, Any] = {"mysql_charset": "utf8mb4", "mariadb_charset": "utf8mb4"}
     table = Table(sink.name, MetaData(), *beside, *columns, schema=sink.schema, **ENGINE, **charset)
-    if sink.coordinates and not sink.key and not keyed:
+    if not sink.key and not keyed:
         brin = sink.dialect == "postgresql"  # a unique index would cost twice as much as COPY itself
         indexed = [table.c[name] for name in COORDINATES]
         Index(f"{sink.name[:40]}_coordinates", *indexed, unique=not brin, postgresql_using="brin")

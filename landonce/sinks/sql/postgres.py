@@ -24,6 +24,7 @@ from landonce.ledger.postgres import postgres_url
 from landonce.protocol.block_rows import BlockRow, Claim, Mark
 from landonce.read.changes.decode import OPERATION
 from landonce.read.changes.images import DELETE
+from landonce.sinks.contract import COORDINATES
 from landonce.sinks.sql.databases import session_name
 from landonce.sinks.sql.documents import versioned
 from landonce.sinks.sql.likeness import asking, holding, likeness
@@ -162,26 +163,22 @@ class PostgresWriter(BlockWriter):
     def _change(self, rows: pa.Table, gone: pa.Table) -> None:
         """Deletions come first: what a row held under another unique key may be another row's by now. Those that a row of this
         block outlives, since the table takes its key for the deleted one, are made again: coordinates tell which is later."""
-        beside = self._beside()
-        purge = purge_statement(_WORDS, self._sink.table, self._sink.key, beside)
+        purge = purge_statement(_WORDS, self._sink.table, self._sink.key)
         if gone.num_rows:
-            self._stage(gone.select([*self._sink.key, *beside]), GONE)
+            self._stage(gone.select([*self._sink.key, *COORDINATES]), GONE)
             self._do(purge)
         if rows.num_rows:
             self._stage(rows, STAGED)
             self._do(merge_statement(_WORDS, self._sink.table, rows.column_names, self._sink.key))
             self._do(f"DROP TABLE pg_temp.{STAGED}")
         if gone.num_rows:
-            if rows.num_rows and beside:
+            if rows.num_rows:
                 self._do(purge)
             self._do(f"DROP TABLE pg_temp.{GONE}")
 
     def _home(self) -> str | None:
         found = self._ask(_HOME, (_WORDS.table(self._sink.table),))
         return str(found[0][0]) if found else None
-
-    def _beside(self) -> tuple[str, ...]:
-        return tuple(each for each in self._sink.beside if each not in self._sink.key)
 
     def _stage(self, rows: pa.Table, temporary: str) -> None:
         self._do(staging_statement(_WORDS, temporary, self._sink.table, rows.column_names))

@@ -35,7 +35,7 @@ class SqlRecipe(AnyRecipe):
     def _decisive(self) -> tuple[object, ...]:
         """All that the file says of rows. The table's own columns may change: each block lands whole."""
         told = self.sink
-        rows = told.identity, told.key, told.coordinates, self.declared
+        rows = told.identity, told.key, self.declared
         return *rows, self.select, self.where, repr(self.changes)
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pyarrow.types as pt
 from landonce.protocol.block_rows import BlockRow, Claim, Mark
 from landonce.read.changes.decode import OPERATION
 from landonce.read.changes.images import DELETE
+from landonce.sinks.contract import COORDINATES
 from landonce.sinks.sql.databases import BUSY_SECONDS, TargetSqlite
 from landonce.sinks.sql.likeness import asking, holding, likeness
 from landonce.sinks.sql.sink import SqlSink
@@ -30,16 +30,6 @@ from landonce.sinks.sql.statements import (
     words_of,
 )
 from landonce.sinks.sql.writer import Blame, BlockWriter, Trouble, swallowed
-
-
-def runs(gone: pa.ChunkedArray) -> Iterator[tuple[bool, int, int]]:
-    """Stretches of changes of one kind, each with its first index and its end. Deletions at the beginning are left out: all come first."""
-    first = 0
-    for is_gone, run in groupby(gone.to_pylist()):
-        end = first + sum(1 for _ in run)
-        if first or not is_gone:
-            yield is_gone, first, end
-        first = end
 
 
 class RowWriter(BlockWriter):
@@ -101,20 +91,13 @@ class RowWriter(BlockWriter):
             return
         gone = pc.equal(rows.column(OPERATION), DELETE)
         rows = rows.drop_columns([OPERATION])
-        beside = tuple(each for each in self._sink.beside if each not in key)
-        changed, deleted = rows.filter(pc.invert(gone)), rows.filter(gone).select([*key, *beside])
-        delete = delete_statement(self.words, table, key, beside)
+        changed, deleted = rows.filter(pc.invert(gone)), rows.filter(gone).select([*key, *COORDINATES])
+        delete = delete_statement(self.words, table, key)
         # Deletions come first: what a row held under another unique key may be another row's by now. Those that a row of this block
-        # outlives, since the table takes its key for the deleted one, are made again: coordinates tell which is later, or else the order.
+        # outlives, since the table takes its key for the deleted one, are made again: coordinates tell which is later.
         self._many(delete, deleted)
-        upsert = upsert_statement(self.words, table, rows.column_names, key)
-        if beside:
-            self._many(upsert, changed)
-            self._many(delete, deleted if changed.num_rows else deleted.slice(0, 0))
-            return
-        for is_gone, first, end in runs(gone):
-            run = rows.slice(first, end - first)
-            self._many(delete if is_gone else upsert, run.select(key) if is_gone else run)
+        self._many(upsert_statement(self.words, table, rows.column_names, key), changed)
+        self._many(delete, deleted if changed.num_rows else deleted.slice(0, 0))
 
     def savepoint(self, statement: str) -> None:
         self._do(statement)

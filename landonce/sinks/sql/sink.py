@@ -7,13 +7,15 @@ from functools import cached_property
 
 from sqlalchemy import URL
 
-from landonce.sinks.config import Sql
-from landonce.sinks.contract import COORDINATES, Guarantee
-from landonce.sinks.sql.databases import dialect_of, parsed
+from landonce.ledger.in_target import TargetLedger
+from landonce.sinks.contract import Guarantee, Sink
+from landonce.sinks.pipeline_file import Pipeline
+from landonce.sinks.sql.config import Sql
+from landonce.sinks.sql.databases import dialect_of, open_database, parsed
 
 
 @dataclass(frozen=True)
-class SqlSink:
+class SqlSink(Sink):
     """Where rows go, and how they get there."""
 
     url: str = field(repr=False)
@@ -21,7 +23,6 @@ class SqlSink:
     pipeline: str
     key: tuple[str, ...] = ()
     """The columns by which rows are changed; empty where rows are only added."""
-    coordinates: bool = True
     jsonb: tuple[str, ...] = ()
     """Columns that hold documents in PostgreSQL's binary form."""
     examined: str = ""
@@ -30,13 +31,16 @@ class SqlSink:
 
     @staticmethod
     def of(told: Sql, pipeline: str) -> SqlSink:
-        sink = SqlSink(told.url.get_secret_value(), told.table, pipeline, told.key, told.coordinates)
+        sink = SqlSink(told.url.get_secret_value(), told.table, pipeline, told.key)
         parsed(sink.url)
         return sink
 
     def __str__(self) -> str:
         place = self.address.set(username=None, password=None, query={}).render_as_string()
         return f"{place}, table {self.table}"
+
+    def open_ledger(self, config: Pipeline) -> TargetLedger:
+        return TargetLedger(open_database(self.address), config.pipeline)
 
     @property
     def identity(self) -> str:
@@ -59,8 +63,3 @@ class SqlSink:
     @property
     def schema(self) -> str | None:
         return self.table.rpartition(".")[0] or None
-
-    @property
-    def beside(self) -> tuple[str, ...]:
-        """The coordinate columns, where the table has them."""
-        return COORDINATES if self.coordinates else ()

@@ -111,25 +111,18 @@ def upsert_statement(words: Words, table: str, columns: Sequence[str], key: Sequ
     return f"{insert} {_on_conflict(words, table, columns, key)}"
 
 
-def delete_statement(words: Words, table: str, key: Sequence[str], coordinates: Sequence[str]) -> str:
+def delete_statement(words: Words, table: str, key: Sequence[str]) -> str:
     """One row per execution: the key, then the coordinates of the deletion."""
-    where = _equal(words, key)
-    if coordinates:
-        marks = [words.parameter(len(key) + at) for at in range(1, len(coordinates) + 1)]
-        where += f" AND ({_older(words, words.table(table), marks)})"
-    return f"DELETE FROM {words.table(table)} WHERE {where}"
+    marks = [words.parameter(len(key) + at) for at in range(1, len(COORDINATES) + 1)]
+    older = _older(words, words.table(table), marks)
+    return f"DELETE FROM {words.table(table)} WHERE {_equal(words, key)} AND ({older})"
 
 
 def _on_conflict(words: Words, table: str, columns: Sequence[str], key: Sequence[str]) -> str:
     changed = [name for name in columns if name not in key]
-    if not changed:
-        return f"ON CONFLICT ({words.names(key)}) DO NOTHING"
     sets = ", ".join(f"{words.name(name)} = excluded.{words.name(name)}" for name in changed)
-    guard = ""
-    if set(COORDINATES) <= set(columns):
-        new = [f"excluded.{words.name(name)}" for name in COORDINATES]
-        guard = f" WHERE {_older(words, words.table(table), new)}"
-    return f"ON CONFLICT ({words.names(key)}) DO UPDATE SET {sets}{guard}"
+    older = _older(words, words.table(table), [f"excluded.{words.name(name)}" for name in COORDINATES])
+    return f"ON CONFLICT ({words.names(key)}) DO UPDATE SET {sets} WHERE {older}"
 
 
 def _older(words: Words, row: str, new: Sequence[str]) -> str:
@@ -141,10 +134,6 @@ def _older(words: Words, row: str, new: Sequence[str]) -> str:
 def _mysql_changes(words: Words, columns: Sequence[str], key: Sequence[str]) -> str:
     """Assignments are made from left to right, and see what those before them made: the coordinates come last."""
     changed = [name for name in columns if name not in key]
-    if not changed:
-        return f"{words.name(key[0])} = {words.name(key[0])}"
-    if not set(COORDINATES) <= set(columns):
-        return ", ".join(f"{words.name(name)} = VALUES({words.name(name)})" for name in changed)
     topic, partition, offset = (words.name(name) for name in COORDINATES)
     exact = words.exact(topic)
     older = f"{offset} IS NULL OR {exact} <> VALUES({topic}) OR {partition} <> VALUES({partition}) OR {offset} < VALUES({offset})"
@@ -183,21 +172,17 @@ def merge_statement(words: Words, table: str, columns: Sequence[str], key: Seque
     the last change counts; one statement may not change a row twice."""
     listed, keys = words.names(columns), words.names(key)
     last = words.name(COORDINATES[-1])
-    source, order = words.name(STAGED), "ctid"
-    if set(COORDINATES) <= set(columns):
-        source = f"(SELECT DISTINCT ON ({keys}) {listed} FROM {source} ORDER BY {keys}, {last} DESC) AS landonce_new"
-        order = last
+    staged = words.name(STAGED)
+    source = f"(SELECT DISTINCT ON ({keys}) {listed} FROM {staged} ORDER BY {keys}, {last} DESC) AS landonce_new"
     conflict = _on_conflict(words, table, columns, key).replace(f"{words.table(table)}.", "landonce_old.")
     return (
         f"INSERT INTO {words.table(table)} AS landonce_old ({listed}) "
-        f"SELECT {listed} FROM {source} ORDER BY {order} {conflict}"
+        f"SELECT {listed} FROM {source} ORDER BY {last} {conflict}"
     )
 
 
-def purge_statement(words: Words, table: str, key: Sequence[str], coordinates: Sequence[str]) -> str:
+def purge_statement(words: Words, table: str, key: Sequence[str]) -> str:
     """PostgreSQL: rows whose keys are staged as deleted go."""
     same = " AND ".join(f"landonce_old.{words.name(name)} = {words.name(GONE)}.{words.name(name)}" for name in key)
-    if coordinates:
-        new = [f"{words.name(GONE)}.{words.name(name)}" for name in coordinates]
-        same += f" AND ({_older(words, 'landonce_old', new)})"
-    return f"DELETE FROM {words.table(table)} AS landonce_old USING {words.name(GONE)} WHERE {same}"
+    older = _older(words, "landonce_old", [f"{words.name(GONE)}.{words.name(name)}" for name in COORDINATES])
+    return f"DELETE FROM {words.table(table)} AS landonce_old USING {words.name(GONE)} WHERE {same} AND ({older})"

@@ -23,18 +23,6 @@ _TRIGGERS = text(
     "AND (tgrelid = to_regclass(:name) OR tgrelid IN (SELECT relid FROM pg_partition_tree(to_regclass(:name)))) ORDER BY tgname"
 )
 """Before each row that is inserted (4), deleted (8) or updated (16), on the table or a partition of it."""
-_ALIKE = text(
-    """
-    WITH RECURSIVE made(name, type, ordered) AS (
-        SELECT CAST(attname AS text), atttypid, attcollation FROM pg_attribute
-        WHERE attrelid = to_regclass(:name) AND attname = ANY(:key)
-        UNION ALL SELECT made.name, typbasetype, made.ordered FROM made JOIN pg_type ON oid = type AND typtype = 'd'
-    )
-    SELECT DISTINCT made.name FROM made JOIN pg_type ON pg_type.oid = type LEFT JOIN pg_collation AS c ON c.oid = made.ordered
-    WHERE typname IN ('bpchar', 'citext') OR to_jsonb(c) ->> 'collisdeterministic' = 'false' ORDER BY made.name
-    """
-)
-"""Columns in which values that differ may be taken for one. Old servers have no collations that do so."""
 _KIND = text("SELECT type, sql FROM sqlite_master WHERE lower(name) = lower(:name) AND type IN ('table', 'view')")
 _LITE_TRIGGERS = text(
     "SELECT name, sql FROM sqlite_master WHERE lower(tbl_name) = lower(:name) AND type = 'trigger' ORDER BY name"
@@ -89,13 +77,6 @@ def _of_postgres(sink: SqlSink, connection: Connection) -> Iterator[Finding]:
             f"the trigger {trigger} of {sink.table} runs before a row is changed: a change that it leaves out (RETURN NULL) counts "
             "as landed",
             "let it RAISE where it does not take a row: then the record is a dead letter",
-        )
-    for (column,) in connection.execute(_ALIKE, {**name, "key": list(sink.key)}) if not sink.coordinates else ():
-        yield Finding(
-            Level.REFUSED,
-            f"the column {column} of {sink.table} takes keys that differ for one, and without coordinates nothing tells which change of "
-            "them is the last",
-            f"make {column} text with an ordinary collation, or say `coordinates: true` in {{file}}",
         )
 
 

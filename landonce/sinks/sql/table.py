@@ -87,7 +87,7 @@ class SqlTable:
         """None for what is not written; a reason for what should be, and cannot. `chosen`: somebody has said which columns are
         written; otherwise all are, and a value that none can take would be left out without a word."""
         name = column["name"]
-        if name in self.sink.beside or column.get("computed") is not None or column.get("identity") is not None:
+        if name in COORDINATES or column.get("computed") is not None or column.get("identity") is not None:
             return None
         required = not column["nullable"]
         if self._invents(column):
@@ -149,17 +149,17 @@ class SqlTable:
             return identity(self.sink, connection)
 
     def holds_any(self, topics: Iterable[str]) -> bool:
-        """Whether there is a row of these topics, by their labels; where rows have no coordinates, any row."""
+        """Whether there is a row of these topics, by their labels."""
         table, topic = self._coordinates, self._coordinates.c[COORDINATES[0]]
         rows = select(text("1")).select_from(table)
-        wanted = rows.where(topic.in_(sorted(set(topics)))) if self.sink.coordinates else rows
+        wanted = rows.where(topic.in_(sorted(set(topics))))
         with self.scanning() as connection:
             return connection.execute(wanted.limit(1)).first() is not None
 
     def look(self, floors: Iterable[tuple[Partition, int]]) -> TargetView:
         """One past the highest offset that is there, for each partition that holds any at or above its floor."""
         asked = tuple(floors)
-        if not asked or not self.sink.coordinates:
+        if not asked:
             return TargetView(())
         with self.scanning() as connection:
             held = self._highest(connection, asked)
@@ -191,7 +191,7 @@ class SqlTable:
             )
             for each in ranges
         ]
-        if not wanted or not self.sink.coordinates:
+        if not wanted:
             return 0
         with self.scanning() as connection:
             return int(connection.scalar(select(func.count()).select_from(columns).where(or_(*wanted))) or 0)

@@ -14,18 +14,15 @@ from landonce import errors
 from landonce.engine.conform import misfit
 from landonce.engine.land import failed
 from landonce.engine.letters import Messages, stage_letters, stage_refusals
-from landonce.engine.task import Reaped, fitted
+from landonce.engine.task import ReadAccount, fitted, read_block
 from landonce.failpoints import reach
 from landonce.protocol.reasons import counted, merged
 from landonce.protocol.receipt import BlockResult, Fate, Receipt, unbalanced
-from landonce.read.block import Rejected
+from landonce.read.block import ReadBlock, Reader, Rejected
 from landonce.read.changes.decode import OPERATION
 from landonce.read.decoders import decoder_of
-from landonce.read.fanout import Sheaf, Sorting, records_of
-from landonce.read.kafka.identity import require_same
-from landonce.read.route import Routing, Rule
+from landonce.read.rows import records_of
 from landonce.read.schema.evolution import Evolution, observed
-from landonce.sinks.contract import COORDINATES
 from landonce.sinks.sql.documents import as_text
 from landonce.sinks.sql.opened import open_writer
 from landonce.sinks.sql.recipe import Anew, SqlRecipe, SqlTask
@@ -37,28 +34,25 @@ from landonce.sinks.sql.writer import Altered, Blame, BlockWriter, Trouble, name
 def work(recipe: SqlRecipe, task: SqlTask) -> BlockResult:
     """One block, from Kafka to the table."""
     try:
-        sheaf = _sorting(recipe, task).gather(
-            task.block.ranges, dict(recipe.consumer), dict(task.labels), recipe.most_bytes
-        )
-        reach("read.after")
-        require_same(task.topics, dict(recipe.consumer))
-        wants = _wants(recipe, sheaf) if recipe.evolve and not task.final else None
+        block = read_block(_reader(recipe, task), recipe, task)
+        wants = _wants(recipe, block) if recipe.evolve and not task.final else None
         if wants is not None:
             return BlockResult(task.index, Fate.WAITING, wants=wants)
-        rows = sheaf.rows(recipe.sink.table, len(task.block.ranges) > 1)
-        reaped = Reaped(sheaf.read, sheaf.bytes_read, tuple(sheaf.rejected), filtered=sheaf.filtered)
-        return _deliver(recipe, task, rows, reaped, _landing(recipe, rows), sheaf.messages)
+        rows = block.rows(recipe.sink.table)
+        return _deliver(recipe, task, rows, ReadAccount.of(block), _landing(recipe, rows), block.messages)
     except Altered:
         return _altered(task)
     except Exception as error:
         return failed(task, error)
 
 
-def sow(recipe: SqlRecipe, task: SqlTask, rows: pa.Table, told: Reaped | errors.LandonceError) -> BlockResult:
+def write_half(
+    recipe: SqlRecipe, task: SqlTask, rows: pa.Table, told: ReadAccount | errors.LandonceError
+) -> BlockResult:
     """The rows of one block that expressions were evaluated on."""
     try:
-        fitting, reaped = fitted(recipe.target, task, rows, told)
-        return _deliver(recipe, task, fitting, reaped, fitting.num_rows)
+        fitting, account = fitted(recipe.target, task, rows, told)
+        return _deliver(recipe, task, fitting, account, fitting.num_rows)
     except Altered:
         return _altered(task)
     except Exception as error:
@@ -70,25 +64,23 @@ def _altered(task: SqlTask) -> BlockResult:
     return BlockResult(task.index, Fate.WAITING, wants=Anew.TABLE)
 
 
-def _landing(recipe: SqlRecipe, rows: pa.Table | None) -> int:
+def _landing(recipe: SqlRecipe, rows: pa.Table) -> int:
     """How many records land, told from the rows, so that one that got lost on the way leaves the account unbalanced. Without
     changes each record is a row; a change may be two."""
-    if rows is None:
-        return 0
     return rows.num_rows if recipe.changes is None else records_of(rows)
 
 
 def _deliver(
     recipe: SqlRecipe,
     task: SqlTask,
-    rows: pa.Table | None,
-    reaped: Reaped,
+    rows: pa.Table,
+    account: ReadAccount,
     landing: int,
     messages: Messages | None = None,
 ) -> BlockResult:
     """Stages dead letters, and lands the rows with the receipt in the block's row. Rows that the database refuses become dead
     letters too, and the others are tried again: then an earlier change of the same key may count."""
-    receipt = reaped.receipt(landing, stage_letters(recipe, task, reaped.rejected, messages))
+    receipt = account.receipt(landing, stage_letters(recipe, task, account.rejected, messages or {}))
     if not receipt.balanced:
         raise unbalanced(task.block, receipt)
     reach("stage.after")
@@ -97,12 +89,12 @@ def _deliver(
     def opened() -> BlockWriter:
         return open_writer(recipe.sink, place)
 
-    left = rows if rows is not None else pa.table({})
+    left = rows
     refused: tuple[Rejected, ...] = ()
     while True:
         told = _told(recipe, task, receipt, refused)
         at = last_changes(left, recipe.sink.key) if recipe.changes is not None and left.num_rows else None
-        shaped = _shaped(recipe, left if at is None else left.take(at))
+        shaped = _shaped(left if at is None else left.take(at))
         try:
             settled = settle_rows(opened, task.claim, told.to_json(), shaped, f"block {task.block}")
         except Trouble as trouble:
@@ -143,12 +135,11 @@ def _judged(task: SqlTask, rows: pa.Table, bad: list[tuple[int, Trouble]], troub
     return records
 
 
-def _shaped(recipe: SqlRecipe, rows: pa.Table) -> pa.Table:
+def _shaped(rows: pa.Table) -> pa.Table:
     """The columns that are written."""
     if not rows.num_rows:
         return rows
-    rows = as_text(rows.set_column(0, "_topic", rows.column("_topic").cast(pa.string())))
-    return rows if recipe.sink.coordinates else rows.drop_columns(list(COORDINATES))
+    return as_text(rows.set_column(0, "_topic", rows.column("_topic").cast(pa.string())))
 
 
 def last_changes(rows: pa.Table, key: tuple[str, ...]) -> pa.Int64Array:
@@ -166,20 +157,14 @@ def _stored(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column
 
 
-def _sorting(recipe: SqlRecipe, task: SqlTask) -> Sorting:
-    table = recipe.sink.table
-    decoder = decoder_of(recipe.source, recipe.sink.key, recipe.changes, recipe.max_record_bytes)
-    return Sorting(
-        routing=Routing(None, (Rule(table),)),
-        decoders={table: decoder},
-        floors={},
-        evolve=recipe.evolve and not task.final,
-    )
+def _reader(recipe: SqlRecipe, task: SqlTask) -> Reader:
+    decode = decoder_of(recipe.source, recipe.sink.key, recipe.changes, max_record_bytes=recipe.max_record_bytes)
+    return Reader.of_one(recipe.sink.table, decode, payloads=recipe.evolve and not task.final)
 
 
-def _wants(recipe: SqlRecipe, sheaf: Sheaf) -> Evolution | None:
+def _wants(recipe: SqlRecipe, block: ReadBlock) -> Evolution | None:
     """Fields that the table has no column for, as far as one column can hold them."""
-    payloads = sheaf.payloads.get(recipe.sink.table, [])
+    payloads = block.payloads.get(recipe.sink.table, [])
     found = observed(payloads, recipe.source, identity=recipe.sink.key) if payloads else None
     added = tuple(
         (path, shape)

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from landonce.errors import ConfigError
-from landonce.sinks.contract import Guarantee
+from landonce.ledger.push_ledger import PushLedger, PushPlace
+from landonce.sinks.contract import Guarantee, Sink
+from landonce.sinks.pipeline_file import Pipeline
 from landonce.sinks.wrapped.block import PushedBlock
 
 Push = Callable[[PushedBlock], None]
@@ -28,7 +30,7 @@ class Delivery:
 
 
 @dataclass(frozen=True)
-class WrappedSink:
+class WrappedSink(Sink):
     """Made by `wrap`. Picklable as far as what it wraps is, by PySpark's rules: functions go by value."""
 
     wrapped: Any = field(repr=False)
@@ -43,6 +45,9 @@ class WrappedSink:
 
     def __str__(self) -> str:
         return f"{self.name} ({'idempotent' if self.idempotent else 'not idempotent'}{', with a probe' if self.can_probe else ''})"
+
+    def open_ledger(self, config: Pipeline) -> PushLedger:
+        return PushPlace(config.outside_ledger.place, config.pipeline).open()
 
     @property
     def identity(self) -> str:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from landonce import errors
 from landonce.engine.land import failed
 from landonce.engine.letters import Messages, stage_letters
-from landonce.engine.task import Reaped, fitted, gather
+from landonce.engine.task import DECODED, ReadAccount, fitted, read_half
 from landonce.failpoints import reach
 from landonce.ledger.push_ledger import PushPlace
 from landonce.protocol.claims import Spot
@@ -25,28 +25,30 @@ from landonce.sinks.wrapped.sink import WrappedSink
 def work(recipe: WrappedRecipe, task: WrappedTask) -> BlockResult:
     """One block, from Kafka to the user's function."""
     try:
-        crop = gather(recipe, task)
-        return _deliver(recipe, task, crop.rows, Reaped.of(crop), crop.messages)
+        block = read_half(recipe, task)
+        return _deliver(recipe, task, block.rows(DECODED), ReadAccount.of(block), block.messages)
     except Exception as error:
         return failed(task, error)
 
 
-def sow(recipe: WrappedRecipe, task: WrappedTask, rows: pa.Table, told: Reaped | errors.LandonceError) -> BlockResult:
+def write_half(
+    recipe: WrappedRecipe, task: WrappedTask, rows: pa.Table, told: ReadAccount | errors.LandonceError
+) -> BlockResult:
     """The rows of one block that expressions were evaluated on."""
     try:
-        fitting, reaped = fitted(recipe.target, task, rows, told)
-        return _deliver(recipe, task, fitting, reaped)
+        fitting, account = fitted(recipe.target, task, rows, told)
+        return _deliver(recipe, task, fitting, account)
     except Exception as error:
         return failed(task, error)
 
 
 def _deliver(
-    recipe: WrappedRecipe, task: WrappedTask, rows: pa.Table, reaped: Reaped, messages: Messages | None = None
+    recipe: WrappedRecipe, task: WrappedTask, rows: pa.Table, account: ReadAccount, messages: Messages | None = None
 ) -> BlockResult:
     """Stages dead letters, and pushes the rows."""
-    letters = stage_letters(recipe, task, reaped.rejected, messages)
+    letters = stage_letters(recipe, task, account.rejected, messages or {})
     reach("stage.after")
-    return push(recipe.sink, recipe.ledger, sending_of(task, rows, reaped.receipt(rows.num_rows, letters)))
+    return push(recipe.sink, recipe.ledger, sending_of(task, rows, account.receipt(rows.num_rows, letters)))
 
 
 def sending_of(task: WrappedTask, rows: pa.Table, receipt: Receipt) -> Sending:

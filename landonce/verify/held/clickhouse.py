@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 
 from landonce.protocol.ranges import Partition
-from landonce.sinks.clickhouse import ClickHouseSink
 from landonce.sinks.clickhouse.columns import Column
 from landonce.sinks.clickhouse.connection import connect
 from landonce.sinks.clickhouse.probe import bring_up_to_date
+from landonce.sinks.clickhouse.sink import ClickHouseSink
 from landonce.sinks.clickhouse.tables import Table, describe
 from landonce.verify.held.port import LAST, Held
 from landonce.verify.judge import Counted

@@ -9,7 +9,6 @@ from typing import Protocol
 from pyiceberg.table import Table
 
 from landonce.engine.assemble_iceberg import lake_session
-from landonce.engine.parts import Parts
 from landonce.errors import ConfigError, LandonceError
 from landonce.protocol.ledger import LedgerState
 from landonce.sinks.iceberg.ledger import TableLedger
@@ -18,6 +17,7 @@ from landonce.sinks.iceberg.maintain.report import TableReport
 from landonce.sinks.iceberg.maintain.tend import Options, Tender
 from landonce.sinks.iceberg.sink import IcebergSink
 from landonce.sinks.iceberg.survey import catalog_made, names_of
+from landonce.sinks.parts import Parts
 
 
 class Watch(Protocol):

@@ -5,16 +5,15 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 from urllib.parse import quote
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from landonce.config import secrets
-from landonce.engine.config.model import Pipeline
 from landonce.errors import ConfigError
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -22,34 +21,38 @@ _USERINFO = re.compile(r"://[^/\s]*@")
 _SECRET_NAME = re.compile(r"pass|secret|token|key|credential", re.IGNORECASE)
 
 
-def load(path: Path) -> Pipeline:
-    """The pipeline of this file, or a `ConfigError` that names every mistake in it."""
+Keys = Callable[[tuple[str, ...]], Sequence[str]]
+"""The keys that a section may have, by its place in the file."""
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def read(path: Path) -> str:
+    """A file's text, or a `ConfigError`."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such file.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
-    return parse(text, path)
 
 
-def parse(text: str, path: Path) -> Pipeline:
-    """As `load`, from text; `path` is for messages and for relative paths."""
+def validated(text: str, path: Path, model: type[Model], keys: Keys) -> Model:
+    """What this text says, or a `ConfigError` that names every mistake in it. `path` is for messages, `keys` for hints."""
     try:
-        told = yaml.load(text, Loader=_NoRepeats)  # noqa: S506  a SafeLoader
+        said = yaml.load(text, Loader=_NoRepeats)  # noqa: S506  a SafeLoader
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: is not YAML: {_where_and_what(error)}") from None
-    if not isinstance(told, dict):
+    if not isinstance(said, dict):
         raise ConfigError(f"{path}: a pipeline file is a mapping that begins with `pipeline: NAME`.")
     missing: set[str] = set()
-    filled = _fill(told, missing)
+    filled = _fill(said, missing)
     if missing:
         names = ", ".join(sorted(missing))
         raise ConfigError(f"{path}: the environment does not have {names}.", command=f"export {names.split(',')[0]}=…")
     try:
-        return Pipeline.model_validate(filled).beside(path.resolve().parent)
+        return model.model_validate(filled)
     except ValidationError as error:
-        lines = "\n".join(_mistakes(error, _lines(text)))
+        lines = "\n".join(_mistakes(error, _lines(text), keys))
         raise ConfigError(secrets.redact(f"{path}:\n{lines}")) from None
 
 
@@ -121,7 +124,7 @@ def _lines(text: str) -> dict[_Place, int]:
     return found
 
 
-def _mistakes(error: ValidationError, lines: Mapping[_Place, int]) -> Iterator[str]:
+def _mistakes(error: ValidationError, lines: Mapping[_Place, int], keys: Keys) -> Iterator[str]:
     """One line each, in the order of the file. A key that may hold one of several kinds has one mistake, not one per kind."""
     said: dict[tuple[int, str], list[str]] = {}
     for each in error.errors(include_input=False, include_url=False):
@@ -129,7 +132,7 @@ def _mistakes(error: ValidationError, lines: Mapping[_Place, int]) -> Iterator[s
         known = next(place[:length] for length in range(len(place), -1, -1) if not length or place[:length] in lines)
         kinds = [_KINDS[part] for part in place[len(known) :] if part in _KINDS]
         where = ".".join(known if kinds else place) or "pipeline file"
-        said.setdefault((lines.get(known, 0), where), []).append(kinds[0] if kinds else _say(each, place))
+        said.setdefault((lines.get(known, 0), where), []).append(kinds[0] if kinds else _say(each, place, keys))
     for (line, where), words in sorted(said.items()):
         what = words[0] if words[0] not in _KINDS.values() else f"must be {' or '.join(dict.fromkeys(words))}"
         yield f"  line {line}: {where}: {what}" if line else f"  {where}: {what}"
@@ -165,29 +168,28 @@ _PLAIN = {
 }
 
 
-def _say(error: Any, place: _Place) -> str:
-    kind, above = error["type"], list(place[:-1])
+def _say(error: Any, place: _Place, keys: Keys) -> str:
+    kind = error["type"]
     if kind == "extra_forbidden":
-        close = difflib.get_close_matches(place[-1], _keys_beside(above), n=1, cutoff=0.5)
-        hint = f"; did you mean {close[0]!r}?" if close else f"; known here: {', '.join(_keys_beside(above))}"
-        return f"unknown key{hint}"
+        known = keys(place[:-1])
+        close = difflib.get_close_matches(place[-1], known, n=1, cutoff=0.5)
+        return f"unknown key; did you mean {close[0]!r}?" if close else f"unknown key; known here: {', '.join(known)}"
     if kind in ("model_type", "model_attributes_type"):
-        return f"must be a section with keys of its own: {', '.join(_keys_beside(list(place)))}"
+        return f"must be a section with keys of its own: {', '.join(keys(place))}"
     if kind in _PLAIN:
         return _PLAIN[kind].format(**error.get("ctx", {}))
     return str(error["msg"]).removeprefix("Value error, ")
 
 
-def _keys_beside(where: list[str]) -> list[str]:
-    """The keys that a section may have."""
-    model: type[BaseModel] = Pipeline
+def keys_of(model: type[BaseModel], where: Sequence[str]) -> tuple[str, ...]:
+    """The keys of a section that lies at this place below `model`."""
     for part in where:
         field = next((f for n, f in model.model_fields.items() if (f.alias or n) == part), None)
         inner = section(field.annotation) if field is not None else None
         if inner is None:
-            return []
+            return ()
         model = inner
-    return [field.alias or name for name, field in model.model_fields.items()]
+    return tuple(field.alias or name for name, field in model.model_fields.items())
 
 
 def section(annotation: Any) -> type[BaseModel] | None:

@@ -1,17 +1,17 @@
-"""What a pipeline file may say. Unknown keys are errors; every default that a user may rely on stands here and in `sinks`."""
+"""The sections of a pipeline file that are the same for every sink. Unknown keys are errors; every default that a user may rely on
+stands here and in the `config.py` of each sink."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import AfterValidator, Field, PrivateAttr, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from landonce.config import secrets
 from landonce.config.part import Part, SecretUrl, remember_secrets
 from landonce.config.values import Duration, Size
-from landonce.sinks.config import Sink
 
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")
 _RESERVED = {
@@ -135,70 +135,3 @@ class Spark(Part):
 
     master: str | None = None
     conf: dict[str, str | int | float | bool] = Field(default_factory=dict)
-
-
-class Pipeline(Part):
-    """A whole pipeline file."""
-
-    pipeline: Annotated[str, AfterValidator(pipeline_name)]
-    source: Source
-    transform: Transform = Transform()
-    sink: Sink
-    ledger: Ledger | None = None
-    """Without a word: the table itself if it is one Iceberg table, the target if it is an SQL database, else the SQLite file
-    `landonce.ledger`."""
-    batch: Batch = Batch()
-    dead_letters: DeadLetters = DeadLetters(path=Path("dead"))
-    stall: Duration = Field(default=300.0, gt=0)
-    """How long an error that may pass is waited for before the run ends with an exit code."""
-    spark: Spark = Spark()
-
-    @model_validator(mode="after")
-    def _sound(self) -> Pipeline:
-        told = self.sink.iceberg
-        if told is not None and not self.transform.empty and (told.changes is not None or told.evolve):
-            raise ValueError("transform: goes with neither `changes` nor `evolve`, which take records as they are")
-        table = self.sink.sql
-        if table is not None and not self.transform.empty and (table.key or table.evolve):
-            raise ValueError("transform: goes with neither `mode: upsert` nor `evolve`, which take records as they are")
-        if table is not None and self.ledger is not None:
-            raise ValueError("ledger: with `sink.sql` the position is kept in the target database, beside the table")
-        if self.sink.wrapped is not None and self.ledger is not None and self.ledger.plugin is not None:
-            raise ValueError(
-                "ledger: with `sink.wrapped` every push is claimed in the ledger's database: sqlite or postgres"
-            )
-        return self
-
-    @property
-    def own_ledger(self) -> bool:
-        """The table is the ledger."""
-        return self.ledger is None and self.sink.iceberg is not None and self.sink.iceberg.one_table
-
-    @property
-    def ledger_in_target(self) -> bool:
-        """The target database holds the ledger's tables."""
-        return self.sink.sql is not None
-
-    @property
-    def outside_ledger(self) -> Ledger:
-        return self.ledger or Ledger(sqlite=Path("landonce.ledger"))
-
-    def beside(self, folder: Path) -> Pipeline:
-        """The same, with relative paths taken from the file's own folder, wherever the command is run."""
-        ledger = None if self.own_ledger or self.ledger_in_target else self.outside_ledger
-        if ledger is not None and ledger.sqlite is not None:
-            ledger = ledger.model_copy(update={"sqlite": folder / ledger.sqlite})
-        if ledger is not None and ledger.plugin is not None:
-            ledger = ledger.model_copy(update={"plugin": ledger.plugin.beside(folder)})
-        dead = self.dead_letters.model_copy(update={"path": folder / self.dead_letters.path})
-        sink = self.sink
-        if sink.clickhouse is not None:
-            sink = sink.model_copy(update={"clickhouse": sink.clickhouse.beside(folder)})
-        if sink.iceberg is not None:
-            catalog = sink.iceberg.catalog.beside(folder)
-            sink = sink.model_copy(update={"iceberg": sink.iceberg.model_copy(update={"catalog": catalog})})
-        if sink.sql is not None:
-            sink = sink.model_copy(update={"sql": sink.sql.beside(folder)})
-        if sink.wrapped is not None:
-            sink = sink.model_copy(update={"wrapped": sink.wrapped.beside(folder)})
-        return self.model_copy(update={"ledger": ledger, "dead_letters": dead, "sink": sink})

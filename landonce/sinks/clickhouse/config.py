@@ -1,0 +1,47 @@
+"""What a pipeline file says of a table in ClickHouse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from landonce.config.part import SecretUrl
+from landonce.config.values import Duration
+from landonce.sinks.section import TableSection
+
+if TYPE_CHECKING:
+    from landonce.sinks.clickhouse.sink import ClickHouseSink
+
+
+class ClickHouse(TableSection):
+    """A table in ClickHouse."""
+
+    url: SecretUrl
+    table: str = Field(min_length=1)
+    create: bool = False
+    order_by: str | None = None
+    partition_by: str | None = None
+    deadline: Duration = Field(default=15.0, ge=1, le=3600)
+    cluster: str = ""
+    settings: dict[str, str | int | float | bool] = Field(default_factory=dict)
+    compression: Literal["lz4", "zstd"] | None = None
+    ca_cert: Path | None = None
+    """The certificate of the authority that signed the server's, where the system does not know it."""
+
+    def to_sink(self, pipeline: str) -> ClickHouseSink:
+        from landonce.sinks.clickhouse.sink import ClickHouseSink, read_authority
+
+        return ClickHouseSink(
+            url=self.url.get_secret_value(),
+            table=self.table,
+            pipeline=pipeline,
+            cluster=self.cluster,
+            settings=self.settings,
+            compression=self.compression,
+            authority=read_authority(self.ca_cert),
+        )
+
+    def beside(self, folder: Path) -> ClickHouse:
+        return self.model_copy(update={"ca_cert": folder / self.ca_cert}) if self.ca_cert is not None else self

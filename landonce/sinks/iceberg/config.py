@@ -1,0 +1,152 @@
+"""What a pipeline file says of tables of Apache Iceberg."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import ConfigDict, Field, SecretStr, model_validator
+
+from landonce.config.model import Ledger, Transform
+from landonce.config.part import Part, SecretUrl, remember_secrets
+from landonce.sinks.section import Changes, LedgerPlace, TableSection
+
+if TYPE_CHECKING:
+    from landonce.sinks.iceberg.sink import IcebergSink
+
+
+def _as_text(properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _as_text(value) if isinstance(value, Mapping) else str(value) for name, value in properties.items()}
+
+
+class Catalog(Part):
+    """Which Iceberg catalog. Other keys are properties that PyIceberg and Spark both get as they are.
+
+    Without a word: a SQLite file and a warehouse in the folder `lake`, which needs no server.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str = Field(default="landonce", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    type: str = "sql"
+    uri: SecretUrl | None = None
+    warehouse: str | None = None
+    spark: dict[str, str | int | float | bool] = Field(default_factory=dict, repr=False)
+
+    @model_validator(mode="after")
+    def _sound(self) -> Catalog:
+        if self.uri is None and self.type == "sql" and self.warehouse is not None:
+            raise ValueError("a SQL catalog with a warehouse needs a `uri` too")
+        if self.uri is None and self.type == "rest":
+            raise ValueError("a REST catalog needs a `uri`")
+        remember_secrets({**(self.model_extra or {}), **self.spark})
+        return self
+
+    def __repr_args__(self) -> Any:
+        """Without the properties that are passed on: they may hold secrets."""
+        return [(name, getattr(self, name)) for name in ("name", "type", "uri", "warehouse")]
+
+    @property
+    def embedded(self) -> bool:
+        return self.uri is None and self.type == "sql"
+
+    def properties(self) -> dict[str, Any]:
+        """As PyIceberg takes them."""
+        told: dict[str, Any] = {"type": self.type, **_as_text(self.model_extra or {})}
+        if self.uri is not None:
+            told["uri"] = self.uri.get_secret_value()
+        if self.warehouse is not None:
+            told["warehouse"] = self.warehouse
+        return told
+
+    def beside(self, folder: Path) -> Catalog:
+        if not self.embedded:
+            return self
+        lake = folder / "lake"
+        uri = SecretStr(f"sqlite:///{lake / 'catalog.db'}")
+        return self.model_copy(update={"uri": uri, "warehouse": f"file://{lake}"})
+
+
+class Routed(Part):
+    """One table of a fan-out. A record goes to it if the routing field says so; without a condition, every record does."""
+
+    table: str = Field(min_length=1)
+    equals: tuple[str, ...] = ()
+    match: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_value(cls, told: Any) -> Any:
+        if isinstance(told, dict) and isinstance(told.get("equals"), str):
+            return {**told, "equals": (told["equals"],)}
+        return told
+
+
+class Iceberg(TableSection):
+    """Tables of Apache Iceberg: one, several, or one per value of a field."""
+
+    catalog: Catalog = Catalog()
+    table: str | None = None
+    """`db.events`, or `db.{kind}` for one table per value of the record's field `kind`."""
+    tables: tuple[Routed, ...] = ()
+    route_field: str | None = None
+    branch: str = "main"
+    create: bool = False
+    partition_by: tuple[str, ...] = ()
+    identity: tuple[str, ...] = ()
+    properties: dict[str, str | int | float | bool] = Field(default_factory=dict)
+    """Of tables that landonce creates."""
+    evolve: bool = False
+    case_insensitive: bool = False
+    unpartitioned: bool = False
+    rollback: Literal["follow", "refuse"] = "follow"
+    changes: Changes | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_column(cls, told: Any) -> Any:
+        if not isinstance(told, dict):
+            return told
+        alone = {name: (told[name],) for name in ("partition_by", "identity") if isinstance(told.get(name), str)}
+        return {**told, **alone}
+
+    @model_validator(mode="after")
+    def _sound(self) -> Iceberg:
+        for name in (self.table or "x.y", *(each.table for each in self.tables)):
+            if "." not in name.strip("."):
+                raise ValueError(f"table: {name!r} needs a namespace, for example db.{name}")
+        if (self.table is None) == (not self.tables):
+            raise ValueError("name one `table`, or a list of `tables`")
+        if any(each.equals or each.match for each in self.tables) and self.route_field is None:
+            raise ValueError("tables: `equals` and `match` need a `route_field`")
+        if self.route_field is not None and not self.tables:
+            raise ValueError(
+                "route_field: goes with a list of `tables`; for one table per value write `table: db.{field}`"
+            )
+        if self.evolve and self.changes is not None and self.changes.mode in ("debezium", "dms"):
+            raise ValueError(f"evolve: does not look inside the envelopes of {self.changes.mode}")
+        if self.changes is not None and not self.identity:
+            raise ValueError("changes: rows are found by `identity`, the fields that name one row; it is missing")
+        return self
+
+    def beside(self, folder: Path) -> Iceberg:
+        return self.model_copy(update={"catalog": self.catalog.beside(folder)})
+
+    def ledger_place(self, *, named: bool) -> LedgerPlace:
+        return LedgerPlace.IN_COMMIT if self.one_table and not named else LedgerPlace.OUTSIDE
+
+    def refuse(self, transform: Transform, ledger: Ledger | None) -> None:
+        del ledger
+        if not transform.empty and (self.changes is not None or self.evolve):
+            raise ValueError("transform: goes with neither `changes` nor `evolve`, which take records as they are")
+
+    def to_sink(self, pipeline: str) -> IcebergSink:
+        from landonce.sinks.iceberg.sink import IcebergSink
+
+        return IcebergSink.of(self, pipeline)
+
+    @property
+    def one_table(self) -> bool:
+        """Then the table is its own ledger, unless the file names another one."""
+        return self.table is not None and "{" not in self.table

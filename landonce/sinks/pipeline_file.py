@@ -1,0 +1,81 @@
+"""The pipeline file: YAML, loaded safely, checked whole before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from landonce.config.load import keys_of, read, validated
+from landonce.config.model import Batch, DeadLetters, Ledger, Source, Spark, Transform, pipeline_name
+from landonce.config.part import Part
+from landonce.config.values import Duration
+from landonce.sinks import registry
+from landonce.sinks.section import LedgerPlace, SinkSection
+
+
+class Pipeline(Part):
+    """A whole pipeline file."""
+
+    pipeline: Annotated[str, AfterValidator(pipeline_name)]
+    source: Source
+    transform: Transform = Transform()
+    sink: Annotated[SinkSection, BeforeValidator(registry.section_of)]
+    """One kind of sink, by its name: `sink: {clickhouse: {…}}`."""
+    ledger: Ledger | None = None
+    """Without a word: the table itself if it is one Iceberg table, the target if it is an SQL database, else the SQLite file
+    `landonce.ledger`."""
+    batch: Batch = Batch()
+    dead_letters: DeadLetters = DeadLetters(path=Path("dead"))
+    stall: Duration = Field(default=300.0, gt=0)
+    """How long an error that may pass is waited for before the run ends with an exit code."""
+    spark: Spark = Spark()
+
+    @model_validator(mode="after")
+    def _sound(self) -> Pipeline:
+        self.sink.refuse(self.transform, self.ledger)
+        return self
+
+    @property
+    def ledger_place(self) -> LedgerPlace:
+        """Where the position is kept."""
+        return self.sink.ledger_place(named=self.ledger is not None)
+
+    @property
+    def own_ledger(self) -> bool:
+        """The table is the ledger."""
+        return self.ledger_place is LedgerPlace.IN_COMMIT
+
+    @property
+    def outside_ledger(self) -> Ledger:
+        return self.ledger or Ledger(sqlite=Path("landonce.ledger"))
+
+    def beside(self, folder: Path) -> Pipeline:
+        """The same, with relative paths taken from the file's own folder, wherever the command is run."""
+        ledger = self.outside_ledger if self.ledger_place is LedgerPlace.OUTSIDE else None
+        if ledger is not None and ledger.sqlite is not None:
+            ledger = ledger.model_copy(update={"sqlite": folder / ledger.sqlite})
+        if ledger is not None and ledger.plugin is not None:
+            ledger = ledger.model_copy(update={"plugin": ledger.plugin.beside(folder)})
+        dead = self.dead_letters.model_copy(update={"path": folder / self.dead_letters.path})
+        return self.model_copy(update={"ledger": ledger, "dead_letters": dead, "sink": self.sink.beside(folder)})
+
+
+def load(path: Path) -> Pipeline:
+    """The pipeline of this file, or a `ConfigError` that names every mistake in it."""
+    return parse(read(path), path)
+
+
+def parse(text: str, path: Path) -> Pipeline:
+    """As `load`, from text; `path` is for messages and for relative paths."""
+    return validated(text, path, Pipeline, keys_of_section).beside(path.resolve().parent)
+
+
+def keys_of_section(where: tuple[str, ...]) -> tuple[str, ...]:
+    """The keys that a section may have; `where` is its place in the file."""
+    if where[:1] != ("sink",):
+        return keys_of(Pipeline, where)
+    if where == ("sink",):
+        return registry.names()
+    return keys_of(registry.section(where[1]), where[2:]) if where[1] in registry.names() else ()

@@ -1,0 +1,74 @@
+"""What a pipeline file says of a table in an SQL database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, SecretStr, model_validator
+
+from landonce.config.model import Ledger, Transform
+from landonce.config.part import SecretUrl
+from landonce.sinks.section import Changes, LedgerPlace, TableSection
+
+if TYPE_CHECKING:
+    from landonce.sinks.sql.sink import SqlSink
+
+
+class Sql(TableSection):
+    """A table in PostgreSQL, SQLite, MySQL, MariaDB or YDB, which is also where the position is kept."""
+
+    url: SecretUrl
+    table: str = Field(min_length=1)
+    """`events`, or `schema.events`."""
+    create: bool = False
+    mode: Literal["insert", "upsert"] = "insert"
+    key: tuple[str, ...] = ()
+    """The columns that name one row, where records change rows."""
+    changes: Changes | None = None
+    """How records say what happened; without a word, each is the new row of its key, and a tombstone deletes it."""
+    evolve: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_column(cls, told: Any) -> Any:
+        if isinstance(told, dict) and isinstance(told.get("key"), str):
+            return {**told, "key": (told["key"],)}
+        return told
+
+    @model_validator(mode="after")
+    def _sound(self) -> Sql:
+        if (self.mode == "upsert") != bool(self.key):
+            raise ValueError("`mode: upsert` and `key`, the columns that name one row, go together")
+        if self.changes is not None and self.mode != "upsert":
+            raise ValueError("changes: needs `mode: upsert` and a `key`")
+        if self.evolve and self.changes is not None and self.changes.mode in ("debezium", "dms"):
+            raise ValueError(f"evolve: does not look inside the envelopes of {self.changes.mode}")
+        return self
+
+    @property
+    def meaning(self) -> Changes | None:
+        """How records change rows; None where they are rows."""
+        return self.changes or Changes(mode="upsert") if self.mode == "upsert" else None
+
+    def ledger_place(self, *, named: bool) -> LedgerPlace:
+        del named
+        return LedgerPlace.BESIDE_ROWS
+
+    def refuse(self, transform: Transform, ledger: Ledger | None) -> None:
+        if not transform.empty and (self.key or self.evolve):
+            raise ValueError("transform: goes with neither `mode: upsert` nor `evolve`, which take records as they are")
+        if ledger is not None:
+            raise ValueError("ledger: with `sink.sql` the position is kept in the target database, beside the table")
+
+    def to_sink(self, pipeline: str) -> SqlSink:
+        from landonce.sinks.sql.sink import SqlSink
+
+        return SqlSink.of(self, pipeline)
+
+    def beside(self, folder: Path) -> Sql:
+        """A file that is named by a relative path is taken from the folder."""
+        scheme, mark, path = self.url.get_secret_value().partition(":///")
+        if not (mark and scheme.startswith("sqlite") and path) or path.startswith(("/", ":")):
+            return self
+        return self.model_copy(update={"url": SecretStr(f"{scheme}:///{folder.absolute() / path}")})

@@ -1,0 +1,61 @@
+"""What a pipeline file says of a sink of the user's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field, PrivateAttr, model_validator
+
+from landonce.config.model import Ledger, Transform
+from landonce.config.part import by_place, remember_secrets
+from landonce.errors import ConfigError
+from landonce.sinks.section import SinkSection
+
+if TYPE_CHECKING:
+    from landonce.sinks.contract import Sink
+    from landonce.sinks.wrapped.sink import WrappedSink
+
+
+class Wrapped(SinkSection):
+    """A sink of the user's own, made by `landonce.wrap`."""
+
+    sink: str | None = None
+    """`module:name`, or the name of a plug-in. None where a program hands the sink over itself."""
+    options: dict[str, Any] = Field(default_factory=dict, repr=False)
+    """For a `name` that is a function: what it is called with."""
+    _folder: Path = PrivateAttr(default=Path())
+
+    @model_validator(mode="after")
+    def _sound(self) -> Wrapped:
+        remember_secrets(by_place(self.options))
+        return self
+
+    @property
+    def folder(self) -> Path:
+        """Where modules are looked for first."""
+        return self._folder
+
+    def refuse(self, transform: Transform, ledger: Ledger | None) -> None:
+        del transform
+        if ledger is not None and ledger.plugin is not None:
+            raise ValueError(
+                "ledger: with `sink.wrapped` every push is claimed in the ledger's database: sqlite or postgres"
+            )
+
+    def to_sink(self, pipeline: str) -> WrappedSink:
+        del pipeline
+        from landonce.sinks.wrapped.find import find_sink
+        from landonce.sinks.wrapped.sink import HANDED_OVER
+
+        return HANDED_OVER if self.sink is None else find_sink(self.sink, self.options, self.folder)
+
+    def given(self, sink: Sink) -> Sink:
+        if self.sink is not None:
+            raise ConfigError(f"sink.wrapped.sink: names {self.sink}, and another sink was handed over. One of them.")
+        return sink
+
+    def beside(self, folder: Path) -> Wrapped:
+        made = self.model_copy()
+        made._folder = folder
+        return made
