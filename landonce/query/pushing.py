@@ -12,14 +12,13 @@ from landonce.ledger.push_ledger import PushLedger
 from landonce.protocol import query_refusals as refusals
 from landonce.protocol.block_rows import Claim, Mark
 from landonce.protocol.claims import PushRow, over
-from landonce.protocol.inserts import Write
 from landonce.protocol.ledger import LedgerState, Totals
 from landonce.protocol.pushes import key_of, outcome_unknown
-from landonce.protocol.query_batches import Found, Resolve
 from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import BlockResult, Receipt
+from landonce.protocol.steps import Found, Resolve, Write
 from landonce.protocol.target import TargetView
-from landonce.query.performers import QueryHands
+from landonce.query.performers import PlanPerformer
 from landonce.query.rows import write
 from landonce.sinks.wrapped.recipe import WrappedRecipe, WrappedTask
 
@@ -27,7 +26,7 @@ _GLANCE = 0.25
 
 
 @dataclass
-class Pushing(QueryHands):
+class Pushing(PlanPerformer):
     """A user's own function, and the rows of its blocks in the ledger."""
 
     recipe: WrappedRecipe
