@@ -17,7 +17,7 @@ from landonce.config.model import Batch
 from landonce.engine.assemble import refuse_unfit
 from landonce.engine.driver import Driver
 from landonce.engine.observe import Observer
-from landonce.engine.starting import Waiting
+from landonce.engine.waiting import Waiting
 from landonce.errors import ConfigError
 from landonce.ledger.in_target import TargetLedger
 from landonce.ledger.open import open_ledger
@@ -30,10 +30,9 @@ from landonce.protocol.query_batches import Settings
 from landonce.query.fit import declared, refuse_misfits
 from landonce.query.lake import committing, table_ledger
 from landonce.query.landing import InsertRecipe, TransactRecipe, fingerprint_of
-from landonce.query.performers import BatchHands, Inserting, Transacting
+from landonce.query.performers import BatchPerformer, Inserting, Transacting
 from landonce.query.pushing import Pushing, PushRecipe
 from landonce.query.sinks import ClickHouseTable, IcebergTable, Sink, SqlTable
-from landonce.read.kafka.broker import Broker
 from landonce.sinks.sql.databases import open_database
 from landonce.sinks.sql.identity import refuse_replaced
 from landonce.sinks.sql.making import refuse_made_anew
@@ -111,25 +110,27 @@ def make_driver(told: Told, name: str, frame: DataFrame, opened: ExitStack) -> t
     settings = Settings("", "", told.block_rows, on_rewind=told.on_rewind)
     pace = Pace(Batch(), getattr(told.sink, "deadline", 0.0), frame.sparkSession.sparkContext.defaultParallelism)
     waiting = Waiting(told.stall, told.observer.trouble)
-    hands = waiting.until(lambda: _hands(told, name, frame, ledger, settings, pace))
-    opened.callback(hands.close)
+    performer = waiting.until(lambda: _performer(told, name, frame, ledger, settings, pace))
+    opened.callback(performer.close)
     driver = Driver(
         pipeline=name,
         topics=(),
-        broker=cast(Broker, None),  # which ranges there are, Spark says
+        broker=None,
         ledger=ledger,
-        hands=hands,
+        performer=performer,
         pace=pace,
         stall=told.stall,
         observer=told.observer,
     )
-    return driver, hands.settings.fingerprint
+    return driver, performer.settings.fingerprint
 
 
-def _hands(told: Told, name: str, frame: DataFrame, ledger: Ledger, settings: Settings, pace: Pace) -> BatchHands:
+def _performer(
+    told: Told, name: str, frame: DataFrame, ledger: Ledger, settings: Settings, pace: Pace
+) -> BatchPerformer:
     if isinstance(told.sink, WrappedSink):
         return _pushing(told.sink, name, frame, ledger, settings, pace, told)
-    return _HANDS[type(told.sink)](told.sink, name, frame, ledger, settings, pace)
+    return _PERFORMERS[type(told.sink)](told.sink, name, frame, ledger, settings, pace)
 
 
 def _inserting(
@@ -199,7 +200,7 @@ def _one_process(frame: DataFrame) -> bool:
     return re.fullmatch(r"local(\[.*\])?", str(frame.sparkSession.sparkContext.master)) is not None
 
 
-_HANDS: dict[type, Callable[..., BatchHands]] = {
+_PERFORMERS: dict[type, Callable[..., BatchPerformer]] = {
     ClickHouseTable: _inserting,
     SqlTable: _transacting,
     IcebergTable: committing,

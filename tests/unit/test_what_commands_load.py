@@ -106,8 +106,7 @@ IMPORTED = (
 
 
 def test_extras_are_not_needed_to_import() -> None:
-    program = "".join(f"
-import landonce.{each}" for each in IMPORTED)
+    program = "".join(f"\nimport landonce.{each}" for each in IMPORTED)
     subprocess.run([sys.executable, "-c", WITHOUT + program], check=True, timeout=60)
 
 
