@@ -25,6 +25,8 @@ from landonce.read.rows import COORDINATES as COORDINATES
 from landonce.read.schema.fields import Schema
 
 if TYPE_CHECKING:
+    from landonce.sinks.operations import Operations, Sessions
+    from landonce.sinks.parts import Parts
     from landonce.sinks.pipeline_file import Pipeline
 
 _PAST = 50
@@ -211,9 +213,20 @@ class Sink(ABC):
         """The ledger of a pipeline with this sink: the one that its file names, unless the sink keeps the position itself."""
         return named_ledger(config.outside_ledger, config.pipeline)
 
+    def operations(self, parts: Parts, sessions: Sessions) -> Operations:
+        """What an operator may decide about a pipeline with this sink."""
+        from landonce.sinks.operations import Operations
+
+        return Operations(parts, sessions)
+
 
 class DeduplicatingSink(Sink):
     """A target that takes blocks under tokens, refuses late ones, and can be looked into. Its ledger is outside."""
+
+    def operations(self, parts: Parts, sessions: Sessions) -> Operations:
+        from landonce.sinks.operations import LookingOperations
+
+        return LookingOperations(parts, sessions)
 
     @abstractmethod
     def target(self) -> Target:

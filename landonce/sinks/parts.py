@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from landonce.errors import ConfigError
 from landonce.protocol.ledger import Ledger
+from landonce.protocol.source import SourceView
 from landonce.read.kafka.broker import Broker
 from landonce.read.kafka.records import consumer_options
 from landonce.sinks.clickhouse.config import ClickHouse
@@ -69,6 +70,10 @@ class Parts:
                 command='run_pipeline(config, sink=…), or name the sink in {file}: `sink: {wrapped: {sink: "module:name"}}`',
             )
         return self.sink
+
+    def source(self) -> SourceView:
+        """The topics as they are now."""
+        return self.broker.survey(self.config.source.kafka.topics)
 
     @property
     def consumer(self) -> dict[str, Any]:

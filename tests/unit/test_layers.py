@@ -29,7 +29,6 @@ TO_BE_REMOVED = {
     ("sinks/wrapped/work.py", "engine"),
     ("sinks/iceberg/recipe.py", "engine"),
     ("sinks/iceberg/work.py", "engine"),
-    ("sinks/iceberg/maintain/run.py", "engine"),
 }
 """Imports that are still against the rule. This set may only become smaller."""
 

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from pyiceberg.catalog import Catalog
 
+from landonce.jars import spark_jars
 from landonce.protocol.ledger import Ledger
 from landonce.read.route import Routing, Rule
 from landonce.sinks.contract import Guarantee, Sink
@@ -15,6 +16,8 @@ from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.commit import Place
 from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.ledger import TableLedger
+from landonce.sinks.operations import Operations, Sessions
+from landonce.sinks.parts import Parts
 from landonce.sinks.pipeline_file import Pipeline
 
 _FIELD = re.compile(r"\{([^{}]+)\}")
@@ -41,9 +44,18 @@ class IcebergSink(Sink):
     def open_ledger(self, config: Pipeline) -> Ledger:
         return self.own_ledger() if config.own_ledger else super().open_ledger(config)
 
+    def spark_conf(self) -> dict[str, str]:
+        """A session with these settings reads and writes the sink's catalog."""
+        return {**self.spec.spark_conf(), "spark.jars": ",".join(map(str, spark_jars()))}
+
     def own_ledger(self) -> TableLedger:
         """The one table as its own ledger."""
         return TableLedger(self.place(self.static[0]), follow=self.told.rollback == "follow")
+
+    def operations(self, parts: Parts, sessions: Sessions) -> Operations:
+        from landonce.sinks.iceberg.operations import IcebergOperations
+
+        return IcebergOperations(parts, sessions, self)
 
     @property
     def identity(self) -> str:

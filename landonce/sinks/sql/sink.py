@@ -9,6 +9,8 @@ from sqlalchemy import URL
 
 from landonce.ledger.in_target import TargetLedger
 from landonce.sinks.contract import Guarantee, Sink
+from landonce.sinks.operations import Operations, Sessions
+from landonce.sinks.parts import Parts
 from landonce.sinks.pipeline_file import Pipeline
 from landonce.sinks.sql.config import Sql
 from landonce.sinks.sql.databases import dialect_of, open_database, parsed
@@ -41,6 +43,11 @@ class SqlSink(Sink):
 
     def open_ledger(self, config: Pipeline) -> TargetLedger:
         return TargetLedger(open_database(self.address), config.pipeline)
+
+    def operations(self, parts: Parts, sessions: Sessions) -> Operations:
+        from landonce.sinks.sql.operations import SqlOperations
+
+        return SqlOperations(parts, sessions, self)
 
     @property
     def identity(self) -> str:

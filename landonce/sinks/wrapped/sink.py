@@ -11,6 +11,8 @@ from typing import Any
 from landonce.errors import ConfigError
 from landonce.ledger.push_ledger import PushLedger, PushPlace
 from landonce.sinks.contract import Guarantee, Sink
+from landonce.sinks.operations import Operations, Sessions
+from landonce.sinks.parts import Parts
 from landonce.sinks.pipeline_file import Pipeline
 from landonce.sinks.wrapped.block import PushedBlock
 
@@ -48,6 +50,11 @@ class WrappedSink(Sink):
 
     def open_ledger(self, config: Pipeline) -> PushLedger:
         return PushPlace(config.outside_ledger.place, config.pipeline).open()
+
+    def operations(self, parts: Parts, sessions: Sessions) -> Operations:
+        from landonce.sinks.wrapped.operations import WrappedOperations
+
+        return WrappedOperations(parts, sessions, self)
 
     @property
     def identity(self) -> str:
