@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from pyiceberg.catalog import Catalog
 
@@ -16,9 +17,11 @@ from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.commit import Place
 from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.ledger import TableLedger
-from landonce.sinks.operations import Operations, Sessions
-from landonce.sinks.parts import Parts
-from landonce.sinks.pipeline_file import Pipeline
+
+if TYPE_CHECKING:
+    from landonce.sinks.operations import Operations, Sessions
+    from landonce.sinks.parts import Parts
+    from landonce.sinks.pipeline_file import Pipeline
 
 _FIELD = re.compile(r"\{([^{}]+)\}")
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from sqlalchemy import URL
 
 from landonce.ledger.in_target import TargetLedger
 from landonce.sinks.contract import Guarantee, Sink
-from landonce.sinks.operations import Operations, Sessions
-from landonce.sinks.parts import Parts
-from landonce.sinks.pipeline_file import Pipeline
 from landonce.sinks.sql.config import Sql
 from landonce.sinks.sql.databases import dialect_of, open_database, parsed
+
+if TYPE_CHECKING:
+    from landonce.sinks.operations import Operations, Sessions
+    from landonce.sinks.parts import Parts
+    from landonce.sinks.pipeline_file import Pipeline
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,17 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from landonce.errors import ConfigError
 from landonce.ledger.push_ledger import PushLedger, PushPlace
 from landonce.sinks.contract import Guarantee, Sink
-from landonce.sinks.operations import Operations, Sessions
-from landonce.sinks.parts import Parts
-from landonce.sinks.pipeline_file import Pipeline
 from landonce.sinks.wrapped.block import PushedBlock
+
+if TYPE_CHECKING:
+    from landonce.sinks.operations import Operations, Sessions
+    from landonce.sinks.parts import Parts
+    from landonce.sinks.pipeline_file import Pipeline
 
 Push = Callable[[PushedBlock], None]
 Probe = Callable[[PushedBlock], bool]
