@@ -30,7 +30,6 @@ from landonce.query.fit import declared, refuse_misfits
 from landonce.query.landing import fitted
 from landonce.query.performers import BatchHands
 from landonce.query.rows import write
-from landonce.query.sinks import IcebergTable
 from landonce.read.schema.fields import Schema
 from landonce.sinks.iceberg.admit import creation, known_by, require_shape, require_spec
 from landonce.sinks.iceberg.catalog import telling
@@ -83,7 +82,7 @@ def write_block(recipe: LakeRecipe, task: FileTask, rows: pa.Table) -> BlockResu
 class Committing(BatchHands):
     """Performs the effects of `snapshots`."""
 
-    told: IcebergTable
+    told: IcebergSink
     place: Place
     ledger: TableLedger
     yields: pa.Schema
@@ -193,17 +192,9 @@ class Committing(BatchHands):
         """The catalog's connections are closed with it."""
 
 
-def table_ledger(sink: IcebergTable, name: str) -> TableLedger:
-    """The table as its own ledger. Nothing is asked yet."""
-    return TableLedger(IcebergSink.of(sink.told, name).place(sink.table))
-
-
-def committing(
-    sink: IcebergTable, name: str, frame: DataFrame, ledger: TableLedger, settings: Settings, pace: Pace
-) -> Committing:
+def committing(sink: IcebergSink, frame: DataFrame, ledger: TableLedger, settings: Settings, pace: Pace) -> Committing:
     """Hands that are ready for micro-batches: the table is there and fit, and the rows fit into it."""
-    made = IcebergSink.of(sink.told, name)
-    place, yields = made.place(sink.table), to_arrow_schema(frame.schema)
+    place, yields = sink.place(sink.table), to_arrow_schema(frame.schema)
     table = place.find()
     if table is None:
         if not sink.told.create:
@@ -212,15 +203,15 @@ def committing(
                 safe="Nothing was written.",
                 command=f'create it, or say landonce.iceberg("{sink.table}", …, create=True)',
             )
-        with telling(made.spec):
-            table = create_table(made.catalog, sink.table, declared(yields), creation(sink.told))
-    settings = replace(settings, table=sink.table, fingerprint=made.identity, deadlines=False)
+        with telling(sink.spec):
+            table = create_table(sink.catalog, sink.table, declared(yields), creation(sink.told))
+    settings = replace(settings, table=sink.table, fingerprint=sink.identity, deadlines=False)
     hands = Committing(settings, pace, sink, place, ledger, yields)
     hands.admit(table)
     return hands
 
 
-def _recipe_of(sink: IcebergTable, name: str, table: Table, yields: pa.Schema) -> LakeRecipe:
+def _recipe_of(sink: IcebergSink, name: str, table: Table, yields: pa.Schema) -> LakeRecipe:
     require_spec(sink.told, sink.table, table)
     if reason := fast_path(table):
         raise TableUnfit(

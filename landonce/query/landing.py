@@ -16,8 +16,7 @@ from landonce.engine.recipe import Task
 from landonce.protocol.blocks import Block
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.read.schema.fields import Schema
-from landonce.sinks.clickhouse.sink import ClickHouseSink
-from landonce.sinks.contract import COORDINATES, wait_out
+from landonce.sinks.contract import COORDINATES, DeduplicatingSink, wait_out
 from landonce.sinks.sql.opened import open_writer
 from landonce.sinks.sql.recipe import SqlTask
 from landonce.sinks.sql.sink import SqlSink
@@ -30,7 +29,7 @@ from landonce.sinks.sql.writer import settle_block
 class InsertRecipe:
     """Where the rows go that ClickHouse deduplicates, and what its table takes."""
 
-    sink: ClickHouseSink
+    sink: DeduplicatingSink
     target: Schema
     wary: bool = False
     """Rows come through a shuffle from other executors. With one of them Spark loses a stage and runs all of its tasks anew, and

@@ -12,11 +12,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from landonce.ledger.open import named_ledger
+from landonce.errors import ConfigError
+from landonce.ledger.open import named_ledger, open_ledger
 from landonce.protocol.ledger import Ledger, LedgerState
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Presence, Reply
@@ -203,6 +205,10 @@ class Sink(ABC):
     """A picklable description of where a pipeline's records land. Its repr never shows a secret. Making one connects to nothing."""
 
     guarantee: Guarantee
+    create: bool = False
+    """What is not there and can be made is made at the start."""
+    deadline: float = 0.0
+    """Seconds; the least time that a plan is given."""
 
     @property
     @abstractmethod
@@ -212,6 +218,12 @@ class Sink(ABC):
     def open_ledger(self, config: Pipeline) -> Ledger:
         """The ledger of a pipeline with this sink: the one that its file names, unless the sink keeps the position itself."""
         return named_ledger(config.outside_ledger, config.pipeline)
+
+    def open_query_ledger(self, where: str | Path | None, name: str) -> Ledger:
+        """The same for a user's own query of this name. `where`: the place that the user names; None where the sink keeps the position."""
+        if where is None:
+            raise ConfigError("ledger: say where the position is kept.")
+        return open_ledger(where, name)
 
     def operations(self, parts: Parts, sessions: Sessions) -> Operations:
         """What an operator may decide about a pipeline with this sink."""
@@ -227,6 +239,10 @@ class DeduplicatingSink(Sink):
         from landonce.sinks.operations import LookingOperations
 
         return LookingOperations(parts, sessions)
+
+    def make(self, target: Target, columns: Schema) -> None:
+        """Makes the table."""
+        target.create(columns)
 
     @abstractmethod
     def target(self) -> Target:

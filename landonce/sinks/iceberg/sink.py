@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyiceberg.catalog import Catalog
@@ -47,6 +48,10 @@ class IcebergSink(Sink):
     def open_ledger(self, config: Pipeline) -> Ledger:
         return self.own_ledger() if config.own_ledger else super().open_ledger(config)
 
+    def open_query_ledger(self, where: str | Path | None, name: str) -> TableLedger:
+        del where, name
+        return self.own_ledger()
+
     def spark_conf(self) -> dict[str, str]:
         """A session with these settings reads and writes the sink's catalog."""
         return {**self.spec.spark_conf(), "spark.jars": ",".join(map(str, spark_jars()))}
@@ -85,6 +90,11 @@ class IcebergSink(Sink):
     def static(self) -> tuple[str, ...]:
         """The tables that the file names."""
         return tuple(rule.table for rule in self.routing.rules)
+
+    @property
+    def table(self) -> str:
+        """The one table, where there is one."""
+        return str(self.told.table)
 
     def place(self, table: str) -> Place:
         return Place(self.spec, lambda: self.catalog, table, self.told.branch, self.pipeline)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqlalchemy import URL
@@ -32,11 +33,12 @@ class SqlSink(Sink):
     """Columns that hold documents in PostgreSQL's binary form."""
     examined: str = ""
     """What the table was like when it was examined (`likeness`). Empty: nobody asks."""
+    create: bool = field(default=False, repr=False, compare=False)
     guarantee = Guarantee.TRANSACTIONAL
 
     @staticmethod
     def of(told: Sql, pipeline: str) -> SqlSink:
-        sink = SqlSink(told.url.get_secret_value(), told.table, pipeline, told.key)
+        sink = SqlSink(told.url.get_secret_value(), told.table, pipeline, told.key, create=told.create)
         parsed(sink.url)
         return sink
 
@@ -46,6 +48,10 @@ class SqlSink(Sink):
 
     def open_ledger(self, config: Pipeline) -> TargetLedger:
         return TargetLedger(open_database(self.address), config.pipeline)
+
+    def open_query_ledger(self, where: str | Path | None, name: str) -> TargetLedger:
+        del where
+        return TargetLedger(open_database(self.address), name)
 
     def operations(self, parts: Parts, sessions: Sessions) -> Operations:
         from landonce.sinks.sql.operations import SqlOperations

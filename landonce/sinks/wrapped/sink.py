@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from landonce.errors import ConfigError
@@ -52,6 +53,11 @@ class WrappedSink(Sink):
 
     def open_ledger(self, config: Pipeline) -> PushLedger:
         return PushPlace(config.outside_ledger.place, config.pipeline).open()
+
+    def open_query_ledger(self, where: str | Path | None, name: str) -> PushLedger:
+        if where is None:
+            raise ConfigError("ledger: say where the position is kept.")
+        return PushPlace(where, name).open()
 
     def operations(self, parts: Parts, sessions: Sessions) -> Operations:
         from landonce.sinks.wrapped.operations import WrappedOperations
