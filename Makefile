@@ -1,7 +1,9 @@
 # The commands that matter. Each sets up what it needs and can be run again at any time.
-.PHONY: help setup demo test test-long test-setup lint types pytest bench lock clean
+.PHONY: help setup demo test test-all quick quick-all test-long test-setup lint types collect pytest bench lock clean
 .DEFAULT_GOAL := help
 BIN := .venv/bin
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*##\(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -12,7 +14,16 @@ setup:  ## make .venv and fetch the jars of Kafka and Iceberg (under a second wh
 demo: setup  ## kill a pipeline on purpose, and count every record in ClickHouse
 	@$(BIN)/landonce demo
 
-test: test-setup lint types pytest  ## everything: linter, formatter, types, all tests
+test:  ## everything: linter, formatter, types, all tests but the long ones; the commit goes to build/green-test
+	@scripts/green test $(MAKE) --no-print-directory test-all
+
+test-all: test-setup lint types collect pytest
+
+quick:  ## for every commit: linter, types, and tests that need no server; the commit goes to build/green-quick
+	@scripts/green quick $(MAKE) --no-print-directory quick-all
+
+quick-all: setup lint types
+	$(PYTEST) -q -r fE -m "not long" --no-servers --durations=10 tests/model tests/unit tests/contract
 
 test-setup: setup
 	@scripts/test-setup
@@ -24,11 +35,15 @@ lint: setup  ## ruff: rules and format
 types: setup  ## mypy --strict
 	$(BIN)/mypy --strict -p landonce
 
+collect: setup  # a module that cannot be imported ends the run here, and not after twenty minutes
+	@mkdir -p build
+	@$(BIN)/python -m pytest --collect-only -qq -m "not long" >build/collected || { tail -n 40 build/collected; exit 1; }
+
 pytest: test-setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long"
+	$(PYTEST) -m "not long" --durations=25
 
 test-long: test-setup  ## the tests that take too long for every change; CONTRIBUTING.md says which
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m long
+	$(PYTEST) -m long --durations=25
 
 bench: setup  ## measure on this machine
 	@$(BIN)/python -m bench $(DOCS)

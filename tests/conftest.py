@@ -29,6 +29,17 @@ from landonce.local.postgres import LocalPostgres
 _numbers = itertools.count(1)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--no-servers", action="store_true", help="skip every test that asks for a server")
+
+
+@pytest.fixture(scope="session")
+def servers(request: pytest.FixtureRequest) -> None:
+    """Whatever starts one needs this."""
+    if request.config.getoption("--no-servers"):
+        pytest.skip("needs a server")
+
+
 def pytest_sessionstart() -> None:
     """Test modules are imported by their bare names: two of one name cannot be collected together, so no run begins with them."""
     seen: dict[str, Path] = {}
@@ -69,32 +80,32 @@ def own_jvm() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
+def kafka(servers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
     with LocalKafka(tmp_path_factory.mktemp("kafka")) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalClickHouse]:
+def clickhouse(servers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalClickHouse]:
     with LocalClickHouse(tmp_path_factory.mktemp("clickhouse")) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def rest_catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRestCatalog]:
+def rest_catalog(servers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRestCatalog]:
     with LocalRestCatalog(tmp_path_factory.mktemp("rest")) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def postgres() -> Iterator[LocalPostgres]:
+def postgres(servers: None) -> Iterator[LocalPostgres]:
     """A module's own."""
     with open_folder() as folder, LocalPostgres(folder / "postgres", fsync=False) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalMariaDB]:
+def mariadb(servers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalMariaDB]:
     if not mariadb_installed():
         pytest.skip("MariaDB is not installed: scripts/test-setup does that")
     with LocalMariaDB(tmp_path_factory.mktemp("mariadb")) as server:

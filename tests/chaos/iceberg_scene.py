@@ -124,8 +124,9 @@ def lake(
     evolve: bool = False,
     drivers_catalog: Mapping[str, str] | None = None,
     catalog: Mapping[str, str] | None = None,
+    drivers: type[Drivers] = Drivers,
 ) -> Iterator[Lake]:
-    """Without a word on catalogs, the embedded one. Drivers may go to it by another way."""
+    """Without a word on catalogs, the embedded one. Drivers may go to it by another way. `drivers`: with Spark, or plain ones."""
     home = Home(folder)
     told = drivers_catalog or catalog
     tables = tuple(f"{namespace}.{name}" for name in (FAN_OUT if fan_out else ("events",)))
@@ -140,10 +141,10 @@ def lake(
     )
     home.save(text)
     keeps: Callable[[str, dict[str, Any]], bool] = routed if fan_out else lambda _table, _payload: True
-    with Drivers(home) as drivers:
+    with drivers(home) as started:
         yield Lake(
             home,
-            drivers,
+            started,
             Feed(kafka.bootstrap_servers, topic, partitions),
             keeps=keeps,
             tables=tables,

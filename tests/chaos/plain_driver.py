@@ -1,7 +1,7 @@
-"""`landonce run` in a process that is forked, with workers in that same process instead of Spark's: it starts within a moment.
+"""`landonce run` in a process that is forked, with forked workers instead of Spark's: it starts within a moment.
 
-All else is the real thing: the command, the driver, the protocol, the workers' own code, the servers, and SIGKILL. So kills can be tried at
-many places for little; that Spark's processes die the same way, the chains with Spark show.
+All else is the real thing: the command, the driver, the protocol, the workers' own code, the servers, and SIGKILL of the whole tree of
+processes. So kills can be tried at many places for little; that Spark's processes die the same way, one chain per sink shows with Spark.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
+from forked_workers import ForkedWorkers
 from harness import Drivers
 
 from landonce import failpoints
 from landonce.cli import main
-from landonce.engine.workers import SparkWorkers
-from landonce.protocol.receipt import BlockResult
 
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(
@@ -33,6 +31,13 @@ _FORKS.set_forkserver_preload(
         "landonce.engine.pipeline",
         "landonce.engine.task",
         "landonce.ledger.sqlite",
+        "landonce.sinks.iceberg.work",
+        "landonce.sinks.sql.work",
+        "landonce.sinks.wrapped.work",
+        "psycopg",
+        "pyarrow.parquet",
+        "pyiceberg.catalog.rest",
+        "pyiceberg.catalog.sql",
     ]
 )
 """Not this module: Python before 3.13 does not look for it where the tests are."""
@@ -43,17 +48,6 @@ UNDISTURBED = {
     "LANDONCE_FAILPOINT_FILE": "",
     "LANDONCE_FAILPOINT_WAIT_FOR": "",
 }
-
-
-def _start(_: SparkWorkers) -> int:
-    """In place of Spark's: there is nothing to start."""
-    return 2
-
-
-def _write(workers: SparkWorkers, recipe: Any, tasks: Sequence[Any]) -> tuple[BlockResult, ...]:
-    """In place of Spark's: one block after the other, in the driver's own process."""
-    assert not recipe.transforms, "expressions need Spark"
-    return tuple(workers.work(recipe, task) for task in tasks)
 
 
 class PlainProcess:
@@ -83,16 +77,11 @@ class PlainProcess:
 
 @dataclass
 class PlainDrivers(Drivers):
-    """Drivers without Spark. Failpoints in workers stop the driver itself."""
+    """Drivers without Spark."""
 
     def spawn(self, arguments: tuple[str, ...], environment: Mapping[str, str], log: Path) -> Any:
         log.touch()
         return PlainProcess(arguments, environment, log)
-
-
-WITH_AND_WITHOUT_SPARK = pytest.mark.parametrize(
-    "drivers", [pytest.param(PlainDrivers, id="plain"), pytest.param(Drivers, id="spark", marks=pytest.mark.long)]
-)
 
 
 def _landonce(arguments: Sequence[str], environment: dict[str, str], log: str) -> None:
@@ -108,6 +97,6 @@ def _landonce(arguments: Sequence[str], environment: dict[str, str], log: str) -
     failpoints._FILE = environment["LANDONCE_FAILPOINT_FILE"]
     failpoints._WAIT_FOR = environment["LANDONCE_FAILPOINT_WAIT_FOR"]
     failpoints._left = int(environment["LANDONCE_FAILPOINT_SKIP"])
-    SparkWorkers.start, SparkWorkers.write = _start, _write  # type: ignore[method-assign]
+    ForkedWorkers().install()
     sys.argv = ["landonce", *arguments]
     main()

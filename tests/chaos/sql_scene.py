@@ -125,7 +125,9 @@ def base(
     batch: str = "interval: 0s, max_rows: 600, block_rows: 300",
     sink: str = "evolve: false",
     master: str = "local[1]",
+    drivers: type[Drivers] = Drivers,
 ) -> Iterator[Base]:
+    """`drivers`: with Spark, or plain ones."""
     home = Home(folder)
     home.save(
         _PIPELINE.substitute(
@@ -139,5 +141,5 @@ def base(
             master=master,
         )
     )
-    with Drivers(home) as drivers:
-        yield Base(home, drivers, Feed(kafka.bootstrap_servers, topic, partitions), judge=judge)
+    with drivers(home) as started:
+        yield Base(home, started, Feed(kafka.bootstrap_servers, topic, partitions), judge=judge)

@@ -84,7 +84,7 @@ def branches(folder: Path) -> set[str]:
 @pytest.mark.parametrize(
     ("version", "kills"),
     [
-        pytest.param(2, [KILLS[0], KILLS[2]], id="2-some"),
+        pytest.param(2, [KILLS[2]], id="2-some"),
         pytest.param(2, KILLS, id="2", marks=pytest.mark.long),
         pytest.param(3, KILLS, id="3", marks=pytest.mark.long),
     ],

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import iceberg_oracle
 import pytest
+from harness import Drivers
 from iceberg_scene import Lake, lake
 from scene import wait_for
 
@@ -31,9 +32,11 @@ def compact(pipeline: Lake, name: str = "") -> None:
     table.overwrite(table.scan().to_arrow())
 
 
-def test_under_a_driver_and_between_two(tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]) -> None:
+def test_under_a_driver_and_between_two(
+    tmp_path: Path, kafka: LocalKafka, drivers: type[Drivers], new_topic: Callable[..., str]
+) -> None:
     go = tmp_path / "go"
-    with lake(tmp_path, kafka, new_topic(partitions=2)) as pipeline:
+    with lake(tmp_path, kafka, new_topic(partitions=2), drivers=drivers) as pipeline:
         pipeline.feed.more(1200)
         # Taking and binding, one batch, and the second stands at the door.
         run = pipeline.start("attempt.before", skip=3, go=go, once=False)
@@ -58,10 +61,10 @@ def test_under_a_driver_and_between_two(tmp_path: Path, kafka: LocalKafka, new_t
 
 
 def test_rolled_back_and_expired_cannot_be_told_apart(
-    tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]
+    tmp_path: Path, kafka: LocalKafka, drivers: type[Drivers], new_topic: Callable[..., str]
 ) -> None:
     """Nothing that is left shows whether the last batch is part of it: nobody guesses."""
-    with lake(tmp_path, kafka, new_topic(partitions=2)) as pipeline:
+    with lake(tmp_path, kafka, new_topic(partitions=2), drivers=drivers) as pipeline:
         pipeline.feed.more(1200)
         pipeline.drivers.drain()
         first, _ = pipeline.landings()
@@ -75,10 +78,12 @@ def test_rolled_back_and_expired_cannot_be_told_apart(
 
 
 @pytest.mark.long
-def test_a_table_of_a_fan_out(tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]) -> None:
+def test_a_table_of_a_fan_out(
+    tmp_path: Path, kafka: LocalKafka, drivers: type[Drivers], new_topic: Callable[..., str]
+) -> None:
     """Of three tables one is expired, one is compacted and expired, and one is left as it is."""
     go = tmp_path / "go"
-    with lake(tmp_path, kafka, new_topic(partitions=2), fan_out=True) as pipeline:
+    with lake(tmp_path, kafka, new_topic(partitions=2), fan_out=True, drivers=drivers) as pipeline:
         pipeline.feed.more(1200, bad_every=50)
         run = pipeline.start("attempt.before", skip=3, go=go, once=False)
         run.wait_reached()

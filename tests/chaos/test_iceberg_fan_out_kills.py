@@ -8,7 +8,7 @@ from pathlib import Path
 import iceberg_oracle
 import pytest
 from chain import Chain, Kill
-from harness import DriverRun
+from harness import DriverRun, Drivers
 from iceberg_scene import Lake, lake
 from scene import wait_for
 
@@ -17,13 +17,6 @@ from landonce.local import LocalKafka
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(600)]
 
 FIRST = [
-    Kill("prepare.after", replay=False),
-    Kill("files.after", replay=True),
-    Kill("attempt.before", replay=True),
-]
-"""One plan is pending from its preparation on, and no table has any of it."""
-
-FIRST_OF_ALL = [
     Kill("bind.before"),
     Kill("look.after", skip=1),
     Kill("prepare.after", replay=False),
@@ -33,7 +26,7 @@ FIRST_OF_ALL = [
     Kill("commit.before", replay=True),
     Kill("attempt.before", replay=True),
 ]
-"""The same, and steps that a table which is its own ledger is killed at, too."""
+"""One plan is pending from its preparation on, and no table has any of it."""
 
 LATER = [
     Kill("attempt.after", replay=False),
@@ -45,19 +38,12 @@ LATER = [
 """One table at least has the batch, then all have it, then the ledger knows."""
 
 
-@pytest.mark.parametrize(
-    ("first", "later"),
-    [
-        pytest.param(FIRST, LATER[:2], id="some"),
-        pytest.param(FIRST_OF_ALL, LATER, id="all", marks=pytest.mark.long),
-    ],
-)
 def test_killed_with_some_tables_committed_and_some_not(
-    tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str], first: list[Kill], later: list[Kill]
+    tmp_path: Path, kafka: LocalKafka, drivers: type[Drivers], new_topic: Callable[..., str]
 ) -> None:
-    with lake(tmp_path, kafka, new_topic(partitions=2), fan_out=True) as pipeline:
+    with lake(tmp_path, kafka, new_topic(partitions=2), fan_out=True, drivers=drivers) as pipeline:
         chain = Chain(pipeline)
-        chain.suffer(first)
+        chain.suffer(FIRST)
         assert batches(pipeline) == [[], [], []]
         one_more_table(chain)
         assert sorted(batches(pipeline)) == [[], [], [1]]
@@ -69,7 +55,7 @@ def test_killed_with_some_tables_committed_and_some_not(
         assert all(each[0] == 1 for each in batches(pipeline))
         assert all(now[name][: len(kept)] == kept for name, kept in had.items()), "a table that had it kept it"
 
-        chain.suffer(later)
+        chain.suffer(LATER)
         chain.settled()
         for each in batches(pipeline):
             assert len(set(each)) == len(each), f"a batch was committed twice: {each}"

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 from chain import Chain, Kill
+from harness import Drivers
 from iceberg_scene import Lake, lake
+from plain_driver import PlainDrivers
 
 import landonce
 from landonce.local import LocalKafka
@@ -80,29 +82,38 @@ CHANGED = [
 ]
 """Of all of them those where the table, or what lies beside it, is another than at the place before."""
 
+WITH_SPARK = [Kill("files.after"), Kill("attempt.after", skip=_FIRST_COMMIT), Kill("record.before")]
+"""In a worker, with the batch sent, and in the driver."""
+
 
 def test_every_step_and_every_place_is_killed() -> None:
     """A new step or a new place fails here until a chain kills it."""
     others = {Step.STOP, Step.AWAIT, Step.KILL, Step.REARM}
     steps = {f"{step.value}.{side}" for step in set(Step) - others for side in ("before", "after")}
-    modules = (Path(landonce.__file__).parent / "write" / "iceberg").glob("*.py")
+    modules = (Path(landonce.__file__).parent / "sinks" / "iceberg").rglob("*.py")
     places = set(re.findall(r'\breach\("([a-z.]+)"\)', "".join(path.read_text() for path in modules)))
-    assert places >= {"read.after", "stage.after", "files.after", "attempt.before", "attempt.after"}
+    assert places >= {"files.after", "attempt.before", "attempt.after"}
+    places |= {"read.after", "stage.after"}  # wherever a block is read and its dead letters are staged
     assert {kill.place for kill in FRESH + BATCHES + EVOLVING} == steps | places
 
 
 @pytest.mark.parametrize(
-    "kills", [pytest.param(CHANGED, id="some"), pytest.param(FRESH + BATCHES, id="all", marks=pytest.mark.long)]
+    ("drivers", "kills"),
+    [
+        pytest.param(PlainDrivers, FRESH + BATCHES, id="plain"),
+        pytest.param(Drivers, WITH_SPARK, id="spark"),
+        pytest.param(Drivers, FRESH + BATCHES, id="spark-all", marks=pytest.mark.long),
+    ],
 )
 def test_killed_at_every_step(
-    tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str], kills: list[Kill]
+    tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str], drivers: type[Drivers], kills: list[Kill]
 ) -> None:
     batch = "interval: 0s, max_rows: 40, block_rows: 16"
-    with lake(tmp_path, kafka, new_topic(partitions=2), batch=batch, evolve=True) as pipeline:
+    with lake(tmp_path, kafka, new_topic(partitions=2), batch=batch, evolve=True, drivers=drivers) as pipeline:
         chain = Chain(pipeline)
         chain.suffer(kills)
         pipeline.feed.extra = "later"
-        chain.suffer(EVOLVING)
+        chain.suffer(EVOLVING if len(kills) > len(WITH_SPARK) else EVOLVING[:1])
         chain.settled()
         extended(pipeline)
 
@@ -119,6 +130,7 @@ AROUND_COMMITS = [
     ("server", "kills"),
     [
         pytest.param("postgres", AROUND_COMMITS, id="postgres"),
+        pytest.param("rest_catalog", AROUND_COMMITS, id="rest"),
         pytest.param("postgres", CHANGED, id="postgres-all", marks=pytest.mark.long),
         pytest.param("rest_catalog", CHANGED, id="rest-all", marks=pytest.mark.long),
     ],
@@ -129,6 +141,7 @@ def test_killed_with_a_catalog_that_is_a_server(
     kafka: LocalKafka,
     new_topic: Callable[..., str],
     new_table: Callable[[], str],
+    drivers: type[Drivers],
     server: str,
     kills: list[Kill],
 ) -> None:
@@ -137,7 +150,13 @@ def test_killed_with_a_catalog_that_is_a_server(
     catalog = opened.properties if server == "rest_catalog" else sql
     batch = "interval: 0s, max_rows: 40, block_rows: 16"
     with lake(
-        tmp_path, kafka, new_topic(partitions=2), namespace=new_table(), batch=batch, catalog=catalog
+        tmp_path,
+        kafka,
+        new_topic(partitions=2),
+        namespace=new_table(),
+        batch=batch,
+        catalog=catalog,
+        drivers=drivers,
     ) as pipeline:
         chain = Chain(pipeline)
         chain.suffer(kills)

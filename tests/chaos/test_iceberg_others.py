@@ -13,6 +13,7 @@ import iceberg_neighbour
 import iceberg_oracle
 import oracle
 import pytest
+from harness import Drivers
 from iceberg_scene import lake
 from pyiceberg.expressions import EqualTo
 
@@ -23,12 +24,12 @@ pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(300)]
 
 @pytest.mark.long
 def test_a_writer_that_appends_and_deletes_all_the_time(
-    tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]
+    tmp_path: Path, kafka: LocalKafka, drivers: type[Drivers], new_topic: Callable[..., str]
 ) -> None:
     """It also deletes rows that landonce landed: they are not delivered again, for nobody rolled anything back."""
     stop, journal = tmp_path / "stop", tmp_path / "journal"
     batch = "interval: 0s, max_rows: 100, block_rows: 100"
-    with lake(tmp_path, kafka, new_topic(partitions=2), batch=batch) as pipeline:
+    with lake(tmp_path, kafka, new_topic(partitions=2), batch=batch, drivers=drivers) as pipeline:
         name = pipeline.tables[0]
         iceberg_oracle.make(pipeline.catalog, name)
         script = (sys.executable, iceberg_neighbour.__file__)
@@ -62,11 +63,11 @@ def alternations(table: iceberg_oracle.Table) -> int:
 
 @pytest.mark.parametrize("fan_out", [False, pytest.param(True, marks=pytest.mark.long)], ids=["own-ledger", "fan-out"])
 def test_the_head_moves_between_judgement_and_commit(
-    fan_out: bool, tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]
+    fan_out: bool, tmp_path: Path, kafka: LocalKafka, drivers: type[Drivers], new_topic: Callable[..., str]
 ) -> None:
     """The attempt at the door is refused, judged again on the new head, and made again with the same files."""
     go = tmp_path / "go"
-    with lake(tmp_path, kafka, new_topic(partitions=2), fan_out=fan_out) as pipeline:
+    with lake(tmp_path, kafka, new_topic(partitions=2), fan_out=fan_out, drivers=drivers) as pipeline:
         pipeline.feed.more(1200, bad_every=50)
         # One batch is in, and the second stands at the door, or at three.
         run = pipeline.start("attempt.before", skip=3, go=go)
@@ -95,6 +96,7 @@ def test_another_branch_moves_between_judgement_and_commit(
     rest: bool,
     tmp_path: Path,
     kafka: LocalKafka,
+    drivers: type[Drivers],
     new_topic: Callable[..., str],
     new_table: Callable[[], str],
     request: pytest.FixtureRequest,
@@ -102,7 +104,9 @@ def test_another_branch_moves_between_judgement_and_commit(
     """The head is still the one that was seen, and yet the attempt is stale, for snapshots of a table are numbered."""
     go = tmp_path / "go"
     catalog = request.getfixturevalue("rest_catalog").properties if rest else None
-    with lake(tmp_path, kafka, new_topic(partitions=2), namespace=new_table(), catalog=catalog) as pipeline:
+    with lake(
+        tmp_path, kafka, new_topic(partitions=2), namespace=new_table(), catalog=catalog, drivers=drivers
+    ) as pipeline:
         pipeline.feed.more(1200, bad_every=50)
         # Taking and binding, one batch, and the second stands at the door.
         run = pipeline.start("attempt.before", skip=3, go=go)

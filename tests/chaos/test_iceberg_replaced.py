@@ -7,7 +7,7 @@ from pathlib import Path
 
 import iceberg_oracle
 import pytest
-from harness import DriverRun
+from harness import DriverRun, Drivers
 from iceberg_scene import Lake, lake
 from scene import wait_for
 
@@ -34,10 +34,12 @@ def halted(run: DriverRun, *words: str) -> None:
     assert all(word in text for word in words), run.tail()
 
 
-def test_the_table_that_is_the_ledger(tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]) -> None:
+def test_the_table_that_is_the_ledger(
+    tmp_path: Path, kafka: LocalKafka, drivers: type[Drivers], new_topic: Callable[..., str]
+) -> None:
     """Under a driver that is about to commit, under one that idles, and under none. A new table begins at the beginning."""
     go = tmp_path / "go"
-    with lake(tmp_path, kafka, new_topic(partitions=2)) as pipeline:
+    with lake(tmp_path, kafka, new_topic(partitions=2), drivers=drivers) as pipeline:
         [name] = pipeline.tables
         pipeline.feed.more(1200, bad_every=50)
         # Taking and binding, one batch, and the second stands at the door.
@@ -61,10 +63,12 @@ def test_the_table_that_is_the_ledger(tmp_path: Path, kafka: LocalKafka, new_top
 
 
 @pytest.mark.long
-def test_a_table_of_a_fan_out(tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]) -> None:
+def test_a_table_of_a_fan_out(
+    tmp_path: Path, kafka: LocalKafka, drivers: type[Drivers], new_topic: Callable[..., str]
+) -> None:
     """The others are not touched either, until somebody decides."""
     go = tmp_path / "go"
-    with lake(tmp_path, kafka, new_topic(partitions=2), fan_out=True) as pipeline:
+    with lake(tmp_path, kafka, new_topic(partitions=2), fan_out=True, drivers=drivers) as pipeline:
         pipeline.feed.more(1200, bad_every=50)
         # Three tables of the first batch, and the second stands at three doors.
         run = pipeline.start("attempt.before", skip=3, go=go)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import iceberg_oracle
 import pytest
+from harness import Drivers
 from iceberg_proxy import Commit, Fate, Proxy
 from iceberg_scene import Lake, lake
 from scene import wait_for
@@ -44,6 +45,7 @@ def test_answers_that_are_lost_or_made_up(
     fan_out: bool,
     tmp_path: Path,
     kafka: LocalKafka,
+    drivers: type[Drivers],
     rest_catalog: LocalRestCatalog,
     new_topic: Callable[..., str],
     new_table: Callable[[], str],
@@ -60,6 +62,7 @@ def test_answers_that_are_lost_or_made_up(
             batch=_SMALL,
             catalog=rest_catalog.properties,
             drivers_catalog={"type": "rest", "uri": proxy.uri},
+            drivers=drivers,
         ) as pipeline,
     ):
         pipeline.feed.more(1400, bad_every=50)
@@ -91,6 +94,7 @@ def test_a_commit_that_arrives_when_the_successor_has_looked(
     answer: int,
     tmp_path: Path,
     kafka: LocalKafka,
+    drivers: type[Drivers],
     rest_catalog: LocalRestCatalog,
     new_topic: Callable[..., str],
     new_table: Callable[[], str],
@@ -107,6 +111,7 @@ def test_a_commit_that_arrives_when_the_successor_has_looked(
             namespace=new_table(),
             catalog=rest_catalog.properties,
             drivers_catalog={"type": "rest", "uri": proxy.uri},
+            drivers=drivers,
         ) as pipeline,
     ):
         pipeline.feed.more(600, bad_every=50)
@@ -132,12 +137,14 @@ def test_a_commit_that_arrives_when_the_successor_has_looked(
 
 
 @pytest.mark.parametrize("seconds", [10, pytest.param(60, marks=pytest.mark.long)])
-def test_killed_for_a_while(seconds: int, tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]) -> None:
+def test_killed_for_a_while(
+    seconds: int, tmp_path: Path, kafka: LocalKafka, drivers: type[Drivers], new_topic: Callable[..., str]
+) -> None:
     """With a batch at the door, and with records that come while it is away."""
     go = tmp_path / "go"
     with (
         LocalRestCatalog(tmp_path / "rest") as server,
-        lake(tmp_path, kafka, new_topic(partitions=2), catalog=server.properties) as pipeline,
+        lake(tmp_path, kafka, new_topic(partitions=2), catalog=server.properties, drivers=drivers) as pipeline,
     ):
         pipeline.edit("stall: 60s", "stall: 180s")
         pipeline.feed.more(1200, bad_every=50)

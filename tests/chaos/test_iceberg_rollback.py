@@ -7,7 +7,7 @@ from pathlib import Path
 
 import iceberg_oracle
 import pytest
-from harness import DriverRun
+from harness import DriverRun, Drivers
 from iceberg_scene import Lake, lake
 from scene import wait_for
 
@@ -35,9 +35,11 @@ def healed(pipeline: Lake, run: DriverRun, removed: int) -> None:
 
 
 @pytest.mark.long
-def test_under_a_driver_that_idles(tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]) -> None:
+def test_under_a_driver_that_idles(
+    tmp_path: Path, kafka: LocalKafka, drivers: type[Drivers], new_topic: Callable[..., str]
+) -> None:
     """To an older snapshot, to a tag, and to before the first batch, one after another under the same driver."""
-    with lake(tmp_path, kafka, new_topic(partitions=2)) as pipeline:
+    with lake(tmp_path, kafka, new_topic(partitions=2), drivers=drivers) as pipeline:
         iceberg_oracle.make(pipeline.catalog, pipeline.tables[0])
         pipeline.strangers(0, 3)
         oldest = pipeline.table().current_snapshot()
@@ -75,11 +77,11 @@ def test_under_a_driver_that_idles(tmp_path: Path, kafka: LocalKafka, new_topic:
     [pytest.param(False, id="to-an-older-batch"), pytest.param(True, id="to-before", marks=pytest.mark.long)],
 )
 def test_under_a_driver_that_is_about_to_commit(
-    before: bool, tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]
+    before: bool, tmp_path: Path, kafka: LocalKafka, drivers: type[Drivers], new_topic: Callable[..., str]
 ) -> None:
     """The attempt in its hands would put the next batch on top of a gap."""
     go = tmp_path / "go"
-    with lake(tmp_path, kafka, new_topic(partitions=2)) as pipeline:
+    with lake(tmp_path, kafka, new_topic(partitions=2), drivers=drivers) as pipeline:
         pipeline.feed.more(1800, bad_every=50)
         # Taking and binding, two batches, and the third stands at the door.
         run = pipeline.start("attempt.before", skip=4, go=go)
@@ -94,10 +96,12 @@ def test_under_a_driver_that_is_about_to_commit(
 
 
 @pytest.mark.long
-def test_one_table_of_a_fan_out(tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]) -> None:
+def test_one_table_of_a_fan_out(
+    tmp_path: Path, kafka: LocalKafka, drivers: type[Drivers], new_topic: Callable[..., str]
+) -> None:
     """Rolled back while a driver is about to commit, while it idles, and while it is stopped: only that table is replayed."""
     go = tmp_path / "go"
-    with lake(tmp_path, kafka, new_topic(partitions=2), fan_out=True) as pipeline:
+    with lake(tmp_path, kafka, new_topic(partitions=2), fan_out=True, drivers=drivers) as pipeline:
         iceberg_oracle.make(pipeline.catalog, _PLAIN)
         pipeline.strangers(0, 3, _PLAIN)
         pipeline.feed.more(1200, bad_every=50)
@@ -143,9 +147,9 @@ def assert_untouched(pipeline: Lake, kept: dict[str, list[int]], batches: int) -
     "fan_out", [pytest.param(False, id="own-ledger"), pytest.param(True, id="fan-out", marks=pytest.mark.long)]
 )
 def test_stopped_refused_and_then_followed(
-    fan_out: bool, tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]
+    fan_out: bool, tmp_path: Path, kafka: LocalKafka, drivers: type[Drivers], new_topic: Callable[..., str]
 ) -> None:
-    with lake(tmp_path, kafka, new_topic(partitions=2), fan_out=fan_out) as pipeline:
+    with lake(tmp_path, kafka, new_topic(partitions=2), fan_out=fan_out, drivers=drivers) as pipeline:
         name = pipeline.tables[0]
         pipeline.feed.more(1200, bad_every=50)
         pipeline.drivers.drain()

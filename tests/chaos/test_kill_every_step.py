@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from chain import Chain, Kill
+from harness import Drivers
 from plain_driver import PlainDrivers
 from scene import scene
 
@@ -141,11 +142,21 @@ def test_killed_in_every_replay(
         assert chain.killed == {kill.place for kill in REPLAY}
 
 
+WITH_SPARK = [
+    Kill("read.after", replay=False),
+    Kill("record.before", replay=True),
+    Kill("send.after", replay=False),
+    Kill("commit.after", replay=True),
+]
+"""In a worker, and in the driver with all landed."""
+
+
 @pytest.mark.parametrize(
-    "kills",
+    ("drivers", "kills"),
     [
-        pytest.param([kill for kill in FIRST if not kill.skip], id="some"),
-        pytest.param(FIRST, id="all", marks=pytest.mark.long),
+        pytest.param(PlainDrivers, FIRST, id="plain"),
+        pytest.param(Drivers, WITH_SPARK, id="spark"),
+        pytest.param(Drivers, FIRST, id="spark-all", marks=pytest.mark.long),
     ],
 )
 def test_killed_in_every_first_attempt(
@@ -154,12 +165,20 @@ def test_killed_in_every_first_attempt(
     clickhouse: LocalClickHouse,
     new_topic: Callable[..., str],
     new_table: Callable[[], str],
+    drivers: type[Drivers],
     kills: list[Kill],
 ) -> None:
     """Plans are killed in their first attempt, at every place that it has, and the topic grows meanwhile."""
     batch = "interval: 0s, max_rows: 1000, block_rows: 8"
     with scene(
-        tmp_path, kafka, clickhouse, new_topic(partitions=2), new_table(), batch=batch, deadline=DEADLINE
+        tmp_path,
+        kafka,
+        clickhouse,
+        new_topic(partitions=2),
+        new_table(),
+        batch=batch,
+        deadline="3s" if drivers is PlainDrivers else DEADLINE,
+        drivers=drivers,
     ) as pipeline:
         chain = Chain(pipeline)
         chain.suffer(kills)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from harness import Drivers
 from open_folder import open_folder
-from plain_driver import WITH_AND_WITHOUT_SPARK, PlainDrivers
+from plain_driver import PlainDrivers
 from proxy import Fate, Insert, Proxy
 from scene import LIMIT, Scene, scene
 
@@ -54,6 +54,7 @@ def leave_a_hole(pipeline: Scene, hole: Hole) -> None:
 def test_restored_from_earlier(
     tmp_path: Path,
     kafka: LocalKafka,
+    drivers: type[Drivers],
     clickhouse: LocalClickHouse,
     new_topic: Callable[..., str],
     new_table: Callable[[], str],
@@ -70,6 +71,7 @@ def test_restored_from_earlier(
             new_table(),
             url=proxy.url(clickhouse.url),
             partitions=1,
+            drivers=drivers,
         ) as pipeline,
     ):
         backup = tmp_path / "backup"
@@ -98,7 +100,6 @@ def test_restored_from_earlier(
         pipeline.exact()
 
 
-@WITH_AND_WITHOUT_SPARK
 def test_deleted(
     drivers: type[Drivers],
     tmp_path: Path,
@@ -168,13 +169,14 @@ def fill(pipeline: Scene) -> None:
 def test_two_drivers_at_the_same_moment(
     tmp_path: Path,
     kafka: LocalKafka,
+    drivers: type[Drivers],
     clickhouse: LocalClickHouse,
     new_topic: Callable[..., str],
     new_table: Callable[[], str],
 ) -> None:
     """On a ledger that neither of them has made yet. One of them has the pipeline, and the other leaves."""
     go = tmp_path / "go"
-    with scene(tmp_path, kafka, clickhouse, new_topic(partitions=2), new_table()) as pipeline:
+    with scene(tmp_path, kafka, clickhouse, new_topic(partitions=2), new_table(), drivers=drivers) as pipeline:
         pipeline.feed.more(1200, bad_every=50)
         runs = [pipeline.start("acquire.before", go=go) for _ in range(2)]
         for run in runs:
@@ -198,6 +200,7 @@ def postgres() -> Iterator[LocalPostgres]:
 def test_postgres_is_killed_and_restarted_during_a_run(
     tmp_path: Path,
     kafka: LocalKafka,
+    drivers: type[Drivers],
     clickhouse: LocalClickHouse,
     postgres: LocalPostgres,
     new_topic: Callable[..., str],
@@ -205,7 +208,9 @@ def test_postgres_is_killed_and_restarted_during_a_run(
 ) -> None:
     """The ledger's server is away from the moment the plan is durable until after its rows have landed."""
     go = tmp_path / "go"
-    with scene(tmp_path, kafka, clickhouse, new_topic(partitions=2), new_table(), master="local[2]") as pipeline:
+    with scene(
+        tmp_path, kafka, clickhouse, new_topic(partitions=2), new_table(), master="local[2]", drivers=drivers
+    ) as pipeline:
         pipeline.edit("ledger: {sqlite: ledger}", f'ledger: {{postgres: "{postgres.url}"}}')
         pipeline.feed.more(1200, bad_every=50)
         run = pipeline.start("commit.before", go=go)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import oracle
 import pytest
+from harness import Drivers
 from plain_driver import PlainDrivers
 from proxy import Fate, Insert, Proxy
 from scene import scene, wait_for
@@ -42,6 +43,7 @@ def test_rows_that_landed_without_an_answer_are_recognised(
     trouble: Fate,
     tmp_path: Path,
     kafka: LocalKafka,
+    drivers: type[Drivers],
     clickhouse: LocalClickHouse,
     new_topic: Callable[..., str],
     new_table: Callable[[], str],
@@ -51,7 +53,13 @@ def test_rows_that_landed_without_an_answer_are_recognised(
     with (
         Proxy(clickhouse.http_port, script, delay=0.3) as proxy,
         scene(
-            tmp_path, kafka, clickhouse, new_topic(partitions=2), new_table(), url=proxy.url(clickhouse.url)
+            tmp_path,
+            kafka,
+            clickhouse,
+            new_topic(partitions=2),
+            new_table(),
+            url=proxy.url(clickhouse.url),
+            drivers=drivers,
         ) as pipeline,
     ):
         pipeline.edit("deadline: 1s", "deadline: 3s")
@@ -70,6 +78,7 @@ def test_rows_that_landed_without_an_answer_are_recognised(
 def test_a_gateway_that_answers_by_itself_is_not_believed(
     tmp_path: Path,
     kafka: LocalKafka,
+    drivers: type[Drivers],
     clickhouse: LocalClickHouse,
     new_topic: Callable[..., str],
     new_table: Callable[[], str],
@@ -79,7 +88,13 @@ def test_a_gateway_that_answers_by_itself_is_not_believed(
     with (
         Proxy(clickhouse.http_port, script) as proxy,
         scene(
-            tmp_path, kafka, clickhouse, new_topic(partitions=2), new_table(), url=proxy.url(clickhouse.url)
+            tmp_path,
+            kafka,
+            clickhouse,
+            new_topic(partitions=2),
+            new_table(),
+            url=proxy.url(clickhouse.url),
+            drivers=drivers,
         ) as pipeline,
     ):
         pipeline.edit("deadline: 1s", "deadline: 3s")

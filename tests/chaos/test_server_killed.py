@@ -11,6 +11,7 @@ from pathlib import Path
 
 import oracle
 import pytest
+from harness import Drivers
 from proxy import Insert, Proxy
 from scene import freeze, scene, thaw, wait_for
 
@@ -21,13 +22,17 @@ pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def test_killed_in_the_middle_of_an_insert(
-    tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str], new_table: Callable[[], str]
+    tmp_path: Path,
+    kafka: LocalKafka,
+    drivers: type[Drivers],
+    new_topic: Callable[..., str],
+    new_table: Callable[[], str],
 ) -> None:
     """A column that takes its time makes every insert last most of a second, so that there is a middle to kill."""
     table, go = new_table(), tmp_path / "go"
     with (
         LocalClickHouse(tmp_path / "clickhouse") as server,
-        scene(tmp_path, kafka, server, new_topic(partitions=2), table, master="local[2]") as pipeline,
+        scene(tmp_path, kafka, server, new_topic(partitions=2), table, master="local[2]", drivers=drivers) as pipeline,
     ):
         pipeline.feed.more(1200, bad_every=50)
         run = pipeline.start("prepare.before", go=go)
@@ -45,14 +50,20 @@ def test_killed_in_the_middle_of_an_insert(
 
 
 def test_killed_between_token_and_part(
-    tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str], new_table: Callable[[], str]
+    tmp_path: Path,
+    kafka: LocalKafka,
+    drivers: type[Drivers],
+    new_topic: Callable[..., str],
+    new_table: Callable[[], str],
 ) -> None:
     """The server remembers the token of rows that it lost. Only another generation brings them back."""
     go = tmp_path / "go"
     with (
         LocalClickHouse(tmp_path / "clickhouse") as server,
         Proxy(server.http_port) as proxy,
-        scene(tmp_path, kafka, server, new_topic(partitions=2), new_table(), url=proxy.url(server.url)) as pipeline,
+        scene(
+            tmp_path, kafka, server, new_topic(partitions=2), new_table(), url=proxy.url(server.url), drivers=drivers
+        ) as pipeline,
     ):
         pipeline.feed.more(1200, bad_every=50)
         run = pipeline.start("prepare.before", go=go)

@@ -15,7 +15,6 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, To
 from confluent_kafka.admin import AdminClient, NewTopic
 from harness import DriverRun, Drivers, Feed, Site, good
 from oracle import Produced
-from plain_driver import WITH_AND_WITHOUT_SPARK
 
 from landonce.local import LocalClickHouse, LocalKafka
 
@@ -78,7 +77,6 @@ class Transaction:
         self._producer.abort_transaction(60)
 
 
-@WITH_AND_WITHOUT_SPARK
 def test_transactions(
     drivers: type[Drivers],
     tmp_path: Path,
@@ -190,7 +188,6 @@ def compacted(kafka: LocalKafka, topic: str, survivors: set[int]) -> None:
     wait_until(lambda: set(readable(kafka, topic)) == survivors, 60, f"{topic} compacted to {sorted(survivors)}")
 
 
-@WITH_AND_WITHOUT_SPARK
 def test_a_compacted_topic(
     drivers: type[Drivers],
     tmp_path: Path,
@@ -223,7 +220,6 @@ def test_a_compacted_topic(
     assert state["totals"]["read"] == len(survivors)
 
 
-@WITH_AND_WITHOUT_SPARK
 def test_a_topic_compacted_between_crash_and_restart(
     drivers: type[Drivers],
     tmp_path: Path,
@@ -259,7 +255,11 @@ def test_a_topic_compacted_between_crash_and_restart(
 
 
 def test_a_broker_restarted_in_the_middle_of_a_run(
-    tmp_path: Path, own_kafka: LocalKafka, clickhouse: LocalClickHouse, new_table: Callable[[], str]
+    drivers: type[Drivers],
+    tmp_path: Path,
+    own_kafka: LocalKafka,
+    clickhouse: LocalClickHouse,
+    new_table: Callable[[], str],
 ) -> None:
     """One driver outlives a broker that is stopped and one that is killed, while it has work to do."""
     table = new_table()
@@ -274,9 +274,9 @@ def test_a_broker_restarted_in_the_middle_of_a_run(
     )
     site.write()
     feed = Feed(site.bootstrap, topic, partitions=3)
-    with Drivers(site) as drivers:
+    with drivers(site) as started:
         feed.more(3_000, bad_every=500)
-        run = drivers.start(once=False)
+        run = started.start(once=False)
         for go_away in (own_kafka.stop, own_kafka.kill):
             in_the_middle(run, len(feed.produced))
             go_away()

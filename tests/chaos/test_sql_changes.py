@@ -112,17 +112,23 @@ def suffer(play: Base, kills: list[Kill]) -> Changing:
 
 @pytest.fixture
 def in_postgres(
-    tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str], new_database: Callable[[], str]
+    tmp_path: Path,
+    kafka: LocalKafka,
+    new_topic: Callable[..., str],
+    new_database: Callable[[], str],
+    drivers: type[Drivers],
 ) -> Iterator[Base]:
-    url = new_database()
-    with base(tmp_path, kafka, new_topic(2), url, postgres_judge(url), batch=BATCH, sink=KEYED) as made:
+    url, topic = new_database(), new_topic(2)
+    with base(tmp_path, kafka, topic, url, postgres_judge(url), batch=BATCH, sink=KEYED, drivers=drivers) as made:
         yield made
 
 
 @pytest.fixture
-def in_sqlite(tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]) -> Iterator[Base]:
-    judge = sqlite_judge(tmp_path / "target.db")
-    with base(tmp_path, kafka, new_topic(2), "sqlite:///target.db", judge, batch=BATCH, sink=KEYED) as made:
+def in_sqlite(
+    tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str], drivers: type[Drivers]
+) -> Iterator[Base]:
+    judge, url = sqlite_judge(tmp_path / "target.db"), "sqlite:///target.db"
+    with base(tmp_path, kafka, new_topic(2), url, judge, batch=BATCH, sink=KEYED, drivers=drivers) as made:
         yield made
 
 
@@ -133,5 +139,6 @@ def test_changes_survive_kills_in_postgres(in_postgres: Base) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("where", ["in_postgres", "in_sqlite"])
+@pytest.mark.usefixtures("drivers")
 def test_changes_survive_kills_everywhere(where: str, request: pytest.FixtureRequest) -> None:
     suffer(request.getfixturevalue(where), [*QUICK, *REST])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from chain import Chain
+from harness import Drivers
 from sql_scene import IN_TRANSACTIONS, Base, base, mariadb_judge
 
 from landonce.local import LocalKafka
@@ -31,9 +32,9 @@ def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalMariaDB]:
 
 @pytest.fixture
 def in_mariadb(
-    tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str], mariadb: LocalMariaDB
+    tmp_path: Path, kafka: LocalKafka, drivers: type[Drivers], new_topic: Callable[..., str], mariadb: LocalMariaDB
 ) -> Iterator[Base]:
-    with base(tmp_path, kafka, new_topic(2), mariadb.url, mariadb_judge(mariadb), batch=BATCH) as made:
+    with base(tmp_path, kafka, new_topic(2), mariadb.url, mariadb_judge(mariadb), batch=BATCH, drivers=drivers) as made:
         yield made
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from chain import Chain
+from harness import Drivers
 from pooler import Pooler
 from scene import fenced_for_nothing
 from sql_scene import IN_TRANSACTIONS, Base, base, postgres_judge
@@ -37,10 +38,14 @@ def behind(new_database: Callable[[], str], pooler: Pooler) -> Behind:
 
 
 @pytest.fixture
-def pooled(tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str], behind: Behind) -> Iterator[Base]:
+def pooled(
+    tmp_path: Path, kafka: LocalKafka, drivers: type[Drivers], new_topic: Callable[..., str], behind: Behind
+) -> Iterator[Base]:
     batch = "interval: 0s, max_rows: 40, block_rows: 8"
     judge = postgres_judge(behind.straight)
-    with base(tmp_path, kafka, new_topic(partitions=2), behind.pooled, judge, batch=batch, master="local[4]") as made:
+    with base(
+        tmp_path, kafka, new_topic(partitions=2), behind.pooled, judge, batch=batch, master="local[4]", drivers=drivers
+    ) as made:
         yield made
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from cutting_proxy import Cut, CuttingProxy
+from harness import Drivers
 from open_folder import open_folder
 from scene import fenced_for_nothing, one_of_two
 from sql_scene import Base, base, postgres_judge, sqlite_judge
@@ -19,10 +20,14 @@ pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(600)]
 
 @pytest.fixture
 def pipeline(
-    tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str], new_database: Callable[[], str]
+    tmp_path: Path,
+    kafka: LocalKafka,
+    drivers: type[Drivers],
+    new_topic: Callable[..., str],
+    new_database: Callable[[], str],
 ) -> Iterator[Base]:
     url = new_database()
-    with base(tmp_path, kafka, new_topic(partitions=2), url, postgres_judge(url)) as made:
+    with base(tmp_path, kafka, new_topic(partitions=2), url, postgres_judge(url), drivers=drivers) as made:
         yield made
 
 
@@ -57,14 +62,14 @@ def test_two_that_start_at_the_same_moment(pipeline: Base, tmp_path: Path) -> No
 
 
 def test_the_server_is_killed_in_the_middle_of_a_transaction(
-    tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]
+    tmp_path: Path, kafka: LocalKafka, drivers: type[Drivers], new_topic: Callable[..., str]
 ) -> None:
     """The rows of a block are written and not committed, and go with the server. The worker's COMMIT has no answer: it looks at
     the block's row, and writes the block again."""
     go = tmp_path / "go"
     with open_folder() as folder, LocalPostgres(folder / "postgres") as server:
         judge = postgres_judge(server.url)
-        with base(tmp_path, kafka, new_topic(partitions=2), server.url, judge) as pipeline:
+        with base(tmp_path, kafka, new_topic(partitions=2), server.url, judge, drivers=drivers) as pipeline:
             pipeline.feed.more(600, bad_every=50)
             run = pipeline.start("rows.after", go=go)
             run.wait_reached()
@@ -85,6 +90,7 @@ def test_the_server_is_killed_in_the_middle_of_a_transaction(
 def test_a_commit_is_cut_after_it_was_sent(
     tmp_path: Path,
     kafka: LocalKafka,
+    drivers: type[Drivers],
     new_topic: Callable[..., str],
     new_database: Callable[[], str],
     postgres: LocalPostgres,
@@ -95,7 +101,7 @@ def test_a_commit_is_cut_after_it_was_sent(
     proxy = CuttingProxy(postgres.port)
     try:
         cuttable = url.replace(f":{postgres.port}/", f":{proxy.port}/")
-        with base(tmp_path, kafka, new_topic(partitions=2), cuttable, postgres_judge(url)) as pipeline:
+        with base(tmp_path, kafka, new_topic(partitions=2), cuttable, postgres_judge(url), drivers=drivers) as pipeline:
             pipeline.feed.more(600, bad_every=50)
             run = pipeline.start("rows.after", go=go)
             run.wait_reached()
@@ -110,10 +116,12 @@ def test_a_commit_is_cut_after_it_was_sent(
         proxy.close()
 
 
-def test_a_zombie_of_a_file(tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]) -> None:
+def test_a_zombie_of_a_file(
+    tmp_path: Path, kafka: LocalKafka, drivers: type[Drivers], new_topic: Callable[..., str]
+) -> None:
     """In SQLite one that is paused in a transaction holds the file; this one is paused before."""
     judge = sqlite_judge(tmp_path / "target.db")
-    with base(tmp_path, kafka, new_topic(partitions=2), "sqlite:///target.db", judge) as pipeline:
+    with base(tmp_path, kafka, new_topic(partitions=2), "sqlite:///target.db", judge, drivers=drivers) as pipeline:
         pipeline.feed.more(600, bad_every=50)
         zombie = pipeline.pause_at("flip.before")
         pipeline.drivers.drain()

@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(300)]
 def test_drivers_with_two_ledgers_notice_each_other_within_a_batch(
     tmp_path: Path,
     kafka: LocalKafka,
+    drivers: type[Drivers],
     clickhouse: LocalClickHouse,
     new_topic: Callable[..., str],
     new_table: Callable[[], str],
@@ -28,11 +29,13 @@ def test_drivers_with_two_ledgers_notice_each_other_within_a_batch(
     go = tmp_path / "go"
     (copy := tmp_path / "copy").mkdir()
     batch = "interval: 0s, max_rows: 10000, block_rows: 5000"
-    with scene(tmp_path, kafka, clickhouse, new_topic(partitions=2), new_table(), batch=batch) as pipeline:
+    with scene(
+        tmp_path, kafka, clickhouse, new_topic(partitions=2), new_table(), batch=batch, drivers=drivers
+    ) as pipeline:
         other = replace(pipeline.site, folder=copy)
         other.save(pipeline.site.file.read_text())
         pipeline.edit("deadline: 1s", "deadline: 60s")
-        with Drivers(other) as others:
+        with drivers(other) as others:
             pipeline.feed.more(600)
             first = pipeline.start("idle.before", go=go, once=False)
             first.wait_reached()

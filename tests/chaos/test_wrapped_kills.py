@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from chain import Kill
+from harness import Drivers
 from wrapped_scene import Aging, wrapped
 
 from landonce.local import LocalKafka
@@ -78,6 +79,13 @@ BETWEEN = [
     Kill("idle.after", once=False),
 ]
 """Where nothing has changed since the place before."""
+WITH_SPARK = [
+    Kill("claim.after"),
+    Kill("push.after", replay=True),
+    Kill("settle.before", replay=True),
+    Kill("record.before"),
+]
+"""In a worker, before and after it pushed, and in the driver."""
 
 
 def test_every_step_and_every_place_is_killed() -> None:
@@ -88,11 +96,19 @@ def test_every_step_and_every_place_is_killed() -> None:
     assert {kill.place for kill in ATTEMPTS + RELEASED + EMPTY + FRESH + BETWEEN} == places
 
 
+def test_workers_of_spark_are_killed(tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]) -> None:
+    with wrapped(tmp_path, kafka, new_topic(partitions=2), batch=BATCH) as play:
+        chain = Aging(play)
+        chain.suffer(WITH_SPARK)
+        chain.settled()
+        assert play.blocks() == []
+
+
 def test_a_sink_with_a_probe_is_killed_at_every_step(
-    tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]
+    tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str], drivers: type[Drivers]
 ) -> None:
     """It is not idempotent. Whatever is pushed again is the same, to the byte."""
-    with wrapped(tmp_path, kafka, new_topic(partitions=2), batch=BATCH) as play:
+    with wrapped(tmp_path, kafka, new_topic(partitions=2), batch=BATCH, drivers=drivers) as play:
         chain = Aging(play)
         chain.suffer(ATTEMPTS)
         for kill in RELEASED[1:]:
@@ -108,21 +124,22 @@ def test_a_sink_with_a_probe_is_killed_at_every_step(
         assert play.same_bytes() >= 1
 
 
-@pytest.mark.long
 def test_files_are_killed_where_they_are_written(
-    tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]
+    tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str], drivers: type[Drivers]
 ) -> None:
     """Idempotent: what has no answer is simply pushed again."""
-    with wrapped(tmp_path, kafka, new_topic(partitions=2), "file_per_block:sink", batch=BATCH) as play:
+    topic = new_topic(partitions=2)
+    with wrapped(tmp_path, kafka, topic, "file_per_block:sink", batch=BATCH, drivers=drivers) as play:
         chain = Aging(play)
         chain.suffer(HARMLESS)
         chain.settled()
         assert play.blocks() == []
 
 
-@pytest.mark.long
-def test_places_in_between(tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]) -> None:
-    with wrapped(tmp_path, kafka, new_topic(partitions=2), batch=BATCH) as play:
+def test_places_in_between(
+    tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str], drivers: type[Drivers]
+) -> None:
+    with wrapped(tmp_path, kafka, new_topic(partitions=2), batch=BATCH, drivers=drivers) as play:
         chain = Aging(play)
         chain.suffer(FRESH)
         chain.suffer(BETWEEN)

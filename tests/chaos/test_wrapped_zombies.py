@@ -9,6 +9,7 @@ from pathlib import Path
 
 import oracle
 import pytest
+from harness import Drivers
 from scene import fenced_for_nothing, one_of_two
 from wrapped_scene import Wrapped, wrapped
 
@@ -19,8 +20,10 @@ pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]) -> Iterator[Wrapped]:
-    with wrapped(tmp_path, kafka, new_topic(partitions=2), "wrapped_target:soon") as made:
+def pipeline(
+    tmp_path: Path, kafka: LocalKafka, drivers: type[Drivers], new_topic: Callable[..., str]
+) -> Iterator[Wrapped]:
+    with wrapped(tmp_path, kafka, new_topic(partitions=2), "wrapped_target:soon", drivers=drivers) as made:
         yield made
 
 
@@ -33,9 +36,11 @@ def test_paused_before_and_after_a_push(pipeline: Wrapped) -> None:
     fenced_for_nothing(pipeline, claimed, pushed)
 
 
-def test_a_zombie_of_an_idempotent_sink(tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]) -> None:
+def test_a_zombie_of_an_idempotent_sink(
+    tmp_path: Path, kafka: LocalKafka, drivers: type[Drivers], new_topic: Callable[..., str]
+) -> None:
     """It pushes once more when it wakes, which is harmless, and changes nothing in the ledger."""
-    with wrapped(tmp_path, kafka, new_topic(partitions=2), "file_per_block:sink") as pipeline:
+    with wrapped(tmp_path, kafka, new_topic(partitions=2), "file_per_block:sink", drivers=drivers) as pipeline:
         pipeline.feed.more(300, bad_every=50)
         zombie = pipeline.pause_at("push.before")
         pipeline.drivers.drain()
@@ -71,10 +76,12 @@ def test_spark_runs_a_task_again(
     ("what", "verdict"), [("raise-after", "--landed"), pytest.param("raise-before", "--absent", marks=pytest.mark.long)]
 )
 def test_a_person_settles_what_nobody_knows(
-    what: str, verdict: str, tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]
+    what: str, verdict: str, tmp_path: Path, kafka: LocalKafka, drivers: type[Drivers], new_topic: Callable[..., str]
 ) -> None:
     """There is no probe: the pipeline halts, names the block and the command, and halts again until the command is given."""
-    with wrapped(tmp_path, kafka, new_topic(partitions=1), "wrapped_target:blind", partitions=1) as pipeline:
+    with wrapped(
+        tmp_path, kafka, new_topic(partitions=1), "wrapped_target:blind", partitions=1, drivers=drivers
+    ) as pipeline:
         pipeline.feed.more(40, bad_every=10)
         pipeline.fail(what)
         halted = pipeline.drivers.start()

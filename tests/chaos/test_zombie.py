@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from harness import Drivers
 from plain_driver import PlainDrivers
 from scene import scene, wake
 
@@ -26,12 +27,13 @@ def test_zombies_are_fenced_and_change_nothing(
     places: tuple[str, ...],
     tmp_path: Path,
     kafka: LocalKafka,
+    drivers: type[Drivers],
     clickhouse: LocalClickHouse,
     new_topic: Callable[..., str],
     new_table: Callable[[], str],
 ) -> None:
     """Each is paused in the middle of what its predecessor left; the last driver finishes; then they wake, one by one."""
-    with scene(tmp_path, kafka, clickhouse, new_topic(partitions=2), new_table()) as pipeline:
+    with scene(tmp_path, kafka, clickhouse, new_topic(partitions=2), new_table(), drivers=drivers) as pipeline:
         zombies = []
         for place in places:
             pipeline.feed.more(600, bad_every=50)

@@ -152,7 +152,9 @@ def wrapped(
     partitions: int = 2,
     batch: str = "interval: 0s, max_rows: 600, block_rows: 300",
     master: str = "local[1]",
+    drivers: type[Drivers] = Drivers,
 ) -> Iterator[Wrapped]:
+    """`drivers`: with Spark, or plain ones."""
     home = Home(folder)
     for module in (Path(__file__).with_name("wrapped_target.py"), _EXAMPLES / "file_per_block.py"):
         shutil.copy(module, folder)
@@ -168,5 +170,5 @@ def wrapped(
             master=master,
         )
     )
-    with Drivers(home) as drivers:
-        yield Wrapped(home, drivers, Feed(kafka.bootstrap_servers, topic, partitions))
+    with drivers(home) as started:
+        yield Wrapped(home, started, Feed(kafka.bootstrap_servers, topic, partitions))

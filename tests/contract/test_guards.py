@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from broken_transactions import SqliteTransactions
 from test_push_ledgers import SPOT, prepared
 
 import landonce
@@ -40,7 +41,6 @@ from landonce.protocol.steps import Await
 from landonce.query.performers import Inserting
 from landonce.query.pushing import Pushing as QueryPushing
 from landonce.query.pushing import PushRecipe
-from landonce.testing.broken_transactions import SqliteTransactions
 from landonce.testing.cases_transactions import RECEIPT, _prepared, _settled
 
 NOTHING: Any = SimpleNamespace()

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from broken_transactions import SqliteTransactions
+from broken_wrapped import FilesSite
 
 from landonce.testing import (
     LEDGER_CASES,
@@ -19,8 +21,6 @@ from landonce.testing import (
     cases_transactions,
     cases_wrapped_doubt,
 )
-from landonce.testing.broken_transactions import SqliteTransactions
-from landonce.testing.broken_wrapped import FilesSite
 from landonce.testing.crashing import in_another_process, require_kills
 from landonce.testing.ledger_sites import InSqlite
 from landonce.testing.sqlite_sink import SqliteSite

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from broken_ledgers import BROKEN_LEDGERS
 from kit_controls import check_fails, check_mostly_sound
 
 from landonce.ledger.in_target import TargetLedger
 from landonce.ledger.push_ledger import PushLedger
 from landonce.testing import LEDGER_CASES, Case, LedgerContract, LedgerSite
-from landonce.testing.broken_ledgers import BROKEN_LEDGERS
 from landonce.testing.ledger_sites import SHARED, InMemory, InSqlite
 
 pytestmark = pytest.mark.timeout(300)

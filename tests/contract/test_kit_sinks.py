@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from broken_sinks import BROKEN_SINKS
 from kit_controls import check_fails, check_mostly_sound
 
 from landonce.testing import SINK_CASES, Case, SinkContract, SinkSite
-from landonce.testing.broken_sinks import BROKEN_SINKS
 from landonce.testing.sqlite_sink import SqliteSite
 
 pytestmark = pytest.mark.timeout(300)

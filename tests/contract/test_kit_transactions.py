@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from broken_transactions import BROKEN_TRANSACTIONS, SqliteTransactions
 from kit_controls import check_fails, check_mostly_sound
 
 from landonce.ledger.in_target import TargetLedger
@@ -17,7 +18,6 @@ from landonce.sinks.sql.statements import Place
 from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.sql.writer import BlockWriter
 from landonce.testing import TRANSACTION_CASES, Case, Row, TransactionContract, TransactionSite
-from landonce.testing.broken_transactions import BROKEN_TRANSACTIONS, SqliteTransactions
 from landonce.testing.cases_transactions import BATCH, PIPELINE
 from landonce.testing.sink_sites import SCHEMA
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from broken_ledgers_shared import Torn
 from broken_sql_ledgers import Forgetful, TornReader, blind_to
 from cutting_proxy import Cut, CuttingProxy
 from ledger_sites import (
@@ -50,7 +51,6 @@ from landonce.ledger.tables import SCHEMA_VERSION
 from landonce.local.postgres import LocalPostgres
 from landonce.protocol.ledger import LedgerState, Totals, recorded, taken
 from landonce.testing import LEDGER_CASES, LedgerContract
-from landonce.testing.broken_ledgers_shared import Torn
 from landonce.testing.forking import started
 from landonce.testing.states import (
     PIPELINE,

@@ -55,8 +55,15 @@ def open_site(
     return opener(spark, kafka, tmp_path, new_topic, new_table, request)
 
 
-EVERY = pytest.mark.parametrize("kind", ["clickhouse", "postgres", "sqlite"])
-EACH = pytest.mark.parametrize("kind", ["clickhouse", pytest.param("postgres", marks=pytest.mark.long), "sqlite"])
+LONG = pytest.mark.long
+EACH = pytest.mark.parametrize("kind", ["clickhouse", pytest.param("postgres", marks=LONG), "sqlite"])
+CLICKHOUSE = pytest.mark.parametrize(
+    "kind", ["clickhouse", pytest.param("postgres", marks=LONG), pytest.param("sqlite", marks=LONG)]
+)
+SQLITE = pytest.mark.parametrize(
+    "kind", [pytest.param("clickhouse", marks=LONG), pytest.param("postgres", marks=LONG), "sqlite"]
+)
+"""What takes long is tried with one of them, and with the others in `make test-long`."""
 
 
 def some_skipped(number: int) -> str:
@@ -64,7 +71,7 @@ def some_skipped(number: int) -> str:
     return "skip" if number % 20 < 6 or number % 20 > 15 else f"w{number}"
 
 
-@EVERY
+@EACH
 def test_nothing_is_lost_or_twice_whatever_becomes_of_the_checkpoint(open_site: Open, kind: str) -> None:
     site = open_site(kind, topics=2)
     for topic in site.topics:
@@ -102,8 +109,15 @@ def test_a_plain_query_duplicates_in_the_same_scene(open_site: Open, tmp_path: P
     site.duplicates_with(append)
 
 
-@EACH
-@pytest.mark.parametrize("died", ["write", "record"], ids=["absent", "landed"])
+@pytest.mark.parametrize(
+    ("died", "kind"),
+    [
+        pytest.param(died, kind, id=f"{name}-{kind}", marks=() if (name, kind) in quick else LONG)
+        for died, name in (("write", "absent"), ("record", "landed"))
+        for kind in ("clickhouse", "postgres", "sqlite")
+        for quick in [{("landed", "clickhouse"), ("absent", "sqlite")}]
+    ],
+)
 def test_a_pending_plan_is_settled_whichever_cut_comes_next(open_site: Open, kind: str, died: str) -> None:
     """Contained, then crossing and next; later overlapping."""
     site = open_site(kind)
@@ -128,7 +142,7 @@ def test_a_pending_plan_is_settled_whichever_cut_comes_next(open_site: Open, kin
     site.exact()
 
 
-@EACH
+@CLICKHOUSE
 def test_what_lies_behind_a_pending_plan_waits_for_what_is_missing(open_site: Open, kind: str) -> None:
     site = open_site(kind)
     site.produce(40)
@@ -172,7 +186,7 @@ STEPS = {
 """A plan stays pending from the first `write` on, and what comes after it is its recovery."""
 
 
-@EACH
+@SQLITE
 def test_a_run_may_end_before_every_step(open_site: Open, kind: str) -> None:
     site = open_site(kind)
     for step in STEPS[kind == "clickhouse"]:
@@ -211,7 +225,7 @@ def test_a_query_that_went_back_is_dropped_or_refused(open_site: Open) -> None:
         site.run(start=json.dumps({site.topics[0]: {"0": 22, "1": 22}}))
 
 
-@EACH
+@SQLITE
 def test_a_batch_is_written_in_blocks_and_a_crash_between_them_is_no_matter(open_site: Open, kind: str) -> None:
     site = open_site(kind, block_rows=7)
     site.produce(80, word=some_skipped)
@@ -221,7 +235,7 @@ def test_a_batch_is_written_in_blocks_and_a_crash_between_them_is_no_matter(open
     site.exact()
 
 
-@EACH
+@CLICKHOUSE
 def test_a_query_that_was_changed_after_a_crash_goes_on(open_site: Open, kind: str) -> None:
     """What the old query landed stays, and what it did not land the new one does."""
     site = open_site(kind)

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from broken_wrapped_doubt import Chunked, Confirming, Noting
 
 from landonce.errors import NotPushed
 from landonce.sinks.wrapped.block import PushedBlock
 from landonce.sinks.wrapped.sink import WrappedSink, wrap
-from landonce.testing.broken_wrapped_doubt import Chunked, Confirming, Noting
 from landonce.testing.sink_sites import Row
 from landonce.testing.wrapped_references import Appending, FilePerBlock, values
 from landonce.testing.wrapped_sites import WrappedSite
@@ -257,7 +257,7 @@ def _table(made: Callable[[Path], Any], **told: Any) -> Callable[[Path], Wrapped
 
 BROKEN_WRAPPED: dict[str, Callable[[Path], WrappedSite]] = {
     "a_wrapped_sink_travels_to_the_workers": _files(Rooted),
-    "no_secret_is_shown": _files(FilePerBlock, name="files of s3cret-word", secret="s3cret-word"),  # noqa: S106
+    "no_secret_is_shown": _files(FilePerBlock, name="files of s3cret-word", secret="s3cret-word"),
     "what_was_pushed_is_there": _files(Dropping),
     "a_push_gives_nothing_back": _files(Answering),
     "values_come_back_as_they_were": _files(Smoothing),

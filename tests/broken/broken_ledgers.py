@@ -11,11 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from broken_ledgers_shared import BROKEN_SHARED_LEDGERS
+
 from landonce.errors import Fenced
 from landonce.ledger.memory import MemoryLedger, MemoryStore
 from landonce.protocol.ledger import LedgerState, Note, fenced
 from landonce.protocol.swap import key
-from landonce.testing.broken_ledgers_shared import BROKEN_SHARED_LEDGERS
 from landonce.testing.ledger_sites import InMemory, LedgerSite
 
 
