@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from landonce.sinks.operations import Operations, Sessions
     from landonce.sinks.parts import Parts
     from landonce.sinks.pipeline_file import Pipeline
+    from landonce.sinks.promise import Promise
 
 _PAST = 50
 """Milliseconds past a deadline, so that two readings of one clock cannot disagree."""
@@ -219,6 +220,20 @@ class Sink(ABC):
         """The ledger of a pipeline with this sink: the one that its file names, unless the sink keeps the position itself."""
         return named_ledger(config.outside_ledger, config.pipeline)
 
+    @abstractmethod
+    def promise(self, config: Pipeline) -> Promise:
+        """What holds for a pipeline with this sink once it starts."""
+
+    @property
+    def changes_rows(self) -> bool:
+        """Records change rows that are there, by a key: they are not only added."""
+        return False
+
+    @property
+    def unreadable(self) -> str:
+        """Why an audit cannot compare what the target holds with the topics. Empty where it can."""
+        return ""
+
     def open_query_ledger(self, where: str | Path | None, name: str) -> Ledger:
         """The same for a user's own query of this name. `where`: the place that the user names; None where the sink keeps the position."""
         if where is None:
@@ -239,6 +254,11 @@ class DeduplicatingSink(Sink):
         from landonce.sinks.operations import LookingOperations
 
         return LookingOperations(parts, sessions)
+
+    def promise(self, config: Pipeline) -> Promise:
+        from landonce.sinks.promise import of_deduplicating
+
+        return of_deduplicating(config)
 
     def make(self, target: Target, columns: Schema) -> None:
         """Makes the table."""

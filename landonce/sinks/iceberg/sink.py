@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from landonce.sinks.operations import Operations, Sessions
     from landonce.sinks.parts import Parts
     from landonce.sinks.pipeline_file import Pipeline
+    from landonce.sinks.promise import Promise
 
 _FIELD = re.compile(r"\{([^{}]+)\}")
 
@@ -47,6 +48,15 @@ class IcebergSink(Sink):
 
     def open_ledger(self, config: Pipeline) -> Ledger:
         return self.own_ledger() if config.own_ledger else super().open_ledger(config)
+
+    def promise(self, config: Pipeline) -> Promise:
+        from landonce.sinks.iceberg.promise import promise
+
+        return promise(config, self.told)
+
+    @property
+    def changes_rows(self) -> bool:
+        return self.told.changes is not None
 
     def open_query_ledger(self, where: str | Path | None, name: str) -> TableLedger:
         del where, name

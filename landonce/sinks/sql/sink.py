@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from landonce.sinks.operations import Operations, Sessions
     from landonce.sinks.parts import Parts
     from landonce.sinks.pipeline_file import Pipeline
+    from landonce.sinks.promise import Promise
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,15 @@ class SqlSink(Sink):
 
     def open_ledger(self, config: Pipeline) -> TargetLedger:
         return TargetLedger(open_database(self.address), config.pipeline)
+
+    def promise(self, config: Pipeline) -> Promise:
+        from landonce.sinks.sql.promise import promise
+
+        return promise(config, keyed=bool(self.key))
+
+    @property
+    def changes_rows(self) -> bool:
+        return bool(self.key)
 
     def open_query_ledger(self, where: str | Path | None, name: str) -> TargetLedger:
         del where

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from landonce.sinks.operations import Operations, Sessions
     from landonce.sinks.parts import Parts
     from landonce.sinks.pipeline_file import Pipeline
+    from landonce.sinks.promise import Promise
 
 Push = Callable[[PushedBlock], None]
 Probe = Callable[[PushedBlock], bool]
@@ -53,6 +54,15 @@ class WrappedSink(Sink):
 
     def open_ledger(self, config: Pipeline) -> PushLedger:
         return PushPlace(config.outside_ledger.place, config.pipeline).open()
+
+    def promise(self, config: Pipeline) -> Promise:
+        from landonce.sinks.wrapped.promise import promise
+
+        return promise(config)
+
+    @property
+    def unreadable(self) -> str:
+        return f"{self.name} is a wrapped sink: landonce can push to its target and cannot read what it holds."
 
     def open_query_ledger(self, where: str | Path | None, name: str) -> PushLedger:
         if where is None:
