@@ -29,7 +29,7 @@ def check_pipeline(parts: Parts, *, spark: bool = False) -> Check:
     elif isinstance(parts.sink, WrappedSink):
         sections = _sections(parts, world, wrapped.looks(parts, world), spark=spark)
     else:
-        with closing(parts.clickhouse.target()) as target:
+        with closing(parts.deduplicating.target()) as target:
             sections = _sections(parts, world, clickhouse.looks(parts, target, world), spark=spark)
     return Check(parts.config.pipeline, sections, parts.sink.promise(parts.config))
 

@@ -103,6 +103,10 @@ class Target(ABC):
     def create(self, declared: Schema, *, order_by: str | None = None, partition_by: str | None = None) -> None:
         """Makes the table, with coordinate columns and all that the guarantee needs. Harmless if it is there."""
 
+    def creatable(self) -> tuple[Finding, ...]:
+        """What would keep `create` from making the table. Reads only."""
+        return ()
+
     def take_back(self) -> None:  # noqa: B027  a sink may do without
         """Removes the table that `create` just made, for a start that refuses it after all: only if it is empty, and only if
         that is one step. Where it is not, the table stays."""
@@ -259,6 +263,13 @@ class DeduplicatingSink(Sink):
         from landonce.sinks.promise import of_deduplicating
 
         return of_deduplicating(config)
+
+    table: str
+    """What plans and tokens call the table."""
+
+    def creation(self, columns: Schema) -> str:
+        """The statement that makes the table, for people. Raises for columns that it cannot have."""
+        return f"{self.table}: {', '.join(each.name for each in columns.fields)}"
 
     def make(self, target: Target, columns: Schema) -> None:
         """Makes the table."""

@@ -19,7 +19,7 @@ from landonce.protocol.marks import Stand, TableView
 from landonce.protocol.operate import Decision, landed_too
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.target import TargetView
-from landonce.sinks.contract import DeduplicatingSink, look_by_name, wait_out
+from landonce.sinks.contract import look_by_name, wait_out
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -207,15 +207,9 @@ class LookingOperations(Operations):
 
     no_fill = ""
 
-    @property
-    def sink(self) -> DeduplicatingSink:
-        if not isinstance(self.parts.sink, DeduplicatingSink):
-            raise TypeError(f"{self.parts.sink} does not deduplicate")
-        return self.parts.sink
-
     def ahead(self, state: LedgerState, stands: Iterable[Stand], partitions: Iterable[Partition]) -> TargetView:
         del stands
-        with closing(self.sink.target()) as target:
+        with closing(self.parts.deduplicating.target()) as target:
             return (
                 look_by_name(target, state, [(each, 0) for each in partitions]) if target.exists() else TargetView(())
             )
@@ -223,7 +217,7 @@ class LookingOperations(Operations):
     def give_up(self, plan: Plan, held: TargetView, ask: Callable[[], TargetView]) -> None:
         """No insert may begin or run on: nobody would ever look for its rows again. What was decided holds for the rows that were
         there."""
-        with closing(self.sink.target()) as target:
+        with closing(self.parts.deduplicating.target()) as target:
             wait_out(target, plan.deadline)
             target.kill()
         if held != ask():
@@ -234,4 +228,4 @@ class LookingOperations(Operations):
             )
 
     def count(self, ranges: Sequence[Range]) -> int | None:
-        return self.sink.writer().count(ranges)
+        return self.parts.deduplicating.writer().count(ranges)

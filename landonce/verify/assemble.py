@@ -129,7 +129,9 @@ def _iceberg(parts: Parts, state: LedgerState | None, stack: ExitStack, values: 
 
 
 def _clickhouse(parts: Parts, stack: ExitStack, values: bool) -> tuple[Targets, Expectation]:
-    sink = parts.clickhouse
+    sink = parts.deduplicating
+    if not isinstance(sink, ClickHouseSink):
+        raise TypeError(f"{sink} has no rows to read")
     target = sink.target()
     stack.callback(target.close)
     recipe = make_recipe(parts, target.schema())

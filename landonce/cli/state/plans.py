@@ -47,4 +47,4 @@ def _fingerprint(parts: Parts) -> str:
             return sql_recipe(parts, table).fingerprint()
     if isinstance(parts.sink, WrappedSink):
         return wrapped_recipe(parts).fingerprint()
-    return make_recipe(parts, parts.clickhouse.target().schema()).fingerprint()
+    return make_recipe(parts, parts.deduplicating.target().schema()).fingerprint()

@@ -11,6 +11,7 @@ from landonce.errors import ConfigError
 from landonce.read.schema.fields import Schema
 from landonce.sinks.clickhouse.address import TableName, parse_table, parse_url
 from landonce.sinks.clickhouse.connection import Access
+from landonce.sinks.clickhouse.create import Creation, create_statement
 from landonce.sinks.clickhouse.settings import as_text, refuse_conflicts
 from landonce.sinks.clickhouse.target import ClickHouseTarget
 from landonce.sinks.clickhouse.wire import Timeouts, Tls
@@ -91,6 +92,10 @@ class ClickHouseSink(DeduplicatingSink):
             timeouts=Timeouts(self.connect_timeout, self.timeout),
             extra=tuple(sorted((name, as_text(value)) for name, value in self.settings.items())),
         )
+
+    def creation(self, columns: Schema) -> str:
+        keys = Creation(order_by=self.order_by or "", partition_by=self.partition_by or "")
+        return create_statement(self.table_name, columns, keys)
 
     def make(self, target: Target, columns: Schema) -> None:
         target.create(columns, order_by=self.order_by, partition_by=self.partition_by)
