@@ -21,7 +21,7 @@ from landonce.config.secrets import redact
 from landonce.engine.observe import BatchReport
 from landonce.protocol.blocks import Plan
 from landonce.protocol.ledger import Totals
-from landonce.protocol.steps import AnyEffect, Step
+from landonce.protocol.steps import Effect, Step
 
 _QUIET = {Step.SURVEY, Step.IDLE}
 _LONG = 2.0
@@ -56,7 +56,7 @@ class TerminalProgress:
         """`finished`: how many blocks of the write in hand are done."""
         self._finished = finished
 
-    def step(self, effect: AnyEffect) -> None:
+    def step(self, effect: Effect) -> None:
         written = self._writing or self._written
         self._written = written if effect.step in (Step.COMMIT, Step.RECORD) else None
         self._writing = _Writing.of(effect) if effect.step is Step.WRITE else None
@@ -143,7 +143,7 @@ class _Writing:
     offsets: int
 
     @classmethod
-    def of(cls, effect: AnyEffect) -> _Writing | None:
+    def of(cls, effect: Effect) -> _Writing | None:
         plan: Plan | None = getattr(effect, "plan", None)
         indexes: tuple[int, ...] = getattr(effect, "indexes", ())
         if plan is None or not indexes:
@@ -220,7 +220,7 @@ class LogProgress:
     def watch(self, finished: Callable[[], int]) -> None:
         """A log has a line per batch."""
 
-    def step(self, effect: AnyEffect) -> None:
+    def step(self, effect: Effect) -> None:
         if effect.step not in _QUIET:
             self._say("step", logging.DEBUG, step=effect.step.value)
 
@@ -261,7 +261,7 @@ def _lasting(step: str, seconds: float) -> str:
     return f"{step}, {seconds:.0f} s" if seconds >= _LONG else step
 
 
-def _words(effect: AnyEffect) -> str:
+def _words(effect: Effect) -> str:
     words = {
         Step.WRITE: "writing",
         Step.ACQUIRE: "taking the pipeline",

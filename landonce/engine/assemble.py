@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from landonce.engine import transform
 from landonce.engine.driver import Driver
 from landonce.engine.observe import Observer
-from landonce.engine.performer import Hands
+from landonce.engine.performer import Performer
 from landonce.engine.spark.session import is_remote
 from landonce.engine.workers import SparkWorkers
 from landonce.errors import ConfigError, SourceUnavailable, TableUnfit
@@ -88,15 +88,15 @@ def declared_schema(config: Pipeline) -> Schema | None:
 
 
 def driver_of(
-    parts: Parts, hands: Hands, workers: SparkWorkers, observer: Observer, *, deadline: float = 0.0
+    parts: Parts, performer: Performer, workers: SparkWorkers, observer: Observer, *, deadline: float = 0.0
 ) -> Driver:
-    """The same for every kind of sink: only its hands differ. `deadline`: the least time that a plan is given."""
+    """The same for every kind of sink: only its performer differs. `deadline`: the least time that a plan is given."""
     return Driver(
         pipeline=parts.config.pipeline,
         topics=parts.config.source.kafka.topics,
         broker=parts.broker,
         ledger=parts.ledger,
-        hands=hands,
+        performer=performer,
         pace=Pace(parts.config.batch, deadline, parallelism=os.cpu_count() or 1),
         stall=parts.config.stall,
         observer=observer,

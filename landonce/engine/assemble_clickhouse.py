@@ -130,5 +130,5 @@ def make_driver(
         letters=str(recipe.dead_letters),
     )
     letters = Letters(recipe.dead_letters, config.pipeline, parts.ledger.journal)
-    hands = Inserting(settings, recipe, target, workers, letters)
-    return driver_of(parts, hands, workers, observer, deadline=parts.sink.deadline)
+    performer = Inserting(settings, recipe, target, workers, letters)
+    return driver_of(parts, performer, workers, observer, deadline=parts.sink.deadline)

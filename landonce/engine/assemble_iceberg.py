@@ -110,8 +110,8 @@ def make_iceberg_driver(parts: Parts, lake: Lake, observer: Observer, *, once: b
         follow=parts.iceberg.told.rollback == "follow",
     )
     letters = Letters(config.dead_letters.path, config.pipeline, parts.ledger.journal)
-    hands = Committing(settings, lake, workers, letters, parts.ledger, own)
-    return driver_of(parts, hands, workers, observer)
+    performer = Committing(settings, lake, workers, letters, parts.ledger, own)
+    return driver_of(parts, performer, workers, observer)
 
 
 def lake_conf(lake: Lake) -> dict[str, str]:

@@ -229,5 +229,5 @@ def make_sql_driver(
         keyed=bool(parts.sql.key),
     )
     letters = Letters(config.dead_letters.path, config.pipeline, parts.ledger.journal)
-    hands = Transacting(settings, recipe, examined_again, table, workers, letters, ledger)
-    return driver_of(parts, hands, workers, observer)
+    performer = Transacting(settings, recipe, examined_again, table, workers, letters, ledger)
+    return driver_of(parts, performer, workers, observer)

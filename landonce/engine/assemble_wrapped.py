@@ -89,8 +89,8 @@ def make_wrapped_driver(parts: Parts, session: Callable[[], SparkSession], obser
         letters=str(config.dead_letters.path),
     )
     letters = Letters(config.dead_letters.path, config.pipeline, parts.ledger.journal)
-    hands = Pushing(settings, recipe, workers, letters, ledger, observer.trouble)
-    return driver_of(parts, hands, workers, observer)
+    performer = Pushing(settings, recipe, workers, letters, ledger, observer.trouble)
+    return driver_of(parts, performer, workers, observer)
 
 
 def refuse_unfit(parts: Parts) -> None:

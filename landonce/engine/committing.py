@@ -1,4 +1,4 @@
-"""The hands for tables that commit atomically: workers write files, the driver commits them with the position."""
+"""The performer for tables that commit atomically: workers write files, the driver commits them with the position."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from landonce.engine.performer import Hands
+from landonce.engine.performer import Performer
 from landonce.engine.publish import Letters
 from landonce.errors import ConfigError, TableReshaped
 from landonce.protocol import snapshots
@@ -17,8 +17,20 @@ from landonce.protocol.ledger import Ledger, LedgerState, fenced
 from landonce.protocol.marks import Floors, Stand, TableView, mark_for
 from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
-from landonce.protocol.snapshots import CommitTables, Committed, Look, Looked, Moved, Open, Settings, WriteFiles
-from landonce.protocol.steps import Step
+from landonce.protocol.snapshots import Settings
+from landonce.protocol.steps import (
+    Asked,
+    CommitTables,
+    Committed,
+    Effect,
+    LookAtTables,
+    Looked,
+    Machine,
+    Moved,
+    Open,
+    Reply,
+    Write,
+)
 from landonce.protocol.swap import key
 from landonce.sinks.iceberg.lake import Lake
 from landonce.sinks.iceberg.ledger import TableLedger
@@ -42,7 +54,7 @@ class Workers(Protocol):
 
 
 @dataclass
-class Committing(Hands):
+class Committing(Performer):
     """Performs the effects of `snapshots`."""
 
     settings: Settings
@@ -57,17 +69,17 @@ class Committing(Hands):
     _told: set[str] = field(default_factory=set)
 
     @property
-    def once(self) -> bool:  # type: ignore[override]
+    def once(self) -> bool:
         return self.settings.once
 
     def begin(self) -> snapshots.Next:
         self.letters.begin()
         return snapshots.begin(self.settings)
 
-    def advance(self, driver: snapshots.Driver, reply: snapshots.Reply) -> snapshots.Next:
-        after, effect = snapshots.advance(driver, reply)
+    def advance(self, machine: Machine, reply: Reply) -> tuple[Machine, Effect]:
+        after, effect = machine.advance(reply)
         self._news = ()
-        if driver.step is Step.LOOK:
+        if isinstance(reply, Looked) and isinstance(after, snapshots.Driver):
             now = _rolled_back(after.stands or ())
             self._news, self._told = tuple(now - self._told), now
         return after, effect
@@ -93,11 +105,9 @@ class Committing(Hands):
         self.letters.publish_left(self.own.letters, self.own.letters_in)
         return self.own.noticed
 
-    def perform(self, effect: Any, held: LedgerState) -> Any:
-        if isinstance(effect, Look):
+    def perform(self, effect: Asked, held: LedgerState) -> Reply:
+        if isinstance(effect, LookAtTables):
             return self._look(held)
-        if isinstance(effect, WriteFiles):
-            return self._write(effect, held)
         if isinstance(effect, Open):
             return self.lake.open(each for wants in effect.wants for each in wants)  # type: ignore[attr-defined]
         if isinstance(effect, CommitTables):
@@ -108,7 +118,7 @@ class Committing(Hands):
         raise TypeError(f"not an effect: {effect!r}")
 
     def _look(self, held: LedgerState) -> Looked:
-        """Nobody looks, and then writes what is looked at, who is not the owner any more."""
+        """Check ownership first: a fenced driver must not act on what it reads."""
         began = time.monotonic()
         topics = tuple(held.label(topic) for topic in self.lake.topics)
         if self.own is not None:
@@ -127,7 +137,7 @@ class Committing(Hands):
         self._look_after = time.monotonic() + max(_LOOK_EVERY, _RARELY * (time.monotonic() - began))
         return Looked(views, *(self.lake.holds(topics) if held.fresh and not marked else ()))
 
-    def _write(self, effect: WriteFiles, held: LedgerState) -> tuple[BlockResult, ...]:
+    def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
         floors = self._floors(effect.stands)
         tasks = [
             FileTask(

@@ -11,10 +11,12 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from functools import partial
+from typing import TypeVar
 
 from landonce.engine.observe import BatchReport, Observer
-from landonce.engine.performer import Hands
+from landonce.engine.performer import Performer
+from landonce.engine.waiting import Waiting
 from landonce.errors import (
     Fenced,
     Halt,
@@ -23,10 +25,8 @@ from landonce.errors import (
     LedgerUnavailable,
     RolledBack,
     SourceUnavailable,
-    Stalled,
     TargetAhead,
     TopicMissing,
-    Transient,
 )
 from landonce.failpoints import reach
 from landonce.protocol import ledger as states
@@ -36,7 +36,19 @@ from landonce.protocol.ranges import Partition
 from landonce.protocol.reasons import Reasons, merged
 from landonce.protocol.receipt import BlockResult, Fate
 from landonce.protocol.source import Extent, SourceView, available, everything
-from landonce.protocol.steps import Acquire, Change, Idle, Step, Stop, Survey, Surveyed
+from landonce.protocol.steps import (
+    Acquire,
+    Change,
+    Effect,
+    Idle,
+    Machine,
+    Reply,
+    Step,
+    Stop,
+    Survey,
+    Surveyed,
+    Write,
+)
 from landonce.read.kafka.broker import Broker
 
 T = TypeVar("T")
@@ -54,9 +66,10 @@ class Driver:
 
     pipeline: str
     topics: tuple[str, ...]
-    broker: Broker
+    broker: Broker | None
+    """None where Spark says which ranges there are."""
     ledger: Ledger
-    hands: Hands
+    performer: Performer
     pace: Pace
     stall: float
     observer: Observer
@@ -72,12 +85,14 @@ class Driver:
     _ends: dict[Partition, int] | None = None
     _state: LedgerState | None = None
     _began: float = 0.0
-    _troubled: float | None = None
     _lag: int = 0
     _glimpsed: bool = False
     _source: SourceView | None = None
     _missed: float | None = None
     _asked: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._waiting = Waiting(self.stall, self.observer.trouble, self.stopping, committing=True)
 
     def run(self) -> Totals:
         """Until stopped, or until what was there at the start is done. Gives what this run did.
@@ -96,7 +111,7 @@ class Driver:
 
     def _judged(self, error: LandonceError) -> LandonceError:
         """A supervisor must not start again where that delivers again what a restored ledger has forgotten."""
-        if self.hands.comparable or not isinstance(error, LedgerSetBack):
+        if self.performer.comparable or not isinstance(error, LedgerSetBack):
             return error
         return TargetAhead(
             error.what,
@@ -105,26 +120,26 @@ class Driver:
         )
 
     def _run(self) -> Totals:
-        self._troubled = None
+        self._waiting.progress()
         if not self.start_late:
             self._start()
         before: Totals | None = None
-        driver, effect = self.hands.begin()
+        machine, effect = self.performer.begin()
         while not isinstance(effect, Stop):
             self.observer.step(effect)
             reach(f"{effect.step.value}.before")
             try:
-                reply = self._patiently(lambda effect=effect: self._perform(effect))  # type: ignore[misc]
-            except RolledBack:  # taking the pipeline anew says what happened
-                driver, effect = self.hands.begin()
+                reply = self._waiting.until(partial(self._perform, effect))
+            except RolledBack:  # taking the pipeline again says what happened
+                machine, effect = self.performer.begin()
                 continue
             reach(f"{effect.step.value}.after")
             if isinstance(reply, LedgerState):
-                self._note(effect, reply, driver)
+                self._note(effect, reply, machine)
                 before = before or reply.totals
-            driver, effect = self.hands.advance(driver, reply)
-            for told in self.hands.news():
-                self.observer.trouble(told)
+            machine, effect = self.performer.advance(machine, reply)
+            for news in self.performer.news():
+                self.observer.trouble(news)
         return self._held.totals.minus(before or Totals())
 
     def _raise_if_fenced(self, look: Callable[[], LedgerState | None], gone: bool = False) -> None:
@@ -138,10 +153,12 @@ class Driver:
         if mine is None or (seen is None and not gone):
             return
         others = seen is None or (seen.epoch, seen.owner) != (mine.epoch, mine.owner)
-        if others or (gone and (states.set_back(mine, seen) or (self.hands.block_rows and states.same(mine, seen)))):
+        if others or (
+            gone and (states.set_back(mine, seen) or (self.performer.block_rows and states.same(mine, seen)))
+        ):
             raise self._judged(states.fenced(mine, seen)) from None
 
-    def _perform(self, effect: Any) -> Any:
+    def _perform(self, effect: Effect) -> Reply:
         if isinstance(effect, Acquire):
             return self._acquire()
         if isinstance(effect, Survey):
@@ -152,9 +169,11 @@ class Driver:
             return self.ledger.change(effect.old, effect.new)
         if isinstance(effect, Idle):
             return self._idle()
-        if effect.step is Step.WRITE:
+        if isinstance(effect, Write):
             return self._write(effect)
-        return self.hands.perform(effect, self._held)
+        if isinstance(effect, Stop):
+            return None
+        return self.performer.perform(effect, self._held)
 
     def _start(self) -> None:
         if self.start_workers is not None:
@@ -167,8 +186,8 @@ class Driver:
         while True:
             try:
                 taken = self.ledger.change(state, states.taken(state, uuid.uuid4().hex))
-                if told := self.hands.acquired(taken):
-                    self.observer.trouble(told)
+                if news := self.performer.acquired(taken):
+                    self.observer.trouble(news)
                 return taken
             except Fenced:
                 seen = self.ledger.load()
@@ -178,29 +197,36 @@ class Driver:
 
     def _survey(self) -> Surveyed:
         source = self._view()
-        if self.hands.once:
+        if self.performer.once:
             source = self._clipped(source)
         self._source = source
         self._measure_lag()
         self._glimpse(source)
         return Surveyed(
             source=source,
-            target_now=self.hands.now(),
+            target_now=self.performer.now(),
             limits=self.pace.limits(),
             patience=self.pace.patience(),
             due=time.monotonic() - self._began >= self.pace.batch.interval,
             stop=self.stopping.is_set(),
-            look=self.hands.look_due(),
+            look=self.performer.look_due(),
         )
 
     def ask(self, brokers: Callable[[], T]) -> T:
         """For a micro-batch that Spark brings: what the brokers say of its topics. Spark has seen them, so they are known."""
-        self._troubled = self._missed = None
-        return self._patiently(lambda: self._seen(brokers, known=True))
+        self._missed = None
+        self._waiting.progress()
+        return self._waiting.until(lambda: self._seen(brokers, known=True))
+
+    @property
+    def _brokers(self) -> Broker:
+        if self.broker is None:
+            raise ValueError("the ranges of this run come from Spark")
+        return self.broker
 
     def _view(self) -> SourceView:
         known = set(self.topics) <= dict(self._held.topic_ids).keys()
-        return self._seen(lambda: self.broker.survey(self.topics), known=known)
+        return self._seen(lambda: self._brokers.survey(self.topics), known=known)
 
     def _seen(self, brokers: Callable[[], T], *, known: bool) -> T:
         """What the brokers say. One that was just started may not know a topic yet, so one that is known is missing only if it
@@ -222,7 +248,7 @@ class Driver:
         coming = available(self._held, source) if not self._held.fresh else everything(source)
         if coming:
             self._glimpsed = True
-            if (size := self.broker.record_bytes(coming)) is not None:
+            if (size := self._brokers.record_bytes(coming)) is not None:
                 self.pace.glimpsed(size)
 
     def _measure_lag(self) -> None:
@@ -249,21 +275,23 @@ class Driver:
             raise ValueError("nothing is asked or written before the pipeline is acquired")
         return self._state
 
-    def _write(self, effect: Any) -> tuple[BlockResult, ...]:
+    def _write(self, effect: Write) -> tuple[BlockResult, ...]:
         began = time.monotonic()
-        results: tuple[BlockResult, ...] = self.hands.perform(effect, self._held)
+        results = self.performer.write(effect, self._held)
         receipts = [result.receipt for result in results if result.receipt is not None]
         read, size = sum(each.read for each in receipts), sum(each.bytes_read for each in receipts)
         answered = all(result.fate is not Fate.DOUBTFUL for result in results)
         self.pace.saw(read, size, time.monotonic() - began if answered else 0.0)
         for result in results:
             if result.fate not in (Fate.LANDED, Fate.WAITING, Fate.HALTED):
-                self._trouble(f"block {effect.plan.blocks[result.index]} is {result.fate.value}. {result.why}".strip())
+                self._waiting.trouble(
+                    f"block {effect.plan.blocks[result.index]} is {result.fate.value}. {result.why}".strip()
+                )
         return results
 
     def _idle(self) -> bool:
         """Until the interval is over; once it is, a few looks per second for whatever comes next."""
-        self._troubled = None
+        self._waiting.progress()
         if time.monotonic() - self._asked > _STILL_MINE:
             self._asked = time.monotonic()
             self._raise_if_fenced(self.ledger.glimpse)
@@ -272,15 +300,15 @@ class Driver:
         self.stopping.wait(min(left if left > 0 else max(interval, _BRIEFLY), _GLANCE))
         return not self.stopping.is_set()
 
-    def _note(self, effect: Any, state: LedgerState, protocol: Any) -> None:
+    def _note(self, effect: Effect, state: LedgerState, machine: Machine) -> None:
         """Keeps the state for labels and tokens, and tells the observer of a recorded batch."""
         if effect.step in (Step.ACQUIRE, Step.PREPARE):
             self._began = time.monotonic()
         if isinstance(effect, Change) and effect.step is Step.RECORD and effect.old.pending is not None:
-            self._troubled = None
+            self._waiting.progress()
             plan = effect.old.pending
             totals = state.totals.minus(effect.old.totals)
-            receipts = protocol.receipts if totals.dead_lettered else ()
+            receipts = machine.receipts if totals.dead_lettered else ()
             reasons = merged(each for _, receipt in receipts for each in receipt.reasons)
             self.reasons = merged((*self.reasons, *reasons))
             self.observer.batch(
@@ -297,35 +325,3 @@ class Driver:
         self._state = state
         if effect.step is Step.BIND:
             self._measure_lag()
-
-    def _patiently(self, act: Callable[[], T]) -> T:
-        """Tries again while something is away, and no longer than the stall budget."""
-        pause = 0.2
-        while True:
-            try:
-                return act()
-            except Transient as error:
-                self._trouble(error.what)
-                if self.stopping.wait(pause):
-                    raise _stopped(error) from None
-                pause = min(pause * 2, 5.0)
-
-    def _trouble(self, what: str) -> None:
-        """Health is committed progress: trouble that lasts longer than the budget without any ends the run."""
-        now = time.monotonic()
-        self._troubled = self._troubled or now
-        self.observer.trouble(what)
-        if now - self._troubled > self.stall:
-            raise Stalled(
-                f"no batch was committed for {self.stall:.0f} s. Last trouble: {what}",
-                safe="Nothing is lost and nothing is duplicated; a pending plan is settled at the next start.",
-                command="mend the cause and start again: landonce run {file}",
-            )
-
-
-def _stopped(error: Transient) -> Stalled:
-    return Stalled(
-        f"stopped while something was away: {error.what}",
-        safe="Nothing is lost and nothing is duplicated; a pending plan is settled at the next start.",
-        command="landonce run {file}",
-    )

@@ -1,4 +1,4 @@
-"""The hands for targets that deduplicate: inserts with a token and a deadline, and a probe after any doubt."""
+"""The performer for targets that deduplicate: inserts with a token and a deadline, and a probe after any doubt."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from landonce.engine.performer import Hands
+from landonce.engine.performer import Performer
 from landonce.engine.publish import Letters
 from landonce.engine.recipe import Recipe, Task
 from landonce.protocol import inserts
 from landonce.protocol.blocks import token
-from landonce.protocol.inserts import Count, Effect, Reply, Settings, Write
+from landonce.protocol.inserts import Settings
 from landonce.protocol.ledger import LedgerState
-from landonce.protocol.receipt import BlockResult, Fate
-from landonce.protocol.steps import Await, Commit, Look
+from landonce.protocol.receipt import BlockResult
+from landonce.protocol.steps import Asked, Await, Commit, Count, Kill, Look, Reply, Write
 from landonce.sinks.contract import Counting, Target, look_by_name, wait_out
 
 
@@ -25,7 +25,7 @@ class Workers(Protocol):
 
 
 @dataclass
-class Inserting(Hands):
+class Inserting(Performer):
     """Performs the effects of `inserts`."""
 
     settings: Settings
@@ -33,21 +33,17 @@ class Inserting(Hands):
     target: Target
     workers: Workers
     letters: Letters
-    _late: bool = False
 
     def __post_init__(self) -> None:
         self._counting = Counting(self.target)
 
     @property
-    def once(self) -> bool:  # type: ignore[override]
+    def once(self) -> bool:
         return self.settings.once
 
     def begin(self) -> inserts.Next:
         self.letters.begin()
         return inserts.begin(self.settings)
-
-    def advance(self, driver: inserts.Driver, reply: Reply) -> inserts.Next:
-        return inserts.advance(self._patient(driver), reply)
 
     def now(self) -> int:
         return self.target.now()
@@ -56,36 +52,25 @@ class Inserting(Hands):
         self.letters.acquired(state)
         return ""
 
-    def perform(self, effect: Effect, held: LedgerState) -> Reply:
+    def perform(self, effect: Asked, held: LedgerState) -> Reply:
         if isinstance(effect, Await):
             wait_out(self.target, effect.deadline)
             return None
-        if isinstance(effect, inserts.Kill):
+        if isinstance(effect, Kill):
             self.target.kill()
             return self.target.now()
         if isinstance(effect, Look):
             return look_by_name(self.target, held, effect.floors)
         if isinstance(effect, Count):
             return self._counting.count(held, effect.ranges)
-        if isinstance(effect, Write):
-            return self._write(effect, held)
         if isinstance(effect, Commit):
             self.letters.publish(effect.plan, held, [receipt.dead_letters for receipt in effect.receipts])
             return None
         raise TypeError(f"not an effect: {effect!r}")
 
-    def _write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
+    def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
         recipe = replace(self.recipe, dead_letters=self.letters.folder_of(effect.plan, held))
-        results = self.workers.write(recipe, tasks_of(effect, held, self.letters.stem(effect.plan, held)))
-        self._late = any(result.fate is Fate.LATE for result in results)
-        return results
-
-    def _patient(self, driver: inserts.Driver) -> inserts.Driver:
-        """What came too late gets twice the time: with the same deadline again it might be late for ever."""
-        if not self._late or driver.surveyed is None:
-            return driver
-        self._late = False
-        return replace(driver, surveyed=replace(driver.surveyed, patience=2 * driver.surveyed.patience))
+        return self.workers.write(recipe, tasks_of(effect, held, self.letters.stem(effect.plan, held)))
 
 
 def tasks_of(effect: Write, held: LedgerState, plan: str = "") -> list[Task]:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from landonce.protocol.ledger import Totals
 from landonce.protocol.reasons import Reasons
-from landonce.protocol.steps import AnyEffect
+from landonce.protocol.steps import Effect
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class BatchReport:
 class Observer(Protocol):
     """Hears of everything; decides nothing."""
 
-    def step(self, effect: AnyEffect) -> None:
+    def step(self, effect: Effect) -> None:
         """A step begins."""
 
     def batch(self, report: BatchReport) -> None:
@@ -48,7 +48,7 @@ class Observer(Protocol):
 class Silent:
     """Watches without a word."""
 
-    def step(self, effect: AnyEffect) -> None: ...
+    def step(self, effect: Effect) -> None: ...
 
     def batch(self, report: BatchReport) -> None: ...
 

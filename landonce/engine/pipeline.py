@@ -13,7 +13,7 @@ from landonce.engine.assemble_clickhouse import make_driver, to_be_made
 from landonce.engine.driver import Driver
 from landonce.engine.observe import Observer, Silent
 from landonce.engine.spark.session import active_session, open_session
-from landonce.engine.starting import Waiting
+from landonce.engine.waiting import Waiting
 from landonce.errors import LandonceError, Transient
 from landonce.jvm import spark_errors
 from landonce.protocol.ledger import Totals

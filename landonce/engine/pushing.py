@@ -1,13 +1,13 @@
-"""The hands for wrapped sinks: workers push blocks under claims, and the blocks' rows say what became of them."""
+"""The performer for wrapped sinks: workers push blocks under claims, and the blocks' rows say what became of them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
-from landonce.engine.performer import Hands
+from landonce.engine.performer import Performer
 from landonce.engine.publish import Letters
 from landonce.engine.unlanded import write_rest
 from landonce.engine.watchdog import watched
@@ -16,9 +16,9 @@ from landonce.protocol import pushes
 from landonce.protocol.block_rows import Claim, Mark
 from landonce.protocol.claims import over
 from landonce.protocol.ledger import LedgerState
-from landonce.protocol.pushes import LookAtClaims, PushBlocks, Settings
+from landonce.protocol.pushes import Settings
 from landonce.protocol.receipt import BlockResult
-from landonce.protocol.steps import Await, Commit
+from landonce.protocol.steps import Asked, Await, Commit, LookAtClaims, Reply, Write
 from landonce.sinks.wrapped.recipe import WrappedRecipe, WrappedTask
 
 _GLANCE = 0.25
@@ -31,7 +31,7 @@ class Workers(Protocol):
 
 
 @dataclass
-class Pushing(Hands):
+class Pushing(Performer):
     """Performs the effects of `pushes`."""
 
     settings: Settings
@@ -45,23 +45,18 @@ class Pushing(Hands):
     block_rows = True
 
     @property
-    def once(self) -> bool:  # type: ignore[override]
+    def once(self) -> bool:
         return self.settings.once
 
     def begin(self) -> pushes.Next:
         self.letters.begin()
         return pushes.begin(self.settings)
 
-    def advance(self, driver: pushes.Driver, reply: pushes.Reply) -> pushes.Next:
-        return pushes.advance(driver, reply)
-
     def acquired(self, state: LedgerState) -> str:
         self.letters.acquired(state)
         return ""
 
-    def perform(self, effect: Any, held: LedgerState) -> Any:
-        if isinstance(effect, PushBlocks):
-            return self._write(effect, held)
+    def perform(self, effect: Asked, held: LedgerState) -> Reply:
         if isinstance(effect, LookAtClaims):
             return self.ledger.standing(effect.plan.batch)
         if isinstance(effect, Await):
@@ -82,7 +77,7 @@ class Pushing(Hands):
                 return
             time.sleep(_GLANCE)
 
-    def _write(self, effect: PushBlocks, held: LedgerState) -> tuple[BlockResult, ...]:
+    def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
         def write(indexes: list[int]) -> tuple[BlockResult, ...]:
             tasks = [self._task(effect, index, held) for index in indexes]
             recipe = replace(self.recipe, dead_letters=self.letters.folder_of(effect.plan, held))
@@ -92,7 +87,7 @@ class Pushing(Hands):
         rows = self.ledger.standing(effect.plan.batch).rows
         return write_rest(effect.plan, effect.indexes, rows, write)
 
-    def _task(self, effect: PushBlocks, index: int, held: LedgerState) -> WrappedTask:
+    def _task(self, effect: Write, index: int, held: LedgerState) -> WrappedTask:
         block = effect.plan.blocks[index]
         return WrappedTask(
             index=index,

@@ -1,12 +1,12 @@
-"""The hands for databases: workers land blocks in transactions, and the blocks' rows say which of them are there."""
+"""The performer for databases: workers land blocks in transactions, and the blocks' rows say which of them are there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
-from landonce.engine.performer import Hands
+from landonce.engine.performer import Performer
 from landonce.engine.publish import Letters
 from landonce.engine.unlanded import write_rest
 from landonce.ledger.in_target import TargetLedger
@@ -14,8 +14,8 @@ from landonce.protocol import transactions
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.receipt import BlockResult, Fate
-from landonce.protocol.steps import Commit, Look
-from landonce.protocol.transactions import Open, Settings, WriteBlocks
+from landonce.protocol.steps import Asked, Commit, Look, Open, Reply, Write
+from landonce.protocol.transactions import Settings
 from landonce.read.schema.evolution import Evolution, merge
 from landonce.sinks.contract import look_by_name
 from landonce.sinks.sql.recipe import Anew, SqlRecipe, SqlTask
@@ -29,7 +29,7 @@ class Workers(Protocol):
 
 
 @dataclass
-class Transacting(Hands):
+class Transacting(Performer):
     """Performs the effects of `transactions`."""
 
     settings: Settings
@@ -43,28 +43,23 @@ class Transacting(Hands):
     block_rows = True
 
     @property
-    def once(self) -> bool:  # type: ignore[override]
+    def once(self) -> bool:
         return self.settings.once
 
     def begin(self) -> transactions.Next:
         self.letters.begin()
         return transactions.begin(self.settings)
 
-    def advance(self, driver: transactions.Driver, reply: transactions.Reply) -> transactions.Next:
-        return transactions.advance(driver, reply)
-
     def acquired(self, state: LedgerState) -> str:
         self.letters.acquired(state)
         return ""
 
-    def perform(self, effect: Any, held: LedgerState) -> Any:
+    def perform(self, effect: Asked, held: LedgerState) -> Reply:
         if isinstance(effect, Look):
             return look_by_name(self.table, held, effect.floors)
-        if isinstance(effect, WriteBlocks):
-            return self._write(effect, held)
         if isinstance(effect, Open):
             self._open(effect)
-            return None
+            return False
         if isinstance(effect, Commit):
             names = [name for each in effect.receipts for name in (each.dead_letters, each.refused)]
             self.letters.publish(effect.plan, held, names)
@@ -77,7 +72,7 @@ class Transacting(Hands):
         self.table.add({name: type_ for name, type_ in types.items() if type_ is not None})
         self.recipe = self.again()
 
-    def _write(self, effect: WriteBlocks, held: LedgerState) -> tuple[BlockResult, ...]:
+    def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
         def write(indexes: list[int]) -> tuple[BlockResult, ...]:
             recipe = replace(self.recipe, dead_letters=self.letters.folder_of(effect.plan, held))
             return self.workers.write(recipe, [self._task(effect, index, held) for index in indexes])
@@ -93,7 +88,7 @@ class Transacting(Hands):
             BlockResult(each.index, Fate.DOUBTFUL, why=why) if each.fate is Fate.WAITING else each for each in results
         )
 
-    def _task(self, effect: WriteBlocks, index: int, held: LedgerState) -> SqlTask:
+    def _task(self, effect: Write, index: int, held: LedgerState) -> SqlTask:
         return SqlTask(
             index=index,
             batch=effect.plan.batch,

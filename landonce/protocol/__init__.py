@@ -2,7 +2,7 @@
 
 values      ranges, blocks (plans, tokens), keys, packing, source, receipt, reasons, ledger (states), block_rows, claims, marks
 driver      steps; one file per kind of sink tells the life of a micro-batch: inserts, snapshots, transactions, pushes;
-            query_batches and query_snapshots for users' own queries; pace
+            query_batches for users' own queries; pace
 worker      settle (deduplicating targets), transact (databases), push (wrapped sinks)
 judgements  cases, match_ranges, target, own_ledger, table_status, swap; operate: what an operator may decide
 """

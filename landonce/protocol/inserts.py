@@ -39,7 +39,7 @@ from landonce.protocol.blocks import Kind, Plan
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.packing import pack
 from landonce.protocol.ranges import Range
-from landonce.protocol.receipt import BlockResult, Receipt
+from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.settle import Mode
 from landonce.protocol.source import Start, bind
 from landonce.protocol.steps import (
@@ -47,13 +47,18 @@ from landonce.protocol.steps import (
     Await,
     Change,
     Commit,
+    Count,
+    Effect,
     Idle,
+    Kill,
     Look,
-    Remembering,
+    Machine,
+    Reply,
     Step,
     Stop,
     Survey,
     Surveyed,
+    Write,
     burnt_of,
     refuse_not_kept,
 )
@@ -73,36 +78,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Kill:
-    """End every insert of the pipeline that still runs, and wait until it is gone. Reply: the target's clock."""
-
-    step = Step.KILL
-
-
-@dataclass(frozen=True)
-class Write:
-    """Have the workers write these blocks of the plan. Reply: one `BlockResult` each, in any order."""
-
-    plan: Plan
-    indexes: tuple[int, ...]
-    mode: Mode
-    step = Step.WRITE
-
-
-@dataclass(frozen=True)
-class Count:
-    """Count the rows of these ranges. Reply: how many there are, or None if counting would take too long now."""
-
-    ranges: tuple[Range, ...]
-    step = Step.LOOK
-
-
-Effect = Acquire | Survey | Change | Await | Kill | Look | Count | Write | Commit | Idle | Stop
-Reply = LedgerState | Surveyed | TargetView | tuple[BlockResult, ...] | int | bool | None
-
-
-@dataclass(frozen=True)
-class Driver(Remembering):
+class Driver(Machine):
     """All that a driver remembers between two steps. Lost in a crash; nothing of it is needed to recover."""
 
     settings: Settings
@@ -118,6 +94,9 @@ class Driver(Remembering):
     burnt: frozenset[int] = frozenset()
     gone: str = ""
     """What the target knows of why rows that it acknowledged are not there."""
+
+    def advance(self, reply: Reply) -> Next:
+        return advance(self, reply)
 
 
 Next = tuple[Driver, Effect]
@@ -256,6 +235,8 @@ def _after_write(driver: Driver, results: tuple[BlockResult, ...]) -> Next:
     """Everything landed: commit. Anything else: wait out the deadline, kill, and let the workers look."""
     burnt, gone = burnt_of(results)
     driver = replace(driver, receipts=driver.receipts_with(results), burnt=burnt, gone=gone)
+    if any(result.fate is Fate.LATE for result in results):
+        driver = replace(driver, surveyed=driver.world.patient())
     if driver.first and driver.receipts:
         return _to(driver, Step.LOOK, Count(driver.landed_ranges))
     return _commit_or_settle(driver)

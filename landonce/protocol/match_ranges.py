@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from landonce.protocol import ledger as states
@@ -11,6 +12,9 @@ from landonce.protocol.cases import Last, OnRewind, Origin, Phase, decide, resol
 from landonce.protocol.ledger import LedgerState, Position
 from landonce.protocol.offset_log import Begun
 from landonce.protocol.ranges import Partition, Range
+
+MOST_BLOCKS = 64
+"""In one job, unless there are more partitions: Spark decides row by row which block it belongs to."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,21 @@ def undelivered(state: LedgerState, incoming: Incoming) -> tuple[Range, ...]:
         for each in incoming.ranges
         if committed[each.partition] < each.end
     )
+
+
+def pieces_each(ranges: Sequence[Range]) -> int:
+    """How many blocks of each partition go into one commit."""
+    return max(1, MOST_BLOCKS // max(1, len(ranges)))
+
+
+def cut(ranges: Sequence[Range], table: str, block_rows: int) -> tuple[Block, ...]:
+    """The beginning of every range in pieces, which are blocks of one range each: they land together, or not at all."""
+    pieces = [
+        Range(each.partition, first, min(first + block_rows, each.end))
+        for each in ranges
+        for first in range(each.first, each.end, block_rows)[: pieces_each(ranges)]
+    ]
+    return tuple(Block((piece,), table, number=number) for number, piece in enumerate(pieces))
 
 
 def again(

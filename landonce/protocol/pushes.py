@@ -39,7 +39,22 @@ from landonce.protocol.packing import one_each
 from landonce.protocol.ranges import Range
 from landonce.protocol.receipt import BlockResult, Receipt
 from landonce.protocol.source import Start, bind
-from landonce.protocol.steps import Acquire, Await, Change, Commit, Idle, Remembering, Step, Stop, Survey, Surveyed
+from landonce.protocol.steps import (
+    Acquire,
+    Await,
+    Change,
+    Commit,
+    Effect,
+    Idle,
+    LookAtClaims,
+    Machine,
+    Reply,
+    Step,
+    Stop,
+    Survey,
+    Surveyed,
+    Write,
+)
 
 
 @dataclass(frozen=True)
@@ -60,28 +75,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class PushBlocks:
-    """Have the workers push these blocks of the plan. Reply: one `BlockResult` each, in any order."""
-
-    plan: Plan
-    indexes: tuple[int, ...]
-    step = Step.WRITE
-
-
-@dataclass(frozen=True)
-class LookAtClaims:
-    """Read the rows of the plan's blocks. Reply: `Standing`."""
-
-    plan: Plan
-    step = Step.LOOK
-
-
-Effect = Acquire | Survey | Change | PushBlocks | LookAtClaims | Await | Commit | Idle | Stop
-Reply = LedgerState | Surveyed | Standing | tuple[BlockResult, ...] | bool | None
-
-
-@dataclass(frozen=True)
-class Driver(Remembering):
+class Driver(Machine):
     """All that a driver remembers between two steps. Lost in a crash; nothing of it is needed to recover."""
 
     settings: Settings
@@ -89,6 +83,9 @@ class Driver(Remembering):
     ledger: LedgerState | None = None
     surveyed: Surveyed | None = None
     receipts: tuple[tuple[int, Receipt], ...] = ()
+
+    def advance(self, reply: Reply) -> Next:
+        return advance(self, reply)
 
 
 Next = tuple[Driver, Effect]
@@ -180,7 +177,7 @@ def _after_look(driver: Driver, seen: Standing) -> Next:
 
 
 def _write(driver: Driver) -> Next:
-    return _to(driver, Step.WRITE, PushBlocks(driver.pending, driver.unwritten))
+    return _to(driver, Step.WRITE, Write(driver.pending, driver.unwritten))
 
 
 def _after_write(driver: Driver, results: tuple[BlockResult, ...]) -> Next:

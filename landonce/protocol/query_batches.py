@@ -18,15 +18,13 @@ Steps have the meaning that they have in `protocol.inserts`, and the driver that
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from dataclasses import dataclass, replace
 
 from landonce.protocol import ledger as states
 from landonce.protocol import query_refusals as refusals
 from landonce.protocol.blocks import Block, Kind, Plan
 from landonce.protocol.cases import OnRewind
-from landonce.protocol.inserts import Count, Kill, Write
-from landonce.protocol.ledger import LedgerState, Totals
+from landonce.protocol.ledger import LedgerState
 from landonce.protocol.match_ranges import Incoming, again, binds, bound, follow, refuse_early, undelivered
 from landonce.protocol.packing import Limits, one_each
 from landonce.protocol.ranges import Partition, Range
@@ -37,23 +35,26 @@ from landonce.protocol.steps import (
     Acquire,
     Await,
     Change,
+    Clock,
+    Count,
+    Effect,
+    Found,
+    Kill,
     Look,
-    Remembering,
+    Machine,
+    Reply,
+    Resolve,
+    Resolved,
     Step,
     Stop,
     Surveyed,
+    Write,
     burnt_of,
     refuse_not_kept,
 )
 from landonce.protocol.target import TargetView, above, ahead, nobody_else
 
 _NO_END = 2**63 - 1
-
-
-class Own(str, Enum):
-    """Steps that only queries have."""
-
-    RESOLVE = "resolve"
 
 
 @dataclass(frozen=True)
@@ -73,41 +74,12 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Clock:
-    """Ask for the deadline of a plan that is made now. Reply: milliseconds on the target's clock."""
-
-    step = Step.SURVEY
-
-
-@dataclass(frozen=True)
-class Found:
-    """What the target says of a pending block that is not written again. `totals`: its rows, where it landed."""
-
-    index: int
-    landed: bool
-    totals: Totals = field(default_factory=Totals)
-
-
-@dataclass(frozen=True)
-class Resolve:
-    """Find out whether these blocks of the pending plan landed. Reply: one `Found` each."""
-
-    plan: Plan
-    indexes: tuple[int, ...]
-    step = Own.RESOLVE
-
-
-Effect = Acquire | Clock | Change | Await | Kill | Look | Count | Resolve | Write | Stop
-Reply = LedgerState | TargetView | tuple[BlockResult, ...] | tuple[Found, ...] | int | None
-
-
-@dataclass(frozen=True)
-class Driver(Remembering):
+class Driver(Machine):
     """All that is remembered between two steps, and from one micro-batch to the next. Lost in a crash, and not missed."""
 
     settings: Settings
     incoming: Incoming
-    step: Step | Own = Step.ACQUIRE
+    step: Step = Step.ACQUIRE
     ledger: LedgerState | None = None
     surveyed: Surveyed | None = None
     looked: frozenset[Partition] = frozenset()
@@ -123,6 +95,9 @@ class Driver(Remembering):
     """What the target knows of why rows that it acknowledged are not there."""
     deadline: int = 0
     """Of what is written again, once it is settled what that is."""
+
+    def advance(self, reply: Reply) -> Next:
+        return advance(self, reply)
 
 
 Next = tuple[Driver, Effect]
@@ -147,8 +122,8 @@ def advance(driver: Driver, reply: Reply) -> Next:
         return _to(driver, Step.KILL, Kill())
     if step is Step.KILL and isinstance(reply, int):
         return _look(driver) if driver.state.pending is None else _sort_out(driver, reply)
-    if step is Own.RESOLVE and isinstance(reply, tuple):
-        return _settle(driver, tuple(each for each in reply if isinstance(each, Found)))
+    if step is Step.RESOLVE and isinstance(reply, Resolved):
+        return _settle(driver, reply.found)
     if step is Step.REARM:
         return _go_on(driver) if driver.state.pending is None else _write(driver, Mode.RESOLVE)
     if step is Step.LOOK and isinstance(reply, TargetView):
@@ -162,13 +137,13 @@ def advance(driver: Driver, reply: Reply) -> Next:
     if step is Step.PREPARE:
         return _write(driver, Mode.FIRST if driver.pending.kind is Kind.DELIVER else Mode.RESOLVE)
     if step is Step.WRITE and isinstance(reply, tuple):
-        return _after_write(driver, tuple(each for each in reply if isinstance(each, BlockResult)))
+        return _after_write(driver, reply)
     if step is Step.RECORD:
         return _go_on(replace(driver, receipts=(), burnt=frozenset(), counted=False))
     raise ValueError(f"step {step.value!r} does not take the reply {reply!r}")
 
 
-def _to(driver: Driver, step: Step | Own, effect: Effect) -> Next:
+def _to(driver: Driver, step: Step, effect: Effect) -> Next:
     return replace(driver, step=step), effect
 
 
@@ -204,7 +179,7 @@ def _sort_out(driver: Driver, deadline: int) -> Next:
     if others := _others(driver):
         driver = replace(driver, deadline=deadline)
         asked = tuple(index for index in others if not _comes_whole(driver, index))
-        return _to(driver, Own.RESOLVE, Resolve(_unseen(driver), asked)) if asked else _settle(driver, ())
+        return _to(driver, Step.RESOLVE, Resolve(_unseen(driver), asked)) if asked else _settle(driver, ())
     if driver.settings.deadlines:
         plan = driver.pending.regenerated(driver.burnt).rearmed(deadline)
         return _change(driver, Step.REARM, states.amended(driver.state, plan))

@@ -23,6 +23,19 @@ There is no deadline, no token and no probe: a commit that comes late finds anot
 rolled back carries an older mark, and the ranges that are gone are planned again, for that table alone (`marks`).
 
 Where the table is its own ledger, a plan need not be durable: nothing of it can land but as a whole, and with its position.
+
+With ranges that Spark brings (a user's own query, whose table is its own ledger) there is no survey: the batch is done when nothing of
+it is new.
+
+    acquire ─► look ─► bind ─► ┌ prepare ─► write ─► commit ─► record ┐ ─► stop
+                               └────────── until nothing is new ◄─────┘
+
+    incoming [a, b), the table stands at y       then
+    ───────────────────────────────────────────  ──────────────────────────────────────────────────────────────────────
+    b ≤ y                                        drop, or `RewindRefused` with `on_rewind: error`
+    a ≤ y < b                                    write [y, b)
+    a > y                                        `GapRefused`; also where the table was rolled back meanwhile
+    before the first offset ever, other topic    `RewindRefused`, `ClusterChanged`, `TopicRecreated`
 """
 
 from __future__ import annotations
@@ -32,15 +45,35 @@ from dataclasses import dataclass, replace
 
 from landonce import errors
 from landonce.protocol import ledger as states
-from landonce.protocol.blocks import Kind, Plan
+from landonce.protocol.blocks import Block, Kind, Plan
+from landonce.protocol.cases import OnRewind
 from landonce.protocol.ledger import LedgerState, Totals
 from landonce.protocol.marks import Stand, TableView, adopted, behind_ranges, learnt, past_epochs, stand, takes_part
+from landonce.protocol.match_ranges import Incoming, binds, bound, cut, refuse_early, undelivered
 from landonce.protocol.own_ledger import rollback_refused
 from landonce.protocol.packing import pack, take
 from landonce.protocol.ranges import Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.source import Start, bind
-from landonce.protocol.steps import Acquire, Change, Idle, Remembering, Step, Stop, Survey, Surveyed
+from landonce.protocol.steps import (
+    Acquire,
+    Change,
+    CommitTables,
+    Committed,
+    Effect,
+    Idle,
+    LookAtTables,
+    Looked,
+    Machine,
+    Moved,
+    Open,
+    Reply,
+    Step,
+    Stop,
+    Survey,
+    Surveyed,
+    Write,
+)
 
 
 @dataclass(frozen=True)
@@ -58,75 +91,13 @@ class Settings:
     """A table that was rolled back gets the removed ranges again. Otherwise the run halts."""
     letters: str = ""
     """The folder of dead letters."""
+    on_rewind: OnRewind = OnRewind.DROP
+    block_rows: int = 0
+    """Offsets of one block, of ranges that Spark brings."""
 
 
 @dataclass(frozen=True)
-class Look:
-    """Look at the tables. Reply: `Looked`."""
-
-    step = Step.LOOK
-
-
-@dataclass(frozen=True)
-class Looked:
-    """The tables as they are. `held`: a table without a mark holds rows of these topics; or may, since `filled_by` wrote it."""
-
-    views: tuple[TableView, ...]
-    held: str = ""
-    filled_by: str = ""
-
-
-@dataclass(frozen=True)
-class WriteFiles:
-    """Have the workers write files for these blocks. Reply: one `BlockResult` each, in any order."""
-
-    plan: Plan
-    indexes: tuple[int, ...]
-    stands: tuple[Stand, ...]
-    """The tables that take part. Others get no rows."""
-    final: bool
-    """Tables were made and evolved already: what does not fit now is a dead letter."""
-    step = Step.WRITE
-
-
-@dataclass(frozen=True)
-class Open:
-    """Make and evolve the tables that the workers asked for. Reply: whether there are new ones, which may have to evolve."""
-
-    wants: tuple[object, ...]
-    step = Step.OPEN
-
-
-@dataclass(frozen=True)
-class CommitTables:
-    """Commit what the receipts name, to each table that takes it, and then the dead letters. Reply: `Committed` or `Moved`."""
-
-    plan: Plan
-    receipts: tuple[Receipt, ...]
-    stands: tuple[Stand, ...]
-    after: LedgerState
-    """What the ledger says once the plan is recorded; the marks say it too."""
-    step = Step.COMMIT
-
-
-@dataclass(frozen=True)
-class Committed:
-    """Every table holds its rows. The tables that the plan was committed to, as they are now."""
-
-    views: tuple[TableView, ...] = ()
-
-
-@dataclass(frozen=True)
-class Moved:
-    """A table's mark is not the one that was looked at."""
-
-
-Effect = Acquire | Survey | Change | Look | WriteFiles | Open | CommitTables | Idle | Stop
-Reply = LedgerState | Surveyed | Looked | tuple[BlockResult, ...] | Committed | Moved | bool | None
-
-
-@dataclass(frozen=True)
-class Driver(Remembering):
+class Driver(Machine):
     """All that a driver remembers between two steps. Lost in a crash; nothing of it is needed to recover."""
 
     settings: Settings
@@ -136,14 +107,21 @@ class Driver(Remembering):
     stands: tuple[Stand, ...] | None = None
     receipts: tuple[tuple[int, Receipt], ...] = ()
     opened: bool = False
+    incoming: Incoming | None = None
+    """The ranges that Spark brings. None: they are planned here."""
+
+    def advance(self, reply: Reply) -> Next:
+        return advance(self, reply)
 
 
 Next = tuple[Driver, Effect]
 
 
-def begin(settings: Settings) -> Next:
-    """A driver that starts, or that starts anew because its table was rolled back."""
-    return Driver(settings), Acquire()
+def begin(settings: Settings, incoming: Incoming | None = None, before: Driver | None = None) -> Next:
+    """A driver that starts, or that starts again because its table was rolled back. `before`: how the micro-batch before `incoming`
+    ended; without it the pipeline is taken first."""
+    driver = Driver(settings, incoming=incoming)
+    return (driver, Acquire()) if before is None else _look(replace(driver, ledger=before.ledger))
 
 
 def advance(driver: Driver, reply: Reply) -> Next:
@@ -152,7 +130,7 @@ def advance(driver: Driver, reply: Reply) -> Next:
     if isinstance(reply, LedgerState):
         driver = replace(driver, ledger=reply)
     if step is Step.ACQUIRE:
-        return _to(driver, Step.SURVEY, Survey())
+        return _to(driver, Step.SURVEY, Survey()) if driver.incoming is None else _look(driver)
     if step is Step.SURVEY and isinstance(reply, Surveyed):
         return _after_survey(replace(driver, surveyed=reply))
     if step is Step.BIND:
@@ -164,15 +142,16 @@ def advance(driver: Driver, reply: Reply) -> Next:
     if step is Step.WRITE and isinstance(reply, tuple):
         return _after_write(driver, reply)
     if step is Step.OPEN:
-        return _to(replace(driver, receipts=(), opened=not reply), Step.LOOK, Look())
+        return _look(replace(driver, receipts=(), opened=not reply))
     if step is Step.COMMIT and isinstance(reply, Committed):
         driver = replace(driver, stands=_refreshed(driver.stands or (), reply.views))
         return _change(driver, Step.RECORD, _recorded(driver))
     if step is Step.COMMIT and isinstance(reply, Moved):
-        return _to(replace(driver, receipts=(), opened=False, stands=None), Step.LOOK, Look())
+        return _look(replace(driver, receipts=(), opened=False, stands=None))
     if step is Step.RECORD:
         stands = tuple(stand(driver.state, each.view) for each in driver.stands or ())
-        return _to(replace(driver, receipts=(), opened=False, stands=stands), Step.SURVEY, Survey())
+        driver = replace(driver, receipts=(), opened=False, stands=stands)
+        return _to(driver, Step.SURVEY, Survey()) if driver.incoming is None else _go_on(driver, stands)
     if step is Step.IDLE:
         return _to(driver, Step.SURVEY, Survey()) if reply else _to(driver, Step.STOP, Stop())
     raise ValueError(f"step {step.value!r} does not take the reply {reply!r}")
@@ -189,7 +168,7 @@ def _change(driver: Driver, step: Step, new: LedgerState) -> Next:
 def _after_survey(driver: Driver) -> Next:
     """A ledger that is new altogether may be one that was lost, so the tables are asked before it is bound."""
     if driver.state.fresh:
-        return _to(driver, Step.LOOK, Look())
+        return _look(driver)
     binding = bind(driver.state, driver.world.source, driver.settings.start)
     if binding.added or dict(driver.state.topic_ids) != dict(binding.topic_ids):
         return _change(driver, Step.BIND, driver.bound(driver.state))
@@ -202,12 +181,22 @@ def _look_or_go_on(driver: Driver) -> Next:
     if driver.state.pending is not None:
         _same_fingerprint(driver)
     if driver.stands is None:
-        return _to(driver, Step.LOOK, Look())
+        return _look(driver)
     return _go_on(driver, driver.stands)
+
+
+def _look(driver: Driver) -> Next:
+    """Spark's ranges are refused before anything is written. For each of its micro-batches the table is looked at: it may have been taken
+    over, rolled back or changed since the last one."""
+    if driver.incoming is not None:
+        refuse_early(driver.state, driver.incoming, driver.settings.on_rewind)
+    return _to(driver, Step.LOOK, LookAtTables())
 
 
 def _after_look(driver: Driver, looked: Looked) -> Next:
     """A ledger that was restored may have handed out an epoch that a table knows already: the next one is past all of them."""
+    if driver.incoming is not None:
+        return _bind_incoming(replace(driver, stands=()), driver.incoming, looked)
     if driver.state.fresh:
         return _change(driver, Step.BIND, _first_binding(driver, looked))
     past = past_epochs(view for view in looked.views if view.mark and view.mark.state.owner != driver.state.owner)
@@ -217,6 +206,15 @@ def _after_look(driver: Driver, looked: Looked) -> Next:
     stands = tuple(stand(driver.state, view) for view in looked.views)
     _may_follow(driver.settings, stands)
     return _go_on(replace(driver, stands=stands), stands)
+
+
+def _bind_incoming(driver: Driver, incoming: Incoming, looked: Looked) -> Next:
+    """The ledger learns the cluster, the topics, and where partitions begin that are new to it. A plan that could not be committed, since
+    the table's columns were changed, is written again."""
+    refuse_unmarked(looked)
+    if driver.state.pending is None and binds(driver.state, incoming):
+        return _change(driver, Step.BIND, bound(driver.state, incoming))
+    return _go_on(driver, ())
 
 
 def _first_binding(driver: Driver, looked: Looked) -> LedgerState:
@@ -248,6 +246,9 @@ def _go_on(driver: Driver, stands: tuple[Stand, ...]) -> Next:
     """A pending plan comes first, then tables that are behind, then new offsets."""
     if driver.state.pending is not None:
         return _write(driver)
+    if driver.incoming is not None:
+        todo = undelivered(driver.state, driver.incoming)
+        return _prepare(driver, todo, Kind.DELIVER) if todo else _to(driver, Step.STOP, Stop())
     if driver.world.stop:
         return _to(driver, Step.STOP, Stop())
     again = behind_ranges(driver.state, stands)
@@ -264,7 +265,7 @@ def _prepare(driver: Driver, ranges: tuple[Range, ...], kind: Kind) -> Next:
     seen = [each.view.batch for each in driver.stands or ()]
     plan = Plan(
         batch=max([driver.state.batch, *seen]) + 1,
-        blocks=pack(ranges, driver.settings.target, driver.world.limits),
+        blocks=_blocks(driver, ranges),
         fingerprint=driver.settings.fingerprint,
         deadline=0,
         kind=kind,
@@ -273,8 +274,14 @@ def _prepare(driver: Driver, ranges: tuple[Range, ...], kind: Kind) -> Next:
     return _change(driver, Step.PREPARE, states.prepared(driver.state, plan))
 
 
+def _blocks(driver: Driver, ranges: tuple[Range, ...]) -> tuple[Block, ...]:
+    if driver.incoming is not None:
+        return cut(ranges, driver.settings.target, driver.settings.block_rows)
+    return pack(ranges, driver.settings.target, driver.world.limits)
+
+
 def _write(driver: Driver) -> Next:
-    return _to(driver, Step.WRITE, WriteFiles(driver.pending, driver.unwritten, _taking(driver), driver.opened))
+    return _to(driver, Step.WRITE, Write(driver.pending, driver.unwritten, stands=_taking(driver), final=driver.opened))
 
 
 def _taking(driver: Driver) -> tuple[Stand, ...]:

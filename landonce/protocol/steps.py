@@ -1,21 +1,45 @@
-"""What the protocols of all kinds of sinks have in common: the names of the steps, the effects that every driver performs, and
-what every driver remembers. Pure.
+"""The words of the batch machines: the names of the steps, every effect with its reply, and what a machine of any kind remembers. Pure.
+
+A machine says which effect comes next and takes its reply; `engine.driver` and the model checker perform effects, and decide nothing.
+
+    effect        reply                    who performs it
+    ────────────  ───────────────────────  ────────────────────────────────────────────────────────────────
+    Acquire       LedgerState              the driver: ledger
+    Survey        Surveyed                 the driver: brokers, and the clock of the target
+    Change        LedgerState              the driver: ledger
+    Idle          bool                     the driver: waits
+    Await, Kill   None, int                the sink's performer: the clock of the target or of the ledger
+    Look          TargetView               the sink's performer: target
+    LookAtTables  Looked                   the sink's performer: tables that commit atomically
+    LookAtClaims  Standing                 the sink's performer: rows of blocks in the ledger
+    Count         int, or None             the sink's performer: target
+    Clock         int                      the sink's performer: target (queries)
+    Resolve       Resolved                 the sink's performer: target, or rows of blocks (queries)
+    Write         BlockResult of each      workers
+    Open          bool                     the sink's performer: tables and columns that workers asked for
+    Commit        None                     the sink's performer: dead letters
+    CommitTables  Committed, or Moved      the sink's performer: tables, then dead letters
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Protocol
 
 from landonce import errors
 from landonce.protocol import ledger as states
 from landonce.protocol.blocks import Plan
+from landonce.protocol.claims import Standing
 from landonce.protocol.ledger import LedgerState, Totals
+from landonce.protocol.marks import Stand, TableView
 from landonce.protocol.packing import Limits, take
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt, unbalanced
+from landonce.protocol.settle import Mode
 from landonce.protocol.source import SourceView, Start, available, bind
+from landonce.protocol.target import TargetView
 
 
 class Step(str, Enum):
@@ -26,6 +50,7 @@ class Step(str, Enum):
     BIND = "bind"
     AWAIT = "await"
     KILL = "kill"
+    RESOLVE = "resolve"
     REARM = "rearm"
     LOOK = "look"
     PREPARE = "prepare"
@@ -39,13 +64,6 @@ class Step(str, Enum):
 
 MOST_BURNT = 2
 """Tokens of one block that may be burnt without a word."""
-
-
-class AnyEffect(Protocol):
-    """What a driver of any protocol does next."""
-
-    @property
-    def step(self) -> Step: ...
 
 
 @dataclass(frozen=True)
@@ -79,6 +97,10 @@ class Surveyed:
     look: bool = False
     """It is time to look at the tables again, though nothing was committed to them."""
 
+    def patient(self) -> Surveyed:
+        """What came too late gets twice the time: with the same deadline again it might be late for ever."""
+        return replace(self, patience=2 * self.patience)
+
 
 @dataclass(frozen=True)
 class Change:
@@ -98,11 +120,106 @@ class Look:
 
 
 @dataclass(frozen=True)
+class LookAtTables:
+    """Look at the tables. Reply: `Looked`."""
+
+    step = Step.LOOK
+
+
+@dataclass(frozen=True)
+class Looked:
+    """The tables as they are. `held`: a table without a mark holds rows of these topics; or may, since `filled_by` wrote it."""
+
+    views: tuple[TableView, ...]
+    held: str = ""
+    filled_by: str = ""
+
+
+@dataclass(frozen=True)
+class LookAtClaims:
+    """Read the rows of the plan's blocks. Reply: `Standing`."""
+
+    plan: Plan
+    step = Step.LOOK
+
+
+@dataclass(frozen=True)
+class Count:
+    """Count the rows of these ranges. Reply: how many there are, or None if counting would take too long now."""
+
+    ranges: tuple[Range, ...]
+    step = Step.LOOK
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Ask for the deadline of a plan that is made now. Reply: milliseconds on the target's clock."""
+
+    step = Step.SURVEY
+
+
+@dataclass(frozen=True)
 class Await:
     """Come back once the clock of the target, or of the ledger, is past `deadline`. Reply: None."""
 
     deadline: int
     step = Step.AWAIT
+
+
+@dataclass(frozen=True)
+class Kill:
+    """End every insert of the pipeline that still runs, and wait until it is gone. Reply: the target's clock; in a query, the deadline
+    of what is written next."""
+
+    step = Step.KILL
+
+
+@dataclass(frozen=True)
+class Resolve:
+    """Find out whether these blocks of the pending plan landed. Reply: `Resolved`."""
+
+    plan: Plan
+    indexes: tuple[int, ...]
+    step = Step.RESOLVE
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the target says of a pending block that is not written again. `totals`: its rows, where it landed."""
+
+    index: int
+    landed: bool
+    totals: Totals = field(default_factory=Totals)
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What became of the blocks that were asked for."""
+
+    found: tuple[Found, ...]
+
+
+@dataclass(frozen=True)
+class Write:
+    """Have the workers write these blocks of the plan. Reply: one `BlockResult` each, in any order."""
+
+    plan: Plan
+    indexes: tuple[int, ...]
+    mode: Mode = Mode.RESOLVE
+    """Where the target deduplicates: whether anything of these blocks may have been sent before."""
+    stands: tuple[Stand, ...] = ()
+    """The tables that take part, where tables commit atomically. Others get no rows."""
+    final: bool = False
+    """Tables were made and columns added already: what does not fit now waits no more."""
+    step = Step.WRITE
+
+
+@dataclass(frozen=True)
+class Open:
+    """Make the tables and add the columns that the workers asked for. Reply: whether there are new tables, which may have to evolve."""
+
+    wants: tuple[object, ...]
+    step = Step.OPEN
 
 
 @dataclass(frozen=True)
@@ -112,6 +229,30 @@ class Commit:
     plan: Plan
     receipts: tuple[Receipt, ...]
     step = Step.COMMIT
+
+
+@dataclass(frozen=True)
+class CommitTables:
+    """Commit what the receipts name, to each table that takes it, and then the dead letters. Reply: `Committed` or `Moved`."""
+
+    plan: Plan
+    receipts: tuple[Receipt, ...]
+    stands: tuple[Stand, ...]
+    after: LedgerState
+    """What the ledger says once the plan is recorded; the marks say it too."""
+    step = Step.COMMIT
+
+
+@dataclass(frozen=True)
+class Committed:
+    """Every table holds its rows. The tables that the plan was committed to, as they are now."""
+
+    views: tuple[TableView, ...] = ()
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A table's mark is not the one that was looked at."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +269,27 @@ class Stop:
     step = Step.STOP
 
 
-class Told(Protocol):
-    """What every protocol has to know of the pipeline file."""
+Asked = Await | Kill | Look | LookAtTables | LookAtClaims | Count | Clock | Resolve | Open | Commit | CommitTables
+"""Effects whose meaning depends on the kind of sink."""
+Effect = Acquire | Survey | Change | Asked | Write | Idle | Stop
+Reply = (
+    LedgerState
+    | Surveyed
+    | TargetView
+    | Looked
+    | Standing
+    | Resolved
+    | tuple[BlockResult, ...]
+    | Committed
+    | Moved
+    | int
+    | bool
+    | None
+)
+
+
+class Settings(Protocol):
+    """What every machine has to know of the pipeline file."""
 
     @property
     def start(self) -> Start: ...
@@ -137,13 +297,17 @@ class Told(Protocol):
     def once(self) -> bool: ...
 
 
-class Remembering:
-    """What a driver of any protocol remembers of the ledger and of the world, and may only be asked for once it is known."""
+class Machine(ABC):
+    """A batch machine of any kind: what it remembers of the ledger and of the world, which may only be asked for once it is known."""
 
-    settings: Told
+    settings: Settings
     ledger: LedgerState | None
     surveyed: Surveyed | None
     receipts: tuple[tuple[int, Receipt], ...]
+
+    @abstractmethod
+    def advance(self, reply: Reply) -> tuple[Machine, Effect]:
+        """The machine after this reply, and the effect that comes next."""
 
     @property
     def state(self) -> LedgerState:

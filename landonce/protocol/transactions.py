@@ -37,7 +37,22 @@ from landonce.protocol.packing import one_each, pack
 from landonce.protocol.ranges import Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.source import Start, bind
-from landonce.protocol.steps import Acquire, Change, Commit, Idle, Look, Remembering, Step, Stop, Survey, Surveyed
+from landonce.protocol.steps import (
+    Acquire,
+    Change,
+    Commit,
+    Effect,
+    Idle,
+    Look,
+    Machine,
+    Open,
+    Reply,
+    Step,
+    Stop,
+    Survey,
+    Surveyed,
+    Write,
+)
 from landonce.protocol.target import TargetView
 
 
@@ -56,30 +71,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class WriteBlocks:
-    """Have the workers write these blocks of the plan. Reply: one `BlockResult` each, in any order."""
-
-    plan: Plan
-    indexes: tuple[int, ...]
-    final: bool
-    """Columns were added already: what the table does not know now is left out."""
-    step = Step.WRITE
-
-
-@dataclass(frozen=True)
-class Open:
-    """Add the columns that the workers asked for. Reply: None."""
-
-    wants: tuple[object, ...]
-    step = Step.OPEN
-
-
-Effect = Acquire | Survey | Change | Look | WriteBlocks | Open | Commit | Idle | Stop
-Reply = LedgerState | Surveyed | TargetView | tuple[BlockResult, ...] | bool | None
-
-
-@dataclass(frozen=True)
-class Driver(Remembering):
+class Driver(Machine):
     """All that a driver remembers between two steps. Lost in a crash; nothing of it is needed to recover."""
 
     settings: Settings
@@ -89,6 +81,9 @@ class Driver(Remembering):
     looked: bool = False
     opened: bool = False
     receipts: tuple[tuple[int, Receipt], ...] = ()
+
+    def advance(self, reply: Reply) -> Next:
+        return advance(self, reply)
 
 
 Next = tuple[Driver, Effect]
@@ -209,7 +204,7 @@ def _blocks(driver: Driver, ranges: tuple[Range, ...]) -> tuple[Block, ...]:
 
 
 def _write(driver: Driver) -> Next:
-    return _to(driver, Step.WRITE, WriteBlocks(driver.pending, driver.unwritten, driver.opened))
+    return _to(driver, Step.WRITE, Write(driver.pending, driver.unwritten, final=driver.opened))
 
 
 def _after_write(driver: Driver, results: tuple[BlockResult, ...]) -> Next:

@@ -17,7 +17,7 @@ from landonce.config.model import Batch
 from landonce.engine.assemble import refuse_unfit
 from landonce.engine.driver import Driver
 from landonce.engine.observe import Observer
-from landonce.engine.starting import Waiting
+from landonce.engine.waiting import Waiting
 from landonce.errors import ConfigError
 from landonce.ledger.in_target import TargetLedger
 from landonce.ledger.push_ledger import PushLedger, PushPlace
@@ -28,9 +28,8 @@ from landonce.protocol.pace import Pace
 from landonce.protocol.query_batches import Settings
 from landonce.query.fit import declared, refuse_misfits
 from landonce.query.landing import InsertRecipe, TransactRecipe, fingerprint_of
-from landonce.query.performers import BatchHands, Inserting, Transacting
+from landonce.query.performers import BatchPerformer, Inserting, Transacting
 from landonce.query.pushing import Pushing, PushRecipe
-from landonce.read.kafka.broker import Broker
 from landonce.sinks.contract import DeduplicatingSink, Guarantee, Sink
 from landonce.sinks.section import SinkSection
 from landonce.sinks.sql.identity import refuse_replaced
@@ -110,19 +109,19 @@ def make_driver(told: Told, name: str, frame: DataFrame, opened: ExitStack) -> t
     settings = Settings("", "", told.block_rows, on_rewind=told.on_rewind)
     pace = Pace(Batch(), sink.deadline, frame.sparkSession.sparkContext.defaultParallelism)
     waiting = Waiting(told.stall, told.observer.trouble)
-    hands = waiting.until(lambda: _HANDS[sink.guarantee](sink, frame, ledger, settings, pace, told))
-    opened.callback(hands.close)
+    performer = waiting.until(lambda: _PERFORMERS[sink.guarantee](sink, frame, ledger, settings, pace, told))
+    opened.callback(performer.close)
     driver = Driver(
         pipeline=name,
         topics=(),
-        broker=cast(Broker, None),  # which ranges there are, Spark says
+        broker=None,
         ledger=ledger,
-        hands=hands,
+        performer=performer,
         pace=pace,
         stall=told.stall,
         observer=told.observer,
     )
-    return driver, hands.settings.fingerprint
+    return driver, performer.settings.fingerprint
 
 
 def _inserting(
@@ -168,7 +167,9 @@ def _transacting(
     return Transacting(settings, pace, recipe, table, beside)
 
 
-def _committing(sink: Any, frame: DataFrame, ledger: Ledger, settings: Settings, pace: Pace, told: Told) -> BatchHands:
+def _committing(
+    sink: Any, frame: DataFrame, ledger: Ledger, settings: Settings, pace: Pace, told: Told
+) -> BatchPerformer:
     """Loads PyIceberg only for whoever needs it."""
     from landonce.query.lake import committing
 
@@ -199,7 +200,7 @@ def _one_process(frame: DataFrame) -> bool:
     return re.fullmatch(r"local(\[.*\])?", str(frame.sparkSession.sparkContext.master)) is not None
 
 
-_HANDS: dict[Guarantee, Callable[..., BatchHands]] = {
+_PERFORMERS: dict[Guarantee, Callable[..., BatchPerformer]] = {
     Guarantee.DEDUPLICATING: _inserting,
     Guarantee.TRANSACTIONAL: _transacting,
     Guarantee.SNAPSHOT: _committing,

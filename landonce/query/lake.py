@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import pyarrow as pa
 from pyiceberg.table import Table
@@ -18,17 +17,28 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from landonce.engine.committing import gathered, highest
 from landonce.errors import TableReshaped, TableUnfit
 from landonce.failpoints import reach
-from landonce.protocol import query_snapshots as snapshots
+from landonce.protocol import snapshots
 from landonce.protocol.ledger import LedgerState
-from landonce.protocol.match_ranges import Incoming
+from landonce.protocol.match_ranges import Incoming, pieces_each
 from landonce.protocol.pace import Pace
 from landonce.protocol.query_batches import Settings
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
-from landonce.protocol.snapshots import CommitTables, Committed, Look, Looked, Moved, WriteFiles
-from landonce.protocol.steps import Stop
+from landonce.protocol.steps import (
+    Asked,
+    CommitTables,
+    Committed,
+    Effect,
+    LookAtTables,
+    Looked,
+    Machine,
+    Moved,
+    Reply,
+    Stop,
+    Write,
+)
 from landonce.query.fit import declared, refuse_misfits
 from landonce.query.landing import fitted
-from landonce.query.performers import BatchHands
+from landonce.query.performers import BatchPerformer
 from landonce.query.rows import write
 from landonce.read.schema.fields import Schema
 from landonce.sinks.iceberg.admit import creation, known_by, require_shape, require_spec
@@ -79,7 +89,7 @@ def write_block(recipe: LakeRecipe, task: FileTask, rows: pa.Table) -> BlockResu
 
 
 @dataclass
-class Committing(BatchHands):
+class Committing(BatchPerformer):
     """Performs the effects of `snapshots`."""
 
     told: IcebergSink
@@ -92,29 +102,35 @@ class Committing(BatchHands):
     _table: Table | None = field(default=None, init=False)
 
     def begin(self) -> snapshots.Next:
-        """What is remembered serves once: a table that was rolled back is taken anew."""
+        """What is remembered serves once: a table that was rolled back is taken again."""
         before, self.memory = self.memory, None
-        return snapshots.begin(self.settings, self.batch[0], before)
+        query = self.settings
+        settings = snapshots.Settings(
+            target=query.table,
+            fingerprint=query.fingerprint,
+            own_ledger=True,
+            on_rewind=query.on_rewind,
+            block_rows=query.block_rows,
+        )
+        return snapshots.begin(settings, self.batch[0], before)
 
-    def advance(self, driver: snapshots.Driver, reply: snapshots.Reply) -> snapshots.Next:
-        after, effect = snapshots.advance(driver, reply)
-        if isinstance(effect, Stop):
+    def advance(self, machine: Machine, reply: Reply) -> tuple[Machine, Effect]:
+        after, effect = machine.advance(reply)
+        if isinstance(effect, Stop) and isinstance(after, snapshots.Driver):
             self.memory = after
         return after, effect
 
     def reads_again(self, incoming: Incoming) -> bool:
-        most = self.settings.block_rows * snapshots.pieces_each(incoming.ranges)
+        most = self.settings.block_rows * pieces_each(incoming.ranges)
         return any(each.span > most for each in incoming.ranges)
 
     def acquired(self, state: LedgerState) -> str:
         del state
         return self.ledger.noticed
 
-    def perform(self, effect: Any, held: LedgerState) -> Any:
-        if isinstance(effect, Look):
+    def perform(self, effect: Asked, held: LedgerState) -> Reply:
+        if isinstance(effect, LookAtTables):
             return self._look(held)
-        if isinstance(effect, WriteFiles):
-            return self._write(effect, held)
         if isinstance(effect, CommitTables):
             try:
                 return self._commit(effect, held)
@@ -135,7 +151,7 @@ class Committing(BatchHands):
         return self._recipe
 
     def _look(self, held: LedgerState) -> Looked:
-        """Nobody looks, and then writes what is looked at, who is not the owner any more. A topic that is new to the ledger may
+        """Check ownership first: a fenced driver must not act on what it reads. A topic that is new to the ledger may
         not be in the table already."""
         table = self.ledger.glance(held)
         self.admit(table)
@@ -146,7 +162,7 @@ class Committing(BatchHands):
             found = bool(writer) or (bool(new) and holds(table, branch, new))
         return Looked((), self.place.identifier if found else "", writer)
 
-    def _write(self, effect: WriteFiles, held: LedgerState) -> tuple[BlockResult, ...]:
+    def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
         plan = effect.plan
         tasks = [
             FileTask(
@@ -193,7 +209,7 @@ class Committing(BatchHands):
 
 
 def committing(sink: IcebergSink, frame: DataFrame, ledger: TableLedger, settings: Settings, pace: Pace) -> Committing:
-    """Hands that are ready for micro-batches: the table is there and fit, and the rows fit into it."""
+    """A performer that is ready for micro-batches: the table is there and fit, and the rows fit into it."""
     place, yields = sink.place(sink.table), to_arrow_schema(frame.schema)
     table = place.find()
     if table is None:
@@ -206,9 +222,9 @@ def committing(sink: IcebergSink, frame: DataFrame, ledger: TableLedger, setting
         with telling(sink.spec):
             table = create_table(sink.catalog, sink.table, declared(yields), creation(sink.told))
     settings = replace(settings, table=sink.table, fingerprint=sink.identity, deadlines=False)
-    hands = Committing(settings, pace, sink, place, ledger, yields)
-    hands.admit(table)
-    return hands
+    performer = Committing(settings, pace, sink, place, ledger, yields)
+    performer.admit(table)
+    return performer
 
 
 def _recipe_of(sink: IcebergSink, name: str, table: Table, yields: pa.Schema) -> LakeRecipe:

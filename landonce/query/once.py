@@ -44,7 +44,7 @@ from landonce.query.assemble import (
 )
 from landonce.query.examine import examine, fingerprint, shape_of
 from landonce.query.lineage import keeps_coordinates
-from landonce.query.performers import BatchHands
+from landonce.query.performers import BatchPerformer
 from landonce.query.rows import with_coordinates
 from landonce.query.running import Admin, RunningQuery, Source, running_query
 from landonce.read.kafka.broker import Broker
@@ -222,12 +222,12 @@ class ExactlyOnce:
         if not incoming.ranges:
             _delivered[key] = batch_id
             return
-        hands = run.driver.hands
-        if not isinstance(hands, BatchHands):
-            raise TypeError(f"not the hands of a query: {hands!r}")
-        hands.settings = replace(hands.settings, fingerprint=fingerprint([run.shape, shape], rows, run.sink))
-        several = hands.reads_again(incoming)
-        hands.take(incoming, rows.persist() if several else rows)
+        performer = run.driver.performer
+        if not isinstance(performer, BatchPerformer):
+            raise TypeError(f"not the performer of a query: {performer!r}")
+        performer.settings = replace(performer.settings, fingerprint=fingerprint([run.shape, shape], rows, run.sink))
+        several = performer.reads_again(incoming)
+        performer.take(incoming, rows.persist() if several else rows)
         try:
             run.driver.run()
         finally:

@@ -1,28 +1,41 @@
-"""The hands of a query: what the steps of `protocol` do outside, for each kind of sink."""
+"""The performers of a query: what the steps of `protocol` do outside, for each kind of sink."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import Any
 
 from pyspark.sql import DataFrame
 
 from landonce.engine.inserting import tasks_of
-from landonce.engine.performer import Hands
+from landonce.engine.performer import Performer
 from landonce.engine.unlanded import receipts_of, write_rest
 from landonce.ledger.in_target import TargetLedger
 from landonce.protocol import query_batches as protocol
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.blocks import Block, Kind
-from landonce.protocol.inserts import Count, Kill, Write
 from landonce.protocol.ledger import LedgerState, Totals
 from landonce.protocol.match_ranges import Incoming
 from landonce.protocol.pace import Pace
-from landonce.protocol.query_batches import Clock, Found, Resolve, Settings
+from landonce.protocol.query_batches import Settings
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import BlockResult, Fate
-from landonce.protocol.steps import Await, Look
+from landonce.protocol.steps import (
+    Asked,
+    Await,
+    Clock,
+    Count,
+    Effect,
+    Found,
+    Kill,
+    Look,
+    Machine,
+    Reply,
+    Resolve,
+    Resolved,
+    Write,
+)
+from landonce.protocol.target import TargetView
 from landonce.query.landing import InsertRecipe, TransactRecipe, insert, transact
 from landonce.query.rows import write
 from landonce.sinks.contract import Counting, Target, look_by_name, wait_out
@@ -31,14 +44,18 @@ from landonce.sinks.sql.table import SqlTable
 
 
 @dataclass
-class BatchHands(Hands):
+class BatchPerformer(Performer):
     """What all sinks have in common: the micro-batch in hand."""
 
     settings: Settings
     pace: Pace
-    once: bool = field(default=True, init=False)
     _incoming: Incoming | None = field(default=None, init=False)
     _frame: DataFrame | None = field(default=None, init=False)
+
+    @property
+    def once(self) -> bool:
+        """A run is over when its micro-batch is."""
+        return True
 
     def take(self, incoming: Incoming, frame: DataFrame) -> None:
         """The next micro-batch."""
@@ -60,7 +77,7 @@ class BatchHands(Hands):
 
 
 @dataclass
-class QueryHands(BatchHands):
+class PlanPerformer(BatchPerformer):
     """For sinks with plans that may be pending: what is remembered from the micro-batch before."""
 
     memory: protocol.Driver | None = field(default=None, init=False)
@@ -68,34 +85,30 @@ class QueryHands(BatchHands):
     def begin(self) -> protocol.Next:
         return protocol.begin(self.settings, self.batch[0], self.memory)
 
-    def advance(self, driver: protocol.Driver, reply: protocol.Reply) -> protocol.Next:
-        self.memory, effect = protocol.advance(driver, reply)
-        return self.memory, effect
+    def advance(self, machine: Machine, reply: Reply) -> tuple[Machine, Effect]:
+        after, effect = machine.advance(reply)
+        if isinstance(after, protocol.Driver):
+            self.memory = after
+        return after, effect
 
-    def perform(self, effect: Any, held: LedgerState) -> Any:
+    def perform(self, effect: Asked, held: LedgerState) -> Reply:
         if isinstance(effect, Look):
             return self.look(held, effect.floors)
         if isinstance(effect, Resolve):
-            return tuple(self.found(effect, index, held) for index in effect.indexes)
-        if isinstance(effect, Write):
-            return self.write(effect, held)
+            return Resolved(tuple(self.found(effect, index, held) for index in effect.indexes))
         raise TypeError(f"not an effect: {effect!r}")
 
     @abstractmethod
-    def look(self, held: LedgerState, floors: tuple[tuple[Partition, int], ...]) -> Any:
+    def look(self, held: LedgerState, floors: tuple[tuple[Partition, int], ...]) -> TargetView:
         """One past the highest offset that is there, for each partition that holds any at or above its floor."""
 
     @abstractmethod
     def found(self, effect: Resolve, index: int, held: LedgerState) -> Found:
         """Whether a block of the pending plan landed."""
 
-    @abstractmethod
-    def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
-        """Has the workers write blocks."""
-
 
 @dataclass
-class Inserting(QueryHands):
+class Inserting(PlanPerformer):
     """ClickHouse: inserts with a token and a deadline, and a look at the table after any doubt."""
 
     recipe: InsertRecipe
@@ -105,7 +118,7 @@ class Inserting(QueryHands):
     def __post_init__(self) -> None:
         self._counting = Counting(self.target)
 
-    def perform(self, effect: Any, held: LedgerState) -> Any:
+    def perform(self, effect: Asked, held: LedgerState) -> Reply:
         if isinstance(effect, Await):
             wait_out(self.target, effect.deadline)
             return None
@@ -118,7 +131,7 @@ class Inserting(QueryHands):
             return self._counting.count(held, effect.ranges)
         return super().perform(effect, held)
 
-    def look(self, held: LedgerState, floors: tuple[tuple[Partition, int], ...]) -> Any:
+    def look(self, held: LedgerState, floors: tuple[tuple[Partition, int], ...]) -> TargetView:
         return look_by_name(self.target, held, floors)
 
     def found(self, effect: Resolve, index: int, held: LedgerState) -> Found:
@@ -146,14 +159,14 @@ class Inserting(QueryHands):
 
 
 @dataclass
-class Transacting(QueryHands):
+class Transacting(PlanPerformer):
     """SQL databases: the row of each block says whether it landed."""
 
     recipe: TransactRecipe
     table: SqlTable
     ledger: TargetLedger
 
-    def look(self, held: LedgerState, floors: tuple[tuple[Partition, int], ...]) -> Any:
+    def look(self, held: LedgerState, floors: tuple[tuple[Partition, int], ...]) -> TargetView:
         return look_by_name(self.table, held, floors)
 
     def found(self, effect: Resolve, index: int, held: LedgerState) -> Found:

@@ -16,14 +16,13 @@ from landonce.ledger.push_ledger import PushLedger, PushPlace
 from landonce.protocol import query_refusals as refusals
 from landonce.protocol.block_rows import Claim, Mark
 from landonce.protocol.claims import PushRow, over
-from landonce.protocol.inserts import Write
 from landonce.protocol.ledger import LedgerState, Totals
 from landonce.protocol.pushes import key_of, outcome_unknown
-from landonce.protocol.query_batches import Found, Resolve
 from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
+from landonce.protocol.steps import Found, Resolve, Write
 from landonce.protocol.target import TargetView
-from landonce.query.performers import QueryHands
+from landonce.query.performers import PlanPerformer
 from landonce.query.rows import write
 from landonce.sinks.wrapped import work
 from landonce.sinks.wrapped.recipe import WrappedTask
@@ -77,7 +76,7 @@ def _under_way(row: PushRow, mine: str, now: int, wait: int) -> bool:
 
 
 @dataclass
-class Pushing(QueryHands):
+class Pushing(PlanPerformer):
     """A user's own function, and the rows of its blocks in the ledger."""
 
     recipe: PushRecipe

@@ -90,7 +90,7 @@ WITH_SPARK = [
 
 def test_every_step_and_every_place_is_killed() -> None:
     """A new step or a new stage fails here until a chain kills it."""
-    others = {Step.STOP, Step.KILL, Step.REARM, Step.OPEN}
+    others = {Step.STOP, Step.KILL, Step.REARM, Step.OPEN, Step.RESOLVE}
     named = [step.value for step in set(Step) - others] + [stage.value for stage in Stage]
     places = {f"{each}.{side}" for each in named for side in ("before", "after")} | {"read.after", "stage.after"}
     assert {kill.place for kill in ATTEMPTS + RELEASED + EMPTY + FRESH + BETWEEN} == places

@@ -28,16 +28,13 @@ from landonce.protocol import ledger as states
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.blocks import Block, Kind, Plan
 from landonce.protocol.claims import PushRow, over
-from landonce.protocol.inserts import Write
 from landonce.protocol.ledger import LedgerState, Totals
 from landonce.protocol.pace import Pace
-from landonce.protocol.query_batches import Resolve
 from landonce.protocol.query_batches import Settings as QuerySettings
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.settle import Mode
-from landonce.protocol.snapshots import Look
-from landonce.protocol.steps import Await
+from landonce.protocol.steps import Await, LookAtTables, Resolve, Write
 from landonce.query.performers import Inserting
 from landonce.query.pushing import Pushing as QueryPushing
 from landonce.query.pushing import PushRecipe
@@ -93,10 +90,10 @@ def test_tables_are_not_looked_at_for_a_driver_that_another_of_the_same_epoch_ha
         state := kept.create(LedgerState("p", "lineage", cluster_id="c")), states.taken(state, "another")
     )
     lake: Any = SimpleNamespace(topics=(), tables=(), look=lambda _: (), discover=lambda: (), holds=lambda _: ())
-    hands = Committing(NOTHING, lake, NOTHING, NOTHING, kept, None)
-    assert hands.perform(Look(), mine) is not None
+    performer = Committing(NOTHING, lake, NOTHING, NOTHING, kept, None)
+    assert performer.perform(LookAtTables(), mine) is not None
     with pytest.raises(Fenced):
-        hands.perform(Look(), replace(mine, owner="me"))
+        performer.perform(LookAtTables(), replace(mine, owner="me"))
 
 
 # Attempts that may still take effect.
@@ -115,11 +112,11 @@ def test_a_pipeline_waits_until_every_claimed_attempt_is_over(ledger: PushLedger
     for number in (0, 1):
         assert ledger.claim(replace(SPOT, number=number), Claim.of(state), f"lost{number}", harmless=False)
     settings: Any = SimpleNamespace(wait=600_000)
-    hands = Pushing(settings, NOTHING, NOTHING, NOTHING, ledger)
+    performer = Pushing(settings, NOTHING, NOTHING, NOTHING, ledger)
     done = threading.Event()
 
     def wait() -> None:
-        hands.perform(Await(0), state)
+        performer.perform(Await(0), state)
         done.set()
 
     threading.Thread(target=wait, daemon=True).start()
@@ -148,8 +145,8 @@ def test_a_query_pushes_no_block_again_of_which_nobody_can_tell_whether_it_arriv
     probe = (lambda _: True) if can_probe else None
     sink = landonce.wrap(print, idempotent=False, probe=probe, settles_within=600, name="s")
     recipe = PushRecipe(sink, PushPlace(tmp_path / "ledger", "p"))
-    hands = QueryPushing(QuerySettings("s", "f", 5), Pace(Batch(), 0.0, 1), recipe, ledger)
-    hands.take(NOTHING, NOTHING)
+    performer = QueryPushing(QuerySettings("s", "f", 5), Pace(Batch(), 0.0, 1), recipe, ledger)
+    performer.take(NOTHING, NOTHING)
     written: list[Any] = []
 
     def write(_frame: Any, _ranges: Any, _recipe: Any, tasks: Any, _push: Any) -> tuple[BlockResult, ...]:
@@ -160,11 +157,11 @@ def test_a_query_pushes_no_block_again_of_which_nobody_can_tell_whether_it_arriv
     monkeypatch.setattr(QueryPushing, "batch", property(lambda _: (SimpleNamespace(ranges=()), NOTHING)))
     assert state.pending is not None
     if can_probe:
-        hands.write(Write(state.pending, (0,), Mode.RESOLVE), state)
+        performer.write(Write(state.pending, (0,), Mode.RESOLVE), state)
         assert len(written) == 1
     else:
         with pytest.raises(OutcomeUnknown):
-            hands.write(Write(state.pending, (0,), Mode.RESOLVE), state)
+            performer.write(Write(state.pending, (0,), Mode.RESOLVE), state)
         assert written == []
 
 
@@ -195,8 +192,8 @@ def test_rows_of_a_pending_block_prove_it_only_where_it_lands_whole(
 ) -> None:
     writer = SimpleNamespace(count=lambda _: rows, atomic=atomic)
     recipe: Any = SimpleNamespace(sink=SimpleNamespace(writer=lambda: writer))
-    hands = Inserting(QuerySettings("t", "f", 5), Pace(Batch(), 0.0, 1), recipe, NOTHING)
-    found = hands.found(Resolve(Plan(1, (BLOCK,), "f", 0, kind), (0,)), 0, LedgerState("p", "lineage"))
+    performer = Inserting(QuerySettings("t", "f", 5), Pace(Batch(), 0.0, 1), recipe, NOTHING)
+    found = performer.found(Resolve(Plan(1, (BLOCK,), "f", 0, kind), (0,)), 0, LedgerState("p", "lineage"))
     assert (found.landed, found.totals) == (whole, Totals(landed=rows) if whole else Totals())
 
 

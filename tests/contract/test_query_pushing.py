@@ -21,8 +21,9 @@ from landonce.protocol.block_rows import Claim
 from landonce.protocol.ledger import LedgerState, Note, Totals
 from landonce.protocol.pace import Pace
 from landonce.protocol.pushes import key_of
-from landonce.protocol.query_batches import Found, Resolve, Settings
+from landonce.protocol.query_batches import Settings
 from landonce.protocol.receipt import Receipt
+from landonce.protocol.steps import Found, Resolve
 from landonce.query.pushing import Pushing, PushRecipe
 
 RECEIPT = Receipt(read=5, landed=5).to_json()
@@ -35,7 +36,7 @@ class World:
         self.ledger = ledger
         self.old = prepared(ledger)
         sink = landonce.wrap(print, idempotent=idempotent, settles_within=600, name="s")
-        self.hands = Pushing(Settings("s", "f", 5), Pace(Batch(), 0.0, 1), PushRecipe(sink, place), ledger)
+        self.performer = Pushing(Settings("s", "f", 5), Pace(Batch(), 0.0, 1), PushRecipe(sink, place), ledger)
 
     def claimed(self) -> None:
         assert self.ledger.claim(SPOT, Claim.of(self.old), "lost", harmless=False)
@@ -49,7 +50,7 @@ class World:
 
     def found(self, state: LedgerState) -> Found:
         assert state.pending is not None
-        return self.hands.found(Resolve(state.pending, (0,)), 0, state)
+        return self.performer.found(Resolve(state.pending, (0,)), 0, state)
 
 
 @pytest.fixture(params=[True, False], ids=["idempotent", "not idempotent"])
@@ -117,7 +118,7 @@ def test_a_batch_that_another_driver_recorded_is_not_looked_for(world: World) ->
 
 
 def test_a_block_is_not_pushed_again_by_another_pyarrow(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe = world.hands.recipe
+    recipe = world.performer.recipe
     now = recipe.fingerprint()
     assert recipe.fingerprint() == now
     monkeypatch.setattr(pa, "__version__", "999")

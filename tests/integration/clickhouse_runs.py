@@ -68,7 +68,7 @@ class Pipeline:
             topics=("t",),
             broker=SimpleNamespace(survey=lambda _: view, record_bytes=lambda _: None),  # type: ignore[arg-type]
             ledger=self.ledger,
-            hands=Inserting(
+            performer=Inserting(
                 settings=Settings(self.sink.table, "fingerprint", once=True),
                 recipe=Recipe(self.sink, self.folder),  # type: ignore[arg-type]
                 target=self.sink.target(),

@@ -29,7 +29,7 @@ from landonce.engine.observe import BatchReport
 from landonce.engine.spark.session import open_session
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.protocol.ledger import LedgerState, Totals
-from landonce.protocol.steps import AnyEffect, Step
+from landonce.protocol.steps import Effect, Step
 from landonce.sinks.parts import open_parts
 from landonce.sinks.pipeline_file import Pipeline, parse
 
@@ -161,9 +161,9 @@ class Watch:
     batches: list[BatchReport] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
-    at: Callable[[AnyEffect], None] | None = None
+    at: Callable[[Effect], None] | None = None
 
-    def step(self, effect: AnyEffect) -> None:
+    def step(self, effect: Effect) -> None:
         self.steps.append(effect.step)
         self.times.append(time.monotonic())
         if self.at is not None:

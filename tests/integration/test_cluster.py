@@ -27,7 +27,7 @@ from landonce.engine.spark.session import open_session
 from landonce.errors import ConfigError
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.protocol.ledger import Totals
-from landonce.protocol.steps import AnyEffect, Step
+from landonce.protocol.steps import Effect, Step
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -228,7 +228,7 @@ def test_killed_executors_and_workers_change_nothing(site: Site, spark: SparkSes
     watch = Watch()
     killed: list[str] = []
 
-    def kill(effect: AnyEffect) -> None:
+    def kill(effect: Effect) -> None:
         if effect.step is not Step.WRITE or len(watch.batches) < 1 or "worker" in killed:
             return
         if killed.count("executor") < 5 and not ran_again(watch):

@@ -23,7 +23,7 @@ from landonce.errors import Unbalanced
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.protocol.ledger import Totals
 from landonce.protocol.receipt import BlockResult
-from landonce.protocol.steps import AnyEffect, Step
+from landonce.protocol.steps import Effect, Step
 from landonce.sinks.pipeline_file import Pipeline, parse
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
@@ -118,7 +118,7 @@ def test_a_replay_overwrites_and_never_repeats(site: Site, spark: SparkSession, 
     sections = {"transform": {"where": where}} if where else {}
     config = site.config(batch={"max_rows": 40, "block_rows": 10}, clickhouse={"deadline": "3s"}, **sections)
 
-    def crash(effect: AnyEffect) -> None:
+    def crash(effect: Effect) -> None:
         if effect.step is place:
             raise Crash
 

@@ -15,8 +15,7 @@ from pyspark.sql import SparkSession
 from small_lakes import Heard, SmallLake, by_spark, once, reading
 
 from landonce.local import LocalKafka
-from landonce.protocol.snapshots import Effect
-from landonce.protocol.steps import Step
+from landonce.protocol.steps import Effect, Step
 from landonce.sinks.iceberg import staged
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]

@@ -23,7 +23,7 @@ from small_lakes import Heard, SmallLake, by_spark, once, reading
 from landonce.engine import assemble_iceberg, committing
 from landonce.errors import ConfigError, Halt, RollbackRefused, TableUnfit, TargetAhead, TransformFailed, Unbalanced
 from landonce.local import LocalKafka
-from landonce.protocol.steps import AnyEffect, Step
+from landonce.protocol.steps import Effect, Step
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -248,7 +248,7 @@ class AddsAColumn(Heard):
         super().__init__()
         self._lake, self._step, self._left = lake, step, 2
 
-    def step(self, effect: AnyEffect) -> None:
+    def step(self, effect: Effect) -> None:
         if effect.step is self._step:
             self._left -= 1
             if self._left == 0:

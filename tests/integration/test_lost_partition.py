@@ -51,9 +51,9 @@ def told(*ids: int) -> tuple[tuple[None, bytes], ...]:
     return tuple((None, json.dumps({"id": each}).encode()) for each in ids)
 
 
-def first_block_only(hands: type) -> Any:
+def first_block_only(performer: type) -> Any:
     """The driver dies when one block of its plan is in the table."""
-    whole = hands._write
+    whole = performer.write
 
     def half(self: Any, effect: Any, held: Any) -> Any:
         whole(self, replace(effect, indexes=effect.indexes[:1]), held)
@@ -75,7 +75,7 @@ def test_what_landed_of_the_other_partition_does_not_land_again(
     site.run()
     site.send(*told(*range(400)), partition=0)
     site.send(*told(*range(1050, 1060)), partition=1)
-    monkeypatch.setattr(Transacting, "_write", first_block_only(Transacting))
+    monkeypatch.setattr(Transacting, "write", first_block_only(Transacting))
     with pytest.raises(KeyboardInterrupt):
         site.run()
     monkeypatch.undo()
@@ -120,7 +120,7 @@ def test_nor_in_clickhouse(
     source.send(*told(*range(1000, 1050)), partition=1)
     run_pipeline(config, once=True)
     source.send(*told(*range(400)), partition=0)
-    monkeypatch.setattr(Inserting, "_write", first_block_only(Inserting))
+    monkeypatch.setattr(Inserting, "write", first_block_only(Inserting))
     with pytest.raises(KeyboardInterrupt):
         run_pipeline(config, once=True)
     monkeypatch.undo()

@@ -15,12 +15,12 @@ from landonce.config.model import Batch
 from landonce.engine import inserting
 from landonce.local import LocalClickHouse
 from landonce.protocol import query_batches as protocol
-from landonce.protocol.inserts import Kill, Settings
+from landonce.protocol.inserts import Settings
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.pace import Pace
 from landonce.protocol.settle import Reply
-from landonce.protocol.steps import Await
-from landonce.query import performers as query_hands
+from landonce.protocol.steps import Await, Kill
+from landonce.query import performers as query_performers
 from landonce.sinks.clickhouse.target import ClickHouseTarget
 from landonce.sinks.contract import Insert
 from landonce.testing.forking import started
@@ -39,10 +39,10 @@ def of_a_pipeline(target: ClickHouseTarget) -> Perform:
 
 def of_a_query(target: ClickHouseTarget) -> Perform:
     pace = Pace(Batch(), PATIENCE / 1000, 1)
-    return query_hands.Inserting(protocol.Settings("t", "fingerprint", 1_000), pace, NOTHING, target).perform
+    return query_performers.Inserting(protocol.Settings("t", "fingerprint", 1_000), pace, NOTHING, target).perform
 
 
-EACH = pytest.mark.parametrize("hands", [of_a_pipeline, of_a_query], ids=["pipeline", "query"])
+EACH = pytest.mark.parametrize("performer", [of_a_pipeline, of_a_query], ids=["pipeline", "query"])
 
 
 def numbers(count: int) -> pa.Table:
@@ -51,21 +51,21 @@ def numbers(count: int) -> pa.Table:
 
 @EACH
 def test_a_deadline_is_waited_out(
-    hands: Callable[[ClickHouseTarget], Perform], clickhouse: LocalClickHouse, new_table: Callable[[], str]
+    performer: Callable[[ClickHouseTarget], Perform], clickhouse: LocalClickHouse, new_table: Callable[[], str]
 ) -> None:
     """On the clock of the target: from then on it refuses every insert that carries this deadline."""
     make(clickhouse, table := new_table(), "id Int64")
     sink = sink_for(clickhouse, table)
     target = sink.target()
     deadline = target.now() + 1_000
-    assert hands(target)(Await(deadline), HELD) is None
+    assert performer(target)(Await(deadline), HELD) is None
     assert target.now() > deadline
     assert sink.writer().send(numbers(1), Insert("token", deadline, "late")) is Reply.LATE
 
 
 @EACH
 def test_an_insert_of_a_dead_driver_is_ended(
-    hands: Callable[[ClickHouseTarget], Perform], clickhouse: LocalClickHouse, new_table: Callable[[], str]
+    performer: Callable[[ClickHouseTarget], Perform], clickhouse: LocalClickHouse, new_table: Callable[[], str]
 ) -> None:
     """Its sender is killed, and ClickHouse works on: without an end to it, the rows would land after they were looked for."""
     make(clickhouse, table := new_table(), "id Int64, slow UInt8 MATERIALIZED sleepEachRow(0.01)")
@@ -78,10 +78,10 @@ def test_an_insert_of_a_dead_driver_is_ended(
     worker.join(10)
     assert target._running(), "an insert ends with its sender: there is nothing to be ended by anybody else"
     before = target.now()
-    told = hands(target)(Kill(), HELD)
+    told = performer(target)(Kill(), HELD)
     assert target._running() == (), "an insert of the dead driver still runs"
     assert parts(clickhouse, table) == []
-    patience = PATIENCE if hands is of_a_query else 0
+    patience = PATIENCE if performer is of_a_query else 0
     assert before + patience <= told <= target.now() + patience, (
         "the clock of the target is what the next deadline is made from"
     )

@@ -38,7 +38,7 @@ from said import says
 from landonce.errors import ConfigError, NothingToInfer, PlanChanged, TableUnfit
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.protocol.ledger import Totals
-from landonce.protocol.steps import AnyEffect, Step
+from landonce.protocol.steps import Effect, Step
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -322,7 +322,7 @@ def test_a_table_that_was_altered_under_a_pending_plan_is_named_as_the_reason(
     site.make("id Int64, name String")
     sent = send(site.kafka, site.topics[0], numbered(10))
 
-    def die(effect: AnyEffect) -> None:
+    def die(effect: Effect) -> None:
         if effect.step is Step.WRITE:
             raise KeyboardInterrupt
 

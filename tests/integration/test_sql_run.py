@@ -356,7 +356,7 @@ def test_an_operator_cannot_forget_what_landed(
     """One block of the pending plan is in the table: the plan is settled, and not dropped. Then it can be changed."""
     pg.write_file(schema="id BIGINT NOT NULL", create=True)
     pg.send(*(told(id=n) for n in range(400)))
-    monkeypatch.setattr("landonce.engine.transacting.Transacting._write", _halfway(pg))
+    monkeypatch.setattr("landonce.engine.transacting.Transacting.write", _halfway(pg))
     with pytest.raises(KeyboardInterrupt):
         pg.run()
     monkeypatch.undo()
@@ -379,7 +379,7 @@ def _halfway(pg: SqlSite) -> Any:
 
     from landonce.engine.transacting import Transacting
 
-    whole = Transacting._write
+    whole = Transacting.write
 
     def half(self: Any, effect: Any, held: Any) -> Any:
         whole(self, replace(effect, indexes=effect.indexes[:1]), held)

@@ -100,7 +100,7 @@ def test_letters_of_a_block_that_landed_outlive_a_gap(
     site.ask(f"CREATE TABLE events (id bigint NOT NULL, word text CHECK (word <> 'no'), {COORDINATES})")
     site.write_file()
     site.send(*(told(id="none" if n == 8 else n, word="no" if n == 7 else "yes") for n in range(400)))
-    monkeypatch.setattr(Transacting, "_write", _first_block_only(Transacting._write))
+    monkeypatch.setattr(Transacting, "write", _first_block_only(Transacting.write))
     with pytest.raises(KeyboardInterrupt):
         site.run()
     monkeypatch.undo()

@@ -40,7 +40,7 @@ from landonce.errors import (
 )
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.protocol.ledger import Totals
-from landonce.protocol.steps import AnyEffect, Step
+from landonce.protocol.steps import Effect, Step
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -210,7 +210,7 @@ class Crash(Exception):
 
 
 def crash_at(step: Step) -> Watch:
-    def crash(effect: AnyEffect) -> None:
+    def crash(effect: Effect) -> None:
         if effect.step is step:
             raise Crash
 

@@ -31,7 +31,7 @@ from landonce.engine.pipeline import run_pipeline
 from landonce.errors import TopicRecreated
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.protocol.ledger import Totals
-from landonce.protocol.steps import AnyEffect, Step
+from landonce.protocol.steps import Effect, Step
 from landonce.sinks.pipeline_file import load
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.usefixtures("session")]
@@ -127,7 +127,7 @@ class Remaking(Silent):
         self.site = site
         self.remade = False
 
-    def step(self, effect: AnyEffect) -> None:
+    def step(self, effect: Effect) -> None:
         if effect.step is Step.WRITE and not self.remade:
             self.remade = True
             remake(self.site)

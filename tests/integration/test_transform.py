@@ -17,7 +17,7 @@ from landonce.engine.spark.session import _refuse_speculation
 from landonce.errors import ConfigError, PlanChanged, TableUnfit, TargetRefused, TransformFailed
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.protocol.ledger import Totals
-from landonce.protocol.steps import AnyEffect, Step
+from landonce.protocol.steps import Effect, Step
 from landonce.sinks.clickhouse.target import ClickHouseTarget
 from landonce.sinks.contract import Finding, Level
 from landonce.sinks.parts import open_parts
@@ -403,7 +403,7 @@ def test_an_edited_transform_is_refused_while_a_plan_is_pending(
             transform={"where": where}, batch={"block_rows": 8, "max_rows": 16}, clickhouse={"deadline": "2s"}
         )
 
-    def die(effect: AnyEffect) -> None:
+    def die(effect: Effect) -> None:
         if effect.step is Step.COMMIT:
             raise KeyboardInterrupt
 
@@ -437,7 +437,7 @@ def test_the_fingerprint_changes_with_what_decides_the_rows(site: Site, spark: S
 
     def fingerprint(**sections: Any) -> str:
         with driver_of(site.config(**sections), spark, Watch(), once=True) as driver:
-            return driver.hands.settings.fingerprint
+            return driver.performer.settings.fingerprint
 
     schema = "id BIGINT NOT NULL, name STRING"
     deciding: list[dict[str, Any]] = [

@@ -25,22 +25,22 @@ MODULES = (
     "landonce.protocol.receipt",
     "landonce.protocol.target",
     "landonce.protocol.settle",
-    "landonce.protocol.steps",
-    "landonce.protocol.inserts",
     "landonce.protocol.marks",
     "landonce.protocol.own_ledger",
-    "landonce.protocol.snapshots",
     "landonce.protocol.block_rows",
-    "landonce.protocol.transact",
-    "landonce.protocol.transactions",
     "landonce.protocol.claims",
-    "landonce.protocol.push",
-    "landonce.protocol.keys",
-    "landonce.protocol.pushes",
     "landonce.protocol.cases",
     "landonce.protocol.query_refusals",
     "landonce.protocol.offset_log",
     "landonce.protocol.match_ranges",
+    "landonce.protocol.steps",
+    "landonce.protocol.inserts",
+    "landonce.protocol.snapshots",
+    "landonce.protocol.transact",
+    "landonce.protocol.transactions",
+    "landonce.protocol.push",
+    "landonce.protocol.keys",
+    "landonce.protocol.pushes",
     "landonce.protocol.query_batches",
 )
 
@@ -73,22 +73,22 @@ class Core:
     receipt: ModuleType
     target: ModuleType
     settle: ModuleType
-    steps: ModuleType
-    inserts: ModuleType
     marks: ModuleType
     own: ModuleType
-    snapshots: ModuleType
     marks_of_blocks: ModuleType
-    transact: ModuleType
-    transactions: ModuleType
     marks_of_pushes: ModuleType
-    push: ModuleType
-    keys: ModuleType
-    pushes: ModuleType
     cases: ModuleType
     refusals: ModuleType
     offsets: ModuleType
     judging: ModuleType
+    steps: ModuleType
+    inserts: ModuleType
+    snapshots: ModuleType
+    transact: ModuleType
+    transactions: ModuleType
+    push: ModuleType
+    keys: ModuleType
+    pushes: ModuleType
     queries: ModuleType
 
 

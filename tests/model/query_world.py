@@ -65,9 +65,12 @@ class Queries(Model):
         if isinstance(effect, self.machine.Clock):
             yield who, self._go_on(world, agent, self._killed(world))
         elif isinstance(effect, self.machine.Resolve):
-            yield who, self._go_on(world, agent, tuple(self._found(world, effect, index) for index in effect.indexes))
+            yield who, self._go_on(world, agent, self._resolved(world, effect))
         else:
             yield from self._next_batch(world, agent, who)
+
+    def _resolved(self, world: World, effect: Any) -> Any:
+        return self.core.steps.Resolved(tuple(self._found(world, effect, index) for index in effect.indexes))
 
     def _found(self, world: World, effect: Any, index: int) -> Any:
         """As `query.performers` asks: a block of a table without partitions is whole where any row of it is there."""

@@ -78,14 +78,18 @@ class Drivers:
     def _go_on_inside(self, world: Lake, agent: Agent) -> Lake | Violation:
         effect = self.effects.values[agent.effect]
         if isinstance(effect, self.core.steps.Stop):
-            return self.leave(world, agent)
+            return self.stopped(world, agent)
         if isinstance(effect, self.core.steps.Survey) and self._nothing_to_see(world, agent):
             return self.survey(world, agent)
-        if isinstance(effect, self.core.snapshots.WriteFiles) and not self.left(world, "doubt"):
+        if isinstance(effect, self.core.snapshots.Write) and not self.left(world, "doubt"):
             return self.write(world, agent, effect)
         if self.scenario.own and isinstance(effect, self.core.steps.Change) and self._kept(agent, effect):
             return self.go_on(world, agent, "kept", lambda: effect.new)
         return world
+
+    def stopped(self, world: Lake, agent: Agent) -> Lake:
+        """A driver that is done."""
+        return self.leave(world, agent)
 
     def _kept(self, agent: Agent, effect: Any) -> bool:
         """Where the table is the ledger, a pending plan is not written, and what was committed is recorded already."""
@@ -202,7 +206,8 @@ class Drivers:
 
     def _anew(self, world: Lake, agent: Agent) -> Lake:
         """From the beginning, because the table was rolled back."""
-        driver, effect = self.core.snapshots.begin(self.drivers.values[agent.driver].settings)
+        before = self.drivers.values[agent.driver]
+        driver, effect = self.core.snapshots.begin(before.settings, before.incoming)
         after = agent._replace(
             takes=agent.takes + 1, driver=self.drivers.of(driver), effect=self.effects.of(effect),
             done=(), attempt=None, expected=NONE,
@@ -215,7 +220,9 @@ class Drivers:
         Other halts have a reason in the tables, and each scenario says which of them it may come to.
         """
         driver = self.drivers.values[agent.driver]
-        if isinstance(error, errors.LandonceError) and self._taken_over(world, agent):
+        if isinstance(error, errors.LandonceError) and (
+            self._taken_over(world, agent) or self.refused(world, driver, error)
+        ):
             return True
         if isinstance(error, errors.PlanChanged):
             return bool(driver.pending.fingerprint != driver.settings.fingerprint)
@@ -230,6 +237,11 @@ class Drivers:
             errors.LedgerSetBack: moment,
         }
         return type(error).__name__ in self.scenario.halts and reasons.get(type(error), False)
+
+    def refused(self, world: Lake, driver: Any, error: errors.LandonceError) -> bool:
+        """Whether a driver may refuse the ranges that it was given."""
+        del world, driver, error
+        return False
 
     @property
     def _unsteady(self) -> bool:

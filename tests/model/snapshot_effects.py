@@ -29,7 +29,7 @@ class Effects(Drivers):
         elif isinstance(effect, steps.Idle):
             after = agent._replace(idle=True)
             yield who, self.go_on(self.put(world, agent, after), after, "idle", lambda: True)
-        elif isinstance(effect, snapshots.WriteFiles):
+        elif isinstance(effect, snapshots.Write):
             yield who, self.write(world, agent, effect)
             for index in effect.indexes:
                 doubted = self.write(self.spend(world, "doubt"), agent, effect, index)
@@ -42,7 +42,7 @@ class Effects(Drivers):
             yield who, self._acquire(world, agent)
         elif isinstance(effect, steps.Change):
             yield f"{who}{self._planned(effect)}", self._change(world, agent, effect)
-        elif isinstance(effect, snapshots.Look):
+        elif isinstance(effect, snapshots.LookAtTables):
             at = f" at table {self.scenario.tables[len(agent.done) - 1]}" if agent.done else ", is it still the owner"
             yield f"{who}{at}", self._look(world, agent)
         elif isinstance(effect, snapshots.CommitTables):
@@ -187,7 +187,7 @@ class Effects(Drivers):
     def _own_steps(self, world: Lake, agent: Agent, effect: Any, who: str) -> Iterator[Step]:
         if isinstance(effect, self.core.steps.Acquire) and not agent.done:
             yield f"{who}: loads", self._load(world, agent)
-        elif isinstance(effect, self.core.snapshots.Look):
+        elif isinstance(effect, self.core.snapshots.LookAtTables):
             yield who, self._glance(world, agent)
         elif agent.attempt is not None:
             yield from self.send(world, agent, who, lambda after, me: self._own_done(after, me, effect))

@@ -32,7 +32,7 @@ OWN = "landonce.protocol.own_ledger"
 _STAND = "return Stand(view) if in_step and all(at <= committed[each] for each, at in floors) else Stand(view, floors)"
 _LAST = "mark, last = view.mark, max(known.batch if known else 0, view.latest)"
 _DONE = "if told is not None and (told.owner, told.batch) == (after.owner, after.batch):"
-_MOVED = "return _to(replace(driver, receipts=(), opened=False, stands=None), Step.LOOK, Look())"
+_MOVED = "return _look(replace(driver, receipts=(), opened=False, stands=None))"
 
 _VERDICT = (
     planted(
@@ -341,7 +341,7 @@ _LOST = (
         "fan-out: the ledger is lost, and the pipeline begins at the end",
         LOST,
         SNAPSHOTS,
-        "    if driver.state.fresh:\n        return _to(driver, Step.LOOK, Look())\n",
+        "    if driver.state.fresh:\n        return _look(driver)\n",
         "",
     ),
 )
@@ -350,7 +350,7 @@ _OWN = (
     planted(
         "own: the copy is not asked",
         "own: rolled back",
-        ENDLESS,
+        halts("LedgerUnreadable"),
         OWN,
         "    last = seen.last\n    if last is not None and key",
         "    last = seen.mark\n    if last is not None and key",

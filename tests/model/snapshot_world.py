@@ -46,7 +46,7 @@ class Snapshots(Effects):
         for agent in world.drivers:
             yield from self.driver_steps(world, agent)
         if world.starts < self.scenario.starts and len(world.drivers) < self.scenario.alive:
-            yield self.start(world)
+            yield from self.starts(world)
         if world.level + 1 < len(self.topics.levels):
             yield "records arrive", world._replace(level=world.level + 1)
         for agent in world.drivers:
@@ -60,6 +60,9 @@ class Snapshots(Effects):
                         spent = self.touch(self.spend(world, kind), table, after)
                         yield f"table {self.scenario.tables[table]} {what}", self._prune(spent)
         yield from self._ledger_steps(world)
+
+    def starts(self, world: Lake) -> Iterator[Step]:
+        yield self.start(world)
 
     def _deaths(self, world: Lake, agent: Agent) -> Iterator[Step]:
         dead = self.spend(self.leave(world, agent), "crash")

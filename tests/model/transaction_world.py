@@ -99,7 +99,7 @@ class Transactions:
         """What this protocol alone has done, and the end."""
         if isinstance(effect, self.core.steps.Look):
             yield who, self._go_on(world, agent, self._look(world.landed, effect.floors))
-        elif isinstance(effect, self.core.transactions.WriteBlocks):
+        elif isinstance(effect, self.core.transactions.Write):
             yield from self._write(world, agent, effect, who)
         elif isinstance(effect, self.core.transactions.Open):
             yield who, self._go_on(world, agent, None)

@@ -61,7 +61,7 @@ class Pushes(Transactions):
         elif isinstance(effect, self.core.steps.Await):
             if world.clock > effect.deadline or all(row.state != "CLAIMED" for row in world.rows):
                 yield who, self._go_on(world, agent, None)
-        elif isinstance(effect, self.core.pushes.PushBlocks):
+        elif isinstance(effect, self.core.pushes.Write):
             yield from self._write(world, agent, effect, who)
         else:
             yield who, self._leave(world, agent)

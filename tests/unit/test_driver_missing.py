@@ -61,7 +61,7 @@ def driver(brokers: Brokers, folder: Path) -> Driver:
         topics=("t",),
         broker=brokers,  # type: ignore[arg-type]
         ledger=MemoryLedger("p"),
-        hands=Inserting(
+        performer=Inserting(
             settings=Settings("table", "fingerprint", once=True),
             recipe=Anything(),  # type: ignore[arg-type]
             target=target,  # type: ignore[arg-type]

@@ -71,7 +71,7 @@ def test_what_came_too_late_gets_more_time(tmp_path: Path) -> None:
         topics=("t",),
         broker=SimpleNamespace(survey=lambda _: view, record_bytes=lambda _: None),  # type: ignore[arg-type]
         ledger=MemoryLedger("p"),
-        hands=Inserting(
+        performer=Inserting(
             settings=Settings("table", "fingerprint", once=True),
             recipe=Anything(),  # type: ignore[arg-type]
             target=clock,  # type: ignore[arg-type]

@@ -40,7 +40,7 @@ def driver(tmp_path: Path, records: int, ledger: MemoryLedger) -> Driver:
         topics=("t",),
         broker=SimpleNamespace(survey=lambda _: view, record_bytes=lambda _: None),  # type: ignore[arg-type]
         ledger=ledger,
-        hands=Inserting(
+        performer=Inserting(
             settings=Settings("table", "fingerprint", once=True),
             recipe=Anything(),  # type: ignore[arg-type]
             target=SimpleNamespace(now=lambda: 0, kill=lambda: None, look=lambda _: TargetView(()), count=lambda _: 0),  # type: ignore[arg-type]

@@ -29,7 +29,7 @@ from landonce.protocol.inserts import Settings
 from landonce.protocol.pace import Pace
 from landonce.protocol.ranges import Partition
 from landonce.protocol.source import Extent, SourceView
-from landonce.protocol.steps import AnyEffect, Step
+from landonce.protocol.steps import Effect, Step
 from landonce.protocol.target import TargetView
 
 
@@ -37,7 +37,7 @@ class UntilIdle(Silent):
     def __init__(self) -> None:
         self.idle = threading.Event()
 
-    def step(self, effect: AnyEffect) -> None:
+    def step(self, effect: Effect) -> None:
         if effect.step is Step.IDLE:
             self.idle.set()
 
@@ -95,7 +95,7 @@ def test_a_driver_that_waits_ends_when_it_is_not_the_owner(
         topics=("t",),
         broker=SimpleNamespace(survey=lambda _: view, record_bytes=lambda _: None),  # type: ignore[arg-type]
         ledger=sqlite_ledger(tmp_path / "ledger", "p"),
-        hands=Inserting(
+        performer=Inserting(
             settings=Settings("table", "fingerprint"),
             recipe=SimpleNamespace(),  # type: ignore[arg-type]
             target=target,  # type: ignore[arg-type]
@@ -166,7 +166,7 @@ def taken_by_another(ledger: states.Ledger, before: bytes, path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("happens", "hands", "error", "code"),
+    ("happens", "performer", "error", "code"),
     [
         (back_to_its_own_time, Transacting, LedgerSetBack, 5),
         (back_to_its_own_time, Pushing, TargetAhead, 3),
@@ -178,7 +178,7 @@ def taken_by_another(ledger: states.Ledger, before: bytes, path: Path) -> None:
 )
 def test_what_a_worker_takes_for_another_driver_is_looked_up_in_the_ledger(
     happens: Callable[[states.Ledger, bytes, Path], None],
-    hands: type[Transacting] | type[Pushing],
+    performer: type[Transacting] | type[Pushing],
     error: type[LandonceError],
     code: int,
     tmp_path: Path,
@@ -188,7 +188,7 @@ def test_what_a_worker_takes_for_another_driver_is_looked_up_in_the_ledger(
     ledger = sqlite_ledger(path, "p")
 
     class Writing:
-        once, comparable, block_rows = True, hands.__dict__.get("comparable", True), hands.block_rows
+        once, comparable, block_rows = True, performer.__dict__.get("comparable", True), performer.block_rows
 
         def begin(self) -> None:
             begun = ledger.create(states.LedgerState("p", lineage="l"))

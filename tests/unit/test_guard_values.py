@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,11 +10,9 @@ import pytest
 
 from landonce import errors
 from landonce.config.model import Batch
-from landonce.engine import inserting
 from landonce.protocol import inserts
 from landonce.protocol import query_batches as protocol
 from landonce.protocol.blocks import Block, Plan
-from landonce.protocol.inserts import Kill, Write
 from landonce.protocol.ledger import LedgerState, Position, Totals, recorded, resolved, settled_change, taken
 from landonce.protocol.match_ranges import Incoming
 from landonce.protocol.offset_log import Span, ranges_of
@@ -23,8 +20,8 @@ from landonce.protocol.pace import Pace
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.settle import Mode
-from landonce.protocol.steps import Step, Surveyed
-from landonce.query import performers as query_hands
+from landonce.protocol.steps import Kill, Step, Surveyed, Write
+from landonce.query import performers as query_performers
 
 P = Partition("t", 0)
 PLAN = Plan(4, (Block((Range(P, 3, 8),), "t"),), "f", 0)
@@ -63,39 +60,18 @@ def test_a_query_records_no_batch_whose_account_does_not_balance() -> None:
 
 
 def test_what_came_too_late_gets_twice_the_time_in_a_pipeline() -> None:
-    fates = [Fate.LANDED, Fate.LATE]
-    workers: Any = SimpleNamespace(write=lambda *_: (BlockResult(0, fates.pop(0)),))
-    letters: Any = SimpleNamespace(stem=lambda *_: "", folder_of=lambda *_: Path("dead"))
-    recipe: Any = WithLetters(Path("dead"))
-    settings = inserts.Settings("t", "f")
-    hands = inserting.Inserting(settings, recipe, NOTHING, workers, letters)
-    driver = inserts.Driver(settings, surveyed=Surveyed(NOTHING, 0, NOTHING, patience=1_000))
-    write = Write(PLAN, (0,), Mode.FIRST)
-
-    def patience() -> int:
-        surveyed = hands._patient(driver).surveyed
-        assert surveyed is not None
-        return surveyed.patience
-
-    hands.perform(write, STATE)
-    assert patience() == 1_000
-    hands.perform(write, STATE)
-    assert patience() == 2_000
-    assert patience() == 1_000, "once for each time that it was late"
-
-
-@dataclass(frozen=True)
-class WithLetters:
-    """All of a recipe that a driver touches."""
-
-    dead_letters: Path
+    driver: Any = inserts.Driver(inserts.Settings("t", "f"), surveyed=Surveyed(NOTHING, 0, NOTHING, patience=1_000))
+    for fate, patience in ((Fate.DOUBTFUL, 1_000), (Fate.LATE, 2_000), (Fate.LATE, 4_000), (Fate.DOUBTFUL, 4_000)):
+        driver = replace(driver, step=Step.WRITE, ledger=STATE)
+        driver, _ = inserts.advance(driver, (BlockResult(0, fate),))
+        assert driver.world.patience == patience
 
 
 def test_what_came_too_late_gets_twice_the_time_in_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
     target: Any = SimpleNamespace(now=lambda: 50, kill=lambda: None)
-    hands = query_hands.Inserting(protocol.Settings("t", "f", 100), Pace(Batch(), 1.0, 1), NOTHING, target)
-    hands.take(SimpleNamespace(ranges=()), SimpleNamespace())  # type: ignore[arg-type]
+    performer = query_performers.Inserting(protocol.Settings("t", "f", 100), Pace(Batch(), 1.0, 1), NOTHING, target)
+    performer.take(SimpleNamespace(ranges=()), SimpleNamespace())  # type: ignore[arg-type]
     for fate, deadline in ((Fate.LANDED, 1_050), (Fate.LATE, 2_050), (Fate.LATE, 4_050)):
-        monkeypatch.setattr(query_hands, "write", lambda *_, fate=fate: (BlockResult(0, fate),))
-        hands.perform(Write(PLAN, (0,), Mode.FIRST), STATE)
-        assert hands.perform(Kill(), STATE) == deadline
+        monkeypatch.setattr(query_performers, "write", lambda *_, fate=fate: (BlockResult(0, fate),))
+        performer.write(Write(PLAN, (0,), Mode.FIRST), STATE)
+        assert performer.perform(Kill(), STATE) == deadline

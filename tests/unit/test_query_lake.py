@@ -1,4 +1,4 @@
-"""The hands of a query into Apache Iceberg, with a real catalog in a file and without Spark."""
+"""The performer of a query into Apache Iceberg, with a real catalog in a file and without Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from landonce.protocol.pace import Pace
 from landonce.protocol.query_batches import Settings
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import Receipt
-from landonce.protocol.snapshots import CommitTables, Committed, Moved
+from landonce.protocol.steps import CommitTables, Committed, Moved
 from landonce.query.lake import Committing, LakeRecipe, write_block
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg.config import Iceberg
@@ -104,16 +104,16 @@ def test_files_for_a_column_that_was_dropped_are_not_committed(sink: Iceberg) ->
     plan = Plan(1, (Block((Range(P, 0, 2),), "db.t"),), "f", deadline=0)
     prepared = states.prepared(bound, plan)
     place = sink.to_sink("q").place("db.t")
-    hands = Committing(Settings("db.t", "f", 10), Pace(Batch(), 0.0, 1), sink.to_sink("q"), place, ledger, YIELDS)
-    hands.admit(opened(sink))
+    performer = Committing(Settings("db.t", "f", 10), Pace(Batch(), 0.0, 1), sink.to_sink("q"), place, ledger, YIELDS)
+    performer.admit(opened(sink))
     receipt = written(sink, 0, 1)
     after = states.recorded(prepared, receipt.totals)
     with opened(sink).update_schema() as change:
         change.delete_column("id").add_column("id", LongType())
-    assert isinstance(hands.perform(CommitTables(plan, (receipt,), (), after), prepared), Moved)
+    assert isinstance(performer.perform(CommitTables(plan, (receipt,), (), after), prepared), Moved)
     assert opened(sink).scan().count() == 0
-    hands.admit(opened(sink))
-    assert isinstance(hands.perform(CommitTables(plan, (written(sink, 0, 1),), (), after), prepared), Committed)
+    performer.admit(opened(sink))
+    assert isinstance(performer.perform(CommitTables(plan, (written(sink, 0, 1),), (), after), prepared), Committed)
     assert sorted(row["id"] for row in opened(sink).scan().to_arrow().to_pylist()) == [0, 10]
 
 
@@ -131,7 +131,7 @@ def test_dead_letters_that_a_pipeline_of_this_name_left_stay_noted(sink: Iceberg
     receipt = written(sink, 0, 1)
     plan = Plan(1, (Block((Range(P, 0, 2),), "db.t"),), "f", deadline=0)
     prepared = states.prepared(bound, plan)
-    hands = Committing(
+    performer = Committing(
         Settings("db.t", "f", 10),
         Pace(Batch(), 0.0, 1),
         sink.to_sink("q"),
@@ -139,9 +139,9 @@ def test_dead_letters_that_a_pipeline_of_this_name_left_stay_noted(sink: Iceberg
         ledger,
         YIELDS,
     )
-    hands.admit(opened(sink))
+    performer.admit(opened(sink))
     after = states.recorded(prepared, receipt.totals)
-    hands.perform(CommitTables(plan, (receipt,), (), after), prepared)
+    performer.perform(CommitTables(plan, (receipt,), (), after), prepared)
     table = opened(sink)
     told = table.current_snapshot().summary
     assert json.loads(told["landonce.letters"]) == ["left.jsonl"]

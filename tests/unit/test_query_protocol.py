@@ -20,15 +20,27 @@ from landonce.protocol import ledger as states
 from landonce.protocol import query_batches as protocol
 from landonce.protocol.blocks import Block, Kind, Plan
 from landonce.protocol.cases import OnRewind
-from landonce.protocol.inserts import Count, Kill, Write
 from landonce.protocol.ledger import LedgerState, Position, Totals
 from landonce.protocol.match_ranges import Incoming
 from landonce.protocol.offset_log import Begun
-from landonce.protocol.query_batches import Clock, Found, Resolve, Settings
+from landonce.protocol.query_batches import Settings
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.settle import Mode
-from landonce.protocol.steps import Acquire, Await, Change, Look, Stop
+from landonce.protocol.steps import (
+    Acquire,
+    Await,
+    Change,
+    Clock,
+    Count,
+    Found,
+    Kill,
+    Look,
+    Resolve,
+    Resolved,
+    Stop,
+    Write,
+)
 from landonce.protocol.target import TargetView
 
 P, Q = Partition("t", 0), Partition("t", 1)
@@ -161,7 +173,9 @@ def perform(world: World, effect: protocol.Effect) -> protocol.Reply:
             if any(each.partition == where and each.holds(at) for each in effect.ranges)
         )
     if isinstance(effect, Resolve):
-        return tuple(Found(index, world.found(effect.plan.blocks[index]), Totals(landed=1)) for index in effect.indexes)
+        return Resolved(
+            tuple(Found(index, world.found(effect.plan.blocks[index]), Totals(landed=1)) for index in effect.indexes)
+        )
     assert isinstance(effect, Write)
     if not world.keeps:
         return tuple(BlockResult(index, Fate.BURNT, why="There is a TTL.") for index in effect.indexes)

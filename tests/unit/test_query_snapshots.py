@@ -18,18 +18,29 @@ import pytest
 
 from landonce import errors
 from landonce.protocol import ledger as states
-from landonce.protocol import query_snapshots as snapshots
+from landonce.protocol import match_ranges, snapshots
 from landonce.protocol.cases import OnRewind
 from landonce.protocol.ledger import LedgerState
+from landonce.protocol.marks import Stand
 from landonce.protocol.match_ranges import Incoming
-from landonce.protocol.query_batches import Settings
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
-from landonce.protocol.snapshots import CommitTables, Committed, Look, Looked, Moved, WriteFiles
-from landonce.protocol.steps import Acquire, Change, Step, Stop
+from landonce.protocol.steps import (
+    Acquire,
+    Change,
+    CommitTables,
+    Committed,
+    LookAtTables,
+    Looked,
+    Moved,
+    Step,
+    Stop,
+    Write,
+)
 
 P, Q = Partition("t", 0), Partition("t", 1)
 END = 3
+SETTINGS = snapshots.Settings("db.t", "f", own_ledger=True, block_rows=1)
 
 
 @dataclass
@@ -81,7 +92,7 @@ def deliver(
 ) -> tuple[snapshots.Driver, list[snapshots.Effect]]:
     """One micro-batch, and what was done for it."""
     done: list[snapshots.Effect] = []
-    driver, effect = snapshots.begin(Settings("db.t", "f", 1, on_rewind=on_rewind), came, before)
+    driver, effect = snapshots.begin(replace(SETTINGS, on_rewind=on_rewind), came, before)
     for number in itertools.count():
         if isinstance(effect, Stop):
             return driver, done
@@ -103,9 +114,9 @@ def perform(world: World, effect: snapshots.Effect) -> snapshots.Reply:
             assert world.state.owner == effect.new.owner
             world.state = effect.new
         return effect.new
-    if isinstance(effect, Look):
+    if isinstance(effect, LookAtTables):
         return world.looked
-    if isinstance(effect, WriteFiles):
+    if isinstance(effect, Write):
         spans = {index: effect.plan.blocks[index].span for index in effect.indexes}
         return tuple(BlockResult(at, Fate.LANDED, Receipt(span, span)) for at, span in spans.items())
     assert isinstance(effect, CommitTables)
@@ -161,7 +172,7 @@ def _explored() -> Iterator[World]:
 @pytest.fixture(autouse=True)
 def two_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch is soon too large for one commit."""
-    monkeypatch.setattr(snapshots, "MOST_BLOCKS", 2)
+    monkeypatch.setattr(match_ranges, "MOST_BLOCKS", 2)
 
 
 def test_whatever_comes_and_whenever_it_dies_the_table_holds_what_its_mark_says() -> None:
@@ -182,13 +193,13 @@ def test_from_everywhere_a_query_that_starts_at_the_position_brings_all_in() -> 
 @pytest.mark.parametrize("planted", ["what is below the mark is written again", "the position does not move"])
 def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, planted: str) -> None:
     """The control. The batch is over after its first commit, or a planted bug would never end."""
-    plan = snapshots._plan
+    go_on = snapshots._go_on
 
-    def one_commit(driver: snapshots.Driver) -> snapshots.Next:
+    def one_commit(driver: snapshots.Driver, stands: tuple[Stand, ...]) -> snapshots.Next:
         over = driver.step is Step.RECORD
-        return (replace(driver, step=Step.STOP), Stop()) if over else plan(driver)
+        return (replace(driver, step=Step.STOP), Stop()) if over else go_on(driver, stands)
 
-    monkeypatch.setattr(snapshots, "_plan", one_commit)
+    monkeypatch.setattr(snapshots, "_go_on", one_commit)
     if planted == "the position does not move":
         monkeypatch.setattr(snapshots, "_recorded", lambda driver: replace(driver.state, pending=None))
     else:
@@ -205,7 +216,7 @@ def test_what_was_written_for_other_columns_is_written_again() -> None:
     _, done = deliver(world, came)
     again = ["look", "write", "commit", "record"]
     assert [each.step.value for each in done] == ["acquire", "look", "bind", "prepare", "write", "commit", *again]
-    assert [each.indexes for each in done if isinstance(each, WriteFiles)] == [(0, 1), (0, 1)]
+    assert [each.indexes for each in done if isinstance(each, Write)] == [(0, 1), (0, 1)]
     assert world.exact
     for crash in crashes(World(reshaped=1), came):
         world = World(reshaped=1)
@@ -238,12 +249,12 @@ def test_a_batch_that_is_too_large_for_one_commit_takes_several() -> None:
 
 
 def test_a_block_without_an_answer_is_written_again_before_anything_is_committed() -> None:
-    world, driver = World(), snapshots.begin(Settings("db.t", "f", 1), incoming(Range(P, 0, 2)))
-    while not isinstance(driver[1], WriteFiles):
+    world, driver = World(), snapshots.begin(SETTINGS, incoming(Range(P, 0, 2)))
+    while not isinstance(driver[1], Write):
         driver = snapshots.advance(driver[0], perform(world, driver[1]))
     landed, _ = perform(world, driver[1])  # type: ignore[misc]
     driver = snapshots.advance(driver[0], (landed, BlockResult(1, Fate.DOUBTFUL)))
-    assert isinstance(driver[1], WriteFiles)
+    assert isinstance(driver[1], Write)
     assert driver[1].indexes == (1,)
     driver = snapshots.advance(driver[0], perform(world, driver[1]))
     assert isinstance(driver[1], CommitTables)

@@ -20,10 +20,10 @@ from landonce.engine.assemble import driver_of
 from landonce.engine.driver import Driver
 from landonce.engine.observe import Observer
 from landonce.protocol.blocks import Block, Plan
-from landonce.protocol.inserts import Write
 from landonce.protocol.ledger import Totals
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Mode
+from landonce.protocol.steps import Write
 from landonce.sinks.pipeline_file import Pipeline
 
 BLOCKS = tuple(Block((Range(Partition("t", 0), at, at + 10),), "events", number=at) for at in range(0, 30, 10))

@@ -15,11 +15,10 @@ from landonce.cli import progress as show
 from landonce.cli.progress import LogProgress, TerminalProgress
 from landonce.engine.observe import BatchReport
 from landonce.protocol.blocks import Block, Plan
-from landonce.protocol.inserts import Write
 from landonce.protocol.ledger import Totals
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Mode
-from landonce.protocol.steps import Commit, Idle
+from landonce.protocol.steps import Commit, Idle, Write
 
 BLOCKS = tuple(Block((Range(Partition("t", 0), at, at + 10),), "events", number=at) for at in range(0, 30, 10))
 WRITE = Write(Plan(1, BLOCKS, "f", deadline=0), (0, 1, 2), Mode.FIRST)

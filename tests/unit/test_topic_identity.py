@@ -15,10 +15,10 @@ from landonce.engine.letters import stage_letters
 from landonce.engine.recipe import Recipe, Task
 from landonce.errors import Halt, SourceUnavailable, TopicMissing, TopicRecreated, Transient
 from landonce.protocol.blocks import Block, Kind, Plan
-from landonce.protocol.inserts import Write
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Mode
+from landonce.protocol.steps import Write
 from landonce.read.block import Rejected
 from landonce.read.kafka import identity
 from landonce.read.schema.ddl import parse_schema

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from landonce.engine.starting import Waiting
+from landonce.engine.waiting import Waiting
 from landonce.errors import LedgerUnavailable, Stalled, TableUnfit, TargetUnavailable
 
 
