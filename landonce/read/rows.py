@@ -17,7 +17,7 @@ NOWHERE = -1
 _SCHEMA = pa.schema(
     [("_topic", pa.dictionary(pa.int32(), pa.string())), ("_partition", pa.int32()), ("_offset", pa.int64())]
 )
-NO_ROWS = _SCHEMA.empty_table()
+NO_ROWS = pa.Table.from_batches([], _SCHEMA)
 
 
 def with_coordinates(rows: pa.Table, partition: Partition, offsets: pa.Int64Array, label: str) -> pa.Table:
