@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import URL
 
+from landonce.extras import require_driver
 from landonce.ledger.in_target import TargetLedger
 from landonce.sinks.contract import Guarantee, Sink
 from landonce.sinks.sql.config import Sql
@@ -40,7 +41,7 @@ class SqlSink(Sink):
     @staticmethod
     def of(told: Sql, pipeline: str) -> SqlSink:
         sink = SqlSink(told.url.get_secret_value(), told.table, pipeline, told.key, create=told.create)
-        parsed(sink.url)
+        require_driver(dialect_of(parsed(sink.url)), "sink.sql.url")
         return sink
 
     def __str__(self) -> str:
