@@ -9,6 +9,7 @@ from sqlalchemy.exc import ArgumentError
 
 from landonce.config import model
 from landonce.errors import ConfigError
+from landonce.extras import require
 from landonce.ledger.database import Database, misplaced
 from landonce.ledger.plugged import plugged_ledger
 from landonce.ledger.postgres import PostgresDatabase
@@ -24,6 +25,7 @@ def sqlite_ledger(path: Path | str, pipeline: str, *, attempts: int = 8, backoff
 
 def postgres_ledger(where: str | URL | Engine, pipeline: str, *, attempts: int = 8, backoff: float = 0.2) -> SqlLedger:
     """A PostgreSQL database, for drivers that may start on any machine."""
+    require("postgres", "ledger.postgres")
     return SqlLedger(PostgresDatabase(where), pipeline, attempts=attempts, backoff=backoff)
 
 

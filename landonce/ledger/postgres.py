@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
-from psycopg.pq import PGconn, Ping
 from sqlalchemy import URL, Connection, Engine, Executable, create_engine, make_url, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import ArgumentError, DBAPIError
@@ -226,6 +225,7 @@ def _cut_if_dead(connection: Connection) -> AbstractContextManager[None]:
     dsn = getattr(getattr(connection.connection.driver_connection, "info", None), "dsn", None)
     if dsn is None:  # another driver
         return nullcontext()
+    from psycopg.pq import PGconn, Ping
 
     def watch(line: socket.socket, over: threading.Event) -> None:
         missed = 0
