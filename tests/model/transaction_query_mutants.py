@@ -17,7 +17,7 @@ MUTANTS = (
     planted(
         "a pending block that does not come again never was",
         "a query dies, an answer is lost",
-        TWICE,
+        halts("PlanPending"),
         PROTOCOL,
         "    landed = {each.index: each.totals for each in found if each.landed}\n",
         "    landed: dict[int, Totals] = {}\n",
@@ -25,7 +25,7 @@ MUTANTS = (
     planted(
         "a pending block that does not come again landed",
         "a query dies, an answer is lost",
-        LOST,
+        halts("Unbalanced"),
         PROTOCOL,
         "    landed = {each.index: each.totals for each in found if each.landed}\n",
         "    landed = {each.index: each.totals for each in found}\n",
@@ -33,7 +33,7 @@ MUTANTS = (
     planted(
         "the position moves before anything is written",
         "nothing fails, two queries of one name",
-        LOST,
+        halts("Unbalanced"),
         PROTOCOL,
         "    if step is Step.PREPARE:\n        return send(",
         "    if step is Step.PREPARE:\n        return change(driver, Step.RECORD, states.recorded(driver.state, driver.totals))\n"
