@@ -1,5 +1,5 @@
 # The commands that matter. Each sets up what it needs and can be run again at any time.
-.PHONY: help setup demo test test-all quick quick-all test-long test-setup lint types collect pytest bench lock clean
+.PHONY: help setup demo test test-all quick quick-all test-long test-setup lint types collect pytest coverage docs bench lock clean
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 WORKERS ?= 2
@@ -44,6 +44,13 @@ pytest: test-setup
 
 test-long: test-setup  ## the tests that take too long for every change; CONTRIBUTING.md says which
 	$(PYTEST) -m long --durations=25
+
+coverage: setup  ## which branches of landonce/protocol the unit tests and the model checker do not reach; fails below 100 %
+	$(BIN)/python -m coverage run -m pytest -q -m "not long" --no-servers tests/unit tests/model
+	$(BIN)/python -m coverage report
+
+docs: setup  ## build the site in build/site from README.md and docs/; a link that leads nowhere ends it
+	@scripts/docs
 
 bench: setup  ## measure on this machine
 	@$(BIN)/python -m bench $(DOCS)

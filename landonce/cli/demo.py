@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from landonce.cli.output import out
+from landonce.extras import require
 
 if TYPE_CHECKING:
     from landonce.demo.stage import Stage
@@ -43,6 +44,9 @@ def demo(
 
     Example: `landonce demo --sink iceberg`
     """
+    require("local", "landonce demo")
+    if sink in (Sink.ICEBERG, Sink.POSTGRES):
+        require(sink.value, f"landonce demo --sink {sink.value}")
     from landonce.demo.scenario import Demo
 
     folder = Path(tempfile.mkdtemp(prefix="landonce-demo-"))

@@ -9,6 +9,7 @@ import typer
 
 from landonce.cli.files import Json, print_json
 from landonce.cli.output import out
+from landonce.extras import require
 
 if TYPE_CHECKING:
     from landonce.local import StackInfo
@@ -35,6 +36,7 @@ def up(folder: Folder = _FOLDER, as_json: Json = False) -> None:
 
     Example: `landonce up --json`
     """
+    require("local", "landonce up")
     from landonce.local import up as work
 
     info = work(folder)

@@ -1,4 +1,4 @@
-"""Offsets kept on the consumer's side, for `confluent_kafka.Consumer`: results and offsets in one transaction.
+"""Keeps a consumer's offsets beside its results, for `confluent_kafka.Consumer`: both in one transaction.
 
     from landonce.consumer import OffsetStore, SqlOffsets
 
@@ -8,7 +8,7 @@
                 connection.execute(insert(results), [work(each) for each in messages])
                 store.save_many(messages, connection)
 
-No Spark, no Arrow: this package imports confluent-kafka and SQLAlchemy only.
+This package needs neither Spark nor Arrow: it imports only confluent-kafka and SQLAlchemy.
 """
 
 from landonce.consumer.handler import OffsetHandler, Step, Stored

@@ -1,8 +1,8 @@
-"""The partitions of one consumer: claimed when Kafka assigns them, brought back where they must be read again.
+"""The partitions of one consumer: claimed when Kafka assigns them, rewound when their records must be read again.
 
-A partition that Kafka has assigned and that could not be claimed waits, paused, and is tried again by later polls: its
-offsets may be out of reach for a moment, or another consumer, which does not know yet that Kafka has thrown it out, may
-have taken the fence last.
+If a partition is assigned and cannot be claimed, it is paused, and later polls try again. Its offsets may be
+unreachable for a moment, or another consumer may have taken the fence last, because it does not know yet that Kafka
+removed it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NO_MORE = "Nothing more of it is read. What was read within the last second may
 
 
 class Claims:
-    """Knows where each partition stands. The consumer's thread alone may use it."""
+    """Keeps the state of each partition. Only the consumer's thread may use it."""
 
     def __init__(self, consumer: Consumer, handler: OffsetHandler, topics: Topics, chosen: Settings) -> None:
         self._consumer = consumer
@@ -35,29 +35,29 @@ class Claims:
         self._settings = chosen
         self.held: dict[Partition, Holding] = {}
         self.back: set[Partition] = set()
-        """To go back to what is stored before the next poll."""
+        """Must go back to the stored offset before the next poll."""
         self.unread: set[Partition] = set()
-        """Read by the client and not given out: to go back to what was given out last."""
+        """Read by the client and not given out: must go back to the record that was given out last."""
         self.trouble: Exception | None = None
-        """What a callback found wrong, for the poll that it was called by."""
+        """The error that a callback found; the poll that called it raises it."""
         self._left: set[Partition] = set()
-        """Taken away while the user may have held records of them."""
+        """Revoked while the user may have held records of them."""
         self._waiting: dict[Partition, float] = {}
-        """Assigned by Kafka and not claimed; not to be tried before this moment."""
+        """Assigned by Kafka and not claimed; the next attempt comes at this time."""
         self.unseen = False
-        """Records have come since the topics were last seen to be the same."""
+        """Records have come since the topic ids were last checked."""
         self._look_after = 0.0
 
     def open_ends(self) -> list[Partition]:
-        """Saved in a transaction that has not ended, as far as this store was told."""
+        """Saved in a transaction whose end was not reported to this store."""
         return [each for each, holding in self.held.items() if holding.unsettled and each not in self.back]
 
     def ahead(self) -> list[Partition]:
-        """Partitions of which the user holds records that are not known to be saved."""
+        """Partitions with records that were given out and are not known to be saved."""
         return [each for each, holding in self.held.items() if holding.ahead]
 
     def settle(self) -> None:
-        """Before a poll: brings every partition to where it may be read on from."""
+        """Before a poll: moves every partition to the offset to continue from."""
         if open_ends := self.open_ends():
             raise unsettled(open_ends)
         if self.back:
@@ -70,7 +70,7 @@ class Claims:
             self._try_again(due)
 
     def on_assign(self, consumer: Consumer, assigned: list[TopicPartition]) -> None:
-        """Called by the consumer inside a poll, as is `on_revoke`. It must assign, whatever goes wrong."""
+        """The consumer calls this, and `on_revoke`, inside a poll. It must assign even after an error."""
         partitions = [Partition(each.topic, each.partition) for each in assigned]
         starts: dict[Partition, int] = {}
         try:
@@ -84,7 +84,7 @@ class Claims:
         self._notice(starts)
 
     def on_revoke(self, _: Consumer, revoked: list[TopicPartition]) -> None:
-        """Also for partitions that are lost."""
+        """Also called for lost partitions."""
         for each in revoked:
             partition = Partition(each.topic, each.partition)
             self._leave(partition)
@@ -92,15 +92,16 @@ class Claims:
             self._waiting.pop(partition, None)
 
     def broken(self, partition: Partition, trouble: Exception) -> None:
-        """The consumer reads it no more. Claiming it again finds out what is wrong, for as long as it is."""
+        """The consumer no longer reads this partition. Claiming it again raises the error as long as it persists."""
         self.trouble = trouble
         if partition in self.held:
             self._let_go(partition, _TRY_AGAIN)
 
     def look(self) -> None:
-        """Where a topic is made anew, librdkafka reads on at the old offset. So this looks after records have come.
+        """Checks topic ids after records have come: librdkafka reads a recreated topic from the old offset.
 
-        At most once a second, which is how long it may go unnoticed; brokers that do not answer are left alone for longer.
+        It checks at most once a second, so a recreated topic may go unnoticed that long. After brokers did not answer,
+        it waits longer.
         """
         if not self.unseen or now() < self._look_after:
             return
@@ -115,7 +116,7 @@ class Claims:
                 self.broken(each, recreated(each, holding.fence.topic_id, ids[each.topic], _NO_MORE))
 
     def _claim(self, partitions: list[Partition]) -> dict[Partition, int]:
-        """Takes the fences, and only then looks how far the topics reach."""
+        """Takes the fences first, and only then reads the ends of the topics."""
         group = self._settings.group
         stored = self._handler.load(group, partitions)
         extents = self._topics.extents(partitions)
@@ -133,14 +134,14 @@ class Claims:
         return starts
 
     def _pin(self, steps: dict[Partition, Step]) -> None:
-        """A start is recorded before anything is read: `latest` must not be a later one after a crash."""
+        """Stores the start before anything is read: after a crash, `latest` must not mean a later offset."""
         with self._handler.transaction() as transaction:
             self._handler.save(self._settings.group, steps, transaction)
 
     def _go_back(self) -> None:
-        """The fence is renewed only where it is still ours: a zombie must not take it from its rightful owner.
+        """Renews the fence only if it is still ours: a zombie must not take it from the new owner.
 
-        Renewing waits for a transaction of our own whose end was not known, or refuses it.
+        Renewing waits for our own transaction whose end is unknown, or makes it fail.
         """
         fences = {each: self.held[each].fence for each in self.back}
         renewed = self._handler.load(self._settings.group, sorted(fences), fences)
@@ -164,7 +165,7 @@ class Claims:
                 self._consumer.resume([TopicPartition(each.topic, each.number)])
 
     def _move(self, partition: Partition, offset: int) -> bool:
-        """A partition that is held goes to `offset`; one that cannot be moved now waits, and is held no more."""
+        """Moves a held partition to `offset`. If that fails now, the partition is released and waits."""
         target = TopicPartition(partition.topic, partition.number, offset)
         try:
             self._consumer.seek(target)
@@ -174,14 +175,14 @@ class Claims:
         else:
             return True
         try:
-            self._assign_anew(target)
+            self._assign_again(target)
         except KafkaException:
             self._let_go(partition, _TRY_AGAIN)
             return False
         return True
 
-    def _assign_anew(self, target: TopicPartition) -> None:
-        """librdkafka does not seek in a partition that it has given up reading."""
+    def _assign_again(self, target: TopicPartition) -> None:
+        """librdkafka cannot seek in a partition that it stopped reading."""
         if self._settings.incremental:
             self._consumer.incremental_unassign([target])
             self._consumer.incremental_assign([target])
@@ -197,19 +198,19 @@ class Claims:
         self._put_aside([partition], seconds)
 
     def _leave(self, partition: Partition) -> None:
-        """Held no more. The user may have records of it, unless they were to come again anyway."""
+        """Releases the partition. The user may hold records of it, unless they come again anyway."""
         holding = self.held.pop(partition, None)
         if holding is not None and holding.ahead and partition not in self.back:
             self._left.add(partition)
 
     def _notice(self, claimed: Collection[Partition]) -> None:
-        """The user must drop records that he holds: that goes before any other trouble, which is found again."""
+        """The user must drop held records. This comes before any other error, which will be found again."""
         if doubtful := in_doubt(self._left, self.held):
             self.trouble = came_back(doubtful)
         self._left -= set(claimed)
 
     def _put_aside(self, partitions: Iterable[Partition], seconds: float) -> None:
-        """Long enough, where another has the fence, that a consumer which Kafka has thrown out would know by then."""
+        """Pauses them. If another consumer has the fence, the pause lasts until it knows that Kafka removed it."""
         aside = dict.fromkeys(partitions, now() + seconds)
         if aside:
             self._waiting |= aside

@@ -1,10 +1,10 @@
-"""How long this consumer may still believe that its partitions are its own.
+"""How long this consumer may assume that its partitions are its own.
 
-Two limits. The poll limit, `max.poll.interval.ms`, is counted from the end of the last poll, as librdkafka does. The
-session limit cannot be seen from here: librdkafka sends heartbeats in the background and does not say when one was
-answered. But a process that did not run cannot have sent any. A thread beats ten times per session; if its last beat
-is older than `session.timeout.ms`, the process was stopped, or the machine slept. What stays unseen is a network
-that lost the heartbeats of a running process: that is what the fence is for, and this clock only spares the work.
+There are two limits. The poll limit, `max.poll.interval.ms`, counts from the end of the last poll, as in librdkafka.
+The session limit is not visible: librdkafka sends heartbeats in the background and does not report their answers. But a
+process that did not run cannot have sent any. A thread beats ten times per session; if its last beat is older than
+`session.timeout.ms`, the process was stopped, or the machine slept. This clock does not notice a network that lost the
+heartbeats of a running process. The fence covers that case; the clock only avoids useless work.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Now = Callable[[], float]
 
 
 class PollClock:
-    """The two limits. `beat` is called by a thread, the rest by the thread that polls."""
+    """The two limits. A background thread calls `beat`; the polling thread calls the rest."""
 
     def __init__(self, poll_ms: int, session_ms: int, read: Now = now) -> None:
         self._poll = poll_ms / 1000
@@ -29,7 +29,7 @@ class PollClock:
         self._ended = threading.Event()
 
     def start(self) -> None:
-        """Beats from now on, in a thread that does not keep the process alive."""
+        """Starts the beats, in a daemon thread."""
         threading.Thread(target=self._run, name="landonce-poll-clock", daemon=True).start()
 
     def stop(self) -> None:
@@ -41,7 +41,7 @@ class PollClock:
         self._beaten = moment
 
     def polled(self) -> None:
-        """A poll has returned: what was lost before it is known by now, or shows at the fence."""
+        """A poll has returned: partitions lost before it are known by now, or the fence finds them."""
         self._polled = self._beaten = self._now()
         self._longest = 0.0
 

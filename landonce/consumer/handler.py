@@ -1,8 +1,8 @@
-"""What keeps the offsets: the protocol between `OffsetStore` and a place that has transactions.
+"""The protocol between `OffsetStore` and a store with transactions that keeps the offsets.
 
-A handler holds the fence. `load` puts a new one in the place of the old one, and waits for a transaction that has
-already saved under the old one; `save` succeeds only under the fence that it was given. That is all that keeps a
-zombie out, so a handler of your own must do both, and inside the transaction.
+A handler holds the fence. `load` replaces the old fence and waits for a transaction that has already saved under it;
+`save` succeeds only under the fence that it was given. Only this keeps a zombie out, so a handler of your own must do
+both, inside the transaction.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from landonce.protocol.ranges import Partition
 
 @dataclass(frozen=True)
 class Stored:
-    """Where one partition stands, and the fence that `load` has just put there. `offset` is the next one to read."""
+    """One partition's position and the fence that `load` has just set. `offset` is the next one to read."""
 
     offset: int | None
     epoch: int
@@ -27,7 +27,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Step:
-    """One partition goes from `previous` (None: nothing was stored) to `offset`, under the fence of its `load`."""
+    """Moves one partition from `previous` (None: nothing was stored) to `offset`, under the fence of its `load`."""
 
     previous: int | None
     offset: int
@@ -41,21 +41,21 @@ class OffsetHandler(Protocol):
     """Keeps offsets of consumer groups."""
 
     def initialize(self, group: str) -> None:
-        """Makes what is missing: a table, a topic. Called once, before the first `load`."""
+        """Creates what is missing: a table, a topic. Called once, before the first `load`."""
 
     def load(
         self, group: str, partitions: Collection[Partition], held: Mapping[Partition, Stored] | None = None
     ) -> Mapping[Partition, Stored]:
-        """Puts a new fence on each partition and says where it stands, in a transaction of its own.
+        """Sets a new fence on each partition and returns its position, in a transaction of its own.
 
-        With `held`, a partition whose fence is not the held one any more is left alone, and left out of the answer.
+        With `held`, partitions whose fence is no longer the held one are not changed and not returned.
         """
 
     def save(self, group: str, steps: Mapping[Partition, Step], transaction: Any) -> None:
-        """Saves inside the user's transaction; `Fenced` or `OffsetOutOfStep` where fence or `previous` do not match."""
+        """Saves inside the user's transaction; raises `Fenced` or `OffsetOutOfStep` if fence or `previous` differ."""
 
     def transaction(self) -> AbstractContextManager[Any]:
-        """A new transaction, which is committed at the end of the block and rolled back by an exception."""
+        """A new transaction. It commits at the end of the block and rolls back after an exception."""
 
     def reset(self, group: str, offsets: Mapping[Partition, int | None]) -> None:
-        """By hand: sets where partitions stand (None: forgets it), and fences whoever reads them now."""
+        """By hand: sets the position of partitions (None: forgets it), and fences their current readers."""

@@ -1,4 +1,4 @@
-"""What a store knows of the partitions that it holds, and which saves follow from it. Pure."""
+"""The state of the partitions that a store holds, and which saves it allows. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from landonce.protocol.ranges import Partition
 
 @dataclass(frozen=True)
 class Holding:
-    """One partition. All offsets are the next one: to be read by whoever comes after, to be given out."""
+    """One partition. Every offset here is the next one: to read after a restart, or to give out."""
 
     fence: Stored
     saved: int
@@ -35,14 +35,14 @@ class Holding:
         return self.given > self.saved
 
     def step(self, partition: Partition, offset: int) -> Step:
-        """The save that goes to `offset`, or why there is none."""
+        """The save to `offset`, or the error that says why it is not allowed."""
         before = self.saved if self.pending is None else self.pending
         if offset <= before:
             raise _refused(f"{partition}: offset {offset} was to be saved after {before}; offsets must increase.")
         if offset > self.given:
             raise _refused(
-                f"{partition}: offset {offset} was to be saved, and the store has given out records below {self.given} "
-                "only. Records come from the store's own `poll` and `consume`, and from nowhere else."
+                f"{partition}: offset {offset} was to be saved, and the store has only given out records below "
+                f"{self.given}. Save only records that come from the store's own `poll` and `consume`."
             )
         return Step(before, offset, self.fence.epoch, self.fence.owner, self.fence.topic_id)
 
@@ -53,7 +53,7 @@ class Holding:
         return self if self.pending is None else replace(self, saved=self.pending, pending=None)
 
     def give(self, messages: list[Message]) -> tuple[Holding, list[Message]]:
-        """Gives out what was not given out yet. Messages are in the order of their offsets."""
+        """Gives out messages that were not given out yet. They come in offset order."""
         if (messages[0].offset() or 0) < self.given:
             messages = [each for each in messages if (each.offset() or 0) >= self.given]
         if not messages:
@@ -66,7 +66,7 @@ def place(message: Message) -> Partition:
 
 
 def runs(messages: Sequence[Message]) -> Iterator[tuple[Partition, list[Message]]]:
-    """Messages come in long runs of one partition, so runs are told apart rather than messages."""
+    """Groups messages by partition. They come in long runs of one partition, so this compares runs, not messages."""
     one_topic = len(set(map(Message.topic, messages))) == 1
     for _, run in groupby(messages, key=Message.partition if one_topic else _key):
         mine = list(run)
@@ -74,9 +74,9 @@ def runs(messages: Sequence[Message]) -> Iterator[tuple[Partition, list[Message]
 
 
 def next_offsets(messages: Sequence[Message]) -> dict[Partition, int]:
-    """What to save once all of these messages are done with."""
+    """What to save once all of these messages are handled."""
     if any(map(Message.error, messages)):
-        raise ValueError("not all of these are records: some are events of the client")
+        raise ValueError("some of these messages are events of the client, not records")
     found: dict[Partition, int] = {}
     for partition, mine in runs(messages):
         last = max(each for each in map(Message.offset, mine) if each is not None)
@@ -90,28 +90,28 @@ def _key(message: Message) -> tuple[str, int]:
 
 def not_held(partitions: Iterable[Partition]) -> Fenced:
     return Fenced(
-        f"{', '.join(map(str, sorted(partitions)))}: not held by this consumer, or not any more.",
+        f"{', '.join(map(str, sorted(partitions)))}: not held by this consumer, or no longer.",
         safe="Nothing of this transaction may be committed: roll it back.",
-        command="drop the records of these partitions that you hold, and poll on",
+        command="drop the records of these partitions that you hold, and continue to poll",
     )
 
 
 def came_back(partitions: Iterable[Partition]) -> Fenced:
     return Fenced(
-        f"{', '.join(map(str, sorted(partitions)))}: taken away and given back while records were not saved. Others may "
-        "have done them; those that nobody has done come again.",
+        f"{', '.join(map(str, sorted(partitions)))}: revoked and given back while records were not saved. Others may "
+        "have handled them; those that nobody has handled come again.",
         safe="Nothing was lost. An open transaction must roll back.",
-        command="drop the records of these partitions that you hold, and poll on",
+        command="drop the records of these partitions that you hold, and continue to poll",
     )
 
 
 def unsettled(partitions: Iterable[Partition]) -> TransactionUnsettled:
     return TransactionUnsettled(
-        f"{', '.join(map(str, sorted(partitions)))}: offsets were saved, and the store was not told how the transaction "
-        "ended.",
+        f"{', '.join(map(str, sorted(partitions)))}: offsets were saved, and the store does not know how the "
+        "transaction ended.",
         safe="Nothing was lost.",
-        command="end the transaction, then store.committed() or store.rewind(), then poll; store.transaction() does all "
-        "of it",
+        command="end the transaction, then store.committed() or store.rewind(), then poll; store.transaction() does "
+        "all of it",
     )
 
 
@@ -120,8 +120,8 @@ def forgotten(partitions: Iterable[Partition]) -> OffsetsNotSaved:
         f"{', '.join(map(str, sorted(partitions)))}: records were given out, and the transaction was to commit with no "
         "offset saved in it: after a crash its results would come a second time.",
         safe="It was rolled back. Nothing was lost: the records come again.",
-        command="store.save_many(messages, transaction) in the block; what does not come from records goes into a "
-        "transaction of your own",
+        command="call store.save_many(messages, transaction) in the block; work that does not come from records "
+        "belongs in a transaction of your own",
     )
 
 
@@ -135,7 +135,7 @@ def committed_without(partitions: Iterable[Partition]) -> OffsetsNotSaved:
 
 
 def in_doubt(left: Set[Partition], held: Mapping[Partition, Holding]) -> set[Partition]:
-    """Partitions that came back while the user may hold records from before: they come again, or others have done them."""
+    """Partitions that came back while the user may hold older records: they come again, or others have handled them."""
     return left & held.keys()
 
 

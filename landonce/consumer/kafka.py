@@ -1,12 +1,12 @@
 """Offsets in a compacted Kafka topic, saved in the Kafka transaction that writes the results.
 
-The fence is Kafka's own. Every source partition has a producer with a `transactional.id` of its own, and `load` calls
-`init_transactions`: Kafka ends what an older producer of that name has open (a commit that was under way is finished
-first), and refuses everything that it sends afterwards. Then the offsets topic is read to its end, committed records
-only. So a zombie's results and its offset are visible together before the new owner reads, or never.
+The fence is Kafka's own. Every source partition has a producer with its own `transactional.id`, and `load` calls
+`init_transactions`. Kafka then ends the open transaction of an older producer with that id (a commit under way is
+finished first) and refuses everything that producer sends afterwards. Then `load` reads the offsets topic to its end,
+committed records only. So a zombie's results and offset are visible together before the new owner reads, or never.
 
-Results and offset of one partition are one transaction. A block over several partitions is one transaction for each of
-them: all that the guarantee needs, since a partition's offset speaks for that partition's results only.
+Results and offset of one partition are one transaction. A block over several partitions has one transaction for each.
+The guarantee needs no more, because a partition's offset covers only that partition's results.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from landonce.protocol.ranges import Partition
 from landonce.read.kafka.offsets import known_offset
 
 _PATIENCE = 90.0
-"""Seconds. Longer than a transaction may stay open by default (60): one of a stopped consumer holds readers up."""
+"""Seconds. Longer than a transaction may stay open by default (60): a stopped consumer's blocks readers."""
 _PAUSE = 0.2
 _QUIET = {"log_level": 2}
 _TOPIC = {"cleanup.policy": "compact", "segment.bytes": str(64 * 2**20)}
-"""What is in the last segment is never compacted, and is read at every assignment: Kafka's own size is a gigabyte."""
+"""Kafka never compacts the last segment, and every assignment reads it: the default size is a gigabyte."""
 _FENCED = (
     KafkaError._FENCED,
-    KafkaError._FATAL,  # how the calls after the first `_FENCED` are answered
+    KafkaError._FATAL,  # the answers to calls after the first `_FENCED`
     KafkaError.PRODUCER_FENCED,
     KafkaError.INVALID_PRODUCER_EPOCH,
     KafkaError.INVALID_PRODUCER_ID_MAPPING,
@@ -77,7 +77,7 @@ class KafkaTransaction:
             del self._open[partition]
 
     def abort(self) -> list[Partition]:
-        """What cannot be aborted is dead already: Kafka aborts it when its next owner comes, or by its timeout."""
+        """If the abort fails, Kafka aborts the transaction when the next owner comes, or by its timeout."""
         touched = sorted(self._open)
         for producer in self._open.values():
             with suppress(KafkaException):
@@ -106,7 +106,7 @@ class KafkaOffsets:
     def initialize(self, group: str) -> None:
         if self._group is not None:
             raise ConfigError(
-                "this KafkaOffsets serves an OffsetStore already.",
+                "this KafkaOffsets already serves an OffsetStore.",
                 safe="Nothing was changed.",
                 command="make one KafkaOffsets for each OffsetStore",
             )
@@ -121,7 +121,7 @@ class KafkaOffsets:
 
     @contextmanager
     def transaction(self) -> Iterator[KafkaTransaction]:
-        """Kafka's word that another has come, also where the user's own calls are told it, becomes `Fenced`."""
+        """Turns Kafka's fencing errors into `Fenced`, also those of the user's own calls."""
         transaction = KafkaTransaction(self._producers, self._patience)
         try:
             yield transaction
@@ -166,17 +166,17 @@ class KafkaOffsets:
     # The topic and the producers.
 
     def _check_topic(self) -> None:
-        """A topic that forgets by age would forget offsets; with two partitions the last record of a key is not known."""
+        """Retention by age would delete offsets; with two partitions the last record of a key is unknown."""
         policy, count = self._topic_shape()
         if policy != "compact" or count != 1:
             raise ConfigError(
                 f"topic {self._topic!r} cannot keep offsets: it has {count} partitions and cleanup.policy={policy}.",
                 safe="Nothing was changed.",
-                command="name another topic; KafkaOffsets makes it, with one partition and cleanup.policy=compact",
+                command="name another topic; KafkaOffsets creates it, with one partition and cleanup.policy=compact",
             )
 
     def _topic_shape(self) -> tuple[str | None, int]:
-        """A topic that was made a moment ago is not known to every broker yet."""
+        """Waits until every broker knows a topic that was just created."""
         resource = ConfigResource(ResourceType.TOPIC, self._topic)
         deadline = time.monotonic() + self._patience
         while True:
@@ -200,7 +200,7 @@ class KafkaOffsets:
         return producer
 
     def _still_ours(self, partition: Partition, held: Stored) -> bool:
-        """Kafka tells a producer that it is fenced when it sends something, so this sends an empty transaction."""
+        """Sends an empty transaction: a producer learns that it is fenced only when it sends something."""
         if self._owners.get(partition) != held.owner:
             return False
         producer = self._producers[partition]
@@ -214,7 +214,7 @@ class KafkaOffsets:
         return True
 
     def _read(self) -> dict[bytes, dict[str, Any]]:
-        """The last committed value of every key, up to what was the end when this began."""
+        """The last committed value of every key, up to the end of the topic at the time of the call."""
         end = self._end()
         options = {**self._config, "group.id": f"landonce-{uuid.uuid4().hex}", "isolation.level": "read_committed"}
         options |= {"enable.auto.commit": False, "enable.partition.eof": True, "auto.offset.reset": "earliest"}
@@ -251,13 +251,13 @@ class KafkaOffsets:
 
     def _end(self) -> int:
         place = TopicPartition(self._topic, 0)
-        asked = self._admin.list_offsets(
+        offsets = self._admin.list_offsets(
             {place: OffsetSpec.latest()},
             isolation_level=IsolationLevel.READ_UNCOMMITTED,
             request_timeout=self._patience,
         )
         try:
-            return known_offset(asked[place].result(timeout=self._patience), Partition(self._topic, 0))
+            return known_offset(offsets[place].result(timeout=self._patience), Partition(self._topic, 0))
         except KafkaException as error:
             raise _unavailable(error) from error
         except SourceUnavailable as error:
@@ -265,7 +265,7 @@ class KafkaOffsets:
 
 
 def _name(group: str, partition: Partition) -> str:
-    """No topic has a slash in its name, so that no two groups and partitions have one name."""
+    """Unique: topic names contain no slash, so two groups and partitions never share a name."""
     return f"landonce-{group}/{partition.topic}/{partition.number}"
 
 

@@ -1,4 +1,4 @@
-"""What the user's configuration means for an offset store, and what it must not say. Pure."""
+"""Reads the consumer's configuration for an offset store, and refuses what it must not contain. Pure."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _NOTHING = "Nothing was subscribed."
 
 @dataclass(frozen=True)
 class Settings:
-    """What the store needs to know of a consumer, since the consumer does not tell."""
+    """What the store needs to know of a consumer; the consumer does not expose it."""
 
     group: str
     poll_ms: int
     session_ms: int
     incremental: bool
-    """Whether partitions come and go one by one (cooperative, or the consumer protocol), or all at once (eager)."""
+    """True: partitions come and go one by one (cooperative, or the consumer protocol). False: all at once (eager)."""
     start: Start
-    """Where a partition begins that has no offset anywhere."""
+    """The start of a partition that has no offset anywhere."""
     offset_not_found: OffsetNotFound
     commit_to_kafka: CommitToKafka
     timeout_check: bool
@@ -49,7 +49,7 @@ def settings(
     commit_to_kafka: str = "async",
     timeout_check: bool = True,
 ) -> Settings:
-    """Reads them, or says what is wrong."""
+    """Reads them, or raises what is wrong."""
     if not config.get("group.id"):
         raise _wrong("the consumer's configuration has no `group.id`.", "set `group.id`")
     reset = str(config.get("auto.offset.reset", "earliest")).lower()
@@ -71,22 +71,22 @@ def settings(
 
 
 def check_foreign(config: Mapping[str, Any]) -> None:
-    """A consumer that the user made must not commit by itself, and must not jump."""
+    """A consumer that the user created must not commit automatically, and must not skip records."""
     if _is_on(config.get("enable.auto.commit", True)):
         raise _wrong(
-            "the consumer commits by itself: `enable.auto.commit` is on, which is the default.",
+            "the consumer commits automatically: `enable.auto.commit` is on, which is the default.",
             "set `enable.auto.commit` to false, or use OffsetStore.connect",
         )
     if str(config.get("auto.offset.reset", "latest")).lower() != "error":
         raise _wrong(
-            "the consumer would jump over records that retention has deleted: `auto.offset.reset` is not `error`.",
-            "set `auto.offset.reset` to error, or use OffsetStore.connect, which takes `auto.offset.reset` as where a "
-            "partition without an offset begins",
+            "the consumer would silently skip records that retention has deleted: `auto.offset.reset` is not `error`.",
+            "set `auto.offset.reset` to error, or use OffsetStore.connect, which uses it as the start of a "
+            "partition without an offset",
         )
 
 
 def consumer_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """For a consumer that the store makes. What the guarantee rests on is not the user's to choose."""
+    """For a consumer that the store creates. Users cannot set options that the guarantee depends on."""
     if _is_on(config.get("enable.auto.commit", False)):
         raise _wrong("`enable.auto.commit` is on.", "leave it out")
     return {**config, "enable.auto.commit": False, "enable.auto.offset.store": False, "auto.offset.reset": "error"}

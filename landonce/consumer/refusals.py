@@ -1,4 +1,4 @@
-"""The sentences of a handler that refuses, and the two questions that they rest on."""
+"""The errors of a handler that refuses, and two helpers that they need."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ def fenced(*partitions: Partition) -> Fenced:
     return Fenced(
         f"{', '.join(map(str, partitions))}: belongs to another consumer now.",
         safe=_ROLL_BACK,
-        command="drop the records that you hold of it, and poll on",
+        command="drop the records of it that you hold, and continue to poll",
     )
 
 
 def out_of_step(partition: Partition, found: int | None, step: Step) -> OffsetOutOfStep:
     return OffsetOutOfStep(
-        f"{partition}: offset {step.offset} was to follow {step.previous}, and what is stored is {found}: a transaction "
-        "was taken for committed and was not, or somebody else changed the offset.",
+        f"{partition}: offset {step.offset} was to follow {step.previous}, and the stored offset is {found}: a "
+        "transaction was taken for committed and was not, or somebody else changed the offset.",
         safe=_ROLL_BACK,
-        command="store.rewind(), and poll on",
+        command="call store.rewind(), and continue to poll",
     )
 
 
 def ended_inside() -> TransactionUnsettled:
     return TransactionUnsettled(
-        "the transaction was ended inside of its block, and nobody can tell how.",
-        safe="Nothing was lost: the next poll goes on from what is stored.",
-        command="leave COMMIT and ROLLBACK to store.transaction(), which rolls back after an exception; drop the records "
-        "that you hold, and poll on",
+        "the transaction was ended inside its block, and its outcome is unknown.",
+        safe="Nothing was lost: the next poll continues from the stored offset.",
+        command="leave COMMIT and ROLLBACK to store.transaction(), which rolls back after an exception; drop the "
+        "records that you hold, and continue to poll",
     )
 
 
 def behind(failure: DBAPIError) -> str:
-    """The driver's own words, one line: SQLAlchemy's would hold the statement and its values."""
+    """The database driver's own message, in one line: SQLAlchemy's would contain the statement and its values."""
     lines = str(failure.orig).strip().splitlines()
     return lines[0].strip() if lines else type(failure.orig).__name__
 
 
 def autocommits(connection: Connection) -> bool:
-    """Whether statements of this connection are on their own. SQLite's driver may leave BEGIN to the engine's events."""
+    """Whether each statement of this connection commits by itself. SQLite engines may send BEGIN in events."""
     if not connection.in_transaction():
         connection.execute(select(1))
     driver: Any = connection.connection.driver_connection

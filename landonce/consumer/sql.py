@@ -1,17 +1,17 @@
 """Offsets in an SQL table, saved in the user's own transaction.
 
-Why a zombie cannot commit, whenever it wakes. Its `save` updates the partition's row where epoch and owner are still
-its own, and holds the row's lock until its transaction ends. The new owner's `load` updates the same row. One of the
-two comes first:
+A zombie cannot commit, whenever it wakes up. Its `save` updates the partition's row if epoch and owner are still its
+own, and holds the row's lock until its transaction ends. The new owner's `load` updates the same row. One of the two
+comes first:
 
-    save first    `load` waits for the end of the zombie's transaction, and then reads the offset that it committed,
-                  or the old one if it rolled back. Nothing is done twice
-    load first    `save` finds another epoch: no row is updated, `Fenced` is raised, and the transaction must roll
+    save first    `load` waits for the end of the zombie's transaction. Then it reads the offset that the zombie
+                  committed, or the old one if it rolled back. No record takes effect twice
+    load first    `save` finds another epoch: it updates no row and raises `Fenced`, and the transaction must roll
                   back. It does not matter whether the zombie slept before `save` or during its COMMIT
 
-An UPDATE reads what is committed now on all of these databases, also where a SELECT of the same transaction would read
-an older snapshot (MariaDB); PostgreSQL above READ COMMITTED, and SQLite with an old snapshot, refuse it instead. The
-owner is a random name beside the epoch, so that a database restored from a backup cannot hand out the same fence again.
+In all of these databases an UPDATE reads what is committed now, even if a SELECT of the same transaction would read
+an older snapshot (MariaDB). PostgreSQL above READ COMMITTED, and SQLite with an old snapshot, refuse it instead. The
+owner is a random name beside the epoch, so a database restored from a backup cannot issue the same fence again.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _PAUSE = 0.2
 class SqlOffsets:
     """One table for any number of groups, in PostgreSQL, SQLite, MySQL or MariaDB.
 
-    `load` waits at most `lock_seconds` for another consumer's open transaction. On PostgreSQL, a transaction that has
-    saved is ended by the server when it stays idle for `idle_seconds`, so that a consumer that is stopped in it does
-    not hold up its successor for ever; None leaves the server's setting.
+    `load` waits at most `lock_seconds` for another consumer's open transaction. PostgreSQL ends a transaction that has
+    saved and stays idle for `idle_seconds`, so a consumer that is stopped in it does not block its successor for ever;
+    None keeps the server's setting.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class SqlOffsets:
     ) -> None:
         if engine.dialect.name not in _DIALECTS:
             raise ConfigError(
-                f"offsets cannot be kept in {engine.dialect.name}: how it locks rows is not known.",
+                f"offsets cannot be kept in {engine.dialect.name}: its row locks are not known.",
                 safe="Nothing was changed.",
                 command=f"use one of {', '.join(_DIALECTS)}",
             )
@@ -66,12 +66,12 @@ class SqlOffsets:
         self._idle_seconds = idle_seconds
 
     def initialize(self, group: str) -> None:
-        """Two consumers may do this at once: the one that is second finds the table there."""
+        """Two consumers may do this at once: the second one finds the table."""
         if len(group) > GROUP_LENGTH or group.endswith(" "):
             raise ConfigError(
-                f"a table cannot tell group {group!r} from others: it has {len(group)} characters, or a space at its end.",
+                f"a table cannot tell group {group!r} from others: it has {len(group)} characters, or a trailing space.",
                 safe="Nothing was changed.",
-                command=f"name a group of at most {GROUP_LENGTH} characters, without a space at its end",
+                command=f"name a group of at most {GROUP_LENGTH} characters, without a trailing space",
             )
         try:
             self._table.create(self._engine, checkfirst=True)
@@ -95,7 +95,7 @@ class SqlOffsets:
         connection = transaction.connection() if isinstance(transaction, Session) else transaction
         if autocommits(connection):
             raise ConfigError(
-                "the connection commits every statement by itself, so that results and offsets are not one transaction.",
+                "the connection commits every statement by itself, so results and offsets are not one transaction.",
                 safe="No offset was saved.",
                 command="use an engine without isolation_level AUTOCOMMIT",
             )
@@ -122,7 +122,7 @@ class SqlOffsets:
         partitions: Collection[Partition],
         held: Mapping[Partition, Stored] | None,
     ) -> dict[Partition, Stored]:
-        """In one order for everyone, so that two who take the same partitions cannot hold each other up."""
+        """In the same order for everyone, so that two consumers with the same partitions cannot deadlock."""
         taken: dict[Partition, Stored] = {}
         owner, row = uuid.uuid4().hex, self._table.c
         for partition in sorted(partitions):
@@ -158,7 +158,7 @@ class SqlOffsets:
             raise
 
     def _refusal(self, connection: Connection, group: str, partition: Partition, step: Step) -> Exception:
-        """Read with a lock, which like the UPDATE sees what is committed now."""
+        """Reads with a lock, which sees what is committed now, as the UPDATE does."""
         locked = select(self._table).where(self._key(group, partition)).with_for_update()
         found = connection.execute(locked).one_or_none()
         if found is None or (found.epoch, found.owner) != (step.epoch, step.owner):
@@ -166,7 +166,7 @@ class SqlOffsets:
         return out_of_step(partition, found.next_offset, step)
 
     def _fence_moved(self, group: str, partition: Partition, step: Step) -> bool:
-        """After an error the user's transaction may answer no more, so this looks from outside of it."""
+        """Uses another connection: after an error the user's transaction may not answer."""
         try:
             with self._engine.connect() as connection:
                 found = connection.execute(select(self._table).where(self._key(group, partition))).one_or_none()
@@ -183,7 +183,7 @@ class SqlOffsets:
         return {**key, "next_offset": None, "epoch": 0, "owner": "", "topic_id": ""}
 
     def _patiently(self, work: Callable[[Connection], T]) -> T:
-        """A lock, a deadlock or a connection that went away: again, until the patience is over."""
+        """Tries again after a lock timeout, a deadlock or a lost connection, until the time is over."""
         deadline = time.monotonic() + self._lock_seconds
         while True:
             try:
@@ -200,7 +200,7 @@ class SqlOffsets:
 
     @contextmanager
     def _own(self, seconds: float) -> Iterator[Connection]:
-        """READ COMMITTED, whatever the engine's default: a statement that waited compares again with what it finds."""
+        """READ COMMITTED, whatever the engine's default: a statement that waited sees the current row."""
         with self._engine.connect() as connection:
             if connection.dialect.name != "sqlite":
                 connection = connection.execution_options(isolation_level="READ COMMITTED")

@@ -1,13 +1,13 @@
 """A Kafka consumer whose offsets live beside its results.
 
-assigned    `load` takes the partition's fence, waits for an older owner's open transaction, and says where to begin
+assigned    `load` takes the partition's fence, waits for an older owner's open transaction, and returns the start
 polled      records are given out, in order, from there
 saved       offset and fence are compared and set in the user's transaction
-ended       committed: Kafka is told, for people and their lag dashboards only. Rolled back, or not known: before
-            the next poll the fence is renewed, which waits for what may still run, and the partitions go back to
-            what is stored
-taken away  a save for the partition is refused here, before anything is asked; one that is already in an open
-            transaction is decided by the fence
+ended       committed: the store tells Kafka, for lag dashboards only. Rolled back, or unknown: before the next poll
+            the store renews the fence, which waits for what may still run, and the partitions go back to the
+            stored offset
+revoked     the store refuses a save for the partition without asking the handler; the fence decides about a save
+            in an open transaction
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PASSING = (KafkaError._MAX_POLL_EXCEEDED, KafkaError._ALL_BROKERS_DOWN, KafkaEr
 
 
 class OffsetStore:
-    """Made by `connect` or `subscribe`. For one thread, as a consumer's loop is."""
+    """Created by `connect` or `subscribe`. For use by one thread, as a consumer's loop is."""
 
     def __init__(self, consumer: Consumer, handler: OffsetHandler, config: Mapping[str, Any], chosen: Settings) -> None:
         self._consumer = consumer
@@ -54,10 +54,10 @@ class OffsetStore:
         commit_to_kafka: str = "async",
         timeout_check: bool = True,
     ) -> OffsetStore:
-        """Makes the consumer from its configuration, and subscribes it.
+        """Creates the consumer from its configuration, and subscribes it.
 
-        `auto.offset.reset` says where a partition begins that has no offset anywhere: `earliest`, unless it says
-        `latest`. A partition that has one never jumps.
+        `auto.offset.reset` is the start of a partition without any offset: `earliest` by default, or `latest`. A
+        partition with an offset never skips records.
         """
         chosen = settings(
             config, offset_not_found=offset_not_found, commit_to_kafka=commit_to_kafka, timeout_check=timeout_check
@@ -76,7 +76,7 @@ class OffsetStore:
         commit_to_kafka: str = "async",
         timeout_check: bool = True,
     ) -> OffsetStore:
-        """For a consumer that is there already. `config` must be the one that it was made with."""
+        """For an existing consumer. `config` must be the configuration that it was created with."""
         check_foreign(config)
         chosen = settings(
             config, offset_not_found=offset_not_found, commit_to_kafka=commit_to_kafka, timeout_check=timeout_check
@@ -108,27 +108,27 @@ class OffsetStore:
     # Reading.
 
     def poll(self, timeout: float = 1.0) -> Message | None:
-        """As the consumer's own. Errors are raised by name; only the end of a partition comes as a message."""
+        """Like the consumer's own. Errors are raised by name; only the end of a partition comes as a message."""
         given = self._fetch(lambda: [self._consumer.poll(timeout)])
         return given[0] if given else None
 
     def consume(self, count: int = 500, timeout: float = 1.0) -> list[Message]:
-        """As the consumer's own, likewise."""
+        """Like the consumer's own, with the same treatment of errors."""
         return self._fetch(lambda: self._consumer.consume(count, timeout))
 
     def assignment(self) -> dict[Partition, int]:
-        """The partitions that are held, each with the next offset after what was saved."""
+        """The held partitions, each with the next offset after the saved ones."""
         return {each: holding.saved for each, holding in self._claims.held.items()}
 
     def remaining_ms(self) -> int:
-        """Milliseconds before Kafka may give the partitions to another; `OffsetStoreExpired` when they have passed."""
+        """Milliseconds before Kafka may give the partitions to another consumer; `OffsetStoreExpired` after that."""
         left = self._clock.remaining_ms()
         if left <= 0:
             raise OffsetStoreExpired(
                 f"the last poll was too long ago, or this process did not run: {-left} ms past the limit "
                 f"(max.poll.interval.ms={self._settings.poll_ms}, session.timeout.ms={self._settings.session_ms}).",
                 safe="Nothing of an open transaction may be committed: roll it back.",
-                command="drop the records that you hold, and poll on",
+                command="drop the records that you hold, and continue to poll",
             )
         return left
 
@@ -138,7 +138,7 @@ class OffsetStore:
         try:
             found = [each for each in ask() if each is not None]
         except BaseException as error:
-            # What the client had read by then is gone with it: a callback, also one of the user's, may have raised.
+            # The records that the client had read are lost: a callback, perhaps one of the user's, may have raised.
             claims.unread |= claims.held.keys()
             if isinstance(error, KafkaException):
                 raise named(error.args[0]) from error
@@ -154,7 +154,7 @@ class OffsetStore:
             given = self._give(found)
         if claims.trouble is None:
             return given
-        # What this poll has read is not given out, so it has to come again; what was given out before is in the user's hands.
+        # The records of this poll are not given out, so they must come again. The user still holds earlier ones.
         again = {place(each) for each in found if each.error() is None} & claims.held.keys()
         claims.held.update({each: before[each] for each in again})
         claims.unread |= again
@@ -162,7 +162,7 @@ class OffsetStore:
         raise trouble
 
     def _give(self, messages: list[Message]) -> list[Message]:
-        """Those of partitions that are held, from where they stand."""
+        """The messages of held partitions, from their positions on."""
         given: list[Message] = []
         for partition, run in runs(messages):
             holding = self._claims.held.get(partition)
@@ -172,7 +172,7 @@ class OffsetStore:
         return given
 
     def _passes(self, event: Message) -> bool:
-        """The end of a partition is for the user; what is wrong with one is trouble; the rest passes by itself."""
+        """True for the end of a partition, which the user sees. Lasting errors are noted; others pass."""
         error, partition = event.error(), place(event)
         assert error is not None
         if error.code() == KafkaError._PARTITION_EOF:
@@ -184,11 +184,11 @@ class OffsetStore:
     # Saving.
 
     def save(self, message: Message, transaction: Any) -> None:
-        """Everything of the message's partition up to this message is done, if the transaction commits."""
+        """Saves that the message's partition is done up to this message, if the transaction commits."""
         self.save_many([message], transaction)
 
     def save_many(self, done: Sequence[Message] | Mapping[Partition, int], transaction: Any) -> None:
-        """Likewise for many: messages, or the next offset of each partition."""
+        """The same for many: messages, or the next offset of each partition."""
         offsets = dict(done) if isinstance(done, Mapping) else next_offsets(list(done))
         held = self._claims.held
         if missing := offsets.keys() - (held.keys() - self._claims.back):
@@ -203,7 +203,7 @@ class OffsetStore:
     def transaction(self) -> Iterator[Any]:
         """A transaction of the handler: commits at the end and tells Kafka; an exception rolls back and rewinds.
 
-        Where records were given out and none is saved in it, it does not commit: its results would come twice.
+        If records were given out and none is saved in it, it does not commit: its results would come twice.
         """
         if open_ends := self._claims.open_ends():
             raise unsettled(open_ends)
@@ -218,7 +218,7 @@ class OffsetStore:
         self.committed()
 
     def committed(self) -> None:
-        """To be called after a transaction of your own was committed, and only then."""
+        """Call this after you committed a transaction of your own, and only then."""
         held = self._claims.held
         moved = [each for each, holding in held.items() if holding.unsettled]
         if not moved and (ahead := self._claims.ahead()):
@@ -228,20 +228,20 @@ class OffsetStore:
             self._tell_kafka([TopicPartition(each.topic, each.number, held[each].saved) for each in moved])
 
     def rewind(self) -> None:
-        """To be called after a transaction of your own was rolled back, or when its end is not known.
+        """Call this after a transaction of your own was rolled back, or if its end is unknown.
 
-        Before the next poll the store asks what is stored, and reads on from there: what was given out and not saved
-        comes again.
+        Before the next poll the store loads the stored offset and reads from there: records that were given out and
+        not saved come again.
         """
         held = self._claims.held.items()
         self._claims.back |= {each for each, holding in held if holding.unsettled or holding.ahead}
 
     def _tell_kafka(self, offsets: list[TopicPartition]) -> None:
-        """For people only: nothing is read from there while the handler has an offset. So a failure is only noted."""
+        """For dashboards only: nothing is read from there while the handler has an offset. A failure is only logged."""
         try:
             if self._settings.commit_to_kafka == "async":
                 self._consumer.commit(offsets=offsets, asynchronous=True)
             else:
                 self._consumer.commit(offsets=offsets, asynchronous=False)
         except KafkaException as error:
-            _LOG.warning("Kafka was not told the offsets, which are safe where they are kept: %s", error.args[0].str())
+            _LOG.warning("Kafka did not accept the offsets; they are safe in their own store: %s", error.args[0].str())

@@ -1,4 +1,4 @@
-"""The table of `SqlOffsets`, and what differs between databases: a row that may be there, and limits for waiting."""
+"""The table of `SqlOffsets`, and what differs between databases: inserting a missing row, and lock timeouts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sqlalchemy import BigInteger, Column, Connection, Executable, Integer, Meta
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 GROUP_LENGTH = 255
-"""MySQL and MariaDB cut what is longer, and take no notice of spaces at the end."""
+"""MySQL and MariaDB cut longer names, and ignore trailing spaces."""
 
 
 def offset_table(name: str, schema: str | None) -> Table:
-    """Names compare exactly: MariaDB's default would take `a` for `A`."""
+    """Names compare exactly: with MariaDB's default, `a` would equal `A`."""
 
     def words(length: int) -> Any:
         exact = mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin")
@@ -38,7 +38,7 @@ def offset_table(name: str, schema: str | None) -> Table:
 
 
 def insert_new(table: Table, dialect: str) -> Executable:
-    """Inserts a row, or leaves the one that is there."""
+    """Inserts a row, or keeps the existing one."""
     if dialect in ("mysql", "mariadb"):
         return mysql.insert(table).prefix_with("IGNORE")
     if dialect == "sqlite":
@@ -48,7 +48,7 @@ def insert_new(table: Table, dialect: str) -> Executable:
 
 @contextmanager
 def waiting(connection: Connection, seconds: float) -> Iterator[None]:
-    """No lock is waited for longer. MySQL has no such limit for one transaction, so the session's is put back."""
+    """Limits how long a lock is waited for. MySQL has only a limit per session, so the old one is restored."""
     if connection.dialect.name in ("mysql", "mariadb"):
         before = connection.scalar(text("SELECT @@SESSION.innodb_lock_wait_timeout"))
         limit = text("SET SESSION innodb_lock_wait_timeout = :limit")
@@ -60,12 +60,12 @@ def waiting(connection: Connection, seconds: float) -> Iterator[None]:
                 connection.execute(limit, {"limit": before})
         return
     if connection.dialect.name == "postgresql":
-        told = f"{max(1, int(seconds * 1000))}ms"
-        connection.execute(text("SELECT set_config('lock_timeout', :limit, true)"), {"limit": told})
+        timeout = f"{max(1, int(seconds * 1000))}ms"
+        connection.execute(text("SELECT set_config('lock_timeout', :limit, true)"), {"limit": timeout})
     yield
 
 
 def end_when_idle(connection: Connection, seconds: float) -> None:
-    """PostgreSQL ends the session that stands still in this transaction for so long."""
+    """PostgreSQL ends the session if it stays idle in this transaction for so long."""
     limit = text("SELECT set_config('idle_in_transaction_session_timeout', :limit, true)")
     connection.execute(limit, {"limit": f"{int(seconds * 1000)}ms"})

@@ -1,4 +1,4 @@
-"""Where a partition may be read from: what the brokers say beside what is stored. Never a silent jump."""
+"""The offset to read a partition from, by the brokers and the stored offset. It never skips records silently."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Extent:
 
 
 def start_of(partition: Partition, stored: Stored, extent: Extent, committed: int | None, start: Start) -> int:
-    """The offset to read from, or the named error that says why there is none."""
+    """The offset to read from, or a named error that says why there is none."""
     offset = stored.offset if stored.offset is not None else committed
     if offset is None:
         return extent.first if start == "earliest" else extent.end
@@ -73,38 +73,38 @@ def start_of(partition: Partition, stored: Stored, extent: Extent, committed: in
 
 def recreated(partition: Partition, stored: str, found: str, safe: str = _NOTHING) -> TopicRecreated:
     return TopicRecreated(
-        f"topic {partition.topic!r} is not the one whose offsets are stored: it was deleted and made anew, or these "
-        f"brokers are another cluster (stored id {stored}, now {found}).",
+        f"topic {partition.topic!r} is not the one whose offsets are stored: it was deleted and created again, or "
+        f"these brokers are another cluster (stored id {stored}, now {found}).",
         safe=safe,
         command=_by_hand(partition),
     )
 
 
 def _by_hand(partition: Partition) -> str:
-    return f"handler.reset(group, {{{partition!r}: OFFSET}}), with the offset to go on from"
+    return f"handler.reset(group, {{{partition!r}: OFFSET}}), with the offset to continue from"
 
 
 def named(error: KafkaError, topic: str = "") -> SourceUnavailable | Halt:
-    """What Kafka said, by a name of landonce's."""
+    """Kafka's error as an error of landonce."""
     if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-        return TopicMissing(f"topic {topic!r} is not there.", safe=_NOTHING, command="create the topic")
+        return TopicMissing(f"topic {topic!r} does not exist.", safe=_NOTHING, command="create the topic")
     if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
         return RetentionOverrun(
             f"topic {topic!r}: records were deleted before they were read ({error.str()}).",
             safe="Nothing was skipped.",
-            command="handler.reset(group, {Partition(topic, number): OFFSET}), with the offset to go on from",
+            command="handler.reset(group, {Partition(topic, number): OFFSET}), with the offset to continue from",
         )
     if error.code() in _REFUSALS or error.fatal():
         return SourceRefused(
             f"Kafka refused: {error.str()}.",
             safe="Nothing was skipped.",
-            command="mend what Kafka names, then make a new OffsetStore",
+            command="fix what Kafka names, then create a new OffsetStore",
         )
     return SourceUnavailable(f"Kafka: {error.str()}.")
 
 
 class Topics:
-    """Asks the brokers by an admin client, apart from the consumer and its group."""
+    """Asks the brokers through an admin client, apart from the consumer and its group."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._config = {"log_level": 2, **config}
@@ -122,15 +122,15 @@ class Topics:
         return {name: str(_answer(future, name).topic_id) for name, future in described.items()}
 
     def committed(self, group: str, partitions: Collection[Partition]) -> dict[Partition, int]:
-        """What the group has committed to Kafka, where it has."""
+        """The offsets that the group has committed to Kafka, if any."""
         try:
             return committed(group, partitions, self._config, timeout=_PATIENCE)
         except KafkaException as error:
             raise named(error.args[0]) from None
 
     def _offsets(self, partitions: Collection[Partition], spec: OffsetSpec) -> dict[Partition, int]:
-        asked = {TopicPartition(each.topic, each.number): spec for each in partitions}
-        found = self._admin.list_offsets(asked, request_timeout=_PATIENCE)
+        specs = {TopicPartition(each.topic, each.number): spec for each in partitions}
+        found = self._admin.list_offsets(specs, request_timeout=_PATIENCE)
         return {
             (where := Partition(each.topic, each.partition)): known_offset(_answer(future, each.topic), where)
             for each, future in found.items()

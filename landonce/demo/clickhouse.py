@@ -20,7 +20,7 @@ _RUNNING = "SELECT query_id FROM system.processes WHERE startsWith(query_id, 'la
 
 
 class OnClickHouse(Stage):
-    """A plan is pending in the ledger, and ClickHouse is running the insert of one of its blocks: that is the moment."""
+    """Kills while a plan is pending in the ledger and ClickHouse runs the insert of one of its blocks."""
 
     place = "ClickHouse"
 
@@ -49,7 +49,7 @@ class OnClickHouse(Stage):
         return "killed the ClickHouse server with -9, and start it again"
 
     def prove(self, produced: list[int], kills: int) -> Proof:
-        """Counts rows and distinct (partition, offset, id): a record that landed under another's offset would show."""
+        """Counts rows and distinct (partition, offset, id): finds a record that landed under another's offset."""
         client = self._connect()
         counted = client.query(
             "SELECT _partition, count(), uniqExact(_offset, id) FROM {table:Identifier} "

@@ -1,4 +1,4 @@
-"""A driver of the demo: one `landonce run` in a process of its own, to be killed."""
+"""A driver of the demo: one `landonce run` in its own process, to be killed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from landonce.local.tree import kill_tree
 
 @dataclass
 class DriverProcess:
-    """One `landonce run --once`, in a session of its own, and what its log said."""
+    """One `landonce run --once`, in its own session, and what its log reports."""
 
     file: Path
     landed: Callable[[int], None]
@@ -59,8 +59,8 @@ class DriverProcess:
         for line in self.process.stderr or ():
             self.last.append(line.rstrip())
             try:
-                told = json.loads(line)
+                event = json.loads(line)
             except ValueError:
                 continue
-            if isinstance(told, dict) and told.get("event") == "batch":
-                self.landed(int(told["landed"]))
+            if isinstance(event, dict) and event.get("event") == "batch":
+                self.landed(int(event["landed"]))

@@ -22,7 +22,7 @@ _TABLE = f"demo.{TOPIC}"
 
 
 class OnIceberg(Stage):
-    """Files of a batch are there that the table does not know: that is the moment."""
+    """Kills while a batch has written files that the table does not contain yet."""
 
     place = "the Iceberg table"
 
@@ -62,24 +62,24 @@ class OnIceberg(Stage):
         return proof_of(found, rows.num_rows, produced, kills)
 
     def epilogue(self, console: Console) -> None:
-        """The snapshots: each carries what its batch added, and how far the pipeline had come with it."""
+        """The snapshots: what each batch added, and the position after it."""
         shown = Shown(title="its snapshots")
         for name in ("snapshot", "epoch", "batch", "added rows", "files", "offsets in all"):
             shown.add_column(name, justify="right", no_wrap=True)
         table = self._load()
         for each in table.snapshots() if table else ():
-            told = each.summary.additional_properties if each.summary is not None else {}
+            summary = each.summary.additional_properties if each.summary is not None else {}
             position = sum(
                 committed
-                for partitions in json.loads(told.get("landonce.position", "{}")).values()
+                for partitions in json.loads(summary.get("landonce.position", "{}")).values()
                 for _, committed in partitions.values()
             )
             shown.add_row(
                 str(each.snapshot_id),
-                told.get("landonce.epoch", ""),
-                told.get("landonce.batch", ""),
-                f"{int(told.get('added-records', 0)):,}",
-                told.get("added-data-files", "0"),
+                summary.get("landonce.epoch", ""),
+                summary.get("landonce.batch", ""),
+                f"{int(summary.get('added-records', 0)):,}",
+                summary.get("added-data-files", "0"),
                 f"{position:,}",
             )
         console.print(shown)

@@ -1,4 +1,4 @@
-"""Records for the demo: a small JSON object each, and the account of what was produced."""
+"""Records for the demo: small JSON objects, and a count of what was produced."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def make_topic(bootstrap_servers: str, topic: str, partitions: int) -> None:
 def produce(
     bootstrap_servers: str, topic: str, partitions: int, records: int, report: Callable[[int], None]
 ) -> list[int]:
-    """Produces the records, spread over the partitions, and gives how many each partition got."""
+    """Produces the records, spread over the partitions, and returns how many each partition got."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap_servers,

@@ -1,4 +1,4 @@
-"""The proof: what is in the table, against what was produced."""
+"""The proof: compares what is in the table with what was produced."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.table import Table
 
 @dataclass(frozen=True)
 class PartitionProof:
-    """One partition: how many records it has, how many rows are in the table, how many of them are different ones."""
+    """One partition: the number of records, of rows in the table, and of distinct rows."""
 
     partition: int
     produced: int
@@ -28,7 +28,7 @@ class PartitionProof:
 
 @dataclass(frozen=True)
 class Proof:
-    """All partitions, and the number of kills that they went through."""
+    """All partitions, and the number of kills."""
 
     partitions: tuple[PartitionProof, ...]
     kills: int
@@ -75,7 +75,7 @@ class Proof:
 
 
 def proof_of(found: Mapping[int, tuple[int, int]], total: int, produced: list[int], kills: int) -> Proof:
-    """Rows and distinct records per partition, and how many rows there are in all: one that belongs to no partition shows."""
+    """Rows and distinct records per partition, and the total number of rows, also of no partition."""
     proofs = [
         PartitionProof(partition, count, *found.get(partition, (0, 0))) for partition, count in enumerate(produced)
     ]

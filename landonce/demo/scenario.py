@@ -34,7 +34,7 @@ dead_letters: {path: dead}
 
 @dataclass
 class Demo:
-    """One showing."""
+    """One run of the demo."""
 
     console: Console
     folder: Path
@@ -45,8 +45,10 @@ class Demo:
     def play(self) -> Proof:
         self._say(f"landonce demo: {self.records:,} records, 3 kills. Everything runs in {self.folder}")
         began = time.monotonic()
-        with LocalKafka(self.folder / "kafka") as kafka, self.stage.servers() as told:
-            self._say(f"a real Kafka at {kafka.bootstrap_servers} and {told}, up in {time.monotonic() - began:.0f} s")
+        with LocalKafka(self.folder / "kafka") as kafka, self.stage.servers() as described:
+            self._say(
+                f"a real Kafka at {kafka.bootstrap_servers} and {described}, up in {time.monotonic() - began:.0f} s"
+            )
             make_topic(kafka.bootstrap_servers, TOPIC, _PARTITIONS)
             with self._bar("producing") as advance:
                 counts = produce(kafka.bootstrap_servers, TOPIC, _PARTITIONS, self.records, advance)

@@ -1,4 +1,4 @@
-"""The demo on SQL databases: killed each time with the transaction of a block open."""
+"""The demo on SQL databases: each kill comes while the transaction of a block is open."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from landonce.demo.stage import TOPIC, InFlight, Stage
 from landonce.local.postgres import LocalPostgres
 
 _PENDING = "SELECT pending FROM landonce_pipeline WHERE EXISTS (SELECT 1 FROM landonce_block WHERE state = 'BEFORE')"
-"""A plan with blocks that are not there yet: so a transaction that is open after this was asked is a block's."""
+"""A plan with blocks that have not landed: a transaction that is open after this query is a block's."""
 _OPEN = (
     "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'landonce %' AND xact_start IS NOT NULL "
     "AND (query LIKE 'COPY%' OR query LIKE 'UPDATE%')"
@@ -29,7 +29,7 @@ _COUNTED = (
 
 
 class _OnSql(Stage):
-    """A plan is pending, and the transaction of one of its blocks is open: that is the moment."""
+    """Kills while a plan is pending and the transaction of one of its blocks is open."""
 
     @abstractmethod
     def _ask(self, query: str) -> list[tuple[Any, ...]]: ...
@@ -46,7 +46,7 @@ class _OnSql(Stage):
         return None
 
     def prove(self, produced: list[int], kills: int) -> Proof:
-        """Counts rows and distinct records: one that landed under another's offset would show."""
+        """Counts rows and distinct records: finds a record that landed under another's offset."""
         counted = self._ask(_COUNTED.format(table=TOPIC, partitions=len(produced)))
         [(total,)] = self._ask(f"SELECT count(*) FROM {TOPIC}")  # noqa: S608  a constant
         return proof_of(_found(counted), int(total), produced, kills)
@@ -63,7 +63,7 @@ class OnPostgres(_OnSql):
 
     @contextmanager
     def servers(self) -> Iterator[str]:
-        self.folder.chmod(0o711)  # PostgreSQL does not run as root: then another user's server has to get in
+        self.folder.chmod(0o711)  # PostgreSQL does not run as root: then the server's user needs access
         with LocalPostgres(self.folder / "postgres") as server:
             self._server = server
             yield f"a real PostgreSQL at port {server.port}"
@@ -102,7 +102,7 @@ class OnSqlite(_OnSql):
         return f"sink:\n  sql: {{url: 'sqlite:///demo.db', table: {TOPIC}, create: true}}"
 
     def _transacting(self) -> bool:
-        """SQLite keeps what it would roll back to beside the file."""
+        """SQLite keeps its rollback journal beside the file."""
         return Path(f"{self._file}-journal").exists()
 
     def _ask(self, query: str) -> list[tuple[Any, ...]]:

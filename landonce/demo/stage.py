@@ -18,17 +18,17 @@ TOPIC = "clicks"
 
 @dataclass(frozen=True)
 class InFlight:
-    """A batch that is not committed, and what of it is on its way."""
+    """A batch that is not committed, and what is in flight."""
 
     batch: int
     what: str
 
 
 class Stage(ABC):
-    """One sink, as the demo shows it."""
+    """One sink of the demo."""
 
     place: str
-    """What the table of the proof is about."""
+    """The title of the proof's table."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -36,7 +36,7 @@ class Stage(ABC):
     @abstractmethod
     @contextmanager
     def servers(self) -> Iterator[str]:
-        """Starts what the sink needs, and says so."""
+        """Starts what the sink needs, and describes it."""
 
     @abstractmethod
     def sink(self) -> str:
@@ -44,10 +44,10 @@ class Stage(ABC):
 
     @abstractmethod
     def in_flight(self, after: int) -> InFlight | None:
-        """A batch above `after` that is on its way at this moment."""
+        """A batch above `after` that is in flight now."""
 
     def third_kill(self) -> str:
-        """Kills something else than the driver, and starts it again; empty if there is nothing else to kill."""
+        """Kills something other than the driver, and starts it again; empty if there is nothing else."""
         return ""
 
     @abstractmethod
@@ -55,11 +55,11 @@ class Stage(ABC):
         """Counts what is in the table, without landonce's own code."""
 
     def epilogue(self, console: Console) -> None:
-        """What else there is to see at the end."""
+        """What else to show at the end."""
         del console
 
     def wait(self, after: int, timeout: float, alive: Callable[[], bool]) -> InFlight | None:
-        """Until a batch is in flight; None if the time is over or the driver ended."""
+        """Waits until a batch is in flight; None if the time is over or the driver ended."""
         end = time.monotonic() + timeout
         while time.monotonic() < end and alive():
             found = self.in_flight(after)

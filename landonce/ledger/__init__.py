@@ -1,1 +1,1 @@
-"""The ledger: where the position is kept. One module per store; the port and the states are `protocol.ledger`."""
+"""Ledgers: they keep the position. One module per store; `protocol.ledger` has the port and the states."""

@@ -1,6 +1,6 @@
-"""A ledger's state as text, for ledgers that keep it whole: in a file, in a key-value store, in a configuration service.
+"""A ledger's state as text, for ledgers that keep it in one piece: in a file or a key-value store.
 
-What comes back is exactly the state that it was made from, whatever fields a later landonce adds to it.
+Reading the text returns exactly the state that it was made from, whatever fields a later landonce adds to it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ def state_to_text(state: LedgerState) -> str:
 
 
 def state_from_text(text: str) -> LedgerState:
-    """Raises `LedgerUnreadable` for what is no state."""
+    """Raises `LedgerUnreadable` if the text is not a state."""
     try:
-        told: dict[str, Any] = json.loads(text)
+        fields: dict[str, Any] = json.loads(text)
         names = ("topic", "partition", "first", "committed")
         positions: list[Any] = [
-            SimpleNamespace(**dict(zip(names, each, strict=True))) for each in told.pop("positions")
+            SimpleNamespace(**dict(zip(names, each, strict=True))) for each in fields.pop("positions")
         ]
-        row: Any = SimpleNamespace(**told)
+        row: Any = SimpleNamespace(**fields)
         return state_of(row, positions)
     except (ValueError, KeyError, TypeError, AttributeError) as failure:
         raise LedgerUnreadable(

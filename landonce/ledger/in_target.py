@@ -1,7 +1,7 @@
-"""A ledger that lives in the target database, with a row for each block of the pending plan (`blocks`).
+"""A ledger in the target database, with a row for each block of the pending plan.
 
-Whatever changes the ledger changes the blocks' rows in the same transaction. A takeover writes its claim to all of them, so
-it waits for the transactions of earlier workers that are open, and no later one of theirs finds its row.
+Every change of the ledger changes the blocks' rows in the same transaction. A takeover writes its claim to all of them.
+So it waits for open transactions of earlier workers, and none of their later transactions finds its row.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ class TargetLedger(SqlLedger):
     """Keeps one pipeline's state beside its table."""
 
     table: tuple[str, str] | None = None
-    """The name of the table that plans are written to, and which one it is. The ledger keeps it from the first plan on."""
+    """The name and identity of the target table. The ledger keeps it from the first plan on."""
     _complete = False
 
     def make_tables(self) -> bool:
-        """Makes the ledger's tables. False if they were there. In SQLite that changes the schema of the file that the table is in, so it
-        comes before a look at the table that is to last."""
+        """Creates the ledger's tables. False if they exist.
+
+        In SQLite this changes the schema version of the target's file, so do it before you read that version.
+        """
 
         def make() -> bool:
             with self.database.reading() as connection:
@@ -53,7 +55,7 @@ class TargetLedger(SqlLedger):
         return replace(new, tables=((name, TableMark(identity, new.batch)),))
 
     def _complete_tables(self) -> None:
-        """A ledger that was made for another sink in the same database has no table for blocks yet."""
+        """A ledger that was created for another sink in the same database has no table for blocks yet."""
         if not self.database.may_exist():
             return
         with self.database.reading() as connection:
@@ -63,7 +65,7 @@ class TargetLedger(SqlLedger):
             self._create_beside(connection)
 
     def blocks(self, batch: int) -> tuple[BlockRow, ...]:
-        """The rows of a batch that is pending."""
+        """The rows of a pending batch."""
 
         def read() -> tuple[BlockRow, ...]:
             with self.database.reading() as connection:
@@ -72,7 +74,7 @@ class TargetLedger(SqlLedger):
         return self._patiently(read, safe="Nothing was changed.")
 
     def _blocks(self, connection: Connection, batch: int, *, waiting: bool = False) -> tuple[BlockRow, ...]:
-        """`waiting`: for transactions that have flipped one of them and are open, to see what they leave."""
+        """`waiting`: wait for open transactions that have changed one of them, and see their result."""
         wanted = select(block_table).where(self._mine(), block_table.c.batch == batch)
         found = connection.execute(self.database.locking(wanted) if waiting else wanted)
         return tuple(sorted((block_row(each) for each in found), key=lambda each: each.number))
@@ -81,20 +83,20 @@ class TargetLedger(SqlLedger):
         block_metadata.create_all(connection)
 
     def _change_beside(self, connection: Connection, old: LedgerState, new: LedgerState) -> None:
-        told = block_change(old, new)
-        if told.claim is not None:
+        diff = block_change(old, new)
+        if diff.claim is not None:
             self.database.end_writers(connection, self.pipeline)
-            claim = {"epoch": told.claim.epoch, "owner": told.claim.owner}
+            claim = {"epoch": diff.claim.epoch, "owner": diff.claim.owner}
             connection.execute(update(block_table).where(self._mine()).values(claim))
-        if told.removed is not None and old.epoch != new.epoch:
+        if diff.removed is not None and old.epoch != new.epoch:
             self.database.end_writers(connection, self.pipeline)
         if old.pending is not None and old.pending != new.pending:
             may_change(old, new, self._blocks(connection, old.pending.batch, waiting=True))
-        if told.removed is not None:
-            connection.execute(delete(block_table).where(and_(self._mine(), block_table.c.batch == told.removed)))
-        if told.added and new.pending is not None:
+        if diff.removed is not None:
+            connection.execute(delete(block_table).where(and_(self._mine(), block_table.c.batch == diff.removed)))
+        if diff.added and new.pending is not None:
             connection.execute(
-                insert(block_table), [new_row(self.pipeline, new.pending.batch, each, new) for each in told.added]
+                insert(block_table), [new_row(self.pipeline, new.pending.batch, each, new) for each in diff.added]
             )
 
     def _mine(self) -> Any:
@@ -102,7 +104,7 @@ class TargetLedger(SqlLedger):
 
 
 def new_row(pipeline: str, batch: int, number: int, state: LedgerState) -> dict[str, Any]:
-    """A block that nobody has written yet."""
+    """The row of a block that nobody has written yet."""
     return {
         "pipeline": pipeline,
         "batch": batch,

@@ -1,7 +1,7 @@
 """A ledger in memory: the fake beside the real ones, with the same contract.
 
-It is for tests and for trying things out. It must never be offered to a pipeline that is meant to survive its own
-process: when the process ends, so does everything this ledger knew.
+It is for tests and experiments. A pipeline that must survive its own process must never use it: the ledger ends with
+the process.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class MemoryLedger(Ledger):
         return self._store.notes.get(self.pipeline, ())
 
     def close(self) -> None:
-        """There is nothing to give back."""
+        """There is nothing to close."""
 
     def _is_what_is_there(self, old: LedgerState, seen: LedgerState) -> bool:
         return key(old) == key(seen)

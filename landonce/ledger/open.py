@@ -1,4 +1,4 @@
-"""Opens the ledger that a pipeline names. Opening makes nothing and asks nothing: `load` and `create` do."""
+"""Opens the ledger that a pipeline names. Opening creates nothing and does not connect: `load` and `create` do."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from sqlalchemy.exc import ArgumentError
 
 from landonce.config import model
 from landonce.errors import ConfigError
+from landonce.extras import require
 from landonce.ledger.database import Database, misplaced
 from landonce.ledger.plugged import plugged_ledger
 from landonce.ledger.postgres import PostgresDatabase
@@ -18,19 +19,20 @@ from landonce.protocol.ledger import Ledger
 
 
 def sqlite_ledger(path: Path | str, pipeline: str, *, attempts: int = 8, backoff: float = 0.2) -> SqlLedger:
-    """In a file of this machine: the default, for one machine."""
+    """A file on this machine: the default."""
     return SqlLedger(SqliteDatabase(Path(path)), pipeline, attempts=attempts, backoff=backoff)
 
 
 def postgres_ledger(where: str | URL | Engine, pipeline: str, *, attempts: int = 8, backoff: float = 0.2) -> SqlLedger:
-    """In a PostgreSQL database: for drivers that may start on any machine."""
+    """A PostgreSQL database, for drivers that may start on any machine."""
+    require("postgres", "ledger.postgres")
     return SqlLedger(PostgresDatabase(where), pipeline, attempts=attempts, backoff=backoff)
 
 
 def open_ledger(
     where: Path | str | URL | Engine, pipeline: str, *, attempts: int = 8, backoff: float = 0.2
 ) -> SqlLedger:
-    """A path or a `sqlite:` URL is a file; everything else is a URL of SQLAlchemy's."""
+    """A path or a `sqlite:` URL is a file; everything else is a SQLAlchemy URL."""
     return SqlLedger(database_of(where), pipeline, attempts=attempts, backoff=backoff)
 
 
@@ -52,9 +54,9 @@ def database_of(where: Path | str | URL | Engine) -> Database:
     try:
         url = where.url if isinstance(where, Engine) else make_url(where)
     except (ArgumentError, ValueError):
-        return PostgresDatabase(str(where))  # which says what is wrong without showing it
+        return PostgresDatabase(str(where))  # it reports the mistake without showing the URL
     if url.get_backend_name() != "sqlite":
         return PostgresDatabase(where)
     if url.database in (None, "", ":memory:"):
-        raise misplaced("a ledger in SQLite's memory would forget everything at the end.", "name a file for `ledger`")
+        raise misplaced("a ledger in SQLite's memory is lost when the process ends.", "name a file for `ledger`")
     return SqliteDatabase(Path(str(url.database)))

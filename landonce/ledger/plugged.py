@@ -1,7 +1,8 @@
 """Ledgers that other packages offer, by entry point in the group `landonce.ledgers`.
 
-An entry point names a function `open_ledger(pipeline, folder, **options)` that gives a `Ledger` and connects to nothing yet.
-`folder` is the pipeline file's: a path in the options is relative to it, so that no start opens another ledger.
+An entry point names a function `open_ledger(pipeline, folder, **options)` that returns a `Ledger` and does not connect
+yet. `folder` is the folder of the pipeline file: paths in the options are relative to it, so every start opens the same
+ledger.
 """
 
 from __future__ import annotations

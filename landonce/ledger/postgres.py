@@ -1,8 +1,8 @@
 """A ledger's PostgreSQL database.
 
-What was answered is on disk, even where the server's default is `synchronous_commit=off`. No call waits for ever: a
-server that stopped answering is cut off from this side, and a lock that a dead driver left is waited for within
-bounds, on both sides. It must never put a password into a message.
+An acknowledged change is on disk, even if the server's default is `synchronous_commit=off`. No call waits for ever:
+this side cuts the connection to a server that stopped answering, and waits only a limited time for a lock that a dead
+driver left. It must never put a password into a message.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
-from psycopg.pq import PGconn, Ping
 from sqlalchemy import URL, Connection, Engine, Executable, create_engine, make_url, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import ArgumentError, DBAPIError
@@ -39,8 +38,8 @@ _DURABLE = text(
     """
 )
 _NO_ENTRY = {"28P01", "28000", "3D000"}
-# The driver has no SQLSTATE for what goes wrong while connecting. A server that speaks another language than English
-# is not understood here: then it is tried to the end, and its words are in the `LedgerUnavailable`.
+# The driver has no SQLSTATE for errors while connecting. Messages in another language than English do not match:
+# then landonce retries to the end, and `LedgerUnavailable` contains the message.
 _NO_ENTRY_WORDS = ("password authentication failed", "no password supplied", "no pg_hba.conf entry", "does not exist")
 _NO_RIGHT = {"42501", "3F000"}
 _NO_TABLE = "42P01"
@@ -48,7 +47,7 @@ _READ_ONLY = "25006"
 
 
 class PostgresDatabase(Database):
-    """One database of one server, or of several by libpq's multi-host URLs: always the one that can be written."""
+    """One database of one server, or, with a multi-host URL of libpq, of the server that accepts writes."""
 
     def __init__(self, where: str | URL | Engine, *, answer_seconds: float = _ANSWER_SECONDS) -> None:
         self._answer_seconds = answer_seconds
@@ -70,7 +69,7 @@ class PostgresDatabase(Database):
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """READ COMMITTED: an update that waited for another one compares again with what that one left."""
+        """READ COMMITTED: an update that waited for another one compares again with the new row."""
         with self._transaction(self._soon, isolation_level="READ COMMITTED", postgresql_readonly=False) as connection:
             third = f"{int(self._answer_seconds * 1000 / 3)}ms"
             connection.execute(_DURABLE, {"lock": third, "idle": f"{int(self._answer_seconds * 2000)}ms"})
@@ -78,7 +77,7 @@ class PostgresDatabase(Database):
 
     @contextmanager
     def creating(self) -> Iterator[Connection]:
-        """`CREATE TABLE IF NOT EXISTS` of two sessions can fail in one of them; a lock makes them take turns."""
+        """If two sessions run `CREATE TABLE IF NOT EXISTS`, one can fail; a lock lets one at a time run it."""
         with self.writing() as connection:
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _CREATE_LOCK})
             yield connection
@@ -94,15 +93,15 @@ class PostgresDatabase(Database):
         return first_line(failure, self._secrets)
 
     def fault(self, failure: DBAPIError) -> LandonceError | None:
-        state, said = _sqlstate(failure), self.reason(failure)
-        if state in _NO_ENTRY or (state is None and any(words in said for words in _NO_ENTRY_WORDS)):
-            return self._no_entry(said)
+        state, reason = _sqlstate(failure), self.reason(failure)
+        if state in _NO_ENTRY or (state is None and any(words in reason for words in _NO_ENTRY_WORDS)):
+            return self._no_entry(reason)
         if state in _NO_RIGHT:
             return misplaced(
-                f"the ledger {self.place} refused: {said}.",
+                f"the ledger {self.place} refused: {reason}.",
                 "grant the user CREATE on the schema, or SELECT, INSERT, UPDATE and DELETE on the tables landonce_*",
             )
-        return None if passes_by_itself(failure) or state == _READ_ONLY else refused(self.place, said)
+        return None if passes_by_itself(failure) or state == _READ_ONLY else refused(self.place, reason)
 
     def no_tables(self, failure: DBAPIError) -> bool:
         return _sqlstate(failure) == _NO_TABLE
@@ -125,20 +124,20 @@ class PostgresDatabase(Database):
         return _limited(connection, lambda line, over: _cut_after(self._answer_seconds, line, over))
 
     def _leave_parents_connections(self) -> None:
-        """After a fork the pool's sockets still belong to the parent: forget them, and do not say goodbye on them."""
+        """After a fork the pool's sockets still belong to the parent: drop them without closing the sessions."""
         if self._process != os.getpid():
             self.engine.dispose(close=False)
             self._process = os.getpid()
 
-    def _no_entry(self, said: str) -> ConfigError:
+    def _no_entry(self, reason: str) -> ConfigError:
         return misplaced(
-            f"the database {self.place} did not let landonce in: {said}.",
+            f"the database {self.place} refused the login: {reason}.",
             "correct its URL in {file} (`sink.sql.url`, or `ledger.postgres`): user, password, database; or create the database",
         )
 
 
 def postgres_url(where: str | URL) -> URL:
-    """For psycopg. Says nothing about the URL when it cannot be read, since a part of it is a password."""
+    """For psycopg. An error does not show an invalid URL, because it contains a password."""
     try:
         url = make_url(where)
     except (ArgumentError, ValueError):
@@ -159,7 +158,7 @@ def _unreadable_url() -> ConfigError:
 
 
 def _engine(url: URL) -> Engine:
-    """One connection is kept. No prepared statements: a pooler between here and the server may not know them."""
+    """Keeps one connection. No prepared statements: a pooler in between may not support them."""
     arguments: dict[str, Any] = {"prepare_threshold": None}
     defaults = {
         "connect_timeout": _CONNECT_SECONDS,
@@ -189,7 +188,7 @@ def _sqlstate(failure: DBAPIError) -> str | None:
 
 
 def _alive(connection: Connection) -> Connection:
-    """A connection that was closed behind the pool's back is replaced before it fails in a way of its own."""
+    """Replaces a connection that was closed without the pool noticing, before a statement fails on it."""
     if getattr(connection.connection.driver_connection, "closed", False):
         connection.invalidate()
     return connection
@@ -197,12 +196,12 @@ def _alive(connection: Connection) -> Connection:
 
 @contextmanager
 def _limited(connection: Connection, watch: Callable[[socket.socket, threading.Event], None]) -> Iterator[None]:
-    """Ends the connection from this side where `watch` says so: no server setting helps if the server is frozen.
+    """Ends the connection from this side when `watch` says so: no server setting helps if the server is frozen.
 
-    Works on a duplicate of the socket's descriptor, so that it can never hit a later file with the same number.
+    It uses a duplicate of the socket's descriptor, so it can never close a later file with the same number.
     """
     handle = getattr(connection.connection.driver_connection, "fileno", None)
-    if handle is None:  # another driver, in an engine that the caller made
+    if handle is None:  # another driver, in an engine that the caller created
         yield
         return
     over = threading.Event()
@@ -222,15 +221,16 @@ def _cut_after(seconds: float, line: socket.socket, over: threading.Event) -> No
 
 
 def _cut_if_dead(connection: Connection) -> AbstractContextManager[None]:
-    """Whether the server still answers others can be asked; how long a scan may take nobody knows."""
-    told = getattr(getattr(connection.connection.driver_connection, "info", None), "dsn", None)
-    if told is None:  # another driver
+    """Asks whether the server answers at all; nobody knows how long a scan may take."""
+    dsn = getattr(getattr(connection.connection.driver_connection, "info", None), "dsn", None)
+    if dsn is None:  # another driver
         return nullcontext()
+    from psycopg.pq import PGconn, Ping
 
     def watch(line: socket.socket, over: threading.Event) -> None:
         missed = 0
         while not over.wait(_ASK_SECONDS):
-            missed = missed + 1 if Ping(PGconn.ping(told.encode())) is Ping.NO_RESPONSE else 0
+            missed = missed + 1 if Ping(PGconn.ping(dsn.encode())) is Ping.NO_RESPONSE else 0
             if missed >= _UNANSWERED:
                 _cut(line)
                 return

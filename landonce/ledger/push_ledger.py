@@ -1,7 +1,7 @@
-"""A ledger with a row for each block that a user's own function delivers (`pushes`): for the driver, and for its workers.
+"""A ledger with a row for each block of a wrapped sink, for the driver and its workers.
 
-Whatever changes the ledger changes the blocks' rows in the same transaction. A worker's change is one statement that compares
-and sets. One without an answer is sent again: the attempt's nonce in the row says whether the first one held.
+Every change of the ledger changes the blocks' rows in the same transaction. A worker's change is one compare-and-set
+statement. If it has no answer, it is sent again: the attempt's nonce in the row says whether the first one succeeded.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _CLOCKS: Mapping[str, str] = {
     "postgresql": "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)",
     "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER)",
 }
-"""Milliseconds. SQLite has the clock of its one machine."""
+"""Milliseconds. SQLite uses the clock of its machine."""
 _SAFE = "Nothing was changed."
-_IN_DOUBT = "Whether the block's row was changed is not known; whoever comes next reads it."
+_IN_DOUBT = "It is not known whether the block's row changed; the next attempt reads it."
 
 
 @dataclass(frozen=True)
 class PushPlace:
-    """Where a pipeline's rows are, for workers: picklable, and quiet about its password."""
+    """The address of a pipeline's rows, for workers: picklable, and its repr hides the password."""
 
     where: str | Path = field(repr=False)
     pipeline: str
 
     def open(self) -> PushLedger:
-        """Opens nothing yet."""
+        """Does not connect yet."""
         return PushLedger(database_of(self.where), self.pipeline)
 
 
@@ -52,7 +52,7 @@ class Verdict:
 
 
 class PushLedger(SqlLedger):
-    """Keeps one pipeline's state, and what became of each block of its pending plan."""
+    """Keeps one pipeline's state, and the state of each block of its pending plan."""
 
     _verdict: Verdict | None = None
     _made = False
@@ -60,7 +60,7 @@ class PushLedger(SqlLedger):
     # For the driver.
 
     def change(self, old: LedgerState, new: LedgerState, note: Note | None = None) -> LedgerState:
-        """As every ledger. One that was made for another kind of sink gets the table of blocks first."""
+        """Like every ledger. A ledger that was created for another kind of sink first gets the table of blocks."""
         if not self._made:
             self._patiently(self._make_rows, safe=_SAFE)
         return super().change(old, new, note)
@@ -73,7 +73,7 @@ class PushLedger(SqlLedger):
         self._made = True
 
     def standing(self, batch: int) -> Standing:
-        """The rows of a batch that is pending, and the ledger's clock."""
+        """The rows of a pending batch, and the ledger's clock."""
 
         def read() -> Standing:
             with self.database.reading() as connection:
@@ -82,7 +82,7 @@ class PushLedger(SqlLedger):
         return self._patiently(read, safe=_SAFE)
 
     def decide(self, old: LedgerState, new: LedgerState, note: Note, verdict: Verdict) -> LedgerState:
-        """As `change`, and a person's word on one attempt counts from then on."""
+        """Like `change`, and records a person's decision on one attempt."""
         self._verdict = verdict
         try:
             return self.change(old, new, note)
@@ -95,14 +95,14 @@ class PushLedger(SqlLedger):
     def _change_beside(self, connection: Connection, old: LedgerState, new: LedgerState) -> None:
         if old.pending is not None:
             may_change(old, new, self._rows(connection, old.pending.batch, waiting=True))
-        told = block_change(old, new)
-        if told.claim is not None:
-            claim = {"epoch": told.claim.epoch, "owner": told.claim.owner}
+        diff = block_change(old, new)
+        if diff.claim is not None:
+            claim = {"epoch": diff.claim.epoch, "owner": diff.claim.owner}
             connection.execute(update(push_table).where(self._mine()).values(claim))
-        if told.removed is not None:
-            connection.execute(delete(push_table).where(and_(self._mine(), push_table.c.batch == told.removed)))
-        if told.added and new.pending is not None:
-            rows = [_new_row(self.pipeline, Spot(new.pending.batch, each), new) for each in told.added]
+        if diff.removed is not None:
+            connection.execute(delete(push_table).where(and_(self._mine(), push_table.c.batch == diff.removed)))
+        if diff.added and new.pending is not None:
+            rows = [_new_row(self.pipeline, Spot(new.pending.batch, each), new) for each in diff.added]
             connection.execute(insert(push_table), rows)
         if self._verdict is not None:
             self._pronounce(connection, self._verdict)
@@ -111,7 +111,7 @@ class PushLedger(SqlLedger):
         values = _after(None) if verdict.landed else _before()
         if not self._set(connection, verdict.spot, mine(verdict.nonce), values):
             raise NothingToDo(
-                "what became of the block is known by now: the attempt was settled in the meantime.",
+                "the outcome of the block is known: the attempt was settled in the meantime.",
                 safe=_SAFE,
                 command="landonce run {file}",
             )
@@ -129,15 +129,15 @@ class PushLedger(SqlLedger):
         return self._patiently(read, safe=_SAFE)
 
     def claim(self, spot: Spot, claim: Claim, nonce: str, *, harmless: bool, wait: int = 0) -> PushRow | None:
-        """The row with the attempt in it, or None if it may not be made. `wait`: for how long it can take effect."""
+        """The row with the claimed attempt, or None if the claim is refused. `wait`: how long it can take effect."""
         return self._claimed(spot, claimable(claim, harmless=harmless), nonce, wait)
 
     def reclaim(self, spot: Spot, claim: Claim, nonce: str, seen: str, *, wait: int = 0) -> PushRow | None:
-        """As `claim`, in the place of an attempt that was waited out and came to nothing."""
+        """Like `claim`, in place of an attempt that can no longer take effect and did not arrive."""
         return self._claimed(spot, reclaimable(claim, seen), nonce, wait)
 
     def settle(self, spot: Spot, nonce: str, receipt: str) -> bool:
-        """The attempt's block is there. False if it is not the last attempt any more."""
+        """The attempt's block landed. False if this is no longer the last attempt."""
 
         def held(row: PushRow | None) -> bool:
             return row is not None and row.mark is Mark.AFTER and row.nonce == nonce
@@ -145,7 +145,7 @@ class PushLedger(SqlLedger):
         return self._changed(spot, mine(nonce), _after(receipt), held)
 
     def found(self, spot: Spot, claim: Claim, seen: str, receipt: str) -> bool:
-        """The target has the block of an attempt that was waited out."""
+        """The target has the block of an attempt that can no longer take effect."""
         return self._changed(spot, reclaimable(claim, seen), _after(receipt))
 
     def skip(self, spot: Spot, claim: Claim, receipt: str) -> bool:
@@ -153,7 +153,7 @@ class PushLedger(SqlLedger):
         return self._changed(spot, claimable(claim, harmless=True), _after(receipt))
 
     def release(self, spot: Spot, nonce: str) -> bool:
-        """Certainly nothing of the attempt arrived: the block is free again."""
+        """Certainly nothing of the attempt arrived: the block can be claimed again."""
         return self._changed(spot, mine(nonce), _before())
 
     def _claimed(self, spot: Spot, where: Condition, nonce: str, wait: int) -> PushRow | None:
@@ -174,7 +174,7 @@ class PushLedger(SqlLedger):
         values: Mapping[str, Any],
         held: Callable[[PushRow | None], bool] = lambda _: False,
     ) -> bool:
-        """`held`: how the row looks where an earlier attempt at the same change had no answer, and was made."""
+        """`held`: the row as it is if an earlier try of the same change succeeded without an answer."""
 
         def swap() -> bool:
             with self.database.writing() as connection:
@@ -193,7 +193,7 @@ class PushLedger(SqlLedger):
         return None if found is None else _push_row(found)
 
     def _rows(self, connection: Connection, batch: int, *, waiting: bool = False) -> tuple[PushRow, ...]:
-        """`waiting`: for claims that are being made, to see them; none is made until this transaction ends."""
+        """`waiting`: wait for claims under way, to see them; no claim succeeds until this transaction ends."""
         wanted = select(push_table).where(self._mine(), push_table.c.batch == batch)
         found = connection.execute(self.database.locking(wanted) if waiting else wanted)
         return tuple(sorted((_push_row(each) for each in found), key=lambda each: each.number))
@@ -222,7 +222,7 @@ def _before() -> dict[str, Any]:
 
 
 def _new_row(pipeline: str, spot: Spot, state: LedgerState) -> dict[str, Any]:
-    """A block that nobody has pushed yet."""
+    """The row of a block that nobody has pushed yet."""
     return {
         "pipeline": pipeline,
         "batch": spot.batch,

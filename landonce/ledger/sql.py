@@ -1,18 +1,18 @@
 """A ledger in an SQL database: one code for all of them.
 
-A change is one transaction: the pipeline's row is updated where pipeline, epoch, owner, version and lineage are the
-old ones, then the positions that moved, then the note. What a change costs grows with what it changes, not with what
-the ledger holds.
+A change is one transaction: it updates the pipeline's row if pipeline, epoch, owner, version and lineage are the old
+ones, then the positions that moved, then writes the note. The cost of a change grows with what it changes, not with
+what the ledger holds.
 
     the answer to a change       what follows
     ───────────────────────────  ──────────────────────────────────────────────────────────────────────────────
     one row updated, committed   done
-    no row updated               look: it is our own earlier attempt (done), or somebody else's (`Fenced`)
-    none, or an error            in doubt. Look, after a pause: the new state (done), the old one (send again),
-                                 another (`Fenced`). Out of patience: `LedgerUnavailable`, still in doubt
+    no row updated               read: our own earlier attempt (done), or another driver's change (`Fenced`)
+    none, or an error            in doubt. Read, after a pause: the new state (done), the old one (send again),
+                                 another (`Fenced`). No attempts left: `LedgerUnavailable`, still in doubt
 
 Sending again is harmless even while the first attempt still runs inside the server: it holds the row, the second one
-waits for it, and then finds another version. It must never guess what became of an attempt.
+waits for it, and then finds another version. The ledger must never guess the outcome of an attempt.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _LONGEST_PAUSE = 5.0
 _CHANCE = random.SystemRandom()
 _NOTHING_CHANGED = "Nothing was changed."
 _IN_DOUBT = (
-    "Whether the last change was recorded is not known. Nothing is lost and nothing is doubled: a start reads the "
-    "ledger again, and settles a pending plan before it makes a new one."
+    "It is not known whether the last change was recorded. Nothing is lost and nothing is duplicated: a start reads "
+    "the ledger again, and settles a pending plan before it makes a new one."
 )
 
 
@@ -70,7 +70,7 @@ class SqlLedger(Ledger):
         self._attempts = max(1, attempts)
         self._backoff = backoff
         self._doubt: LedgerState | None = None
-        """What an attempt without an answer may have written. Outlives the call, so that a caller may call again."""
+        """What an attempt without an answer may have written. It outlives the call, so the caller may call again."""
 
     def load(self) -> LedgerState | None:
         return self._patiently(self._read, safe=_NOTHING_CHANGED)
@@ -114,7 +114,7 @@ class SqlLedger(Ledger):
         return new
 
     def _swap(self, old: LedgerState, new: LedgerState, note: Note | None) -> bool:
-        """True if the swap is durable, False if `old` is not what is there. Any error leaves it in doubt."""
+        """True if the swap is durable, False if the ledger does not hold `old`. Any error leaves it in doubt."""
         try:
             with self.database.writing() as connection:
                 if not self.database.updated(connection, self._comparison(old), changed_columns(old, new)):
@@ -183,7 +183,7 @@ class SqlLedger(Ledger):
         self._create_beside(connection)
 
     def _create_beside(self, connection: Connection) -> None:
-        """What else must be there."""
+        """What else must exist."""
 
     def _read(self) -> LedgerState | None:
         if not self.database.may_exist():
@@ -216,7 +216,7 @@ class SqlLedger(Ledger):
             rows: Any = connection.execute(mine.order_by(journal_table.c.seq))
             return tuple(Note(row.at, row.action, row.detail) for row in rows)
 
-    # Patience.
+    # Retries.
 
     def _patiently(self, attempt: Callable[[], Answer], *, safe: str) -> Answer:
         began = time.monotonic()
@@ -238,7 +238,7 @@ class SqlLedger(Ledger):
         )
 
     def _pauses(self) -> Iterator[float]:
-        """Before each attempt. Half of every pause is chance, so that drivers do not come back all at once."""
+        """Pauses before each attempt. Half of every pause is random, so that drivers do not retry all at once."""
         yield 0.0
         for number in range(self._attempts - 1):
             longest = min(_LONGEST_PAUSE, self._backoff * 2**number)
@@ -246,6 +246,6 @@ class SqlLedger(Ledger):
 
 
 def _unbegun(connection: Connection, version: int | None) -> bool:
-    """Tables without a version and without any pipeline: where making a table ends the transaction, a crash in the middle of
-    the first start leaves them so."""
+    """Tables without a version and without any pipeline: if CREATE TABLE commits by itself, a crash during the first
+    start leaves them like this."""
     return version is None and connection.execute(select(pipeline_table.c.pipeline).limit(1)).first() is None

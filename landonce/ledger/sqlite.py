@@ -1,12 +1,12 @@
 """A ledger's SQLite file.
 
-What was answered is on disk: `synchronous=EXTRA` also syncs the folder, without which a power cut right after a commit
-may bring the rollback journal, and with it the state before, back to life. The journal mode is SQLite's default and
-not WAL, so that the one file is the whole ledger whenever nobody writes: a copy of a WAL database without its side
-files is an older ledger, which is the one thing a backup must not be.
+An acknowledged change is on disk. `synchronous=EXTRA` also syncs the folder; without it, a power cut right after a
+commit may restore the rollback journal, and with it the old state. The journal mode is SQLite's default and not WAL, so
+the one file is the whole ledger whenever nobody writes. A copy of a WAL database without its side files would be an
+older ledger, which a backup must never be.
 
-Reading must never make the file. Do not put the file on a network filesystem: their locks are not reliable, and two
-drivers on two machines belong on PostgreSQL.
+Reading must never create the file. Do not put the file on a network file system: its locks are not reliable. For
+drivers on two machines, use PostgreSQL.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NOT_WRITABLE = ("readonly database", "unable to open database file")
 
 
 class SqliteDatabase(Database):
-    """One file. Every transaction has a connection of its own, so a fork or a replaced file does no harm."""
+    """One file. Every transaction has its own connection, so a fork or a replaced file does no harm."""
 
     def __init__(self, path: Path, *, busy_seconds: float = _BUSY_SECONDS) -> None:
         self.path = Path(path).absolute()
@@ -54,7 +54,7 @@ class SqliteDatabase(Database):
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Takes the write lock at once: a transaction that has to upgrade its lock could fail without waiting."""
+        """Takes the write lock at once: a transaction that upgrades its lock could fail without waiting."""
         with self.engine.connect().execution_options(**{_BEGIN: "BEGIN IMMEDIATE"}) as connection, connection.begin():
             yield connection
 
@@ -62,7 +62,7 @@ class SqliteDatabase(Database):
     def creating(self) -> Iterator[Connection]:
         if not self.path.parent.is_dir():
             raise misplaced(
-                f"{self.place} cannot be made: there is no folder {self.path.parent}.",
+                f"{self.place} cannot be created: there is no folder {self.path.parent}.",
                 f"mkdir -p {self.path.parent}   (or correct the path in {{file}})",
             )
         if not self.path.exists():
@@ -94,7 +94,7 @@ class SqliteDatabase(Database):
         self.engine.dispose()
 
     def connect(self) -> sqlite3.Connection:
-        """`mode=rw` never makes a file; a plain read-only one could not roll back what a killed writer left."""
+        """`mode=rw` never creates a file; a read-only connection could not roll back what a killed writer left."""
         connection = sqlite3.connect(
             f"{self.path.as_uri()}?mode=rw",
             uri=True,
@@ -106,25 +106,25 @@ class SqliteDatabase(Database):
         return connection
 
     def _make_file(self) -> None:
-        """An empty file, which is an empty database. Two makers do no harm."""
+        """Creates an empty file, which is an empty database. Two drivers may do this at once."""
         try:
             with closing(sqlite3.connect(f"{self.path.as_uri()}?mode=rwc", uri=True)) as connection:
                 connection.execute("PRAGMA schema_version")
         except sqlite3.Error as failure:
             raise self._fault(str(failure), passing=False) or refused(self.place, str(failure)) from None
 
-    def _fault(self, said: str, *, passing: bool) -> LandonceError | None:
-        if any(words in said for words in _NOT_OURS) or self.path.is_dir():
+    def _fault(self, reason: str, *, passing: bool) -> LandonceError | None:
+        if any(words in reason for words in _NOT_OURS) or self.path.is_dir():
             return self._not_ours("not an SQLite database")
-        if any(words in said for words in _DAMAGED):
-            return refused(self.place, said)
-        if any(words in said for words in _NOT_WRITABLE) and not self._writable():
+        if any(words in reason for words in _DAMAGED):
+            return refused(self.place, reason)
+        if any(words in reason for words in _NOT_WRITABLE) and not self._writable():
             return misplaced(
                 f"the ledger {self.place} cannot be written: the file and its folder {self.path.parent} must both be "
-                f"writable for this user ({said}).",
+                f"writable for this user ({reason}).",
                 f"make {self.path.parent} writable, or name another place for `ledger` in {{file}}",
             )
-        return None if passing else refused(self.place, said)
+        return None if passing else refused(self.place, reason)
 
     def _writable(self) -> bool:
         places = [self.path.parent, self.path] if self.path.exists() else [self.path.parent]
@@ -132,10 +132,10 @@ class SqliteDatabase(Database):
 
     def _not_ours(self, what: str) -> LandonceError:
         return misplaced(
-            f"{self.place} is not a ledger but {what}.", "name another file for `ledger` in {file}; landonce makes it"
+            f"{self.place} is not a ledger but {what}.", "name another file for `ledger` in {file}; landonce creates it"
         )
 
 
 def _begin(connection: Connection) -> None:
-    """The driver is told to begin nothing by itself: its idea of a transaction leaves out reads and table changes."""
+    """Turns off the automatic BEGIN of the `sqlite3` module: it leaves out reads and table changes."""
     connection.exec_driver_sql(connection.get_execution_options().get(_BEGIN, "BEGIN"))

@@ -1,14 +1,14 @@
-"""The ledger's tables, and how a state becomes rows and comes back. No I/O.
+"""The ledger's tables, and the conversion of a state to rows and back. No I/O.
 
     landonce_schema     one row: the version of these tables
-    landonce_pipeline   one row per pipeline: epoch, owner, version and all that is not per partition
+    landonce_pipeline   one row per pipeline: epoch, owner, version and everything that is not per partition
     landonce_position   one row per pipeline and partition: first and committed
-    landonce_journal    what was decided outside the ordinary flow, in order
-    landonce_block      where the ledger lives in the target: one row per block of a pending plan
-    landonce_push       where a user's own function delivers: one row per block of a pending plan, with its last attempt
+    landonce_journal    decisions outside the normal flow, in order
+    landonce_block      if the ledger is in the target: one row per block of a pending plan
+    landonce_push       for wrapped sinks: one row per block of a pending plan, with its last attempt
 
-A row must come back as exactly the state it was made from: settling a lost answer compares them whole. Rows are
-sorted in Python, since databases sort text each in their own way.
+Rows must convert back to exactly the same state: after a lost answer, landonce compares whole states. Python sorts the
+rows, because each database sorts text in its own way.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ push_metadata = MetaData()
 
 _BIN = {"charset": "utf8mb4", "collation": "utf8mb4_bin"}
 _NAME = Text().with_variant(mysql.VARCHAR(255, **_BIN), "mysql", "mariadb")
-"""MySQL has no keys of any length, and would take two names that differ in upper and lower case for one."""
+"""MySQL limits the length of keys, and would treat names that differ only in case as equal."""
 _LONG = Text().with_variant(mysql.LONGTEXT(**_BIN), "mysql", "mariadb")
 ENGINE: dict[str, Any] = {"mysql_engine": "InnoDB", "mariadb_engine": "InnoDB"}
-"""Whatever the server's default is: in an engine without transactions a block would be marked as landed and not be there."""
+"""Whatever the server's default: without transactions, a block could be marked as landed and be absent."""
 
 schema_table = Table(
     "landonce_schema",
@@ -159,12 +159,12 @@ def pipeline_row(state: LedgerState) -> dict[str, Any]:
 
 
 def changed_columns(old: LedgerState, new: LedgerState) -> dict[str, Any]:
-    """Only what differs: a pending plan of megabytes is not written again because another column changed."""
+    """Only the columns that differ: a pending plan of megabytes is not rewritten when another column changes."""
     return {name: encode(value(new)) for name, (value, encode) in _COLUMNS.items() if value(old) != value(new)}
 
 
 def unchanged(old: LedgerState) -> ColumnElement[bool]:
-    """The compare of the compare-and-set: the same key as `swap.key`, and tables that this landonce understands."""
+    """The comparison of the compare-and-set: the key of `swap.key`, and a table version that this landonce knows."""
     row = pipeline_table.c
     return and_(
         row.pipeline == old.pipeline,
@@ -185,7 +185,7 @@ def moved_positions(old: LedgerState, new: LedgerState) -> list[dict[str, Any]]:
 
 
 def dropped_positions(old: LedgerState, new: LedgerState) -> list[Partition]:
-    """Partitions that the new state does not know any more."""
+    """Partitions that the new state no longer has."""
     if old.positions is new.positions:
         return []
     return sorted(dict(old.positions).keys() - dict(new.positions).keys())

@@ -1,7 +1,8 @@
-"""A ledger in YDB, for pipelines whose table is there too. YDB counts no rows that an update found, so it is asked first.
+"""A ledger in YDB, for pipelines whose table is in YDB too. YDB does not count the rows that an update
+found, so landonce reads first.
 
-Transactions are serializable and optimistic: nobody waits for a row, but of two transactions that touch the same one, the later
-COMMIT is refused. So what was read in a transaction still holds when it commits.
+Transactions are serializable and optimistic: nobody waits for a row, but if two transactions touch the same row, the
+later COMMIT is refused. So what a transaction has read still holds when it commits.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class YdbDatabase(Database):
 
     @property
     def engine(self) -> Engine:
-        """Made when it is first used: the dialect is an extra."""
+        """Created at first use: the dialect is an extra."""
         if self._engine is None:
             self._engine = create_engine(self._url.set(drivername="yql+ydb"), hide_parameters=True)
         return self._engine
@@ -48,12 +49,14 @@ class YdbDatabase(Database):
 
     @contextmanager
     def creating(self) -> Iterator[Connection]:
-        """Tables are not made in transactions here; making one that is there does no harm."""
+        """YDB creates tables outside transactions; creating an existing one does no harm."""
         with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             yield connection
 
     def updated(self, connection: Connection, comparison: ColumnElement[bool], values: Mapping[str, Any]) -> bool:
-        *mine, _ = comparison.get_children()  # the last one asks for the version of the tables, which is asked here
+        *mine, _ = (
+            comparison.get_children()
+        )  # the last one reads the version of the tables, which this method reads itself
         found = connection.execute(select(pipeline_table.c.pipeline).where(*mine)).first()  # type: ignore[arg-type]
         if found is None or connection.scalar(select(schema_table.c.version)) != SCHEMA_VERSION:
             return False
@@ -61,7 +64,7 @@ class YdbDatabase(Database):
         return True
 
     def locking(self, rows: Select[Any]) -> Select[Any]:
-        """Nobody waits here: a transaction that changes what was read makes the COMMIT fail."""
+        """Does not wait: if another transaction changes what was read, the COMMIT fails."""
         return rows
 
     def upsert_positions(self) -> Executable:

@@ -1,6 +1,6 @@
 """Real servers on this machine, for the demo, the tests and the benchmarks: no Docker, loopback only.
 
-Nothing in here is needed to run a pipeline, and nothing that runs a pipeline imports it, but for `jars`: where Spark
+A pipeline does not need this folder, and does not import it, except for `jars`: where Spark
 itself writes to Iceberg, it brings Iceberg's jars.
 """
 

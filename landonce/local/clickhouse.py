@@ -23,14 +23,14 @@ from landonce.local.server import LocalServer
 
 _SERVER = Path(__file__).with_name("clickhouse_server.py")
 _MEMORY_LIMIT = 4 << 30
-# What the server process itself needs, as the built-in user that chdb runs its queries under.
+# The rights of the built-in user under which chdb runs its queries.
 _OWN_GRANTS = ("GRANT SYSTEM LISTEN ON *.*", "GRANT SELECT ON system.numbers")
 _NO_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True)
 class LocalUser:
-    """A user of a local ClickHouse. Without grants it may do everything; with grants, only that.
+    """A user of a local ClickHouse. Without grants it may do everything; with grants, only what they allow.
 
     Users come from the configuration: this server has no writable place for `CREATE USER`.
     """
@@ -86,7 +86,7 @@ class LocalClickHouse(LocalServer):
         return f"http://{quote(user.name)}:{quote(user.password, safe='')}@{LOOPBACK}:{self.http_port}/default"
 
     def ask(self, query: str, *, timeout: float = 10.0) -> str:
-        """The answer to one query as tab-separated text; for the server's own checks and small tests."""
+        """The result of one query as tab-separated text; for the server's own checks and small tests."""
         login = base64.b64encode(f"{self.user}:{self._password}".encode()).decode()
         request = urllib.request.Request(
             f"http://{LOOPBACK}:{self.http_port}/", data=query.encode(), headers={"Authorization": f"Basic {login}"}

@@ -1,8 +1,8 @@
 """The process of a local ClickHouse server. Run as a script, in a folder that holds `config.xml`.
 
-This is the only place that knows chdb. It uses a private entry point of one pinned version: the engine of the wheel
-is a whole ClickHouse, and starts its listeners when a query asks for them. That query has to stay open, so it ends
-with a sleep that never does; the sleep costs no CPU. It imports nothing of landonce.
+Only this module uses chdb. It uses a private entry point of one pinned version: the engine in the wheel is a complete
+ClickHouse, and starts its listeners when a query asks for them. That query has to stay open, so it sleeps for ever, at
+no CPU cost. This module imports nothing of landonce.
 """
 
 import sys
@@ -24,8 +24,8 @@ def main(data: str) -> None:
 
 
 def _engine() -> Any:
-    """chdb's extension module alone: the package opens and closes an engine when it is imported, and in a process
-    where that happened the Kafka table engine says "Shutdown was called"."""
+    """Loads only chdb's extension module: importing the package opens and closes an engine, and in a process
+    where that happened the Kafka table engine reports "Shutdown was called"."""
     found = find_spec("chdb")
     assert found is not None
     package = ModuleType("chdb")

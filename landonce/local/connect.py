@@ -1,6 +1,6 @@
-"""A real Kafka Connect worker in a folder that runs Iceberg's own sink, as a peer to measure against and move from.
+"""A real Kafka Connect worker in a folder that runs Iceberg's own sink, for benchmarks and tests of moving in.
 
-It never listens beyond loopback, and makes the one topic that the sink needs for itself. It is not for production:
+It never listens beyond loopback, and creates the one topic that the sink needs for itself. It is not for production:
 a standalone worker.
 """
 
@@ -26,7 +26,7 @@ _NO_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 @dataclass(frozen=True)
 class ConnectorStatus:
-    """What the worker says of its connector and the connector's tasks: RUNNING, FAILED, …"""
+    """The state of the connector and its tasks, as the worker reports it: RUNNING, FAILED, …"""
 
     connector: str
     tasks: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class ConnectorStatus:
 
     @property
     def reason(self) -> str:
-        """The trace without the places in Java's code."""
+        """The trace without the lines of Java code."""
         return " ".join(line for line in self.trace.splitlines() if not line.startswith("\t"))
 
     @property
@@ -47,10 +47,10 @@ class ConnectorStatus:
 
 
 class LocalConnect(LocalServer):
-    """One worker with one sink, from `topics` of schemaless JSON to `tables` that are there already.
+    """One worker with one sink, from `topics` of schemaless JSON to existing `tables`.
 
-    `catalog` holds the properties by which Iceberg's Java classes open the catalog; `extra_sink` and `extra_worker`
-    win over everything else.
+    `catalog` holds the properties with which Iceberg's Java classes open the catalog; `extra_sink` and `extra_worker`
+    override everything else.
     """
 
     name = "Kafka Connect"
@@ -88,7 +88,7 @@ class LocalConnect(LocalServer):
 
     @property
     def control_topic(self) -> str:
-        """Where the sink's tasks and its coordinator talk."""
+        """The topic through which the sink's tasks and its coordinator communicate."""
         return f"control-{self.connector}"
 
     @property
@@ -105,7 +105,7 @@ class LocalConnect(LocalServer):
             "value.converter": "org.apache.kafka.connect.json.JsonConverter",
             "value.converter.schemas.enable": "false",
             "offset.storage.file.filename": str(self.folder / "offsets"),
-            # An idle task looks at the control topic no more often than this.
+            # An idle task reads the control topic at most this often.
             "offset.flush.interval.ms": "500",
             "plugin.discovery": "SERVICE_LOAD",
             **self._extra_worker,
@@ -129,16 +129,18 @@ class LocalConnect(LocalServer):
         """None while the worker does not know its connector yet, or does not answer."""
         try:
             with _NO_PROXY.open(f"{self.url}/connectors/{self.connector}/status", timeout=2) as answer:
-                said = json.load(answer)
+                status = json.load(answer)
         except (HTTPError, URLError, OSError):
             return None
-        traces = [part.get("trace", "") for part in (said["connector"], *said["tasks"])]
+        traces = [part.get("trace", "") for part in (status["connector"], *status["tasks"])]
         return ConnectorStatus(
-            said["connector"]["state"], tuple(task["state"] for task in said["tasks"]), next(filter(None, traces), "")
+            status["connector"]["state"],
+            tuple(task["state"] for task in status["tasks"]),
+            next(filter(None, traces), ""),
         )
 
     def wait_until(self, done: Callable[[], bool], timeout: float = 120.0, *, every: float = 0.5) -> None:
-        """Return when `done` says so; raise when the connector failed, the worker died or `timeout` is over."""
+        """Return when `done` is true; raise when the connector failed, the worker died or `timeout` is over."""
         deadline = time.monotonic() + timeout
         while not done():
             self._refuse_failed()
@@ -155,14 +157,14 @@ class LocalConnect(LocalServer):
         self._make_control_topic()
 
     def _make_control_topic(self) -> None:
-        """A broker that makes no topics by itself would make the sink wait for ever."""
+        """Without automatic topic creation in the broker the sink would wait for ever."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
         topic = NewTopic(self.control_topic, num_partitions=1, replication_factor=1)
         try:
             admin.create_topics([topic])[self.control_topic].result(timeout=30)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise LocalStackError(f"cannot make the topic {self.control_topic}: {error}") from None
+                raise LocalStackError(f"cannot create the topic {self.control_topic}: {error}") from None
 
     def _command(self) -> Sequence[str]:
         jars = class_path(ICEBERG_CONNECT, from_pyspark=HADOOP_AND_LOGS)

@@ -1,6 +1,6 @@
-"""What local SQL servers have in common: a port, a folder of data that is made once, and a password.
+"""What local SQL servers have in common: a port, a data folder that is created once, and a password.
 
-The password lies in the folder for its owner only.
+Only the owner of the folder can read the password.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class LocalDatabase(LocalServer):
 
     port_names = ("sql",)
     made: ClassVar[str]
-    """What is in the folder of data once it is made."""
+    """A file that the data folder holds once it is complete."""
 
     def __init__(self, folder: Path, *, port: int | None = None, die_with_parent: bool = True) -> None:
         super().__init__(folder, ports={"sql": port}, die_with_parent=die_with_parent)
@@ -39,22 +39,22 @@ class LocalDatabase(LocalServer):
 
     @abstractmethod
     def _init_data(self) -> None:
-        """Makes the data, in a folder that is there and empty."""
+        """Creates the data, in an existing empty folder."""
 
     def _prepare(self) -> None:
         if (self._data / self.made).exists():
             return
         self._password_file.touch(mode=0o600)
         self._password_file.write_text(secrets.token_hex(16))
-        shutil.rmtree(self._data, ignore_errors=True)  # what an interrupted start left
+        shutil.rmtree(self._data, ignore_errors=True)  # left by an interrupted start
         self._data.mkdir(mode=0o700)
         self._init_data()
 
     def _make_with(self, command: Sequence[str], **how: Any) -> None:
         done = subprocess.run(command, cwd="/", capture_output=True, text=True, **how)
         if done.returncode != 0:
-            said = (done.stderr or done.stdout).strip()[-600:]
-            raise LocalStackError(f"{Path(command[0]).name} could not make {self._data}: {said}")
+            output = (done.stderr or done.stdout).strip()[-600:]
+            raise LocalStackError(f"{Path(command[0]).name} could not create {self._data}: {output}")
 
     @property
     def _data(self) -> Path:

@@ -1,7 +1,7 @@
-"""Replaces itself with a command that the kernel kills as soon as the parent is gone, even after SIGKILL.
+"""Replaces itself with a command that the kernel kills as soon as the parent ends, even by SIGKILL.
 
 Run as a script: `exec_with_parent.py PARENT_PID COMMAND…`. It imports nothing of landonce, keeps its process id
-through exec, and never runs the command when the parent is dead already.
+through exec, and never runs the command if the parent has already ended.
 
 Hazard: Linux counts the *thread* that started the command as its parent. Start servers from a thread that lives as
 long as they should, usually the main one.

@@ -1,4 +1,4 @@
-"""How the local servers that run on Java are started: one Java, quiet logs, nothing from the caller's class path."""
+"""Starts the local servers that run on Java: one Java, quiet logs, nothing from the caller's class path."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ HADOOP_AND_LOGS = (
     "log4j-core",
     "log4j-slf4j2-impl",
 )
-"""Jars that PySpark brings already, for servers whose own sets leave them out."""
+"""Jars that PySpark includes, for servers whose own sets leave them out."""
 
 _LOG4J = """\
 rootLogger.level = WARN
@@ -28,8 +28,8 @@ appender.console.layout.pattern = %d %p %m (%c)%n
 
 
 def prepare_java(folder: Path, levels: Mapping[str, str]) -> None:
-    """Warnings and worse go to the console, and what `levels` says of single loggers. What Java puts aside goes into the
-    folder, and is cleared here: a server that is killed cannot do so."""
+    """Logs warnings and errors to the console; `levels` overrides single loggers. Java's temporary files go into the
+    folder and are removed here, because a killed server cannot remove them."""
     shutil.rmtree(_temporary(folder), ignore_errors=True)
     _temporary(folder).mkdir()
     loggers = (
@@ -40,7 +40,7 @@ def prepare_java(folder: Path, levels: Mapping[str, str]) -> None:
 
 
 def java_command(folder: Path, class_path: str, *arguments: str) -> list[str]:
-    """To be run in the folder, once it is prepared."""
+    """The command to run in the folder, once it is prepared."""
     options = ["-XX:-UsePerfData", "-Djava.awt.headless=true", "-Dlog4j2.configurationFile=log4j2.properties"]
     return [need_java(), *options, f"-Djava.io.tmpdir={_temporary(folder)}", "-cp", class_path, *arguments]
 
@@ -54,5 +54,5 @@ def java_environment() -> dict[str, str]:
 
 
 def properties(config: Mapping[str, str]) -> str:
-    """A Java properties file; backslashes are the one thing to escape in our values."""
+    """A Java properties file; only backslashes need escaping in our values."""
     return "".join(f"{name}={value}\n".replace("\\", "\\\\") for name, value in config.items())

@@ -1,6 +1,6 @@
 """A real single-node Kafka (KRaft) in a folder, for the demo, the tests and the benchmarks.
 
-It never listens beyond loopback, and makes no topic that nobody asked for unless `extra_config` says so. It is not for
+It never listens beyond loopback, and creates no topics automatically unless `extra_config` says so. It is not for
 production: one replica, small heap.
 """
 
@@ -77,7 +77,7 @@ class LocalKafka(LocalServer):
             "share.coordinator.state.topic.min.isr": "1",
             "log.retention.check.interval.ms": "1000",
             "log.initial.task.delay.ms": "500",
-            # A killed broker may come back only when its old session is over.
+            # A killed broker can return only after its old session has expired.
             "broker.session.timeout.ms": "3000",
             "broker.heartbeat.interval.ms": "500",
             "num.network.threads": "2",
@@ -94,7 +94,7 @@ class LocalKafka(LocalServer):
             self._format()
 
     def _format(self) -> None:
-        """Give the folder its cluster id; a format that was cut short starts over."""
+        """Give the folder its cluster id; an interrupted format starts over."""
         shutil.rmtree(self.folder / "data", ignore_errors=True)
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         # A leading dash would read as an option.
@@ -115,7 +115,7 @@ class LocalKafka(LocalServer):
         return java_environment()
 
     def _answers(self) -> bool:
-        # The client library writes to stderr when nobody listens, so knock first.
+        # The client library writes to stderr if nothing listens, so try the port first.
         if not is_open(self.port):
             return False
         try:

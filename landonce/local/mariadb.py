@@ -1,7 +1,7 @@
 """A real MariaDB server in a folder, for the tests.
 
-It never listens beyond loopback, and lets nobody in without the password, which lies in the folder for its owner only. It runs as
-the user who starts it. It is not for production.
+It never listens beyond loopback, and requires the password, which only the owner of the folder can read. It runs as the
+user who starts it. It is not for production.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LocalMariaDB(LocalDatabase):
         return f"mariadb+pymysql://{USER}:{self.password}@{LOOPBACK}:{self.port}/{database}"
 
     def connect(self, database: str = DATABASE) -> Any:
-        """A connection of PyMySQL's."""
+        """A PyMySQL connection."""
         import pymysql
 
         return pymysql.connect(
@@ -48,10 +48,10 @@ class LocalMariaDB(LocalDatabase):
             autocommit=True,
         )
 
-    # What LocalServer asks.
+    # For LocalServer.
 
     def _init_data(self) -> None:
-        """As `mariadb-install-db` does it, which needs a program of another package that need not be there."""
+        """Does what `mariadb-install-db` does, which needs a program from a package that may be missing."""
         self._setup_file.touch(mode=0o600)
         self._setup_file.write_text(
             f"CREATE DATABASE IF NOT EXISTS {DATABASE} CHARACTER SET utf8mb4;\n"
@@ -69,8 +69,8 @@ class LocalMariaDB(LocalDatabase):
             "--log-warnings=0",
             *_as_root(),
         ]
-        told = "CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket = NULL;\n" + "\n".join(scripts)
-        self._make_with(command, input=told)
+        statements = "CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket = NULL;\n" + "\n".join(scripts)
+        self._make_with(command, input=statements)
 
     def _command(self) -> Sequence[str]:
         return [
@@ -114,7 +114,7 @@ def _as_root() -> list[str]:
 
 
 def _messages() -> Path:
-    """Where the server's own files are: its words, and the statements that make its tables."""
+    """The folder of the server's own files: its messages, and the statements that create its tables."""
     return _binary("mariadbd").parents[1] / "share" / "mysql"
 
 

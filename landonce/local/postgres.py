@@ -1,7 +1,7 @@
-"""A real PostgreSQL server in a folder, for the tests and for trying a shared ledger.
+"""A real PostgreSQL server in a folder, for the tests and for trying out a shared ledger.
 
-It never listens beyond loopback, has no socket file, and lets nobody in without the password, which lies in the folder
-for its owner only. PostgreSQL refuses to run as root: then it runs as the user `postgres`, or else `nobody`, and its
+It never listens beyond loopback, has no socket file, and requires the password, which only the owner of the
+folder can read. PostgreSQL refuses to run as root: then it runs as the user `postgres`, or else `nobody`, and its
 data belongs to that user. It is not for production.
 """
 
@@ -36,7 +36,7 @@ class LocalPostgres(LocalDatabase):
     def __init__(
         self, folder: Path, *, port: int | None = None, fsync: bool = True, die_with_parent: bool = True
     ) -> None:
-        """`fsync=False` is faster and loses data when the machine, not only the server, goes down."""
+        """`fsync=False` is faster, and loses data if the machine (not only the server) goes down."""
         super().__init__(folder, port=port, die_with_parent=die_with_parent)
         self._fsync = fsync
         self._account = _account()
@@ -62,7 +62,7 @@ class LocalPostgres(LocalDatabase):
         super().stop()
 
     def kill(self) -> None:
-        """Sessions have process groups of their own, and a new server does not start while one of them lives."""
+        """Each session has its own process group, and a new server does not start while one of them is alive."""
         sessions = [ProcessRef.of(each) for each in self._sessions()]
         super().kill()
         for session in sessions:
@@ -70,16 +70,16 @@ class LocalPostgres(LocalDatabase):
             session.wait_gone(10)
 
     def freeze(self) -> None:
-        """Stop answering without closing anything, as a hanging machine does. `thaw` ends it."""
+        """Stop answering without closing anything, like a machine that hangs. `thaw` ends it."""
         self._signal_all(signal.SIGSTOP)
 
     def thaw(self) -> None:
         self._signal_all(signal.SIGCONT)
 
-    # What LocalServer asks.
+    # For LocalServer.
 
     def _command(self) -> Sequence[str]:
-        """The death signal must be set after the change of user, which clears it: so not by `exec_with_parent`."""
+        """Does not use `exec_with_parent`: the death signal must be set after the change of user, which clears it."""
         settings = {
             "listen_addresses": LOOPBACK,
             "port": str(self.port),
@@ -128,7 +128,7 @@ class LocalPostgres(LocalDatabase):
     def _init_data(self) -> None:
         self._check_enterable()
         account = self._account
-        with NamedTemporaryFile("w") as file:  # readable for its owner only, so it has to become the server's user's
+        with NamedTemporaryFile("w") as file:  # only its owner may read it, so it must belong to the server's user
             file.write(self.password)
             file.flush()
             if account is not None:
@@ -146,7 +146,7 @@ class LocalPostgres(LocalDatabase):
             )
 
     def _check_enterable(self) -> None:
-        """Every folder on the way has to let the server's user through."""
+        """The server's user must be able to enter every folder of the path."""
         if self._account is None:
             return
         for folder in (self.folder, *self.folder.parents):
@@ -171,7 +171,7 @@ class LocalPostgres(LocalDatabase):
 
 
 def _account() -> pwd.struct_passwd | None:
-    """The user to become; None when this process may be the server itself."""
+    """The user to switch to; None if this process may run the server itself."""
     if os.geteuid() != 0:
         return None
     for name in _UNPRIVILEGED:
@@ -181,7 +181,7 @@ def _account() -> pwd.struct_passwd | None:
 
 
 def _binary(name: str) -> Path:
-    """From PATH, else the newest that Debian's packages brought."""
+    """From PATH, otherwise the newest of Debian's packages."""
     found = shutil.which(name)
     if found is not None:
         return Path(found)

@@ -1,7 +1,7 @@
 """Starts, recognises and ends the processes of local servers.
 
-It never signals a process that it cannot tell apart from the one it started: a process is known by its id *and* the
-moment it started, so a recycled id is left alone.
+It never signals a process that it did not start: it identifies a process by its id *and* its start time, so a recycled
+id is left alone.
 """
 
 import contextlib
@@ -27,14 +27,14 @@ class ProcessRef:
 
     @classmethod
     def of(cls, pid: int) -> "ProcessRef":
-        """The process that has this id now; a process that is gone gets a birth that no process has."""
+        """The process that has this id now; if there is none, the birth matches no process."""
         return cls(pid, _birth(pid) or "gone")
 
     def alive(self) -> bool:
         return _birth(self.pid) == self.birth
 
     def signal_group(self, number: signal.Signals) -> None:
-        """Signal the process and its children; nothing happens when it is gone."""
+        """Signal the process and its children; does nothing if it has ended."""
         if not self.alive():
             return
         with contextlib.suppress(ProcessLookupError):
@@ -68,7 +68,7 @@ def start(
 
 
 def end(process: ProcessRef, *, timeout: float) -> None:
-    """SIGTERM, and SIGKILL when the process is still there after `timeout` seconds."""
+    """SIGTERM, then SIGKILL if the process is still there after `timeout` seconds."""
     process.signal_group(signal.SIGTERM)
     if not process.wait_gone(timeout):
         process.signal_group(signal.SIGKILL)
@@ -76,7 +76,7 @@ def end(process: ProcessRef, *, timeout: float) -> None:
 
 
 def _birth(pid: int) -> str | None:
-    """None when there is no such process, or only the zombie of one."""
+    """None if there is no such process, or only a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -1,7 +1,7 @@
 """A real Iceberg REST catalog in a folder, for the tests: Iceberg's own reference servlet on Jetty.
 
-It never listens beyond loopback. Iceberg's own launcher of that servlet listens everywhere and lets anyone in, so
-Jetty is told here how to put the pieces together. Tables are known by a SQLite file in the folder and survive a crash.
+It never listens beyond loopback. Iceberg's own launcher of that servlet listens on all interfaces without a
+password, so this module configures Jetty itself. A SQLite file in the folder keeps the tables; they survive a crash.
 It is not for production.
 """
 
@@ -34,7 +34,7 @@ class LocalRestCatalog(LocalServer):
         heap: str = "256m",
         die_with_parent: bool = True,
     ) -> None:
-        """A SQL catalog that is opened under `catalog_name` on `database` knows the same tables."""
+        """A SQL catalog that is opened under `catalog_name` on `database` has the same tables."""
         super().__init__(folder, ports={"http": port}, die_with_parent=die_with_parent)
         self.catalog_name = catalog_name
         self._heap = heap
@@ -63,7 +63,7 @@ class LocalRestCatalog(LocalServer):
 
     def _command(self) -> Sequence[str]:
         jars = class_path(ICEBERG_REST, from_pyspark=HADOOP_AND_LOGS)
-        # Validating would ask for a document type.
+        # Validation would require a document type.
         options = [f"-Xmx{self._heap}", "-Dorg.eclipse.jetty.xml.XmlParser.Validating=false"]
         return java_command(self.folder, jars, *options, "org.eclipse.jetty.xml.XmlConfiguration", "jetty.xml")
 
@@ -71,7 +71,7 @@ class LocalRestCatalog(LocalServer):
         return java_environment()
 
     def _answers(self) -> bool:
-        """The log tells this server from another one on its port."""
+        """The log shows that this server, not another one, has the port."""
         started = f"{{{LOOPBACK}:{self._port('http')}}}"
         if not self.log.exists() or started not in self.log.read_bytes()[self._log_start :].decode(errors="replace"):
             return False
@@ -82,14 +82,15 @@ class LocalRestCatalog(LocalServer):
             return False
 
     def _jetty_xml(self) -> str:
-        told = {
+        properties = {
             "catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
             "uri": f"jdbc:sqlite:{self.database}?busy_timeout=20000",
             "jdbc.schema-version": "V1",
             "warehouse": self.warehouse.as_uri(),
         }
         entries = "".join(
-            f"<Entry><Item>{escape(name)}</Item><Item>{escape(value)}</Item></Entry>" for name, value in told.items()
+            f"<Entry><Item>{escape(name)}</Item><Item>{escape(value)}</Item></Entry>"
+            for name, value in properties.items()
         )
         catalog = (
             '<Call class="org.apache.iceberg.CatalogUtil" name="buildIcebergCatalog">'

@@ -29,7 +29,7 @@ Server = TypeVar("Server", bound="LocalServer")
 
 @dataclass(frozen=True)
 class ServerState:
-    """What `state.json` in a server's folder remembers between starts."""
+    """What `state.json` in a server's folder keeps between starts."""
 
     ports: dict[str, int] = field(default_factory=dict)
     process: ProcessRef | None = None
@@ -64,7 +64,7 @@ class LocalServer(ABC):
         self._child: subprocess.Popen[bytes] | None = None
         self._log_start = 0
 
-    # What a server has to say about itself.
+    # What a subclass defines.
 
     @abstractmethod
     def _prepare(self) -> None:
@@ -90,7 +90,7 @@ class LocalServer(ABC):
 
     @property
     def started_before(self) -> bool:
-        """Whether this folder has ever been a server's."""
+        """Whether a server was ever started in this folder."""
         return bool(self._state.ports)
 
     @property
@@ -121,7 +121,7 @@ class LocalServer(ABC):
         self._remember(replace(self._state, process=ProcessRef.of(self._child.pid)))
 
     def wait_ready(self, timeout: float = 60.0) -> None:
-        """Return when the server answers; raise with the end of its log when it died or `timeout` is over."""
+        """Return when the server answers; raise with the end of its log if it died or `timeout` is over."""
         deadline = time.monotonic() + timeout
         while not self._answers():
             if not self.running:
@@ -131,7 +131,7 @@ class LocalServer(ABC):
             time.sleep(_POLL_SECONDS)
 
     def stop(self) -> None:
-        """End the server in an orderly way (SIGTERM), or by force when that takes too long."""
+        """End the server with SIGTERM, or by force if that takes too long."""
         if self._state.process is not None:
             process.end(self._state.process, timeout=self.stop_timeout)
         self._forget_process()
@@ -170,7 +170,7 @@ class LocalServer(ABC):
             raise LocalStackError(f"{self.name} in {self.folder} was never started, so it has no port") from None
 
     def _choose_ports(self) -> None:
-        """Ports asked for, else the ports of the last start, else free ones."""
+        """The requested ports, otherwise the ports of the last start, otherwise free ones."""
         known = {**self._state.ports, **self._wanted_ports}
         missing = [name for name in self.port_names if name not in known]
         known.update(zip(missing, free_ports(len(missing)), strict=True))

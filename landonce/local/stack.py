@@ -1,7 +1,7 @@
 """Keeps one Kafka and one ClickHouse running in a folder, detached from the command that started them.
 
-`up` is idempotent: what runs is left alone, what died is started again on the same data and ports. Nothing here ends
-a process that `up` did not start. A topic that is produced to is made, as most people's own brokers do.
+`up` is idempotent: it leaves running servers alone, and starts dead ones again on the same data and ports. Nothing here
+ends a process that `up` did not start. The broker creates topics automatically, as most brokers do.
 """
 
 import fcntl
@@ -17,7 +17,7 @@ from landonce.local.server import LocalServer
 
 @dataclass(frozen=True)
 class StackInfo:
-    """Where the two servers are reached, and the processes they are. A pid of None means: not running."""
+    """The addresses and processes of the two servers. A pid of None means: not running."""
 
     folder: Path
     kafka_bootstrap: str
@@ -33,7 +33,7 @@ class StackInfo:
 
 
 def up(folder: Path, *, timeout: float = 60.0) -> StackInfo:
-    """Start what does not run yet, wait until both answer, and say where they are."""
+    """Start what does not run yet, wait until both answer, and return their addresses."""
     with _alone(folder):
         kafka, clickhouse = _servers(folder)
         for server in (kafka, clickhouse):
@@ -45,7 +45,7 @@ def up(folder: Path, *, timeout: float = 60.0) -> StackInfo:
 
 
 def down(folder: Path) -> None:
-    """Stop both; the data stays. Nothing happens when nothing runs."""
+    """Stop both; the data stays. Does nothing if nothing runs."""
     if not Path(folder).is_dir():
         return
     with _alone(folder):
@@ -54,7 +54,7 @@ def down(folder: Path) -> None:
 
 
 def status(folder: Path) -> StackInfo | None:
-    """What `up` said, with the processes that still run; None when `up` was never called here."""
+    """What `up` returned, with the processes that still run; None if `up` was never called here."""
     kafka, clickhouse = _servers(folder)
     if not (kafka.started_before and clickhouse.started_before):
         return None
@@ -87,7 +87,7 @@ def _pid(server: LocalServer) -> int | None:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Two commands on one folder take turns."""
+    """Lets one command at a time use the folder."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:

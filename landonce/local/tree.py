@@ -1,4 +1,4 @@
-"""A driver and all its processes: Python, the JVM, Spark's Python workers. They share one session, whatever their groups.
+"""A driver and all its processes: Python, the JVM, Spark's Python workers. They share one session.
 
 Signalling only the first process would leave the others writing.
 """
@@ -25,7 +25,7 @@ def members(session: int) -> list[int]:
 
 
 def signal_tree(session: int, number: signal.Signals) -> int:
-    """Signals every process of the session; gives how many there were."""
+    """Signals every process of the session; returns how many there were."""
     pids = members(session)
     for pid in pids:
         with suppress(ProcessLookupError):
@@ -34,7 +34,7 @@ def signal_tree(session: int, number: signal.Signals) -> int:
 
 
 def kill_tree(session: int, *, timeout: float = 10.0) -> int:
-    """SIGKILL for every process of the session. They are stopped first, so that none can start another meanwhile."""
+    """SIGKILL for every process of the session. It stops them first, so that none can start another meanwhile."""
     count = signal_tree(session, signal.SIGSTOP)
     deadline = time.monotonic() + timeout
     while members(session) and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""From a pipeline file to an audit of it: which tables there are, what they hold, and what they should."""
+"""Builds an audit from a pipeline file: the tables, what they hold, and what they should hold."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class _Sql:
 
 @contextmanager
 def opened_audit(parts: Parts, *, to_end: bool = False, values: bool = False) -> Iterator[Auditor]:
-    """An audit that is ready to run. What it opens is closed afterwards."""
+    """An audit that is ready to run. It closes what it opens."""
     with ExitStack() as stack:
         yield _auditor(parts, stack, to_end, values)
 
@@ -105,7 +105,7 @@ def _auditor(parts: Parts, stack: ExitStack, to_end: bool, values: bool) -> Audi
 
 
 def _ends(parts: Parts, state: LedgerState | None, stack: ExitStack, values: bool) -> tuple[Targets, Expectation]:
-    """What the tables hold, and what they should."""
+    """What the tables hold, and what they should hold."""
     if isinstance(parts.sink, WrappedSink):
         raise TableUnfit(
             f"{parts.sink.name} is a wrapped sink: landonce can push to its target and cannot read what it holds.",
@@ -171,6 +171,6 @@ def _compacted(parts: Parts) -> frozenset[str]:
 
 
 def _session(parts: Parts, stack: ExitStack) -> SparkSession:
-    """Spark is started only if there is something for it to evaluate."""
+    """Starts Spark only if there is an expression to evaluate."""
     config = parts.config
     return stack.enter_context(session_if_needed(lambda: open_session(config.pipeline, config.spark)))()

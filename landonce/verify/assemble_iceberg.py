@@ -1,4 +1,4 @@
-"""The ends of an audit of Iceberg tables: what they hold, and what they should."""
+"""The two sides of an audit of Iceberg tables: what they hold, and what they should hold."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from landonce.verify.sorting import ByField, Changing
 from landonce.verify.table import RowsAudit, TableAudit
 
 _ANY = Schema((Field("__landonce_any", pa.string()),))
-"""Whatever is a record at all."""
+"""Any record."""
 
 
 @dataclass(frozen=True)
@@ -52,19 +52,19 @@ class IcebergTables:
         return ByField(self.sink.routing)
 
     def known(self) -> tuple[str, ...]:
-        """Of the tables that only have a name like the template's, those that the pipeline ever committed to."""
+        """Of the tables whose names match the template, those that the pipeline has committed to."""
         with telling(self.sink.spec):
             found = [name for name in self.sink.dynamic() if self._ours(name)]
         listed = [name for name, _ in self.state.tables] if self.state is not None else []
         return tuple(dict.fromkeys((*self.sink.static, *found, *listed)))
 
     def open(self, table: str) -> TableAudit:
-        """A table that is not there holds nothing, whatever its rows would be told apart by."""
-        spec, told, catalog = self.sink.spec, self.sink.told, self.sink.catalog
-        if told.changes is not None and self._load(table) is not None:
-            keys = IcebergKeys(spec, table, told.identity, told.branch, catalog)
-            return KeyedAudit(keys, told.identity, self._values(keys.table))
-        rows = IcebergRows(spec, table, told.branch, catalog)
+        """A missing table holds nothing, with or without keys."""
+        spec, config, catalog = self.sink.spec, self.sink.told, self.sink.catalog
+        if config.changes is not None and self._load(table) is not None:
+            keys = IcebergKeys(spec, table, config.identity, config.branch, catalog)
+            return KeyedAudit(keys, config.identity, self._values(keys.table))
+        rows = IcebergRows(spec, table, config.branch, catalog)
         return RowsAudit(rows, self._values(rows.table))
 
     def _values(self, table: PinnedTable) -> ValueAudit | None:
@@ -72,17 +72,17 @@ class IcebergTables:
 
     @cached_property
     def recipe(self) -> FileRecipe:
-        """What the file says of records, and the columns of the tables that are there."""
-        tables = (self._told(name) for name in self.known())
+        """The file's settings for records, and the columns of the existing tables."""
+        tables = (self._recipe(name) for name in self.known())
         return replace(file_recipe(self.parts), tables=tuple(each for each in tables if each is not None))
 
     def schema_of(self, table: str) -> Schema | None:
-        """What a record is decoded to; None if the table is not there."""
-        told = self._told(table)
-        return told.schema if told is not None else None
+        """The schema that records are decoded to; None if the table does not exist."""
+        recipe = self._recipe(table)
+        return recipe.schema if recipe is not None else None
 
     def decoder_of(self, table: str) -> Decoder | None:
-        """None where records for the table are dead letters. One that should be there and is not may take anything."""
+        """None if records for the table are dead letters. A missing table that should exist accepts anything."""
         schema, recipe = self.schema_of(table), self.recipe
         if schema is None:
             lost = self.sink.told.create or table in self.sink.static
@@ -96,11 +96,11 @@ class IcebergTables:
         there = self._load(table)
         if there is None:
             return False
-        told = (each.summary.additional_properties for each in there.snapshots() if each.summary is not None)
-        marked = any(each.get("landonce.pipeline") == self.sink.pipeline for each in told)
+        summaries = (each.summary.additional_properties for each in there.snapshots() if each.summary is not None)
+        marked = any(each.get("landonce.pipeline") == self.sink.pipeline for each in summaries)
         return marked or copy_name(self.sink.pipeline, self.sink.told.branch) in there.properties
 
-    def _told(self, table: str) -> TableRecipe | None:
+    def _recipe(self, table: str) -> TableRecipe | None:
         there = self._load(table)
         landing = landing_schema(self.parts.config)
         return table_recipe(self.sink.told, table, there, landing) if there is not None else None

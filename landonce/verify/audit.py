@@ -1,4 +1,4 @@
-"""The audit itself: partition by partition, window by window, every table at once."""
+"""The audit itself: partition by partition, window by window, all tables at once."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from landonce.verify.table import Stretch, TableAudit, cut
 from landonce.verify.topic import PlainReader, Window
 
 Progress = Callable[[int], None]
-"""Told how many offsets were judged."""
+"""Called with the number of offsets that were judged."""
 
 
 class Targets(Protocol):
     """The tables of a pipeline."""
 
     def known(self) -> Iterable[str]:
-        """Those that are known before any record is read: they may hold rows that no record explains."""
+        """The tables that are known before any record is read: they may hold rows without a record."""
 
     def open(self, table: str) -> TableAudit:
-        """A table that is known, or that a record names. It may turn out not to be there."""
+        """A known table, or one that a record names. It may not exist."""
 
 
 @dataclass(frozen=True)
 class Auditor:
-    """Everything an audit reads from. The ledger is loaded first and the letters after it: they can only be more."""
+    """Everything an audit reads from. The ledger is loaded before the dead letters, which can only grow."""
 
     pipeline: str
     state: LedgerState | None
     view: SourceView
     survey: Callable[[], SourceView]
-    """Asks the topic anew."""
+    """Asks the topic again."""
     reader: PlainReader
     expectation: Expectation
     targets: Targets
@@ -50,7 +50,7 @@ class Auditor:
     to_end: bool = False
     from_start: bool = True
     compacted: frozenset[str] = frozenset()
-    """Topics in which a record may be gone though its row is rightly there."""
+    """Topics in which a record may be gone although its row is correct."""
 
     def bounds(self) -> tuple[Bounds, ...]:
         return bounds(self.state, self.view, to_end=self.to_end, from_start=self.from_start)
@@ -83,8 +83,7 @@ class Auditor:
         return report
 
     def _later(self, table: str, found: Iterable[Bounds]) -> pa.Table | None:
-        """What the records change that came since, or that are beyond what is judged. The topic is asked anew: the
-        pipeline may have gone on while it was being audited."""
+        """The changes of records beyond the judged range. Asks the topic again: the pipeline may have continued."""
         ends = {partition: extent.stable_end for partition, extent in self.survey().extents}
         changes = [
             self._fates(bound, window).changes.get(table)
@@ -102,7 +101,7 @@ class Auditor:
 
 
 class _Tables:
-    """The tables of one audit, opened when they are named."""
+    """The tables of one audit, opened when they are first needed."""
 
     def __init__(self, targets: Targets) -> None:
         self._targets = targets
@@ -123,7 +122,7 @@ class _Tables:
 
 
 def _begun(bound: Bounds, tables: Iterable[TableAudit]) -> Bounds:
-    """Where nobody knows where the pipeline began, what the target holds first is taken for its beginning."""
+    """If the start of the pipeline is unknown, the first offset in the target counts as the start."""
     if bound.first is not None:
         return bound
     lowest = [table.lowest(bound) for table in tables]
@@ -132,7 +131,7 @@ def _begun(bound: Bounds, tables: Iterable[TableAudit]) -> Bounds:
 
 
 def _judge(stretch: Stretch, tables: _Tables, report: PartitionReport) -> None:
-    """The tables first: what the dead letters hold is judged against what is in any of them."""
+    """Judges the tables first: the dead letters are judged against what any table holds."""
     held = [table.judge(stretch) for table in tables.concerned(stretch)]
     anywhere = np.concatenate([np.empty(0, np.int64), *held])
     judged = judge_letters(stretch.fates, anywhere, stretch.letters, compacted=stretch.compacted)

@@ -1,4 +1,4 @@
-"""How far an audit goes: what the ledger says was delivered, as far as Kafka still has it. Pure."""
+"""The range of an audit: what the ledger says was delivered, as far as Kafka still holds it. Pure."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class Bounds:
 
     partition: Partition
     label: Partition
-    """The partition under the name that the target knows."""
+    """The partition under its label in the target."""
     first: int | None
-    """None where nobody knows: there is no ledger, and the pipeline did not begin at the beginning."""
+    """None if unknown: there is no ledger, and the pipeline did not start at the beginning."""
     start: int
     end: int
 
 
 def bounds(state: LedgerState | None, view: SourceView, *, to_end: bool, from_start: bool) -> tuple[Bounds, ...]:
-    """`from_start`: without a ledger, the pipeline is taken to begin where the topic does."""
+    """`from_start`: without a ledger, assume that the pipeline starts where the topic starts."""
     if state is None or state.fresh:
         return tuple(
             Bounds(partition, partition, extent.start if from_start else None, extent.start, extent.stable_end)
@@ -47,25 +47,25 @@ def bounds(state: LedgerState | None, view: SourceView, *, to_end: bool, from_st
 
 def notes(state: LedgerState | None, view: SourceView, *, to_end: bool) -> tuple[str, ...]:
     """What a reader of the report must know about its bounds."""
-    told = []
+    notes = []
     if state is None or state.fresh:
-        told.append("There is no ledger yet: everything up to the stable end of the topic was judged.")
-        return tuple(told)
+        notes.append("There is no ledger yet: everything up to the stable end of the topic was judged.")
+        return tuple(notes)
     extents = dict(view.extents)
     for partition, position in state.positions:
         extent = extents.get(partition)
         if extent is None and partition.topic in dict(view.topic_ids):
-            told.append(f"{partition} is in the ledger and not in the topic: what it held cannot be proved.")
+            notes.append(f"{partition} is in the ledger and not in the topic: what it held cannot be proved.")
         elif extent is not None and position.committed > extent.stable_end:
-            told.append(
+            notes.append(
                 f"{partition}: the ledger is at {position.committed} and the topic ends at {extent.stable_end}: "
-                "what lies between cannot be proved."
+                "what is in between cannot be proved."
             )
     if state.pending is not None and not to_end:
-        told.append(f"Batch {state.pending.batch} is pending: its rows are counted as in flight and not judged.")
+        notes.append(f"Batch {state.pending.batch} is pending: its rows are counted as in flight and not judged.")
     for of, label in state.labels:
-        told.append(f"{of} was rebased: only rows of it with _topic = {label!r} were judged.")
-    return tuple(told)
+        notes.append(f"{of} was rebased: only rows of it with _topic = {label!r} were judged.")
+    return tuple(notes)
 
 
 def _same_source(state: LedgerState, view: SourceView) -> None:
@@ -78,7 +78,7 @@ def _same_source(state: LedgerState, view: SourceView) -> None:
         )
     for topic in sorted(changed_topics(state, view)):
         raise TopicRecreated(
-            f"topic {topic!r} was deleted and made anew since the ledger saw it.",
+            f"topic {topic!r} was deleted and created again since the ledger saw it.",
             safe=safe,
             command="landonce state rebase {file}",
         )

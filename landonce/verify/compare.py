@@ -1,7 +1,7 @@
-"""The values of one table, stretch by stretch: every row that is there against what its record decodes to.
+"""Compares the values of one table, stretch by stretch: every row with what its record decodes to.
 
-Rows are found by their coordinates, also where records change rows: a row has the coordinates of its last change, so that
-change must have written what it holds. What is not where it should be is for the audit of coordinates or keys to say.
+Rows are found by their coordinates, also if records change rows: a row has the coordinates of its last change, so that
+change must have written its values. The audits of coordinates and keys report missing and additional rows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OFFSET = "_offset"
 
 @dataclass(frozen=True)
 class Difference:
-    """One value that is not what its record holds."""
+    """One value that differs from its record."""
 
     partition: Partition
     offset: int
@@ -55,13 +55,13 @@ class Compared:
     rows: int = 0
     values: int = 0
     differing: Counter[str] = field(default_factory=Counter)
-    """Values that differ, by column."""
+    """The number of values that differ, by column."""
     empty: Counter[str] = field(default_factory=Counter)
-    """Those of them where the table holds nothing."""
+    """The number of these where the table holds NULL."""
     absent: Counter[str] = field(default_factory=Counter)
     """Rows that were written before the table had a column, and were not compared in it."""
     filled: Counter[str] = field(default_factory=Counter)
-    """Rows whose records hold nothing for a column, which the table filled by itself: not compared in it."""
+    """Rows whose records hold nothing for a column with a default of the table: not compared in it."""
     listed: list[Difference] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
@@ -140,12 +140,12 @@ class ValueAudit:
         like = as_type(found, expected.type)
         shown_found = like if like is not None else found
         for at in bad[: max(0, LISTED - len(self.compared.listed))].tolist():
-            told = shown(expected, at), shown(shown_found, at)
-            self.compared.listed.append(Difference(bound.label, int(offsets[at]), name, *told))
+            texts = shown(expected, at), shown(shown_found, at)
+            self.compared.listed.append(Difference(bound.label, int(offsets[at]), name, *texts))
 
 
 def _expected(table: str, fates: Fates) -> tuple[Offsets, pa.Table]:
-    """What the rows should hold, by their offsets. Deletions leave none."""
+    """What the rows should hold, by their offsets. Deletions have no row."""
     offsets = fates.offsets[fates.lands.get(table, np.empty(0, np.int64))]
     rows = fates.rows.get(table)
     if rows is not None:

@@ -1,10 +1,10 @@
-"""One window of one partition: what was expected, what is there, and where the two differ. Pure.
+"""Judges one window of one partition: what was expected, what is there, and where the two differ. Pure.
 
     record         in a table      in the dead letters   verdict
     ─────────────  ──────────────  ────────────────────  ─────────────────────────────────────────────
     lands          once            -                     fine
     is dead        -               once                  fine
-    is refused     -               once                  fine: by the target, which alone can tell
+    is refused     -               once                  fine: only the target can refuse it
     is filtered    -               -                     fine
     lands          -                                     missing in the target
     is dead                        -                     missing in the dead letters
@@ -14,9 +14,9 @@
     does not land  yes             -                     unexpected in the target
     is not dead    -               yes                   unexpected in the dead letters
 
-Where there are several tables, "lands" and "does not land" are asked of each of them, and "-" in the dead letters' verdicts
-means in no table. "Does not land" includes that there is no such record. Offsets that hold no record are never missed. In a
-compacted topic a row without a record is not unexpected: its record may have been there when it landed. It is counted as
+With several tables, "lands" and "does not land" apply to each of them, and "-" in the verdicts of the dead letters
+means "in no table". "Does not land" includes that there is no such record. An offset without a record is never missing.
+In a compacted topic a row without a record is not unexpected: its record may have existed when it landed. It counts as
 vanished.
 """
 
@@ -35,19 +35,19 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Fault(str, Enum):
-    """How reality and expectation can differ."""
+    """How the target can differ from what was expected."""
 
     MISSING = "missing"
     DUPLICATED = "duplicated"
     UNEXPECTED = "unexpected"
     STALE = "stale"
-    """Where rows change: a row is there, but not of the last change."""
+    """If records change rows: a row is there, but not of the last change."""
     CHANGED = "changed"
-    """A row is there, and a value of it is not what its record holds. Only found where values are compared."""
+    """A row is there, and one of its values differs from its record. Only found if values are compared."""
 
 
 FAULTS = (Fault.MISSING, Fault.DUPLICATED, Fault.UNEXPECTED)
-"""Those that every table can have."""
+"""The faults that every table can have."""
 
 
 class Place(str, Enum):
@@ -74,15 +74,15 @@ class Expected:
 
 @dataclass(frozen=True)
 class Fates:
-    """The records of a window, in offset order, and what should become of each. What neither lands nor is dead is
-    filtered."""
+    """The records of a window, in offset order, and what each should have become. Records that neither land nor
+    are dead are filtered."""
 
     offsets: Offsets
     dead: Mask
     lands: Mapping[str, Offsets]
     """Which records each table should hold, by their index in the window, in order."""
     changes: Mapping[str, pa.Table] = field(default_factory=dict)
-    """Where rows change: what these records do to the rows of each table."""
+    """If records change rows: what these records do to the rows of each table."""
     rows: Mapping[str, pa.Table] = field(default_factory=dict)
     """Where records are rows: what these should hold, in the order of `lands`."""
 
@@ -101,7 +101,7 @@ class Fates:
         return Expected(self.offsets[concerned], lands[concerned], self.offsets)
 
     def without(self, refused: Offsets) -> Fates:
-        """The same, but that these records are dead: the target refused them, which only the target can know beforehand."""
+        """The same, but these records are dead: the target refused them, which nothing else could predict."""
         gone = np.isin(self.offsets, refused)
         if not gone.any():
             return self
@@ -153,13 +153,13 @@ class Counted:
 
 @dataclass(frozen=True)
 class Judged:
-    """Every offset that anybody knows of in the window, in order, and which of them are at fault, how and where."""
+    """Every known offset of the window, in order, and which of them are at fault, how and where."""
 
     offsets: Offsets
     right: int
     """Records that are where they should be."""
     vanished: int
-    """Offsets of a compacted topic that the target or the dead letters know, and Kafka does not any more."""
+    """Offsets of a compacted topic that the target or the dead letters hold, and Kafka no longer does."""
     faults: tuple[tuple[Fault, Place, Mask], ...]
 
 
@@ -212,7 +212,7 @@ def _vanished(offsets: Offsets, records: Offsets, compacted: bool) -> Mask:
 
 
 def _union(one: Offsets, other: Offsets) -> Offsets:
-    """Both, in order, each offset once. Both are in order themselves, and mostly the same."""
+    """The union, in order. Both inputs are in order, and mostly equal."""
     if len(other) == 0 or np.array_equal(one, other):
         return one
     both = np.sort(np.concatenate((one, other)), kind="stable")

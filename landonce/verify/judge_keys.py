@@ -11,13 +11,13 @@
     any                      more than one                duplicated
     none                     in the range that is judged  unexpected
 
-A row of a change at or above the end of that range is in flight and takes the place of any other; a key that such a change
-deleted is not missed. Rows from below the range are not judged unless their key was changed in it. Kafka keeps the changes
-of one key in order within a partition only: where a key has changes in several partitions, the last of any of them may
-stand, and if one of these is a deletion, none. Of a compacted topic it is taken that it keeps the last change of every key;
-a row of a change that is gone is counted as vanished.
+A row of a change at or above the end of that range is in flight and replaces any other; a key that such a change
+deleted is not missing. Rows from below the range are judged only if their key was changed in it. Kafka keeps the
+changes of one key in order only within a partition: if a key has changes in several partitions, the row may be of the
+last change of any of them, and if one of these is a deletion, there may be no row. A compacted topic is assumed to keep
+the last change of every key; a row of a change that is gone counts as vanished.
 
-Everything is columnar. Memory grows with the number of distinct keys, of the topic and of the table.
+All data is columnar. Memory grows with the number of distinct keys, of the topic and of the table.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Faulty:
-    """Keys that have one fault: the coordinates by which each is told, and its number."""
+    """The keys with one fault: the coordinates that are reported for each, and its number."""
 
     places: Offsets
     offsets: Offsets
@@ -52,7 +52,7 @@ class Faulty:
 
 @dataclass(frozen=True)
 class JudgedKeys:
-    """What became of the keys. Numbers are per partition."""
+    """The results for all keys. Numbers are per partition."""
 
     expected: Offsets
     landed: Offsets
@@ -73,7 +73,7 @@ def judge_keys(
 ) -> JudgedKeys:
     """`last` has `PLACE` and `LAST` beside the keys, `held` has `PLACE` and `OFFSET`. All keys are `plain`.
 
-    `deleted_later` are keys that a change at or above the end of what is judged deleted.
+    `deleted_later` are keys that a change at or above the end of the judged range deleted.
     """
     names = list(identity)
     wanted = held.select(names).schema
@@ -89,7 +89,7 @@ def judge_keys(
 
 @dataclass(frozen=True)
 class _Changes:
-    """The last change of each key in each partition. Keys go by numbers."""
+    """The last change of each key in each partition. Keys are numbers."""
 
     key: Offsets
     place: Offsets
@@ -105,7 +105,7 @@ class _Rows:
 
 
 class _Judging:
-    """Names in the singular are masks over rows, those in the plural are over keys."""
+    """Names in the singular are masks over rows, names in the plural over keys."""
 
     def __init__(self, count: int, changes: _Changes, rows: _Rows, limits: Limits) -> None:
         self.count = count
@@ -133,13 +133,13 @@ class _Judging:
         strange = loose & self._known & ~self._flying & ~self._below
         vanished = self._gone | (strange & self._limits.compacted[self._rows.place])
         faults = {
-            Fault.MISSING: self._told(must & (self._held == 0)),
-            Fault.STALE: self._told(wrong & ~gone),
-            Fault.DUPLICATED: self._told(self._held > 1),
+            Fault.MISSING: self._by_last_change(must & (self._held == 0)),
+            Fault.STALE: self._by_last_change(wrong & ~gone),
+            Fault.DUPLICATED: self._by_last_change(self._held > 1),
             Fault.UNEXPECTED: self._told_by_row((wrong & gone)[self._rows.key] | ((strange | self._ahead) & ~vanished)),
         }
         return JudgedKeys(
-            expected=self._per_place(self._told(self._changed & ~gone).places),
+            expected=self._per_place(self._by_last_change(self._changed & ~gone).places),
             landed=self._per_place(self._told_by_row(self._right).places),
             in_flight=self._per_place(self._rows.place[self._flying]),
             before=self._per_place(self._rows.place[loose & self._below]),
@@ -162,8 +162,8 @@ class _Judging:
         found = (code[at] == wanted) & (rows.place != UNKNOWN)
         return np.where(found, offset[at], -1), found & deleted[at]
 
-    def _told(self, keys: Mask) -> Faulty:
-        """These keys, told by their last change; by one of their rows where no record changed them."""
+    def _by_last_change(self, keys: Mask) -> Faulty:
+        """These keys, reported by their last change, or by one of their rows if no record changed them."""
         changes, rows = self._changes, self._rows
         key = np.concatenate((changes.key, rows.key))
         place, offset = np.concatenate((changes.place, rows.place)), np.concatenate((changes.offset, rows.offset))
@@ -172,7 +172,7 @@ class _Judging:
         return Faulty(place[at], offset[at], wanted)
 
     def _told_by_row(self, which: Mask) -> Faulty:
-        """The keys of these rows, told by the first row of each; by their last change where the row has no place."""
+        """The keys of these rows, reported by the first row of each, or by their last change without a place."""
         rows = self._rows
         key, first = np.unique(rows.key[which], return_index=True)
         place, offset = rows.place[which][first], rows.offset[which][first]
@@ -180,8 +180,8 @@ class _Judging:
         if lost.any():
             mask = np.zeros(self.count, np.bool_)
             mask[key[lost]] = True
-            told = self._told(mask)
-            place[lost], offset[lost] = told.places, told.offsets
+            changed = self._by_last_change(mask)
+            place[lost], offset[lost] = changed.places, changed.offsets
         return Faulty(place, offset, key)
 
     def _any(self, keys: Offsets) -> Mask:

@@ -1,4 +1,4 @@
-"""The audit of one table whose rows records change: by their keys, once everything was read."""
+"""The audit of one table whose rows records change: by keys, after everything was read."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class KeyedAudit(TableAudit):
             doubled=doubled,
             notes=(*self._held.notes(), *self._notes(judged)),
             as_of=self._held.as_of(),
-            keys=tuple(self._told(judged)),
+            keys=tuple(self._faults(judged)),
             changes=self._last.changes,
             compared=self._values.compared if self._values is not None else None,
         )
@@ -130,12 +130,12 @@ class KeyedAudit(TableAudit):
             found.append(f"{self.name}: {judged.without} rows are not of these topics and were not judged.")
         return found
 
-    def _told(self, judged: JudgedKeys) -> list[KeyFault]:
+    def _faults(self, judged: JudgedKeys) -> list[KeyFault]:
         partitions = {place: partition for partition, place in self._places.items()}
         found = []
         for fault, faulty in judged.faults.items():
-            told = zip(faulty.places.tolist(), faulty.offsets.tolist(), faulty.keys.tolist(), strict=True)
-            for place, offset, key in list(told)[:LISTED]:
+            faults = zip(faulty.places.tolist(), faulty.offsets.tolist(), faulty.keys.tolist(), strict=True)
+            for place, offset, key in list(faults)[:LISTED]:
                 (row,) = judged.keys.slice(key, 1).to_pylist()
                 found.append(KeyFault(fault, row, partitions.get(place), offset))
         return found

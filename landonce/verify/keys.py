@@ -1,6 +1,6 @@
-"""Keys of rows that records change: the last change of each, gathered window by window. Pure.
+"""Keys of rows that records change: the last change of each, collected window by window. Pure.
 
-Everything is columnar. Memory grows with the number of distinct keys.
+All data is columnar. Memory grows with the number of distinct keys.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from landonce.verify.judge import Mask, Offsets
 
 PLACE, LAST, OFFSET = "__landonce_place", "__landonce_last", "__landonce_offset"
 UNKNOWN = -1
-"""The place of a row whose coordinates are not of any partition that is judged."""
+"""The place of a row whose coordinates belong to no judged partition."""
 _OFTEN = 1_000_000
 
 
@@ -37,7 +37,7 @@ class LastChanges:
             self.table()
 
     def table(self) -> pa.Table | None:
-        """One row for each key and partition; None where nothing changed."""
+        """One row for each key and partition; None if nothing changed."""
         if len(self._parts) > 1 or self._packed == 0:
             self._parts = [_last(pa.concat_tables(self._parts), self._by)] if self._parts else []
             self._packed = sum(each.num_rows for each in self._parts)
@@ -50,7 +50,7 @@ def _last(rows: pa.Table, by: list[str]) -> pa.Table:
 
 
 def plain(keys: pa.Table) -> pa.Table:
-    """Columns of keys in types that compare alike, whoever made them, and whose offsets cannot run over."""
+    """Key columns in common types, so that they compare equal, with 64-bit offsets that cannot overflow."""
     return pa.table([_plain(column) for column in keys.columns], names=keys.column_names)
 
 

@@ -1,4 +1,4 @@
-"""The dead letters that count, as numbers: one pass over the files, eight bytes for each letter."""
+"""The offsets of the dead letters that count: one pass over the files, eight bytes for each letter."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from landonce.verify.judge import Counted, Offsets
 
 
 class Letters:
-    """Where dead letters come from, per partition. Topics go by their labels."""
+    """The offsets of dead letters, per partition. Topics are labels."""
 
     def __init__(self, folder: Path, pipeline: str, labels: Collection[str]) -> None:
         counted = _by_partition(committed(folder, pipeline), labels)
@@ -27,7 +27,7 @@ class Letters:
         return self._counted.get(partition, Counted.none())
 
     def refused(self, partition: Partition) -> Offsets:
-        """Those that the target itself refused. Nothing else can tell that they do not land."""
+        """The records that the target itself refused. Nothing else could predict that."""
         return self._refused.get(partition, np.empty(0, np.int64))
 
     def partitions(self) -> tuple[Partition, ...]:
@@ -36,7 +36,7 @@ class Letters:
 
 def _by_partition(letters: Iterable[dict[str, Any]], labels: Collection[str]) -> dict[Partition, Offsets]:
     found: dict[Partition, array[int]] = defaultdict(lambda: array("q"))
-    for told in letters:
-        if told["topic"] in labels:
-            found[Partition(told["topic"], int(told["partition"]))].append(int(told["offset"]))
+    for letter in letters:
+        if letter["topic"] in labels:
+            found[Partition(letter["topic"], int(letter["partition"]))].append(int(letter["offset"]))
     return {partition: np.frombuffer(offsets, np.int64) for partition, offsets in found.items()}

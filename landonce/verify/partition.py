@@ -15,12 +15,12 @@ from landonce.verify.runs import Runs
 
 @dataclass(frozen=True)
 class Unprovable:
-    """Offsets `[first, end)` that Kafka does not hold any more, and what can still be said of them."""
+    """Offsets `[first, end)` that Kafka no longer holds, and what is still known of them."""
 
     first: int
     end: int
     rows: int
-    """Rows that the target holds there. That none is missing cannot be proved; that none is there twice, can."""
+    """Rows that the target holds there. Duplicates can be found; missing rows cannot."""
 
 
 @dataclass
@@ -39,13 +39,13 @@ class PartitionReport:
     in_flight: int = 0
     """Rows at or above `end`: reported, and not judged."""
     before: int = 0
-    """Rows below what the pipeline covered, or what Kafka still holds: only looked at for duplicates."""
+    """Rows below the range that the pipeline covered, or that Kafka still holds: only checked for duplicates."""
     vanished: int = 0
-    """Rows whose records compaction has taken since."""
+    """Rows whose records compaction has removed."""
     unprovable: Unprovable | None = None
     faults: dict[tuple[Fault, Place], Runs] = field(default_factory=dict)
     told_elsewhere: dict[Fault, int] = field(default_factory=dict)
-    """Faults that are counted here, and whose ranges are told with the table that has them."""
+    """Faults that are counted here; the report of their table lists the ranges."""
     doubled: tuple[str, ...] = ()
     """Data files that are registered more than once and hold rows of this partition: these rows are the duplicates."""
 
@@ -55,14 +55,14 @@ class PartitionReport:
         self.filtered += int(np.count_nonzero(~(fates.landing | fates.dead)))
 
     def add(self, judged: Judged) -> None:
-        """What is at fault in one more window."""
+        """The faults of one more window."""
         self.vanished += judged.vanished
         found = {(fault, place): mask for fault, place, mask in judged.faults}
         for key in found.keys() | self.faults.keys():
             self.faults.setdefault(key, Runs()).add(judged.offsets, found.get(key, judged.offsets < 0))
 
     def note(self, fault: Fault, place: Place, offsets: Offsets) -> None:
-        """Offsets at fault, in order. Runs go over neighbouring numbers: which others there were is not known."""
+        """Offsets at fault, in order. Runs are consecutive numbers: other known offsets are not available here."""
         if len(offsets):
             around = np.union1d(offsets, offsets + 1)
             self.faults.setdefault((fault, place), Runs()).add(around, np.isin(around, offsets))
@@ -86,7 +86,7 @@ class PartitionReport:
                     yield fault, place, runs
 
     def with_tables(self, tables: Sequence[PartitionReport]) -> PartitionReport:
-        """This partition of the topic, and what became of it in the tables."""
+        """This partition of the topic, summed over the tables."""
         gone = [each.unprovable for each in tables if each.unprovable is not None]
         alone = len(tables) == 1
         return replace(
@@ -117,7 +117,7 @@ class PartitionReport:
         }
 
     def table_dict(self, faults: Sequence[Fault]) -> dict[str, Any]:
-        """As one table holds it: what was read, dead-lettered and filtered is not the table's."""
+        """As one table holds it: read, dead-lettered and filtered counts do not belong to a table."""
         return {
             "topic": self.partition.topic,
             "partition": self.partition.number,

@@ -26,7 +26,7 @@ class Stray:
 
 @dataclass(frozen=True)
 class KeyFault:
-    """A key at fault, and the coordinates by which it is told; these may be of no partition that the topic has."""
+    """A key at fault, and the coordinates to report; these may belong to no partition of the topic."""
 
     fault: Fault
     key: dict[str, Any]
@@ -46,7 +46,7 @@ class KeyFault:
 
 @dataclass(frozen=True)
 class TableReport:
-    """One table: what it holds, and what it should."""
+    """One table: what it holds, and what it should hold."""
 
     table: str
     partitions: tuple[PartitionReport, ...]
@@ -55,13 +55,13 @@ class TableReport:
     """Data files that are registered more than once."""
     notes: tuple[str, ...] = ()
     as_of: str = ""
-    """What exactly was looked at, where a table has several states."""
+    """The state that was audited, if a table has several."""
     keys: tuple[KeyFault, ...] = ()
-    """Where records change rows: some of the keys at fault."""
+    """If records change rows: some of the keys at fault."""
     changes: int | None = None
-    """How many records change rows of this table; None where records are rows."""
+    """How many records change rows of this table; None if records are rows."""
     compared: Compared | None = None
-    """What a comparison of values found, where one was asked for."""
+    """The result of the comparison of values, if requested."""
 
     @property
     def keyed(self) -> bool:
@@ -83,7 +83,7 @@ class TableReport:
         return sum(int(getattr(each, name)) for each in self.partitions)
 
     def to_dict(self) -> dict[str, Any]:
-        told = [each for each in self.partitions if each.expected or each.before or each.in_flight or not each.exact]
+        listed = [each for each in self.partitions if each.expected or each.before or each.in_flight or not each.exact]
         return {
             "table": self.table,
             "as_of": self.as_of,
@@ -93,7 +93,7 @@ class TableReport:
                 **{fault.value: self.count(fault) for fault in self.faults},
                 **({"changes": self.changes} if self.keyed else {}),
             },
-            "partitions": [each.table_dict(self.faults) for each in told],
+            "partitions": [each.table_dict(self.faults) for each in listed],
             "strays": [_stray(each) for each in self.strays],
             "files_registered_twice": [_doubled(each) for each in self.doubled],
             **({"keys": [each.to_dict() for each in self.keys]} if self.keyed else {}),
@@ -108,7 +108,7 @@ class Report:
 
     pipeline: str
     topics: tuple[PartitionReport, ...]
-    """What was read, and what became of it in the dead letters."""
+    """The records that were read, and the dead letters."""
     tables: tuple[TableReport, ...]
     notes: tuple[str, ...] = ()
 
@@ -118,12 +118,12 @@ class Report:
 
     @property
     def faults(self) -> tuple[Fault, ...]:
-        """Those that this report is about."""
+        """The tables of this report."""
         return _faults(self.tables)
 
     @property
     def partitions(self) -> tuple[PartitionReport, ...]:
-        """Each partition of the topics, summed up over all tables."""
+        """Each partition of the topics, summed over all tables."""
         places: Mapping[Partition, list[PartitionReport]] = {each.partition: [] for each in self.topics}
         for table in self.tables:
             for each in table.partitions:
@@ -153,7 +153,7 @@ class Report:
 
 
 def _faults(tables: Sequence[TableReport]) -> tuple[Fault, ...]:
-    """Those that were looked for."""
+    """The faults that were checked."""
     stale = (Fault.STALE,) if any(each.keyed for each in tables) else ()
     changed = (Fault.CHANGED,) if any(each.compared is not None for each in tables) else ()
     return (*FAULTS, *stale, *changed)

@@ -1,7 +1,7 @@
-"""Offsets at fault as runs, so that a million of them are one line. Bounded: counts everything, lists the first runs.
+"""Offsets at fault as runs, so that a million of them are one line. It counts everything and lists the first runs.
 
-A run goes over neighbours in the sequence of offsets that are known, not in the sequence of numbers: where compaction
-has left every tenth record, a hundred missing ones are still one run.
+A run consists of neighbours in the sequence of known offsets, not of consecutive numbers: if compaction has left every
+tenth record, a hundred missing ones are still one run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from landonce.verify.judge import Mask, Offsets
 
 LISTED = 20
-"""Runs that are listed per fault, place and partition."""
+"""How many runs are listed per fault, place and partition."""
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,14 @@ class Run:
 
 @dataclass
 class Runs:
-    """The runs of one fault in one partition, gathered window by window in offset order."""
+    """The runs of one fault in one partition, collected window by window in offset order."""
 
     records: int = 0
     more: int = 0
     """Runs that are counted and not listed."""
     listed: list[Run] = field(default_factory=list)
     _open: bool = False
-    """The last run reached the end of its window, and may go on in the next."""
+    """The last run reached the end of its window, and may continue in the next."""
 
     def add(self, offsets: Offsets, mask: Mask) -> None:
         """One window: every known offset, and which of them are at fault."""

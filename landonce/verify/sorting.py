@@ -16,7 +16,7 @@ from landonce.verify.judge import Offsets
 
 @dataclass(frozen=True)
 class ByField:
-    """Records go by the value of a field, rows that expressions made by the value of a column."""
+    """Routes records by the value of a field, and rows of expressions by the value of a column."""
 
     routing: Routing
 

@@ -1,4 +1,4 @@
-"""The audit of one table whose rows are told apart by their coordinates."""
+"""The audit of one table whose rows are identified by their coordinates."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from landonce.verify.partition import PartitionReport, Unprovable
 from landonce.verify.report import Stray, TableReport
 
 _SPAN = 2_000_000
-"""Offsets that are asked for at once, however few records there are among them."""
+"""How many offsets are read at once, however few records they hold."""
 
 Later = Callable[[str], pa.Table | None]
-"""What records at or above the end of what is judged change in a table."""
+"""What records at or above the end of the judged range change in a table."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class TableAudit(ABC):
 
     @abstractmethod
     def lowest(self, bound: Bounds) -> int | None:
-        """The lowest offset that the table holds of what the topic still holds."""
+        """The lowest offset in the table of what the topic still holds."""
 
     @abstractmethod
     def concerned(self, bound: Bounds, first: int, end: int) -> bool:
@@ -51,7 +51,7 @@ class TableAudit(ABC):
 
     @abstractmethod
     def judge(self, stretch: Stretch) -> Offsets:
-        """Judges a stretch, and gives back the offsets that the table holds of it."""
+        """Judges a stretch, and returns the offsets of it that the table holds."""
 
     @abstractmethod
     def close(self, bound: Bounds, *, compacted: bool) -> None:
@@ -59,13 +59,13 @@ class TableAudit(ABC):
 
     @abstractmethod
     def report(self, bounds: Sequence[Bounds], later: Later) -> TableReport:
-        """What was found, once all partitions are closed."""
+        """The results, once all partitions are closed."""
 
 
 class RowsAudit(TableAudit):
     """Every coordinate is expected once, or not at all.
 
-    A table may be found late, when the first record names it. What it holds of the offsets before is judged then, with
+    A table may be found late, when the first record names it. Then the offsets before that record are judged too, with
     nothing expected there.
     """
 
@@ -136,7 +136,7 @@ class RowsAudit(TableAudit):
         return held.offsets
 
     def _report(self, bound: Bounds) -> PartitionReport:
-        """Below the start there is nothing to compare with, but a coordinate that is there twice is still wrong."""
+        """Below the start there is nothing to compare with, but duplicates are still wrong."""
         if bound.partition in self._reports:
             return self._reports[bound.partition]
         report = PartitionReport(bound.partition, bound.label.topic, bound.start, bound.end)
@@ -153,7 +153,7 @@ class RowsAudit(TableAudit):
 
 
 def _lives(bounds: Sequence[Bounds]) -> set[Partition]:
-    """The partitions, under every label of their topic: what one held before it was rebased alone is no stray."""
+    """The partitions under every label of their topic: rows from before a rebase are not stray."""
     labels: dict[str, set[str]] = {}
     for each in bounds:
         labels.setdefault(each.partition.topic, set()).add(each.label.topic)

@@ -1,6 +1,6 @@
-"""Reading a partition again with a plain consumer: `read_committed`, one partition at a time, nothing ever committed.
+"""Reads a partition again with a plain consumer: `read_committed`, one partition at a time; it never commits offsets.
 
-Deliberately not the reader of the run. An offset that is gone is an error here too: an audit must not skip anything.
+It is deliberately not the reader of the run. A deleted offset is an error here too: an audit must not skip anything.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Window:
     offsets: Offsets
     values: pa.BinaryArray
     keys: list[bytes | None] = field(default_factory=list)
-    """The records' keys, if the reader was asked for them."""
+    """The records' keys, if requested."""
 
 
 class PlainReader:
@@ -59,7 +59,7 @@ class PlainReader:
         )
 
     def windows(self, partition: Partition, first: int, end: int) -> Iterator[Window]:
-        """All records of `[first, end)` in windows that meet without a gap, each of bounded records and bytes."""
+        """All records of `[first, end)` in adjacent windows, each of bounded records and bytes."""
         begins = first
         chunks: list[_Chunk] = []
         for chunk in self._chunks(partition, first, end) if first < end else ():
@@ -76,7 +76,7 @@ class PlainReader:
         self._consumer.close()
 
     def _chunks(self, partition: Partition, first: int, end: int) -> Iterator[_Chunk]:
-        """What comes, until an offset at or past the end, or the end of the partition there, proves that it was all."""
+        """Messages, until an offset at or past the end, or the end of the partition, proves that all have come."""
         consumer = self._consumer
         consumer.assign([TopicPartition(partition.topic, partition.number, first)])
         heard, done = time.monotonic(), False
@@ -117,7 +117,7 @@ def _window(first: int, end: int, chunks: list[_Chunk]) -> Window:
 
 
 def _is_end(message: Message, partition: Partition, end: int) -> bool:
-    """Whether this message, which is no record, says that there is none before `end` any more."""
+    """Whether this message, which is not a record, says that no record is left before `end`."""
     error = message.error()
     assert error is not None
     if error.code() == KafkaError._PARTITION_EOF:

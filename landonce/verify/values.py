@@ -1,7 +1,7 @@
-"""Values that a table holds against values that records decode to: which of them differ. Pure.
+"""Compares the values of a table with the values of records. Pure.
 
-Both come as Arrow arrays. What a table gives back is brought to the type of what is expected; arrays that are then equal
-are done with in one step, and others are cut up until the rows that differ are alone.
+Both are Arrow arrays. The values of the table are converted to the expected type. Equal arrays are recognised in one
+step; others are split until the rows that differ are alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _UNFIT = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
 
 
 def differing(expected: pa.Array, found: pa.Array, *, single: bool = False) -> Offsets:
-    """The rows whose values differ. `single`: the values were kept as floats, and became doubles later."""
+    """The rows whose values differ. `single`: the values were written as floats, and became doubles later."""
     type_ = _plain_type(expected.type, single)
     wanted, held = as_type(expected, type_), as_type(found, type_)
     rows: list[int] = []
@@ -49,7 +49,7 @@ def _python(scalar: Any) -> Any:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Equal, where what is not a number is equal to itself."""
+    """Equality in which NaN equals NaN."""
     if isinstance(one, float) and isinstance(other, float):
         return one == other or (math.isnan(one) and math.isnan(other))
     if isinstance(one, dict) and isinstance(other, dict):
@@ -60,7 +60,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _plain_type(type_: pa.DataType, single: bool) -> pa.DataType:
-    """A type in which values compare alike, whoever made them, and which Python can show."""
+    """A common type in which values compare, and which Python can show."""
     if pt.is_list(type_):
         return pa.list_(_plain_type(type_.value_type, single))
     if pt.is_struct(type_):
@@ -75,7 +75,7 @@ def _plain_type(type_: pa.DataType, single: bool) -> pa.DataType:
 
 
 def as_type(array: pa.Array, type_: pa.DataType) -> pa.Array | None:
-    """The values in another type that holds them exactly; None where one of them cannot be held."""
+    """The values in another type that holds them exactly; None if it cannot hold one of them."""
     try:
         return _as_type(array, type_)
     except _UNFIT:
@@ -130,7 +130,7 @@ def _is_text(type_: pa.DataType) -> bool:
 
 
 def shown(values: pa.Array, at: int) -> str:
-    """One value for people: short, and without a doubt which type it has."""
+    """One value for people: short, with an unambiguous type."""
     if pt.is_timestamp(values.type):
         text = str(values.slice(at, 1).cast(pa.string())[0].as_py() or "NULL")
     else:
@@ -151,7 +151,7 @@ def _text(value: Any) -> str:
 
 
 def each_text(array: pa.Array, spell: Any) -> pa.Array:
-    """The same values with every string in them spelled in one way. Each distinct string is looked at once."""
+    """The same values with every string in one spelling. Each distinct string is converted once."""
     type_ = array.type
     if pt.is_string(type_):
         coded = array.dictionary_encode()

@@ -1,4 +1,4 @@
-"""A report in words, for people."""
+"""The text of a report, for people."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from landonce.verify.report import KeyFault, Report, TableReport
 
 _HEADS = {"read": "read", "landed": "landed", "dead_lettered": "dead", "filtered": "filtered"}
 _MOST = 50
-"""Tables that are listed, those at fault first."""
+"""How many tables are listed, those at fault first."""
 
 
 WAY_ON = (
-    "landonce does not write again what has landed once, so whatever took, added or changed rows is to be undone: restore the table, "
+    "landonce does not write again what has landed once, so undo whatever removed, added or changed rows: restore the table, "
     "or land the topic in a new one, under another pipeline name."
 )
 
@@ -28,7 +28,7 @@ def verdict(report: Report) -> str:
 
 
 def counts(report: Report) -> str:
-    """All of it in one sentence."""
+    """The summary in one sentence."""
     fates = (
         f"{report.total('read')} read, {report.total('landed')} landed, {report.total('dead_lettered')} dead-lettered, "
         f"{report.total('filtered')} filtered"
@@ -47,7 +47,7 @@ _ORDER = (Fault.DUPLICATED, Fault.MISSING, Fault.UNEXPECTED, Fault.STALE, Fault.
 
 
 def tables(report: Report) -> Iterator[Table]:
-    """A line for each partition; and where there are several tables, one for each of them."""
+    """A line for each partition and, with several tables, one for each table."""
     table = _empty("partition", "judged", *_HEADS.values(), *(fault.value for fault in report.faults), words=2)
     for each in report.partitions:
         numbers = [*(getattr(each, name) for name in _HEADS), *(each.count(fault) for fault in report.faults)]
@@ -73,7 +73,7 @@ def _style(exact: bool) -> str:
 
 
 def lines(report: Report) -> Iterator[str]:
-    """What is at fault, what is true and is not at fault, and what a reader must know."""
+    """The faults, then other findings, then notes."""
     several = len(report.tables) > 1
     for each in report.topics:
         yield from _faults(each, "")
@@ -108,14 +108,14 @@ def _faults(report: PartitionReport, table: str) -> Iterator[str]:
         yield f"{table}{report.partition}: {runs.records} {fault.value} in {where}: {listed}{more}{files}"
 
 
-def _key(told: KeyFault) -> str:
-    key = ", ".join(f"{name} = {value!r}" for name, value in told.key.items())
-    where = f"{told.partition} at {told.offset}" if told.partition is not None else "no partition of the topic"
-    return f"key {key}: {told.fault.value} ({_WHY[told.fault]} {where})"
+def _key(found: KeyFault) -> str:
+    key = ", ".join(f"{name} = {value!r}" for name, value in found.key.items())
+    where = f"{found.partition} at {found.offset}" if found.partition is not None else "no partition of the topic"
+    return f"key {key}: {found.fault.value} ({_WHY[found.fault]} {where})"
 
 
 def _values(table: TableReport, compared: Compared, name: str) -> Iterator[str]:
-    """How much was compared, the first differences, and what was left out."""
+    """How much was compared, the first differences, and what was not compared."""
     landed = table.total("landed")
     of = "" if compared.rows >= landed else f" of {landed}"
     yield f"{name}values: {compared.values} values in {compared.rows}{of} rows were compared with their records."
@@ -139,11 +139,11 @@ def _values(table: TableReport, compared: Compared, name: str) -> Iterator[str]:
 
 def _doubled(table: TableReport, file: Doubled) -> str:
     held = ", ".join(f"{each.partition} [{each.first}, {each.end})" for each in file.spans) or "no rows"
-    said = "; ".join(
+    references = "; ".join(
         f"by snapshot {each.snapshot} ({each.at or 'expired since'}, manifest {each.manifest})"
         for each in file.references
     )
-    return f"{table.table}: {file.path} is registered {len(file.references)} times: {said}. It holds {held}."
+    return f"{table.table}: {file.path} is registered {len(file.references)} times: {references}. It holds {held}."
 
 
 def _asides(each: PartitionReport) -> Iterator[str]:

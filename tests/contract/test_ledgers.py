@@ -506,7 +506,7 @@ class TestWrongPlaces:
         assert open_ledger(URL.create("sqlite", database=str(path)), PIPELINE).load() == full_state()
 
     def test_memory_is_not_a_place(self) -> None:
-        with pytest.raises(ConfigError, match="forget"):
+        with pytest.raises(ConfigError, match="is lost when"):
             open_ledger("sqlite:///:memory:", PIPELINE)
 
     def test_wrong_password(self, postgres: LocalPostgres) -> None:

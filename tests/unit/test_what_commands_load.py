@@ -66,3 +66,72 @@ def test_a_wrong_file_or_key_is_answered_before_anything_heavy_is_loaded(
 )
 def test_pyiceberg_and_pandas_are_loaded_for_iceberg_only(module: str) -> None:
     assert not loaded_by(f"import landonce.{module}") & {"pyiceberg", "pandas"}
+
+
+OPTIONAL = {
+    "iceberg": ("pyiceberg", "fastavro", "pyroaring"),
+    "postgres": ("psycopg", "adbc_driver_manager", "adbc_driver_postgresql"),
+    "mysql": ("pymysql",),
+    "ydb": ("ydb", "ydb_sqlalchemy"),
+    "local": ("chdb", "clickhouse_connect"),
+}
+WITHOUT = f"""
+import sys
+from importlib.abc import MetaPathFinder
+
+class Missing(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {[each for names in OPTIONAL.values() for each in names]}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Missing())
+import importlib.util
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: None if name in {[each for names in OPTIONAL.values() for each in names]} else found(name, package)
+"""
+
+
+IMPORTED = (
+    "engine.pipeline",
+    "engine.task",
+    "sinks.clickhouse.sink",
+    "sinks.sql.table",
+    "check",
+    "verify.assemble",
+    "query.running",
+    "consumer",
+    "cli.state.show",
+    "cli.state.source",
+)
+
+
+def test_extras_are_not_needed_to_import() -> None:
+    program = "".join(f"\nimport landonce.{each}" for each in IMPORTED)
+    subprocess.run([sys.executable, "-c", WITHOUT + program], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sink", "extra"),
+    [
+        (("check", "{file}"), "iceberg: {table: db.t}", "iceberg"),
+        (("run", "{file}", "--once"), "sql: {url: 'postgresql://me@h/d', table: t}", "postgres"),
+        (("check", "{file}"), "sql: {url: 'mariadb://me@h/d', table: t}", "mysql"),
+        (("check", "{file}"), "sql: {url: 'ydb://h:2136/local', table: t}", "ydb"),
+        (("state", "show", "{file}"), "clickhouse: {url: 'http://h/d', table: t}", "postgres"),
+        (("up",), "", "local"),
+        (("demo",), "", "local"),
+    ],
+)
+def test_a_missing_extra_is_named(arguments: tuple[str, ...], sink: str, extra: str, tmp_path: Path) -> None:
+    """Exit code 2 and the command that installs it; no traceback."""
+    file = tmp_path / "clicks.yaml"
+    ledger = "ledger: {postgres: 'postgresql://me@h/d'}" if sink.startswith("clickhouse") else ""
+    file.write_text(
+        f"pipeline: x\nsource: {{kafka: {{bootstrap_servers: 'h:1', topics: [t]}}}}\nsink: {{{sink}}}\n{ledger}\n"
+    )
+    asked = ["landonce", *(each.format(file=file) for each in arguments)]
+    program = f"{WITHOUT}\nfrom landonce.cli import main\nsys.argv = {asked}\nmain()"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == 2, run.stdout + run.stderr
+    assert f'pip install "landonce[{extra}]"' in " ".join(run.stderr.split())
+    assert "Traceback" not in run.stderr

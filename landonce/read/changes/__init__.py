@@ -1,1 +1,1 @@
-"""Records that say how rows changed: envelopes, tombstones, operations."""
+"""Records that describe changes of rows: envelopes, tombstones, operations."""

@@ -1,15 +1,15 @@
-"""From records that say how rows changed to rows with an operation beside them: `_op` is I, U or D.
+"""Decodes change records to rows with an operation: `_op` is I, U or D.
 
-Four ways to say it:
+There are four modes:
 
 - `upsert`: a record is the new row of its identity; a tombstone (no value) deletes the identity that its key holds;
-- `operation`: the same, but a field of the record says whether the row is inserted, updated or deleted;
-- `debezium`: an envelope with `before`, `after` and `op`, with or without `schema` and `payload` around it; the tombstone
-  that follows a deletion says nothing new and is filtered;
-- `dms`: what AWS DMS sends, `data` and `metadata`; its control records are filtered.
+- `operation`: the same, but a field of the record holds the operation: insert, update or delete;
+- `debezium`: an envelope with `before`, `after` and `op`, with or without `schema` and `payload` around it; the
+  tombstone after a deletion adds nothing and is filtered;
+- `dms`: the records of AWS DMS, `data` and `metadata`; its control records are filtered.
 
-Every change must hold its identity, in fields that are not null. A deletion needs nothing else, and nothing else of it is
-kept: its other columns are null, whatever the record holds in them. Every other change must be a whole row.
+Every change must hold its identity, in fields that are not null. A deletion needs nothing else: its other columns
+become null, whatever the record holds. Every other change must be a whole row.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OPERATION = "_op"
 
 @dataclass(frozen=True)
 class Changes:
-    """How records say what happened. `field` and the operations' names count in the mode `operation` only."""
+    """How records describe changes. `field` and the names of the operations apply only to the mode `operation`."""
 
     mode: Literal["upsert", "operation", "debezium", "dms"]
     field: str = "op"
@@ -49,7 +49,7 @@ class Changes:
             raise ValueError("one name can only stand for one operation")
 
     def words(self) -> Words | None:
-        """What a record may say, and where; None where it need not say anything."""
+        """The names of the operations and their field; None if records need none."""
         if self.mode == "upsert":
             return None
         if self.mode == "debezium":
@@ -63,7 +63,7 @@ class Changes:
 
 @dataclass(frozen=True)
 class Changed:
-    """Row ``i`` of ``table`` came from input ``kept[i]``. Every input is kept, rejected or filtered; order is preserved."""
+    """Row ``i`` of ``table`` came from input ``kept[i]``. Inputs are kept, rejected or filtered, in order."""
 
     table: pa.Table
     kept: pa.Int64Array
@@ -73,7 +73,7 @@ class Changed:
 
 @dataclass
 class _Outcome:
-    """What has been decided so far."""
+    """The results so far."""
 
     schema: pa.Schema
     tables: list[pa.Table] = field(default_factory=list)
@@ -113,7 +113,7 @@ class ChangeDecoder:
         self.arrow = pa.schema([pa.field(OPERATION, pa.string(), nullable=False), *rows])
 
     def decode(self, values: pa.BinaryArray, keys: Sequence[bytes | None] | pa.BinaryArray) -> Changed:
-        """Decode every record, filter it, or say why not. Only the keys of tombstones are looked at."""
+        """Decodes every record, filters it, or says why not. Reads the keys of tombstones only."""
         outcome = _Outcome(self.arrow)
         rows = np.arange(len(values), dtype=np.int64)
         if values.null_count and (self._keys or self._filters_tombstones):
@@ -140,7 +140,7 @@ class ChangeDecoder:
         return [next(held) if each.name in self._identity else pa.nulls(count, each.type) for each in self._fields]
 
     def _decode(self, outcome: _Outcome, rows: Rows, values: pa.BinaryArray) -> None:
-        """A record that is not a whole row may still be a deletion, which need not be one."""
+        """A record that is not a whole row may still be a deletion, which needs only its identity."""
         rejects: list[Reject] = []
         for images in self._whole.read(values):
             rejects += images.rejects
@@ -150,7 +150,7 @@ class ChangeDecoder:
         outcome.rejects += [Reject(int(rows[each.index]), each.reason) for each in rejects]
 
     def _look_again(self, outcome: _Outcome, rows: Rows, values: pa.BinaryArray, rejects: list[Reject]) -> list[Reject]:
-        """Takes the deletions from among the rejects, and what is to be filtered, and gives back the others."""
+        """Takes deletions and filtered records out of the rejects, and returns the others."""
         left = {each.index: each for each in rejects}
         at = np.array(list(left), dtype=np.int64)
         for images in self._bare.read(values.take(pa.array(at))):
@@ -175,7 +175,7 @@ class ChangeDecoder:
         outcome.keep(rows[images.kept[kept]], columns)
 
     def _reasons(self, images: Images) -> dict[int, str]:
-        """Why rows cannot land: for each of them the gravest reason."""
+        """Why rows cannot land: for each of them the most serious reason."""
         reasons: dict[int, str] = {}
         if self._words is not None:
             _note(reasons, images.operations.is_null(), f"no known operation in {self._words.where!r}")
@@ -201,9 +201,9 @@ def _check(schema: Schema, identity: tuple[str, ...], how: Changes) -> None:
             raise ValueError(f"the identity field {name!r} cannot be {spelled(fields[name].type)}")
     if OPERATION in fields:
         raise ValueError(f"the name {OPERATION!r} is taken: it holds the operation")
-    said = fields.get(how.field)
-    if how.mode == "operation" and said is not None and not pt.is_string(said.type):
-        raise ValueError(f"the operation field {how.field!r} must hold text, not {spelled(said.type)}")
+    operation = fields.get(how.field)
+    if how.mode == "operation" and operation is not None and not pt.is_string(operation.type):
+        raise ValueError(f"the operation field {how.field!r} must hold text, not {spelled(operation.type)}")
 
 
 def _reader(how: Changes, schema: Schema, identity: tuple[str, ...], max_record_bytes: int) -> Reader:

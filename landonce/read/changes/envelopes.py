@@ -1,8 +1,8 @@
-"""Envelopes of change data capture, taken apart.
+"""Decodes envelopes of change data capture.
 
-An envelope is decoded as one nested record. Single values are asked for as Arrow's JSON reader yields them (see
-`columns`), and become the table's types only after the image that counts was chosen: the one before a deletion, the one
-after any other change.
+An envelope is decoded as one nested record. Single values keep the wire types of Arrow's JSON reader (see `columns`),
+and get the table's types only after the right image was chosen: the one before a deletion, the one after any other
+change.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Nested(ABC):
     """What Debezium's and DMS's envelopes have in common."""
 
     counts_days = False
-    """Whether an integer is a day where a date is due."""
+    """Whether an integer is a number of days in a date field."""
 
     def __init__(self, schema: Schema, identity: tuple[str, ...], words: Words, max_record_bytes: int) -> None:
         self._schema, self._identity, self._words = schema, identity, words
@@ -62,7 +62,7 @@ class _Nested(ABC):
             yield self._images(retried.table, rows[retried.kept.to_numpy()], rejects)
 
     def _regrouped(self, decoded: Decoded, values: pa.BinaryArray, tried: Integers) -> dict[Integers, list[int]]:
-        """The rejects whose times are written in another way than was tried."""
+        """The rejects whose times are in another form than the one that was tried."""
         groups: defaultdict[Integers, list[int]] = defaultdict(list)
         for reject in decoded.rejects if self._ticked else ():
             integers = self._integers(values[reject.index].as_py())
@@ -128,11 +128,11 @@ class _Nested(ABC):
 
     @abstractmethod
     def _images(self, table: pa.Table, kept: Rows, rejects: tuple[Reject, ...]) -> Images:
-        """The image that counts of every row."""
+        """The image to use for every row."""
 
 
 class Debezium(_Nested):
-    """`before`, `after` and `op`, at the top or inside of `payload`. A date is a number of days."""
+    """`before`, `after` and `op`, at the top or inside `payload`. A date is a number of days."""
 
     counts_days = True
 
@@ -196,7 +196,7 @@ class Dms(_Nested):
 
 
 def _leaf(type_: pa.DataType, integers: bool) -> pa.DataType:
-    """What is asked for inside of an envelope: what is nested is settled by the decoder."""
+    """The type to read inside an envelope; the decoder settles nested values."""
     return type_ if pt.is_nested(type_) else wire_type(type_, integers=integers)
 
 

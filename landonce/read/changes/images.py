@@ -1,6 +1,6 @@
-"""Records taken apart: which operation, and the row that it is about. With Arrow; never record by record where all is well.
+"""Decodes change records to an operation and its row, with Arrow; record by record only after an error.
 
-Here the record is the row itself; `envelopes` opens those that hold rows.
+Here the record is the row itself; `envelopes` handles records that contain rows.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Words:
-    """What records call the operations, and where they say it."""
+    """The names of the operations in records, and the field that holds them."""
 
     where: str
     meaning: tuple[tuple[str, str], ...]
 
-    def meant(self, said: pa.Array) -> pa.Array:
-        """I, U or D; null where the word is not known."""
+    def meant(self, names: pa.Array) -> pa.Array:
+        """I, U or D; null for an unknown name."""
         known = pa.array([word for word, _ in self.meaning], pa.string())
         meant = pa.array([operation for _, operation in self.meaning], pa.string())
-        return meant.take(pc.index_in(said, value_set=known))
+        return meant.take(pc.index_in(names, value_set=known))
 
 
 @dataclass(frozen=True)
 class Images:
-    """Row ``i`` came from input ``kept[i]``. A deletion has its identity and nothing else."""
+    """Row ``i`` came from input ``kept[i]``. A deletion has only its identity."""
 
     kept: Rows
     operations: pa.Array
@@ -49,7 +49,7 @@ class Images:
     rejects: tuple[Reject, ...]
 
     def only(self, rows: Mask) -> Images:
-        """Some of the rows, and no rejects."""
+        """Some of the rows, without rejects."""
         wanted = pa.array(rows)
         faults = [(name, Fault(fault.rows[rows], fault.problem)) for name, fault in self.faults]
         columns = [column.filter(wanted) for column in self.columns]
@@ -57,7 +57,7 @@ class Images:
 
 
 class Reader(Protocol):
-    """What takes records apart. One call may give several lots, each in order."""
+    """Decodes change records. One call may return several lots, each in order."""
 
     def read(self, values: pa.BinaryArray) -> Iterator[Images]: ...
 
@@ -67,10 +67,10 @@ class Plain:
 
     def __init__(self, schema: Schema, identity: tuple[str, ...], words: Words | None, max_record_bytes: int) -> None:
         self._fields, self._identity, self._words = schema.fields, identity, words
-        asked = tuple(replace(each, required=False) for each in schema.fields)
+        fields = tuple(replace(each, required=False) for each in schema.fields)
         if words is not None and words.where not in schema.by_name():
-            asked += (Field(words.where, pa.string()),)
-        self._decoder = JsonDecoder(replace(schema, fields=asked), max_record_bytes=max_record_bytes)
+            fields += (Field(words.where, pa.string()),)
+        self._decoder = JsonDecoder(replace(schema, fields=fields), max_record_bytes=max_record_bytes)
 
     def read(self, values: pa.BinaryArray) -> Iterator[Images]:
         decoded = self._decoder.decode(values)

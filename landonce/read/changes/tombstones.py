@@ -1,7 +1,7 @@
-"""A record without a value deletes; what it deletes, its key says.
+"""A tombstone (a record without a value) deletes the row that its key names.
 
-A key is a JSON object that holds the identity, or, where the identity is one field, a scalar: a JSON literal, or bare text
-for a field that is written as text. `"a"` and `a` are then the same key.
+A key is a JSON object that holds the identity, or, if the identity is one field, a scalar: a JSON literal, or bare text
+for a text field. `"a"` and `a` are then the same key.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class KeyDecoder:
         self._scalar = identity.fields[0] if len(identity.fields) == 1 else None
 
     def decode(self, keys: pa.BinaryArray) -> Decoded:
-        """Every key is an identity or a reject; order is kept."""
+        """Decodes every key to an identity or a reject, in order."""
         there = _mask(keys.is_valid())
         objects = there & _mask(pc.starts_with(keys, pattern="{"))
         parts = [_rejected(~there, "a tombstone without a key"), self._objects(keys, objects)]
@@ -116,7 +116,7 @@ def _rejected(where: Mask, reason: str) -> Decoded:
 
 
 def _placed(decoded: Decoded, rows: npt.NDArray[np.int64]) -> Decoded:
-    """The same, with indices into the array that the rows were taken from."""
+    """The same rejects, with indices into the original array."""
     rejects = tuple(Reject(int(rows[each.index]), each.reason) for each in decoded.rejects)
     return Decoded(decoded.table, pa.array(rows[decoded.kept.to_numpy()]), rejects)
 

@@ -1,9 +1,9 @@
-"""A declared schema, in the words of Spark SQL: `event STRING NOT NULL, at TIMESTAMP(3), tags ARRAY<STRING>`.
+"""A declared schema, in the syntax of Spark SQL: `event STRING NOT NULL, at TIMESTAMP(3), tags ARRAY<STRING>`.
 
-`TIMESTAMP(p)` goes beyond Spark: p digits after the second, and JSON integers are taken as ticks of that size since the
-epoch (3 is milliseconds). A plain `TIMESTAMP` has microseconds and takes no integers, for nobody could tell their unit.
-So do `TIME`, `UUID` and `FIXED(n)`, which some targets know; `BINARY` and `FIXED` are base64 in JSON. `NOT NULL` may
-also stand inside: `STRUCT<a: INT NOT NULL>`, `ARRAY<INT NOT NULL>`, `MAP<STRING, INT NOT NULL>`.
+These types are not in Spark SQL: `TIMESTAMP(p)` has p digits after the second, and reads JSON integers as ticks of that
+size since the epoch (3 is milliseconds); `TIME`, `UUID` and `FIXED(n)` are for targets that have them. A plain
+`TIMESTAMP` has microseconds and accepts no integers, because their unit is unknown. `BINARY` and `FIXED` are base64 in
+JSON. `NOT NULL` may also stand inside: `STRUCT<a: INT NOT NULL>`, `ARRAY<INT NOT NULL>`, `MAP<STRING, INT NOT NULL>`.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ def parse_schema(declared: str | Mapping[str, str]) -> Schema:
 
 
 class UnfitFields(ConfigError):
-    """Fields that a table cannot be made of, each with the reason; and a schema that it can be made of instead."""
+    """Fields that cannot become columns, each with the reason; and a schema that works instead."""
 
     def __init__(self, faults: Sequence[tuple[str, str]], instead: Schema | None) -> None:
         listed = "\n".join(f"  {path}: {why}" for path, why in faults)
         super().__init__(
             f"the table cannot be made of these fields:\n{listed}",
-            safe="Nothing was made.",
+            safe="Nothing was created.",
             command=paste(instead, "Records that lack what is NOT NULL become dead letters."),
         )
         self.faults, self.instead = tuple(faults), instead
@@ -74,7 +74,7 @@ class UnfitFields(ConfigError):
 
 
 def paste(schema: Schema | None, what_follows: str) -> str:
-    """What a person does with a schema that a pipeline file should hold."""
+    """The next step for a person, with a schema for the pipeline file."""
     if schema is None:
         return "declare `source.kafka.schema` in {file}, of the fields that are to land"
     return (
@@ -85,7 +85,7 @@ def paste(schema: Schema | None, what_follows: str) -> str:
 
 
 def spelled_schema(schema: Schema) -> str:
-    """As `parse_schema` reads it."""
+    """The schema as text that `parse_schema` can read."""
     return ", ".join(f"{_name(each.name)} {_typed(each.type, each.scale, each.required)}" for each in schema.fields)
 
 

@@ -1,8 +1,7 @@
-"""What records hold that a schema lacks: new fields, values too wide for their type, nulls where none may be.
+"""Finds what a schema lacks for some records: new fields, wider types, nulls in required fields.
 
-A look at a block's raw records, beside the decoder. It finds what a table could be changed to hold, and nothing else: what
-no change of a schema mends is for the decoder to reject. Only records that are JSON objects count. Nothing here loops over
-records.
+It reads a block's raw records, apart from the decoder, and finds only what a change of the table could hold; the
+decoder rejects the rest. Only records that are JSON objects count. Nothing here loops over records.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ from landonce.read.schema.fields import ELEMENT, VALUE, Field, Path, Place, Sche
 from landonce.read.schema.shapes import BOOLEAN, DOUBLE, LIST, LONG, STRING, STRUCT, Shape, distinct, merged
 
 READERS_OWN = ("_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number")
-"""Metadata columns of Iceberg's readers: Spark can neither read nor merge nor compact a table that has one itself."""
+"""Metadata columns of Iceberg's readers: Spark cannot read, merge or compact a table with a column of this name."""
 RESERVED = (
     *("_topic", "_kafka_partition", "_offset", "_op"),
     *READERS_OWN,
     *("_change_type", "_change_ordinal", "_commit_snapshot_id"),
 )
-"""Never made from what a record says: names that the coordinates have, or that Iceberg's readers keep for columns of their own."""
+"""Names that never become columns: those of the coordinates and those that Iceberg's readers reserve."""
 _DEEPEST = 32
 _NULL, _CLOSING_BRACKET = ord("n"), ord("]")
 _BOOLEANS = np.array([ord("t"), ord("f")])
@@ -60,7 +59,7 @@ class Evolution:
 
 
 def merge(evolutions: Iterable[Evolution]) -> Evolution:
-    """What was found in any of them. The order does not matter. Of new names that differ in case alone, the first one counts."""
+    """The union, in any order. Of new names that differ only in case, the first one counts."""
     listed = list(evolutions)
     added: dict[Path, list[Shape]] = {}
     widened: dict[Path, list[pa.DataType]] = {}
@@ -81,7 +80,7 @@ def merge(evolutions: Iterable[Evolution]) -> Evolution:
 
 
 def observed(payloads: Iterable[pa.BinaryArray], schema: Schema, *, identity: tuple[str, ...] = ()) -> Evolution | None:
-    """What the schema lacks for these records; None if nothing. `identity` names fields that stay required."""
+    """What the schema lacks for these records, or None. The fields of `identity` stay required."""
     found = merge(
         _look(records.slice(start, stop - start), schema, identity)
         for values in payloads
@@ -92,7 +91,7 @@ def observed(payloads: Iterable[pa.BinaryArray], schema: Schema, *, identity: tu
 
 
 def shape_of(values: pa.BinaryArray) -> Shape:
-    """What records are like as a whole."""
+    """The record as a whole, as a place."""
     records = _objects(values)
     found = (_scan(records.slice(start, stop - start)) for start, stop in blocks(records))
     return merged(_Look(each, fold_case=False).struct_shape(each.roots(), 0) for each in found if each is not None)
@@ -128,7 +127,7 @@ def _look(records: pa.BinaryArray, schema: Schema, identity: tuple[str, ...]) ->
 
 
 class _Look:
-    """One look at one block."""
+    """The search in one block."""
 
     def __init__(self, structure: Structure, *, fold_case: bool) -> None:
         self._structure = structure
@@ -138,7 +137,7 @@ class _Look:
         self.optional: list[Path] = []
 
     def struct(self, found: Containers, places: Sequence[Place], path: Path) -> None:
-        """Objects whose fields are known in part."""
+        """Objects of which some fields are known."""
         objects = self._structure.only(found, BRACE)
         colons, owner = self._structure.members(objects)
         names, meant, codes = self._keys(colons, places)
@@ -179,7 +178,7 @@ class _Look:
         self._value(tokens, place, path, depth)
 
     def _elements(self, arrays: Containers) -> Ints:
-        """The tokens after which an element of these arrays stands."""
+        """The tokens before the elements of these arrays."""
         tokens, _ = self._structure.tokens_of(arrays)
         kinds = self._structure.kind[tokens]
         before = tokens[(kinds == BRACKET) | (kinds == COMMA)]
@@ -187,7 +186,7 @@ class _Look:
         return followed
 
     def _shape(self, tokens: Ints, depth: int) -> Shape:
-        """What follows these tokens, where nothing is known."""
+        """The values after these tokens, at an unknown place."""
         first = self._first(tokens)
         kinds = set()
         if np.isin(first, _BOOLEANS).any():
@@ -222,13 +221,13 @@ class _Look:
         return ({DOUBLE} if pc.any(fractions).as_py() else set()) | (set() if pc.all(fractions).as_py() else {LONG})
 
     def _keys(self, colons: Ints, places: Sequence[Place]) -> tuple[list[str], Ints, Ints]:
-        """The distinct names of these members, the place that each means, and for each member the number of its name."""
+        """The distinct names of these members, the place of each name, and for each member the number of its name."""
         encoded = self._structure.slices(*self._structure.key_spans(colons)).dictionary_encode()
         names, meant = resolved(encoded.dictionary.to_pylist(), places, self._fold)
         return names, meant, encoded.indices.to_numpy()
 
     def _strangers(self, names: list[str], meant: Ints, colons: Ints, codes: Ints) -> Iterator[tuple[str, Ints]]:
-        """Names that mean no place, and the members that have them. White space is no name for a column."""
+        """Names without a place, and the members that have them. White space is not a column name."""
         order = np.argsort(codes, kind="stable")
         starts = np.searchsorted(codes[order], np.arange(len(names) + 1))
         groups: dict[str, list[Ints]] = {}
@@ -240,7 +239,7 @@ class _Look:
             yield name, np.sort(np.concatenate(parts))
 
     def _first(self, tokens: Ints) -> Bytes:
-        """The first byte of what follows each token."""
+        """The first byte after each token."""
         return self._structure.text[self._structure.value_starts(tokens)]
 
 

@@ -1,6 +1,6 @@
-"""What a record must look like: the fields a pipeline lands, as plain values.
+"""The schema of records: the fields that a pipeline lands, as plain values.
 
-A schema says nothing about how records are encoded or where they go; a decoder reads it, a sink declares it.
+A schema does not say how records are encoded or where they go; a decoder uses it, a sink declares it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 ELEMENT, KEY, VALUE = "element", "key", "value"
-"""What the inside of a list and of a map is called in a path."""
+"""The names of list elements and map values in a path."""
 
 Path = tuple[str, ...]
 Names = tuple[str, ...]
@@ -23,19 +23,19 @@ Names = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Field:
-    """One field of a record, matched by its exact, case-sensitive name unless ``aliases`` or the schema say otherwise.
+    """One field of a record, matched by its exact, case-sensitive name unless ``aliases`` or the schema differ.
 
-    ``type`` is what the decoder produces. ``allowed`` and ``pattern`` apply to every string in the field, so they
-    also work for a list of strings; ``pattern`` is RE2 and must match the whole string. ``scale`` lets a temporal
-    field take JSON integers as ticks of ``10**-scale`` seconds since the epoch; without it integers are rejected.
-    ``bounds`` are the least and the greatest value that the target can hold of a temporal field, in units of ``type``, and
-    ``digits`` how many digits after the second it keeps, where these are fewer than ``type`` has. ``longest`` is how many
-    characters it can hold of a string, ``without_nul`` says that it cannot hold a zero byte in one, and ``finite`` that it
-    knows no infinite numbers, and none that are not numbers: JSON has none, but an expression may yield them.
+    ``type`` is what the decoder produces. ``allowed`` and ``pattern`` apply to every string in the field, so they also
+    work for a list of strings; ``pattern`` is RE2 and must match the whole string. ``scale`` lets a temporal field
+    accept JSON integers as ticks of ``10**-scale`` seconds since the epoch; without it integers are rejected. These are
+    limits of the target: ``bounds`` are the lowest and highest value of a temporal field, in units of ``type``;
+    ``digits`` is the number of digits after the second, if it is lower than that of ``type``; ``longest`` is the
+    maximum number of characters of a string; ``without_nul`` means that a string must not contain a zero byte;
+    ``finite`` means no infinity and no NaN: JSON has neither, but an expression may return them.
 
-    ``aliases`` are the names under which records hold the field; where there are none, it is ``name``, and where there
-    are some, ``name`` is only one of them if it stands among them. ``inner_aliases`` says the same of what lies inside,
-    by its path from here: names of struct fields, `element` in a list, `value` in a map.
+    ``aliases`` are the names of the field in records. Without aliases it is ``name``; with aliases, ``name`` counts
+    only if it is one of them. ``inner_aliases`` are the aliases of what is inside, by its path from here: names of
+    struct fields, `element` in a list, `value` in a map.
     """
 
     name: str
@@ -52,10 +52,10 @@ class Field:
     without_nul: bool = False
     finite: bool = False
     inner: tuple[Field, ...] = ()
-    """Parts of a struct, in the field itself or in its lists, that have limits of their own, by name."""
+    """Limits of the parts of a struct, in the field itself or in its lists, by name."""
 
     def inside(self, name: str) -> Field:
-        """What holds for a part of a struct."""
+        """The limits of a part of a struct."""
         return next((each for each in self.inner if each.name == name), self)
 
     def __post_init__(self) -> None:
@@ -70,7 +70,7 @@ class Field:
             raise ValueError(f"field {self.name!r}: allowed and pattern need strings, not {self.type}")
 
     def place(self) -> Place:
-        """The field and all that lies inside."""
+        """The field and everything inside it."""
         return _place(self.name, self.type, not self.required, self.aliases, (), dict(self.inner_aliases))
 
 
@@ -82,12 +82,12 @@ class Place:
     type: pa.DataType
     nullable: bool
     names: Names
-    """Under which of them records hold it. Without meaning for an element and a value."""
+    """Its names in records. Not used for a list element or a map value."""
     inside: tuple[Place, ...] = ()
 
     @property
     def renamed(self) -> bool:
-        """Whether records may hold it, or something inside, under another name than its own."""
+        """Whether it, or something inside, may have another name in records."""
         return self.names != (self.name,) or any(each.renamed for each in self.inside)
 
     @property
@@ -99,7 +99,7 @@ class Place:
 class Schema:
     """The fields of a record, in the order of the table they land in.
 
-    With ``fold_case``, names in records match however they are written in upper and lower case, nested ones too.
+    With ``fold_case``, names in records match regardless of case, nested ones too.
     """
 
     fields: tuple[Field, ...]
@@ -125,7 +125,7 @@ class Schema:
         return tuple(field.place() for field in self.fields)
 
     def fingerprint(self) -> str:
-        """A SHA-256 over every property of every field: equal schemas agree in any process, unequal ones differ."""
+        """A SHA-256 over every property of every field: the same in any process."""
         canonical: list[Any] = [_canonical(field) for field in self.fields]
         if self.fold_case:
             canonical.append("fold case")
@@ -133,7 +133,7 @@ class Schema:
 
 
 def folded(name: str, fold_case: bool) -> str:
-    """A name as names are compared."""
+    """A name in the form in which names are compared."""
     return name.lower() if fold_case else name
 
 
@@ -160,7 +160,7 @@ _WORDS = {
 
 
 def spelled(type_: pa.DataType) -> str:
-    """A type as people declare it, in Spark's words. Those of a table that Spark has no word for keep their own."""
+    """A type as people declare it, in Spark's syntax. Types that Spark does not have keep their own names."""
     if type_ in _WORDS:
         return _WORDS[type_]
     if pt.is_decimal(type_):
@@ -243,7 +243,7 @@ def _sorted(names: frozenset[str] | None) -> list[str] | None:
 
 
 def _spell(type_: pa.DataType) -> object:
-    # Not str(type_): Arrow has changed the default name of a list's child, which means nothing here.
+    # Not str(type_): Arrow has changed the default name of a list's child, which is irrelevant here.
     if pt.is_list(type_):
         return ["list", _spell(type_.value_type), type_.value_field.nullable]
     if pt.is_struct(type_):

@@ -1,7 +1,7 @@
-"""A schema from a sample, for a table that is to be created when none was declared.
+"""Infers a schema from a sample, to create a table when none is declared.
 
-Only used once: afterwards the table itself says what its columns are. Every field may be missing, since a sample proves
-nothing about the records that come.
+This happens once: afterwards the table itself defines its columns. Every field may be missing, because a sample proves
+nothing about later records.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from landonce.read.schema.fields import Field, Schema
 
 
 def of_sample(values: list[bytes]) -> Schema:
-    """The fields of these records. Broken ones are left out."""
+    """The fields of these records. Invalid records are left out."""
     found = agreed([value for value in values if readable(value)])
     if found is None:
         raise ConfigError("the records do not agree on the types of their fields.", safe="Nothing was created.")
@@ -26,7 +26,7 @@ def agreed(values: list[bytes]) -> Schema | None:
     """The fields of these records, all of them readable; None if they do not agree on their types."""
     if not values:
         raise NothingToInfer(
-            "no schema is declared, the table is to be created, and the topic holds no JSON object to take one from.",
+            "no schema is declared, the table is to be created, and the topic holds no JSON object to infer one from.",
             safe="Nothing was created.",
             command='declare `source.kafka.schema` in {file}, for example: schema: "id BIGINT NOT NULL, name STRING"',
         )
@@ -39,7 +39,7 @@ def agreed(values: list[bytes]) -> Schema | None:
 
 
 def readable(value: bytes) -> bool:
-    """Whether it is a record that a schema could be taken from."""
+    """Whether a schema can be inferred from this record."""
     return _read([value]) is not None
 
 
@@ -54,7 +54,7 @@ def _read(values: list[bytes]) -> pa.Table | None:
 
 
 def _landing(type_: pa.DataType) -> pa.DataType | None:
-    """What a column of this inferred type is created as. An object that was only ever empty makes none."""
+    """The column type for this inferred type. An object that was always empty gets no column."""
     if pt.is_list(type_):
         inner = _landing(type_.value_type)
         return pa.list_(inner) if inner is not None else None

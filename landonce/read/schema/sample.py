@@ -1,7 +1,7 @@
-"""What the first records of a topic hold, place by place: of what kinds, how often, and where it was seen first.
+"""What the first records of a topic hold, place by place: the kinds of values, how often, and first seen where.
 
-A schema that nobody declared comes from here. Where none can be had, the refusal names every place that is in the way, and ends
-with a schema to paste.
+If no schema is declared, landonce infers one from this sample. If it cannot, the error lists every place that prevents
+it, and ends with a schema to paste.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from landonce.read.schema.infer import agreed, readable
 
 _PER_PARTITION = 1_000
 _SHOWN = 50
-"""Places that a refusal lists."""
+"""How many places an error lists."""
 _NUMBERS = {"an integer", "a number with a fraction"}
 _ORDER = ("an object", "an array", "a string", "a number with a fraction", "an integer", "a boolean")
 _ABSENT = "absent or null"
@@ -73,7 +73,7 @@ class _Place:
 
     @property
     def at_odds(self) -> bool:
-        """Whether no one type holds all of it."""
+        """Whether no single type holds all of its values."""
         held = {"a number" if each in _NUMBERS else each for each in self.kinds if each in _ORDER}
         return len(held) > 1
 
@@ -89,7 +89,7 @@ class Sample:
     records: tuple[Record, ...]
 
     def columns(self, usable: Callable[[Schema], object]) -> Schema:
-        """The fields of these records, where they agree and `usable` raises nothing. Otherwise one refusal names all that is in the way."""
+        """The fields of these records if they agree and `usable` raises nothing. Otherwise one error lists all."""
         found = agreed([each.value for each in self.records])
         if found is None:
             places = self._places()
@@ -117,7 +117,7 @@ class Sample:
         return ConfigError(
             f"no schema is declared, and none can be taken from the first {len(self.records):,} records. In the way:\n"
             + "\n".join((*lines, *more)),
-            safe="Nothing was made.",
+            safe="Nothing was created.",
             command=paste(
                 fit.schema,
                 "Records that hold something else in a field, or lack what is NOT NULL, become dead letters.",
@@ -125,7 +125,7 @@ class Sample:
         )
 
     def _note_absent(self, places: Mapping[str, _Place], path: str) -> None:
-        """Which objects around it lack it: only what is inside of an object can be absent from it."""
+        """Which of its objects lack it: only a field of an object can be absent."""
         parent, dot, name = path.rpartition(".")
         if path.endswith("[]") or path not in places:
             return
@@ -137,7 +137,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class _Fit:
-    """What is wrong with a schema, by path, and the one to take instead."""
+    """The problems of a schema, by path, and the schema to use instead."""
 
     faults: Mapping[str, str]
     schema: Schema | None
@@ -185,7 +185,7 @@ def _parsed(record: Record) -> dict[str, Any]:
 
 
 def _walk(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Every place inside of a value, with the kind of what stands there."""
+    """Every place inside a value, with the kind of its value."""
     if isinstance(value, dict):
         for name, each in value.items():
             inner = f"{path}.{name}" if path else name
@@ -222,7 +222,7 @@ def _agrees(record: Record, places: Mapping[str, _Place]) -> bool:
 
 
 def _objects_at(value: Any, path: str) -> list[dict[str, Any]]:
-    """The objects that stand at a path of this record."""
+    """The objects at a path of this record."""
     found = [value]
     for step in path.split("."):
         name, arrays = step.rstrip("[]"), step.count("[]")

@@ -1,4 +1,4 @@
-"""What values of an unknown field are like, so that a column can be made for them. Pure, picklable, mergeable."""
+"""The kinds of values of an unknown field, from which a column can be made. Pure, picklable, mergeable."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _FIRST = (STRUCT, LIST, STRING, DOUBLE, LONG, BOOLEAN)
 
 
 def distinct(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
-    """The names without those that differ from an earlier one, or from one that is taken, in upper and lower case alone: most
-    readers cannot tell such columns apart."""
+    """Leaves out names that differ only in case from an earlier or a taken one: most readers cannot tell such
+    columns apart."""
     known, kept = {each.lower() for each in taken}, []
     for name in names:
         if name.lower() not in known:
@@ -25,7 +25,7 @@ def distinct(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
 
 @dataclass(frozen=True)
 class Shape:
-    """The kinds of values that were seen in one place, and what was seen inside of them. Nulls leave no trace."""
+    """The kinds of values that were seen in one place, and inside them. Nulls are ignored."""
 
     kinds: frozenset[str] = frozenset()
     fields: tuple[tuple[str, Shape], ...] = ()
@@ -34,10 +34,10 @@ class Shape:
     """Of arrays."""
 
     def type(self) -> pa.DataType | None:
-        """The column for it; None as long as no value was seen.
+        """Its column; None as long as no value was seen.
 
-        Integers among fractions are fractions. Of kinds that have nothing in common, the first in `_FIRST` gets the
-        column, whatever the order in which they came, and records with another kind do not fit.
+        Integers among fractions are fractions. Of incompatible kinds, the first in `_FIRST` gets the column,
+        whatever the order in which they came; records with another kind do not fit.
         """
         for kind in (each for each in _FIRST if each in self.kinds):
             found = self._of_kind(kind)
@@ -57,7 +57,7 @@ class Shape:
 
 
 def merged(shapes: Iterable[Shape]) -> Shape:
-    """What was seen in any of them. The order does not matter."""
+    """The union of both. The order does not matter."""
     listed = list(shapes)
     fields: dict[str, list[Shape]] = {}
     for shape in listed:

@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field, SecretStr, model_validator
 
 from landonce.config.model import Ledger, Transform
 from landonce.config.part import Part, SecretUrl, remember_secrets
+from landonce.extras import require
 from landonce.sinks.section import Changes, LedgerPlace, TableSection
 
 if TYPE_CHECKING:
@@ -142,6 +143,7 @@ class Iceberg(TableSection):
             raise ValueError("transform: goes with neither `changes` nor `evolve`, which take records as they are")
 
     def to_sink(self, pipeline: str) -> IcebergSink:
+        require("iceberg", "sink.iceberg")
         from landonce.sinks.iceberg.sink import IcebergSink
 
         return IcebergSink.of(self, pipeline)

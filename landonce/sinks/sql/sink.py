@@ -7,6 +7,7 @@ from functools import cached_property
 
 from sqlalchemy import URL
 
+from landonce.extras import require_driver
 from landonce.ledger.in_target import TargetLedger
 from landonce.sinks.contract import Guarantee, Sink
 from landonce.sinks.pipeline_file import Pipeline
@@ -32,7 +33,7 @@ class SqlSink(Sink):
     @staticmethod
     def of(told: Sql, pipeline: str) -> SqlSink:
         sink = SqlSink(told.url.get_secret_value(), told.table, pipeline, told.key)
-        parsed(sink.url)
+        require_driver(dialect_of(parsed(sink.url)), "sink.sql.url")
         return sink
 
     def __str__(self) -> str:

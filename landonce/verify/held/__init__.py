@@ -1,6 +1,6 @@
-"""What a target holds, as the audit asks for it: one port, and one module for each kind of target.
+"""What a target holds, for the audit: one port, and one module for each kind of target.
 
-    port        what can be asked of any table
+    port        the interface of any table
     clickhouse  SQL of its own, window by window
     iceberg     one pinned snapshot: every data file is read once, into an index of offsets
     iceberg_keys  the same for tables whose rows records change: all keys
@@ -11,9 +11,9 @@
         columns     some columns of one data file, by field id
         offsets     the index: bitmaps of offsets per partition
     clickhouse_values, iceberg_values, sql_values  every value of every row, piece by piece
-        whole       columns of one data file with all that lies inside
+        whole       columns of one data file with everything inside
 
-None of this shares code with what writes; only the description of a catalog is the same.
+This shares no code with what writes, except the description of a catalog.
 """
 
 from landonce.verify.held.port import Doubled, Held, HeldKeys, Reference, Span

@@ -1,4 +1,4 @@
-"""What a table in ClickHouse holds, asked window by window. Reads only, with SQL of its own."""
+"""What a ClickHouse table holds, window by window. Read-only, with its own SQL."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class ClickHouseRows(Held):
     def columns(self) -> tuple[Column, ...]:
         return self._table.columns
 
-    def select(self, partition: Partition, first: int, end: int, asked: str) -> pa.Table:
-        """`_offset` and what is asked for, of every row in order."""
-        sql = f"SELECT {asked}, toInt64(_offset) AS _offset {self._from} WHERE {_HERE}{_BELOW} ORDER BY _offset"
-        return self._connection.ask(sql, _asked(partition, first, end))
+    def select(self, partition: Partition, first: int, end: int, columns: str) -> pa.Table:
+        """`_offset` and these columns, of every row in order."""
+        sql = f"SELECT {columns}, toInt64(_offset) AS _offset {self._from} WHERE {_HERE}{_BELOW} ORDER BY _offset"
+        return self._connection.ask(sql, _parameters(partition, first, end))
 
     def notes(self) -> tuple[str, ...]:
         if not self.replaces_rows:
@@ -56,11 +56,11 @@ class ClickHouseRows(Held):
 
     def count(self, partition: Partition, first: int, end: int = LAST) -> int:
         sql = f"SELECT toInt64(count()) {self._from} WHERE {_HERE}{_BELOW}"
-        return int(self._connection.one(sql, _asked(partition, first, end)))
+        return int(self._connection.one(sql, _parameters(partition, first, end)))
 
     def lowest(self, partition: Partition, first: int, end: int = LAST) -> int | None:
         sql = f"SELECT toInt64(minOrDefault(_offset)), toInt64(count()) {self._from} WHERE {_HERE}{_BELOW}"
-        answer = self._connection.ask(sql, _asked(partition, first, end))
+        answer = self._connection.ask(sql, _parameters(partition, first, end))
         return int(answer.column(0)[0].as_py()) if answer.column(1)[0].as_py() else None
 
     def partitions(self, labels: Iterable[str]) -> tuple[tuple[str, int, int], ...]:
@@ -76,9 +76,9 @@ class ClickHouseRows(Held):
             f"SELECT toInt64(_offset) AS o, toInt64(count()) AS n {self._from} WHERE {_HERE}{_BELOW} "
             f"GROUP BY o {having} ORDER BY o"
         )
-        answer = self._connection.ask(sql, _asked(partition, first, end))
+        answer = self._connection.ask(sql, _parameters(partition, first, end))
         return Counted(*(np.asarray(column.to_numpy(), np.int64) for column in answer.columns))
 
 
-def _asked(partition: Partition, first: int, end: int) -> dict[str, str]:
+def _parameters(partition: Partition, first: int, end: int) -> dict[str, str]:
     return {"label": partition.topic, "number": str(partition.number), "first": str(first), "end": str(end)}

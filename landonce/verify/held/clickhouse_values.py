@@ -1,6 +1,6 @@
-"""The values in a table in ClickHouse, some thousand rows at a time. Reads only, with SQL of its own.
+"""The values in a ClickHouse table, some thousand rows at a time. Read-only, with its own SQL.
 
-ClickHouse writes Arrow itself; enums, addresses and strings of fixed length come as text, as people write them.
+ClickHouse returns Arrow; enums, addresses and strings of fixed length come as text.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SPELLINGS: dict[str, Callable[[str], str]] = {
     "IPv6": lambda each: ip_address(each).exploded,
     "FixedString": lambda each: each.rstrip("\0"),
 }
-"""Types that are asked for as text, and how two texts for the same value are made one."""
+"""Types that are read as text, and how different texts of the same value are unified."""
 
 
 class ClickHouseValues(HeldValues):
@@ -41,9 +41,11 @@ class ClickHouseValues(HeldValues):
         self._columns = {each.name: each for each in rows.columns}
 
     def read(self, partition: Partition, first: int, end: int, names: Sequence[str]) -> Iterator[Piece]:
-        asked = ", ".join(f"{_asked(self._columns[name].type, quoted(name))} AS {quoted(name)}" for name in names)
+        columns = ", ".join(
+            f"{_expression(self._columns[name].type, quoted(name))} AS {quoted(name)}" for name in names
+        )
         for low in range(first, end, _AT_ONCE):
-            found = self._rows.select(partition, low, min(low + _AT_ONCE, end), asked)
+            found = self._rows.select(partition, low, min(low + _AT_ONCE, end), columns)
             if found.num_rows:
                 yield Piece(self._spelled(found))
 
@@ -68,15 +70,15 @@ class ClickHouseValues(HeldValues):
 
 
 def _leaf(type_: str) -> str:
-    """What lies inside of arrays."""
+    """The element type of arrays."""
     parsed = parse_type(type_)
     while parsed.name in _INSIDE:
         parsed = parsed.inner
     return parsed.name
 
 
-def _asked(type_: str, what: str, depth: int = 0) -> str:
-    """How a column is asked for. What is text to landonce does not lie inside of tuples."""
+def _expression(type_: str, what: str, depth: int = 0) -> str:
+    """The SQL that reads a column. Types that are read as text do not occur inside tuples."""
     if _leaf(type_) not in _SPELLINGS:
         return what
     parsed = parse_type(type_)
@@ -85,4 +87,4 @@ def _asked(type_: str, what: str, depth: int = 0) -> str:
     if parsed.name != "Array":
         return f"toString({what})"
     item = f"x{depth}"
-    return f"arrayMap({item} -> {_asked(str(parsed.inner), item, depth + 1)}, {what})"
+    return f"arrayMap({item} -> {_expression(str(parsed.inner), item, depth + 1)}, {what})"

@@ -1,7 +1,7 @@
 """Some columns of one data file, found by field id, batch by batch and in the order of the file.
 
-Parquet and ORC are read by Arrow, Avro by PyIceberg's reader of manifests, row by row and so more slowly. A column that a
-file does not have is null in it.
+Parquet and ORC are read by Arrow, Avro by PyIceberg's reader of manifests, row by row and so more slowly. A missing
+column is null.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Columns:
     schema: Schema
     """Top-level columns only, with the field ids of the table."""
     names: NameMapping | None = None
-    """For files that were written without field ids."""
+    """For files without field ids."""
 
     def of(self, io: FileIO, file: DataFile, deleted: Positions = _NONE) -> Iterator[pa.RecordBatch]:
         """The rows of a file without those at the `deleted` positions, which are in order."""
@@ -65,26 +65,26 @@ class Columns:
                 yield _shaped(batch, wanted, found)
 
     def _avro(self, io: FileIO, file: DataFile) -> Iterator[pa.RecordBatch]:
-        """Whole records: PyIceberg's reader loses its place in a file where it is to leave out some kinds of columns."""
+        """Reads whole records: PyIceberg's reader loses its place in a file if it must skip some kinds of columns."""
         wanted = schema_to_pyarrow(self.schema, include_field_ids=False)
         with AvroFile[Any](io.new_input(file.file_path)) as records:
             places = {each.field_id: at for at, each in enumerate(records.schema.fields)}
             at = [places.get(each.field_id) for each in self.schema.fields]
-            once = (each for each in records)  # its own iterator does not bear to be asked again at its end
+            once = (each for each in records)  # its own iterator fails if it is called again at its end
             while rows := list(islice(once, _AVRO_ROWS)):
                 columns = [None if place is None else [row[place] for row in rows] for place in at]
                 yield _turned(columns, wanted, len(rows))
 
 
 def field_id(field: pa.Field) -> int | None:
-    """The id that a file tells of one of its columns, or of what lies inside."""
-    told = next((field.metadata[key] for key in _IDS if field.metadata and key in field.metadata), None)
-    return int(told) if told is not None else None
+    """The field id of a column, or of something inside it, in the file."""
+    number = next((field.metadata[key] for key in _IDS if field.metadata and key in field.metadata), None)
+    return int(number) if number is not None else None
 
 
 def by_id(physical: pa.Schema, names: NameMapping | None) -> dict[int, str]:
-    """The names that a file's columns have in it."""
-    found = {told: each.name for each in physical if (told := field_id(each)) is not None}
+    """The names of the columns in the file."""
+    found = {number: each.name for each in physical if (number := field_id(each)) is not None}
     if not found and names is not None:
         mapped = {name: entry.field_id for entry in names.root for name in entry.names if entry.field_id is not None}
         found = {mapped[each.name]: each.name for each in physical if each.name in mapped}

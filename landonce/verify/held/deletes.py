@@ -1,7 +1,7 @@
 """Which rows of which data file are deleted: position deletes (v2) and deletion vectors (v3), each file read once.
 
-A delete counts for a data file that is not newer than it. That is told by sequence numbers, so of a file that was
-registered again after the delete, only the first registration is affected.
+A delete applies to data files that are not newer than it, by sequence number. So if a file was registered again after
+the delete, only the first registration is affected.
 """
 
 from __future__ import annotations

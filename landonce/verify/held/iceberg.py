@@ -1,7 +1,7 @@
 """What an Iceberg table holds, at one snapshot of a branch that is pinned when the audit opens the table.
 
-Every live file is read once, its coordinates only, without the rows that position deletes or deletion vectors
-take away, into an index of offsets. Equality deletes are refused. Reads only.
+Every live file is read once, only its coordinates, without the rows that position deletes or deletion vectors
+remove, into an index of offsets. Equality deletes are refused. Read-only.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from landonce.verify.judge import Counted
 
 
 class IcebergRows(Held):
-    """The coordinates in one table. A table or branch that is not there holds nothing, and `notes` say so.
+    """The coordinates in one table. A missing table or branch holds nothing, and `notes` say so.
 
-    `catalog`: the catalog of `spec`, if it is open already.
+    `catalog`: the catalog of `spec`, if it is already open.
     """
 
     def __init__(
@@ -57,8 +57,8 @@ class IcebergRows(Held):
 
     def notes(self) -> tuple[str, ...]:
         without = self._read.without
-        said = (f"{self.name}: {without} rows have no coordinates and were not judged.",) if without else ()
-        return (*self.table.notes(), *said)
+        notes = (f"{self.name}: {without} rows have no coordinates and were not judged.",) if without else ()
+        return (*self.table.notes(), *notes)
 
     @cached_property
     def _read(self) -> _Read:
@@ -70,13 +70,13 @@ class IcebergRows(Held):
 
 
 class _Read:
-    """What one pass over the table found."""
+    """The result of one pass over the table."""
 
     def __init__(self, table: PinnedTable) -> None:
         self.index = OffsetIndex()
         self.spans = Spans(table)
         self.without = 0
-        """Rows that lack a coordinate: somebody else's."""
+        """Rows without a coordinate: another writer added them."""
 
     def add(self, path: str, batch: pa.RecordBatch) -> None:
         whole = batch.drop_null()

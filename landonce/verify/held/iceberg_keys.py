@@ -1,4 +1,4 @@
-"""The keys in an Iceberg table whose rows records change, at one pinned snapshot. Reads only.
+"""The keys in an Iceberg table whose rows records change, at one pinned snapshot. Read-only.
 
 All keys are held in memory at once, in columns.
 """
@@ -21,7 +21,7 @@ from landonce.verify.keys import OFFSET, PLACE, UNKNOWN, plain
 
 
 class IcebergKeys(HeldKeys):
-    """A table or branch that is not there holds nothing, and `notes` say so."""
+    """A missing table or branch holds nothing, and `notes` say so."""
 
     def __init__(
         self,
@@ -59,6 +59,6 @@ class IcebergKeys(HeldKeys):
 
 
 def _positions(batch: pa.RecordBatch) -> list[tuple[Partition, np.ndarray[tuple[int], np.dtype[np.int64]]]]:
-    """For each partition the positions of its rows. Rows without coordinates are of none."""
+    """For each partition the positions of its rows. Rows without coordinates belong to none."""
     numbered = batch.select(list(COORDINATES)).append_column("at", pa.array(np.arange(batch.num_rows))).drop_null()
     return split(numbered.column(0), numbered.column(1), numbered.column(3))

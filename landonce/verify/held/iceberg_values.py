@@ -1,7 +1,7 @@
-"""The values in an Iceberg table at one pinned snapshot, some thousand rows at a time. Reads only.
+"""The values in an Iceberg table at one pinned snapshot, some thousand rows at a time. Read-only.
 
-Which file holds which offsets is found by reading the coordinates of all of them once. Of a Parquet file only the row groups
-are read whose statistics allow for what is asked; ORC and Avro files are read whole for every range that they hold some of.
+Reading the coordinates of all files once shows which file holds which offsets. Of a Parquet file only the row groups
+are read whose statistics match the range; ORC and Avro files are read whole for every range that they overlap.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TOPIC, _NUMBER, _OFFSET = COORDINATES
 
 
 class IcebergValues(HeldValues):
-    """The rows of one table. A table or branch that is not there holds none."""
+    """The rows of one table. A missing table or branch holds none."""
 
     def __init__(self, table: PinnedTable) -> None:
         self.name = table.name
@@ -66,6 +66,8 @@ def _may_hold(group: pq.RowGroupMetaData, first: int, end: int) -> bool:
     for at in range(group.num_columns):
         column = group.column(at)
         if column.path_in_schema == _OFFSET:
-            told = column.statistics
-            return not (told is not None and told.has_min_max) or (told.min < end and told.max >= first)
+            statistics = column.statistics
+            return not (statistics is not None and statistics.has_min_max) or (
+                statistics.min < end and statistics.max >= first
+            )
     return True

@@ -1,8 +1,8 @@
-"""Which offsets are there, and how often: bitmaps per partition.
+"""Which offsets are present, and how often: bitmaps per partition.
 
-The first bitmap of a partition holds every offset that is there, the second those that are there at least twice, and so
-on. A bitmap takes next to nothing where offsets follow each other, and two bytes for an offset at worst, so an audit of
-a billion rows still fits into memory.
+The first bitmap of a partition holds every offset that is present, the second those that are present at least twice,
+and so on. A bitmap of consecutive offsets takes next to no memory, and any other at most two bytes per offset, so an
+audit of a billion rows still fits into memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class OffsetIndex:
         self._levels: dict[Partition, list[BitMap64]] = defaultdict(list)
 
     def add(self, partition: Partition, offsets: Offsets) -> None:
-        """These offsets once more, in any order, any of them repeatedly."""
+        """Adds these offsets, in any order, possibly repeated."""
         left = Counted.of(offsets)
         levels = self._levels[partition]
         while len(left.offsets):
@@ -33,7 +33,7 @@ class OffsetIndex:
             left = Counted(left.offsets[again], left.counts[again] - 1)
 
     def optimize(self) -> None:
-        """Packs what follows each other, once all is in."""
+        """Compresses runs, once all offsets are added."""
         for levels in self._levels.values():
             for each in levels:
                 each.run_optimize()
@@ -42,11 +42,11 @@ class OffsetIndex:
         levels = self._levels.get(partition, [])
         if first >= end or not levels:
             return Counted.none()
-        asked = BitMap64(range(first, end))
-        offsets = _numbers(levels[0] & asked)
+        window = BitMap64(range(first, end))
+        offsets = _numbers(levels[0] & window)
         counts = np.ones(len(offsets), np.int64)
         for each in levels[1:]:
-            counts[np.searchsorted(offsets, _numbers(each & asked))] += 1
+            counts[np.searchsorted(offsets, _numbers(each & window))] += 1
         return Counted(offsets, counts)
 
     def repeated(self, partition: Partition, first: int, end: int) -> Counted:
@@ -70,7 +70,7 @@ class OffsetIndex:
 
 
 def _raise(levels: list[BitMap64], added: BitMap64) -> None:
-    """Adds to the first level; what was there already goes one level up."""
+    """Adds to the first level; offsets that are already there go one level up."""
     for at, level in enumerate(levels):
         again = level & added
         level |= added

@@ -1,4 +1,4 @@
-"""The port: what the audit asks of a table. Topics go by their labels, offsets are half-open. Reads only."""
+"""The port: what the audit needs from a table. Topics are labels, ranges are half-open. Read-only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Reference:
 
     snapshot: int
     at: str | None
-    """When that snapshot was committed; None where it has expired since."""
+    """When that snapshot was committed; None if it has expired."""
     manifest: str
 
 
@@ -32,7 +32,7 @@ class Span:
     first: int
     end: int
     rows: int
-    """As often as they count."""
+    """Counted once per registration."""
 
     @staticmethod
     def of(partition: Partition, offsets: Offsets) -> Span:
@@ -44,7 +44,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Doubled:
-    """A data file that is registered more than once, so that each of its rows counts as often."""
+    """A data file that is registered more than once, so each of its rows counts that many times."""
 
     path: str
     references: tuple[Reference, ...]
@@ -61,27 +61,27 @@ class Held(ABC):
 
     @abstractmethod
     def counted(self, partition: Partition, first: int, end: int) -> Counted:
-        """Every offset in `[first, end)` and how often it is there."""
+        """Every offset in `[first, end)` and how often it occurs."""
 
     @abstractmethod
     def repeated(self, partition: Partition, first: int, end: int) -> Counted:
-        """Only those that are there more than once."""
+        """Only those that occur more than once."""
 
     @abstractmethod
     def count(self, partition: Partition, first: int, end: int = LAST) -> int:
-        """Rows, each as often as it is there."""
+        """The number of rows, duplicates included."""
 
     @abstractmethod
     def lowest(self, partition: Partition, first: int, end: int = LAST) -> int | None:
-        """The lowest offset that is there."""
+        """The lowest offset in the table."""
 
     @abstractmethod
     def partitions(self, labels: Iterable[str]) -> tuple[tuple[str, int, int], ...]:
-        """(label, partition, rows) of everything that is there under these labels."""
+        """(label, partition, rows) of everything under these labels."""
 
     @property
     def replaces_rows(self) -> bool:
-        """Whether a newer row may rightly have taken the place of an expected one."""
+        """Whether a newer row may legitimately have replaced an expected one."""
         return False
 
     def doubled(self) -> tuple[Doubled, ...]:
@@ -89,7 +89,7 @@ class Held(ABC):
         return ()
 
     def as_of(self) -> str:
-        """What exactly was looked at, where a table has several states."""
+        """The state that is audited, if a table has several."""
         return ""
 
     def notes(self) -> tuple[str, ...]:
@@ -99,7 +99,7 @@ class Held(ABC):
 
 @dataclass(frozen=True)
 class Piece:
-    """Some rows with their values, of bounded number. `OFFSET` tells which record each is of."""
+    """A bounded number of rows with their values. `OFFSET` says which record each belongs to."""
 
     rows: pa.Table
     absent: frozenset[str] = frozenset()
@@ -115,15 +115,15 @@ class HeldValues(ABC):
 
     @abstractmethod
     def read(self, partition: Partition, first: int, end: int, names: Sequence[str]) -> Iterator[Piece]:
-        """The rows with offsets in `[first, end)`, with `_offset` and these columns. Of a partition, ranges come in order."""
+        """The rows with offsets in `[first, end)`, with these columns. Ranges of a partition come in order."""
 
     def comparable(self, name: str, expected: pa.Array) -> pa.Array:
-        """What a column should hold, in the form in which this table gives values back."""
+        """What a column should hold, in the form in which this table returns values."""
         del name
         return expected
 
     def filled(self, name: str) -> bool:
-        """Whether the table itself fills the column where a record holds nothing for it."""
+        """Whether the table fills the column itself if a record holds nothing for it."""
         del name
         return False
 
@@ -140,11 +140,11 @@ class HeldKeys(ABC):
 
     @abstractmethod
     def doubled(self) -> tuple[Doubled, ...]:
-        """Data files that are registered more than once. Asked after the rows."""
+        """Data files that are registered more than once. Call it after `rows`."""
 
     @abstractmethod
     def as_of(self) -> str:
-        """What exactly was looked at."""
+        """The state that is audited."""
 
     @abstractmethod
     def notes(self) -> tuple[str, ...]:

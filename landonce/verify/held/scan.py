@@ -18,15 +18,15 @@ from landonce.errors import TableUnfit, TargetUnavailable
 from landonce.sinks.iceberg.catalog import CatalogSpec, telling
 from landonce.verify.held.columns import Columns
 from landonce.verify.held.deletes import Deletes
-from landonce.verify.held.snapshot import Files, LiveFile, live_files, pinned, rolled_back, told
+from landonce.verify.held.snapshot import Files, LiveFile, described, live_files, pinned, rolled_back
 from landonce.verify.held.whole import Projected, WholeColumns
 
 COORDINATES = ("_topic", "_kafka_partition", "_offset")
-"""`_partition` would be Iceberg's own column of that name."""
+"""Iceberg's readers have their own column `_partition`."""
 
 
 class PinnedTable:
-    """A table that is not there, or has no such branch, has no rows; `notes` say so."""
+    """A missing table or branch has no rows; `notes` say so."""
 
     def __init__(
         self, spec: CatalogSpec, identifier: str, branch: str = "main", catalog: Catalog | None = None
@@ -55,20 +55,22 @@ class PinnedTable:
                     yield live, batch
 
     def has(self, name: str) -> bool:
-        """Whether the pinned snapshot knows the column."""
+        """Whether the pinned snapshot has the column."""
         return self._snapshot is not None and name in self._pinned_schema().column_names
 
     def pieces(
         self, live: LiveFile, names: Sequence[str], may_hold: Callable[[pq.RowGroupMetaData], bool]
     ) -> Iterator[Projected]:
-        """These columns of one live entry with all that lies inside, without what need not be read of a Parquet file."""
+        """These columns of one live entry with everything inside; skips row groups of Parquet that are not needed."""
         assert self._table is not None
         whole = WholeColumns(self._schema(names), self._table.metadata.name_mapping())
         with self._reading(f"{live.file.file_path}, which snapshot {live.reference.snapshot} registered,"):
             yield from whole.of(self._table.io, live.file, self._deletes.of(live), may_hold)
 
     def as_of(self) -> str:
-        return f"snapshot {told((self._snapshot,))} of branch {self._branch!r}" if self._snapshot is not None else ""
+        return (
+            f"snapshot {described((self._snapshot,))} of branch {self._branch!r}" if self._snapshot is not None else ""
+        )
 
     def notes(self) -> tuple[str, ...]:
         if self._table is None:
@@ -78,7 +80,7 @@ class PinnedTable:
         undone = rolled_back(self._table, self._branch)
         if not undone:
             return ()
-        return (f"{self.name}: rolled back and not in the branch's history any more: snapshot {told(undone)}.",)
+        return (f"{self.name}: rolled back and not in the branch's history any more: snapshot {described(undone)}.",)
 
     @cached_property
     def _deletes(self) -> Deletes:
@@ -87,12 +89,12 @@ class PinnedTable:
             return Deletes(self._table.io, self.files.deletes)
 
     def _schema(self, names: Sequence[str]) -> Schema:
-        """These columns as the pinned snapshot knows them."""
+        """These columns in the schema of the pinned snapshot."""
         schema = self._pinned_schema()
         absent = [each for each in names if each not in schema.column_names]
         if absent:
             raise TableUnfit(
-                f"{self.name} has no column {', '.join(absent)}, so its rows cannot be told apart.",
+                f"{self.name} has no column {', '.join(absent)}, so its rows cannot be identified.",
                 safe="An audit changes nothing.",
                 command="compare row counts yourself, or land into a table with coordinates",
             )
@@ -109,8 +111,8 @@ class PinnedTable:
             yield
         except FileNotFoundError as error:
             raise TableUnfit(
-                f"{self.name}: {what} cannot be read, for a file is not there: {redact(str(error))}",
-                safe="An audit changes nothing. A file that a snapshot names was deleted behind the table's back.",
+                f"{self.name}: {what} cannot be read, because a file is missing: {redact(str(error))}",
+                safe="An audit changes nothing. Something else deleted a file that a snapshot names.",
                 command="restore the file, or roll the table back to a snapshot before it",
             ) from None
         except OSError as error:

@@ -1,4 +1,4 @@
-"""One snapshot of a branch, pinned: its live files as its manifests name them, and which files they name twice."""
+"""One snapshot of a branch, pinned: its live files as in its manifests, and which files they register twice."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class Files:
 
 
 def pinned(table: Table, branch: str) -> Snapshot | None:
-    """The branch's newest snapshot; None where there is none, or no such branch."""
+    """The branch's newest snapshot; None if there is none, or no such branch."""
     reference = table.metadata.refs.get(branch)
     return table.metadata.snapshot_by_id(reference.snapshot_id) if reference is not None else None
 
 
 def live_files(table: Table, snapshot: Snapshot) -> Files:
     """Every manifest of the snapshot, read once."""
-    times = {each.snapshot_id: told_time(each) for each in table.metadata.snapshots}
+    times = {each.snapshot_id: commit_time(each) for each in table.metadata.snapshots}
     data: list[LiveFile] = []
     deletes: list[LiveFile] = []
     for manifest in snapshot.manifests(table.io):
@@ -69,14 +69,14 @@ def _refuse_equality(table: Table, deletes: Iterable[LiveFile]) -> None:
     if found:
         raise TableUnfit(
             f"{'.'.join(table.name())} has {len(found)} equality delete files, the first of them added by snapshot "
-            f"{found[0].reference.snapshot}: landonce writes none and cannot read them, so it cannot tell which rows count.",
+            f"{found[0].reference.snapshot}: landonce writes none and cannot read them, so it does not know which rows count.",
             safe="An audit changes nothing.",
             command="rewrite the table's data files with the deletes applied (Spark: rewrite_data_files), then verify again",
         )
 
 
 def rolled_back(table: Table, branch: str) -> tuple[Snapshot, ...]:
-    """Snapshots that were the head of `main` and are not in its history any more. Of other branches nobody keeps a log."""
+    """Snapshots that were the head of `main` and are no longer in its history. Other branches have no log."""
     head = pinned(table, branch)
     if branch != MAIN_BRANCH or head is None:
         return ()
@@ -86,12 +86,12 @@ def rolled_back(table: Table, branch: str) -> tuple[Snapshot, ...]:
     return tuple(known[each] for each in were if each in known and each not in history)
 
 
-def told_time(snapshot: Snapshot) -> str:
+def commit_time(snapshot: Snapshot) -> str:
     return datetime.fromtimestamp(snapshot.timestamp_ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
 
 
-def told(snapshots: Iterable[Snapshot]) -> str:
-    """Some snapshots in words: which, and when each was committed."""
-    listed = [f"{each.snapshot_id} ({told_time(each)})" for each in snapshots]
+def described(snapshots: Iterable[Snapshot]) -> str:
+    """The text for some snapshots: ids and commit times."""
+    listed = [f"{each.snapshot_id} ({commit_time(each)})" for each in snapshots]
     more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
     return ", ".join(listed[:_LISTED]) + more

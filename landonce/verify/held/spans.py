@@ -1,4 +1,4 @@
-"""What the files hold that a snapshot registers more than once."""
+"""What files hold that a snapshot registers more than once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from landonce.verify.judge import Offsets
 
 
 class Spans:
-    """Gathered while the table is read. A file comes as often as it is registered."""
+    """Collected while the table is read. A file comes once per registration."""
 
     def __init__(self, table: PinnedTable) -> None:
         self._twice = table.files.doubled()

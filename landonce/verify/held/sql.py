@@ -1,4 +1,4 @@
-"""What a table in an SQL database holds, asked window by window. Reads only, with statements of its own."""
+"""What a table in an SQL database holds, window by window. Read-only, with its own statements."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from landonce.verify.judge import Counted
 from landonce.verify.keys import OFFSET, PLACE, UNKNOWN, plain
 
 Query = Any
-"""A `select` of SQLAlchemy's, whatever its columns are."""
+"""A SQLAlchemy `select` with any columns."""
 _TOPIC: Any = column("_topic", Text)
 _NUMBER: Any = column("_partition", Integer)
 _OFFSET: Any = column("_offset", BigInteger)
 _AT_ONCE = 50_000
 _PATIENCE = 3600
-"""Seconds that MySQL waits for a reader who is busy with the topic in between."""
+"""Seconds that MySQL waits for a reader that pauses to read the topic."""
 
 
 class Asked:
-    """One table. One that is not there holds nothing, and `notes` say so."""
+    """One table. A missing table holds nothing, and `notes` say so."""
 
     def __init__(self, opened: SqlTable) -> None:
         self._opened = opened
@@ -111,7 +111,7 @@ def _per_offset(partition: Partition, first: int, end: int) -> Query:
 
 
 class SqlKeys(HeldKeys):
-    """The keys in one table, with the coordinates of their last changes. All of them are in memory at once, in columns."""
+    """The keys in one table, with the coordinates of their last changes. They are all in memory at once, in columns."""
 
     def __init__(self, opened: SqlTable, schema: Schema) -> None:
         self._asked = Asked(opened)
@@ -153,12 +153,12 @@ class SqlKeys(HeldKeys):
 
 
 def in_order(query: Query, partition: Partition, first: int, end: int) -> Query:
-    """The rows of a range with `_offset` after what is asked for, in its order."""
+    """The rows of a range, with `_offset` after these columns, in offset order."""
     return query.add_columns(_OFFSET).where(_within(partition, first, end)).order_by(_OFFSET)
 
 
 def exact(name: str, kind: Any, dialect: str) -> Any:
-    """A value as records hold it: MySQL tells six digits of a FLOAT, and PostgreSQL fills a CHAR with blanks that mean nothing."""
+    """A value as records hold it: MySQL returns six digits of a FLOAT, and PostgreSQL pads a CHAR with blanks."""
     if dialect in ("mysql", "mariadb") and isinstance(kind, Float):
         return column(name) * literal_column("1e0")
     if dialect == "postgresql" and isinstance(kind, CHAR):
@@ -167,8 +167,9 @@ def exact(name: str, kind: Any, dialect: str) -> Any:
 
 
 def _array(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
-    """As the decoder of the pipeline makes them: SQLite gives times as text, it and MySQL truth as numbers, PostgreSQL UUIDs as
-    objects."""
+    """As the pipeline's decoder makes them: SQLite returns times as text, SQLite and MySQL booleans as numbers,
+    PostgreSQL
+    UUIDs as objects."""
     if pa.types.is_boolean(type_):
         return pa.array([each if each is None else bool(each) for each in values], type_)
     if is_uuid(type_):

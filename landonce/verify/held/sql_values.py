@@ -1,7 +1,7 @@
-"""The values in a table in an SQL database, some thousand rows at a time. Reads only, with statements of its own.
+"""The values in a table in an SQL database, some thousand rows at a time. Read-only, with its own statements.
 
-A table whose rows are added has an index on the coordinates, and is asked range by range. One whose rows records change has
-none: it is sorted once for each partition by the database, and read along with the topic.
+A table with inserts only has an index on the coordinates, and is read range by range. A table whose rows records change
+has none: the database sorts it once for each partition, and it is read along with the topic.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _AT_ONCE = 20_000
 
 
 class SqlValues(HeldValues):
-    """The rows of one table, as `schema` says that they are written."""
+    """The rows of one table, written with `schema`."""
 
     def __init__(self, opened: SqlTable, schema: Schema) -> None:
         self._asked = Asked(opened)
@@ -55,8 +55,8 @@ class SqlValues(HeldValues):
     def comparable(self, name: str, expected: pa.Array) -> pa.Array:
         kind = self._kinds[name]
         if pt.is_nested(expected.type):
-            told = [None if each is None else _document(each, expected.type) for each in expected.to_pylist()]
-            return pa.array([None if each is None else _canonical(each) for each in told], pa.string())
+            documents = [None if each is None else _document(each, expected.type) for each in expected.to_pylist()]
+            return pa.array([None if each is None else _canonical(each) for each in documents], pa.string())
         if pt.is_string(expected.type) and isinstance(kind, sql.JSON):
             return each_text(expected, _canonical_text)
         if pt.is_string(expected.type) and _is_padded(kind, self._dialect):
@@ -64,7 +64,7 @@ class SqlValues(HeldValues):
         return expected.storage if is_uuid(expected.type) else expected
 
     def _along(self, partition: Partition, first: int, end: int, names: Sequence[str]) -> Iterator[pa.Table]:
-        """Goes on in the sorted rows of the partition, and keeps what is beyond the end for the next range."""
+        """Continues in the sorted rows of the partition, and keeps rows beyond the end for the next range."""
         if self._sorted is None or self._sorted[0] != partition:
             if self._sorted is not None:
                 self._sorted[1].close()
@@ -90,7 +90,7 @@ class SqlValues(HeldValues):
             yield pa.table({**arrays, "_offset": pa.array(offsets, pa.int64())})
 
     def _column(self, name: str) -> Any:
-        """PostgreSQL's times reach further than Python's, so they are asked for as numbers."""
+        """PostgreSQL's times have a larger range than Python's, so they are read as numbers."""
         kind, type_ = self._kinds[name], self._types.get(name)
         if self._dialect == "postgresql" and type_ is not None:
             what = str(postgresql.dialect().identifier_preparer.quote_identifier(name))
@@ -109,7 +109,7 @@ class SqlValues(HeldValues):
 
 
 def _reader(type_: pa.DataType, kind: Any, padded: bool) -> Callable[[Sequence[Any]], pa.Array]:
-    """What makes an array of the values that a driver gives back, for a column of records' values of this type."""
+    """The function that turns the values of the database driver into an array of this type."""
     if pt.is_nested(type_) or (pt.is_string(type_) and isinstance(kind, sql.JSON)):
         return lambda values: pa.array(
             [None if each is None else _canonical_text(each) for each in values], pa.string()
@@ -140,7 +140,7 @@ def _moments(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
 
 
 def _loose(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
-    """In the type of what was written, or, where a value was changed to what that cannot hold, as text."""
+    """In the type that was written, or as text if a value was changed to something that type cannot hold."""
     try:
         return pa.array(values, type_)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
@@ -148,12 +148,12 @@ def _loose(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
 
 
 def _is_padded(kind: Any, dialect: str) -> bool:
-    """PostgreSQL fills a CHAR with blanks, which mean nothing."""
+    """PostgreSQL pads a CHAR with blanks, which are ignored."""
     return dialect == "postgresql" and isinstance(kind, sql.CHAR)
 
 
 def _canonical_text(text: Any) -> str:
-    """A document that may be spelled in several ways, in one of them; what is none, as it is."""
+    """A document in one canonical spelling; anything else unchanged."""
     try:
         return _canonical(json.loads(text)) if isinstance(text, (str, bytes)) else _canonical(text)
     except ValueError:

@@ -1,6 +1,6 @@
-"""Columns of one data file with all that lies inside, found by field id at every depth, some thousand rows at a time.
+"""Columns of one data file with everything inside, found by field id at every depth, some thousand rows at a time.
 
-What a file was written without is told, and not taken for null: the table had no such column then.
+Columns that a file lacks are reported, and not read as null: the table did not have them then.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Projected:
     rows: pa.Table
     """Without the columns that are absent."""
     absent: frozenset[str] = frozenset()
-    """Columns that the file does not have, or not with all that lies inside."""
+    """Columns that the file lacks, entirely or in part."""
     single: frozenset[str] = frozenset()
     """Columns of doubles that are floats in the file."""
 
@@ -56,7 +56,7 @@ class WholeColumns:
     def of(
         self, io: FileIO, file: DataFile, deleted: Positions, may_hold: Callable[[pq.RowGroupMetaData], bool]
     ) -> Iterator[Projected]:
-        """The rows of a file without those at the `deleted` positions. Of Parquet, only row groups that `may_hold` some."""
+        """The rows of a file without those at the `deleted` positions. Of Parquet: row groups of `may_hold`."""
         if file.file_format == FileFormat.AVRO:
             read = self._avro(io, file)
         elif file.file_format == FileFormat.ORC:
@@ -121,7 +121,7 @@ class WholeColumns:
         return Projected(pa.table(columns), frozenset(absent), frozenset(single))
 
     def _avro(self, io: FileIO, file: DataFile) -> Iterator[tuple[int, Projected]]:
-        """Row by row, and whole records: PyIceberg's reader loses its place where it is to leave out some kinds of columns."""
+        """Reads whole records, row by row: PyIceberg's reader loses its place if it must skip some kinds of columns."""
         read_doubles_whole()
         types = schema_to_pyarrow(self.schema, include_field_ids=False)
         with AvroFile[Any](io.new_input(file.file_path)) as records:
@@ -143,7 +143,7 @@ class WholeColumns:
 
 
 def _project(array: pa.Array, held: pa.Field, type_: IcebergType) -> pa.Array:
-    """What a file holds, with the fields inside in the order and under the names that the table has now."""
+    """The values of a file, with nested fields in the order and under the names of the current table."""
     mask = array.is_null() if array.null_count else None
     if isinstance(type_, StructType):
         children = [_child(array, held.type, each) for each in type_.fields]
@@ -161,8 +161,8 @@ def _project(array: pa.Array, held: pa.Field, type_: IcebergType) -> pa.Array:
 
 def _child(array: pa.StructArray, held: pa.DataType, wanted: NestedField) -> pa.Array:
     for at in range(held.num_fields):
-        told = field_id(held.field(at))
-        if told == wanted.field_id or (told is None and held.field(at).name == wanted.name):
+        number = field_id(held.field(at))
+        if number == wanted.field_id or (number is None and held.field(at).name == wanted.name):
             return _project(array.field(at), held.field(at), wanted.field_type)
     raise _Absent
 
@@ -212,7 +212,7 @@ def _avro_single(held: IcebergType, wanted: IcebergType) -> bool:
 
 
 def _plain(value: Any, held: IcebergType, wanted: IcebergType) -> Any:
-    """A value of an Avro file as Arrow takes it."""
+    """A value of an Avro file in the form that Arrow accepts."""
     if value is None:
         return None
     if isinstance(wanted, StructType) and isinstance(held, StructType):
@@ -230,7 +230,7 @@ def _plain(value: Any, held: IcebergType, wanted: IcebergType) -> Any:
 
 
 def _storage(type_: pa.DataType) -> pa.DataType:
-    """The type without what Python values cannot be given as."""
+    """The type without parts that cannot be built from Python values."""
     if pt.is_struct(type_):
         return pa.struct([pa.field(each.name, _storage(each.type)) for each in type_])
     if pt.is_map(type_):

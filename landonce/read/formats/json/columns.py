@@ -1,19 +1,19 @@
-"""From what Arrow's JSON reader yields (the *wire* type of a column) to what the schema asks for, or a fault.
+"""Converts columns from the type that Arrow's JSON reader reads (the *wire* type) to the schema's type, or to a fault.
 
-The reader is not asked for the final type where it cannot be trusted with it:
+The wire type differs from the final type where the reader is not exact enough:
 
-- dates and times it reads only as numbers, bytes not at all, and timestamps fail a whole block for one bad value: all
-  are read as strings (or, for a field with a ``scale``, as integers) and converted by `texts`, where a bad value costs
-  only its own row;
-- decimals it rescales without looking for overflow: 1234 read as ``decimal128(38, 37)`` gives 8.98…. A literal is
-  held to ``precision`` digits and rescaling adds at most ``scale``, so nothing can wrap in 256 bits as long as
-  ``precision + scale <= 76``, and that is what `is_wide` tells apart;
-- a struct it refuses for being null if a field inside may not be, so everything inside is read as nullable;
-- maps it does not know: `rewrite` makes lists of their entries, and here they become maps;
-- floats it lets overflow to infinity, it rounds integers to them, and it takes the literals ``NaN`` and ``Infinity``,
+- dates and times: it reads them only as numbers, bytes not at all, and one bad timestamp fails a whole block. So all
+  are read as strings (or, for a field with a ``scale``, as integers) and converted by `texts`, where a bad value
+  affects only its own row;
+- decimals: it rescales without an overflow check: 1234 read as ``decimal128(38, 37)`` gives 8.98…. A literal has at
+  most ``precision`` digits and rescaling adds at most ``scale``, so nothing can wrap in 256 bits as long as ``precision
+  + scale <= 76``; `is_wide` checks that;
+- structs: it refuses a null struct if a field inside is required, so everything inside is read as nullable;
+- maps: it does not support them. `rewrite` makes lists of their entries, and this module makes them maps;
+- floats: it lets them overflow to infinity, rounds integers to them, and accepts the literals ``NaN`` and ``Infinity``,
   which are not JSON.
 
-Nothing here looks at more than one value at a time: what becomes of a value never depends on its neighbours.
+Nothing here compares values: the result of a value never depends on its neighbours.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from landonce.read.schema.fields import KEY, VALUE, Field, is_uuid, spelled
 
 
 def check_supported(field: Field) -> None:
-    """Refuse a type that cannot be decoded exactly, before any record is read."""
+    """Refuses a type that cannot be decoded exactly, before any record is read."""
     _check_type(field.type, field.name)
     if field.pattern is not None:
         try:
@@ -75,7 +75,7 @@ def _check_type(type_: pa.DataType, name: str) -> None:
 
 
 def is_wide(type_: pa.DataType) -> bool:
-    """Whether the reader could wrap a decimal of this type around without a word."""
+    """Whether the reader could silently wrap a decimal of this type around."""
     if pt.is_list(type_):
         return is_wide(type_.value_type)
     if pt.is_struct(type_):
@@ -86,7 +86,7 @@ def is_wide(type_: pa.DataType) -> bool:
 
 
 def wire_type(type_: pa.DataType, *, integers: bool = False) -> pa.DataType:
-    """What the reader is asked for, so that `settle` can make ``type_`` of it."""
+    """The type to read, from which `settle` can make ``type_``."""
     if pt.is_list(type_):
         return pa.list_(wire_type(type_.value_type))
     if pt.is_struct(type_):
@@ -109,7 +109,7 @@ def holds_float(type_: pa.DataType) -> bool:
 
 
 def beyond_exact(array: pa.Array, limits: Mapping[pa.DataType, int]) -> list[Fault]:
-    """Rows of a wire column with a float at or beyond the limit of its type. Where there is none, this costs a look at the
+    """Rows of a wire column with a float at or beyond the limit of its type. If there is none, this only reads the
     extremes."""
     if pt.is_list(array.type):
         return _lifted(beyond_exact(array.values, limits), array)
@@ -125,7 +125,7 @@ def beyond_exact(array: pa.Array, limits: Mapping[pa.DataType, int]) -> list[Fau
 
 
 def settle(array: pa.Array, field: Field) -> tuple[pa.Array, list[Fault]]:
-    """The column in its final type, and the rows that it must not be landed with, the gravest fault first."""
+    """The column in its final type, and its faults, the most serious first."""
     settled, faults = _settle(array, field.type, field)
     if field.required and settled.null_count:
         faults.append(Fault(mask_of(settled.is_null()), MISSING))
@@ -133,7 +133,7 @@ def settle(array: pa.Array, field: Field) -> tuple[pa.Array, list[Fault]]:
 
 
 def fit(array: pa.Array, field: Field) -> tuple[pa.Array, list[Fault]]:
-    """A column of any type as the field's type, losslessly, and the rows where that cannot be: for what SQL yields."""
+    """Converts a column of any type (from SQL) to the field's type without loss; also returns the faults."""
     fitted = array if array.type == field.type else _fitted(array, field.type)
     fits = pc.or_(fitted.is_valid(), array.is_null())
     faults = unless(pc.and_(fits, _unchanged(array, fitted)), f"does not fit {spelled(field.type)}")
@@ -152,7 +152,7 @@ def _fitted(array: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def can_fit(yielded: pa.DataType, field: Field) -> bool:
-    """Whether `fit` knows a way from this type to the field's."""
+    """Whether `fit` can convert this type to the field's."""
     if is_uuid(field.type):
         return bool(is_uuid(yielded) or pt.is_string(yielded) or pt.is_binary(yielded))
     try:
@@ -163,7 +163,7 @@ def can_fit(yielded: pa.DataType, field: Field) -> bool:
 
 
 def _unchanged(array: pa.Array, fitted: pa.Array) -> pa.Array:
-    """Where a value can be had back. A double loses digits as a float, which is what a float is: only overflow counts."""
+    """Whether each value survives a round trip. A double may lose digits as a float: only overflow counts."""
     everywhere = pa.array(np.ones(len(array), dtype=np.bool_))
     if fitted.type == array.type or pt.is_nested(array.type) or is_uuid(fitted.type) or pt.is_time64(fitted.type):
         return everywhere
@@ -176,7 +176,7 @@ def _unchanged(array: pa.Array, fitted: pa.Array) -> pa.Array:
 
 
 def _unfit(array: pa.Array, type_: pa.DataType, field: Field) -> list[Fault]:
-    """What a cast lets pass: it looks at types, and not at what may stand in a place."""
+    """Faults that a cast does not find: it checks types, not nulls inside required places."""
     if pt.is_list(type_):
         inside = array.flatten()
         faults = _unfit(inside, type_.value_type, field)
@@ -217,7 +217,7 @@ def _settle_list(array: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.
 
 
 def _lifted(faults: list[Fault], lists: pa.Array) -> list[Fault]:
-    """Faults of the items as faults of the rows whose lists hold them."""
+    """Converts faults of items to faults of the rows whose lists hold them."""
     parents = pc.list_parent_indices(lists).to_numpy() if faults else np.empty(0, np.int64)
     lifted = []
     for fault in faults:
@@ -247,7 +247,7 @@ def _settle_map(array: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.A
         faults += unless(entries.values.field(VALUE).is_valid(), "holds a null")
     faults = _lifted(faults, entries) + _repeated(keys, entries)
     offsets = entries.offsets
-    if keys.null_count:  # of rows that are rejected
+    if keys.null_count:  # of rejected rows
         good = keys.is_valid()
         before = np.concatenate(([0], np.cumsum(mask_of(good))))
         keys, values = keys.filter(good), values.filter(good)

@@ -1,33 +1,33 @@
 """One Kafka value is one JSON object and becomes one row, or a reject with a reason; never a shifted neighbour.
 
-Arrow's JSON reader is fast and decides every type, but it reads a stream of values, not of records: it does not
-care for newlines, so ``{"a":1}{"a":2}`` in one record is two rows, and an object may begin in one record and end in
-the next. Counting rows is no proof, since errors of both kinds cancel out. Therefore each record is opened with a
-marker that nobody outside this process can know,
+Arrow's JSON reader is fast and decides every type, but it reads a stream of values, not of records. It ignores
+newlines, so ``{"a":1}{"a":2}`` in one record is two rows, and an object may begin in one record and end in the next.
+Counting rows proves nothing, because errors of both kinds cancel out. So each record starts with a marker that nobody
+outside this process can know,
 
     {"a": 1}    becomes    {"<random>":7,"a": 1}
 
 and a block counts as read only if the markers of its rows are exactly 0, 1, 2, … n-1. A row without its marker, a
-marker that ended up inside another object, a missing or an additional row: all of them change that sequence.
+marker inside another object, a missing or an additional row: each of them changes that sequence.
 
-A block that fails is cut up until the records at fault are alone. What becomes of a record depends on that record
-only, not on the block it was read with, nor on the order in which blocks came: a retry decodes to the same rows.
+A block that fails is split until the bad records are alone. The result of a record depends only on that record, not on
+its block, nor on the order of blocks: a retry decodes to the same rows.
 
-What is refused beyond what JSON and the schema say:
+Refused, in addition to what JSON and the schema exclude:
 
 - a byte order mark;
-- a repeated field of the schema (a repetition of any other is ignored with it);
-- a number outside of the range of a double, even in a field that is ignored;
-- an integer that its float field cannot hold exactly. (A number with a point or an exponent becomes the float that is
-  nearest to it, as in any JSON reader.);
+- a repeated field of the schema (other repeated fields are ignored);
+- a number outside the range of a double, even in an ignored field;
+- an integer that its float field cannot hold exactly. (A number with a point or an exponent becomes the nearest float,
+  as in any JSON reader.);
 - a float for an integer field, even 1.0; a fraction finer than a decimal or temporal type, unless its surplus
   digits are zeros;
 - an escaped surrogate without its other half.
 
-Maps, and names that are not those of the fields, are written into what Arrow reads beforehand, see `rewrite`. A record
-that holds a field under two names is refused.
+`rewrite` handles maps, and names that differ from those of the fields. A record that holds a field under two names is
+refused.
 
-Fields that are not in the schema are skipped; in them Arrow lets ``NaN`` and ``Infinity`` pass.
+Fields that are not in the schema are skipped; there Arrow accepts ``NaN`` and ``Infinity``.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from landonce.read.schema.fields import Schema
 
 MAX_RECORD_BYTES = 16 * 2**20
 VERSION = 2
-"""Raised whenever the decoder makes other rows of the same bytes: it is part of every plan's fingerprint."""
+"""Increased whenever the decoder makes other rows from the same bytes: it is part of every plan's fingerprint."""
 
 _BLOCK_ROWS = 32_768
 _BLOCK_BYTES = 32 * 2**20
-_WAYS = 8  # how many pieces a failed block is cut into
-_SMALL = 256  # a failed block of at most this many records is looked at record by record
-_INTEGERS_TO = {pa.float32(): 2**24, pa.float64(): 2**53}  # up to where a float holds every integer
+_WAYS = 8  # how many pieces a failed block is split into
+_SMALL = 256  # a failed block of at most this many records is read record by record
+_INTEGERS_TO = {pa.float32(): 2**24, pa.float64(): 2**53}  # below this, a float holds every integer
 _LONG_INTEGER = r"[:,\[]\s*-?[0-9]{8,}\s*[,\]}]"  # 2**24 has eight digits
 _REFUSED = (pa.ArrowInvalid, pa.ArrowCapacityError, pa.ArrowTypeError)  # the record's fault, not the machine's
 
@@ -68,7 +68,7 @@ Integers = frozenset[int]  # positions of the temporal fields that are read as i
 
 @dataclass(frozen=True)
 class Reject:
-    """``index`` points into the array that was decoded; ``reason`` holds nothing of the record's content."""
+    """``index`` points into the decoded array; ``reason`` holds no content of the record."""
 
     index: int
     reason: str
@@ -76,7 +76,7 @@ class Reject:
 
 @dataclass(frozen=True)
 class Decoded:
-    """Row ``i`` of ``table`` came from input ``kept[i]``; what is not kept is rejected, and order is preserved."""
+    """Row ``i`` of ``table`` came from input ``kept[i]``; the other inputs are rejected, and order is preserved."""
 
     table: pa.Table
     kept: pa.Int64Array
@@ -85,7 +85,7 @@ class Decoded:
 
 @dataclass
 class _Progress:
-    """What has been decided so far, in the order in which it was decided."""
+    """The results so far, in the order in which they came."""
 
     tables: list[pa.Table] = field(default_factory=list)
     kept: list[Rows] = field(default_factory=list)
@@ -130,7 +130,7 @@ class JsonDecoder:
         self._options: dict[tuple[Integers, bool], pj.ParseOptions] = {}
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
-        """Decode every value, or say why not: ``len(kept) + len(rejects) == len(values)``."""
+        """Decodes every value, or says why not: ``len(kept) + len(rejects) == len(values)``."""
         progress = _Progress()
         rows, records = self._screen(progress, values.cast(pa.binary()))
         for start, stop in blocks(records):
@@ -179,7 +179,7 @@ class JsonDecoder:
             return explain(text, self._schema).reason or "not a JSON object", b""
         return None, record
 
-    # Isolation: try a block; cut it up where it fails; look at each record where pieces get small.
+    # Isolation: try a block; split it if it fails; read small pieces record by record.
 
     def _decode_block(self, progress: _Progress, rows: Rows, records: pa.BinaryArray) -> None:
         if self._wide:
@@ -211,7 +211,7 @@ class JsonDecoder:
         texts = records.to_pylist()
         for at, text in enumerate(texts):
             finding = explain(text.decode(), self._schema)
-            if finding.empty:  # nothing follows the brace, so the marker's comma would not do
+            if finding.empty:  # nothing follows the brace, so the marker must not end in a comma
                 texts[at] = f'{{"{self._marker}{self._marker}":null}}'.encode()
             if finding.reason is None:
                 good[self._ticked_in(finding)].append(at)
@@ -236,11 +236,11 @@ class JsonDecoder:
         return frozenset(at for at in self._ticked if at in (finding.integers or ()))
 
     def _probe(self, record: pa.BinaryArray) -> Integers:
-        """Ask Arrow which temporal fields are integers, of a record that the standard library cannot read."""
+        """Asks Arrow which temporal fields are integers, for a record that the standard library cannot read."""
         return frozenset(at for at in self._ticked if self._read(record, frozenset([at]), only=True) is not None)
 
     def _group_by_guess(self, records: pa.BinaryArray) -> Iterator[tuple[Integers, Rows]]:
-        """Tell records apart by which temporal fields look like integers; a wrong guess costs time, nothing else."""
+        """Groups records by which temporal fields look like integers; a wrong guess only costs time."""
         looks = np.zeros((len(records), len(self._ticked)), dtype=np.bool_)
         for column, at in enumerate(self._ticked):
             names = self._schema.fields[at].place().names
@@ -257,7 +257,7 @@ class JsonDecoder:
     # Reading: the one place where records become rows.
 
     def _try(self, progress: _Progress, rows: Rows, records: pa.BinaryArray, integers: Integers) -> bool:
-        """Decode the records together, or change nothing and return False."""
+        """Decodes the records together, or changes nothing and returns False."""
         table = self._read(records, integers)
         if table is None:
             return False
@@ -283,7 +283,7 @@ class JsonDecoder:
         return True
 
     def _maybe_rounded(self, table: pa.Table, records: pa.BinaryArray) -> list[int]:
-        """Rows with a float to which an integer of the record may have been rounded: it is large, and so is an integer there."""
+        """Rows with a float that may be a rounded integer: the float is large, and the record holds a large integer."""
         large = np.zeros(len(records), dtype=np.bool_)
         for at in self._floats:
             for fault in beyond_exact(table.column(at).combine_chunks(), _INTEGERS_TO):
@@ -347,7 +347,7 @@ class JsonDecoder:
 
 
 def blocks(records: pa.BinaryArray) -> Iterator[tuple[int, int]]:
-    """Cut into half-open ranges of bounded rows and bytes; a record is never cut, however large."""
+    """Splits into half-open ranges of bounded rows and bytes; never splits a record, however large."""
     ends = np.cumsum(pc.binary_length(records).to_numpy(zero_copy_only=False), dtype=np.int64)
     start = 0
     while start < len(ends):

@@ -1,11 +1,11 @@
-"""Why a record was refused, in a few words that never repeat what was in it.
+"""Says why a record was refused, in a few words that never repeat its content.
 
 Arrow's reader decides whether a record is refused; the standard library's reader says why, and which fields hold
-integers. A finding is ``certain`` where Arrow must come to the same end, so that asking it, for each of many bad
-records alone, would only cost time; a test holds the two against each other. Only for a schema with a decimal that
-Arrow might wrap around (see `columns.is_wide`) does this module decide by itself.
+integers. A finding is ``certain`` if Arrow must come to the same result; then asking Arrow for each of many bad records
+would only cost time. A test compares the two. This module decides by itself only for a schema with a decimal that Arrow
+might wrap around (see `columns.is_wide`).
 
-Slow, and never called for a record that Arrow read in one go with its neighbours.
+It is slow, and never called for a record that Arrow read together with its neighbours.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
 @dataclass(frozen=True)
 class Finding:
-    """``reason`` is None where nothing is wrong; ``integers`` are the positions of fields that hold an integer, or
-    None where the record could not be read that far.
+    """``reason`` is None if nothing is wrong; ``integers`` are the positions of fields that hold an integer, or
+    None if the record could not be read that far.
     """
 
     reason: str | None = None
@@ -70,15 +70,15 @@ class _NotFinite(_Literal):
 
 
 class _BeyondDouble(Exception):
-    """Raised from within the reader, whose hooks cannot return a verdict."""
+    """Raised inside the reader, because its hooks cannot return a result."""
 
 
 class _Object(list[tuple[str, Any]]):
-    """The members of an object with their repetitions, which a dict would hide."""
+    """The members of an object with repeated keys, which a dict would hide."""
 
 
 def explain(text: str, schema: Schema) -> Finding:
-    """Look at one record by itself."""
+    """Examines one record by itself."""
     try:
         value = _READER.decode(text)
         if not isinstance(value, _Object):
@@ -88,7 +88,7 @@ def explain(text: str, schema: Schema) -> Finding:
         level = _level(schema)
         problem = next(_members(value, level, "", {field.name: field.scale for field in schema.fields}), None)
     except json.JSONDecodeError as error:
-        # Arrow takes NaN, Inf and Infinity in fields that it skips, and some spellings of them are news to Python.
+        # Arrow accepts NaN, Inf and Infinity in fields that it skips, some in spellings that Python does not know.
         return Finding(_syntax(error), certain="NaN" not in text and "Inf" not in text)
     except _BeyondDouble:
         return Finding("holds a number beyond the range of a double")
@@ -104,9 +104,9 @@ def explain(text: str, schema: Schema) -> Finding:
 
 
 def rounded(text: str, schema: Schema) -> str | None:
-    """Which integer of a record its field cannot hold exactly, of a record that Arrow has read; None if there is none.
+    """The integer that its field cannot hold exactly, in a record that Arrow has read; None if there is none.
 
-    Arrow takes some texts that are not JSON, and then the standard library cannot tell: they are refused.
+    Arrow accepts some texts that are not JSON. The standard library cannot read them, so they are refused.
     """
     try:
         problems = _members(_READER.decode(text), _level(schema), "", {})
@@ -193,7 +193,7 @@ def _members(value: _Object, level: _Level, path: str, scales: dict[str, int | N
 def _value(value: Any, place: Place, level: _Level, where: str, scale: int | None) -> Iterator[_Problem]:
     type_ = place.type
     if value is None:
-        return  # Arrow reads it; whether it may be missing is found in the column
+        return  # Arrow reads it; the column check finds out whether it may be missing
     if pt.is_list(type_) and type(value) is list:
         yield from _each(value, place, level, f"{where}[]")
     elif pt.is_map(type_) and isinstance(value, _Object):
@@ -244,7 +244,7 @@ def _integer_fits(literal: str, type_: pa.DataType) -> bool:
 
 
 def _is_exact(literal: str, type_: pa.DataType) -> bool:
-    """Whether the float nearest to an integer is that integer. One beyond the range is another fault."""
+    """Whether the float nearest to an integer equals it. An integer beyond the range is another fault."""
     nearest = float(literal)
     if pt.is_float32(type_) and math.isfinite(nearest):
         with np.errstate(over="ignore"):
@@ -253,7 +253,7 @@ def _is_exact(literal: str, type_: pa.DataType) -> bool:
 
 
 def _decimal_fits(literal: str, type_: pa.DataType) -> bool:
-    """Both what the type holds and what Arrow takes, which counts the digits as they are written."""
+    """Whether the type holds it and Arrow accepts it; Arrow counts the digits as written."""
     if not _DECIMAL.fullmatch(literal):
         return False
     try:

@@ -1,15 +1,15 @@
-"""What Arrow's JSON reader cannot be told, written into the records before it reads them.
+"""Rewrites records so that Arrow's JSON reader can read them.
 
-It knows one name for a field, and no maps. So, where a schema needs it,
+The reader knows one name per field, and no maps. So, if a schema needs it,
 
-- a key that means a field is replaced by the field's own name, and a key that only looks like one by `_NOBODY`;
-- an object that means a map becomes an object with a list of its entries:
+- a key that denotes a field is replaced by the field's own name, and a key that only looks like one by `_NOBODY`;
+- an object that is a map becomes an object with a list of its entries:
 
     {"a":1,"b":2}    becomes    {"entries":[{"key":"a","value":1},{"key":"b","value":2}]}
 
-A text that is not JSON must not become JSON by that. Only strings and the tokens of map objects are replaced, the order
-of these tokens is checked, and what stands between them stays, for Arrow to judge; that no entry lacks its key is seen
-afterwards, by `is_whole`. Python sees each distinct spelling of a key once, and no record.
+This must not turn invalid text into JSON. It replaces only strings and the tokens of map objects, and checks the order
+of these tokens; Arrow judges what is between them, and `is_whole` checks afterwards that every entry has its key.
+Python handles each distinct spelling of a key once, and no record.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from landonce.read.schema.fields import KEY, VALUE, Place, Schema, by_record_nam
 ENTRIES = "entries"
 
 _NOBODY = b"\\u0000landonce"
-"""Not the name of any column, as it is written in JSON."""
+"""A JSON name that no column has."""
 _LONGEST = 2**31 - 1
 _OPEN, _OPEN_EMPTY, _NEXT, _COLON, _CLOSE, _CLOSE_EMPTY = range(6)
 _MAP_TEXTS = (
@@ -65,7 +65,7 @@ class Rewriter:
         return schema.fold_case or any(place.renamed or place.holds_map for place in schema.places())
 
     def rewrite(self, text: pa.Buffer, ends: Ints) -> pa.Buffer | None:
-        """The records that end at ``ends``, as Arrow can read them; None where one of them is not JSON."""
+        """The records that end at ``ends``, rewritten for Arrow; None if one of them is not JSON."""
         structure = scan(np.frombuffer(text, np.uint8), ends)
         if structure is None:
             return None
@@ -93,7 +93,7 @@ class Rewriter:
                 self._inside(structure, colons[meant[codes] == number], place, objects.depth + 1, edits)
 
     def _meanings(self, spellings: list[bytes], places: Sequence[Place]) -> tuple[Ints, dict[int, bytes]]:
-        """For each spelling the number of its place, or -1; and what to write instead, where that is another text."""
+        """For each spelling the number of its place, or -1; and the replacement text, if it differs."""
         names, meant = resolved(spellings, places, self._fold)
         own = {place.name for place in places}
         texts = {}
@@ -108,7 +108,7 @@ class Rewriter:
         return bool(place.inside) and (self._fold or place.holds_map or any(each.renamed for each in place.inside))
 
     def _inside(self, structure: Structure, before: Ints, place: Place, depth: int, edits: _Edits) -> None:
-        """Goes on in what follows these tokens."""
+        """Continues with the values after these tokens."""
         opening = BRACKET if pt.is_list(place.type) else BRACE
         self._value(structure, structure.opened_by(before, opening, depth), place, edits)
 
@@ -156,7 +156,7 @@ def _in_order(kinds: Bytes, following: Bytes) -> bool:
 
 
 class _Edits:
-    """Ranges of a text and what takes their place."""
+    """Ranges of a text, and their replacements."""
 
     def __init__(self) -> None:
         self._starts: list[Ints] = []
@@ -169,7 +169,7 @@ class _Edits:
         self._texts.append(text)
 
     def apply(self, text: pa.Buffer) -> pa.Buffer | None:
-        """The text with every range replaced; None where that is longer than an array can be."""
+        """The text with every range replaced; None if it is longer than an array can be."""
         counts = [len(each) for each in self._starts]
         if not sum(counts):
             return text
@@ -190,7 +190,7 @@ class _Edits:
 
 
 def resolved(spellings: list[bytes], places: Sequence[Place], fold_case: bool) -> tuple[list[str], Ints]:
-    """What keys are meant as, and for each the number of the place that it means, or -1."""
+    """The decoded keys, and for each the number of the place that it denotes, or -1."""
     known = by_record_name(places, fold_case)
     numbers = {place.name: number for number, place in enumerate(places)}
     names = [_unescaped(each) for each in spellings]
@@ -200,7 +200,7 @@ def resolved(spellings: list[bytes], places: Sequence[Place], fold_case: bool) -
 
 
 def _unescaped(spelling: bytes) -> str:
-    """A key as it is meant."""
+    """A key, decoded."""
     try:
         return str(json.loads(b'"' + spelling + b'"'))
     except ValueError:

@@ -1,11 +1,11 @@
-"""Where the objects, arrays, keys and values of many JSON records lie, found for all of them at once.
+"""Finds the objects, arrays, keys and values of many JSON records, for all of them at once.
 
 Quotes and the six structural characters are *tokens*; those within strings are left out, so that the two quotes of a
 string are neighbours. Every token but a quote belongs to a *container*, an object or an array, and containers of equal
-depth follow each other without overlap. From that, keys are the strings before colons, and what lies in what is a
-matter of order. Nothing here loops over records.
+depth follow each other without overlap. So keys are the strings before colons, and the order of
+tokens shows what contains what. Nothing here loops over records.
 
-This does not validate: what it says of a text that is not JSON means nothing, and never reaches into another record.
+This does not validate: for text that is not JSON the result is meaningless, but never includes another record.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SPACE[[ord(each) for each in " \t\r\n"]] = True
 
 
 class Malformed(Exception):
-    """The text is not JSON where it was looked at."""
+    """The text is not JSON."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class _Level:
 
 
 class Structure:
-    """The tokens of a text: where they stand, what they are, and how deep. Made by `scan`."""
+    """The tokens of a text: position, kind and depth. Created by `scan`."""
 
     def __init__(self, text: Bytes, at: Ints, kind: Bytes, depth: npt.NDArray[np.int32]) -> None:
         self.text = text
@@ -89,13 +89,13 @@ class Structure:
         return tokens[colons], owner[colons]
 
     def key_spans(self, colons: Ints) -> tuple[Ints, Ints]:
-        """What stands between the quotes before each colon, as half-open ranges of the text."""
+        """The text between the quotes before each colon, as half-open ranges."""
         if (self.kind[colons - 1] != QUOTE).any() or (self.kind[colons - 2] != QUOTE).any():
             raise Malformed
         return self.at[colons - 2] + 1, self.at[colons - 1]
 
     def opened_by(self, tokens: Ints, opening: int, depth: int) -> Containers:
-        """The objects or arrays of this depth that follow these tokens at once."""
+        """The objects or arrays of this depth that directly follow these tokens."""
         after = tokens + 1
         after = after[self.kind[after] == opening]
         return Containers(depth, np.searchsorted(self._level(depth).opens, after))
@@ -110,7 +110,7 @@ class Structure:
         return Containers(arrays.depth + 1, np.flatnonzero(mine))
 
     def value_starts(self, tokens: Ints) -> Ints:
-        """Where the first byte after each token stands that is not white space."""
+        """The position of the first byte after each token that is not white space."""
         starts = self.at[tokens] + 1
         if not _SPACE[self.text[starts]].any():
             return starts

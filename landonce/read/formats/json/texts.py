@@ -1,7 +1,6 @@
-"""Values that JSON writes as strings: each function makes a column of a type of such text, with null where it is none.
+"""Values that JSON writes as strings: each function converts such text to a column of one type. Invalid text is null.
 
-A value that cannot be read costs only itself. Nothing here looks at more than one value at a time, and nothing loops
-over values.
+An invalid value affects only itself. Nothing here compares values, and nothing loops over them.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _WAYS = 8  # how many pieces a failed cast is cut into
 
 
 def is_textual(type_: pa.DataType) -> bool:
-    """Whether JSON has nothing but strings for the type."""
+    """Whether JSON writes the type only as strings."""
     return bool(
         pt.is_timestamp(type_)
         or pt.is_date32(type_)
@@ -68,7 +67,7 @@ def fixed(array: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def cast_or_null(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """A cast in which a value that fails becomes null instead of taking the others with it."""
+    """A cast in which a value that fails becomes null and does not fail the others."""
     try:
         return array.cast(type_)
     except pa.ArrowInvalid:
@@ -79,16 +78,16 @@ def cast_or_null(array: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _piece(array: pa.Array, at: int, step: int) -> pa.Array:
-    """A slice that does not drag its neighbours along: a cast looks at all that lies in a map's arrays."""
+    """A copy of a slice without its neighbours: a cast reads everything in a map's arrays."""
     piece = array.slice(at, step)
     return piece.take(pa.array(np.arange(len(piece)))) if pt.is_nested(array.type) else piece
 
 
 def _timestamps(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """ISO 8601 with or without a zone, which means UTC; null where it is not one, or finer than the type's unit.
+    """ISO 8601; without a zone it means UTC. Null if it is invalid, or finer than the type's unit.
 
-    Arrow casts text with a zone only to a type with one and text without only to a type without. Nearly always a
-    topic has one kind, so both are tried on the whole column before the column is taken apart.
+    Arrow casts text with a zone only to a type with one and text without only to a type without. A topic nearly
+    always has one kind, so this tries both on the whole column before it splits the column.
     """
     zoned, bare = pa.timestamp(type_.unit, "UTC"), pa.timestamp(type_.unit)
     for attempt in (zoned, bare):
@@ -105,7 +104,7 @@ def _timestamps(array: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _drop_surplus_zeros(text: pa.Array, unit: str) -> pa.Array:
-    """Cut zeros beyond the unit off a fraction: they lose nothing, and JavaScript writes .000 on every second."""
+    """Removes zeros of a fraction beyond the unit: nothing is lost, and JavaScript writes .000 on every second."""
     digits = UNIT_DIGITS[unit]
     kept = rf"\.\d{{{digits}}}" if digits else ""
     surplus = "0+" if digits else r"\.0+"
@@ -113,7 +112,7 @@ def _drop_surplus_zeros(text: pa.Array, unit: str) -> pa.Array:
 
 
 def _times(text: pa.Array, type_: pa.DataType) -> pa.Array:
-    """A time of day, without a zone. Arrow reads none, but it reads the moment that is as long after the epoch."""
+    """A time of day, without a zone. Arrow cannot read one, so this reads the timestamp that long after the epoch."""
     clean = pc.if_else(pc.match_substring_regex(text, pattern=_TIME), text, pa.scalar(None, pa.string()))
     moments = pc.binary_join_element_wise("1970-01-01T", clean, "")
     return _timestamps(moments, pa.timestamp(type_.unit)).cast(pa.int64()).cast(type_)
@@ -129,7 +128,7 @@ def _uuids(text: pa.Array) -> pa.Array:
 
 
 def _bytes(text: pa.Array) -> pa.Array:
-    """Base64 with its padding. All values are decoded as one, and what the padding stood for is cut out."""
+    """Base64 with its padding. Decodes all values at once, and removes the bytes of the padding."""
     fits = pc.fill_null(pc.match_substring_regex(text, pattern=_BASE64), False)
     clean = pc.if_else(fits, text, pa.scalar(""))
     padding = pc.count_substring(clean, pattern="=").to_numpy()

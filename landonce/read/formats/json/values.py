@@ -1,7 +1,7 @@
-"""Single values: from what Arrow's JSON reader yields to what the schema asks for, or a fault. What is nested is not
-settled here, see `columns`.
+"""Single values: from the result of Arrow's JSON reader to the type of the schema, or a fault. For nested values, see
+`columns`.
 
-Nothing here looks at more than one value at a time: what becomes of a value never depends on its neighbours.
+Nothing here compares values: the result of a value never depends on its neighbours.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MISSING = "is missing"
 
 @dataclass(frozen=True)
 class Fault:
-    """``rows`` must not be landed, and ``problem`` says why, as a sentence about the field."""
+    """``rows`` must not land; ``problem`` says why, as a predicate of the field."""
 
     rows: Mask
     problem: str
@@ -35,7 +35,7 @@ class Fault:
 
 
 def settle_value(array: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.Array, list[Fault]]:
-    """The values in their final type, and those that must not be landed."""
+    """The values in their final type, and the faults of those that must not land."""
     if is_textual(type_):
         ticks = pt.is_integer(array.type)
         settled, faults = _from_ticks(array, type_, field.scale or 0) if ticks else _from_text(array, type_)
@@ -102,7 +102,7 @@ def _too_fine(array: pa.Array, field: Field) -> list[Fault]:
 
 
 def _from_ticks(array: pa.Array, type_: pa.DataType, scale: int) -> tuple[pa.Array, list[Fault]]:
-    """Integers of 10**-scale s in the type's own unit. A tick finer than the unit must fall on a whole unit."""
+    """Integers of 10**-scale s in the type's own unit. A finer tick must fall on a whole unit."""
     per_second = 10**scale
     if pt.is_date32(type_):
         bound, times, over = 2**31 - 1, 1, 86_400 * per_second

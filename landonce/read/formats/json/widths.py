@@ -1,4 +1,4 @@
-"""Numbers that are too large for the type of their column, and the least type that holds them."""
+"""Numbers that are too large for the type of their column, and the smallest type that holds them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _INT = pa.decimal128(38, 0)
 
 
 def wider(structure: Structure, tokens: Ints, type_: pa.DataType) -> pa.DataType | None:
-    """The type that holds all values after these tokens, if that is a wider one. What no wider type holds is left out."""
+    """The wider type that these values need, if any. Values that no wider type holds are ignored."""
     if type_ == pa.int32():
         return pa.int64() if _beyond_int(_numbers(structure, tokens, 10)) else None
     if type_ == pa.float32():

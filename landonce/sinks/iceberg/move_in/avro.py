@@ -5,43 +5,16 @@ C2 01 | length of the schema, 2 bytes | the schema as JSON | the value
 
 from __future__ import annotations
 
+import io
 import json
-import struct
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+import fastavro
+from fastavro.schema import SchemaParseException
+
 _MAGIC = b"\xc2\x01"
 _HEADER = 4
-
-
-@dataclass
-class _Bytes:
-    """A value, and how far it is read."""
-
-    data: bytes
-    at: int
-
-    def take(self, count: int) -> bytes:
-        taken = self.data[self.at : self.at + count]
-        if count < 0 or len(taken) < count:
-            raise ValueError("an Avro value ends too early")
-        self.at += count
-        return taken
-
-    def number(self) -> int:
-        """Zigzag, seven bits a byte."""
-        found, shift = 0, 0
-        while True:
-            byte = self.take(1)[0]
-            found |= (byte & 0x7F) << shift
-            shift += 7
-            if not byte & 0x80:
-                return (found >> 1) ^ -(found & 1)
-
-
-Read = Callable[[_Bytes], Any]
 
 
 def decode(message: bytes) -> Any:
@@ -49,76 +22,41 @@ def decode(message: bytes) -> Any:
     if message[:2] != _MAGIC:
         raise ValueError("not an Avro value with its schema before it")
     end = _HEADER + int.from_bytes(message[2:_HEADER], "big")
-    return _reader_of(message[_HEADER:end])(_Bytes(message, end))
+    try:
+        return fastavro.schemaless_reader(io.BytesIO(message[end:]), _schema(message[_HEADER:end]), None)
+    except (EOFError, IndexError, SchemaParseException) as error:
+        raise ValueError(f"an Avro value cannot be read: {error}") from None
 
 
 @lru_cache(maxsize=64)
-def _reader_of(schema: bytes) -> Read:
-    return _Schema().reader(json.loads(schema), "")
+def _schema(text: bytes) -> Any:
+    return fastavro.parse_schema(_plain(json.loads(text), "", set()))
 
 
-_PRIMITIVE: dict[str, Read] = {
-    "null": lambda _: None,
-    "boolean": lambda data: data.take(1) == b"\x01",
-    "int": _Bytes.number,
-    "long": _Bytes.number,
-    "float": lambda data: struct.unpack("<f", data.take(4))[0],
-    "double": lambda data: struct.unpack("<d", data.take(8))[0],
-    "bytes": lambda data: data.take(data.number()),
-    "string": lambda data: data.take(data.number()).decode(),
-}
+def _plain(schema: Any, space: str, named: set[str]) -> Any:
+    """The schema without namespaces and logical types: values are wanted as they were written.
+
+    Java names a type that has no namespace by its bare name, even inside a record that has one, where fastavro takes the name for
+    one of the record's namespace. Each full name becomes a name of its own.
+    """
+    if isinstance(schema, list):
+        return [_plain(each, space, named) for each in schema]
+    if isinstance(schema, str):
+        return next((_flat(each) for each in (f"{space}.{schema}", schema) if each in named), schema)
+    kind = schema["type"]
+    if kind == "array":
+        return {"type": kind, "items": _plain(schema["items"], space, named)}
+    if kind == "map":
+        return {"type": kind, "values": _plain(schema["values"], space, named)}
+    if kind not in ("record", "fixed", "enum"):
+        return _plain(kind, space, named)
+    space = schema.get("namespace", space)
+    name = f"{space}.{schema['name']}" if space and "." not in schema["name"] else schema["name"]
+    named.add(name)
+    rest = {key: schema[key] for key in ("size", "symbols") if key in schema}
+    fields = [{"name": each["name"], "type": _plain(each["type"], space, named)} for each in schema.get("fields", ())]
+    return {"type": kind, "name": _flat(name), **rest, **({"fields": fields} if kind == "record" else {})}
 
 
-@dataclass
-class _Schema:
-    """A schema while it is read: types that have a name are written out once, and named from then on."""
-
-    named: dict[str, Read] = field(default_factory=dict)
-
-    def reader(self, schema: Any, space: str) -> Read:
-        if isinstance(schema, list):
-            options = [self.reader(each, space) for each in schema]
-            return lambda data: options[data.number()](data)
-        if isinstance(schema, str):
-            return _PRIMITIVE.get(schema) or self._known(schema, space)
-        kind = schema["type"]
-        if kind == "array":
-            item = self.reader(schema["items"], space)
-            return lambda data: _blocks(data, lambda: item(data))
-        if kind == "map":
-            value = self.reader(schema["values"], space)
-            return lambda data: dict(_blocks(data, lambda: (data.take(data.number()).decode(), value(data))))
-        if kind in ("record", "fixed", "enum"):
-            return self._naming(schema, kind, space)
-        return self.reader(kind, space)
-
-    def _naming(self, schema: dict[str, Any], kind: str, space: str) -> Read:
-        space = schema.get("namespace", space)
-        name = f"{space}.{schema['name']}" if space and "." not in schema["name"] else schema["name"]
-        if kind == "fixed":
-            self.named[name] = lambda data: data.take(schema["size"])
-        elif kind == "enum":
-            self.named[name] = lambda data: schema["symbols"][data.number()]
-        else:
-            fields: list[tuple[str, Read]] = []
-            self.named[name] = lambda data: {field: read(data) for field, read in fields}
-            fields += [(each["name"], self.reader(each["type"], space)) for each in schema["fields"]]
-        return self.named[name]
-
-    def _known(self, name: str, space: str) -> Read:
-        """A name without a namespace may also be of none, as Java writes it."""
-        found = self.named.get(f"{space}.{name}") or self.named.get(name)
-        if found is None:
-            raise ValueError(f"an Avro schema names {name!r}, and does not say what it is")
-        return found
-
-
-def _blocks(data: _Bytes, read: Callable[[], Any]) -> list[Any]:
-    """Items come in blocks, each with their number before it; where that is negative, with its size too."""
-    items: list[Any] = []
-    while count := data.number():
-        if count < 0:
-            count = -count
-            data.number()
-        items += [read() for _ in range(count)]
-    return items
+def _flat(name: str) -> str:
+    return name.replace("_", "__").replace(".", "_")
