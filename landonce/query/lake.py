@@ -18,6 +18,7 @@ from landonce.engine.committing import gathered, highest
 from landonce.errors import TableReshaped, TableUnfit
 from landonce.failpoints import reach
 from landonce.protocol import snapshots
+from landonce.protocol.batch import Machine
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.match_ranges import Incoming, pieces_each
 from landonce.protocol.pace import Pace
@@ -30,7 +31,6 @@ from landonce.protocol.steps import (
     Effect,
     LookAtTables,
     Looked,
-    Machine,
     Moved,
     Reply,
     Stop,
