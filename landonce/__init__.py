@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from landonce.errors import NotPushed
     from landonce.protocol.ledger import Totals
     from landonce.query.once import exactly_once
-    from landonce.query.sinks import clickhouse, iceberg, sql
+    from landonce.sinks.clickhouse.config import clickhouse
+    from landonce.sinks.iceberg.config import iceberg
     from landonce.sinks.pipeline_file import Pipeline, load
+    from landonce.sinks.sql.config import sql
     from landonce.sinks.wrapped.block import PushedBlock
     from landonce.sinks.wrapped.sink import WrappedSink, wrap
 
@@ -46,12 +48,12 @@ _HOMES = {
     "PushedBlock": "landonce.sinks.wrapped.block",
     "Totals": "landonce.protocol.ledger",
     "WrappedSink": "landonce.sinks.wrapped.sink",
-    "clickhouse": "landonce.query.sinks",
+    "clickhouse": "landonce.sinks.clickhouse.config",
     "exactly_once": "landonce.query.once",
-    "iceberg": "landonce.query.sinks",
+    "iceberg": "landonce.sinks.iceberg.config",
     "load": "landonce.sinks.pipeline_file",
     "run_pipeline": "landonce.engine.pipeline",
-    "sql": "landonce.query.sinks",
+    "sql": "landonce.sinks.sql.config",
     "wrap": "landonce.sinks.wrapped.sink",
 }
 

@@ -9,6 +9,7 @@ import itertools
 import os
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -31,6 +32,19 @@ _numbers = itertools.count(1)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-servers", action="store_true", help="skip every test that asks for a server")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """With `--durations`, the slowest files, too: a test process takes a whole file at a time."""
+    if config.getoption("durations") is None:
+        return
+    reports = [each for some in terminalreporter.stats.values() for each in some if hasattr(each, "duration")]
+    seconds: Counter[str] = Counter()
+    for each in reports:
+        seconds[each.nodeid.partition("::")[0]] += each.duration
+    terminalreporter.section(f"slowest files, of {sum(seconds.values()):.0f} s in all")
+    for name, spent in seconds.most_common(20):
+        terminalreporter.write_line(f"{spent:8.0f}s {name}")
 
 
 @pytest.fixture(scope="session")

@@ -47,7 +47,7 @@ def pipeline_text(clickhouse: LocalClickHouse, bootstrap_servers: str, table: st
 def make_template(config: Pipeline) -> None:
     """The table that the pipeline file asks for."""
     parts = open_parts(config)
-    with closing(parts.ledger), closing(parts.clickhouse.target()) as target:
+    with closing(parts.ledger), closing(parts.deduplicating.target()) as target:
         target.create(parse_schema(SCHEMA))
 
 
@@ -56,8 +56,8 @@ def land(session: SparkSession, config: Pipeline, records: int, *, exactly_once:
     began = time.monotonic()
     parts = open_parts(config)
     if not exactly_once:
-        parts = replace(parts, ledger=MemoryLedger(config.pipeline), sink=plain(parts.clickhouse))
-    with closing(parts.ledger), closing(parts.clickhouse.target()) as target:
+        parts = replace(parts, ledger=MemoryLedger(config.pipeline), sink=plain(parts.deduplicating))
+    with closing(parts.ledger), closing(parts.deduplicating.target()) as target:
         totals = make_driver(parts, target, lambda: session, Silent(), once=True).run()
         seconds = time.monotonic() - began
     if totals.landed != records:

@@ -1,4 +1,5 @@
-"""Each block becomes a file of JSON lines that is named by its key. Pushed again, it is the same file with the same bytes.
+"""Each block becomes a file of JSON lines that is named by its key. Pushed again, it is the same file with the same
+bytes.
 
 In a pipeline file: sink: {wrapped: {sink: "file_per_block:sink", options: {folder: /data/orders}}}
 """
@@ -11,7 +12,7 @@ import landonce
 
 
 class Files:
-    """Idempotent, because a file is written aside and then takes its name at once, and the name says what is in it."""
+    """Idempotent: a file gets its name by a rename, and the name says what is in it."""
 
     def __init__(self, folder: str) -> None:
         self.folder = Path(folder)
@@ -29,7 +30,7 @@ class Files:
         self._sync()
 
     def _sync(self) -> None:
-        """A push that returns is never looked at again: the new name must survive a power cut, too."""
+        """Nobody checks a push after it returned, so the new name must survive a power cut."""
         folder = os.open(self.folder, os.O_RDONLY)
         try:
             os.fsync(folder)

@@ -1,4 +1,4 @@
-"""Blocks go to an HTTP endpoint that takes whatever it is sent: a block that is sent twice is there twice.
+"""Sends blocks to an HTTP endpoint that accepts whatever it is sent: a block that is sent twice is there twice.
 
 In a pipeline file: sink: {wrapped: {sink: "http_endpoint:sink", options: {url: "http://localhost:8099"}}}
 The endpoint itself, for trying: python http_endpoint.py 8099 received.db
@@ -16,11 +16,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import landonce
 
 SECONDS = 5.0
-"""What a request may take. The endpoint is done with it, or never will be, soon after."""
+"""The timeout of a request, in seconds. Soon after it, the request can no longer take effect."""
 
 
 class Endpoint:
-    """Not idempotent: each block is claimed in the ledger before it is sent, and looked for if its answer is missing."""
+    """Not idempotent: each block is claimed in the ledger before it is sent, and probed if its answer is missing."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
@@ -30,7 +30,7 @@ class Endpoint:
         try:
             code = self._ask(urllib.request.Request(self._at(block), block.json_lines(), headers, method="POST"))
         except urllib.error.HTTPError as error:
-            if error.code in (408, 429, 503):  # this endpoint says so before it takes anything
+            if error.code in (408, 429, 503):  # this endpoint refuses before it stores anything
                 raise landonce.NotPushed(f"the endpoint answered {error.code}") from None
             raise
         except urllib.error.URLError as error:
@@ -60,7 +60,7 @@ class Endpoint:
 
 
 def _expect(wanted: int, code: int) -> None:
-    """Anything else is somebody else's answer: behind a redirect, say, a page was read, and no block was sent or looked for."""
+    """Any other code comes from something else: after a redirect, for example, no block was sent or probed."""
     if code != wanted:
         raise OSError(f"the endpoint answered {code}")
 
@@ -78,12 +78,12 @@ class Handler(BaseHTTPRequestHandler):
         length = int(self.headers["Content-Length"])
         body = self.rfile.read(length)
         if len(body) < length:
-            return  # the sender died in the middle: a part of a block must not pass for all of it
+            return  # the sender died in the middle: part of a block must not count as all of it
         rows = [json.loads(line) for line in body.splitlines()]
         self._answer(201 if self._take(rows, int(self.headers["X-Deadline"])) else 408)
 
     def _take(self, rows: list[dict[str, object]], deadline: int) -> bool:
-        """The sender gives an attempt up at its deadline: taking it later would make two of one. Nobody waits after the look."""
+        """Refuses an attempt after its deadline, when the sender has given it up. Nothing waits after the check."""
         with closing(connected(self.database)) as connection, connection:
             connection.execute("BEGIN IMMEDIATE")
             if time.time() * 1000 > deadline:

@@ -1,19 +1,17 @@
-"""Sections for ClickHouse: the table, what becomes of records, and the position."""
+"""Sections for targets that deduplicate: the table, what becomes of records, and the position."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 from landonce.check import common
 from landonce.check.found import Look, World
-from landonce.engine.assemble_clickhouse import creation, make_recipe
+from landonce.engine.assemble_clickhouse import make_recipe
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.source import SourceView, Start
 from landonce.protocol.target import ahead
-from landonce.sinks.clickhouse.connection import connect
 from landonce.sinks.contract import Finding, Level, Target, look_by_name
-from landonce.sinks.parts import Parts, clickhouse_of
+from landonce.sinks.parts import Parts
 
 
 def looks(parts: Parts, target: Target, world: World) -> tuple[Look, ...]:
@@ -27,21 +25,14 @@ def looks(parts: Parts, target: Target, world: World) -> tuple[Look, ...]:
 
 
 def _table(parts: Parts, target: Target, world: World) -> Iterator[Finding]:
-    making = _to_be_created(parts, world) if clickhouse_of(parts.config).create else None
+    making = _to_be_created(parts, target, world) if parts.sink.create else None
     findings = target.check() if target.exists() else None
-    yield from common.table(world, findings, parts.clickhouse.table_name, making)
+    yield from common.table(world, findings, parts.sink.identity, making)
 
 
-def _to_be_created(parts: Parts, world: World) -> Iterator[Finding]:
-    sink = parts.clickhouse
-    if not connect(sink.access).granted(f"CREATE TABLE ON {sink.table_name.sql}"):
-        user = sink.access.address.user
-        yield Finding(
-            Level.REFUSED,
-            f"user {user} may not create {sink.table_name}",
-            f"GRANT CREATE TABLE ON {sink.table_name.sql} TO {user}, or create the table yourself",
-        )
-    yield from common.to_be_created(parts, world, partial(creation, parts))
+def _to_be_created(parts: Parts, target: Target, world: World) -> Iterator[Finding]:
+    yield from target.creatable()
+    yield from common.to_be_created(parts, world, parts.deduplicating.creation)
 
 
 def _records(parts: Parts, target: Target, world: World) -> Iterator[Finding]:

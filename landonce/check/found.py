@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from landonce.check.promise import Promise
 from landonce.errors import LandonceError, SparkLost
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.source import SourceView
 from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import Finding, Level
+from landonce.sinks.promise import Promise
 from landonce.sinks.worker import Recipe
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from contextlib import closing
 
 from landonce.check import clickhouse, common, sql, wrapped
 from landonce.check.found import Check, Look, Section, World, gathered
-from landonce.check.promise import promise
 from landonce.sinks.contract import Guarantee
 from landonce.sinks.parts import Parts
 from landonce.sinks.sql.sink import SqlSink
@@ -30,9 +29,9 @@ def check_pipeline(parts: Parts, *, spark: bool = False) -> Check:
     elif isinstance(parts.sink, WrappedSink):
         sections = _sections(parts, world, wrapped.looks(parts, world), spark=spark)
     else:
-        with closing(parts.clickhouse.target()) as target:
+        with closing(parts.deduplicating.target()) as target:
             sections = _sections(parts, world, clickhouse.looks(parts, target, world), spark=spark)
-    return Check(parts.config.pipeline, sections, promise(parts.config, parts.sink.guarantee))
+    return Check(parts.config.pipeline, sections, parts.sink.promise(parts.config))
 
 
 def _sections(parts: Parts, world: World, between: tuple[Look, ...], *, spark: bool) -> tuple[Section, ...]:

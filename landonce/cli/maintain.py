@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import BarColumn, Progress, TextColumn
 
-from landonce.cli.files import File, Json, opened, print_json
+from landonce.cli.files import File, Json, print_json
 from landonce.cli.output import err, out
 from landonce.config.secrets import redact
 from landonce.config.values import seconds, size
 
 if TYPE_CHECKING:
-    from landonce.sinks.iceberg.maintain.report import TableReport
+    from landonce.sinks.operations import Report
 
 _DAYS = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*d\s*$")
 
@@ -87,10 +87,10 @@ def maintain(
 
     Example: `landonce maintain clicks.yaml --dry-run`
     """
-    from landonce.sinks.iceberg.maintain.run import maintain as work
-    from landonce.sinks.iceberg.maintain.tend import Options
+    from landonce.cli.state.decide import operating
+    from landonce.sinks.operations import Upkeep
 
-    options = Options(
+    upkeep = Upkeep(
         compact=compact,
         target=target_size,
         where=where,
@@ -100,11 +100,11 @@ def maintain(
         orphans_older_than=orphans_older_than,
         dry=dry_run,
     )
-    with opened(file) as parts, _Shown(quiet=as_json) as shown:
-        reports = work(parts, options, shown, tuple(table or ()))
+    with operating(file) as target, _Shown(quiet=as_json) as shown:
+        reports = target.maintain(upkeep, shown, tuple(table or ()))
     if as_json:
         told = [each.to_dict() for each in reports]
-        print_json({"pipeline": parts.config.pipeline, "dry_run": dry_run, "tables": told})
+        print_json({"pipeline": target.parts.config.pipeline, "dry_run": dry_run, "tables": told})
     elif not reports:
         out.print("there is no catalog yet: the first `landonce run` makes it.", markup=False)
     raise typer.Exit(next((each.exit_code for each in reports if each.exit_code), 0))
@@ -131,12 +131,10 @@ class _Shown:
     def step(self, table: str, what: str) -> None:
         self._bar.update(self._task, description=f"{table}: {what}")
 
-    def done(self, report: TableReport, number: int, of: int) -> None:
+    def done(self, report: Report, number: int, of: int) -> None:
         self._bar.update(self._task, completed=number, total=of)
         if self._quiet:
             return
-        from landonce.sinks.iceberg.maintain.report import lines
-
         out.print(f"[bold]{report.table}[/]")
-        for line in lines(report):
+        for line in report.lines():
             out.print(f"  {redact(line)}", markup=False)

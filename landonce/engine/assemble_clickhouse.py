@@ -1,4 +1,4 @@
-"""From a pipeline's parts to a driver that writes to ClickHouse."""
+"""From a pipeline's parts to a driver that writes to a target that deduplicates."""
 
 from __future__ import annotations
 
@@ -27,25 +27,17 @@ from landonce.errors import ConfigError, Halt
 from landonce.protocol.inserts import Settings
 from landonce.protocol.source import Start
 from landonce.read.schema.fields import Field, Schema
-from landonce.sinks.clickhouse.create import Creation, create_statement
 from landonce.sinks.contract import Target
 from landonce.sinks.deduplicating import InsertRecipe
-from landonce.sinks.parts import Parts, clickhouse_of
+from landonce.sinks.parts import Parts
 
 
 def to_be_made(parts: Parts, target: Target) -> Columns | None:
     """The columns of the table, if the file asks for it and there is none."""
-    told = clickhouse_of(parts.config)
-    if not told.create or target.exists():
+    sink = parts.deduplicating
+    if not sink.create or target.exists():
         return None
-    return columns_to_make(parts, lambda columns: creation(parts, columns))
-
-
-def creation(parts: Parts, columns: Schema) -> str:
-    """The statement that makes the table."""
-    sink, told = parts.clickhouse, clickhouse_of(parts.config)
-    keys = Creation(order_by=told.order_by or "", partition_by=told.partition_by or "")
-    return create_statement(sink.table_name, columns, keys)
+    return columns_to_make(parts, sink.creation)
 
 
 def make_recipe(parts: Parts, table: Schema) -> InsertRecipe:
@@ -57,7 +49,7 @@ def make_recipe(parts: Parts, table: Schema) -> InsertRecipe:
         consumer=tuple(sorted(parts.consumer.items())),
         source=source,
         target=table,
-        sink=parts.clickhouse,
+        sink=parts.deduplicating,
         dead_letters=config.dead_letters.path,
         max_record_bytes=config.source.kafka.max_record_bytes,
         block_bytes=config.batch.block_bytes,
@@ -74,10 +66,9 @@ def _made(
     fit: Callable[[], InsertRecipe],
 ) -> InsertRecipe:
     """Makes the table. One that turns out not to be fit is not left behind."""
-    told = clickhouse_of(parts.config)
-    creation(parts, columns)
+    parts.deduplicating.creation(columns)
     examined(columns)
-    target.create(columns, order_by=told.order_by, partition_by=told.partition_by)
+    parts.deduplicating.make(target, columns)
     try:
         fit()
         return examined(target.schema())
@@ -134,9 +125,8 @@ def make_driver(
     dead_letters_reachable(config)
     recipe = fit() if columns is None else _made(parts, target, columns(session), examined, fit)
     workers = SparkWorkers(session, partial(transform.examine, recipe=recipe))
-    told = clickhouse_of(config)
     settings = Settings(
-        table=told.table,
+        table=parts.deduplicating.table,
         fingerprint=recipe.fingerprint(),
         start=Start(config.source.kafka.start),
         once=once,
@@ -144,4 +134,4 @@ def make_driver(
     )
     letters = Letters(recipe.dead_letters, config.pipeline, parts.ledger.journal)
     performer = Inserting(settings, recipe, target, workers, letters)
-    return driver_of(parts, performer, workers, observer, deadline=told.deadline)
+    return driver_of(parts, performer, workers, observer, deadline=parts.sink.deadline)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from pyspark.sql import SparkSession
@@ -23,17 +22,14 @@ from landonce.engine.committing import Committing
 from landonce.engine.driver import Driver
 from landonce.engine.observe import Observer
 from landonce.engine.publish import Letters
-from landonce.engine.spark.session import open_session, session_if_needed
 from landonce.engine.workers import SparkWorkers
 from landonce.errors import ConfigError
-from landonce.jars import spark_jars
 from landonce.protocol.snapshots import Settings
 from landonce.protocol.source import Start
 from landonce.sinks.iceberg import evolve
 from landonce.sinks.iceberg.lake import Lake
 from landonce.sinks.iceberg.ledger import TableLedger
 from landonce.sinks.iceberg.recipe import FileRecipe
-from landonce.sinks.iceberg.sink import IcebergSink
 from landonce.sinks.parts import Parts
 
 
@@ -123,15 +119,4 @@ def lake_conf(lake: Lake) -> dict[str, str]:
     told = lake.sink.told
     unknown = lake.missing and not lake.planned and bool(told.properties or told.partition_by)
     open_ended = lake.sink.routing.template is not None
-    return iceberg_conf(lake.sink) if lake.by_spark or open_ended or unknown else {}
-
-
-def iceberg_conf(sink: IcebergSink) -> dict[str, str]:
-    """A session with these settings reads and writes the sink's catalog."""
-    return {**sink.spec.spark_conf(), "spark.jars": ",".join(map(str, spark_jars()))}
-
-
-def lake_session(parts: Parts) -> AbstractContextManager[Callable[[], SparkSession]]:
-    """A session that reads and writes the sink's catalog, if one is needed."""
-    spark = parts.config.spark
-    return session_if_needed(lambda: open_session(parts.config.pipeline, spark, extra=iceberg_conf(parts.iceberg)))
+    return lake.sink.spark_conf() if lake.by_spark or open_ended or unknown else {}

@@ -12,6 +12,7 @@ from landonce.engine.performer import Performer
 from landonce.engine.publish import Letters
 from landonce.errors import ConfigError, TableReshaped
 from landonce.protocol import snapshots
+from landonce.protocol.batch import Machine
 from landonce.protocol.blocks import Kind
 from landonce.protocol.ledger import Ledger, LedgerState, fenced
 from landonce.protocol.marks import Floors, Stand, TableView, mark_for
@@ -25,7 +26,6 @@ from landonce.protocol.steps import (
     Effect,
     LookAtTables,
     Looked,
-    Machine,
     Moved,
     Open,
     Reply,

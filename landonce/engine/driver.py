@@ -30,6 +30,7 @@ from landonce.errors import (
 )
 from landonce.failpoints import reach
 from landonce.protocol import ledger as states
+from landonce.protocol.batch import Machine
 from landonce.protocol.ledger import Ledger, LedgerState, Totals
 from landonce.protocol.pace import Pace
 from landonce.protocol.ranges import Partition
@@ -41,7 +42,6 @@ from landonce.protocol.steps import (
     Change,
     Effect,
     Idle,
-    Machine,
     Reply,
     Step,
     Stop,

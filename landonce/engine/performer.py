@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from landonce.protocol.batch import Machine
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.receipt import BlockResult
-from landonce.protocol.steps import Asked, Effect, Machine, Reply, Write
+from landonce.protocol.steps import Asked, Effect, Reply, Write
 
 
 class Performer(ABC):

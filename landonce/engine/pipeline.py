@@ -124,7 +124,7 @@ def _ready(parts: Parts, session: _Session, observer: Observer, waiting: Waiting
         yield _ready_for_wrapped(parts, session, observer, once=once)
     else:
         session.work = "landonce.engine.task,landonce.sinks.deduplicating"
-        with closing(parts.clickhouse.target()) as target:
+        with closing(parts.deduplicating.target()) as target:
             columns = waiting.until(lambda: to_be_made(parts, target))
             yield waiting.until(lambda: make_driver(parts, target, session, observer, once=once, columns=columns))
 

@@ -35,34 +35,29 @@ from dataclasses import dataclass, replace
 
 from landonce import errors
 from landonce.protocol import ledger as states
+from landonce.protocol.batch import Sending, change, first_mode, refuse_another_writer, rest, send, sent, to
 from landonce.protocol.blocks import Kind, Plan
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.packing import pack
 from landonce.protocol.ranges import Range
-from landonce.protocol.receipt import BlockResult, Fate, Receipt
+from landonce.protocol.receipt import BlockResult, Fate
 from landonce.protocol.settle import Mode
 from landonce.protocol.source import Start, bind
 from landonce.protocol.steps import (
     Acquire,
     Await,
-    Change,
     Commit,
     Count,
     Effect,
-    Idle,
     Kill,
     Look,
-    Machine,
     Reply,
     Step,
     Stop,
     Survey,
     Surveyed,
-    Write,
-    burnt_of,
-    refuse_not_kept,
 )
-from landonce.protocol.target import TargetView, above, ahead, nobody_else
+from landonce.protocol.target import TargetView, above, ahead
 
 
 @dataclass(frozen=True)
@@ -78,22 +73,11 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Driver(Machine):
+class Driver(Sending):
     """All that a driver remembers between two steps. Lost in a crash; nothing of it is needed to recover."""
 
     settings: Settings
-    step: Step = Step.ACQUIRE
-    ledger: LedgerState | None = None
-    surveyed: Surveyed | None = None
     looked: bool = False
-    counted: bool = False
-    """Nobody else had written above the position, a moment ago."""
-    first: bool = False
-    """What is being written was never sent before, and is not probed."""
-    receipts: tuple[tuple[int, Receipt], ...] = ()
-    burnt: frozenset[int] = frozenset()
-    gone: str = ""
-    """What the target knows of why rows that it acknowledged are not there."""
 
     def advance(self, reply: Reply) -> Next:
         return advance(self, reply)
@@ -113,41 +97,33 @@ def advance(driver: Driver, reply: Reply) -> Next:
     if isinstance(reply, LedgerState):
         driver = replace(driver, ledger=reply)
     if step is Step.ACQUIRE:
-        return _to(driver, Step.SURVEY, Survey())
+        return to(driver, Step.SURVEY, Survey())
     if step is Step.SURVEY and isinstance(reply, Surveyed):
         return _after_survey(replace(driver, surveyed=reply))
     if step is Step.BIND:
         return _recover_or_look(driver)
     if step is Step.AWAIT:
-        return _to(driver, Step.KILL, Kill())
+        return to(driver, Step.KILL, Kill())
     if step is Step.KILL and isinstance(reply, int):
         return _look(driver) if driver.state.pending is None else _rearm(driver, reply)
     if step is Step.REARM:
-        return _write(driver, Mode.RESOLVE)
+        return send(driver, Mode.RESOLVE)
     if step is Step.LOOK and isinstance(reply, TargetView):
         return _after_look(driver, reply)
     if step is Step.LOOK and (reply is None or isinstance(reply, int)):
         return _after_count(driver, reply)
     if step is Step.PREPARE:
-        return _write(driver, Mode.FIRST if driver.pending.kind is Kind.DELIVER else Mode.RESOLVE)
+        return send(driver, first_mode(driver))
     if step is Step.WRITE and isinstance(reply, tuple):
         return _after_write(driver, reply)
     if step is Step.COMMIT:
         return _record(driver)
     if step is Step.RECORD:
-        return _to(replace(driver, receipts=(), burnt=frozenset(), counted=False), Step.SURVEY, Survey())
+        return to(replace(driver, receipts=(), burnt=frozenset(), counted=False), Step.SURVEY, Survey())
     if step is Step.IDLE:
         driver = replace(driver, counted=False)
-        return _to(driver, Step.SURVEY, Survey()) if reply else _to(driver, Step.STOP, Stop())
+        return to(driver, Step.SURVEY, Survey()) if reply else to(driver, Step.STOP, Stop())
     raise ValueError(f"step {step.value!r} does not take the reply {reply!r}")
-
-
-def _to(driver: Driver, step: Step, effect: Effect) -> Next:
-    return replace(driver, step=step), effect
-
-
-def _change(driver: Driver, step: Step, new: LedgerState) -> Next:
-    return _to(driver, step, Change(step, driver.state, new))
 
 
 def _after_survey(driver: Driver) -> Next:
@@ -157,10 +133,10 @@ def _after_survey(driver: Driver) -> Next:
     is new altogether may be one that was lost, so there the look comes first: what it refuses is not bound either.
     """
     if driver.state.fresh:
-        return _to(driver, Step.KILL, Kill())
+        return to(driver, Step.KILL, Kill())
     binding = bind(driver.state, driver.world.source, driver.settings.start)
     if binding.added or dict(driver.state.topic_ids) != dict(binding.topic_ids):
-        return _change(
+        return change(
             replace(driver, looked=driver.looked and not binding.added), Step.BIND, driver.bound(driver.state)
         )
     return _recover_or_look(driver)
@@ -173,9 +149,9 @@ def _recover_or_look(driver: Driver) -> Next:
     """
     if driver.state.pending is not None:
         _same_fingerprint(driver)
-        return _to(driver, Step.AWAIT, Await(driver.pending.deadline))
+        return to(driver, Step.AWAIT, Await(driver.pending.deadline))
     if not driver.looked:
-        return _to(driver, Step.KILL, Kill())
+        return to(driver, Step.KILL, Kill())
     return _plan(driver)
 
 
@@ -187,7 +163,7 @@ def _look(driver: Driver) -> Next:
         for partition, at in state.committed().items()
         if partition.topic in topics
     )
-    return _to(driver, Step.LOOK, Look(floors))
+    return to(driver, Step.LOOK, Look(floors))
 
 
 def _after_look(driver: Driver, target: TargetView) -> Next:
@@ -195,7 +171,7 @@ def _after_look(driver: Driver, target: TargetView) -> Next:
     if driver.state.fresh:
         new = driver.bound(driver.state)
         ahead(new, target, driver.world.source, driver.settings.start, unbound=True)
-        return _change(driver, Step.BIND, new)
+        return change(driver, Step.BIND, new)
     driver = replace(driver, looked=True, counted=True)
     ranges = ahead(driver.state, target, driver.world.source, driver.settings.start)
     if not ranges:
@@ -205,12 +181,12 @@ def _after_look(driver: Driver, target: TargetView) -> Next:
 
 def _plan(driver: Driver) -> Next:
     if driver.world.stop:
-        return _to(driver, Step.STOP, Stop())
+        return to(driver, Step.STOP, Stop())
     if ranges := driver.new_ranges():
         if not driver.counted:
-            return _to(driver, Step.LOOK, Count(above(ranges)))
+            return to(driver, Step.LOOK, Count(above(ranges)))
         return _prepare(driver, ranges, Kind.DELIVER)
-    return _to(driver, Step.STOP, Stop()) if driver.settings.once else _to(driver, Step.IDLE, Idle())
+    return rest(driver)
 
 
 def _prepare(driver: Driver, ranges: tuple[Range, ...], kind: Kind) -> Next:
@@ -222,50 +198,41 @@ def _prepare(driver: Driver, ranges: tuple[Range, ...], kind: Kind) -> Next:
         kind=kind,
         letters=driver.settings.letters,
     )
-    return _change(driver, Step.PREPARE, states.prepared(driver.state, plan))
-
-
-def _write(driver: Driver, mode: Mode) -> Next:
-    refuse_not_kept(driver.pending, driver.burnt, driver.gone)
-    driver = replace(driver, burnt=frozenset(), first=mode is Mode.FIRST)
-    return _to(driver, Step.WRITE, Write(driver.pending, driver.unwritten, mode))
+    return change(driver, Step.PREPARE, states.prepared(driver.state, plan))
 
 
 def _after_write(driver: Driver, results: tuple[BlockResult, ...]) -> Next:
     """Everything landed: commit. Anything else: wait out the deadline, kill, and let the workers look."""
-    burnt, gone = burnt_of(results)
-    driver = replace(driver, receipts=driver.receipts_with(results), burnt=burnt, gone=gone)
+    driver = sent(driver, results)
     if any(result.fate is Fate.LATE for result in results):
         driver = replace(driver, surveyed=driver.world.patient())
     if driver.first and driver.receipts:
-        return _to(driver, Step.LOOK, Count(driver.landed_ranges))
+        return to(driver, Step.LOOK, Count(driver.landed_ranges))
     return _commit_or_settle(driver)
 
 
 def _after_count(driver: Driver, rows: int | None) -> Next:
-    """No row is above the position before a plan is made; a block that was written without any doubt is there once."""
+    refuse_another_writer(driver, driver.settings.table, rows)
     if driver.state.pending is None:
-        nobody_else(driver.settings.table, driver.state, rows)
         return _prepare(driver, driver.new_ranges(), Kind.DELIVER)
-    nobody_else(driver.settings.table, driver.state, rows, driver.totals.landed)
     return _commit_or_settle(driver)
 
 
 def _commit_or_settle(driver: Driver) -> Next:
     if not driver.unwritten:
         receipts = driver.balanced_receipts()
-        return _to(driver, Step.COMMIT, Commit(driver.pending, receipts))
-    return _to(driver, Step.AWAIT, Await(driver.pending.deadline))
+        return to(driver, Step.COMMIT, Commit(driver.pending, receipts))
+    return to(driver, Step.AWAIT, Await(driver.pending.deadline))
 
 
 def _rearm(driver: Driver, target_now: int) -> Next:
     """The new deadline and generations are durable before anything is sent under them."""
     plan = driver.pending.regenerated(driver.burnt).rearmed(target_now + driver.world.patience)
-    return _change(driver, Step.REARM, states.amended(driver.state, plan))
+    return change(driver, Step.REARM, states.amended(driver.state, plan))
 
 
 def _record(driver: Driver) -> Next:
-    return _change(driver, Step.RECORD, states.recorded(driver.state, driver.totals))
+    return change(driver, Step.RECORD, states.recorded(driver.state, driver.totals))
 
 
 def _same_fingerprint(driver: Driver) -> None:

@@ -215,7 +215,9 @@ def set_back(mine: LedgerState, seen: LedgerState | None) -> bool:
 
 def same(mine: LedgerState, seen: LedgerState | None) -> bool:
     """Whether the ledger holds the very state that this driver made."""
-    return seen is not None and (seen.epoch, seen.owner, seen.version) == (mine.epoch, mine.owner, mine.version)
+    if seen is None or seen.lineage != mine.lineage:
+        return False
+    return (seen.epoch, seen.owner, seen.version) == (mine.epoch, mine.owner, mine.version)
 
 
 def fenced(mine: LedgerState, seen: LedgerState | None) -> Fenced | LedgerUnreadable:

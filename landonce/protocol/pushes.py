@@ -30,6 +30,7 @@ from dataclasses import dataclass, replace
 
 from landonce import errors
 from landonce.protocol import ledger as states
+from landonce.protocol.batch import Machine, change, rest, to
 from landonce.protocol.block_rows import Mark
 from landonce.protocol.blocks import Block, Plan
 from landonce.protocol.claims import PushRow, Standing, ends, over
@@ -37,17 +38,14 @@ from landonce.protocol.keys import block_key
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.packing import one_each
 from landonce.protocol.ranges import Range
-from landonce.protocol.receipt import BlockResult, Receipt
+from landonce.protocol.receipt import BlockResult
 from landonce.protocol.source import Start, bind
 from landonce.protocol.steps import (
     Acquire,
     Await,
-    Change,
     Commit,
     Effect,
-    Idle,
     LookAtClaims,
-    Machine,
     Reply,
     Step,
     Stop,
@@ -79,10 +77,6 @@ class Driver(Machine):
     """All that a driver remembers between two steps. Lost in a crash; nothing of it is needed to recover."""
 
     settings: Settings
-    step: Step = Step.ACQUIRE
-    ledger: LedgerState | None = None
-    surveyed: Surveyed | None = None
-    receipts: tuple[tuple[int, Receipt], ...] = ()
 
     def advance(self, reply: Reply) -> Next:
         return advance(self, reply)
@@ -102,7 +96,7 @@ def advance(driver: Driver, reply: Reply) -> Next:
     if isinstance(reply, LedgerState):
         driver = replace(driver, ledger=reply)
     if step is Step.ACQUIRE:
-        return _to(driver, Step.SURVEY, Survey())
+        return to(driver, Step.SURVEY, Survey())
     if step is Step.SURVEY and isinstance(reply, Surveyed):
         return _after_survey(replace(driver, surveyed=reply))
     if step is Step.BIND:
@@ -114,28 +108,20 @@ def advance(driver: Driver, reply: Reply) -> Next:
     if step is Step.LOOK and isinstance(reply, Standing):
         return _after_look(driver, reply)
     if step is Step.AWAIT:
-        return _to(driver, Step.LOOK, LookAtClaims(driver.pending))
+        return to(driver, Step.LOOK, LookAtClaims(driver.pending))
     if step is Step.COMMIT:
-        return _change(driver, Step.RECORD, _recorded(driver))
+        return change(driver, Step.RECORD, _recorded(driver))
     if step is Step.RECORD:
-        return _to(replace(driver, receipts=()), Step.SURVEY, Survey())
+        return to(replace(driver, receipts=()), Step.SURVEY, Survey())
     if step is Step.IDLE:
-        return _to(driver, Step.SURVEY, Survey()) if reply else _to(driver, Step.STOP, Stop())
+        return to(driver, Step.SURVEY, Survey()) if reply else to(driver, Step.STOP, Stop())
     raise ValueError(f"step {step.value!r} does not take the reply {reply!r}")
-
-
-def _to(driver: Driver, step: Step, effect: Effect) -> Next:
-    return replace(driver, step=step), effect
-
-
-def _change(driver: Driver, step: Step, new: LedgerState) -> Next:
-    return _to(driver, step, Change(step, driver.state, new))
 
 
 def _after_survey(driver: Driver) -> Next:
     binding = bind(driver.state, driver.world.source, driver.settings.start)
     if driver.state.fresh or binding.added or dict(driver.state.topic_ids) != dict(binding.topic_ids):
-        return _change(driver, Step.BIND, driver.bound(driver.state))
+        return change(driver, Step.BIND, driver.bound(driver.state))
     return _go_on(driver)
 
 
@@ -145,24 +131,24 @@ def _go_on(driver: Driver) -> Next:
         _same_fingerprint(driver)
         return _settle(driver)
     if driver.world.stop:
-        return _to(driver, Step.STOP, Stop())
+        return to(driver, Step.STOP, Stop())
     if ranges := driver.new_ranges():
         return _prepare(driver, ranges)
-    return _to(driver, Step.STOP, Stop()) if driver.settings.once else _to(driver, Step.IDLE, Idle())
+    return rest(driver)
 
 
 def _prepare(driver: Driver, ranges: tuple[Range, ...]) -> Next:
     blocks = one_each(ranges, driver.settings.sink, driver.world.limits)
     told = driver.settings
     plan = Plan(driver.state.batch + 1, blocks, told.fingerprint, deadline=0, letters=told.letters)
-    return _change(driver, Step.PREPARE, states.prepared(driver.state, plan))
+    return change(driver, Step.PREPARE, states.prepared(driver.state, plan))
 
 
 def _settle(driver: Driver) -> Next:
     """Where pushing again may do harm, earlier attempts come first."""
     if driver.settings.harmless:
         return _write(driver)
-    return _to(driver, Step.LOOK, LookAtClaims(driver.pending))
+    return to(driver, Step.LOOK, LookAtClaims(driver.pending))
 
 
 def _after_look(driver: Driver, seen: Standing) -> Next:
@@ -170,14 +156,14 @@ def _after_look(driver: Driver, seen: Standing) -> Next:
     wait = driver.settings.wait
     claimed = [row for row in seen.rows if row.mark is Mark.CLAIMED]
     if any(not over(row, seen.now, wait) for row in claimed):
-        return _to(driver, Step.AWAIT, Await(max(ends(row, wait) for row in claimed)))
+        return to(driver, Step.AWAIT, Await(max(ends(row, wait) for row in claimed)))
     if claimed and not driver.settings.can_probe:
         raise outcome_unknown(driver.state, *claimed)
     return _write(driver)
 
 
 def _write(driver: Driver) -> Next:
-    return _to(driver, Step.WRITE, Write(driver.pending, driver.unwritten))
+    return to(driver, Step.WRITE, Write(driver.pending, driver.unwritten))
 
 
 def _after_write(driver: Driver, results: tuple[BlockResult, ...]) -> Next:
@@ -185,7 +171,7 @@ def _after_write(driver: Driver, results: tuple[BlockResult, ...]) -> Next:
     driver = replace(driver, receipts=driver.receipts_with(results))
     if driver.unwritten:
         return _settle(driver)
-    return _to(driver, Step.COMMIT, Commit(driver.pending, driver.balanced_receipts()))
+    return to(driver, Step.COMMIT, Commit(driver.pending, driver.balanced_receipts()))
 
 
 def _recorded(driver: Driver) -> LedgerState:

@@ -18,41 +18,36 @@ Steps have the meaning that they have in `protocol.inserts`, and the driver that
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from landonce.protocol import ledger as states
 from landonce.protocol import query_refusals as refusals
+from landonce.protocol.batch import Sending, change, first_mode, refuse_another_writer, send, sent, to
 from landonce.protocol.blocks import Block, Kind, Plan
 from landonce.protocol.cases import OnRewind
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.match_ranges import Incoming, again, binds, bound, follow, refuse_early, undelivered
 from landonce.protocol.packing import Limits, one_each
 from landonce.protocol.ranges import Partition, Range
-from landonce.protocol.receipt import BlockResult, Receipt
+from landonce.protocol.receipt import BlockResult
 from landonce.protocol.settle import Mode
 from landonce.protocol.source import Extent, SourceView, Start
 from landonce.protocol.steps import (
     Acquire,
     Await,
-    Change,
     Clock,
     Count,
     Effect,
     Found,
     Kill,
     Look,
-    Machine,
     Reply,
     Resolve,
     Resolved,
     Step,
     Stop,
-    Surveyed,
-    Write,
-    burnt_of,
-    refuse_not_kept,
 )
-from landonce.protocol.target import TargetView, above, ahead, nobody_else
+from landonce.protocol.target import TargetView, above, ahead
 
 _NO_END = 2**63 - 1
 
@@ -74,25 +69,14 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Driver(Machine):
+class Driver(Sending):
     """All that is remembered between two steps, and from one micro-batch to the next. Lost in a crash, and not missed."""
 
     settings: Settings
-    incoming: Incoming
-    step: Step = Step.ACQUIRE
-    ledger: LedgerState | None = None
-    surveyed: Surveyed | None = None
+    incoming: Incoming = field(kw_only=True)
     looked: frozenset[Partition] = frozenset()
     ahead: tuple[tuple[Partition, int], ...] = ()
     """Where the target holds more than the ledger knows: up to there blocks are compared before they are written."""
-    counted: bool = False
-    """Nobody else had written above the position, a moment ago."""
-    first: bool = False
-    """What is being written was never sent before, and is not probed."""
-    receipts: tuple[tuple[int, Receipt], ...] = ()
-    burnt: frozenset[int] = frozenset()
-    gone: str = ""
-    """What the target knows of why rows that it acknowledged are not there."""
     deadline: int = 0
     """Of what is written again, once it is settled what that is."""
 
@@ -106,8 +90,8 @@ Next = tuple[Driver, Effect]
 def begin(settings: Settings, incoming: Incoming, before: Driver | None = None) -> Next:
     """The next micro-batch of a run. `before`: how the one before it ended; without it the pipeline is taken first."""
     if before is None:
-        return Driver(settings, incoming), Acquire()
-    driver = Driver(settings, incoming, ledger=before.ledger, looked=before.looked, ahead=before.ahead)
+        return Driver(settings, incoming=incoming), Acquire()
+    driver = Driver(settings, incoming=incoming, ledger=before.ledger, looked=before.looked, ahead=before.ahead)
     return _start(driver)
 
 
@@ -119,13 +103,13 @@ def advance(driver: Driver, reply: Reply) -> Next:
     if step is Step.ACQUIRE:
         return _start(driver)
     if step is Step.AWAIT:
-        return _to(driver, Step.KILL, Kill())
+        return to(driver, Step.KILL, Kill())
     if step is Step.KILL and isinstance(reply, int):
         return _look(driver) if driver.state.pending is None else _sort_out(driver, reply)
     if step is Step.RESOLVE and isinstance(reply, Resolved):
         return _settle(driver, reply.found)
     if step is Step.REARM:
-        return _go_on(driver) if driver.state.pending is None else _write(driver, Mode.RESOLVE)
+        return _go_on(driver) if driver.state.pending is None else send(driver, Mode.RESOLVE)
     if step is Step.LOOK and isinstance(reply, TargetView):
         return _after_look(driver, reply)
     if step is Step.LOOK and (reply is None or isinstance(reply, int)):
@@ -135,20 +119,12 @@ def advance(driver: Driver, reply: Reply) -> Next:
     if step is Step.SURVEY and isinstance(reply, int):
         return _prepare(driver, reply)
     if step is Step.PREPARE:
-        return _write(driver, Mode.FIRST if driver.pending.kind is Kind.DELIVER else Mode.RESOLVE)
+        return send(driver, first_mode(driver))
     if step is Step.WRITE and isinstance(reply, tuple):
         return _after_write(driver, reply)
     if step is Step.RECORD:
         return _go_on(replace(driver, receipts=(), burnt=frozenset(), counted=False))
     raise ValueError(f"step {step.value!r} does not take the reply {reply!r}")
-
-
-def _to(driver: Driver, step: Step, effect: Effect) -> Next:
-    return replace(driver, step=step), effect
-
-
-def _change(driver: Driver, step: Step, new: LedgerState) -> Next:
-    return _to(driver, step, Change(step, driver.state, new))
 
 
 def _start(driver: Driver) -> Next:
@@ -160,7 +136,7 @@ def _start(driver: Driver) -> Next:
     refusals.settleable(plan, driver.settings.table)
     _again(driver)
     if driver.settings.deadlines:
-        return _to(driver, Step.AWAIT, Await(plan.deadline))
+        return to(driver, Step.AWAIT, Await(plan.deadline))
     return _sort_out(driver, 0)
 
 
@@ -179,11 +155,11 @@ def _sort_out(driver: Driver, deadline: int) -> Next:
     if others := _others(driver):
         driver = replace(driver, deadline=deadline)
         asked = tuple(index for index in others if not _comes_whole(driver, index))
-        return _to(driver, Step.RESOLVE, Resolve(_unseen(driver), asked)) if asked else _settle(driver, ())
+        return to(driver, Step.RESOLVE, Resolve(_unseen(driver), asked)) if asked else _settle(driver, ())
     if driver.settings.deadlines:
         plan = driver.pending.regenerated(driver.burnt).rearmed(deadline)
-        return _change(driver, Step.REARM, states.amended(driver.state, plan))
-    return _write(driver, Mode.RESOLVE)
+        return change(driver, Step.REARM, states.amended(driver.state, plan))
+    return send(driver, Mode.RESOLVE)
 
 
 def _others(driver: Driver) -> tuple[int, ...]:
@@ -232,7 +208,7 @@ def _settle(driver: Driver, found: tuple[Found, ...]) -> Next:
     blocks = tuple(block for index, block in enumerate(driver.pending.blocks) if index not in others)
     left = replace(driver.pending, blocks=blocks, deadline=driver.deadline) if blocks else None
     resolved = states.resolved(replace(driver.state, pending=_unseen(driver)), landed, left)
-    return _change(driver, Step.REARM, resolved)
+    return change(driver, Step.REARM, resolved)
 
 
 # New offsets.
@@ -242,7 +218,7 @@ def _go_on(driver: Driver) -> Next:
     """Nothing is pending. The target is asked once for each partition what it holds, before anything new is planned."""
     if driver.incoming.partitions <= driver.looked:
         return _bind(driver)
-    return _to(driver, Step.KILL, Kill()) if driver.settings.deadlines else _look(driver)
+    return to(driver, Step.KILL, Kill()) if driver.settings.deadlines else _look(driver)
 
 
 def _bound(driver: Driver) -> LedgerState:
@@ -255,7 +231,7 @@ def _look(driver: Driver) -> Next:
         (each, 0 if driver.state.batch == 0 else committed[each])
         for each in sorted(driver.incoming.partitions - driver.looked)
     )
-    return _to(driver, Step.LOOK, Look(floors))
+    return to(driver, Step.LOOK, Look(floors))
 
 
 def _after_look(driver: Driver, target: TargetView) -> Next:
@@ -275,27 +251,23 @@ def _bind(driver: Driver) -> Next:
     """The ledger learns the cluster, the topics, and where partitions begin that are new to it."""
     if not binds(driver.state, driver.incoming):
         return _plan(driver)
-    return _change(driver, Step.BIND, _bound(driver))
+    return change(driver, Step.BIND, _bound(driver))
 
 
 def _plan(driver: Driver) -> Next:
     """What is new of this batch, until nothing is."""
     if not _todo(driver):
-        return _to(driver, Step.STOP, Stop())
+        return to(driver, Step.STOP, Stop())
     if not driver.settings.deadlines:
         return _prepare(driver, 0)
     if not driver.counted and not _held(driver):
-        return _to(driver, Step.LOOK, Count(above(_todo(driver))))
-    return _to(driver, Step.SURVEY, Clock())
+        return to(driver, Step.LOOK, Count(above(_todo(driver))))
+    return to(driver, Step.SURVEY, Clock())
 
 
 def _after_count(driver: Driver, rows: int | None) -> Next:
-    """As in `protocol.inserts`: before a plan, and after a write that is not probed."""
-    if driver.state.pending is None:
-        nobody_else(driver.settings.table, driver.state, rows)
-        return _to(driver, Step.SURVEY, Clock())
-    nobody_else(driver.settings.table, driver.state, rows, driver.totals.landed)
-    return _record_or_settle(driver)
+    refuse_another_writer(driver, driver.settings.table, rows)
+    return to(driver, Step.SURVEY, Clock()) if driver.state.pending is None else _record_or_settle(driver)
 
 
 def _todo(driver: Driver) -> tuple[Range, ...]:
@@ -322,32 +294,24 @@ def _prepare(driver: Driver, deadline: int) -> Next:
         deadline=deadline,
         kind=Kind.RECONCILE if held else Kind.DELIVER,
     )
-    return _change(driver, Step.PREPARE, states.prepared(driver.state, plan))
+    return change(driver, Step.PREPARE, states.prepared(driver.state, plan))
 
 
 # Writing.
 
 
-def _write(driver: Driver, mode: Mode) -> Next:
-    """All blocks of the pending plan that have no receipt yet."""
-    refuse_not_kept(driver.pending, driver.burnt, driver.gone)
-    driver = replace(driver, burnt=frozenset(), first=mode is Mode.FIRST)
-    return _to(driver, Step.WRITE, Write(driver.pending, driver.unwritten, mode))
-
-
 def _after_write(driver: Driver, results: tuple[BlockResult, ...]) -> Next:
     """Everything landed: record it. Anything else: settle the doubt first, then write what is left."""
-    burnt, gone = burnt_of(results)
-    driver = replace(driver, receipts=driver.receipts_with(results), burnt=burnt, gone=gone)
+    driver = sent(driver, results)
     if driver.first and driver.receipts and driver.settings.deadlines:
-        return _to(driver, Step.LOOK, Count(driver.landed_ranges))
+        return to(driver, Step.LOOK, Count(driver.landed_ranges))
     return _record_or_settle(driver)
 
 
 def _record_or_settle(driver: Driver) -> Next:
     if not driver.unwritten:
         driver.balanced_receipts()
-        return _change(driver, Step.RECORD, states.recorded(driver.state, driver.totals))
+        return change(driver, Step.RECORD, states.recorded(driver.state, driver.totals))
     if driver.settings.deadlines:
-        return _to(driver, Step.AWAIT, Await(driver.pending.deadline))
-    return _write(driver, Mode.RESOLVE)
+        return to(driver, Step.AWAIT, Await(driver.pending.deadline))
+    return send(driver, Mode.RESOLVE)

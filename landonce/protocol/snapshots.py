@@ -45,6 +45,7 @@ from dataclasses import dataclass, replace
 
 from landonce import errors
 from landonce.protocol import ledger as states
+from landonce.protocol.batch import Machine, change, rest, to
 from landonce.protocol.blocks import Block, Kind, Plan
 from landonce.protocol.cases import OnRewind
 from landonce.protocol.ledger import LedgerState, Totals
@@ -53,18 +54,15 @@ from landonce.protocol.match_ranges import Incoming, binds, bound, cut, refuse_e
 from landonce.protocol.own_ledger import rollback_refused
 from landonce.protocol.packing import pack, take
 from landonce.protocol.ranges import Range
-from landonce.protocol.receipt import BlockResult, Fate, Receipt
+from landonce.protocol.receipt import BlockResult, Fate
 from landonce.protocol.source import Start, bind
 from landonce.protocol.steps import (
     Acquire,
-    Change,
     CommitTables,
     Committed,
     Effect,
-    Idle,
     LookAtTables,
     Looked,
-    Machine,
     Moved,
     Open,
     Reply,
@@ -101,11 +99,7 @@ class Driver(Machine):
     """All that a driver remembers between two steps. Lost in a crash; nothing of it is needed to recover."""
 
     settings: Settings
-    step: Step = Step.ACQUIRE
-    ledger: LedgerState | None = None
-    surveyed: Surveyed | None = None
     stands: tuple[Stand, ...] | None = None
-    receipts: tuple[tuple[int, Receipt], ...] = ()
     opened: bool = False
     incoming: Incoming | None = None
     """The ranges that Spark brings. None: they are planned here."""
@@ -130,7 +124,7 @@ def advance(driver: Driver, reply: Reply) -> Next:
     if isinstance(reply, LedgerState):
         driver = replace(driver, ledger=reply)
     if step is Step.ACQUIRE:
-        return _to(driver, Step.SURVEY, Survey()) if driver.incoming is None else _look(driver)
+        return to(driver, Step.SURVEY, Survey()) if driver.incoming is None else _look(driver)
     if step is Step.SURVEY and isinstance(reply, Surveyed):
         return _after_survey(replace(driver, surveyed=reply))
     if step is Step.BIND:
@@ -145,24 +139,16 @@ def advance(driver: Driver, reply: Reply) -> Next:
         return _look(replace(driver, receipts=(), opened=not reply))
     if step is Step.COMMIT and isinstance(reply, Committed):
         driver = replace(driver, stands=_refreshed(driver.stands or (), reply.views))
-        return _change(driver, Step.RECORD, _recorded(driver))
+        return change(driver, Step.RECORD, _recorded(driver))
     if step is Step.COMMIT and isinstance(reply, Moved):
         return _look(replace(driver, receipts=(), opened=False, stands=None))
     if step is Step.RECORD:
         stands = tuple(stand(driver.state, each.view) for each in driver.stands or ())
         driver = replace(driver, receipts=(), opened=False, stands=stands)
-        return _to(driver, Step.SURVEY, Survey()) if driver.incoming is None else _go_on(driver, stands)
+        return to(driver, Step.SURVEY, Survey()) if driver.incoming is None else _go_on(driver, stands)
     if step is Step.IDLE:
-        return _to(driver, Step.SURVEY, Survey()) if reply else _to(driver, Step.STOP, Stop())
+        return to(driver, Step.SURVEY, Survey()) if reply else to(driver, Step.STOP, Stop())
     raise ValueError(f"step {step.value!r} does not take the reply {reply!r}")
-
-
-def _to(driver: Driver, step: Step, effect: Effect) -> Next:
-    return replace(driver, step=step), effect
-
-
-def _change(driver: Driver, step: Step, new: LedgerState) -> Next:
-    return _to(driver, step, Change(step, driver.state, new))
 
 
 def _after_survey(driver: Driver) -> Next:
@@ -171,7 +157,7 @@ def _after_survey(driver: Driver) -> Next:
         return _look(driver)
     binding = bind(driver.state, driver.world.source, driver.settings.start)
     if binding.added or dict(driver.state.topic_ids) != dict(binding.topic_ids):
-        return _change(driver, Step.BIND, driver.bound(driver.state))
+        return change(driver, Step.BIND, driver.bound(driver.state))
     if driver.world.look and driver.state.pending is None:
         driver = replace(driver, stands=None)
     return _look_or_go_on(driver)
@@ -190,7 +176,7 @@ def _look(driver: Driver) -> Next:
     over, rolled back or changed since the last one."""
     if driver.incoming is not None:
         refuse_early(driver.state, driver.incoming, driver.settings.on_rewind)
-    return _to(driver, Step.LOOK, LookAtTables())
+    return to(driver, Step.LOOK, LookAtTables())
 
 
 def _after_look(driver: Driver, looked: Looked) -> Next:
@@ -198,11 +184,11 @@ def _after_look(driver: Driver, looked: Looked) -> Next:
     if driver.incoming is not None:
         return _bind_incoming(replace(driver, stands=()), driver.incoming, looked)
     if driver.state.fresh:
-        return _change(driver, Step.BIND, _first_binding(driver, looked))
+        return change(driver, Step.BIND, _first_binding(driver, looked))
     past = past_epochs(view for view in looked.views if view.mark and view.mark.state.owner != driver.state.owner)
     if past > driver.state.epoch:
         raised = replace(driver.state, epoch=past, version=driver.state.version + 1)
-        return _change(replace(driver, stands=None, receipts=()), Step.BIND, raised)
+        return change(replace(driver, stands=None, receipts=()), Step.BIND, raised)
     stands = tuple(stand(driver.state, view) for view in looked.views)
     _may_follow(driver.settings, stands)
     return _go_on(replace(driver, stands=stands), stands)
@@ -213,7 +199,7 @@ def _bind_incoming(driver: Driver, incoming: Incoming, looked: Looked) -> Next:
     the table's columns were changed, is written again."""
     refuse_unmarked(looked)
     if driver.state.pending is None and binds(driver.state, incoming):
-        return _change(driver, Step.BIND, bound(driver.state, incoming))
+        return change(driver, Step.BIND, bound(driver.state, incoming))
     return _go_on(driver, ())
 
 
@@ -248,16 +234,16 @@ def _go_on(driver: Driver, stands: tuple[Stand, ...]) -> Next:
         return _write(driver)
     if driver.incoming is not None:
         todo = undelivered(driver.state, driver.incoming)
-        return _prepare(driver, todo, Kind.DELIVER) if todo else _to(driver, Step.STOP, Stop())
+        return _prepare(driver, todo, Kind.DELIVER) if todo else to(driver, Step.STOP, Stop())
     if driver.world.stop:
-        return _to(driver, Step.STOP, Stop())
+        return to(driver, Step.STOP, Stop())
     again = behind_ranges(driver.state, stands)
     if again:
         _readable(driver, again)
         return _prepare(driver, take(again, driver.world.limits.max_rows), Kind.REPLAY)
     if ranges := driver.new_ranges():
         return _prepare(driver, ranges, Kind.DELIVER)
-    return _to(driver, Step.STOP, Stop()) if driver.settings.once else _to(driver, Step.IDLE, Idle())
+    return rest(driver)
 
 
 def _prepare(driver: Driver, ranges: tuple[Range, ...], kind: Kind) -> Next:
@@ -271,7 +257,7 @@ def _prepare(driver: Driver, ranges: tuple[Range, ...], kind: Kind) -> Next:
         kind=kind,
         letters=driver.settings.letters,
     )
-    return _change(driver, Step.PREPARE, states.prepared(driver.state, plan))
+    return change(driver, Step.PREPARE, states.prepared(driver.state, plan))
 
 
 def _blocks(driver: Driver, ranges: tuple[Range, ...]) -> tuple[Block, ...]:
@@ -281,7 +267,7 @@ def _blocks(driver: Driver, ranges: tuple[Range, ...]) -> tuple[Block, ...]:
 
 
 def _write(driver: Driver) -> Next:
-    return _to(driver, Step.WRITE, Write(driver.pending, driver.unwritten, stands=_taking(driver), final=driver.opened))
+    return to(driver, Step.WRITE, Write(driver.pending, driver.unwritten, stands=_taking(driver), final=driver.opened))
 
 
 def _taking(driver: Driver) -> tuple[Stand, ...]:
@@ -300,11 +286,11 @@ def _after_write(driver: Driver, results: tuple[BlockResult, ...]) -> Next:
     driver = replace(driver, receipts=driver.receipts_with(results))
     wants = tuple(result.wants for result in results if result.fate is Fate.WAITING)
     if wants:
-        return _to(driver, Step.OPEN, Open(wants))
+        return to(driver, Step.OPEN, Open(wants))
     if driver.unwritten:
         return _write(driver)
     receipts = driver.balanced_receipts()
-    return _to(driver, Step.COMMIT, CommitTables(driver.pending, receipts, _taking(driver), _recorded(driver)))
+    return to(driver, Step.COMMIT, CommitTables(driver.pending, receipts, _taking(driver), _recorded(driver)))
 
 
 def _recorded(driver: Driver) -> LedgerState:

@@ -31,20 +31,18 @@ from dataclasses import dataclass, replace
 
 from landonce import errors
 from landonce.protocol import ledger as states
+from landonce.protocol.batch import Machine, change, rest, to
 from landonce.protocol.blocks import Block, Plan
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.packing import one_each, pack
 from landonce.protocol.ranges import Range
-from landonce.protocol.receipt import BlockResult, Fate, Receipt
+from landonce.protocol.receipt import BlockResult, Fate
 from landonce.protocol.source import Start, bind
 from landonce.protocol.steps import (
     Acquire,
-    Change,
     Commit,
     Effect,
-    Idle,
     Look,
-    Machine,
     Open,
     Reply,
     Step,
@@ -75,12 +73,8 @@ class Driver(Machine):
     """All that a driver remembers between two steps. Lost in a crash; nothing of it is needed to recover."""
 
     settings: Settings
-    step: Step = Step.ACQUIRE
-    ledger: LedgerState | None = None
-    surveyed: Surveyed | None = None
     looked: bool = False
     opened: bool = False
-    receipts: tuple[tuple[int, Receipt], ...] = ()
 
     def advance(self, reply: Reply) -> Next:
         return advance(self, reply)
@@ -100,7 +94,7 @@ def advance(driver: Driver, reply: Reply) -> Next:
     if isinstance(reply, LedgerState):
         driver = replace(driver, ledger=reply)
     if step is Step.ACQUIRE:
-        return _to(driver, Step.SURVEY, Survey())
+        return to(driver, Step.SURVEY, Survey())
     if step is Step.SURVEY and isinstance(reply, Surveyed):
         return _after_survey(replace(driver, surveyed=reply))
     if step is Step.BIND:
@@ -114,20 +108,12 @@ def advance(driver: Driver, reply: Reply) -> Next:
     if step is Step.OPEN:
         return _write(replace(driver, opened=True))
     if step is Step.COMMIT:
-        return _change(driver, Step.RECORD, _recorded(driver))
+        return change(driver, Step.RECORD, _recorded(driver))
     if step is Step.RECORD:
-        return _to(replace(driver, receipts=(), opened=False), Step.SURVEY, Survey())
+        return to(replace(driver, receipts=(), opened=False), Step.SURVEY, Survey())
     if step is Step.IDLE:
-        return _to(driver, Step.SURVEY, Survey()) if reply else _to(driver, Step.STOP, Stop())
+        return to(driver, Step.SURVEY, Survey()) if reply else to(driver, Step.STOP, Stop())
     raise ValueError(f"step {step.value!r} does not take the reply {reply!r}")
-
-
-def _to(driver: Driver, step: Step, effect: Effect) -> Next:
-    return replace(driver, step=step), effect
-
-
-def _change(driver: Driver, step: Step, new: LedgerState) -> Next:
-    return _to(driver, step, Change(step, driver.state, new))
 
 
 def _after_survey(driver: Driver) -> Next:
@@ -136,7 +122,7 @@ def _after_survey(driver: Driver) -> Next:
         return _look(driver, driver.bound(driver.state))
     binding = bind(driver.state, driver.world.source, driver.settings.start)
     if binding.added or dict(driver.state.topic_ids) != dict(binding.topic_ids):
-        return _change(
+        return change(
             replace(driver, looked=driver.looked and not binding.added), Step.BIND, driver.bound(driver.state)
         )
     return _look_or_go_on(driver)
@@ -155,7 +141,7 @@ def _look(driver: Driver, state: LedgerState) -> Next:
         for partition, at in state.committed().items()
         if partition.topic in topics
     )
-    return _to(driver, Step.LOOK, Look(floors))
+    return to(driver, Step.LOOK, Look(floors))
 
 
 def _after_look(driver: Driver, target: TargetView) -> Next:
@@ -171,7 +157,7 @@ def _after_look(driver: Driver, target: TargetView) -> Next:
         )
     driver = replace(driver, looked=True)
     if driver.state.fresh:
-        return _change(driver, Step.BIND, driver.bound(driver.state))
+        return change(driver, Step.BIND, driver.bound(driver.state))
     return _go_on(driver)
 
 
@@ -181,10 +167,10 @@ def _go_on(driver: Driver) -> Next:
         _same_fingerprint(driver)
         return _write(driver)
     if driver.world.stop:
-        return _to(driver, Step.STOP, Stop())
+        return to(driver, Step.STOP, Stop())
     if ranges := driver.new_ranges():
         return _prepare(driver, ranges)
-    return _to(driver, Step.STOP, Stop()) if driver.settings.once else _to(driver, Step.IDLE, Idle())
+    return rest(driver)
 
 
 def _prepare(driver: Driver, ranges: tuple[Range, ...]) -> Next:
@@ -195,7 +181,7 @@ def _prepare(driver: Driver, ranges: tuple[Range, ...]) -> Next:
         deadline=0,
         letters=driver.settings.letters,
     )
-    return _change(driver, Step.PREPARE, states.prepared(driver.state, plan))
+    return change(driver, Step.PREPARE, states.prepared(driver.state, plan))
 
 
 def _blocks(driver: Driver, ranges: tuple[Range, ...]) -> tuple[Block, ...]:
@@ -204,7 +190,7 @@ def _blocks(driver: Driver, ranges: tuple[Range, ...]) -> tuple[Block, ...]:
 
 
 def _write(driver: Driver) -> Next:
-    return _to(driver, Step.WRITE, Write(driver.pending, driver.unwritten, final=driver.opened))
+    return to(driver, Step.WRITE, Write(driver.pending, driver.unwritten, final=driver.opened))
 
 
 def _after_write(driver: Driver, results: tuple[BlockResult, ...]) -> Next:
@@ -212,11 +198,11 @@ def _after_write(driver: Driver, results: tuple[BlockResult, ...]) -> Next:
     driver = replace(driver, receipts=driver.receipts_with(results))
     wants = tuple(result.wants for result in results if result.fate is Fate.WAITING)
     if wants:
-        return _to(driver, Step.OPEN, Open(wants))
+        return to(driver, Step.OPEN, Open(wants))
     if driver.unwritten:
         return _write(driver)
     receipts = driver.balanced_receipts()
-    return _to(driver, Step.COMMIT, Commit(driver.pending, receipts))
+    return to(driver, Step.COMMIT, Commit(driver.pending, receipts))
 
 
 def _recorded(driver: Driver) -> LedgerState:

@@ -20,7 +20,6 @@ from landonce.engine.observe import Observer
 from landonce.engine.waiting import Waiting
 from landonce.errors import ConfigError
 from landonce.ledger.in_target import TargetLedger
-from landonce.ledger.open import open_ledger
 from landonce.ledger.push_ledger import PushLedger, PushPlace
 from landonce.ledger.sqlite import SqliteDatabase
 from landonce.protocol.cases import OnRewind
@@ -28,21 +27,23 @@ from landonce.protocol.ledger import Ledger
 from landonce.protocol.pace import Pace
 from landonce.protocol.query_batches import Settings
 from landonce.query.fit import declared, fingerprint_of, pushed_fingerprint, refuse_misfits
-from landonce.query.lake import committing, table_ledger
 from landonce.query.performers import BatchPerformer, Inserting, Transacting
 from landonce.query.pushing import Pushing
-from landonce.query.sinks import ClickHouseTable, IcebergTable, Sink, SqlTable
 from landonce.read.schema.fields import Field, Schema
+from landonce.sinks.contract import DeduplicatingSink, Guarantee, Sink
 from landonce.sinks.deduplicating import InsertRecipe
-from landonce.sinks.sql.databases import open_database
+from landonce.sinks.section import SinkSection
 from landonce.sinks.sql.identity import refuse_replaced
 from landonce.sinks.sql.making import refuse_made_anew
 from landonce.sinks.sql.recipe import SqlRecipe
-from landonce.sinks.sql.table import SqlTable as OpenTable
+from landonce.sinks.sql.sink import SqlSink
+from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.wrapped.find import need_picklable
 from landonce.sinks.wrapped.recipe import WrappedRecipe
 from landonce.sinks.wrapped.sink import WrappedSink
 
+QuerySink = SinkSection | Sink
+"""A table, as `landonce.clickhouse`, `sql` and `iceberg` describe it, or what `landonce.wrap` gives."""
 LedgerTold = str | Path | Mapping[str, Any] | None
 
 
@@ -50,7 +51,7 @@ LedgerTold = str | Path | Mapping[str, Any] | None
 class Told:
     """What a user said of a query."""
 
-    sink: Sink
+    sink: QuerySink
     ledger: LedgerTold
     on_rewind: OnRewind
     block_rows: int
@@ -58,19 +59,11 @@ class Told:
     observer: Observer
 
 
-def check_ledger(sink: Sink, ledger: LedgerTold) -> None:
-    """A table of Iceberg and a database keep their own ledger; every other sink needs one."""
-    if isinstance(sink, IcebergTable):
+def check_ledger(sink: QuerySink, ledger: LedgerTold) -> None:
+    """Some sinks keep the position themselves; every other one needs a ledger."""
+    if isinstance(sink, SinkSection) and sink.keeps_position:
         if ledger is not None:
-            raise ConfigError(
-                "ledger: with `landonce.iceberg` the position is kept in the table itself, with its rows."
-            )
-        return
-    if isinstance(sink, SqlTable):
-        if ledger is not None:
-            raise ConfigError(
-                "ledger: with `landonce.sql` the position is kept in the target database, beside the table."
-            )
+            raise ConfigError(f"ledger: {sink.keeps_position}.")
         return
     if ledger is None:
         raise ConfigError(
@@ -80,23 +73,28 @@ def check_ledger(sink: Sink, ledger: LedgerTold) -> None:
         raise ConfigError("ledger: name one, `sqlite` or `postgres`.")
 
 
+def is_deliverable(sink: object) -> bool:
+    """Whether a query can be delivered to it: a table that is described, or what a user wrapped."""
+    return isinstance(sink, SinkSection) or (isinstance(sink, Sink) and sink.guarantee is Guarantee.WRAPPED)
+
+
+def named_sink(sink: QuerySink, name: str) -> Sink:
+    """The sink of a query of this name."""
+    return sink.to_sink(name) if isinstance(sink, SinkSection) else sink
+
+
 def ledger_of(sink: Sink, ledger: LedgerTold, name: str) -> Ledger:
     """Opens it. Nothing is asked yet."""
-    if isinstance(sink, IcebergTable):
-        return table_ledger(sink, name)
-    if isinstance(sink, SqlTable):
-        return TargetLedger(open_database(sink.named(name).address), name)
-    where = _where(ledger)
+    where = _where(ledger) if ledger is not None else None
     if isinstance(where, str):
         secrets.remember_url(where)
-    return PushPlace(where, name).open() if isinstance(sink, WrappedSink) else open_ledger(where, name)
+    return sink.open_query_ledger(where, name)
 
 
 def place_of(told: Told) -> str:
     """Where the position is kept, as it was named."""
-    if isinstance(told.sink, IcebergTable):
-        return f"{told.sink.table} in {told.sink.told.catalog.properties()}"
-    return told.sink.url if isinstance(told.sink, SqlTable) else str(_where(told.ledger))
+    kept = told.sink.position_place if isinstance(told.sink, SinkSection) else ""
+    return kept or str(_where(told.ledger))
 
 
 def _where(ledger: LedgerTold) -> str | Path:
@@ -108,12 +106,13 @@ def _where(ledger: LedgerTold) -> str | Path:
 
 def make_driver(told: Told, name: str, frame: DataFrame, opened: ExitStack) -> tuple[Driver, str]:
     """A driver that is ready for micro-batches, and the sink's fingerprint: the table is there and fit, and the rows fit into it."""
-    ledger = ledger_of(told.sink, told.ledger, name)
+    sink = named_sink(told.sink, name)
+    ledger = ledger_of(sink, told.ledger, name)
     opened.callback(ledger.close)
     settings = Settings("", "", told.block_rows, on_rewind=told.on_rewind)
-    pace = Pace(Batch(), getattr(told.sink, "deadline", 0.0), frame.sparkSession.sparkContext.defaultParallelism)
+    pace = Pace(Batch(), sink.deadline, frame.sparkSession.sparkContext.defaultParallelism)
     waiting = Waiting(told.stall, told.observer.trouble)
-    performer = waiting.until(lambda: _performer(told, name, frame, ledger, settings, pace))
+    performer = waiting.until(lambda: _PERFORMERS[sink.guarantee](sink, frame, ledger, settings, pace, told))
     opened.callback(performer.close)
     driver = Driver(
         pipeline=name,
@@ -128,49 +127,40 @@ def make_driver(told: Told, name: str, frame: DataFrame, opened: ExitStack) -> t
     return driver, performer.settings.fingerprint
 
 
-def _performer(
-    told: Told, name: str, frame: DataFrame, ledger: Ledger, settings: Settings, pace: Pace
-) -> BatchPerformer:
-    if isinstance(told.sink, WrappedSink):
-        return _pushing(told.sink, name, frame, ledger, settings, pace, told)
-    return _PERFORMERS[type(told.sink)](told.sink, name, frame, ledger, settings, pace)
-
-
 def _inserting(
-    sink: ClickHouseTable, name: str, frame: DataFrame, ledger: Ledger, settings: Settings, pace: Pace
+    sink: DeduplicatingSink, frame: DataFrame, ledger: Ledger, settings: Settings, pace: Pace, told: Told
 ) -> Inserting:
-    del ledger
+    del told
     yields = to_arrow_schema(frame.schema)
-    made = sink.named(name)
-    target = made.target()
+    target = sink.target()
     if sink.create and not target.exists():
-        target.create(declared(yields), order_by=sink.order_by, partition_by=sink.partition_by)
+        sink.make(target, declared(yields))
     refuse_unfit(target.check())
     taken = target.schema()
     recipe = InsertRecipe(
-        pipeline=made.pipeline, source=taken, target=taken, sink=made, shuffled=True, wary=not _one_process(frame)
+        pipeline=ledger.pipeline, source=taken, target=taken, sink=sink, shuffled=True, wary=not _one_process(frame)
     )
-    refuse_misfits(yields, recipe.target, str(made.table_name))
-    settings = replace(settings, table=made.identity, fingerprint=fingerprint_of(made.identity, recipe.target))
+    refuse_misfits(yields, recipe.target, sink.identity)
+    settings = replace(settings, table=sink.identity, fingerprint=fingerprint_of(sink.identity, recipe.target))
     return Inserting(settings, pace, recipe, target)
 
 
 def _transacting(
-    sink: SqlTable, name: str, frame: DataFrame, ledger: Ledger, settings: Settings, pace: Pace
+    sink: SqlSink, frame: DataFrame, ledger: Ledger, settings: Settings, pace: Pace, told: Told
 ) -> Transacting:
+    del told
     yields = to_arrow_schema(frame.schema)
-    made = sink.named(name)
-    if made.dialect == "sqlite" and not str(frame.sparkSession.sparkContext.master).startswith("local"):
+    if sink.dialect == "sqlite" and not str(frame.sparkSession.sparkContext.master).startswith("local"):
         raise ConfigError("sink: a SQLite file is one of this machine, and the query's workers run on others.")
-    table = OpenTable(made)
+    table = SqlTable(sink)
     if sink.create and not table.exists():
-        refuse_made_anew(made, ledger.load())
+        refuse_made_anew(sink, ledger.load())
         table.create(declared(yields))
     beside = cast(TargetLedger, ledger)
 
     def examined() -> SqlRecipe:
-        seen = replace(made, examined=table.likeness())
-        beside.table = made.table, refuse_replaced(table, beside)
+        seen = replace(sink, examined=table.likeness())
+        beside.table = sink.table, refuse_replaced(table, beside)
         refuse_unfit(table.check(declared(yields)))
         taken = table.schema(declared(yields))
         recipe = SqlRecipe(pipeline=seen.pipeline, source=taken, target=taken, sink=seen, shuffled=True)
@@ -181,13 +171,23 @@ def _transacting(
     if beside.make_tables():
         recipe = examined()
     settings = replace(
-        settings, table=made.identity, fingerprint=fingerprint_of(made.identity, recipe.target), deadlines=False
+        settings, table=sink.identity, fingerprint=fingerprint_of(sink.identity, recipe.target), deadlines=False
     )
     return Transacting(settings, pace, recipe, table, beside)
 
 
+def _committing(
+    sink: Any, frame: DataFrame, ledger: Ledger, settings: Settings, pace: Pace, told: Told
+) -> BatchPerformer:
+    """Loads PyIceberg only for whoever needs it."""
+    from landonce.query.lake import committing
+
+    del told
+    return committing(sink, frame, cast(Any, ledger), settings, pace)
+
+
 def _pushing(
-    sink: WrappedSink, name: str, frame: DataFrame, ledger: Ledger, settings: Settings, pace: Pace, told: Told
+    sink: WrappedSink, frame: DataFrame, ledger: Ledger, settings: Settings, pace: Pace, told: Told
 ) -> Pushing:
     """Workers claim blocks in the ledger, so they must see it, wherever their own folder is."""
     need_picklable(sink)
@@ -200,8 +200,14 @@ def _pushing(
         )
     place = claims.database.path if isinstance(claims.database, SqliteDatabase) else _where(told.ledger)
     given = Schema(tuple(Field(each.name, each.type) for each in to_arrow_schema(frame.schema)))
-    claimed = PushPlace(place, name)
-    recipe = WrappedRecipe(pipeline=name, source=given, target=given, sink=sink, ledger=claimed, shuffled=True)
+    recipe = WrappedRecipe(
+        pipeline=ledger.pipeline,
+        source=given,
+        target=given,
+        sink=sink,
+        ledger=PushPlace(place, ledger.pipeline),
+        shuffled=True,
+    )
     settings = replace(settings, table=sink.identity, fingerprint=pushed_fingerprint(sink.identity), deadlines=False)
     return Pushing(settings, pace, recipe, claims, told.observer.trouble)
 
@@ -211,8 +217,9 @@ def _one_process(frame: DataFrame) -> bool:
     return re.fullmatch(r"local(\[.*\])?", str(frame.sparkSession.sparkContext.master)) is not None
 
 
-_PERFORMERS: dict[type, Callable[..., BatchPerformer]] = {
-    ClickHouseTable: _inserting,
-    SqlTable: _transacting,
-    IcebergTable: committing,
+_PERFORMERS: dict[Guarantee, Callable[..., BatchPerformer]] = {
+    Guarantee.DEDUPLICATING: _inserting,
+    Guarantee.TRANSACTIONAL: _transacting,
+    Guarantee.SNAPSHOT: _committing,
+    Guarantee.WRAPPED: _pushing,
 }

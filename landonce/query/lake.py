@@ -17,6 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from landonce.engine.committing import gathered, highest
 from landonce.errors import TableReshaped, TableUnfit
 from landonce.protocol import snapshots
+from landonce.protocol.batch import Machine
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.match_ranges import Incoming, pieces_each
 from landonce.protocol.pace import Pace
@@ -29,7 +30,6 @@ from landonce.protocol.steps import (
     Effect,
     LookAtTables,
     Looked,
-    Machine,
     Moved,
     Reply,
     Stop,
@@ -38,7 +38,6 @@ from landonce.protocol.steps import (
 from landonce.query.fit import declared, refuse_misfits
 from landonce.query.performers import BatchPerformer
 from landonce.query.rows import write
-from landonce.query.sinks import IcebergTable
 from landonce.read.route import Routing, Rule
 from landonce.sinks.iceberg.admit import creation, known_by, require_shape, require_spec
 from landonce.sinks.iceberg.catalog import telling
@@ -60,7 +59,7 @@ _PAUSE = 1.0
 class Committing(BatchPerformer):
     """Performs the effects of `snapshots`."""
 
-    told: IcebergTable
+    told: IcebergSink
     place: Place
     ledger: TableLedger
     yields: pa.Schema
@@ -176,17 +175,9 @@ class Committing(BatchPerformer):
         """The catalog's connections are closed with it."""
 
 
-def table_ledger(sink: IcebergTable, name: str) -> TableLedger:
-    """The table as its own ledger. Nothing is asked yet."""
-    return TableLedger(IcebergSink.of(sink.told, name).place(sink.table))
-
-
-def committing(
-    sink: IcebergTable, name: str, frame: DataFrame, ledger: TableLedger, settings: Settings, pace: Pace
-) -> Committing:
+def committing(sink: IcebergSink, frame: DataFrame, ledger: TableLedger, settings: Settings, pace: Pace) -> Committing:
     """A performer that is ready for micro-batches: the table is there and fit, and the rows fit into it."""
-    made = IcebergSink.of(sink.told, name)
-    place, yields = made.place(sink.table), to_arrow_schema(frame.schema)
+    place, yields = sink.place(sink.table), to_arrow_schema(frame.schema)
     table = place.find()
     if table is None:
         if not sink.told.create:
@@ -195,15 +186,15 @@ def committing(
                 safe="Nothing was written.",
                 command=f'create it, or say landonce.iceberg("{sink.table}", …, create=True)',
             )
-        with telling(made.spec):
-            table = create_table(made.catalog, sink.table, declared(yields), creation(sink.told))
-    settings = replace(settings, table=sink.table, fingerprint=made.identity, deadlines=False)
+        with telling(sink.spec):
+            table = create_table(sink.catalog, sink.table, declared(yields), creation(sink.told))
+    settings = replace(settings, table=sink.table, fingerprint=sink.identity, deadlines=False)
     performer = Committing(settings, pace, sink, place, ledger, yields)
     performer.admit(table)
     return performer
 
 
-def _recipe_of(sink: IcebergTable, name: str, table: Table, yields: pa.Schema) -> FileRecipe:
+def _recipe_of(sink: IcebergSink, name: str, table: Table, yields: pa.Schema) -> FileRecipe:
     require_spec(sink.told, sink.table, table)
     if reason := fast_path(table):
         raise TableUnfit(

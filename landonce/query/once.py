@@ -31,13 +31,22 @@ from landonce.protocol.cases import OnRewind
 from landonce.protocol.match_ranges import Incoming
 from landonce.protocol.offset_log import begun, ranges_of, starting_offsets, topics_of
 from landonce.protocol.ranges import Partition
-from landonce.query.assemble import LedgerTold, Told, check_ledger, ledger_of, make_driver, place_of
+from landonce.query.assemble import (
+    LedgerTold,
+    QuerySink,
+    Told,
+    check_ledger,
+    is_deliverable,
+    ledger_of,
+    make_driver,
+    named_sink,
+    place_of,
+)
 from landonce.query.examine import examine, fingerprint, shape_of
 from landonce.query.lineage import keeps_coordinates
 from landonce.query.performers import BatchPerformer
 from landonce.query.rows import with_coordinates
 from landonce.query.running import Admin, RunningQuery, Source, running_query
-from landonce.query.sinks import Sink
 from landonce.read.kafka.broker import Broker
 
 _MOST_ROWS = 1_000_000
@@ -52,7 +61,7 @@ class _Logged(Silent):
 
 
 def exactly_once(
-    sink: Sink,
+    sink: QuerySink,
     ledger: LedgerTold = None,
     *,
     name: str | None = None,
@@ -72,7 +81,7 @@ def exactly_once(
         _sound(name)
     if not 0 < block_rows <= _MOST_ROWS:
         raise errors.ConfigError(f"block_rows: between 1 and {_MOST_ROWS}, not {block_rows}.")
-    if not isinstance(sink, Sink):
+    if not is_deliverable(sink):
         raise errors.ConfigError(
             f"sink: {type(sink).__name__} is not one that a query can be delivered to.",
             command="landonce.clickhouse(url, table), landonce.iceberg(table), landonce.sql(url, table), landonce.wrap(push, idempotent=…)",
@@ -184,7 +193,7 @@ class ExactlyOnce:
                 "name: `starting_offsets` needs it; the query that would give one does not run yet."
             )
         view = Broker(bootstrap_servers, options or {}).survey(tuple(topics))
-        ledger = ledger_of(self._told.sink, self._told.ledger, self._name)
+        ledger = ledger_of(named_sink(self._told.sink, self._name), self._told.ledger, self._name)
         try:
             state = ledger.load()
         finally:

@@ -12,6 +12,7 @@ from landonce.engine.performer import Performer
 from landonce.engine.unlanded import receipts_of, write_rest
 from landonce.ledger.in_target import TargetLedger
 from landonce.protocol import query_batches as protocol
+from landonce.protocol.batch import Machine
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.blocks import Block, Kind
 from landonce.protocol.ledger import LedgerState, Totals
@@ -29,7 +30,6 @@ from landonce.protocol.steps import (
     Found,
     Kill,
     Look,
-    Machine,
     Reply,
     Resolve,
     Resolved,

@@ -25,11 +25,11 @@ from landonce.read.kafka.records import Records, read
 from landonce.read.route import Routing, Rule, route_values, routes
 from landonce.read.rows import (
     COORDINATES,
+    NO_ROWS,
     NOWHERE,
     from_floors,
     highest_offsets,
     in_order,
-    no_rows,
     with_coordinates,
 )
 
@@ -93,7 +93,7 @@ class ReadBlock:
         """A table's rows in (topic, partition, offset) order."""
         parts = self.tables.get(table)
         if not parts:
-            return no_rows()
+            return NO_ROWS
         rows = pa.concat_tables(parts)
         return rows if self.in_order else in_order(rows)
 

@@ -17,11 +17,7 @@ NOWHERE = -1
 _SCHEMA = pa.schema(
     [("_topic", pa.dictionary(pa.int32(), pa.string())), ("_partition", pa.int32()), ("_offset", pa.int64())]
 )
-
-
-def no_rows() -> pa.Table:
-    """Coordinates, and none of them. (Made when it is needed: pyarrow loads pandas to make a table.)"""
-    return _SCHEMA.empty_table()
+NO_ROWS = pa.Table.from_batches([], _SCHEMA)
 
 
 def with_coordinates(rows: pa.Table, partition: Partition, offsets: pa.Int64Array, label: str) -> pa.Table:

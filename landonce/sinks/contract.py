@@ -12,11 +12,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from landonce.ledger.open import named_ledger
+from landonce.errors import ConfigError
+from landonce.ledger.open import named_ledger, open_ledger
 from landonce.protocol.ledger import Ledger, LedgerState
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Presence, Reply
@@ -25,7 +27,10 @@ from landonce.read.rows import COORDINATES as COORDINATES
 from landonce.read.schema.fields import Schema
 
 if TYPE_CHECKING:
+    from landonce.sinks.operations import Operations, Sessions
+    from landonce.sinks.parts import Parts
     from landonce.sinks.pipeline_file import Pipeline
+    from landonce.sinks.promise import Promise
 
 _PAST = 50
 """Milliseconds past a deadline, so that two readings of one clock cannot disagree."""
@@ -97,6 +102,10 @@ class Target(ABC):
     @abstractmethod
     def create(self, declared: Schema, *, order_by: str | None = None, partition_by: str | None = None) -> None:
         """Makes the table, with coordinate columns and all that the guarantee needs. Harmless if it is there."""
+
+    def creatable(self) -> tuple[Finding, ...]:
+        """What would keep `create` from making the table. Reads only."""
+        return ()
 
     def take_back(self) -> None:  # noqa: B027  a sink may do without
         """Removes the table that `create` just made, for a start that refuses it after all: only if it is empty, and only if
@@ -201,6 +210,10 @@ class Sink(ABC):
     """A picklable description of where a pipeline's records land. Its repr never shows a secret. Making one connects to nothing."""
 
     guarantee: Guarantee
+    create: bool = False
+    """What is not there and can be made is made at the start."""
+    deadline: float = 0.0
+    """Seconds; the least time that a plan is given."""
 
     @property
     @abstractmethod
@@ -211,9 +224,56 @@ class Sink(ABC):
         """The ledger of a pipeline with this sink: the one that its file names, unless the sink keeps the position itself."""
         return named_ledger(config.outside_ledger, config.pipeline)
 
+    @abstractmethod
+    def promise(self, config: Pipeline) -> Promise:
+        """What holds for a pipeline with this sink once it starts."""
+
+    @property
+    def changes_rows(self) -> bool:
+        """Records change rows that are there, by a key: they are not only added."""
+        return False
+
+    @property
+    def unreadable(self) -> str:
+        """Why an audit cannot compare what the target holds with the topics. Empty where it can."""
+        return ""
+
+    def open_query_ledger(self, where: str | Path | None, name: str) -> Ledger:
+        """The same for a user's own query of this name. `where`: the place that the user names; None where the sink keeps the position."""
+        if where is None:
+            raise ConfigError("ledger: say where the position is kept.")
+        return open_ledger(where, name)
+
+    def operations(self, parts: Parts, sessions: Sessions) -> Operations:
+        """What an operator may decide about a pipeline with this sink."""
+        from landonce.sinks.operations import Operations
+
+        return Operations(parts, sessions)
+
 
 class DeduplicatingSink(Sink):
     """A target that takes blocks under tokens, refuses late ones, and can be looked into. Its ledger is outside."""
+
+    def operations(self, parts: Parts, sessions: Sessions) -> Operations:
+        from landonce.sinks.operations import LookingOperations
+
+        return LookingOperations(parts, sessions)
+
+    def promise(self, config: Pipeline) -> Promise:
+        from landonce.sinks.promise import of_deduplicating
+
+        return of_deduplicating(config)
+
+    table: str
+    """What plans and tokens call the table."""
+
+    def creation(self, columns: Schema) -> str:
+        """The statement that makes the table, for people. Raises for columns that it cannot have."""
+        return f"{self.table}: {', '.join(each.name for each in columns.fields)}"
+
+    def make(self, target: Target, columns: Schema) -> None:
+        """Makes the table."""
+        target.create(columns)
 
     @abstractmethod
     def target(self) -> Target:

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from landonce.errors import ConfigError
 from landonce.protocol.ledger import Ledger
+from landonce.protocol.source import SourceView
 from landonce.read.kafka.broker import Broker
 from landonce.read.kafka.records import consumer_options
-from landonce.sinks.clickhouse.config import ClickHouse
-from landonce.sinks.clickhouse.sink import ClickHouseSink
-from landonce.sinks.contract import Sink
+from landonce.sinks.contract import DeduplicatingSink, Sink
 from landonce.sinks.pipeline_file import Pipeline
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.wrapped.sink import HANDED_OVER, WrappedSink
@@ -31,9 +30,9 @@ class Parts:
     sink: Sink
 
     @property
-    def clickhouse(self) -> ClickHouseSink:
-        if not isinstance(self.sink, ClickHouseSink):
-            raise TypeError(f"{self.sink} is not ClickHouse")
+    def deduplicating(self) -> DeduplicatingSink:
+        if not isinstance(self.sink, DeduplicatingSink):
+            raise TypeError(f"{self.sink} does not deduplicate")
         return self.sink
 
     @property
@@ -70,6 +69,10 @@ class Parts:
             )
         return self.sink
 
+    def source(self) -> SourceView:
+        """The topics as they are now."""
+        return self.broker.survey(self.config.source.kafka.topics)
+
     @property
     def consumer(self) -> dict[str, Any]:
         kafka = self.config.source.kafka
@@ -81,10 +84,3 @@ def open_parts(config: Pipeline, sink: Sink | None = None) -> Parts:
     kafka = config.source.kafka
     opened = config.sink.to_sink(config.pipeline) if sink is None else config.sink.given(sink)
     return Parts(config, Broker(kafka.bootstrap_servers, kafka.options), opened.open_ledger(config), opened)
-
-
-def clickhouse_of(config: Pipeline) -> ClickHouse:
-    """The file's section on ClickHouse."""
-    if not isinstance(config.sink, ClickHouse):
-        raise TypeError(f"{config.sink!r} is not ClickHouse")
-    return config.sink

@@ -5,10 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
-from pydantic import model_validator
+from pydantic import ValidationError, model_validator
 
+from landonce.config import secrets
 from landonce.config.model import Ledger, Transform
 from landonce.config.part import Part
 from landonce.errors import ConfigError
@@ -31,6 +32,14 @@ class LedgerPlace(Enum):
 
 class SinkSection(Part, ABC):
     """One kind of sink, as a pipeline file describes it. Importing its module loads nothing heavy: a mistake in a file is answered at once."""
+
+    keeps_position: ClassVar[str] = ""
+    """Where a sink that needs no ledger keeps the position, as a query's user hears it. Empty: in the ledger that is named."""
+
+    @property
+    def position_place(self) -> str:
+        """Which place that is: two queries of one name that keep their positions there are one."""
+        return ""
 
     def beside(self, folder: Path) -> SinkSection:
         """The same, with relative paths taken from the file's own folder."""
@@ -64,6 +73,21 @@ class TableSection(SinkSection):
         if isinstance(given, dict) and "coordinates" in given:
             raise ValueError("coordinates: landonce always keeps the coordinates of rows; delete this key")
         return given
+
+
+Section = TypeVar("Section", bound=SinkSection)
+
+
+def from_program(kind: type[Section], name: str, **given: Any) -> Section:
+    """A section that a program writes instead of a file. Relative paths are taken from the current folder."""
+    try:
+        made = kind.model_validate(given)
+    except ValidationError as error:
+        found = error.errors(include_input=False, include_url=False)[0]
+        place = ".".join(map(str, found["loc"])) or name
+        raise ConfigError(secrets.redact(f"{place}: {found['msg'].removeprefix('Value error, ')}.")) from None
+    placed = made.beside(Path.cwd())
+    return placed if isinstance(placed, kind) else made
 
 
 class Changes(Part):

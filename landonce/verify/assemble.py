@@ -20,7 +20,6 @@ from landonce.sinks.parts import Parts
 from landonce.sinks.sql.recipe import SqlRecipe
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.table import SqlTable
-from landonce.sinks.wrapped.sink import WrappedSink
 from landonce.verify.audit import Auditor, Targets
 from landonce.verify.compare import ValueAudit
 from landonce.verify.expect import Decoded, Decoder, Expectation, OneTable, PlainDecoder, Transformed
@@ -87,7 +86,7 @@ def _auditor(parts: Parts, stack: ExitStack, to_end: bool, values: bool) -> Audi
     state = parts.ledger.load()
     view = parts.broker.survey(kafka.topics)
     targets, expectation = _ends(parts, state, stack, values)
-    reader = PlainReader(kafka.bootstrap_servers, kafka.options, keys=_changes(parts))
+    reader = PlainReader(kafka.bootstrap_servers, kafka.options, keys=parts.sink.changes_rows)
     stack.callback(reader.close)
     return Auditor(
         pipeline=config.pipeline,
@@ -106,9 +105,9 @@ def _auditor(parts: Parts, stack: ExitStack, to_end: bool, values: bool) -> Audi
 
 def _ends(parts: Parts, state: LedgerState | None, stack: ExitStack, values: bool) -> tuple[Targets, Expectation]:
     """What the tables hold, and what they should hold."""
-    if isinstance(parts.sink, WrappedSink):
+    if parts.sink.unreadable:
         raise TableUnfit(
-            f"{parts.sink.name} is a wrapped sink: landonce can push to its target and cannot read what it holds.",
+            parts.sink.unreadable,
             safe="An audit changes nothing.",
             command="compare the coordinates in the target with the topic yourself: every row has _topic, _partition and _offset",
         )
@@ -129,14 +128,10 @@ def _iceberg(parts: Parts, state: LedgerState | None, stack: ExitStack, values: 
     return tables, Decoded(tables.sorting, tables.decoder_of)
 
 
-def _changes(parts: Parts) -> bool:
-    if isinstance(parts.sink, SqlSink):
-        return bool(parts.sink.key)
-    return parts.sink.guarantee is Guarantee.SNAPSHOT and parts.iceberg.told.changes is not None
-
-
 def _clickhouse(parts: Parts, stack: ExitStack, values: bool) -> tuple[Targets, Expectation]:
-    sink = parts.clickhouse
+    sink = parts.deduplicating
+    if not isinstance(sink, ClickHouseSink):
+        raise TypeError(f"{sink} has no rows to read")
     target = sink.target()
     stack.callback(target.close)
     recipe = make_recipe(parts, target.schema())

@@ -25,8 +25,8 @@ from pyspark.sql import DataFrame, SparkSession
 import landonce
 from landonce.jars import SPARK_KAFKA
 from landonce.local import LocalClickHouse, LocalKafka
+from landonce.query.assemble import QuerySink
 from landonce.query.once import ExactlyOnce
-from landonce.query.sinks import Sink
 
 TABLE = """CREATE TABLE {} (id Int64, word String, _topic LowCardinality(String), _partition Int32, _offset Int64)
 ENGINE = MergeTree {} ORDER BY (_topic, _partition, _offset) SETTINGS non_replicated_deduplication_window = 1000"""
@@ -79,7 +79,7 @@ class Site:
     bootstrap: str
     topics: tuple[str, ...]
     folder: Path
-    sink: Sink
+    sink: QuerySink
     ask: Callable[[], list[Row]]
     """All rows of the target."""
     ledger: str | None = None

@@ -12,7 +12,7 @@ from operated import Operated
 from pipelines import landonce
 from said import says
 
-from landonce.cli.state.lake import stands_of
+from landonce.cli.state.decide import operations_of
 from landonce.errors import (
     Fenced,
     PlanChanged,
@@ -240,7 +240,7 @@ class TestAcceptGap:
         fan_out.delete_records(before=12)
         parts = open_parts(load(fan_out.file))
         ledger = parts.ledger.load()
-        known, stands = stands_of(parts, ledger)
+        known, stands = operations_of(parts).stands(ledger)
         decision = accept_gap(known, parts.broker.survey([fan_out.topic]), "operator", stands)
         parts.ledger.change(ledger, decision.new, decision.note())
         with pytest.raises(RetentionOverrun):
@@ -257,7 +257,7 @@ class TestAcceptGap:
         fan_out.roll_to(first, "db.a")
         fan_out.delete_records(before=12)
         parts = open_parts(load(fan_out.file))
-        known, stands = stands_of(parts, parts.ledger.load())
+        known, stands = operations_of(parts).stands(parts.ledger.load())
         (told,) = accept_gap(known, parts.broker.survey([fan_out.topic]), "operator", stands).marks
         fan_out.roll_to(second, "db.a")
         with pytest.raises(Fenced, match=r"db\.a changed while this was decided"):

@@ -74,13 +74,13 @@ def test_a_query_names_it_too(clickhouse: LocalClickHouse, new_table: Callable[[
     table = new_table()
     make(clickhouse, table, "id Int64")
     url = secure(clickhouse, ending)
-    assert landonce.clickhouse(url, table, ca_cert=ending.certificate).named("q").target().exists()
+    assert landonce.clickhouse(url, table, ca_cert=ending.certificate).to_sink("q").target().exists()
 
 
 def test_without_it_the_server_is_not_trusted(
     clickhouse: LocalClickHouse, new_table: Callable[[], str], ending: Ending
 ) -> None:
-    sink = landonce.clickhouse(secure(clickhouse, ending), new_table()).named("q")
+    sink = landonce.clickhouse(secure(clickhouse, ending), new_table()).to_sink("q")
     with pytest.raises(TargetRefused, match="not trusted") as caught:
         sink.target().exists()
     assert "sink.clickhouse.ca_cert" in caught.value.command

@@ -30,6 +30,8 @@ from landonce.protocol.ledger import Totals
 from landonce.protocol.steps import Effect, Step
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
+OWN_JVM = True
+"""The shared one would give its jars to every executor."""
 
 HERE = Path(__file__).resolve()
 MAIN = HERE.parents[2] / "landonce" / "__main__.py"

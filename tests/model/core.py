@@ -34,6 +34,7 @@ MODULES = (
     "landonce.protocol.offset_log",
     "landonce.protocol.match_ranges",
     "landonce.protocol.steps",
+    "landonce.protocol.batch",
     "landonce.protocol.inserts",
     "landonce.protocol.snapshots",
     "landonce.protocol.transact",
@@ -82,6 +83,7 @@ class Core:
     offsets: ModuleType
     judging: ModuleType
     steps: ModuleType
+    batch: ModuleType
     inserts: ModuleType
     snapshots: ModuleType
     transact: ModuleType

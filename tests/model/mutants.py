@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from .core import Patch
 
 INSERTS = "landonce.protocol.inserts"
+BATCH = "landonce.protocol.batch"
 SETTLE = "landonce.protocol.settle"
 LEDGER = "landonce.protocol.ledger"
 SWAP = "landonce.protocol.swap"
@@ -64,8 +65,8 @@ MUTANTS = (
         "a driver dies, an answer is lost",
         TWICE,
         INSERTS,
-        "return _change(driver, Step.PREPARE, states.prepared(driver.state, plan))",
-        "return _write(replace(driver, ledger=replace(driver.state, pending=plan, batch=plan.batch)), Mode.FIRST)",
+        "return change(driver, Step.PREPARE, states.prepared(driver.state, plan))",
+        "return send(replace(driver, ledger=replace(driver.state, pending=plan, batch=plan.batch)), Mode.FIRST)",
     ),
     planted(
         "a pending plan is made anew, not replayed literally",
@@ -124,18 +125,18 @@ MUTANTS = (
         "workers outlive their driver",
         TWICE,
         INSERTS,
-        "        _same_fingerprint(driver)\n        return _to(driver, Step.AWAIT, Await(driver.pending.deadline))",
-        "        _same_fingerprint(driver)\n        return _to(driver, Step.KILL, Kill())",
+        "        _same_fingerprint(driver)\n        return to(driver, Step.AWAIT, Await(driver.pending.deadline))",
+        "        _same_fingerprint(driver)\n        return to(driver, Step.KILL, Kill())",
     ),
     planted(
         "doubt does not wait for the deadline",
         "a zombie, and the target forgets",
         TWICE,
         INSERTS,
-        "        return _to(driver, Step.COMMIT, Commit(driver.pending, receipts))\n"
-        "    return _to(driver, Step.AWAIT, Await(driver.pending.deadline))",
-        "        return _to(driver, Step.COMMIT, Commit(driver.pending, receipts))\n"
-        "    return _to(driver, Step.KILL, Kill())",
+        "        return to(driver, Step.COMMIT, Commit(driver.pending, receipts))\n"
+        "    return to(driver, Step.AWAIT, Await(driver.pending.deadline))",
+        "        return to(driver, Step.COMMIT, Commit(driver.pending, receipts))\n"
+        "    return to(driver, Step.KILL, Kill())",
     ),
     planted(
         "the deadline never comes",
@@ -150,8 +151,8 @@ MUTANTS = (
         "a new deadline, a late insert",
         TWICE,
         INSERTS,
-        "return _change(driver, Step.REARM, states.amended(driver.state, plan))",
-        "return _write(replace(driver, ledger=replace(driver.state, pending=plan)), Mode.RESOLVE)",
+        "return change(driver, Step.REARM, states.amended(driver.state, plan))",
+        "return send(replace(driver, ledger=replace(driver.state, pending=plan)), Mode.RESOLVE)",
     ),
     planted(
         "the old deadline is used again",
@@ -175,7 +176,7 @@ MUTANTS = (
         "workers outlive their driver",
         TWICE,
         INSERTS,
-        "    if step is Step.AWAIT:\n        return _to(driver, Step.KILL, Kill())",
+        "    if step is Step.AWAIT:\n        return to(driver, Step.KILL, Kill())",
         "    if step is Step.AWAIT:\n        return _rearm(driver, driver.pending.deadline + 1)",
     ),
     planted(
@@ -183,7 +184,7 @@ MUTANTS = (
         "the ledger is restored",
         TWICE,
         INSERTS,
-        "    if not driver.looked:\n        return _to(driver, Step.KILL, Kill())",
+        "    if not driver.looked:\n        return to(driver, Step.KILL, Kill())",
         "    if not driver.looked:\n        return _look(driver)",
     ),
     # ── the probe ──
@@ -208,8 +209,8 @@ MUTANTS = (
         "a token is burnt, twice",
         LOST,
         INSERTS,
-        "    if step is Step.REARM:\n        return _write(driver, Mode.RESOLVE)",
-        "    if step is Step.REARM:\n        return _write(driver, Mode.FIRST)",
+        "    if step is Step.REARM:\n        return send(driver, Mode.RESOLVE)",
+        "    if step is Step.REARM:\n        return send(driver, Mode.FIRST)",
     ),
     planted(
         "doubtful counts as landed",
@@ -284,9 +285,9 @@ MUTANTS = (
         "driver.pending.regenerated(driver.burnt).rearmed",
         "driver.pending.rearmed",
         Patch(
-            INSERTS,
-            "Write(driver.pending, driver.unwritten, mode))",
-            "Write(driver.pending.regenerated(driver.burnt), driver.unwritten, mode))",
+            BATCH,
+            "Write(machine.pending, machine.unwritten, mode))",
+            "Write(machine.pending.regenerated(machine.burnt), machine.unwritten, mode))",
         ),
     ),
     # ── the position ──
@@ -295,15 +296,15 @@ MUTANTS = (
         "nothing fails, two drivers",
         LOST,
         INSERTS,
-        "    if step is Step.PREPARE:\n        return _write(",
-        "    if step is Step.PREPARE:\n        return _record(driver)\n        return _write(",
+        "    if step is Step.PREPARE:\n        return send(",
+        "    if step is Step.PREPARE:\n        return _record(driver)\n        return send(",
     ),
     planted(
         "the position moves before the commit",
         "gaps, filtered records and dead letters",
         LOST,
         INSERTS,
-        "return _to(driver, Step.COMMIT, Commit(driver.pending, receipts))",
+        "return to(driver, Step.COMMIT, Commit(driver.pending, receipts))",
         "return _record(driver)",
     ),
     planted(
@@ -337,7 +338,7 @@ MUTANTS = (
         "the ledger is lost, and the pipeline begins at the end",
         LOST,
         INSERTS,
-        "    if driver.state.fresh:\n        return _to(driver, Step.KILL, Kill())\n",
+        "    if driver.state.fresh:\n        return to(driver, Step.KILL, Kill())\n",
         "",
     ),
     planted(
@@ -353,7 +354,7 @@ MUTANTS = (
         "the ledger is restored",
         TWICE,
         INSERTS,
-        "_write(driver, Mode.FIRST if driver.pending.kind is Kind.DELIVER else Mode.RESOLVE)",
-        "_write(driver, Mode.FIRST)",
+        "send(driver, first_mode(driver))",
+        "send(driver, Mode.FIRST)",
     ),
 )

@@ -23,8 +23,8 @@ MUTANTS = (
         "a zombie, and the target forgets",
         TWICE,
         PROTOCOL,
-        "        return _to(driver, Step.AWAIT, Await(plan.deadline))\n",
-        "        return _to(driver, Step.KILL, Kill())\n",
+        "        return to(driver, Step.AWAIT, Await(plan.deadline))\n",
+        "        return to(driver, Step.KILL, Kill())\n",
     ),
     planted(
         "one row is proof of all of a block, though its rows come again",
@@ -48,8 +48,8 @@ MUTANTS = (
         "the ledger is lost",
         TWICE,
         PROTOCOL,
-        "_write(driver, Mode.FIRST if driver.pending.kind is Kind.DELIVER else Mode.RESOLVE)",
-        "_write(driver, Mode.FIRST)",
+        "send(driver, first_mode(driver))",
+        "send(driver, Mode.FIRST)",
     ),
     planted(
         "what was delivered comes again",
@@ -73,16 +73,16 @@ MUTANTS = (
         "nothing fails, two queries of one name",
         LOST,
         PROTOCOL,
-        "    if step is Step.PREPARE:\n        return _write(",
-        "    if step is Step.PREPARE:\n        return _change(driver, Step.RECORD, states.recorded(driver.state, driver.totals))\n"
-        "        return _write(",
+        "    if step is Step.PREPARE:\n        return send(",
+        "    if step is Step.PREPARE:\n        return change(driver, Step.RECORD, states.recorded(driver.state, driver.totals))\n"
+        "        return send(",
     ),
     planted(
         "the new deadline is not durable before the resend",
         "a query dies twice",
         TWICE,
         PROTOCOL,
-        "        return _change(driver, Step.REARM, states.amended(driver.state, plan))\n",
-        "        return _write(replace(driver, ledger=replace(driver.state, pending=plan)), Mode.RESOLVE)\n",
+        "        return change(driver, Step.REARM, states.amended(driver.state, plan))\n",
+        "        return send(replace(driver, ledger=replace(driver.state, pending=plan)), Mode.RESOLVE)\n",
     ),
 )

@@ -62,9 +62,9 @@ class Queries(Model):
         return world.clock + self.scenario.patience
 
     def _own_steps(self, world: World, agent: Agent, effect: Any, who: str) -> Iterator[Step]:
-        if isinstance(effect, self.machine.Clock):
+        if isinstance(effect, self.core.steps.Clock):
             yield who, self._go_on(world, agent, self._killed(world))
-        elif isinstance(effect, self.machine.Resolve):
+        elif isinstance(effect, self.core.steps.Resolve):
             yield who, self._go_on(world, agent, self._resolved(world, effect))
         else:
             yield from self._next_batch(world, agent, who)
@@ -76,7 +76,7 @@ class Queries(Model):
         """As `query.performers` asks: a block of a table without partitions is whole where any row of it is there."""
         rows = self._count(world.landed, effect.plan.blocks[index].ranges)
         whole = rows > 0 and self.scenario.table_partitions == 1 and effect.plan.kind.value == "deliver"
-        return self.machine.Found(
+        return self.core.steps.Found(
             index, whole, self.core.ledger.Totals(landed=rows) if whole else self.core.ledger.Totals()
         )
 

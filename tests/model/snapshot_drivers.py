@@ -81,7 +81,7 @@ class Drivers:
             return self.stopped(world, agent)
         if isinstance(effect, self.core.steps.Survey) and self._nothing_to_see(world, agent):
             return self.survey(world, agent)
-        if isinstance(effect, self.core.snapshots.Write) and not self.left(world, "doubt"):
+        if isinstance(effect, self.core.steps.Write) and not self.left(world, "doubt"):
             return self.write(world, agent, effect)
         if self.scenario.own and isinstance(effect, self.core.steps.Change) and self._kept(agent, effect):
             return self.go_on(world, agent, "kept", lambda: effect.new)

@@ -22,19 +22,19 @@ class Effects(Drivers):
 
     def driver_steps(self, world: Lake, agent: Agent) -> Iterator[Step]:
         effect = self.effects.values[agent.effect]
-        steps, snapshots = self.core.steps, self.core.snapshots
+        steps = self.core.steps
         who = f"driver {agent.number}: {effect.step.value}"
         if isinstance(effect, steps.Survey):
             yield who, self.survey(world, agent)
         elif isinstance(effect, steps.Idle):
             after = agent._replace(idle=True)
             yield who, self.go_on(self.put(world, agent, after), after, "idle", lambda: True)
-        elif isinstance(effect, snapshots.Write):
+        elif isinstance(effect, steps.Write):
             yield who, self.write(world, agent, effect)
             for index in effect.indexes:
                 doubted = self.write(self.spend(world, "doubt"), agent, effect, index)
                 yield f"{who}: nothing is heard of block {index}", doubted
-        elif isinstance(effect, snapshots.Open):
+        elif isinstance(effect, steps.Open):
             yield who, self._open(world, agent, effect)
         elif self.scenario.own:
             yield from self._own_steps(world, agent, effect, who)
@@ -42,10 +42,10 @@ class Effects(Drivers):
             yield who, self._acquire(world, agent)
         elif isinstance(effect, steps.Change):
             yield f"{who}{self._planned(effect)}", self._change(world, agent, effect)
-        elif isinstance(effect, snapshots.LookAtTables):
+        elif isinstance(effect, steps.LookAtTables):
             at = f" at table {self.scenario.tables[len(agent.done) - 1]}" if agent.done else ", is it still the owner"
             yield f"{who}{at}", self._look(world, agent)
-        elif isinstance(effect, snapshots.CommitTables):
+        elif isinstance(effect, steps.CommitTables):
             yield from self._commit_steps(world, agent, effect, who)
 
     # ── a fan-out: the ledger is outside ────────────────────────────────────────────────────────────────────────────
@@ -91,7 +91,7 @@ class Effects(Drivers):
     def _looked(self, world: Lake, agent: Agent, seen: tuple[int, ...]) -> Lake | Violation:
         views = tuple(self.tables.views.values[each] for each in seen)
         held = "" if any(each.mark for each in views) else self._held_unmarked(world)
-        return self.go_on(world, agent, ("looked", seen, held), lambda: self.core.snapshots.Looked(views, held))
+        return self.go_on(world, agent, ("looked", seen, held), lambda: self.core.steps.Looked(views, held))
 
     def _held_unmarked(self, world: Lake) -> str:
         tabs = [self.tables.tabs.values[each] for each in world.tables]
@@ -167,11 +167,11 @@ class Effects(Drivers):
         if any(verdict == "moved" for verdict, _ in done.values()):
             if agent.number > LAST or (world.starts == 1 and not self._touched):
                 return Violation(f"driver {agent.number} is alone, and writes a batch twice")
-            return self.go_on(world, agent, "moved", self.core.snapshots.Moved)
+            return self.go_on(world, agent, "moved", self.core.steps.Moved)
         world = world._replace(letters=world.letters | self._letters(effect.receipts))
         numbers = tuple(view for _, view in done.values())
         views = tuple(self.tables.views.values[each] for each in numbers)
-        return self.go_on(world, agent, ("committed", numbers), lambda: self.core.snapshots.Committed(views))
+        return self.go_on(world, agent, ("committed", numbers), lambda: self.core.steps.Committed(views))
 
     @property
     def _touched(self) -> bool:
@@ -187,7 +187,7 @@ class Effects(Drivers):
     def _own_steps(self, world: Lake, agent: Agent, effect: Any, who: str) -> Iterator[Step]:
         if isinstance(effect, self.core.steps.Acquire) and not agent.done:
             yield f"{who}: loads", self._load(world, agent)
-        elif isinstance(effect, self.core.snapshots.LookAtTables):
+        elif isinstance(effect, self.core.steps.LookAtTables):
             yield who, self._glance(world, agent)
         elif agent.attempt is not None:
             yield from self.send(world, agent, who, lambda after, me: self._own_done(after, me, effect))
@@ -218,7 +218,7 @@ class Effects(Drivers):
                 self._verdict(agent, number, held, held)
         except Exception as error:  # judged below
             return self.raised(world, agent, error)
-        return self.go_on(world, agent, "looked", lambda: self.core.snapshots.Looked(()))
+        return self.go_on(world, agent, "looked", lambda: self.core.steps.Looked(()))
 
     def _swap(self, agent: Agent, effect: Any) -> tuple[Any, Any, int, Any]:
         """What the state was, what it becomes, the rows that come with it, and the batch's dead letters."""
@@ -277,4 +277,4 @@ class Effects(Drivers):
         if isinstance(effect, self.core.steps.Acquire):
             taken = view.last.state
             return self.go_on(world, agent, ("taken", self.ledgers.of(taken)), lambda: taken)
-        return self.go_on(world, agent, "committed", self.core.snapshots.Committed)
+        return self.go_on(world, agent, "committed", self.core.steps.Committed)

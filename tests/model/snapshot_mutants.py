@@ -306,8 +306,8 @@ _STEPS = (
         "fan-out: nothing fails, two drivers",
         LOST,
         SNAPSHOTS,
-        "return _to(driver, Step.COMMIT, CommitTables(driver.pending, receipts, _taking(driver), _recorded(driver)))",
-        "return _change(driver, Step.RECORD, _recorded(driver))",
+        "return to(driver, Step.COMMIT, CommitTables(driver.pending, receipts, _taking(driver), _recorded(driver)))",
+        "return change(driver, Step.RECORD, _recorded(driver))",
     ),
     planted(
         "the ledger compares nothing",

@@ -37,8 +37,8 @@ MUTANTS = (
         "nothing fails, two queries of one name",
         LOST,
         SNAPSHOTS,
-        "return _to(driver, Step.COMMIT, CommitTables(driver.pending, receipts, _taking(driver), _recorded(driver)))",
-        "return _change(driver, Step.RECORD, _recorded(driver))",
+        "return to(driver, Step.COMMIT, CommitTables(driver.pending, receipts, _taking(driver), _recorded(driver)))",
+        "return change(driver, Step.RECORD, _recorded(driver))",
     ),
     planted(
         "the first piece of a range is left out",

@@ -115,7 +115,7 @@ _DRIVER = (
         "a driver dies, answers are lost",
         halts("Fenced"),
         TRANSACTIONS,
-        "return _change(driver, Step.PREPARE, states.prepared(driver.state, plan))",
+        "return change(driver, Step.PREPARE, states.prepared(driver.state, plan))",
         "return _write(replace(driver, ledger=replace(driver.state, pending=plan, batch=plan.batch)))",
     ),
     planted(
@@ -132,7 +132,7 @@ _DRIVER = (
         LOST,
         TRANSACTIONS,
         "    if driver.unwritten:\n        return _write(driver)\n",
-        "    if driver.unwritten:\n        return _change(driver, Step.RECORD, _recorded(driver))\n",
+        "    if driver.unwritten:\n        return change(driver, Step.RECORD, _recorded(driver))\n",
         UNCHECKED,
     ),
     planted(
@@ -141,7 +141,7 @@ _DRIVER = (
         LOST,
         TRANSACTIONS,
         "    if step is Step.PREPARE:\n        return _write(driver)\n",
-        "    if step is Step.PREPARE:\n        return _change(driver, Step.RECORD, _recorded(driver))\n",
+        "    if step is Step.PREPARE:\n        return change(driver, Step.RECORD, _recorded(driver))\n",
         UNCHECKED,
     ),
     planted(
@@ -150,7 +150,7 @@ _DRIVER = (
         LOST,
         TRANSACTIONS,
         "        return _write(replace(driver, opened=True))\n",
-        "        return _change(driver, Step.RECORD, _recorded(driver))\n",
+        "        return change(driver, Step.RECORD, _recorded(driver))\n",
         UNCHECKED,
     ),
     planted(
@@ -158,8 +158,8 @@ _DRIVER = (
         "dead letters, filtered records",
         LOST,
         TRANSACTIONS,
-        "return _to(driver, Step.COMMIT, Commit(driver.pending, receipts))",
-        "return _change(driver, Step.RECORD, _recorded(driver))",
+        "return to(driver, Step.COMMIT, Commit(driver.pending, receipts))",
+        "return change(driver, Step.RECORD, _recorded(driver))",
     ),
     planted(
         "a plan of another transform is written",
@@ -191,7 +191,7 @@ _DRIVER = (
         ACCOUNT,
         TRANSACTIONS,
         "        return _look(driver, driver.bound(driver.state))\n",
-        "        return _change(replace(driver, looked=True), Step.BIND, driver.bound(driver.state))\n",
+        "        return change(replace(driver, looked=True), Step.BIND, driver.bound(driver.state))\n",
     ),
     planted(
         "a pending plan is not expected in the table",
@@ -206,10 +206,10 @@ _DRIVER = (
         "nothing fails, two drivers",
         halts("Unbalanced"),
         TRANSACTIONS,
-        "return _to(replace(driver, receipts=(), opened=False), Step.SURVEY, Survey())",
-        "return _to(replace(driver, opened=False), Step.SURVEY, Survey())",
+        "return to(replace(driver, receipts=(), opened=False), Step.SURVEY, Survey())",
+        "return to(replace(driver, opened=False), Step.SURVEY, Survey())",
         Patch(
-            "landonce.protocol.steps",
+            "landonce.protocol.batch",
             "zip(self.pending.blocks, receipts, strict=True)",
             "zip(self.pending.blocks, receipts)",
         ),

@@ -52,10 +52,13 @@ class Transactions:
         for worker in world.workers:
             yield from self.worker_steps(world, worker)
         if world.starts < self.scenario.starts and len(world.drivers) < self.scenario.alive:
-            yield self.start(world)
+            yield from self._starts(world)
         if world.level + 1 < len(self.topics.levels):
             yield "records arrive", world._replace(level=world.level + 1)
         yield from self._fault_steps(world)
+
+    def _starts(self, world: Base) -> Iterator[Step]:
+        yield self.start(world)
 
     def start(self, world: Base, *, patient: bool = False) -> Step:
         number = world.starts + 1
@@ -99,9 +102,9 @@ class Transactions:
         """What this protocol alone has done, and the end."""
         if isinstance(effect, self.core.steps.Look):
             yield who, self._go_on(world, agent, self._look(world.landed, effect.floors))
-        elif isinstance(effect, self.core.transactions.Write):
+        elif isinstance(effect, self.core.steps.Write):
             yield from self._write(world, agent, effect, who)
-        elif isinstance(effect, self.core.transactions.Open):
+        elif isinstance(effect, self.core.steps.Open):
             yield who, self._go_on(world, agent, None)
         else:
             yield who, self._leave(world, agent)
@@ -126,10 +129,20 @@ class Transactions:
         taken = driver.ledger is not None and driver.ledger.owner != self.ledgers.values[world.ledger].owner
         changed = isinstance(error, errors.PlanChanged) and driver.pending.fingerprint != driver.settings.fingerprint
         named = type(error).__name__ in self.scenario.halts and self._has_reason(world, agent, error)
-        if not (changed or named or (taken and isinstance(error, errors.LandonceError))):
+        if not (
+            changed
+            or named
+            or self._refused(world, driver, error)
+            or (taken and isinstance(error, errors.LandonceError))
+        ):
             return Violation(f"driver {agent.number} stopped without a reason: {type(error).__name__}: {error}")
         halted = type(error).__name__ if agent.number > LAST else world.halted
         return self._leave(world, agent)._replace(halted=halted)
+
+    def _refused(self, world: Base, driver: Any, error: Exception) -> bool:
+        """Whether a driver may refuse the ranges that it was given."""
+        del world, driver, error
+        return False
 
     def _has_reason(self, world: Base, agent: Agent, error: Exception) -> bool:
         """What a named error says must be so: in the table, in the ledger, or in the blocks' rows."""

@@ -187,7 +187,7 @@ class Model:
         effect = self.effects.values[agent.effect]
         step = effect.step.value
         who = f"driver {agent.number}: {step}"
-        inserts, steps = self.core.inserts, self.core.steps
+        steps = self.core.steps
         if isinstance(effect, steps.Acquire):
             yield who, self._acquire(world, agent)
         elif isinstance(effect, steps.Survey):
@@ -200,16 +200,16 @@ class Model:
         elif isinstance(effect, steps.Await):
             if world.clock > effect.deadline:
                 yield f"{who} is over", self._go_on(world, agent, None)
-        elif isinstance(effect, inserts.Kill):
+        elif isinstance(effect, steps.Kill):
             yield who, self._go_on(self._kill(world), agent, self._killed(world))
             if self._left(world, "leak") and self._runs(world):
                 missed = self._go_on(self._spend(world, "leak"), agent, self._killed(world))
                 yield f"{who}, but it misses what runs", missed
         elif isinstance(effect, steps.Look):
             yield who, self._go_on(world, agent, self._look(world.landed, effect.floors))
-        elif isinstance(effect, inserts.Count):
+        elif isinstance(effect, steps.Count):
             yield f"{who}, and counts", self._go_on(world, agent, self._count(world.landed, effect.ranges))
-        elif isinstance(effect, inserts.Write):
+        elif isinstance(effect, steps.Write):
             yield from self._write(world, agent, effect, who)
         elif isinstance(effect, steps.Commit):
             yield who, self._commit(world, agent, effect)

@@ -177,7 +177,7 @@ _DRIVERS = (
         "probe: a driver dies",
         halts("Fenced"),
         DRIVER,
-        "return _change(driver, Step.PREPARE, states.prepared(driver.state, plan))",
+        "return change(driver, Step.PREPARE, states.prepared(driver.state, plan))",
         "return _write(replace(driver, ledger=replace(driver.state, pending=plan, batch=plan.batch)))",
     ),
     planted(
@@ -210,7 +210,7 @@ _DRIVERS = (
         ACCOUNT,
         DRIVER,
         "    if driver.unwritten:\n        return _settle(driver)\n",
-        "    if driver.unwritten:\n        return _change(driver, Step.RECORD, _recorded(driver))\n",
+        "    if driver.unwritten:\n        return change(driver, Step.RECORD, _recorded(driver))\n",
         UNCHECKED,
     ),
     planted(
@@ -219,7 +219,7 @@ _DRIVERS = (
         LOST,
         DRIVER,
         "    if step is Step.PREPARE:\n        return _write(driver)\n",
-        "    if step is Step.PREPARE:\n        return _change(driver, Step.RECORD, _recorded(driver))\n",
+        "    if step is Step.PREPARE:\n        return change(driver, Step.RECORD, _recorded(driver))\n",
         UNCHECKED,
     ),
     planted(
@@ -227,8 +227,8 @@ _DRIVERS = (
         "dead letters, filtered records",
         LOST,
         DRIVER,
-        "return _to(driver, Step.COMMIT, Commit(driver.pending, driver.balanced_receipts()))",
-        "return _change(driver, Step.RECORD, _recorded(driver))",
+        "return to(driver, Step.COMMIT, Commit(driver.pending, driver.balanced_receipts()))",
+        "return change(driver, Step.RECORD, _recorded(driver))",
     ),
     planted(
         "a plan of another transform is pushed",
@@ -243,8 +243,8 @@ _DRIVERS = (
         "nothing fails, two drivers",
         halts("Unbalanced"),
         DRIVER,
-        "return _to(replace(driver, receipts=()), Step.SURVEY, Survey())",
-        "return _to(driver, Step.SURVEY, Survey())",
+        "return to(replace(driver, receipts=()), Step.SURVEY, Survey())",
+        "return to(driver, Step.SURVEY, Survey())",
     ),
     planted(
         "a partition has two blocks in a batch",

@@ -56,12 +56,12 @@ class Pushes(Transactions):
     # ── a driver ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _own_steps(self, world: Sky, agent: Any, effect: Any, who: str) -> Iterator[Step]:
-        if isinstance(effect, self.core.pushes.LookAtClaims):
+        if isinstance(effect, self.core.steps.LookAtClaims):
             yield who, self._go_on(world, agent, self._standing(world, effect.plan.batch))
         elif isinstance(effect, self.core.steps.Await):
             if world.clock > effect.deadline or all(row.state != "CLAIMED" for row in world.rows):
                 yield who, self._go_on(world, agent, None)
-        elif isinstance(effect, self.core.pushes.Write):
+        elif isinstance(effect, self.core.steps.Write):
             yield from self._write(world, agent, effect, who)
         else:
             yield who, self._leave(world, agent)

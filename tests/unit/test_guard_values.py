@@ -54,7 +54,9 @@ def test_a_topic_that_went_back_by_one_offset_is_another_one() -> None:
 
 def test_a_query_records_no_batch_whose_account_does_not_balance() -> None:
     came = Incoming((Range(P, 3, 8),), "c", (("t", "id"),))
-    driver = protocol.Driver(protocol.Settings("t", "f", 100, deadlines=False), came, step=Step.WRITE, ledger=STATE)
+    driver = protocol.Driver(
+        protocol.Settings("t", "f", 100, deadlines=False), incoming=came, step=Step.WRITE, ledger=STATE
+    )
     with pytest.raises(errors.Unbalanced):
         protocol.advance(driver, (BlockResult(0, Fate.LANDED, Receipt(5, 4)),))
 

@@ -25,9 +25,10 @@ from landonce.sinks.iceberg.create import Creation, create_table
 from landonce.sinks.iceberg.files import TableShape, write_files
 from landonce.sinks.iceberg.ledger import TableLedger
 from landonce.sinks.iceberg.maintain import run as maintaining
-from landonce.sinks.iceberg.maintain.tend import Options, Tender
+from landonce.sinks.iceberg.maintain.tend import Tender
 from landonce.sinks.iceberg.naming import Origin
 from landonce.sinks.iceberg.sink import IcebergSink
+from landonce.sinks.operations import Upkeep
 
 P = Partition("topic", 0)
 NAME = "shop.events"
@@ -165,7 +166,7 @@ def test_a_catalog_that_is_restored_to_a_moment_of_the_same_driver_is_followed(l
 
 
 def tended(lake: Lake, driver: Driver) -> Any:
-    return Tender(driver.place, Options(compact=False), lambda: pytest.fail("Spark was started"), lambda _: None).tend()
+    return Tender(driver.place, Upkeep(compact=False), lambda: pytest.fail("Spark was started"), lambda _: None).tend()
 
 
 def test_files_of_a_table_that_was_renamed_are_not_taken_for_orphans(lake: Lake) -> None:

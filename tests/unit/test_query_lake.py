@@ -24,16 +24,15 @@ from landonce.protocol.query_batches import Settings
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import Receipt
 from landonce.protocol.steps import CommitTables, Committed, Moved
-from landonce.query.lake import Committing, table_ledger
-from landonce.query.sinks import IcebergTable
+from landonce.query.lake import Committing
 from landonce.read.route import Routing, Rule
 from landonce.read.schema.fields import Field, Schema
+from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.create import Creation, create_table
 from landonce.sinks.iceberg.names import schema_for
 from landonce.sinks.iceberg.naming import origin_of
 from landonce.sinks.iceberg.recipe import FileRecipe, FileTask, TableRecipe
 from landonce.sinks.iceberg.shape import TableShape
-from landonce.sinks.iceberg.sink import IcebergSink
 from landonce.sinks.iceberg.unseen import refuse_unseen
 
 P = Partition("t", 0)
@@ -41,7 +40,7 @@ YIELDS = pa.schema([("_topic", pa.string()), ("_partition", pa.int32()), ("_offs
 
 
 @pytest.fixture
-def sink(tmp_path: Path) -> IcebergTable:
+def sink(tmp_path: Path) -> Iceberg:
     told = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}"}
     made = landonce.iceberg("db.t", told)
     declared = Schema((Field("id", pa.int64()),))
@@ -49,11 +48,11 @@ def sink(tmp_path: Path) -> IcebergTable:
     return made
 
 
-def opened(sink: IcebergTable) -> Table:
-    return IcebergSink.of(sink.told, "q").place("db.t").load()
+def opened(sink: Iceberg) -> Table:
+    return sink.to_sink("q").place("db.t").load()
 
 
-def written(sink: IcebergTable, *offsets: int) -> Receipt:
+def written(sink: Iceberg, *offsets: int) -> Receipt:
     """A block of the rows with these offsets, as a worker writes it."""
     table = opened(sink)
     taken = TableRecipe("db.t", schema_for(table, coordinates=True), TableShape.of(table), scratch=None)
@@ -67,13 +66,13 @@ def written(sink: IcebergTable, *offsets: int) -> Receipt:
     return receipt
 
 
-def test_a_table_that_is_not_there_yet_has_no_position(sink: IcebergTable, tmp_path: Path) -> None:
+def test_a_table_that_is_not_there_yet_has_no_position(sink: Iceberg, tmp_path: Path) -> None:
     told = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}"}
     for name in ("db.other", "none.t"):
-        assert table_ledger(landonce.iceberg(name, told), "q").load() is None
+        assert landonce.iceberg(name, told).to_sink("q").own_ledger().load() is None
 
 
-def test_a_worker_s_files_say_where_they_come_from_and_its_receipt_what_they_hold(sink: IcebergTable) -> None:
+def test_a_worker_s_files_say_where_they_come_from_and_its_receipt_what_they_hold(sink: Iceberg) -> None:
     receipt = written(sink, 3, 5, 8)
     ((table, files),) = receipt.files
     assert (table, receipt.read, receipt.landed, receipt.tops) == ("db.t", 3, 3, (("db.t", ((P, 8),)),))
@@ -83,12 +82,12 @@ def test_a_worker_s_files_say_where_they_come_from_and_its_receipt_what_they_hol
     assert opened(sink).scan().count() == 0
 
 
-def test_a_block_without_rows_makes_no_file(sink: IcebergTable) -> None:
+def test_a_block_without_rows_makes_no_file(sink: Iceberg) -> None:
     receipt = written(sink)
     assert (receipt.landed, receipt.files, receipt.tops) == (0, (), ())
 
 
-def test_files_that_the_driver_cannot_see_are_not_committed(sink: IcebergTable) -> None:
+def test_files_that_the_driver_cannot_see_are_not_committed(sink: Iceberg) -> None:
     """Workers on other machines wrote to disks of their own."""
     ((_, files),) = written(sink, 3).files
     elsewhere = DataFile.from_args(file_path="s3://elsewhere/unasked")
@@ -98,17 +97,17 @@ def test_files_that_the_driver_cannot_see_are_not_committed(sink: IcebergTable) 
         refuse_unseen("db.t", opened(sink).io, files)
 
 
-def test_files_for_a_column_that_was_dropped_are_not_committed(sink: IcebergTable) -> None:
+def test_files_for_a_column_that_was_dropped_are_not_committed(sink: Iceberg) -> None:
     """Somebody makes the column anew while the batch is written: in the new one, its rows would hold null."""
-    ledger = table_ledger(sink, "q")
+    ledger = sink.to_sink("q").own_ledger()
     ledger.load()
     begun = LedgerState("q", "lineage")
     taken = ledger.change(begun, states.taken(begun, "query"))
     bound = ledger.change(taken, states.bound(taken, "cluster", {"t": "id"}, {P: 0}))
     plan = Plan(1, (Block((Range(P, 0, 2),), "db.t"),), "f", deadline=0)
     prepared = states.prepared(bound, plan)
-    place = IcebergSink.of(sink.told, "q").place("db.t")
-    performer = Committing(Settings("db.t", "f", 10), Pace(Batch(), 0.0, 1), sink, place, ledger, YIELDS)
+    place = sink.to_sink("q").place("db.t")
+    performer = Committing(Settings("db.t", "f", 10), Pace(Batch(), 0.0, 1), sink.to_sink("q"), place, ledger, YIELDS)
     performer.admit(opened(sink))
     receipt = written(sink, 0, 1)
     after = states.recorded(prepared, receipt.totals)
@@ -121,9 +120,9 @@ def test_files_for_a_column_that_was_dropped_are_not_committed(sink: IcebergTabl
     assert sorted(row["id"] for row in opened(sink).scan().to_arrow().to_pylist()) == [0, 10]
 
 
-def test_dead_letters_that_a_pipeline_of_this_name_left_stay_noted(sink: IcebergTable) -> None:
+def test_dead_letters_that_a_pipeline_of_this_name_left_stay_noted(sink: Iceberg) -> None:
     """A pipeline that was killed after its commit has not published them yet; whoever runs it next does."""
-    ledger = table_ledger(sink, "q")
+    ledger = sink.to_sink("q").own_ledger()
     assert ledger.load() is None
     begun = LedgerState("q", "lineage")
     first = states.taken(begun, "pipeline")
@@ -138,8 +137,8 @@ def test_dead_letters_that_a_pipeline_of_this_name_left_stay_noted(sink: Iceberg
     performer = Committing(
         Settings("db.t", "f", 10),
         Pace(Batch(), 0.0, 1),
-        sink,
-        IcebergSink.of(sink.told, "q").place("db.t"),
+        sink.to_sink("q"),
+        sink.to_sink("q").place("db.t"),
         ledger,
         YIELDS,
     )

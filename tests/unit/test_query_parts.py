@@ -128,8 +128,8 @@ class TestNames:
             copied(object(), 0)
 
     def test_a_relative_file_is_one_of_this_folder(self, in_folder: Path) -> None:
-        assert landonce.sql("sqlite:///shop.db", "t").url == f"sqlite:///{in_folder / 'shop.db'}"
-        assert landonce.iceberg("db.t").told.catalog.warehouse == f"file://{in_folder / 'lake'}"
+        assert landonce.sql("sqlite:///shop.db", "t").position_place == f"sqlite:///{in_folder / 'shop.db'}"
+        assert landonce.iceberg("db.t").catalog.warehouse == f"file://{in_folder / 'lake'}"
 
     def test_what_cannot_be_is_refused_at_once(self, tmp_path: Path) -> None:
         sql, house = landonce.sql(f"sqlite:///{tmp_path / 'db'}", "t"), landonce.clickhouse("http://h:8123/db", "t")

@@ -1,7 +1,7 @@
-"""A ledger in a folder: one file per pipeline, which holds the state and the journal, and is replaced as a whole.
+"""A ledger in a folder: one file per pipeline holds the state and the journal, and is replaced as a whole.
 
-A change takes the folder's lock, compares what is there with what the driver believes, writes the new file aside and renames
-it. So it is there whole or not at all, and of two drivers one is `Fenced`. For drivers of one machine.
+A change takes the folder's lock, compares the stored state with the driver's, writes a temporary file and renames it.
+So a change is there whole or not at all, and of two drivers one is `Fenced`. All drivers must run on one machine.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class FolderLedger(Ledger):
         return self._read()[1]
 
     def close(self) -> None:
-        """There is nothing open between two calls."""
+        """Nothing is open between two calls."""
 
     def _read(self) -> tuple[LedgerState | None, tuple[Note, ...]]:
         try:
@@ -74,7 +74,7 @@ class FolderLedger(Ledger):
         self._sync_folder()
 
     def _sync_folder(self) -> None:
-        """The rename itself is on the disk before the change counts."""
+        """Syncs the folder: the rename must be on disk before the change counts."""
         folder = os.open(self._folder, os.O_RDONLY)
         try:
             os.fsync(folder)

@@ -3,9 +3,10 @@
     t.0.jsonl         the records, one JSON object per line
     t.0.index.json    {"end": 1200, "bytes": 90311}: every record below offset 1200 is in the first 90311 bytes
 
-A push appends and then replaces the index. Whatever a crash left behind the index's bytes is cut off by the next push. A block
-that ends at or below the index is there already, and of one that reaches beyond it (a ledger was lost, and cuts anew) only the rest
-is added. So the same block again, at any later time, changes nothing: idempotent.
+A push appends and then replaces the index. The next push cuts off whatever a crash left beyond the index's bytes. A
+block that ends at or below the index is already there. Of a block that reaches beyond it (a ledger was lost and cuts
+blocks differently), the push adds only the rest. So pushing a block again, at any later time, changes nothing: it is
+idempotent.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import landonce
 
 @dataclass(frozen=True)
 class JsonLines:
-    """What `landonce.wrap` drives. A worker gets a copy: it holds a path, and nothing that is open."""
+    """The object that `landonce.wrap` calls. A worker gets a copy: it holds a path, and nothing that is open."""
 
     folder: Path
 
@@ -53,7 +54,7 @@ def jsonl(path: str) -> landonce.WrappedSink:
 
 @contextmanager
 def locked(place: Path) -> Iterator[None]:
-    """One writer at a time. The lock goes with its process, however that ends."""
+    """One writer at a time. The lock ends with its process, even after a crash."""
     try:
         file = place.with_name(f"{place.name}.lock").open("w")
     except FileNotFoundError as error:
@@ -64,7 +65,7 @@ def locked(place: Path) -> Iterator[None]:
 
 
 def append(path: Path, size: int, lines: bytes) -> int:
-    """Cuts the file to what counts, adds the lines, and gives its new size once the disk has them."""
+    """Truncates the file to what counts, adds the lines, and returns the new size once they are on disk."""
     with path.open("ab") as file:
         file.truncate(size)
         file.write(lines)
@@ -77,12 +78,12 @@ def read_index(place: Path) -> tuple[int, int]:
     path = index_of(place)
     if not path.exists():
         return 0, 0
-    told = json.loads(path.read_text())
-    return told["end"], told["bytes"]
+    index = json.loads(path.read_text())
+    return index["end"], index["bytes"]
 
 
 def write_index(place: Path, end: int, size: int) -> None:
-    """Written aside and renamed: readers see the old index or the new one, also after a power cut."""
+    """Writes a temporary file and renames it: readers see the old or the new index, also after a power cut."""
     aside = index_of(place).with_suffix(".aside")
     with aside.open("w") as file:
         json.dump({"end": end, "bytes": size}, file)

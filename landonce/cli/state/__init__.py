@@ -242,13 +242,6 @@ def import_position(
     Example: `landonce state import clicks.yaml --from-checkpoint s3://bucket/checkpoints/clicks`
     """
     from landonce.cli.state.importing import import_position as work
+    from landonce.sinks.operations import Before
 
-    work(
-        file,
-        connector=connector,
-        checkpoint=checkpoint,
-        control_topic=control_topic,
-        group=group,
-        nothing=nothing,
-        yes=yes,
-    )
+    work(file, Before(connector, checkpoint, nothing, control_topic, group), yes=yes)

@@ -3,23 +3,51 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
+from landonce.cli.files import opened
 from landonce.cli.output import out
 from landonce.engine.publish import Letters
-from landonce.errors import NothingToDo
-from landonce.protocol.ledger import Ledger, LedgerState
+from landonce.protocol.ledger import LedgerState
 from landonce.protocol.operate import Decision
-from landonce.sinks.contract import Guarantee
-from landonce.sinks.parts import Parts
+from landonce.sinks.operations import Choice, Operations
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from landonce.sinks.parts import Parts
+
+
+@contextmanager
+def operating(file: Path) -> Iterator[Operations]:
+    """What may be decided about the pipeline of this file."""
+    with opened(file) as parts:
+        yield operations_of(parts)
+
+
+def operations_of(parts: Parts) -> Operations:
+    config = parts.config
+
+    def sessions(settings: Mapping[str, str]) -> AbstractContextManager[Callable[[], SparkSession]]:
+        from landonce.engine.spark.session import open_session, session_if_needed
+
+        return session_if_needed(lambda: open_session(config.pipeline, config.spark, extra=settings))
+
+    return parts.sink.operations(parts, sessions)
+
+
+def choose(target: Operations, file: Path, choice: Choice, *, yes: bool) -> None:
+    decide(target, file, choice.state, choice.decision, yes=yes, change=choice.change)
 
 
 def decide(
-    parts: Parts,
+    target: Operations,
     file: Path,
     ledger: LedgerState,
     decision: Decision,
@@ -34,7 +62,8 @@ def decide(
 
     `change`: what to do instead of swapping the state alone.
     """
-    letters = Letters(parts.config.dead_letters.path, parts.config.pipeline)
+    config = target.parts.config
+    letters = Letters(config.dead_letters.path, config.pipeline)
     given_up = ledger.pending is not None and decision.new.pending is None
     if given_up:
         decision = replace(decision, does=(*decision.does, letters.given_up(ledger)))
@@ -50,46 +79,11 @@ def decide(
     if change is not None:
         change()
     else:
-        _change(parts, ledger, decision)
+        target.change(ledger, decision)
     if given_up:
         letters.publish_given_up(ledger)
     out.print(f"[green]done[/], and recorded in the journal: epoch {decision.new.epoch}. Next:", end=" ")
     out.print(f"landonce run {file}", markup=False)
-
-
-def _change(parts: Parts, ledger: LedgerState, decision: Decision) -> None:
-    """The ledger first, which fences; then the tables that are told where they stand."""
-    if parts.sink.guarantee is not Guarantee.SNAPSHOT:
-        parts.ledger.change(ledger, decision.new, decision.note())
-        return
-    from landonce.cli.state.lake import committing
-    from landonce.sinks.iceberg.restate import restate
-
-    with committing(parts) as place:
-        parts.ledger.change(ledger, decision.new, decision.note())
-        for each in decision.marks:
-            restate(place(each.view.table), each.view, each.mark)
-
-
-def load(parts: Parts, *, bound: bool = True) -> LedgerState:
-    """The ledger's entry. `bound`: one that was never bound to a topic will not do."""
-    found = loaded(parts.ledger, parts)
-    if found is None or (bound and found.fresh):
-        raise NothingToDo(
-            f"pipeline {parts.config.pipeline!r} has no position yet: it never ran, or its ledger is somewhere else.",
-            safe="Nothing was changed.",
-            command="landonce run {file}, or correct `ledger` in it",
-        )
-    return found
-
-
-def loaded(ledger: Ledger, parts: Parts) -> LedgerState | None:
-    """As `Ledger.load`, without making a catalog that is not there."""
-    if parts.config.own_ledger:
-        from landonce.sinks.iceberg.survey import catalog_made
-
-        return ledger.load() if catalog_made(parts.iceberg) else None
-    return ledger.load()
 
 
 def new_owner() -> str:

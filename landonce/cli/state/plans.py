@@ -5,8 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-from landonce.cli.files import opened
-from landonce.cli.state.decide import decide, load, new_owner
+from landonce.cli.state.decide import decide, new_owner, operating
 from landonce.cli.state.source import landed_of
 from landonce.engine.assemble_clickhouse import make_recipe
 from landonce.engine.assemble_sql import sql_recipe
@@ -21,37 +20,21 @@ from landonce.sinks.wrapped.sink import WrappedSink
 
 
 def fill(file: Path, *, yes: bool) -> None:
-    with opened(file) as parts:
-        if parts.sink.guarantee is Guarantee.SNAPSHOT:
-            raise NothingToDo(
-                "there is nothing to fill: a commit to an Iceberg table lands whole, with its position, or not at all.",
-                safe="Nothing was changed.",
-                command="roll the table back to a snapshot that holds the rows; `landonce run {file}` delivers the rest again",
-            )
-        if isinstance(parts.sink, SqlSink):
-            raise NothingToDo(
-                "there is nothing to fill: a block's rows are in the table if its row in the ledger says so, and else none is.",
-                safe="Nothing was changed.",
-                command="landonce run {file}",
-            )
-        if isinstance(parts.sink, WrappedSink):
-            raise NothingToDo(
-                "there is nothing to fill: a block is pushed whole, and its row in the ledger says what became of it.",
-                safe="Nothing was changed.",
-                command="landonce run {file}",
-            )
-        ledger = load(parts)
-        decision = operate.fill(ledger, new_owner())
-        ranges = tuple(each for block in ledger.pending.blocks for each in block.ranges) if ledger.pending else ()
-        decide(parts, file, ledger, decision, yes=yes, also=landed_of(parts, ledger, ranges))
+    with operating(file) as target:
+        if target.no_fill:
+            raise NothingToDo(target.no_fill, safe="Nothing was changed.", command=target.instead)
+        state = target.required()
+        decision = operate.fill(state, new_owner())
+        ranges = tuple(each for block in state.pending.blocks for each in block.ranges) if state.pending else ()
+        decide(target, file, state, decision, yes=yes, also=landed_of(target, state, ranges))
 
 
 def accept_change(file: Path, *, yes: bool) -> None:
-    with opened(file) as parts:
-        ledger = load(parts)
-        fan_out = parts.sink.guarantee is Guarantee.SNAPSHOT
-        fingerprint = _fingerprint(parts) if ledger.pending else ""
-        decide(parts, file, ledger, operate.accept_change(ledger, fingerprint, new_owner(), fan_out=fan_out), yes=yes)
+    with operating(file) as target:
+        state = target.required()
+        fingerprint = _fingerprint(target.parts) if state.pending else ""
+        decision = operate.accept_change(state, fingerprint, new_owner(), fan_out=target.fan_out)
+        decide(target, file, state, decision, yes=yes)
 
 
 def _fingerprint(parts: Parts) -> str:
@@ -64,4 +47,4 @@ def _fingerprint(parts: Parts) -> str:
             return sql_recipe(parts, table).fingerprint()
     if isinstance(parts.sink, WrappedSink):
         return wrapped_recipe(parts).fingerprint()
-    return make_recipe(parts, parts.clickhouse.target().schema()).fingerprint()
+    return make_recipe(parts, parts.deduplicating.target().schema()).fingerprint()

@@ -5,14 +5,12 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from landonce.cli.files import opened
-from landonce.cli.state.decide import decide, load, new_owner
+from landonce.cli.state.decide import decide, new_owner, operating
 from landonce.errors import ConfigError, NothingToDo
 from landonce.ledger.push_ledger import PushLedger, Verdict
 from landonce.protocol import operate
 from landonce.protocol.claims import Spot, over
 from landonce.protocol.pushes import key_of
-from landonce.sinks.wrapped.sink import HANDED_OVER
 
 _NOTHING = "there is nothing to settle: no plan of a wrapped sink is pending."
 
@@ -20,14 +18,12 @@ _NOTHING = "there is nothing to settle: no plan of a wrapped sink is pending."
 def settle(file: Path, *, block: str, landed: bool, absent: bool, yes: bool) -> None:
     if landed == absent:
         raise ConfigError("say --landed or --absent: one of them.", safe="Nothing was changed.")
-    with opened(file) as parts:
-        ledger, state = parts.ledger, load(parts)
+    with operating(file) as target:
+        ledger, state = target.parts.ledger, target.required()
         if not isinstance(ledger, PushLedger) or state.pending is None:
             raise NothingToDo(_NOTHING, safe="Nothing was changed.", command="landonce run {file}")
         batch = state.pending.batch
-        wait = (
-            0 if parts.sink is HANDED_OVER else parts.wrapped.wait
-        )  # its claims say for themselves how long they last
+        wait = target.settles_within
         blocks = {key_of(state, each): each for each in state.pending.blocks}
         decision, row = operate.settle(
             state, blocks, ledger.standing(batch).rows, block, new_owner(), landed=landed
@@ -41,4 +37,4 @@ def settle(file: Path, *, block: str, landed: bool, absent: bool, yes: bool) -> 
             verdict = Verdict(Spot(batch, row.number), row.nonce, landed)
             ledger.decide(state, decision.new, decision.note(), verdict)
 
-        decide(parts, file, state, decision, yes=yes, before=wait_out, change=change)
+        decide(target, file, state, decision, yes=yes, before=wait_out, change=change)

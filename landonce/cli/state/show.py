@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from landonce.cli.files import opened, print_json
+from landonce.cli.files import print_json
 from landonce.cli.output import out
-from landonce.cli.state.decide import loaded
+from landonce.cli.state.decide import operating
 from landonce.config.secrets import redact
 from landonce.engine import dead_letters
 from landonce.errors import LandonceError
@@ -20,12 +20,8 @@ from landonce.protocol.pushes import key_of
 from landonce.protocol.reasons import Reasons, lines
 from landonce.protocol.source import SourceView
 from landonce.protocol.table_status import Standing, Status, standing_of
-from landonce.sinks.contract import Guarantee
+from landonce.sinks.operations import Operations
 from landonce.sinks.parts import Parts
-from landonce.sinks.sql.sink import SqlSink
-
-if TYPE_CHECKING:
-    from landonce.sinks.iceberg.ledger import TableLedger
 
 _LISTED = 5
 _SHOWN_TABLES = 50
@@ -34,8 +30,8 @@ _COUNTED = 100_000
 
 
 def show(file: Path, *, as_json: bool) -> None:
-    with opened(file) as parts:
-        seen = _look(parts)
+    with operating(file) as target:
+        seen = _look(target)
     if as_json:
         print_json(_document(seen))
     else:
@@ -64,36 +60,28 @@ class _Seen:
     no_letters: str = ""
 
 
-def _look(parts: Parts) -> _Seen:
-    own = _looking(parts) if parts.config.own_ledger else None
-    ledger = own or parts.ledger
-    state = loaded(ledger, parts)
+def _look(target: Operations) -> _Seen:
+    parts, ledger = target.parts, target.observed
+    state = target.load(ledger)
     journal = ledger.journal() if state is not None else ()
     source, no_source = _survey(parts)
-    tables, no_tables = _tables(parts, state)
+    tables, no_tables = _tables(target, state)
     reasons, no_letters = _reasons(parts)
     return _Seen(
         pipeline=parts.config.pipeline,
-        kept=_kept(parts),
+        kept=target.kept(),
         ledger=state,
         journal=journal,
         source=source,
         no_source=no_source,
         tables=tables,
         no_tables=no_tables,
-        noticed=own.noticed if own is not None else "",
+        noticed=target.noticed(ledger),
         claimed=claimed_of(ledger, state),
         letters=parts.config.dead_letters.path if reasons else None,
         reasons=reasons,
         no_letters=no_letters,
     )
-
-
-def _looking(parts: Parts) -> TableLedger:
-    """The one table as its own ledger, which follows no rollback."""
-    from landonce.sinks.iceberg.ledger import TableLedger
-
-    return TableLedger(parts.iceberg.place(parts.iceberg.static[0]))
 
 
 def claimed_of(ledger: Ledger, state: LedgerState | None) -> tuple[str, ...]:
@@ -107,18 +95,16 @@ def claimed_of(ledger: Ledger, state: LedgerState | None) -> tuple[str, ...]:
 
 def _survey(parts: Parts) -> tuple[SourceView | None, str]:
     try:
-        return parts.broker.survey(parts.config.source.kafka.topics), ""
+        return parts.source(), ""
     except LandonceError as error:
         return None, error.what
 
 
-def _tables(parts: Parts, state: LedgerState | None) -> tuple[tuple[Standing, ...], str]:
-    if parts.sink.guarantee is not Guarantee.SNAPSHOT or state is None:
+def _tables(target: Operations, state: LedgerState | None) -> tuple[tuple[Standing, ...], str]:
+    if state is None:
         return (), ""
-    from landonce.cli.state.lake import tables_of
-
     try:
-        return tuple(standing_of(state, each.view) for each in tables_of(parts, state)), ""
+        return tuple(standing_of(state, view) for view in target.tables(state)), ""
     except LandonceError as error:
         return (), error.what
 
@@ -129,21 +115,6 @@ def _reasons(parts: Parts) -> tuple[Reasons, str]:
         return (dead_letters.reasons(folder, parts.config.pipeline, _COUNTED) if folder.is_dir() else ()), ""
     except LandonceError as error:
         return (), error.what
-
-
-def _kept(parts: Parts) -> dict[str, Any]:
-    """Where the ledger is."""
-    if parts.config.own_ledger:
-        from landonce.cli.state.lake import where_kept
-
-        return where_kept(parts)
-    if isinstance(parts.sink, SqlSink):
-        return {"target": str(parts.sink)}
-    plugin = parts.config.outside_ledger.plugin
-    if plugin is not None:
-        return {"plugin": plugin.name}
-    path = parts.config.outside_ledger.sqlite
-    return {"sqlite": str(path)} if path is not None else {"postgres": True}
 
 
 def _say_kept(kept: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -9,7 +10,8 @@ from pydantic import Field
 
 from landonce.config.part import SecretUrl
 from landonce.config.values import Duration
-from landonce.sinks.section import TableSection
+from landonce.errors import ConfigError
+from landonce.sinks.section import TableSection, from_program
 
 if TYPE_CHECKING:
     from landonce.sinks.clickhouse.sink import ClickHouseSink
@@ -25,7 +27,7 @@ class ClickHouse(TableSection):
     partition_by: str | None = None
     deadline: Duration = Field(default=15.0, ge=1, le=3600)
     cluster: str = ""
-    settings: dict[str, str | int | float | bool] = Field(default_factory=dict)
+    settings: dict[str, str | int | float | bool] = Field(default_factory=dict, repr=False)
     compression: Literal["lz4", "zstd"] | None = None
     ca_cert: Path | None = None
     """The certificate of the authority that signed the server's, where the system does not know it."""
@@ -41,7 +43,46 @@ class ClickHouse(TableSection):
             settings=self.settings,
             compression=self.compression,
             authority=read_authority(self.ca_cert),
+            create=self.create,
+            order_by=self.order_by,
+            partition_by=self.partition_by,
+            deadline=self.deadline,
         )
 
     def beside(self, folder: Path) -> ClickHouse:
         return self.model_copy(update={"ca_cert": folder / self.ca_cert}) if self.ca_cert is not None else self
+
+
+def clickhouse(
+    url: str,
+    table: str,
+    *,
+    create: bool = False,
+    order_by: str | None = None,
+    partition_by: str | None = None,
+    deadline: float = 15.0,
+    cluster: str = "",
+    settings: Mapping[str, object] | None = None,
+    compression: Literal["lz4", "zstd"] | None = None,
+    ca_cert: str | Path | None = None,
+) -> ClickHouse:
+    """A table in ClickHouse, for `exactly_once`. `deadline`: how many seconds an insert has before ClickHouse refuses it. `ca_cert`: the
+    certificate of the authority that signed the server's, where the system does not know it."""
+    if not 1 <= deadline <= 3600:
+        raise ConfigError(f"deadline: between 1 and 3600 seconds, not {deadline}.")
+    made = from_program(
+        ClickHouse,
+        "clickhouse",
+        url=url,
+        table=table,
+        create=create,
+        order_by=order_by,
+        partition_by=partition_by,
+        deadline=deadline,
+        cluster=cluster,
+        settings=dict(settings or {}),
+        compression=compression,
+        ca_cert=ca_cert,
+    )
+    made.to_sink("check")
+    return made

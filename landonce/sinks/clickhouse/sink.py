@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from landonce.errors import ConfigError
+from landonce.read.schema.fields import Schema
 from landonce.sinks.clickhouse.address import TableName, parse_table, parse_url
 from landonce.sinks.clickhouse.connection import Access
+from landonce.sinks.clickhouse.create import Creation, create_statement
 from landonce.sinks.clickhouse.settings import as_text, refuse_conflicts
 from landonce.sinks.clickhouse.target import ClickHouseTarget
 from landonce.sinks.clickhouse.wire import Timeouts, Tls
 from landonce.sinks.clickhouse.writer import ClickHouseWriter
-from landonce.sinks.contract import DeduplicatingSink, Guarantee
+from landonce.sinks.contract import DeduplicatingSink, Guarantee, Target
 
 _COMPRESSIONS = (None, "lz4", "zstd")
 
@@ -54,6 +56,11 @@ class ClickHouseSink(DeduplicatingSink):
     connect_timeout: float = 5.0
     timeout: float = 300.0
     authority: str = field(default="", repr=False)
+    create: bool = field(default=False, repr=False, compare=False)
+    """The table is made if it is not there, with these keys."""
+    order_by: str | None = field(default=None, repr=False, compare=False)
+    partition_by: str | None = field(default=None, repr=False, compare=False)
+    deadline: float = field(default=15.0, repr=False, compare=False)
     guarantee = Guarantee.DEDUPLICATING
 
     def __post_init__(self) -> None:
@@ -85,6 +92,13 @@ class ClickHouseSink(DeduplicatingSink):
             timeouts=Timeouts(self.connect_timeout, self.timeout),
             extra=tuple(sorted((name, as_text(value)) for name, value in self.settings.items())),
         )
+
+    def creation(self, columns: Schema) -> str:
+        keys = Creation(order_by=self.order_by or "", partition_by=self.partition_by or "")
+        return create_statement(self.table_name, columns, keys)
+
+    def make(self, target: Target, columns: Schema) -> None:
+        target.create(columns, order_by=self.order_by, partition_by=self.partition_by)
 
     def target(self) -> ClickHouseTarget:
         return ClickHouseTarget(self.access, self.table_name, self.pipeline, cluster=self.cluster)

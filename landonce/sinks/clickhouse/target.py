@@ -22,7 +22,7 @@ from landonce.sinks.clickhouse.coordinates import where
 from landonce.sinks.clickhouse.create import Creation, create_table
 from landonce.sinks.clickhouse.probe import bring_up_to_date, count
 from landonce.sinks.clickhouse.tables import describe
-from landonce.sinks.contract import Finding, Target
+from landonce.sinks.contract import Finding, Level, Target
 
 _FLOORS_PER_QUESTION = 500
 _KILL_SECONDS = 120.0
@@ -35,6 +35,7 @@ class ClickHouseTarget(Target):
     def __init__(self, access: Access, table: TableName, pipeline: str, *, cluster: str) -> None:
         self._connection = connect(access)
         self._name = table
+        self._user = access.address.user
         self._prefix = query_prefix(pipeline, table)
         self._cluster = cluster
 
@@ -81,6 +82,18 @@ class ClickHouseTarget(Target):
         """Creates the table if it is not there. Asked for by name; nothing else here changes a schema."""
         creation = Creation(order_by=order_by or "", partition_by=partition_by or "")
         create_table(self._connection, self._name, declared, creation)
+
+    def creatable(self) -> tuple[Finding, ...]:
+        if self._connection.granted(f"CREATE TABLE ON {self._name.sql}"):
+            return ()
+        user = self._user
+        return (
+            Finding(
+                Level.REFUSED,
+                f"user {user} may not create {self._name}",
+                f"GRANT CREATE TABLE ON {self._name.sql} TO {user}, or create the table yourself",
+            ),
+        )
 
     def take_back(self) -> None:
         """The server looks whether it is empty, and drops it, in one statement. A user who may only create leaves it."""

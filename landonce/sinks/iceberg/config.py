@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, SecretStr, model_validator
 
 from landonce.config.model import Ledger, Transform
 from landonce.config.part import Part, SecretUrl, remember_secrets
+from landonce.errors import ConfigError
 from landonce.extras import require
-from landonce.sinks.section import Changes, LedgerPlace, TableSection
+from landonce.sinks.section import Changes, LedgerPlace, TableSection, from_program
 
 if TYPE_CHECKING:
     from landonce.sinks.iceberg.sink import IcebergSink
@@ -87,6 +88,7 @@ class Routed(Part):
 class Iceberg(TableSection):
     """Tables of Apache Iceberg: one, several, or one per value of a field."""
 
+    keeps_position: ClassVar[str] = "with `landonce.iceberg` the position is kept in the table itself, with its rows"
     catalog: Catalog = Catalog()
     table: str | None = None
     """`db.events`, or `db.{kind}` for one table per value of the record's field `kind`."""
@@ -134,6 +136,10 @@ class Iceberg(TableSection):
     def beside(self, folder: Path) -> Iceberg:
         return self.model_copy(update={"catalog": self.catalog.beside(folder)})
 
+    @property
+    def position_place(self) -> str:
+        return f"{self.table} in {self.catalog.properties()}"
+
     def ledger_place(self, *, named: bool) -> LedgerPlace:
         return LedgerPlace.IN_COMMIT if self.one_table and not named else LedgerPlace.OUTSIDE
 
@@ -152,3 +158,33 @@ class Iceberg(TableSection):
     def one_table(self) -> bool:
         """Then the table is its own ledger, unless the file names another one."""
         return self.table is not None and "{" not in self.table
+
+
+def iceberg(
+    table: str,
+    catalog: Mapping[str, object] | None = None,
+    *,
+    create: bool = False,
+    partition_by: str | tuple[str, ...] = (),
+    properties: Mapping[str, str | int | float | bool] | None = None,
+) -> Iceberg:
+    """A table of Apache Iceberg, for `exactly_once`. Rows are added to it, and it keeps the position itself.
+
+    `catalog` as in a pipeline file; without it, a SQLite catalog and a warehouse in the folder `lake` of the current one.
+    `partition_by` and `properties` are for a table that is made.
+    """
+    made = from_program(
+        Iceberg,
+        "iceberg",
+        table=table,
+        create=create,
+        partition_by=partition_by,
+        properties=dict(properties or {}),
+        catalog=dict(catalog or {}),
+    )
+    if not made.one_table:
+        raise ConfigError(
+            f"table: a query is delivered to one table, and {table!r} stands for many.",
+            command="name one table, or write a pipeline file, which routes records to tables",
+        )
+    return made

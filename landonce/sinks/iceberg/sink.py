@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pyiceberg.catalog import Catalog
 
+from landonce.jars import spark_jars
 from landonce.protocol.ledger import Ledger
 from landonce.read.route import Routing, Rule
 from landonce.sinks.contract import Guarantee, Sink
@@ -15,7 +18,12 @@ from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.commit import Place
 from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.ledger import TableLedger
-from landonce.sinks.pipeline_file import Pipeline
+
+if TYPE_CHECKING:
+    from landonce.sinks.operations import Operations, Sessions
+    from landonce.sinks.parts import Parts
+    from landonce.sinks.pipeline_file import Pipeline
+    from landonce.sinks.promise import Promise
 
 _FIELD = re.compile(r"\{([^{}]+)\}")
 
@@ -41,9 +49,31 @@ class IcebergSink(Sink):
     def open_ledger(self, config: Pipeline) -> Ledger:
         return self.own_ledger() if config.own_ledger else super().open_ledger(config)
 
+    def promise(self, config: Pipeline) -> Promise:
+        from landonce.sinks.iceberg.promise import promise
+
+        return promise(config, self.told)
+
+    @property
+    def changes_rows(self) -> bool:
+        return self.told.changes is not None
+
+    def open_query_ledger(self, where: str | Path | None, name: str) -> TableLedger:
+        del where, name
+        return self.own_ledger()
+
+    def spark_conf(self) -> dict[str, str]:
+        """A session with these settings reads and writes the sink's catalog."""
+        return {**self.spec.spark_conf(), "spark.jars": ",".join(map(str, spark_jars()))}
+
     def own_ledger(self) -> TableLedger:
         """The one table as its own ledger."""
         return TableLedger(self.place(self.static[0]), follow=self.told.rollback == "follow")
+
+    def operations(self, parts: Parts, sessions: Sessions) -> Operations:
+        from landonce.sinks.iceberg.operations import IcebergOperations
+
+        return IcebergOperations(parts, sessions, self)
 
     @property
     def identity(self) -> str:
@@ -70,6 +100,11 @@ class IcebergSink(Sink):
     def static(self) -> tuple[str, ...]:
         """The tables that the file names."""
         return tuple(rule.table for rule in self.routing.rules)
+
+    @property
+    def table(self) -> str:
+        """The one table, where there is one."""
+        return str(self.told.table)
 
     def place(self, table: str) -> Place:
         return Place(self.spec, lambda: self.catalog, table, self.told.branch, self.pipeline)

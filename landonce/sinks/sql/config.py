@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, SecretStr, model_validator
 
 from landonce.config.model import Ledger, Transform
 from landonce.config.part import SecretUrl
-from landonce.sinks.section import Changes, LedgerPlace, TableSection
+from landonce.sinks.section import Changes, LedgerPlace, TableSection, from_program
 
 if TYPE_CHECKING:
     from landonce.sinks.sql.sink import SqlSink
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 class Sql(TableSection):
     """A table in PostgreSQL, SQLite, MySQL, MariaDB or YDB, which is also where the position is kept."""
 
+    keeps_position: ClassVar[str] = "with `landonce.sql` the position is kept in the target database, beside the table"
     url: SecretUrl
     table: str = Field(min_length=1)
     """`events`, or `schema.events`."""
@@ -51,6 +52,10 @@ class Sql(TableSection):
         """How records change rows; None where they are rows."""
         return self.changes or Changes(mode="upsert") if self.mode == "upsert" else None
 
+    @property
+    def position_place(self) -> str:
+        return self.url.get_secret_value()
+
     def ledger_place(self, *, named: bool) -> LedgerPlace:
         del named
         return LedgerPlace.BESIDE_ROWS
@@ -72,3 +77,13 @@ class Sql(TableSection):
         if not (mark and scheme.startswith("sqlite") and path) or path.startswith(("/", ":")):
             return self
         return self.model_copy(update={"url": SecretStr(f"{scheme}:///{folder.absolute() / path}")})
+
+
+def sql(url: str, table: str, *, create: bool = False) -> Sql:
+    """A table in PostgreSQL, SQLite, MySQL, MariaDB or YDB, for `exactly_once`. Rows are added to it.
+
+    A relative path of a SQLite file is taken from the current folder.
+    """
+    made = from_program(Sql, "sql", url=url, table=table, create=create)
+    made.to_sink("check")
+    return made

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sqlalchemy import URL
 
 from landonce.extras import require_driver
 from landonce.ledger.in_target import TargetLedger
 from landonce.sinks.contract import Guarantee, Sink
-from landonce.sinks.pipeline_file import Pipeline
 from landonce.sinks.sql.config import Sql
 from landonce.sinks.sql.databases import dialect_of, open_database, parsed
+
+if TYPE_CHECKING:
+    from landonce.sinks.operations import Operations, Sessions
+    from landonce.sinks.parts import Parts
+    from landonce.sinks.pipeline_file import Pipeline
+    from landonce.sinks.promise import Promise
 
 
 @dataclass(frozen=True)
@@ -28,11 +35,12 @@ class SqlSink(Sink):
     """Columns that hold documents in PostgreSQL's binary form."""
     examined: str = ""
     """What the table was like when it was examined (`likeness`). Empty: nobody asks."""
+    create: bool = field(default=False, repr=False, compare=False)
     guarantee = Guarantee.TRANSACTIONAL
 
     @staticmethod
     def of(told: Sql, pipeline: str) -> SqlSink:
-        sink = SqlSink(told.url.get_secret_value(), told.table, pipeline, told.key)
+        sink = SqlSink(told.url.get_secret_value(), told.table, pipeline, told.key, create=told.create)
         require_driver(dialect_of(parsed(sink.url)), "sink.sql.url")
         return sink
 
@@ -42,6 +50,24 @@ class SqlSink(Sink):
 
     def open_ledger(self, config: Pipeline) -> TargetLedger:
         return TargetLedger(open_database(self.address), config.pipeline)
+
+    def promise(self, config: Pipeline) -> Promise:
+        from landonce.sinks.sql.promise import promise
+
+        return promise(config, keyed=bool(self.key))
+
+    @property
+    def changes_rows(self) -> bool:
+        return bool(self.key)
+
+    def open_query_ledger(self, where: str | Path | None, name: str) -> TargetLedger:
+        del where
+        return TargetLedger(open_database(self.address), name)
+
+    def operations(self, parts: Parts, sessions: Sessions) -> Operations:
+        from landonce.sinks.sql.operations import SqlOperations
+
+        return SqlOperations(parts, sessions, self)
 
     @property
     def identity(self) -> str:

@@ -6,13 +6,19 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from landonce.errors import ConfigError
 from landonce.ledger.push_ledger import PushLedger, PushPlace
 from landonce.sinks.contract import Guarantee, Sink
-from landonce.sinks.pipeline_file import Pipeline
 from landonce.sinks.wrapped.block import PushedBlock
+
+if TYPE_CHECKING:
+    from landonce.sinks.operations import Operations, Sessions
+    from landonce.sinks.parts import Parts
+    from landonce.sinks.pipeline_file import Pipeline
+    from landonce.sinks.promise import Promise
 
 Push = Callable[[PushedBlock], None]
 Probe = Callable[[PushedBlock], bool]
@@ -48,6 +54,25 @@ class WrappedSink(Sink):
 
     def open_ledger(self, config: Pipeline) -> PushLedger:
         return PushPlace(config.outside_ledger.place, config.pipeline).open()
+
+    def promise(self, config: Pipeline) -> Promise:
+        from landonce.sinks.wrapped.promise import promise
+
+        return promise(config)
+
+    @property
+    def unreadable(self) -> str:
+        return f"{self.name} is a wrapped sink: landonce can push to its target and cannot read what it holds."
+
+    def open_query_ledger(self, where: str | Path | None, name: str) -> PushLedger:
+        if where is None:
+            raise ConfigError("ledger: say where the position is kept.")
+        return PushPlace(where, name).open()
+
+    def operations(self, parts: Parts, sessions: Sessions) -> Operations:
+        from landonce.sinks.wrapped.operations import WrappedOperations
+
+        return WrappedOperations(parts, sessions, self)
 
     @property
     def identity(self) -> str:

@@ -40,6 +40,9 @@ class TableReport:
     """Why it was left as it is."""
     exit_code: int = 0
 
+    def lines(self) -> list[str]:
+        return lines(self)
+
     def to_dict(self) -> dict[str, Any]:
         made, expiry = self.compacted, self.removed.expiry
         return {

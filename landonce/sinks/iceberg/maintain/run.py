@@ -4,33 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Protocol
 
 from pyiceberg.table import Table
 
-from landonce.engine.assemble_iceberg import lake_session
 from landonce.errors import ConfigError, LandonceError
 from landonce.protocol.ledger import LedgerState
 from landonce.sinks.iceberg.ledger import TableLedger
 from landonce.sinks.iceberg.maintain.keep import pipelines_of
 from landonce.sinks.iceberg.maintain.report import TableReport
-from landonce.sinks.iceberg.maintain.tend import Options, Tender
+from landonce.sinks.iceberg.maintain.tend import Tender
 from landonce.sinks.iceberg.sink import IcebergSink
 from landonce.sinks.iceberg.survey import catalog_made, names_of
+from landonce.sinks.operations import Sessions, Upkeep, Watch
 from landonce.sinks.parts import Parts
 
 
-class Watch(Protocol):
-    """Whoever wants to know how it goes."""
-
-    def step(self, table: str, what: str) -> None: ...
-
-    def done(self, report: TableReport, number: int, of: int) -> None: ...
-
-
-def maintain(parts: Parts, options: Options, watch: Watch, tables: tuple[str, ...] = ()) -> tuple[TableReport, ...]:
+def maintain(
+    parts: Parts, sink: IcebergSink, options: Upkeep, watch: Watch, sessions: Sessions, tables: tuple[str, ...] = ()
+) -> tuple[TableReport, ...]:
     """Looks after the tables that were named, or all that the pipeline writes. Spark is only started where it is needed."""
-    sink = _iceberg(parts)
     if not catalog_made(sink):
         return ()
     ledger = None if isinstance(parts.ledger, TableLedger) else parts.ledger.load()
@@ -42,7 +34,7 @@ def maintain(parts: Parts, options: Options, watch: Watch, tables: tuple[str, ..
         raise ConfigError(f"--table: the pipeline writes no {', '.join(unknown)}; it writes {', '.join(ours)}.")
     wanted = tables or ours
     reports = []
-    with lake_session(parts) as session:
+    with sessions(sink.spark_conf()) as session:
         for number, name in enumerate(wanted, 1):
             others = tuple(table.location() for other, table in there.items() if other != name)
             tender = Tender(
@@ -72,14 +64,6 @@ def _ours(
     told = {*sink.static, *(dict(ledger.tables) if ledger is not None else ())}
     marked = {each for each, table in there.items() if sink.pipeline in pipelines_of(table.metadata)}
     return tuple(each for each in names if each in told | marked)
-
-
-def _iceberg(parts: Parts) -> IcebergSink:
-    if not isinstance(parts.sink, IcebergSink):
-        raise ConfigError(
-            "maintain is for Iceberg tables; ClickHouse merges its parts and drops what it replaced by itself."
-        )
-    return parts.sink
 
 
 def _epoch(parts: Parts, ledger: LedgerState | None) -> int | None:

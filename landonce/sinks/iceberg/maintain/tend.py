@@ -19,6 +19,7 @@ from landonce.sinks.iceberg.maintain.keep import Policy, expiry
 from landonce.sinks.iceberg.maintain.orphans import Bounds, Found, Orphans, bounds, dead_stages, orphans
 from landonce.sinks.iceberg.maintain.references import Files, files_of, files_only_in
 from landonce.sinks.iceberg.maintain.report import Deleted, TableReport
+from landonce.sinks.operations import Upkeep
 
 _NO_GC = "`gc.enabled` is false: its files may be another table's, so nothing of it expires and nothing is deleted"
 _SHARED = (
@@ -29,25 +30,11 @@ _OUTSIDE = "its data folder is outside of its own and may be shared with other t
 
 
 @dataclass(frozen=True)
-class Options:
-    """What the user asked for. None: what the table's properties say, or else the default."""
-
-    compact: bool = True
-    target: int | None = None
-    where: str = ""
-    expire_older_than: timedelta | None = None
-    keep_last: int | None = None
-    retired: frozenset[str] = frozenset()
-    orphans_older_than: timedelta = timedelta(days=3)
-    dry: bool = False
-
-
-@dataclass(frozen=True)
 class Tender:
     """Whoever looks after one table."""
 
     place: Place
-    options: Options
+    options: Upkeep
     session: Callable[[], SparkSession]
     """Spark with Iceberg's runtime, started when it is first asked for."""
     say: Callable[[str], None]

@@ -1,0 +1,241 @@
+"""What an operator may decide about a pipeline to Iceberg: its tables carry the position, or a mark of how far they are."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyiceberg.table import Table
+
+from landonce.errors import ConfigError, NothingToDo, PositionUncertain
+from landonce.protocol import operate
+from landonce.protocol.ledger import Ledger, LedgerState
+from landonce.protocol.marks import Floors, Stand, TableView, stand
+from landonce.protocol.operate import Decision
+from landonce.protocol.ranges import Partition
+from landonce.protocol.source import Start
+from landonce.protocol.target import TargetView
+from landonce.sinks.iceberg.catalog import telling
+from landonce.sinks.iceberg.commit import Attempt, Place
+from landonce.sinks.iceberg.ledger import Build, TableLedger
+from landonce.sinks.iceberg.look import last_rows
+from landonce.sinks.iceberg.maintain.run import maintain
+from landonce.sinks.iceberg.move_in.adopt import adopt, beside, nothing_known
+from landonce.sinks.iceberg.move_in.checkpoint import CheckpointFolder
+from landonce.sinks.iceberg.move_in.control import Cluster
+from landonce.sinks.iceberg.move_in.found import Found, refused
+from landonce.sinks.iceberg.move_in.writers import ConnectSink, StreamingQuery, Writer
+from landonce.sinks.iceberg.restate import empty, restate
+from landonce.sinks.iceberg.sink import IcebergSink
+from landonce.sinks.iceberg.survey import Seen, catalog_made, names_of, survey
+from landonce.sinks.operations import UNCHANGED, Before, Choice, Operations, Report, Upkeep, Watch
+
+
+@dataclass
+class IcebergOperations(Operations):
+    """One table that is its own ledger, or the tables of a fan-out, which carry marks beside an outside ledger."""
+
+    sink: IcebergSink
+    fan_out = True
+    no_fill = "there is nothing to fill: a commit to an Iceberg table lands whole, with its position, or not at all."
+    instead = "roll the table back to a snapshot that holds the rows; `landonce run {file}` delivers the rest again"
+
+    @property
+    def observed(self) -> Ledger:
+        """The one table as its own ledger follows no rollback while it is looked at."""
+        return TableLedger(self.sink.place(self.sink.static[0])) if self._own is not None else self.parts.ledger
+
+    @property
+    def _own(self) -> TableLedger | None:
+        return self.parts.ledger if isinstance(self.parts.ledger, TableLedger) else None
+
+    def load(self, ledger: Ledger | None = None) -> LedgerState | None:
+        """Without making a catalog that is not there."""
+        return super().load(ledger) if self._own is None or catalog_made(self.sink) else None
+
+    def noticed(self, ledger: Ledger) -> str:
+        return ledger.noticed if isinstance(ledger, TableLedger) else ""
+
+    def kept(self) -> dict[str, Any]:
+        if self._own is None:
+            return super().kept()
+        own = survey(self.sink, self.sink.static)[0].own if catalog_made(self.sink) else None
+        return {
+            "table": self.sink.static[0],
+            "branch": self.sink.told.branch,
+            "uuid": own.uuid if own else None,
+            "snapshot": own.standing.snapshot if own and own.standing else None,
+        }
+
+    def tables(self, state: LedgerState | None) -> tuple[TableView, ...]:
+        return tuple(each.view for each in self._seen(state))
+
+    def _seen(self, state: LedgerState | None) -> tuple[Seen, ...]:
+        """The tables of a fan-out as they are; none where the one table is the ledger."""
+        if self._own is not None or not catalog_made(self.sink):
+            return ()
+        return survey(self.sink, names_of(self.sink, state))
+
+    def stands(self, state: LedgerState) -> tuple[LedgerState, tuple[Stand, ...]]:
+        views = self.tables(state)
+        found = operate.standing(state, views)
+        return found, tuple(stand(found, view) for view in views)
+
+    def ahead(self, state: LedgerState, stands: Iterable[Stand], partitions: Iterable[Partition]) -> TargetView:
+        """How far tables of a fan-out are that have more of the pending plan than the ledger knows."""
+        del partitions
+        committed = state.committed()
+        floors = (each for stand in stands if not stand.behind for each in stand.floors)
+        return TargetView(_sorted((partition, at) for partition, at in floors if at > committed[partition]))
+
+    def change(self, state: LedgerState, decision: Decision) -> None:
+        with self._committing() as place:
+            super().change(state, decision)
+            for each in decision.marks:
+                restate(place(each.view.table), each.view, each.mark)
+
+    @contextmanager
+    def _committing(self) -> Iterator[Callable[[str], Place]]:
+        """Tables that can be committed to in every format version. Spark is started only for one that needs it."""
+        with self.sessions(self.sink.spark_conf()) as session:
+
+            def place(table: str) -> Place:
+                return replace(self.sink.place(table), session=session)
+
+            if self._own is not None:
+                mine = place(self.sink.static[0])
+                self._own.build_with(empty(mine), mine)
+            yield place
+
+    def accept_position(self, table: str | None, owner: str, *, by_rows: bool) -> Choice:
+        if self._own is not None:
+            return self._accept_own(self._own, owner, by_rows=by_rows)
+        state = self.required()
+        asked = [each for each in self._seen(state) if table in (None, each.name)]
+        if not asked:
+            raise NothingToDo(f"the pipeline has no table {table}.", safe=UNCHANGED)
+        doubted = [(each, each.own.last) for each in asked if each.own and each.own.last and each.view.uncertain]
+        if not by_rows:
+            return Choice(state, operate.accept_position(state, [(each.view, copy) for each, copy in doubted], owner))
+        found = [(each.view, copy, self._last_rows(each, copy.state)) for each, copy in doubted]
+        return Choice(state, operate.accept_rows(state, found, owner))
+
+    def _accept_own(self, ledger: TableLedger, owner: str, *, by_rows: bool) -> Choice:
+        try:
+            ledger.load()
+        except PositionUncertain:
+            ledger.vouching = True
+        else:
+            raise operate.nothing_uncertain()
+        state = self.required()
+        (seen,) = survey(self.sink, self.sink.static)
+        if seen.own is None or seen.own.last is None:
+            raise operate.nothing_uncertain()
+        if not by_rows:
+            return Choice(state, operate.accept_own_position(state, seen.own.last, owner))
+        tops = self._last_rows(seen, state)
+        decision = operate.accept_own_rows(state, tops, owner)
+
+        def change() -> None:
+            with self._committing():
+                ledger.set_position(state, decision.new, _sorted(tops.items()), decision.note())
+
+        return Choice(state, decision, change)
+
+    def _last_rows(self, seen: Seen, state: LedgerState) -> dict[Partition, int]:
+        assert seen.table is not None
+        with telling(self.sink.spec):
+            return last_rows(seen.table, self.sink.told.branch, state)
+
+    def forget_table(self, table: str, owner: str, *, replay: bool) -> Choice:
+        if self._own is not None:
+            raise NothingToDo(
+                "the one table of this pipeline is its own ledger: a new one knows nothing, and gets everything.",
+                safe=UNCHANGED,
+                command="landonce run {file}",
+            )
+        state = self.required()
+        known = table in dict(state.tables)
+        view = survey(self.sink, [table])[0].view if known else TableView(table)
+        source = self.parts.broker.survey(self.parts.config.source.kafka.topics) if replay else None
+        return Choice(state, operate.forget_table(state, view, owner, replay=replay, source=source))
+
+    def take_over(self, before: Before, owner: str) -> IcebergImport:
+        if [before.connector is not None, before.checkpoint is not None, before.nothing].count(True) != 1:
+            raise ConfigError(
+                "name the writer before, by --from-connect NAME or by --from-checkpoint PATH, or say --from-nothing."
+            )
+        writer = self._writer(before)
+        state = self.load()
+        marked = (each.name for each in self._seen(state) if each.own is not None and each.own.last is not None)
+        nothing_known(state, next(marked, ""))
+        state = state or LedgerState(self.parts.config.pipeline, lineage=uuid.uuid4().hex)
+        found = writer.look() if writer is not None else None
+        kafka = self.parts.config.source.kafka
+        view = self.parts.broker.survey(kafka.topics)
+        if found is None:
+            return IcebergImport(self, None, state, None, beside(state, view, owner, Start(kafka.start)))
+        return IcebergImport(self, writer, state, found, adopt(state, found, view, owner))
+
+    def _writer(self, before: Before) -> Writer | None:
+        kafka = self.parts.config.source.kafka
+        if before.connector is not None:
+            group = before.group or f"connect-{before.connector}"
+            cluster = Cluster(kafka.bootstrap_servers, kafka.options, self.parts.consumer)
+            return ConnectSink(self.sink, cluster, kafka.topics, before.connector, group, before.control_topic)
+        if before.checkpoint is not None:
+            return StreamingQuery(
+                self.sink, kafka.topics, CheckpointFolder(before.checkpoint, self.sink.spec.properties)
+            )
+        return None
+
+    def maintain(self, upkeep: Upkeep, watch: Watch, tables: tuple[str, ...]) -> Sequence[Report]:
+        return maintain(self.parts, self.sink, upkeep, watch, self.sessions, tables)
+
+
+def _sorted(floors: Iterable[tuple[Partition, int]]) -> Floors:
+    return tuple(sorted(floors))
+
+
+@dataclass(frozen=True)
+class IcebergImport:
+    """The position of another writer of the table, found and not yet written."""
+
+    operations: IcebergOperations
+    writer: Writer | None
+    state: LedgerState
+    found: Found | None
+    decision: Decision
+
+    def adopt(self) -> None:
+        parts, writer, found = self.operations.parts, self.writer, self.found
+        with self.operations._committing() as place:
+            if writer is not None and found is not None and writer.look() != found:
+                raise _went_on(found)
+            if not isinstance(parts.ledger, TableLedger):
+                parts.ledger.create(self.state)
+                parts.ledger.change(self.state, self.decision.new, self.decision.note())
+                return
+            mine = place(self.operations.sink.static[0])
+            build = empty(mine)
+            if writer is not None and found is not None:
+                build = _only_if_stopped(build, mine.identifier, writer, found)
+            parts.ledger.commit(self.state, self.decision.new, build, note=self.decision.note())
+
+
+def _only_if_stopped(build: Build, name: str, writer: Writer, found: Found) -> Build:
+    """Judged on the very metadata that each attempt is made against: a commit that comes late is not written over."""
+
+    def judged(table: Table, told: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
+        if (writer.told(name, table),) != found.told:
+            raise _went_on(found)
+        return build(table, told, properties)
+
+    return judged
+
+
+def _went_on(found: Found) -> Exception:
+    return refused(f"{found.writer} went on while this was decided.", "stop it, then import")

@@ -1,0 +1,231 @@
+"""What an operator's decisions (`landonce state`) need of a sink. One that cannot do something says so in one sentence.
+
+Nothing here asks a person: a decision is made (`Choice`), explained and confirmed by the command, and only then carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Protocol
+
+from landonce.errors import ConfigError, NothingToDo, PlanPending
+from landonce.protocol.block_rows import Row, landed
+from landonce.protocol.blocks import Plan
+from landonce.protocol.ledger import Ledger, LedgerState
+from landonce.protocol.marks import Stand, TableView
+from landonce.protocol.operate import Decision, landed_too
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.target import TargetView
+from landonce.sinks.contract import look_by_name, wait_out
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from landonce.sinks.parts import Parts
+
+Sessions = Callable[[Mapping[str, str]], AbstractContextManager[Callable[[], "SparkSession"]]]
+"""Gives a Spark session with these settings when one is needed, and stops it afterwards."""
+UNCHANGED = "Nothing was changed."
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A decision, and how it is carried out."""
+
+    state: LedgerState
+    """What was decided about."""
+    decision: Decision
+    change: Callable[[], None] | None = None
+    """What to do instead of changing the ledger's state alone."""
+
+
+@dataclass(frozen=True)
+class Before:
+    """Who wrote the table before, as an operator names it: one of the first three."""
+
+    connector: str | None = None
+    checkpoint: str | None = None
+    nothing: bool = False
+    control_topic: str | None = None
+    group: str | None = None
+
+
+class Import(Protocol):
+    """A position that is taken over from another writer."""
+
+    @property
+    def decision(self) -> Decision: ...
+
+    def adopt(self) -> None:
+        """Writes the position, unless the writer did anything since it was looked at."""
+
+
+@dataclass(frozen=True)
+class Upkeep:
+    """How tables are looked after. None: what the table's properties say, or else the default."""
+
+    compact: bool = True
+    target: int | None = None
+    where: str = ""
+    expire_older_than: timedelta | None = None
+    keep_last: int | None = None
+    retired: frozenset[str] = frozenset()
+    orphans_older_than: timedelta = timedelta(days=3)
+    dry: bool = False
+
+
+class Report(Protocol):
+    """What was done to a table, or what would be."""
+
+    @property
+    def table(self) -> str: ...
+    @property
+    def exit_code(self) -> int: ...
+    def to_dict(self) -> dict[str, Any]: ...
+    def lines(self) -> list[str]: ...
+
+
+class Watch(Protocol):
+    """Whoever wants to know how it goes."""
+
+    def step(self, table: str, what: str) -> None: ...
+
+    def done(self, report: Report, number: int, of: int) -> None: ...
+
+
+@dataclass
+class Operations:
+    """A target that can be asked nothing."""
+
+    parts: Parts
+    sessions: Sessions
+    fan_out = False
+    """The plan of a batch is committed to several tables, one after the other."""
+    no_fill = "there is nothing to fill: every block lands whole or not at all."
+    """Why a partial block cannot be filled up. Empty where it can."""
+    settles_within = 0
+    """Milliseconds from a claim until nothing of its attempt can take effect any more. 0: its claims say so themselves."""
+    instead = "landonce run {file}"
+    """What to do instead."""
+
+    @property
+    def observed(self) -> Ledger:
+        """The ledger, for looking at it: nothing is followed or changed."""
+        return self.parts.ledger
+
+    def load(self, ledger: Ledger | None = None) -> LedgerState | None:
+        """What the ledger says, without making anything that is not there."""
+        return (ledger or self.parts.ledger).load()
+
+    def noticed(self, ledger: Ledger) -> str:
+        """What people should know of how the ledger came to say what it says."""
+        del ledger
+        return ""
+
+    def required(self, *, bound: bool = True) -> LedgerState:
+        """The ledger's entry. `bound`: one that was never bound to a topic will not do."""
+        found = self.load()
+        if found is None or (bound and found.fresh):
+            raise NothingToDo(
+                f"pipeline {self.parts.config.pipeline!r} has no position yet: it never ran, or its ledger is somewhere else.",
+                safe=UNCHANGED,
+                command="landonce run {file}, or correct `ledger` in it",
+            )
+        return found
+
+    def kept(self) -> dict[str, Any]:
+        """Where the ledger is."""
+        named = self.parts.config.outside_ledger
+        if named.plugin is not None:
+            return {"plugin": named.plugin.name}
+        return {"sqlite": str(named.sqlite)} if named.sqlite is not None else {"postgres": True}
+
+    def tables(self, state: LedgerState | None) -> tuple[TableView, ...]:
+        """The tables that carry a position of their own beside the ledger's."""
+        del state
+        return ()
+
+    def stands(self, state: LedgerState) -> tuple[LedgerState, tuple[Stand, ...]]:
+        """What the ledger says, or its tables do where it is new; and how each table stands against that."""
+        return state, ()
+
+    def rows(self, state: LedgerState) -> Sequence[Row]:
+        """What is known of the pending plan's blocks, where each has a row of its own."""
+        del state
+        return ()
+
+    def ahead(self, state: LedgerState, stands: Iterable[Stand], partitions: Iterable[Partition]) -> TargetView:
+        """How far the target holds each partition, by the topics' own names."""
+        del stands, partitions
+        return landed_too(TargetView(()), state.pending, landed(self.rows(state)))
+
+    def give_up(self, plan: Plan, held: TargetView, ask: Callable[[], TargetView]) -> None:
+        """Returns once nothing of a plan that is forgotten can begin or run on. `held`: what was decided about."""
+
+    def count(self, ranges: Sequence[Range]) -> int | None:
+        """How many rows the target holds in these ranges. None where it cannot be asked."""
+        del ranges
+        return None
+
+    def change(self, state: LedgerState, decision: Decision) -> None:
+        """The ledger first, which fences; then whatever else says where the pipeline stands."""
+        self.parts.ledger.change(state, decision.new, decision.note())
+
+    def accept_position(self, table: str | None, owner: str, *, by_rows: bool) -> Choice:
+        """A position that is uncertain is taken for true."""
+        del table, owner, by_rows
+        raise carries_no_position()
+
+    def forget_table(self, table: str, owner: str, *, replay: bool) -> Choice:
+        """A table is not the one that it was."""
+        del table, owner, replay
+        raise carries_no_position()
+
+    def take_over(self, before: Before, owner: str) -> Import:
+        """Goes on where another writer of the table stopped."""
+        del before, owner
+        raise ConfigError("sink: only a pipeline to Iceberg can go on where another writer stopped.")
+
+    def maintain(self, upkeep: Upkeep, watch: Watch, tables: tuple[str, ...]) -> Sequence[Report]:
+        """Looks after the tables that were named, or all that the pipeline writes."""
+        del upkeep, watch, tables
+        raise ConfigError(
+            "maintain is for Iceberg tables; ClickHouse merges its parts and drops what it replaced by itself."
+        )
+
+
+def carries_no_position() -> NothingToDo:
+    return NothingToDo("this pipeline does not write to Iceberg, and other targets carry no position.", safe=UNCHANGED)
+
+
+@dataclass
+class LookingOperations(Operations):
+    """A target that can be looked into, and that takes inserts with deadlines."""
+
+    no_fill = ""
+
+    def ahead(self, state: LedgerState, stands: Iterable[Stand], partitions: Iterable[Partition]) -> TargetView:
+        del stands
+        with closing(self.parts.deduplicating.target()) as target:
+            return (
+                look_by_name(target, state, [(each, 0) for each in partitions]) if target.exists() else TargetView(())
+            )
+
+    def give_up(self, plan: Plan, held: TargetView, ask: Callable[[], TargetView]) -> None:
+        """No insert may begin or run on: nobody would ever look for its rows again. What was decided holds for the rows that were
+        there."""
+        with closing(self.parts.deduplicating.target()) as target:
+            wait_out(target, plan.deadline)
+            target.kill()
+        if held != ask():
+            raise PlanPending(
+                "rows of the pending plan came to the table while this was decided.",
+                safe="Nothing was changed. No more of them can come.",
+                command="landonce state rebase {file}, as before: it sees them now",
+            )
+
+    def count(self, ranges: Sequence[Range]) -> int | None:
+        return self.parts.deduplicating.writer().count(ranges)

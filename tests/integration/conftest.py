@@ -1,0 +1,68 @@
+"""One JVM for all modules that open Spark sessions in the test process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from pyspark import SparkContext
+
+from landonce.engine.spark.session import _quiet_log
+from landonce.jars import SPARK_KAFKA, spark_jars
+from landonce.jvm import forget_ended
+
+_OPENERS = ("SparkSession", "open_session", "iceberg_session")
+_shared: list[Any] = []
+"""The gateway to that JVM."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_jvm(request: pytest.FixtureRequest, leftovers: None) -> Iterator[None]:
+    """Sessions and their settings end with their module, the JVM does not. It knows every jar from its start, since it cannot load one
+    later. A module with `OWN_JVM = True` gets one that landonce starts, as does one that names none of `_OPENERS` and comes first."""
+    if getattr(request.module, "OWN_JVM", False):
+        SparkContext._gateway = SparkContext._jvm = None
+    elif _shared and _shared[0].proc.poll() is None:
+        SparkContext._ensure_initialized(gateway=_shared[0])
+    elif any(name in vars(request.module) for name in _OPENERS):
+        _start_jvm()
+    yield
+    forget_ended()
+    if SparkContext._active_spark_context is not None:
+        SparkContext._active_spark_context.stop()
+    if SparkContext._gateway is not None and SparkContext._gateway not in _shared:
+        _end_jvm(SparkContext._gateway)
+
+
+def _start_jvm() -> None:
+    jars = ",".join(map(str, spark_jars()))
+    quiet = f"{os.environ['SPARK_SUBMIT_OPTS']} -Dlog4j2.configurationFile={_quiet_log()}"
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    with _environment(
+        PYSPARK_SUBMIT_ARGS=f"--packages {SPARK_KAFKA} --jars {jars} pyspark-shell", SPARK_SUBMIT_OPTS=quiet
+    ):
+        SparkContext._ensure_initialized()
+    _shared[:] = [SparkContext._gateway]
+
+
+def _end_jvm(gateway: Any) -> None:
+    gateway.shutdown()
+    gateway.proc.terminate()
+    gateway.proc.wait(30)
+    SparkContext._gateway = SparkContext._jvm = None
+
+
+@contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
