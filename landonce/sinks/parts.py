@@ -16,7 +16,6 @@ from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.wrapped.sink import HANDED_OVER, WrappedSink
 
 if TYPE_CHECKING:  # whoever writes to ClickHouse does not wait for PyIceberg
-    from landonce.sinks.iceberg.ledger import TableLedger
     from landonce.sinks.iceberg.sink import IcebergSink
 
 
@@ -42,15 +41,6 @@ class Parts:
         if not isinstance(self.sink, IcebergSink):
             raise TypeError(f"{self.sink} is not Iceberg")
         return self.sink
-
-    @property
-    def table_ledger(self) -> TableLedger | None:
-        """The one table as its own ledger, where it is."""
-        if not self.config.own_ledger:
-            return None
-        from landonce.sinks.iceberg.ledger import TableLedger
-
-        return self.ledger if isinstance(self.ledger, TableLedger) else None
 
     @property
     def sql(self) -> SqlSink:
