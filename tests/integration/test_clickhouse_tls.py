@@ -62,7 +62,7 @@ def test_a_file_names_the_authority(
     told = {"url": secure(clickhouse, ending), "table": table, "ca_cert": "authority.pem", "compression": "zstd"}
     source = {"kafka": {"bootstrap_servers": "127.0.0.1:1", "topics": ["t"]}}
     text = yaml.safe_dump({"pipeline": "orders", "source": source, "sink": {"clickhouse": told}})
-    sink = open_parts(parse(text, tmp_path / "p.yaml")).clickhouse
+    sink = open_parts(parse(text, tmp_path / "p.yaml")).deduplicating
     ending.certificate.rename(tmp_path / "elsewhere.pem")
     rows = block({"id": pa.array(range(10), pa.int64())})
     assert sink.writer().send(rows, insert(sink.target(), "a")) is Reply.ACKNOWLEDGED
