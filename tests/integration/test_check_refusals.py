@@ -38,9 +38,27 @@ from landonce.sinks.sql.databases import open_database
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 ROOT = Path(landonce.__file__).parent
-FOLDERS = ("config", "read", "record", "run", "write")
-ELSEWHERE = ("record/operate", "write/clickhouse", "run/assemble_clickhouse")
-"""What operators decide; and ClickHouse, whose checks are tried with a server (`test_check.py`, `test_clickhouse_check.py`)."""
+FOLDERS = ("config", "protocol", "read", "ledger", "sinks", "engine")
+ELSEWHERE = (
+    *(
+        "protocol/operate",
+        "sinks/operations",
+        "sinks/iceberg/operations",
+        "sinks/sql/operations",
+        "sinks/wrapped/operations",
+    ),
+    *("sinks/iceberg/maintain", "sinks/iceberg/move_in"),
+    *(
+        "protocol/cases",
+        "protocol/match_ranges",
+        "protocol/offset_log",
+        "protocol/query_batches",
+        "protocol/query_refusals",
+    ),
+    *("sinks/clickhouse", "engine/assemble_clickhouse"),
+)
+"""What operators decide; what only queries meet; and ClickHouse, whose checks are tried with a server (`test_check.py`,
+`test_clickhouse_check.py`)."""
 REFUSALS = {
     name
     for name, kind in vars(errors).items()
@@ -117,46 +135,56 @@ def _words_for(wording: Refusing, caller: Refusing, asked: set[str]) -> bool:
 
 UNKNOWABLE = {
     "it depends on records, which a check does not read": """
-        read/harvest.py:too_large  run/workers.py:_expression_failed  write/letters.py:_letters  write/receipt.py:unbalanced
-        write/sql/writer.py:named  write/wrapped/send.py:_no_answer  write/iceberg/arrow.py:_unfit  write/iceberg/files.py:_number
-        write/iceberg/files.py:write_files  write/iceberg/evolve.py:apply  write/iceberg/evolve.py:distinguishable
-        write/iceberg/lake.py:Lake._made_of  write/land.py:named
+        read/block.py:too_large  engine/workers.py:_expression_failed  engine/letters.py:_letters  protocol/receipt.py:unbalanced
+        sinks/sql/writer.py:named  sinks/wrapped/send.py:_no_answer  sinks/iceberg/arrow.py:_unfit  sinks/iceberg/files.py:_number
+        sinks/iceberg/files.py:write_files  sinks/iceberg/evolve.py:apply  sinks/iceberg/evolve.py:distinguishable
+        sinks/iceberg/lake.py:Lake._made_of  sinks/worker.py:named
     """,
     "it is what others do while a batch is written": """
-        read/identity.py:require_same  run/steps.py:refuse_not_kept  run/assemble_sql.py:make_sql_driver.examined_again  run/committing.py:_different
-        run/driver.py:Driver._judged  write/sql/writer.py:settle_block  write/target.py:nobody_else  write/land.py:_duplicate
-        write/land.py:_partial  write/iceberg/commit.py:_too_new  write/iceberg/ledger.py:TableLedger._known
-        write/iceberg/staged.py:_closed  write/iceberg/staged.py:_ours  write/iceberg/unseen.py:refuse_unseen
-        write/iceberg/scratch.py:Scratch.write  write/own.py:own_verdict
+        read/kafka/identity.py:require_same  protocol/batch.py:refuse_not_kept  engine/assemble_sql.py:make_sql_driver.examined_again  engine/committing.py:_different
+        engine/driver.py:Driver._judged  sinks/sql/writer.py:settle_block  protocol/target.py:nobody_else  sinks/deduplicating.py:_duplicate
+        sinks/deduplicating.py:_partial  sinks/iceberg/commit.py:_too_new  sinks/iceberg/ledger.py:TableLedger._known
+        sinks/iceberg/staged.py:_closed  sinks/iceberg/staged.py:_ours  sinks/iceberg/unseen.py:refuse_unseen
+        sinks/iceberg/scratch.py:Scratch.write  protocol/own_ledger.py:own_verdict  protocol/ledger.py:fenced
     """,
     "it is a change of the ledger, and a check makes none": """
-        record/blocks.py:_keeps_receipts  record/blocks.py:_may_go  record/pushes.py:may_change
+        protocol/block_rows.py:_keeps_receipts  protocol/block_rows.py:_may_go  protocol/claims.py:may_change
     """,
     "it is about a plan that is pending or a position that was lost: check/common.py and the position of each sink say it": """
-          run/inserts.py:_same_fingerprint  run/pushes.py:_same_fingerprint  run/snapshots.py:_same_fingerprint
-        run/transactions.py:_same_fingerprint  run/pushes.py:outcome_unknown  run/snapshots.py:_readable
-        run/snapshots.py:refuse_unmarked  run/transactions.py:_after_look  write/target.py:_gap_behind
-        write/target.py:_lost_ledger  write/target.py:_readable  write/marks.py:_same_table  write/marks.py:_uncertain
+          protocol/inserts.py:_same_fingerprint  protocol/pushes.py:_same_fingerprint  protocol/snapshots.py:_same_fingerprint
+        protocol/transactions.py:_same_fingerprint  protocol/pushes.py:outcome_unknown  protocol/snapshots.py:_readable
+        protocol/snapshots.py:refuse_unmarked  protocol/transactions.py:_after_look  protocol/target.py:_gap_behind
+        protocol/target.py:_lost_ledger  protocol/target.py:_readable  protocol/marks.py:_same_table  protocol/marks.py:_uncertain
     """,
     "the check says it in words of its own, as a finding": """
-        run/assemble.py:dead_letters_reachable  run/assemble.py:refuse_unfit
-        write/iceberg/admit.py:no_table  write/iceberg/admit.py:require_spec  write/iceberg/create.py:create_table
-        write/iceberg/commit.py:Place.ensure_branch
+        engine/assemble.py:dead_letters_reachable  engine/assemble.py:refuse_unfit
+        sinks/iceberg/admit.py:no_table  sinks/iceberg/admit.py:require_spec  sinks/iceberg/create.py:create_table
+        sinks/iceberg/commit.py:Place.ensure_branch
     """,
     "it takes a Spark session: `landonce check --spark`, or the session's own settings": """
-        run/session.py:_refuse_speculation  run/transform.py:_columns_fit  run/transform.py:_is_condition
-        run/transform.py:_moving  run/transform.py:_not_row_wise  run/transform.py:_refuse_moving  run/transform.py:_types_fit
-        run/transform.py:_no_column_twice  run/transform.py:_expression_errors  run/transform.py:examine  run/transform.py:widened  write/iceberg/jvm.py:_iceberg
-        write/iceberg/jvm.py:_named
+        engine/spark/session.py:_refuse_speculation  engine/transform.py:_columns_fit  engine/transform.py:_is_condition
+        engine/transform.py:_moving  engine/transform.py:_not_row_wise  engine/transform.py:_refuse_moving  engine/transform.py:_types_fit
+        engine/transform.py:_no_column_twice  engine/transform.py:_expression_errors  engine/transform.py:examine  engine/transform.py:widened  sinks/iceberg/jvm.py:_iceberg
+        sinks/iceberg/jvm.py:_named
     """,
     "Kafka is a stand-in here; a check asks the real one": """
-        read/broker.py:Broker._named  read/infer.py:agreed  read/sample.py:Sample._refused  read/infer.py:of_sample  read/records.py:_reached  read/records.py:source_error
+        read/kafka/broker.py:Broker._named  read/schema/infer.py:agreed  read/schema/sample.py:Sample._refused  read/schema/infer.py:of_sample  read/kafka/records.py:_reached  read/kafka/records.py:source_error
     """,
     "a database that fails is not part of this test, and each is asked by its own ledger's": """
-        record/database.py:refused  record/as_text.py:state_from_text
+        ledger/database.py:refused  ledger/as_text.py:state_from_text
+    """,
+    "it is about dead letters that are there already, and a check reads none": """
+        engine/dead_letters.py:_letters  engine/dead_letters.py:_staged
+    """,
+    "only a program or a query asks for it, and there is no pipeline file to check": """
+        engine/task.py:write_rows  ledger/open.py:named_ledger  sinks/contract.py:Sink.open_query_ledger  sinks/iceberg/config.py:iceberg
+        sinks/section.py:from_program  sinks/wrapped/sink.py:WrappedSink.open_query_ledger
+    """,
+    "a check opens the ledger of a plug-in as a start does; no plug-in is installed here": """
+        ledger/plugged.py:plugged_ledger
     """,
     "operators' commands alone ask for it": """
-        write/iceberg/look.py:last_rows
+        sinks/iceberg/look.py:last_rows
     """,
 }
 """Why a check cannot know, or how it says it otherwise; and the functions that refuse."""
@@ -265,7 +293,7 @@ def test_a_refusal_that_no_check_runs_is_found(asked: set[tuple[str, int]]) -> N
     """The test itself: without what SQL's check ran, SQL's refusals are missed."""
     others = {(file, line) for file, line in asked if "sql" not in file.rpartition("landonce/")[2]}
     missed = unasked(others)
-    assert {"run/assemble_sql.py:_source", "write/sql/identity.py:_replaced"} <= missed
+    assert {"engine/assemble_sql.py:_source", "sinks/sql/identity.py:_replaced"} <= missed
 
 
 def test_what_iceberg_refuses_at_a_start_is_a_finding(tmp_path: Path) -> None:
