@@ -127,7 +127,7 @@ def test_every_scale_of_datetime64(clickhouse: LocalClickHouse, new_table: NewTa
 def test_a_list_that_is_null_or_absent_lands_empty_only_where_that_is_the_default(
     clickhouse: LocalClickHouse, new_table: NewTable, column: str, landed: list[str]
 ) -> None:
-    assert "A list that is null or absent lands empty where its column has `DEFAULT []`" in PAGE
+    assert "A null or absent list lands empty if its column has `DEFAULT []`" in PAGE
     table = new_table()
     make(clickhouse, table, f"id Int64, {column}")
     sink = sink_for(clickhouse, table)
@@ -164,7 +164,7 @@ def test_a_time_inside_of_a_list_or_tuple_is_as_exact_as_one_outside(
 def test_a_time_without_a_zone_is_utc_whatever_the_zone_of_its_column(
     clickhouse: LocalClickHouse, new_table: NewTable, type_: str
 ) -> None:
-    assert "A time without a zone is UTC, in a column `DateTime('Europe/Berlin')` too" in PAGE
+    assert "| times without a zone | UTC, also in a column `DateTime('Europe/Berlin')`" in PAGE
     table = new_table()
     make(clickhouse, table, f"v {type_}")
     sink = sink_for(clickhouse, table)
