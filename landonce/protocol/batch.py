@@ -25,8 +25,8 @@ from landonce.protocol.packing import take
 from landonce.protocol.ranges import Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt, unbalanced
 from landonce.protocol.settle import Mode
-from landonce.protocol.source import Start, available, bind
-from landonce.protocol.steps import Change, Effect, Idle, Reply, Step, Stop, Surveyed, Write
+from landonce.protocol.source import Binding, Start, available, bind
+from landonce.protocol.steps import Change, Effect, Idle, Reply, Step, Stop, Survey, Surveyed, Write
 from landonce.protocol.target import nobody_else
 
 MOST_BURNT = 2
@@ -74,6 +74,12 @@ class Machine(ABC):
         if self.surveyed is None:
             raise ValueError("nothing was surveyed yet")
         return self.surveyed
+
+    def to_bind(self) -> Binding | None:
+        """What the ledger has to learn of the surveyed cluster and topics; None where it knows all of it."""
+        binding = bind(self.state, self.world.source, self.settings.start)
+        known = not binding.added and dict(self.state.topic_ids) == dict(binding.topic_ids)
+        return None if known else binding
 
     def bound(self, state: LedgerState) -> LedgerState:
         """Tied to the cluster and the topics that were surveyed."""
@@ -139,6 +145,11 @@ def change(machine: M, step: Step, new: LedgerState) -> tuple[M, Effect]:
 def rest(machine: M) -> tuple[M, Effect]:
     """There is nothing to do now."""
     return to(machine, Step.STOP, Stop()) if machine.settings.once else to(machine, Step.IDLE, Idle())
+
+
+def after_idle(machine: M, reply: Reply) -> tuple[M, Effect]:
+    """On to the next survey, or to the end where somebody asked for it."""
+    return to(machine, Step.SURVEY, Survey()) if reply else to(machine, Step.STOP, Stop())
 
 
 @dataclass(frozen=True)

@@ -35,14 +35,14 @@ from dataclasses import dataclass, replace
 
 from landonce import errors
 from landonce.protocol import ledger as states
-from landonce.protocol.batch import Sending, change, first_mode, refuse_another_writer, rest, send, sent, to
+from landonce.protocol.batch import Sending, after_idle, change, first_mode, refuse_another_writer, rest, send, sent, to
 from landonce.protocol.blocks import Kind, Plan
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.packing import pack
 from landonce.protocol.ranges import Range
 from landonce.protocol.receipt import BlockResult, Fate
 from landonce.protocol.settle import Mode
-from landonce.protocol.source import Start, bind
+from landonce.protocol.source import Start
 from landonce.protocol.steps import (
     Acquire,
     Await,
@@ -122,7 +122,7 @@ def advance(driver: Driver, reply: Reply) -> Next:
         return to(replace(driver, receipts=(), burnt=frozenset(), counted=False), Step.SURVEY, Survey())
     if step is Step.IDLE:
         driver = replace(driver, counted=False)
-        return to(driver, Step.SURVEY, Survey()) if reply else to(driver, Step.STOP, Stop())
+        return after_idle(driver, reply)
     raise ValueError(f"step {step.value!r} does not take the reply {reply!r}")
 
 
@@ -134,8 +134,7 @@ def _after_survey(driver: Driver) -> Next:
     """
     if driver.state.fresh:
         return to(driver, Step.KILL, Kill())
-    binding = bind(driver.state, driver.world.source, driver.settings.start)
-    if binding.added or dict(driver.state.topic_ids) != dict(binding.topic_ids):
+    if binding := driver.to_bind():
         return change(
             replace(driver, looked=driver.looked and not binding.added), Step.BIND, driver.bound(driver.state)
         )

@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 
 from landonce import errors
 from landonce.protocol import ledger as states
-from landonce.protocol.batch import Machine, change, rest, to
+from landonce.protocol.batch import Machine, after_idle, change, rest, to
 from landonce.protocol.block_rows import Mark
 from landonce.protocol.blocks import Block, Plan
 from landonce.protocol.claims import PushRow, Standing, ends, over
@@ -39,7 +39,7 @@ from landonce.protocol.ledger import LedgerState
 from landonce.protocol.packing import one_each
 from landonce.protocol.ranges import Range
 from landonce.protocol.receipt import BlockResult
-from landonce.protocol.source import Start, bind
+from landonce.protocol.source import Start
 from landonce.protocol.steps import (
     Acquire,
     Await,
@@ -114,13 +114,12 @@ def advance(driver: Driver, reply: Reply) -> Next:
     if step is Step.RECORD:
         return to(replace(driver, receipts=()), Step.SURVEY, Survey())
     if step is Step.IDLE:
-        return to(driver, Step.SURVEY, Survey()) if reply else to(driver, Step.STOP, Stop())
+        return after_idle(driver, reply)
     raise ValueError(f"step {step.value!r} does not take the reply {reply!r}")
 
 
 def _after_survey(driver: Driver) -> Next:
-    binding = bind(driver.state, driver.world.source, driver.settings.start)
-    if driver.state.fresh or binding.added or dict(driver.state.topic_ids) != dict(binding.topic_ids):
+    if driver.state.fresh or driver.to_bind():
         return change(driver, Step.BIND, driver.bound(driver.state))
     return _go_on(driver)
 

@@ -45,7 +45,7 @@ from dataclasses import dataclass, replace
 
 from landonce import errors
 from landonce.protocol import ledger as states
-from landonce.protocol.batch import Machine, change, rest, to
+from landonce.protocol.batch import Machine, after_idle, change, rest, to
 from landonce.protocol.blocks import Block, Kind, Plan
 from landonce.protocol.cases import OnRewind
 from landonce.protocol.ledger import LedgerState, Totals
@@ -55,7 +55,7 @@ from landonce.protocol.own_ledger import rollback_refused
 from landonce.protocol.packing import pack, take
 from landonce.protocol.ranges import Range
 from landonce.protocol.receipt import BlockResult, Fate
-from landonce.protocol.source import Start, bind
+from landonce.protocol.source import Start
 from landonce.protocol.steps import (
     Acquire,
     CommitTables,
@@ -147,7 +147,7 @@ def advance(driver: Driver, reply: Reply) -> Next:
         driver = replace(driver, receipts=(), opened=False, stands=stands)
         return to(driver, Step.SURVEY, Survey()) if driver.incoming is None else _go_on(driver, stands)
     if step is Step.IDLE:
-        return to(driver, Step.SURVEY, Survey()) if reply else to(driver, Step.STOP, Stop())
+        return after_idle(driver, reply)
     raise ValueError(f"step {step.value!r} does not take the reply {reply!r}")
 
 
@@ -155,8 +155,7 @@ def _after_survey(driver: Driver) -> Next:
     """A ledger that is new altogether may be one that was lost, so the tables are asked before it is bound."""
     if driver.state.fresh:
         return _look(driver)
-    binding = bind(driver.state, driver.world.source, driver.settings.start)
-    if binding.added or dict(driver.state.topic_ids) != dict(binding.topic_ids):
+    if driver.to_bind():
         return change(driver, Step.BIND, driver.bound(driver.state))
     if driver.world.look and driver.state.pending is None:
         driver = replace(driver, stands=None)

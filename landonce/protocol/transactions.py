@@ -31,13 +31,13 @@ from dataclasses import dataclass, replace
 
 from landonce import errors
 from landonce.protocol import ledger as states
-from landonce.protocol.batch import Machine, change, rest, to
+from landonce.protocol.batch import Machine, after_idle, change, rest, to
 from landonce.protocol.blocks import Block, Plan
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.packing import one_each, pack
 from landonce.protocol.ranges import Range
 from landonce.protocol.receipt import BlockResult, Fate
-from landonce.protocol.source import Start, bind
+from landonce.protocol.source import Start
 from landonce.protocol.steps import (
     Acquire,
     Commit,
@@ -112,7 +112,7 @@ def advance(driver: Driver, reply: Reply) -> Next:
     if step is Step.RECORD:
         return to(replace(driver, receipts=(), opened=False), Step.SURVEY, Survey())
     if step is Step.IDLE:
-        return to(driver, Step.SURVEY, Survey()) if reply else to(driver, Step.STOP, Stop())
+        return after_idle(driver, reply)
     raise ValueError(f"step {step.value!r} does not take the reply {reply!r}")
 
 
@@ -120,8 +120,7 @@ def _after_survey(driver: Driver) -> Next:
     """A ledger that is new altogether may be one that was lost, so the table is asked before it is bound."""
     if driver.state.fresh:
         return _look(driver, driver.bound(driver.state))
-    binding = bind(driver.state, driver.world.source, driver.settings.start)
-    if binding.added or dict(driver.state.topic_ids) != dict(binding.topic_ids):
+    if binding := driver.to_bind():
         return change(
             replace(driver, looked=driver.looked and not binding.added), Step.BIND, driver.bound(driver.state)
         )
