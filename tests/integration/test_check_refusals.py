@@ -232,7 +232,7 @@ FILES: dict[str, dict[str, Any]] = {
     "iceberg, made with partitions": {
         "sink": {"iceberg": {"table": "db.new", "create": True, "partition_by": ["bucket(4, id)"], **CATALOG}}
     },
-    "wrapped": {"sink": {"wrapped": {"sink": "mine:sink"}}, "ledger": {"sqlite": "ledger"}},
+    "wrapped": {"sink": {"wrapped": {"sink": "checked_sink:sink"}}, "ledger": {"sqlite": "ledger"}},
 }
 
 
@@ -256,7 +256,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[set[tuple[str, i
     catalog.create_namespace("db")
     for table in ("events", "views"):
         catalog.create_table(f"db.{table}", LAKE)
-    (folder / "mine.py").write_text(
+    (folder / "checked_sink.py").write_text(
         "import landonce\n\n\ndef push(block): ...\n\n\nsink = landonce.wrap(push, idempotent=True)\n"
     )
     for pipeline in ("sqlite", "sqlite-with-a-key"):

@@ -71,13 +71,13 @@ class Site:
 def test_it_takes_the_pipeline_and_ends_without_spark(
     kind: str, kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    (tmp_path / "mine.py").write_text(
+    (tmp_path / "idle_sink.py").write_text(
         "import landonce\n\ndef push(block): ...\n\nsink = landonce.wrap(push, idempotent=True, name='mine')\n"
     )
     sinks = {
         "sql": lambda: {"url": "sqlite:///t.db", "table": "events", "create": True},
         "iceberg": lambda: {"table": "db.events", "create": True},
-        "wrapped": lambda: {"sink": "mine:sink"},
+        "wrapped": lambda: {"sink": "idle_sink:sink"},
         "clickhouse": lambda: {"url": clickhouse_url(request), "table": tmp_path.name, "create": True},
     }
     site = Site(kafka, new_topic(1), tmp_path, {kind: sinks[kind]()})
