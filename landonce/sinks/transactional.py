@@ -49,7 +49,7 @@ class Altered(Exception):
     """The table is not what it was when it was examined. Nothing was written."""
 
 
-class BlockWriter(ABC):
+class BlockTransaction(ABC):
     """One connection. Every method but `close` may raise `Trouble`; what is open then is rolled back."""
 
     @abstractmethod
@@ -81,7 +81,7 @@ class BlockWriter(ABC):
         raise NotImplementedError(statement)
 
 
-Opened = Callable[[], BlockWriter]
+Opened = Callable[[], BlockTransaction]
 
 
 def settle_block(opened: Opened, claim: Claim, receipt: str, rows: pa.Table, where: str) -> Transacting:
@@ -117,7 +117,9 @@ def settle_rows(opened: Opened, claim: Claim, receipt: str, rows: pa.Table, wher
     raise errors.TargetUnavailable(f"{where}: COMMIT is not answered, again and again.")
 
 
-def _through(writer: BlockWriter, settling: Transacting, claim: Claim, receipt: str, rows: pa.Table) -> Transacting:
+def _through(
+    writer: BlockTransaction, settling: Transacting, claim: Claim, receipt: str, rows: pa.Table
+) -> Transacting:
     """One transaction: to a fate, or to a COMMIT without an answer."""
     while settling.fate is None:
         if settling.stage is Stage.FLIP:
@@ -144,7 +146,7 @@ def _through(writer: BlockWriter, settling: Transacting, claim: Claim, receipt: 
     return settling
 
 
-def _commit(writer: BlockWriter) -> bool:
+def _commit(writer: BlockTransaction) -> bool:
     """Whether it was answered that the transaction holds. An error of the database itself is an answer too: it does not."""
     try:
         writer.commit()
