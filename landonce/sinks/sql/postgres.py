@@ -42,7 +42,7 @@ from landonce.sinks.sql.statements import (
     words_of,
 )
 from landonce.sinks.sql.watch import Patience, Watch
-from landonce.sinks.transactional import Blame, BlockTransaction, Trouble, swallowed
+from landonce.sinks.transactional import Blame, BlockTransaction, Trouble, rows_left_out
 
 PATIENCE = Patience()
 _PORTION = 8_192
@@ -157,7 +157,7 @@ class PostgresWriter(BlockTransaction):
         self._stage(rows, STAGED)
         taken = self._ask(counted_statement(_WORDS, self._sink.table, rows.column_names))[0][0]
         if taken < rows.num_rows:
-            raise swallowed(taken, rows.num_rows)
+            raise rows_left_out(taken, rows.num_rows)
         self._do(f"DROP TABLE pg_temp.{STAGED}")
 
     def _change(self, rows: pa.Table, gone: pa.Table) -> None:

@@ -29,7 +29,7 @@ from landonce.sinks.sql.statements import (
     upsert_statement,
     words_of,
 )
-from landonce.sinks.transactional import Blame, BlockTransaction, Trouble, swallowed
+from landonce.sinks.transactional import Blame, BlockTransaction, Trouble, rows_left_out
 
 
 class RowWriter(BlockTransaction):
@@ -87,7 +87,7 @@ class RowWriter(BlockTransaction):
         if not key:
             self._many(insert_statement(self.words, table, rows.column_names), rows)
             if rows.num_rows and self._cursor.rowcount < rows.num_rows:
-                raise swallowed(self._cursor.rowcount, rows.num_rows)
+                raise rows_left_out(self._cursor.rowcount, rows.num_rows)
             return
         gone = pc.equal(rows.column(OPERATION), DELETE)
         rows = rows.drop_columns([OPERATION])
