@@ -16,12 +16,12 @@ from landonce.engine.assemble_iceberg import file_recipe
 from landonce.sinks.contract import Finding, Level
 from landonce.sinks.iceberg.catalog import telling
 from landonce.sinks.iceberg.jvm import spark_name
-from landonce.sinks.iceberg.ledger import TableLedger
 from landonce.sinks.iceberg.names import schema_for
 from landonce.sinks.iceberg.recipe import TableRecipe
 from landonce.sinks.iceberg.shape import fast_path
 from landonce.sinks.iceberg.survey import Seen, embedded_file, names_of, survey
 from landonce.sinks.parts import Parts
+from landonce.sinks.snapshot import TableLedger
 
 _EXAMINED = 20
 """Tables of a template that are looked at one by one."""

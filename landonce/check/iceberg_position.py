@@ -13,10 +13,10 @@ from landonce.protocol.own_ledger import rollback_refused
 from landonce.protocol.source import SourceView
 from landonce.protocol.table_status import Standing, Status, standing_of
 from landonce.sinks.contract import Finding, Level
-from landonce.sinks.iceberg.ledger import TableLedger
 from landonce.sinks.iceberg.look import holds
 from landonce.sinks.iceberg.survey import names_of, survey
 from landonce.sinks.parts import Parts
+from landonce.sinks.snapshot import TableLedger
 
 
 def position(parts: Parts, world: World) -> Iterator[Finding]:

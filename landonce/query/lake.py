@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pyarrow as pa
 from pyiceberg.table import Table
@@ -43,7 +44,7 @@ from landonce.sinks.iceberg.admit import creation, known_by, require_shape, requ
 from landonce.sinks.iceberg.catalog import telling
 from landonce.sinks.iceberg.commit import Attempt, Place
 from landonce.sinks.iceberg.create import create_table
-from landonce.sinks.iceberg.ledger import TableLedger
+from landonce.sinks.iceberg.ledger import Build, IcebergTable
 from landonce.sinks.iceberg.limits import limits_of
 from landonce.sinks.iceberg.look import filled_by, holds
 from landonce.sinks.iceberg.names import schema_for
@@ -51,6 +52,7 @@ from landonce.sinks.iceberg.recipe import FileRecipe, FileTask, TableRecipe
 from landonce.sinks.iceberg.shape import TableShape, fast_path
 from landonce.sinks.iceberg.sink import IcebergSink
 from landonce.sinks.iceberg.unseen import refuse_unseen
+from landonce.sinks.snapshot import TableLedger
 
 _PAUSE = 1.0
 
@@ -64,6 +66,7 @@ class Committing(BatchPerformer):
     ledger: TableLedger
     yields: pa.Schema
     """What the query gives."""
+    marked: IcebergTable = field(init=False)
     memory: snapshots.Driver | None = field(default=None, init=False)
     _recipe: FileRecipe | None = field(default=None, init=False)
     _table: Table | None = field(default=None, init=False)
@@ -120,7 +123,8 @@ class Committing(BatchPerformer):
     def _look(self, held: LedgerState) -> Looked:
         """Check ownership first: a fenced driver must not act on what it reads. A topic that is new to the ledger may
         not be in the table already."""
-        table = self.ledger.glance(held)
+        self.ledger.glance(held)
+        table = self.marked.loaded or self.place.load()
         self.admit(table)
         known, branch = dict(held.topic_ids), self.place.branch
         new = [held.label(topic) for topic, _ in self.batch[0].topic_ids if topic not in known]
@@ -155,6 +159,17 @@ class Committing(BatchPerformer):
         left stay noted."""
         name = self.told.table
         files = gathered(effect.receipts).get(name, ())
+        self.ledger.commit(
+            held,
+            effect.after,
+            files,
+            started=tuple(sorted(held.committed().items())),
+            tops=highest(effect.receipts).get(name, ()),
+        )
+        return Committed()
+
+    def building(self, files: tuple[Any, ...]) -> Build:
+        name = self.told.table
         refuse_unseen(name, self._opened.io, files)
 
         def build(table: Table, told: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
@@ -162,14 +177,7 @@ class Committing(BatchPerformer):
                 require_shape(name, self._opened, table, specs={each.spec_id for each in files})
             return self.place.appending(table, files, told, properties)
 
-        self.ledger.commit(
-            held,
-            effect.after,
-            build,
-            started=tuple(sorted(held.committed().items())),
-            tops=highest(effect.receipts).get(name, ()),
-        )
-        return Committed()
+        return build
 
     def close(self) -> None:
         """The catalog's connections are closed with it."""
@@ -190,6 +198,7 @@ def committing(sink: IcebergSink, frame: DataFrame, ledger: TableLedger, setting
             table = create_table(sink.catalog, sink.table, declared(yields), creation(sink.told))
     settings = replace(settings, table=sink.table, fingerprint=sink.identity, deadlines=False)
     performer = Committing(settings, pace, sink, place, ledger, yields)
+    performer.marked = ledger.table = IcebergTable(place, performer.building)
     performer.admit(table)
     return performer
 

@@ -38,10 +38,10 @@ from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.jvm import own_session
 from landonce.sinks.iceberg.maintain.expire import Removal, remove
 from landonce.sinks.iceberg.maintain.keep import Expiry
-from landonce.sinks.iceberg.naming import Origin, origin_of
 from landonce.sinks.iceberg.sink import IcebergSink
 from landonce.sinks.iceberg.staged import StageOf
 from landonce.sinks.pipeline_file import load
+from landonce.sinks.snapshot import Origin, origin_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

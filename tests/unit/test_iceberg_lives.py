@@ -23,12 +23,12 @@ from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.commit import Attempt, Place
 from landonce.sinks.iceberg.create import Creation, create_table
 from landonce.sinks.iceberg.files import TableShape, write_files
-from landonce.sinks.iceberg.ledger import TableLedger
+from landonce.sinks.iceberg.ledger import IcebergTable
 from landonce.sinks.iceberg.maintain import run as maintaining
 from landonce.sinks.iceberg.maintain.tend import Tender
-from landonce.sinks.iceberg.naming import Origin
 from landonce.sinks.iceberg.sink import IcebergSink
 from landonce.sinks.operations import Upkeep
+from landonce.sinks.snapshot import Origin, TableLedger
 
 P = Partition("topic", 0)
 NAME = "shop.events"
@@ -59,7 +59,7 @@ class Driver:
 
     def __post_init__(self) -> None:
         self.place = self.kind(self.spec, lambda: self.catalog, NAME, "main", "events")
-        self.ledger = TableLedger(self.place)
+        self.ledger = TableLedger(IcebergTable(self.place), "events")
         state = self.ledger.load() or self.ledger.create(LedgerState("events", lineage="l"))
         state = self.ledger.change(state, taken(state, uuid.uuid4().hex))
         self.state = (
@@ -81,10 +81,7 @@ class Driver:
         )
         files = write_files(TableShape.of(self.place.load()), rows, Origin("events", old.epoch, new.batch, 0))
 
-        def build(table: Table, told: Any, properties: Any) -> Attempt:
-            return self.place.appending(table, files, told, properties)
-
-        self.ledger.commit(old, new, build, started=((P, first),))
+        self.ledger.commit(old, new, files, started=((P, first),))
         self.state = new
 
 

@@ -47,7 +47,7 @@ from pyiceberg.types import (
 from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.commit import Place
 from landonce.sinks.iceberg.files import TableShape, write_files
-from landonce.sinks.iceberg.naming import Origin
+from landonce.sinks.snapshot import Origin
 
 NAME = "db.t"
 UTC = timezone.utc

@@ -24,8 +24,8 @@ from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.commit import Place
 from landonce.sinks.iceberg.create import Creation, create_table
 from landonce.sinks.iceberg.files import TableShape, write_files
-from landonce.sinks.iceberg.naming import Origin
 from landonce.sinks.iceberg.scratch import Scratch
+from landonce.sinks.snapshot import Origin
 
 NAME = "shop.events"
 NOBODY = 65534

@@ -32,9 +32,9 @@ from landonce.sinks.iceberg.maintain.keep import Expiry, Policy, expiry, pipelin
 from landonce.sinks.iceberg.maintain.orphans import Bounds, Found, bounds, dead_stages, moment_of, orphans
 from landonce.sinks.iceberg.maintain.references import files_of, files_only_in
 from landonce.sinks.iceberg.maintain.report import Deleted, TableReport, lines, size
-from landonce.sinks.iceberg.marker import copy_name, copy_of, own_view, summary, table_view
-from landonce.sinks.iceberg.naming import Origin
+from landonce.sinks.iceberg.marker import copy_name, copy_of, own_view, summary
 from landonce.sinks.iceberg.staged import StageOf
+from landonce.sinks.snapshot import Origin, table_view
 
 NOW = 1_000_000
 LONG, SHORT = timedelta(days=3), timedelta()

@@ -30,10 +30,10 @@ from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.create import Creation, create_table
 from landonce.sinks.iceberg.names import schema_for
-from landonce.sinks.iceberg.naming import origin_of
 from landonce.sinks.iceberg.recipe import FileRecipe, FileTask, TableRecipe
 from landonce.sinks.iceberg.shape import TableShape
 from landonce.sinks.iceberg.unseen import refuse_unseen
+from landonce.sinks.snapshot import origin_of
 
 P = Partition("t", 0)
 YIELDS = pa.schema([("_topic", pa.string()), ("_partition", pa.int32()), ("_offset", pa.int64()), ("id", pa.int64())])

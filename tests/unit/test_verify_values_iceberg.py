@@ -35,8 +35,8 @@ from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.files import TableShape, write_files
 from landonce.sinks.iceberg.names import schema_for
-from landonce.sinks.iceberg.naming import Origin
 from landonce.sinks.iceberg.types import iceberg_schema
+from landonce.sinks.snapshot import Origin
 from landonce.verify.held.iceberg_values import IcebergValues
 from landonce.verify.held.scan import PinnedTable
 from landonce.verify.values import differing

@@ -37,9 +37,9 @@ from landonce.config.secrets import redact
 from landonce.errors import TableUnfit, TargetRefused, TargetUnavailable
 from landonce.sinks.iceberg.arrow import Path, arranged, arrow_schema
 from landonce.sinks.iceberg.metrics import Plan, count_nans, floats_of, measured, plan_of
-from landonce.sinks.iceberg.naming import Origin
 from landonce.sinks.iceberg.partitions import by_partition
 from landonce.sinks.iceberg.shape import TableShape, ensure_unpartitioned_spec, fast_path, unpartitioned_spec
+from landonce.sinks.snapshot import Origin
 
 __all__ = ["TableShape", "ensure_unpartitioned_spec", "fast_path", "unpartitioned_spec", "write_files"]
 

@@ -28,15 +28,16 @@ from landonce.sinks.iceberg.catalog import telling
 from landonce.sinks.iceberg.commit import Attempt, Place, by_pyiceberg
 from landonce.sinks.iceberg.coordinates import COLUMNS
 from landonce.sinks.iceberg.create import create_table, require_creatable, upgrade_statement
-from landonce.sinks.iceberg.ledger import Build
+from landonce.sinks.iceberg.ledger import Build, IcebergTable
 from landonce.sinks.iceberg.look import filled_by, holds, look_at
-from landonce.sinks.iceberg.marker import summary, table_view
+from landonce.sinks.iceberg.marker import summary
 from landonce.sinks.iceberg.merge import Append, Merge
 from landonce.sinks.iceberg.recipe import FileRecipe, TableRecipe, Wants
 from landonce.sinks.iceberg.shape import ensure_unpartitioned_spec
 from landonce.sinks.iceberg.sink import IcebergSink
 from landonce.sinks.iceberg.staged import StageOf, drop_stage, drop_stages, left_behind, stage
 from landonce.sinks.iceberg.unseen import refuse_unseen
+from landonce.sinks.snapshot import table_view
 
 _Answer = TypeVar("_Answer")
 _AT_ONCE = 8
@@ -81,6 +82,10 @@ class Lake:
         if table not in self._places:
             self._places[table] = replace(self.sink.place(table), session=self.session)
         return self._places[table]
+
+    def marked(self, table: str) -> IcebergTable:
+        """The table as it carries marks, with commits made as it needs them."""
+        return IcebergTable(self.place(table), lambda files: self.building(table, files))
 
     def start(self) -> None:
         """Opens the tables that the file names, and notes those that are to be made."""

@@ -18,7 +18,7 @@ from landonce.protocol.own_ledger import OwnView
 from landonce.protocol.ranges import Partition
 from landonce.sinks.iceberg.coordinates import COLUMNS, OFFSET, PARTITION, TOPIC
 from landonce.sinks.iceberg.marker import ancestry, own_view, summary_of
-from landonce.sinks.iceberg.naming import origin_of
+from landonce.sinks.snapshot import origin_of
 
 CONNECT_OFFSETS = "kafka.connect.offsets."
 """A snapshot's summary has `kafka.connect.offsets.<control topic>.<group>`: {"0": next offset to read there}."""

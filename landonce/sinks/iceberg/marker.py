@@ -27,7 +27,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
 from landonce.protocol.ledger import LedgerState, Position, Totals
-from landonce.protocol.marks import Mark, TableView
+from landonce.protocol.marks import Mark
 from landonce.protocol.own_ledger import OwnView
 from landonce.protocol.ranges import Partition
 
@@ -80,11 +80,6 @@ def summary(mark: Mark, valid_through: int | None = None) -> dict[str, str]:
 def copy_of(summary_told: Mapping[str, str], snapshot: int) -> str:
     """The copy for the table's properties: the same, and which snapshot it stands in."""
     return _json({"snapshot": snapshot, **summary_told})
-
-
-def table_view(table: str, own: OwnView) -> TableView:
-    """The same of one table of a fan-out."""
-    return TableView(table, own.uuid, own.standing, own.last.batch if own.last else 0, own.uncertain)
 
 
 def own_view(metadata: TableMetadata, pipeline: str, branch: str) -> OwnView:

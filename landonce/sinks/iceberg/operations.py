@@ -20,7 +20,7 @@ from landonce.protocol.source import Start
 from landonce.protocol.target import TargetView
 from landonce.sinks.iceberg.catalog import telling
 from landonce.sinks.iceberg.commit import Attempt, Place
-from landonce.sinks.iceberg.ledger import Build, TableLedger
+from landonce.sinks.iceberg.ledger import Build, IcebergTable
 from landonce.sinks.iceberg.look import last_rows
 from landonce.sinks.iceberg.maintain.run import maintain
 from landonce.sinks.iceberg.move_in.adopt import adopt, beside, nothing_known
@@ -32,6 +32,7 @@ from landonce.sinks.iceberg.restate import empty, restate
 from landonce.sinks.iceberg.sink import IcebergSink
 from landonce.sinks.iceberg.survey import Seen, catalog_made, names_of, survey
 from landonce.sinks.operations import UNCHANGED, Before, Choice, Operations, Report, Upkeep, Watch
+from landonce.sinks.snapshot import TableLedger
 
 
 @dataclass
@@ -40,13 +41,17 @@ class IcebergOperations(Operations):
 
     sink: IcebergSink
     fan_out = True
+    _vouching = False
+    """The operator says that the last commit counts, though the history that would show it is cut off."""
     no_fill = "there is nothing to fill: a commit to an Iceberg table lands whole, with its position, or not at all."
     instead = "roll the table back to a snapshot that holds the rows; `landonce run {file}` delivers the rest again"
 
     @property
     def observed(self) -> Ledger:
         """The one table as its own ledger follows no rollback while it is looked at."""
-        return TableLedger(self.sink.place(self.sink.static[0])) if self._own is not None else self.parts.ledger
+        if self._own is None:
+            return self.parts.ledger
+        return TableLedger(IcebergTable(self.sink.place(self.sink.static[0])), self.sink.pipeline)
 
     @property
     def _own(self) -> TableLedger | None:
@@ -107,8 +112,13 @@ class IcebergOperations(Operations):
 
             if self._own is not None:
                 mine = place(self.sink.static[0])
-                self._own.build_with(empty(mine), mine)
+                self._own.table = self._marked(mine, empty(mine))
             yield place
+
+    def _marked(self, place: Place, build: Build | None = None) -> IcebergTable:
+        table = IcebergTable(place, None if build is None else lambda _: build)
+        table.vouching = self._vouching
+        return table
 
     def accept_position(self, table: str | None, owner: str, *, by_rows: bool) -> Choice:
         if self._own is not None:
@@ -127,7 +137,8 @@ class IcebergOperations(Operations):
         try:
             ledger.load()
         except PositionUncertain:
-            ledger.vouching = True
+            self._vouching = True
+            ledger.table = self._marked(self.sink.place(self.sink.static[0]))
         else:
             raise operate.nothing_uncertain()
         state = self.required()
@@ -223,7 +234,8 @@ class IcebergImport:
             build = empty(mine)
             if writer is not None and found is not None:
                 build = _only_if_stopped(build, mine.identifier, writer, found)
-            parts.ledger.commit(self.state, self.decision.new, build, note=self.decision.note())
+            parts.ledger.table = IcebergTable(mine, lambda _: build)
+            parts.ledger.commit(self.state, self.decision.new, note=self.decision.note())
 
 
 def _only_if_stopped(build: Build, name: str, writer: Writer, found: Found) -> Build:

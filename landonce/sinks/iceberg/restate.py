@@ -12,9 +12,10 @@ from landonce.protocol.marks import Mark, TableView, Verdict, verdict
 from landonce.sinks.iceberg.commit import Attempt, Place, by_pyiceberg
 from landonce.sinks.iceberg.ledger import Build
 from landonce.sinks.iceberg.look import look_at
-from landonce.sinks.iceberg.marker import summary, table_view
+from landonce.sinks.iceberg.marker import summary
 from landonce.sinks.iceberg.merge import Append
 from landonce.sinks.iceberg.staged import StageOf, stage
+from landonce.sinks.snapshot import table_view
 
 
 def empty(place: Place) -> Build:

@@ -14,8 +14,8 @@ from pyiceberg.table import Table
 
 from landonce.config.secrets import redact
 from landonce.errors import TargetRefused, TargetUnavailable
-from landonce.sinks.iceberg.naming import Origin
 from landonce.sinks.iceberg.plain import plain
+from landonce.sinks.snapshot import Origin
 
 FOLDER = "landonce-staged"
 

@@ -17,7 +17,8 @@ from landonce.sinks.contract import Guarantee, Sink
 from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.commit import Place
 from landonce.sinks.iceberg.config import Iceberg
-from landonce.sinks.iceberg.ledger import TableLedger
+from landonce.sinks.iceberg.ledger import IcebergTable
+from landonce.sinks.snapshot import TableLedger
 
 if TYPE_CHECKING:
     from landonce.sinks.operations import Operations, Sessions
@@ -68,7 +69,9 @@ class IcebergSink(Sink):
 
     def own_ledger(self) -> TableLedger:
         """The one table as its own ledger."""
-        return TableLedger(self.place(self.static[0]), follow=self.told.rollback == "follow")
+        return TableLedger(
+            IcebergTable(self.place(self.static[0])), self.pipeline, follow=self.told.rollback == "follow"
+        )
 
     def operations(self, parts: Parts, sessions: Sessions) -> Operations:
         from landonce.sinks.iceberg.operations import IcebergOperations

@@ -14,8 +14,8 @@ from landonce.protocol.marks import TableView
 from landonce.protocol.own_ledger import OwnView
 from landonce.sinks.iceberg.catalog import telling
 from landonce.sinks.iceberg.look import look_at
-from landonce.sinks.iceberg.marker import table_view
 from landonce.sinks.iceberg.sink import IcebergSink
+from landonce.sinks.snapshot import table_view
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from landonce.sinks.iceberg.coordinates import renamed
 from landonce.sinks.iceberg.evolve import unknown_fields
 from landonce.sinks.iceberg.files import write_files
 from landonce.sinks.iceberg.limits import Limit, beyond
-from landonce.sinks.iceberg.naming import Origin
 from landonce.sinks.iceberg.recipe import FileRecipe, FileTask, TableRecipe, Wants
+from landonce.sinks.snapshot import Origin
 from landonce.sinks.worker import BlockWorker, Refuse
 
 

@@ -29,8 +29,8 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 
 from landonce.sinks.iceberg.marker import copy_name, own_view
-from landonce.sinks.iceberg.naming import origin_of
 from landonce.sinks.iceberg.staged import stage_of
+from landonce.sinks.snapshot import origin_of
 
 Moment = tuple[int, int]
 """An epoch, and a batch in it."""

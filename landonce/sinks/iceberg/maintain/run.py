@@ -9,7 +9,6 @@ from pyiceberg.table import Table
 
 from landonce.errors import ConfigError, LandonceError
 from landonce.protocol.ledger import LedgerState
-from landonce.sinks.iceberg.ledger import TableLedger
 from landonce.sinks.iceberg.maintain.keep import pipelines_of
 from landonce.sinks.iceberg.maintain.report import TableReport
 from landonce.sinks.iceberg.maintain.tend import Tender
@@ -17,6 +16,7 @@ from landonce.sinks.iceberg.sink import IcebergSink
 from landonce.sinks.iceberg.survey import catalog_made, names_of
 from landonce.sinks.operations import Sessions, Upkeep, Watch
 from landonce.sinks.parts import Parts
+from landonce.sinks.snapshot import TableLedger
 
 
 def maintain(
