@@ -14,15 +14,6 @@ CLASSES = ("ClickHouseSink", "IcebergSink", "SqlSink", "WrappedSink", "ClickHous
 ALLOWED = ("sinks", "testing", "local", "demo", "__init__.py")
 """The sinks themselves; what names one on purpose, each for itself: the suites, the servers, the demo; the public names."""
 TO_BE_REMOVED: dict[str, int] = {
-    "check/common.py": 1,
-    "check/creation.py": 4,
-    "check/found.py": 1,
-    "check/iceberg.py": 21,
-    "check/iceberg_position.py": 7,
-    "check/iceberg_table.py": 6,
-    "check/sections.py": 5,
-    "check/sql.py": 4,
-    "check/wrapped.py": 5,
     "cli/state/plans.py": 8,
     "engine/assemble_iceberg.py": 7,
     "engine/assemble_sql.py": 10,
