@@ -17,10 +17,10 @@ from landonce.sinks.contract import Finding, Level
 from landonce.sinks.iceberg.catalog import telling
 from landonce.sinks.iceberg.jvm import spark_name
 from landonce.sinks.iceberg.ledger import TableLedger
-from landonce.sinks.iceberg.names import schema_for
-from landonce.sinks.iceberg.recipe import TableRecipe
-from landonce.sinks.iceberg.shape import fast_path
-from landonce.sinks.iceberg.survey import Seen, embedded_file, names_of, survey
+from landonce.sinks.iceberg.sink import Seen, embedded_file, names_of, survey
+from landonce.sinks.iceberg.table import fast_path
+from landonce.sinks.iceberg.types import schema_for
+from landonce.sinks.iceberg.worker import TableRecipe
 from landonce.sinks.parts import Parts
 
 _EXAMINED = 20

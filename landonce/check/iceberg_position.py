@@ -14,8 +14,8 @@ from landonce.protocol.source import SourceView
 from landonce.protocol.table_status import Standing, Status, standing_of
 from landonce.sinks.contract import Finding, Level
 from landonce.sinks.iceberg.ledger import TableLedger
-from landonce.sinks.iceberg.look import holds
-from landonce.sinks.iceberg.survey import names_of, survey
+from landonce.sinks.iceberg.marks import holds
+from landonce.sinks.iceberg.sink import names_of, survey
 from landonce.sinks.parts import Parts
 
 

@@ -12,11 +12,9 @@ from landonce.errors import TableUnfit
 from landonce.read.schema.evolution import READERS_OWN
 from landonce.sinks.contract import Finding, Level
 from landonce.sinks.iceberg.config import Iceberg
-from landonce.sinks.iceberg.coordinates import COLUMNS
-from landonce.sinks.iceberg.names import schema_for
-from landonce.sinks.iceberg.partitioning import parse_spec, spec_differs, spelled
-from landonce.sinks.iceberg.shape import fast_path
-from landonce.sinks.iceberg.types import COORDINATE_TYPES, coordinate_faults
+from landonce.sinks.iceberg.partitions import parse_spec, spec_differs, spelled
+from landonce.sinks.iceberg.table import fast_path
+from landonce.sinks.iceberg.types import COLUMNS, COORDINATE_TYPES, coordinate_faults, schema_for
 
 _SQL = {"long": "bigint"}
 _AGE = "history.expire.max-snapshot-age-ms"

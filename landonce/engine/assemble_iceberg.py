@@ -27,9 +27,9 @@ from landonce.errors import ConfigError
 from landonce.protocol.snapshots import Settings
 from landonce.protocol.source import Start
 from landonce.sinks.iceberg import evolve
-from landonce.sinks.iceberg.lake import Lake
+from landonce.sinks.iceberg.driver import Lake
 from landonce.sinks.iceberg.ledger import TableLedger
-from landonce.sinks.iceberg.recipe import FileRecipe
+from landonce.sinks.iceberg.worker import FileRecipe
 from landonce.sinks.parts import Parts
 
 

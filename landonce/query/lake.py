@@ -39,18 +39,16 @@ from landonce.query.fit import declared, refuse_misfits
 from landonce.query.performers import BatchPerformer
 from landonce.query.rows import write
 from landonce.read.route import Routing, Rule
-from landonce.sinks.iceberg.admit import creation, known_by, require_shape, require_spec
 from landonce.sinks.iceberg.catalog import telling
 from landonce.sinks.iceberg.commit import Attempt, Place
-from landonce.sinks.iceberg.create import create_table
+from landonce.sinks.iceberg.commit import check_visible as refuse_unseen
 from landonce.sinks.iceberg.ledger import TableLedger
-from landonce.sinks.iceberg.limits import limits_of
-from landonce.sinks.iceberg.look import filled_by, holds
-from landonce.sinks.iceberg.names import schema_for
-from landonce.sinks.iceberg.recipe import FileRecipe, FileTask, TableRecipe
-from landonce.sinks.iceberg.shape import TableShape, fast_path
+from landonce.sinks.iceberg.marks import filled_by, holds
+from landonce.sinks.iceberg.partitions import limits_of
 from landonce.sinks.iceberg.sink import IcebergSink
-from landonce.sinks.iceberg.unseen import refuse_unseen
+from landonce.sinks.iceberg.table import TableShape, create_table, creation, fast_path, require_shape, require_spec
+from landonce.sinks.iceberg.types import schema_for
+from landonce.sinks.iceberg.worker import FileRecipe, FileTask, TableRecipe, known_by
 
 _PAUSE = 1.0
 

@@ -13,11 +13,10 @@ from landonce.engine.assemble import declared_schema, landing_schema
 from landonce.engine.assemble_iceberg import file_recipe
 from landonce.protocol.ledger import LedgerState
 from landonce.read.schema.fields import Field, Schema
-from landonce.sinks.iceberg.admit import table_recipe
 from landonce.sinks.iceberg.catalog import telling
-from landonce.sinks.iceberg.marker import copy_name
-from landonce.sinks.iceberg.recipe import FileRecipe, TableRecipe
+from landonce.sinks.iceberg.marks import copy_name
 from landonce.sinks.iceberg.sink import IcebergSink
+from landonce.sinks.iceberg.worker import FileRecipe, TableRecipe, table_recipe
 from landonce.sinks.parts import Parts
 from landonce.verify.compare import ValueAudit
 from landonce.verify.expect import Decoder, PlainDecoder

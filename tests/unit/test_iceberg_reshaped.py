@@ -19,13 +19,10 @@ from pyiceberg.types import IntegerType, LongType
 
 from landonce.errors import TableReshaped, TableUnfit, TargetRefused
 from landonce.read.schema.fields import Field, Schema
-from landonce.sinks.iceberg.admit import require_shape
 from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.commit import Place
-from landonce.sinks.iceberg.create import Creation, create_table
-from landonce.sinks.iceberg.files import TableShape, write_files
-from landonce.sinks.iceberg.naming import Origin
-from landonce.sinks.iceberg.scratch import Scratch
+from landonce.sinks.iceberg.files import Origin, Scratch, write_files
+from landonce.sinks.iceberg.table import Creation, TableShape, create_table, require_shape
 
 NAME = "shop.events"
 NOBODY = 65534

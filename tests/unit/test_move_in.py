@@ -14,10 +14,9 @@ from landonce.protocol.ranges import Partition
 from landonce.protocol.source import Extent, SourceView, Start, bind
 from landonce.sinks.iceberg.move_in import query
 from landonce.sinks.iceberg.move_in.adopt import adopt, nothing_known
-from landonce.sinks.iceberg.move_in.avro import decode
 from landonce.sinks.iceberg.move_in.connect import ControlLog, Reported, Sink, control_topic_in, covered, stopped_at
-from landonce.sinks.iceberg.move_in.events import Complete, Written, event_of
-from landonce.sinks.iceberg.move_in.found import Found, History, Told
+from landonce.sinks.iceberg.move_in.events import Complete, Written, decode, event_of
+from landonce.sinks.iceberg.move_in.history import Found, History, Told
 from landonce.sinks.iceberg.move_in.query import Checkpoint
 
 P0, P1 = Partition("t", 0), Partition("t", 1)

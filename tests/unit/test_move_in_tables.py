@@ -12,9 +12,8 @@ from pyiceberg.table import Table
 
 from landonce.errors import ImportRefused
 from landonce.sinks.iceberg.config import Iceberg
-from landonce.sinks.iceberg.move_in.checkpoint import CheckpointFolder
-from landonce.sinks.iceberg.move_in.query import Checkpoint
-from landonce.sinks.iceberg.move_in.tables import histories, history_of, missing
+from landonce.sinks.iceberg.move_in.history import histories, history_of, missing
+from landonce.sinks.iceberg.move_in.query import Checkpoint, CheckpointFolder
 from landonce.sinks.iceberg.sink import IcebergSink
 
 ROWS = pa.schema([("id", pa.int64())])

@@ -1,11 +1,13 @@
-"""A catalog: how PyIceberg opens it, how Spark opens the same one, and what its errors mean.
+"""Doubles in manifests, read as they are.
 
-PyIceberg commits and reads metadata. Spark's Iceberg runtime is only needed where Spark writes itself: MERGE, ORC, Avro,
-format version 3, sort orders, and maintenance.
+The compiled decoder of PyIceberg 0.12.0 declares what it reads from 8 bytes as a C `float`, so that a double comes back rounded
+to 32 bits, or as infinity (https://github.com/apache/iceberg-python/pull/3808, merged after that release). Whoever merges
+manifests writes such partition values back, and readers that take an identity partition's value from there give rounded rows.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,16 +16,22 @@ from typing import Any
 from urllib.parse import urlencode
 
 from pyiceberg import exceptions as iceberg
+from pyiceberg.avro.decoder import BinaryDecoder, new_decoder
+from pyiceberg.avro.reader import DoubleReader
 from pyiceberg.catalog import Catalog, load_catalog
-from requests import RequestException
+from pyiceberg.catalog.rest import RestCatalog
+from requests import PreparedRequest, RequestException, Response, Session
+from requests.adapters import HTTPAdapter
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 
 from landonce.config.secrets import redact
 from landonce.errors import ConfigError, TargetRefused, TargetUnavailable
-from landonce.sinks.iceberg.avro import read_doubles_whole
-from landonce.sinks.iceberg.rest import TimedRestCatalog
 
+_DOUBLE = struct.Struct("<d")
+_PROBE = 0.1
+_TIMEOUTS = (10.0, 60.0)
+"""Seconds to connect, and to wait for an answer."""
 _REFUSED = (
     iceberg.UnauthorizedError,
     iceberg.ForbiddenError,
@@ -32,6 +40,33 @@ _REFUSED = (
 )
 _AWAY = (iceberg.ServerError, iceberg.CommitStateUnknownException, iceberg.RESTError, RequestException, DBAPIError)
 _SPARK_TYPES = {"sql": "jdbc", "rest": "rest", "hive": "hive", "glue": "glue"}
+
+
+def read_doubles_whole() -> None:
+    """Has PyIceberg read doubles from their 8 bytes, where its compiled decoder rounds them. Harmless when done again."""
+    if new_decoder(_DOUBLE.pack(_PROBE)).read_double() != _PROBE:
+        DoubleReader.read = _read  # type: ignore[method-assign, assignment]
+
+
+def _read(_: DoubleReader, decoder: BinaryDecoder) -> float:
+    return float(_DOUBLE.unpack(decoder.read(_DOUBLE.size))[0])
+
+
+class _Timed(HTTPAdapter):
+    """A catalog that accepts a request and never answers is one that is away."""
+
+    def send(self, request: PreparedRequest, *args: Any, **kwargs: Any) -> Response:
+        kwargs["timeout"] = kwargs.get("timeout") or _TIMEOUTS
+        return super().send(request, *args, **kwargs)
+
+
+class TimedRestCatalog(RestCatalog):
+    """PyIceberg's own. The headers are the first thing that it gives a new session: before it asks for a token."""
+
+    def _config_headers(self, session: Session) -> None:
+        for prefix in ("http://", "https://"):
+            session.mount(prefix, _Timed())
+        super()._config_headers(session)
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, ManifestEntry, ManifestEntryStatus, ManifestFile
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
@@ -39,8 +41,8 @@ from landonce.failpoints import reach
 from landonce.protocol.marks import Verdict
 from landonce.sinks.iceberg import jvm
 from landonce.sinks.iceberg.catalog import CatalogSpec, telling
-from landonce.sinks.iceberg.marker import copy_name, copy_of
-from landonce.sinks.iceberg.shape import unwritable
+from landonce.sinks.iceberg.marks import copy_name, copy_of
+from landonce.sinks.iceberg.table import unwritable
 
 _BY_PYICEBERG = 2
 """The newest format version in which PyIceberg makes snapshots."""
@@ -341,3 +343,15 @@ def _points(table: Table, branch: str, snapshot: int) -> SetSnapshotRefUpdate:
         max_snapshot_age_ms=ref.max_snapshot_age_ms if ref is not None else None,
         min_snapshots_to_keep=ref.min_snapshots_to_keep if ref is not None else None,
     )
+
+
+def check_visible(table: str, io: FileIO, files: Iterable[DataFile]) -> None:
+    """Raises where workers wrote to a disk of their own: the table would name files that nobody else can read."""
+    for path in (each.file_path for each in files):
+        if urlsplit(path).scheme in ("", "file") and not io.new_input(path).exists():
+            raise TableUnfit(
+                f"{table}: a worker wrote {path}, and on the driver's machine there is no such file: its warehouse is not a place "
+                "that all machines share.",
+                safe="Nothing was committed.",
+                command="put the warehouse where driver and workers see the same files",
+            )

@@ -19,13 +19,8 @@ from pyiceberg.schema import Schema as TableSchema
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.types import (
-    DecimalType,
-    DoubleType,
-    FloatType,
     IcebergType,
-    IntegerType,
     ListType,
-    LongType,
     MapType,
     NestedField,
     StructType,
@@ -37,12 +32,14 @@ from landonce.read.schema.evolution import RESERVED, Evolution
 from landonce.read.schema.fields import ELEMENT, Field, Path, Schema
 from landonce.read.schema.shapes import Shape, distinct
 from landonce.sinks.iceberg.commit import Attempt, Place
-from landonce.sinks.iceberg.types import iceberg_type
+from landonce.sinks.iceberg.types import iceberg_type, widens
 
 Changes = Evolution
+
 merge = evolution.merge
 
 _ATTEMPTS = 10
+
 _PAUSE = 0.2
 
 
@@ -236,13 +233,6 @@ def _fields(type_: IcebergType) -> Iterable[NestedField]:
 def _is_struct(schema: TableSchema, path: Path) -> bool:
     field = _at(schema, path)
     return not path or (field is not None and isinstance(field.field_type, StructType))
-
-
-def widens(now: IcebergType, wide: IcebergType) -> bool:
-    """Whether the second type holds every value of the first one, and files of the first are read as it."""
-    if isinstance(now, DecimalType) and isinstance(wide, DecimalType):
-        return now.scale == wide.scale and now.precision < wide.precision
-    return (now, wide) in ((IntegerType(), LongType()), (FloatType(), DoubleType()))
 
 
 def _names_a_row(schema: TableSchema, field: NestedField) -> bool:

@@ -12,17 +12,16 @@ from dataclasses import replace
 
 from pyiceberg.table import Table
 
-from landonce.errors import TableReplaced
+from landonce.errors import Fenced, TableReplaced
 from landonce.protocol.ledger import Ledger, LedgerState, Note
-from landonce.protocol.marks import Floors, Mark, Verdict, raised
+from landonce.protocol.marks import Floors, Mark, TableView, Verdict, raised, verdict
 from landonce.protocol.own_ledger import OwnView, own_state, own_verdict, refuse, rollback_refused, rollback_told
 from landonce.protocol.swap import check_change, key
-from landonce.sinks.iceberg.commit import Attempt, Place
-from landonce.sinks.iceberg.look import look_at
-from landonce.sinks.iceberg.marker import journal_name, summary
+from landonce.sinks.iceberg.commit import Attempt, Place, by_pyiceberg
+from landonce.sinks.iceberg.marks import journal_name, look_at, summary, table_view
+from landonce.sinks.iceberg.staging import Append, StageOf, stage
 
 _KEPT_NOTES = 100
-
 Build = Callable[[Table, Mapping[str, str], Mapping[str, str]], Attempt]
 """Makes an attempt of the table, a mark's summary and table properties."""
 
@@ -172,3 +171,36 @@ class TableLedger(Ledger):
         name = journal_name(self.pipeline, self._place.branch)
         notes = [*json.loads(table.metadata.properties.get(name, "[]")), [note.at, note.action, note.detail]]
         return {name: json.dumps(notes[-_KEPT_NOTES:], separators=(",", ":"))}
+
+
+def empty(place: Place) -> Build:
+    """How an empty snapshot is made: by PyIceberg, or by Spark where the format version is newer than PyIceberg."""
+
+    def build(table: Table, told: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
+        if by_pyiceberg(table) or place.session is None:
+            return place.appending(table, (), told, properties)
+        branch = StageOf(place.pipeline, int(told["landonce.epoch"]), int(told["landonce.batch"])).new_name()
+        staged = stage(
+            place.session(), place.spec, place.identifier, branch, place.head(table), (), Append(), dict(told)
+        )
+        return place.publishing(table, staged, branch, told, properties)
+
+    return build
+
+
+def restate(place: Place, seen: TableView, mark: Mark) -> None:
+    """Writes the mark, unless the table is not the way it was `seen`. One that was in doubt is not so any more."""
+
+    def judge(table: Table) -> Verdict:
+        now = table_view(place.identifier, look_at(table, place.pipeline, place.branch))
+        return verdict(seen, replace(now, uncertain=now.uncertain and not seen.uncertain), mark.state)
+
+    build, told = empty(place), summary(mark)
+    place.ensure_branch()
+    judged, _, _ = place.commit(judge, lambda table: build(table, told, {}))
+    if judged is Verdict.MOVED:
+        raise Fenced(
+            f"the table {place.identifier} changed while this was decided: a driver runs, or it was rolled back again.",
+            safe="The ledger has the decision, and nothing was written to this table.",
+            command="stop the driver, and give the same command again",
+        )

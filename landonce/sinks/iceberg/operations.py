@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
-
-from pyiceberg.table import Table
 
 from landonce.errors import ConfigError, NothingToDo, PositionUncertain
 from landonce.protocol import operate
@@ -19,18 +17,15 @@ from landonce.protocol.ranges import Partition
 from landonce.protocol.source import Start
 from landonce.protocol.target import TargetView
 from landonce.sinks.iceberg.catalog import telling
-from landonce.sinks.iceberg.commit import Attempt, Place
-from landonce.sinks.iceberg.ledger import Build, TableLedger
-from landonce.sinks.iceberg.look import last_rows
+from landonce.sinks.iceberg.commit import Place
+from landonce.sinks.iceberg.ledger import TableLedger, empty, restate
 from landonce.sinks.iceberg.maintain.run import maintain
-from landonce.sinks.iceberg.move_in.adopt import adopt, beside, nothing_known
-from landonce.sinks.iceberg.move_in.checkpoint import CheckpointFolder
-from landonce.sinks.iceberg.move_in.control import Cluster
-from landonce.sinks.iceberg.move_in.found import Found, refused
-from landonce.sinks.iceberg.move_in.writers import ConnectSink, StreamingQuery, Writer
-from landonce.sinks.iceberg.restate import empty, restate
-from landonce.sinks.iceberg.sink import IcebergSink
-from landonce.sinks.iceberg.survey import Seen, catalog_made, names_of, survey
+from landonce.sinks.iceberg.marks import last_rows
+from landonce.sinks.iceberg.move_in.adopt import IcebergImport, adopt, beside, nothing_known
+from landonce.sinks.iceberg.move_in.connect import Cluster, ConnectSink
+from landonce.sinks.iceberg.move_in.history import Writer
+from landonce.sinks.iceberg.move_in.query import CheckpointFolder, StreamingQuery
+from landonce.sinks.iceberg.sink import IcebergSink, Seen, catalog_made, names_of, survey
 from landonce.sinks.operations import UNCHANGED, Before, Choice, Operations, Report, Upkeep, Watch
 
 
@@ -92,13 +87,13 @@ class IcebergOperations(Operations):
         return TargetView(_sorted((partition, at) for partition, at in floors if at > committed[partition]))
 
     def change(self, state: LedgerState, decision: Decision) -> None:
-        with self._committing() as place:
+        with self.committing() as place:
             super().change(state, decision)
             for each in decision.marks:
                 restate(place(each.view.table), each.view, each.mark)
 
     @contextmanager
-    def _committing(self) -> Iterator[Callable[[str], Place]]:
+    def committing(self) -> Iterator[Callable[[str], Place]]:
         """Tables that can be committed to in every format version. Spark is started only for one that needs it."""
         with self.sessions(self.sink.spark_conf()) as session:
 
@@ -140,7 +135,7 @@ class IcebergOperations(Operations):
         decision = operate.accept_own_rows(state, tops, owner)
 
         def change() -> None:
-            with self._committing():
+            with self.committing():
                 ledger.set_position(state, decision.new, _sorted(tops.items()), decision.note())
 
         return Choice(state, decision, change)
@@ -198,44 +193,3 @@ class IcebergOperations(Operations):
 
 def _sorted(floors: Iterable[tuple[Partition, int]]) -> Floors:
     return tuple(sorted(floors))
-
-
-@dataclass(frozen=True)
-class IcebergImport:
-    """The position of another writer of the table, found and not yet written."""
-
-    operations: IcebergOperations
-    writer: Writer | None
-    state: LedgerState
-    found: Found | None
-    decision: Decision
-
-    def adopt(self) -> None:
-        parts, writer, found = self.operations.parts, self.writer, self.found
-        with self.operations._committing() as place:
-            if writer is not None and found is not None and writer.look() != found:
-                raise _went_on(found)
-            if not isinstance(parts.ledger, TableLedger):
-                parts.ledger.create(self.state)
-                parts.ledger.change(self.state, self.decision.new, self.decision.note())
-                return
-            mine = place(self.operations.sink.static[0])
-            build = empty(mine)
-            if writer is not None and found is not None:
-                build = _only_if_stopped(build, mine.identifier, writer, found)
-            parts.ledger.commit(self.state, self.decision.new, build, note=self.decision.note())
-
-
-def _only_if_stopped(build: Build, name: str, writer: Writer, found: Found) -> Build:
-    """Judged on the very metadata that each attempt is made against: a commit that comes late is not written over."""
-
-    def judged(table: Table, told: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
-        if (writer.told(name, table),) != found.told:
-            raise _went_on(found)
-        return build(table, told, properties)
-
-    return judged
-
-
-def _went_on(found: Found) -> Exception:
-    return refused(f"{found.writer} went on while this was decided.", "stop it, then import")

@@ -24,6 +24,18 @@ if TYPE_CHECKING:
     from landonce.sinks.parts import Parts
     from landonce.sinks.pipeline_file import Pipeline
     from landonce.sinks.promise import Promise
+from collections.abc import Iterable, Iterator
+
+from pyiceberg.table import Table
+from sqlalchemy.engine import make_url
+
+from landonce.protocol.ledger import LedgerState
+from landonce.protocol.marks import TableView
+from landonce.protocol.own_ledger import OwnView
+from landonce.sinks.iceberg.catalog import telling
+from landonce.sinks.iceberg.marks import look_at, table_view
+from landonce.sinks.pipeline_file import Pipeline
+from landonce.sinks.promise import READ_IN_TIME, Promise, ledger_condition, transform_condition
 
 _FIELD = re.compile(r"\{([^{}]+)\}")
 
@@ -50,7 +62,6 @@ class IcebergSink(Sink):
         return self.own_ledger() if config.own_ledger else super().open_ledger(config)
 
     def promise(self, config: Pipeline) -> Promise:
-        from landonce.sinks.iceberg.promise import promise
 
         return promise(config, self.told)
 
@@ -120,3 +131,103 @@ class IcebergSink(Sink):
             return ()
         listed = (".".join(each) for each in self.catalog.list_tables(namespace))
         return tuple(sorted(each for each in listed if name.fullmatch(each)))
+
+
+def promise(config: Pipeline, told: Iceberg) -> Promise:
+    """Rows and position are one atomic commit."""
+    return Promise(
+        _what(config, told),
+        (
+            "rows and position are one atomic commit: neither is ever in a table without the other",
+            "inside every attempt of a commit, position and epoch of the table are the ones that the batch was planned "
+            "from, or nothing is committed: a driver that comes late is refused",
+            "files of tasks and drivers that died were never committed, and count for nothing",
+            _recovery(config),
+        ),
+        (*_snapshot_conditions(config, told), *transform_condition(config), READ_IN_TIME),
+    )
+
+
+def _what(config: Pipeline, told: Iceberg) -> str:
+    where = "in the table once" if told.one_table else "once in each table that it is meant for"
+    if told.changes is not None:
+        where = f"applied {where}"
+    rest = "or in the dead letters once, or filtered" + ("" if config.transform.empty else " by `where`")
+    return f"exactly once: every {'record' if told.changes is None else 'change'} is {where}, {rest}"
+
+
+def _recovery(config: Pipeline) -> str:
+    if config.own_ledger:
+        return "the table is its own ledger: whoever starts takes it with a snapshot, and fences every earlier driver"
+    return (
+        "every batch is planned in the ledger before its first commit, and each table says itself which batch it holds: "
+        "after a crash only those are committed to that lack it"
+    )
+
+
+def _snapshot_conditions(config: Pipeline, told: Iceberg) -> Iterator[str]:
+    if not config.own_ledger:
+        yield ledger_condition(config)
+    if not told.one_table:
+        yield "a batch becomes visible in one table after another; each of them is exact at every moment"
+    yield "the catalog swaps a table's metadata only if it is still what was read (REST, SQL, Hive and Glue catalogs do)"
+    yield (
+        f"nobody removes the marks: snapshots may expire, but the table property landonce.{config.pipeline}.{told.branch} "
+        "stays"
+    )
+    yield "nothing but this pipeline writes rows with these coordinates"
+    if told.changes is not None:
+        yield "changes of one row come in one partition of a topic: their order is that of its offsets"
+    yield (
+        "a table that is rolled back gets the removed ranges again, as far as Kafka still has them"
+        if told.rollback == "follow"
+        else "a table that is rolled back is a reason to halt (`rollback: refuse`)"
+    )
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One table, and what it says of the pipeline; neither if it is not there."""
+
+    name: str
+    table: Table | None = None
+    own: OwnView | None = None
+
+    @property
+    def view(self) -> TableView:
+        return table_view(self.name, self.own) if self.own is not None else TableView(self.name)
+
+
+def embedded_file(sink: IcebergSink) -> Path | None:
+    """The file of a SQLite catalog, which the first run makes; None where the catalog is a server's."""
+    uri = sink.spec.properties.get("uri", "")
+    if sink.spec.kind != "sql" or not uri.startswith("sqlite"):
+        return None
+    database = make_url(uri).database
+    return Path(database) if database and database != ":memory:" else None
+
+
+def catalog_made(sink: IcebergSink) -> bool:
+    """Whether there is a catalog to ask. Whoever only looks makes none."""
+    path = embedded_file(sink)
+    return path is None or path.exists()
+
+
+def names_of(sink: IcebergSink, state: LedgerState | None) -> tuple[str, ...]:
+    """The tables that the file names, those that the ledger knows, and those that could be of its template."""
+    known = (table for table, _ in state.tables) if state is not None else ()
+    with telling(sink.spec):
+        return tuple(sorted({*sink.static, *known, *sink.dynamic()}))
+
+
+def survey(sink: IcebergSink, names: Iterable[str]) -> tuple[Seen, ...]:
+    """Looks at each of them."""
+    return tuple(_seen(sink, name) for name in names)
+
+
+def _seen(sink: IcebergSink, name: str) -> Seen:
+    place = sink.place(name)
+    if not place.exists():
+        return Seen(name)
+    table = place.load()
+    return Seen(name, table, look_at(table, place.pipeline, place.branch))

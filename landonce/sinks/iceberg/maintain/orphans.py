@@ -28,25 +28,13 @@ from datetime import datetime, timedelta
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 
-from landonce.sinks.iceberg.marker import copy_name, own_view
-from landonce.sinks.iceberg.naming import origin_of
-from landonce.sinks.iceberg.staged import stage_of
+from landonce.sinks.iceberg.files import origin_of
+from landonce.sinks.iceberg.maintain.files import FoundFile
+from landonce.sinks.iceberg.marks import copy_name, own_view
+from landonce.sinks.iceberg.staging import stage_of
 
 Moment = tuple[int, int]
 """An epoch, and a batch in it."""
-
-
-@dataclass(frozen=True)
-class Found:
-    """A file as the storage lists it."""
-
-    path: str
-    size: int
-    modified: datetime
-
-    @property
-    def name(self) -> str:
-        return self.path.rpartition("/")[2]
 
 
 @dataclass(frozen=True)
@@ -98,17 +86,17 @@ def moment_of(name: str, pipeline: str) -> Moment | None:
 class Orphans:
     """The pipeline's files that no snapshot names."""
 
-    dead: tuple[Found, ...] = ()
-    waiting: tuple[Found, ...] = ()
+    dead: tuple[FoundFile, ...] = ()
+    waiting: tuple[FoundFile, ...] = ()
     """Perhaps in flight."""
 
 
 def orphans(
-    found: Iterable[Found], named: Collection[str], pipeline: str, at: Bounds, now: datetime, limit: timedelta
+    found: Iterable[FoundFile], named: Collection[str], pipeline: str, at: Bounds, now: datetime, limit: timedelta
 ) -> Orphans:
     """Sorts the files that were listed. `named`: the names of all files of all snapshots, wherever they are."""
-    dead: list[Found] = []
-    waiting: list[Found] = []
+    dead: list[FoundFile] = []
+    waiting: list[FoundFile] = []
     for each in found:
         moment = moment_of(each.name, pipeline)
         if moment is None or each.name in named:

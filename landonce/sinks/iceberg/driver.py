@@ -14,31 +14,29 @@ from landonce.errors import ConfigError, NothingToInfer, TableUnfit
 from landonce.protocol.marks import Mark, TableView, Verdict, verdict
 from landonce.read.schema.fields import Schema
 from landonce.sinks.iceberg import evolve, jvm
-from landonce.sinks.iceberg.admit import (
-    as_text,
-    creation,
-    known_by,
-    no_table,
-    planned_recipe,
-    require_shape,
-    require_spec,
-    table_recipe,
-)
 from landonce.sinks.iceberg.catalog import telling
 from landonce.sinks.iceberg.commit import Attempt, Place, by_pyiceberg
-from landonce.sinks.iceberg.coordinates import COLUMNS
-from landonce.sinks.iceberg.create import create_table, require_creatable, upgrade_statement
+from landonce.sinks.iceberg.commit import check_visible as refuse_unseen
 from landonce.sinks.iceberg.ledger import Build
-from landonce.sinks.iceberg.look import filled_by, holds, look_at
-from landonce.sinks.iceberg.marker import summary, table_view
-from landonce.sinks.iceberg.merge import Append, Merge
-from landonce.sinks.iceberg.recipe import FileRecipe, TableRecipe, Wants
-from landonce.sinks.iceberg.shape import ensure_unpartitioned_spec
+from landonce.sinks.iceberg.marks import filled_by, holds, look_at, summary, table_view
 from landonce.sinks.iceberg.sink import IcebergSink
-from landonce.sinks.iceberg.staged import StageOf, drop_stage, drop_stages, left_behind, stage
-from landonce.sinks.iceberg.unseen import refuse_unseen
+from landonce.sinks.iceberg.staging import Append, Merge, StageOf, drop_stage, drop_stages, left_behind, stage
+from landonce.sinks.iceberg.table import (
+    as_text,
+    create_table,
+    creation,
+    ensure_unpartitioned_spec,
+    no_table,
+    require_creatable,
+    require_shape,
+    require_spec,
+    upgrade_statement,
+)
+from landonce.sinks.iceberg.types import COLUMNS
+from landonce.sinks.iceberg.worker import FileRecipe, TableRecipe, Wants, known_by, planned_recipe, table_recipe
 
 _Answer = TypeVar("_Answer")
+
 _AT_ONCE = 8
 """Tables that are looked at at the same time."""
 
