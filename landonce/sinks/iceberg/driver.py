@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from landonce.errors import ConfigError, NothingToInfer, TableUnfit
 from landonce.protocol.marks import Mark, TableView, Verdict, verdict
 from landonce.read.schema.fields import Schema
+from landonce.sinks.declared import declared_schema, selected_from
 from landonce.sinks.iceberg import evolve, jvm
 from landonce.sinks.iceberg.catalog import telling
 from landonce.sinks.iceberg.commit import Attempt, Place, by_pyiceberg
@@ -34,6 +35,7 @@ from landonce.sinks.iceberg.table import (
 )
 from landonce.sinks.iceberg.types import COLUMNS
 from landonce.sinks.iceberg.worker import FileRecipe, TableRecipe, Wants, known_by, planned_recipe, table_recipe
+from landonce.sinks.parts import Parts
 
 _Answer = TypeVar("_Answer")
 
@@ -317,3 +319,27 @@ class Lake:
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
+
+
+def file_recipe(parts: Parts) -> FileRecipe:
+    """What the file says of records, before any table is looked at."""
+    config, sink = parts.config, parts.iceberg
+    declared = selected_from(config) if config.transform.select else declared_schema(config)
+    by = sink.routing.field
+    if config.transform.select and by is not None and "." in by:
+        raise ConfigError(f"sink.iceberg: with `select`, records are routed by a column of its result, not by {by!r}.")
+    return FileRecipe(
+        pipeline=config.pipeline,
+        consumer=tuple(sorted(parts.consumer.items())),
+        routing=sink.routing,
+        tables=(),
+        dead_letters=config.dead_letters.path,
+        max_record_bytes=config.source.kafka.max_record_bytes,
+        block_bytes=config.batch.block_bytes,
+        declared=declared if not config.transform.empty else None,
+        select=config.transform.select,
+        where=config.transform.where,
+        changes=sink.told.changes.decoding() if sink.told.changes is not None else None,
+        meaning=repr((declared.fingerprint() if declared else "", sink.told.case_insensitive, sink.told.identity)),
+        evolve=sink.told.evolve,
+    )
