@@ -30,7 +30,7 @@ def position(parts: Parts, world: World) -> Iterator[Finding]:
     bound = common.as_bound(parts, state, world.source)
     yield from common.distances(parts, bound, world.source)
     if fan_out:
-        follow = parts.iceberg.told.rollback == "follow"
+        follow = parts.iceberg.config.rollback == "follow"
         yield from _tables([standing_of(bound, view) for view in views], world.source, follow=follow)
 
 
@@ -60,7 +60,7 @@ def _refuse_foreign_rows(parts: Parts, world: World) -> None:
     """Rows of these topics in a table that says nothing of this pipeline would be delivered again."""
     sink = parts.iceberg
     for name, each in world.tables.items():
-        if each.table is not None and holds(each.table, sink.told.branch, parts.config.source.kafka.topics):
+        if each.table is not None and holds(each.table, sink.config.branch, parts.config.source.kafka.topics):
             raise TargetAhead(
                 f"the table {name} holds records of these topics, and nothing in it says how far this pipeline had come",
                 command="take a new table, the name of the pipeline that wrote them, or `landonce state import {file}`",

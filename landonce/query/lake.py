@@ -178,14 +178,14 @@ def committing(sink: IcebergSink, frame: DataFrame, ledger: TableLedger, setting
     place, yields = sink.place(sink.table), to_arrow_schema(frame.schema)
     table = place.find()
     if table is None:
-        if not sink.told.create:
+        if not sink.config.create:
             raise TableUnfit(
                 f"the catalog has no table {sink.table}, or the user may not see it.",
                 safe="Nothing was written.",
                 command=f'create it, or say landonce.iceberg("{sink.table}", …, create=True)',
             )
         with telling(sink.spec):
-            table = create_table(sink.catalog, sink.table, declared(yields), creation(sink.told))
+            table = create_table(sink.catalog, sink.table, declared(yields), creation(sink.config))
     settings = replace(settings, table=sink.table, fingerprint=sink.identity, deadlines=False)
     performer = Committing(settings, pace, sink, place, ledger, yields)
     performer.admit(table)
@@ -193,7 +193,7 @@ def committing(sink: IcebergSink, frame: DataFrame, ledger: TableLedger, setting
 
 
 def _recipe_of(sink: IcebergSink, name: str, table: Table, yields: pa.Schema) -> FileRecipe:
-    require_spec(sink.told, sink.table, table)
+    require_spec(sink.config, sink.table, table)
     if reason := fast_path(table):
         raise TableUnfit(
             f"{sink.table}: Spark's own writer is needed for it, since {reason}, and queries are written by landonce's.",

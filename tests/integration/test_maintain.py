@@ -170,7 +170,7 @@ def stands(lake: SmallLake, *, without_copy: bool = False) -> LedgerState | None
     sink = sink_of(lake)
     if without_copy:
         with lake.table(sink.static[0]).transaction() as change:
-            change.remove_properties(f"landonce.{sink.pipeline}.{sink.told.branch}")
+            change.remove_properties(f"landonce.{sink.pipeline}.{sink.config.branch}")
     return sink.own_ledger().load()
 
 

@@ -33,7 +33,7 @@ from landonce.sinks.iceberg.maintain.files import FoundFile as Found
 from landonce.sinks.iceberg.maintain.files import files_of, files_only_in
 from landonce.sinks.iceberg.maintain.orphans import Bounds, bounds, dead_stages, moment_of, orphans
 from landonce.sinks.iceberg.maintain.report import Deleted, TableReport, lines, size
-from landonce.sinks.iceberg.marks import copy_name, copy_of, own_view, summary, table_view
+from landonce.sinks.iceberg.marks import copy_name, copy_of, own_view, table_view, to_summary
 from landonce.sinks.iceberg.staging import StageOf
 
 NOW = 1_000_000
@@ -63,7 +63,7 @@ class History:
     ) -> int:
         """A snapshot on top of another, with a mark in full, or only the name of whose it is."""
         number = max(self.files, default=0) + 1
-        told = {"landonce.pipeline": mark} if isinstance(mark, str) else summary(mark) if mark else {}
+        told = {"landonce.pipeline": mark} if isinstance(mark, str) else to_summary(mark) if mark else {}
         self.snapshots[number] = Snapshot(
             **{
                 "snapshot-id": number,

@@ -221,19 +221,19 @@ def measured(footer: pq.FileMetaData, plan: Plan, nans: dict[int, int]) -> dict[
     sizes, counts, nulls = {}, {}, {}
     lower: dict[int, bytes] = {}
     upper: dict[int, bytes] = {}
-    for at, told in enumerate(plan):
+    for at, column in enumerate(plan):
         chunks = [group.column(at) for group in groups]
-        sizes[told.field_id] = sum(chunk.total_compressed_size for chunk in chunks)
-        if told.mode.type is MetricModeTypes.NONE:
+        sizes[column.field_id] = sum(chunk.total_compressed_size for chunk in chunks)
+        if column.mode.type is MetricModeTypes.NONE:
             continue
-        counts[told.field_id] = sum(chunk.num_values for chunk in chunks)
+        counts[column.field_id] = sum(chunk.num_values for chunk in chunks)
         statistics = [chunk.statistics for chunk in chunks]
         if not all(each is not None and each.has_null_count for each in statistics):
             continue
-        nulls[told.field_id] = sum(each.null_count for each in statistics)
-        if told.mode.type is not MetricModeTypes.COUNTS and _bounded(statistics):
-            _note(lower, told.field_id, _lower(told, [each.min_raw for each in statistics if each.has_min_max]))
-            _note(upper, told.field_id, _upper(told, [each.max_raw for each in statistics if each.has_min_max]))
+        nulls[column.field_id] = sum(each.null_count for each in statistics)
+        if column.mode.type is not MetricModeTypes.COUNTS and _bounded(statistics):
+            _note(lower, column.field_id, _lower(column, [each.min_raw for each in statistics if each.has_min_max]))
+            _note(upper, column.field_id, _upper(column, [each.max_raw for each in statistics if each.has_min_max]))
     return {
         "record_count": footer.num_rows,
         "column_sizes": sizes,
@@ -262,22 +262,22 @@ def _note(bounds: dict[int, bytes], field_id: int, bound: bytes | None) -> None:
         bounds[field_id] = bound
 
 
-def _lower(told: StatisticsCollector, raw: list[Any]) -> bytes | None:
-    least = _pick(min, told.iceberg_type, raw)
-    if least is None or told.mode.length is None:
-        return _encoded(told.iceberg_type, least)
-    if isinstance(told.iceberg_type, StringType):
-        return bytes(least).decode()[: told.mode.length].encode()
-    return bytes(least)[: told.mode.length]
+def _lower(column: StatisticsCollector, raw: list[Any]) -> bytes | None:
+    least = _pick(min, column.iceberg_type, raw)
+    if least is None or column.mode.length is None:
+        return _encoded(column.iceberg_type, least)
+    if isinstance(column.iceberg_type, StringType):
+        return bytes(least).decode()[: column.mode.length].encode()
+    return bytes(least)[: column.mode.length]
 
 
-def _upper(told: StatisticsCollector, raw: list[Any]) -> bytes | None:
-    most = _pick(max, told.iceberg_type, raw)
-    if most is None or told.mode.length is None:
-        return _encoded(told.iceberg_type, most)
-    if isinstance(told.iceberg_type, StringType):
-        return _text_above(bytes(most).decode(), told.mode.length)
-    return _bytes_above(bytes(most), told.mode.length)
+def _upper(column: StatisticsCollector, raw: list[Any]) -> bytes | None:
+    most = _pick(max, column.iceberg_type, raw)
+    if most is None or column.mode.length is None:
+        return _encoded(column.iceberg_type, most)
+    if isinstance(column.iceberg_type, StringType):
+        return _text_above(bytes(most).decode(), column.mode.length)
+    return _bytes_above(bytes(most), column.mode.length)
 
 
 def _pick(which: Callable[[Iterable[Any]], Any], kind: PrimitiveType, raw: list[Any]) -> Any:
@@ -320,11 +320,13 @@ def _bytes_above(value: bytes, length: int) -> bytes | None:
 def floats_of(schema: Schema, plan: Plan) -> tuple[tuple[int, Path], ...]:
     """The columns that may hold NaN and where they are, without those inside of lists and maps."""
     found = []
-    for told in plan:
-        path = path_of(schema, told.field_id)
-        counted = told.mode.type is not MetricModeTypes.NONE and isinstance(told.iceberg_type, FloatType | DoubleType)
+    for column in plan:
+        path = path_of(schema, column.field_id)
+        counted = column.mode.type is not MetricModeTypes.NONE and isinstance(
+            column.iceberg_type, FloatType | DoubleType
+        )
         if counted and path is not None:
-            found.append((told.field_id, path))
+            found.append((column.field_id, path))
     return tuple(found)
 
 

@@ -95,11 +95,11 @@ class CatalogSpec:
         read_doubles_whole()
         with telling(self):
             self._make_folders()
-            told = dict(self.properties)
+            properties = dict(self.properties)
             if self.kind == "rest":
-                del told["type"]
-                told["py-catalog-impl"] = f"{TimedRestCatalog.__module__}.{TimedRestCatalog.__name__}"
-            return load_catalog(self.name, **told)
+                del properties["type"]
+                properties["py-catalog-impl"] = f"{TimedRestCatalog.__module__}.{TimedRestCatalog.__name__}"
+            return load_catalog(self.name, **properties)
 
     def _make_folders(self) -> None:
         uri = self.properties.get("uri", "")
@@ -116,7 +116,7 @@ class CatalogSpec:
                 f"sink.iceberg.catalog: landonce does not know how Spark opens a catalog of type {self.kind!r}; "
                 "say so in `catalog.spark`."
             )
-        told = {"type": kind} if kind else {}
+        settings = {"type": kind} if kind else {}
         passed = {
             name: value
             for name, value in self.properties.items()
@@ -124,11 +124,11 @@ class CatalogSpec:
         }
         uri = self.properties.get("uri")
         if self.kind == "sql" and uri:
-            told |= _jdbc(uri)
+            settings |= _jdbc(uri)
         elif uri:
-            told["uri"] = uri
+            settings["uri"] = uri
         prefix = f"spark.sql.catalog.{self.name}"
-        conf = {f"{prefix}.{name}": value for name, value in {**passed, **told, **self.spark}.items()}
+        conf = {f"{prefix}.{name}": value for name, value in {**passed, **settings, **self.spark}.items()}
         return {
             "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
             prefix: "org.apache.iceberg.spark.SparkCatalog",
@@ -149,12 +149,15 @@ def _jdbc(uri: str) -> dict[str, str]:
         )
     where = f"jdbc:postgresql://{url.host or 'localhost'}:{url.port or 5432}/{url.database}"
     # Both drivers know the settings that matter by the same names: sslmode, sslrootcert, …
-    told = {"uri": f"{where}?{urlencode(url.query, doseq=True)}" if url.query else where, "jdbc.schema-version": "V1"}
+    settings = {
+        "uri": f"{where}?{urlencode(url.query, doseq=True)}" if url.query else where,
+        "jdbc.schema-version": "V1",
+    }
     if url.username:
-        told["jdbc.user"] = url.username
+        settings["jdbc.user"] = url.username
     if url.password:
-        told["jdbc.password"] = str(url.password)
-    return told
+        settings["jdbc.password"] = str(url.password)
+    return settings
 
 
 @contextmanager

@@ -271,8 +271,8 @@ class _Append(_MergeAppendFiles):
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)  # type: ignore[arg-type]
-        told = self._transaction.table_metadata.properties.get("commit.manifest-merge.enabled", "true")
-        self._merge_enabled = str(told).lower() == "true"
+        merging = self._transaction.table_metadata.properties.get("commit.manifest-merge.enabled", "true")
+        self._merge_enabled = str(merging).lower() == "true"
 
     def _manifests(self) -> list[ManifestFile]:
         by_spec: dict[int, list[DataFile]] = {}

@@ -19,7 +19,7 @@ from landonce.sinks.iceberg.catalog import telling
 from landonce.sinks.iceberg.commit import Attempt, Place, by_pyiceberg
 from landonce.sinks.iceberg.commit import check_visible as refuse_unseen
 from landonce.sinks.iceberg.ledger import Build
-from landonce.sinks.iceberg.marks import filled_by, holds, look_at, summary, table_view
+from landonce.sinks.iceberg.marks import filled_by, holds, look_at, table_view, to_summary
 from landonce.sinks.iceberg.sink import IcebergSink
 from landonce.sinks.iceberg.staging import Append, Merge, StageOf, drop_stage, drop_stages, left_behind, stage
 from landonce.sinks.iceberg.table import (
@@ -71,11 +71,11 @@ class Lake:
     @property
     def by_spark(self) -> bool:
         """Whether Spark's own writer is needed, for the tables that are there or for one that may be made."""
-        told = self.sink.told
+        config = self.sink.config
         made = {"format-version": ("1", "2"), "write.format.default": ("parquet",)}
-        other = any(as_text(told.properties.get(name, usual[0])) not in usual for name, usual in made.items())
+        other = any(as_text(config.properties.get(name, usual[0])) not in usual for name, usual in made.items())
         tables = (*self.recipe.tables, *self.planned)
-        return told.changes is not None or other or any(each.scratch is not None for each in tables)
+        return config.changes is not None or other or any(each.scratch is not None for each in tables)
 
     def place(self, table: str) -> Place:
         if table not in self._places:
@@ -88,14 +88,14 @@ class Lake:
             table = self.place(name).find()
             if table is not None:
                 self.admit(name, table)
-            elif self.sink.told.create:
+            elif self.sink.config.create:
                 self.missing = (*self.missing, name)
             else:
                 raise no_table(name)
 
     def plan(self, columns: Schema) -> FileRecipe:
         """The recipe as it will be once the tables that are not there are made of these columns. Raises what making them would."""
-        self.planned = tuple(planned_recipe(self.sink.told, name, columns) for name in self.missing)
+        self.planned = tuple(planned_recipe(self.sink.config, name, columns) for name in self.missing)
         return replace(self.recipe, tables=(*self.recipe.tables, *self.planned))
 
     def make(self, columns: Schema) -> None:
@@ -106,8 +106,8 @@ class Lake:
 
     def admit(self, name: str, table: Table) -> None:
         """A table that is there becomes one that workers write for."""
-        require_spec(self.sink.told, name, table)
-        if self.sink.told.unpartitioned:
+        require_spec(self.sink.config, name, table)
+        if self.sink.config.unpartitioned:
             self._ensure_unpartitioned(name, table)
             table = self.place(name).load()
         if name not in self._opened:
@@ -122,21 +122,21 @@ class Lake:
 
     def _tell(self, name: str, table: Table) -> None:
         tables = {each.name: each for each in self.recipe.tables}
-        tables[name] = table_recipe(self.sink.told, name, table, self.declared)
+        tables[name] = table_recipe(self.sink.config, name, table, self.declared)
         self.recipe = replace(self.recipe, tables=tuple(tables[each] for each in sorted(tables)))
         self._opened[name] = table
 
     def _create(self, name: str, schema: Schema) -> None:
         with telling(self.sink.spec):
-            table = create_table(self.sink.catalog, name, schema, creation(self.sink.told))
+            table = create_table(self.sink.catalog, name, schema, creation(self.sink.config))
         self.admit(name, table)
 
     def upgrade(self) -> None:
         """A table of format version 3 is made in version 2, which is all that PyIceberg makes, and raised by Spark."""
-        asked = creation(self.sink.told)
+        asked = creation(self.sink.config)
         for name, table in list(self._opened.items()):
             fresh = not table.metadata.snapshots and table.metadata.format_version < asked.version
-            if self.sink.told.create and fresh:
+            if self.sink.config.create and fresh:
                 with jvm.own_session(self.session(), self.sink.spec) as mine, jvm.talking(mine, self.sink.spec, name):
                     mine.sql(upgrade_statement(self.sink.spec.name, table, asked))
                 self.admit(name, self.place(name).load())
@@ -173,7 +173,7 @@ class Lake:
             table = self.place(name).find()
             if table is not None:
                 self.admit(name, table)
-            elif self.sink.told.create:
+            elif self.sink.config.create:
                 self._create(name, self._made_of(name, sample))
             else:
                 self._do_without(name, f"there is no table {name}")
@@ -183,7 +183,7 @@ class Lake:
     def _made_of(self, name: str, sample: list[bytes]) -> Schema:
         try:
             found = self.recipe.selected or self.declared or evolve.schema_of_sample(sample)
-            require_creatable(found, creation(self.sink.told))
+            require_creatable(found, creation(self.sink.config))
             return found
         except (NothingToInfer, ValueError, RecursionError) as error:
             raise ConfigError(f"no table {name} can be made of such records: {_first_line(error)}") from None
@@ -233,7 +233,7 @@ class Lake:
     def holds(self, topics: tuple[str, ...]) -> tuple[str, str]:
         """The first table that holds records of these topics, of those that the file names or that its template could make;
         or that may hold some, for somebody else carried records into it: with the one who did."""
-        branch = self.sink.told.branch
+        branch = self.sink.config.branch
         with telling(self.sink.spec):
             for name in (*self.sink.static, *self.sink.dynamic()):
                 table = self.place(name).load()
@@ -247,11 +247,11 @@ class Lake:
     ) -> tuple[bool, TableView]:
         """A batch's files for one table of a fan-out: True if they are in it now. With it, the table as it is."""
         place = self.place(expected.table)
-        told = summary(mark, valid_through)
+        summary = to_summary(mark, valid_through)
         build = self.building(expected.table, files)
         place.ensure_branch()
         judged, _, table = place.commit(
-            lambda seen: verdict(expected, self._seen(place, seen), mark.state), lambda seen: build(seen, told, {})
+            lambda seen: verdict(expected, self._seen(place, seen), mark.state), lambda seen: build(seen, summary, {})
         )
         return judged is not Verdict.MOVED, self._seen(place, table)
 
@@ -264,13 +264,13 @@ class Lake:
         if files and not by_spark:
             refuse_unseen(name, self._opened[name].io, files)
 
-        def build(table: Table, told: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
+        def build(table: Table, summary: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
             if files:
                 specs = () if by_spark else {each.spec_id for each in files}
                 require_shape(name, self._opened[name], table, specs=specs, by_name=by_spark)
             if by_spark or not by_pyiceberg(table):
-                return self._staging(place, table, files, told, properties)
-            return place.appending(table, files, told, properties)
+                return self._staging(place, table, files, summary, properties)
+            return place.appending(table, files, summary, properties)
 
         return build
 
@@ -279,14 +279,14 @@ class Lake:
         place: Place,
         table: Table,
         files: tuple[Any, ...],
-        told: Mapping[str, str],
+        summary: Mapping[str, str],
         properties: Mapping[str, str],
     ) -> Attempt:
         session, spec, name = self.session(), self.sink.spec, place.identifier
-        branch = StageOf(place.pipeline, int(told["landonce.epoch"]), int(told["landonce.batch"])).new_name()
+        branch = StageOf(place.pipeline, int(summary["landonce.epoch"]), int(summary["landonce.batch"])).new_name()
         how, schema = self._how(name), table.metadata.current_schema_id
-        staged = stage(session, spec, name, branch, place.head(table), files, how, told, schema)
-        attempt = place.publishing(table, staged, branch, told, properties)
+        staged = stage(session, spec, name, branch, place.head(table), files, how, summary, schema)
+        attempt = place.publishing(table, staged, branch, summary, properties)
         return replace(attempt, discard=lambda: drop_stage(session, spec, name, branch))
 
     def _by_spark(self, name: str) -> bool:
@@ -294,11 +294,11 @@ class Lake:
 
     def _how(self, name: str) -> Append | Merge:
         """Columns that the pipeline does not fill are left as they are in a row that changes."""
-        if self.sink.told.changes is None:
+        if self.sink.config.changes is None:
             return Append()
         mine = {each.name for each in self.recipe.by_name()[name].schema.fields} | set(COLUMNS)
         columns = self._opened[name].schema().column_names
-        return Merge(self.sink.told.identity, tuple(each for each in columns if each in mine))
+        return Merge(self.sink.config.identity, tuple(each for each in columns if each in mine))
 
     def tidy(self, epoch: int) -> None:
         """Removes the staging branches that earlier drivers left, from now on of every table that is opened."""
@@ -339,7 +339,7 @@ def file_recipe(parts: Parts) -> FileRecipe:
         declared=declared if not config.transform.empty else None,
         select=config.transform.select,
         where=config.transform.where,
-        changes=sink.told.changes.decoding() if sink.told.changes is not None else None,
-        meaning=repr((declared.fingerprint() if declared else "", sink.told.case_insensitive, sink.told.identity)),
-        evolve=sink.told.evolve,
+        changes=sink.config.changes.decoding() if sink.config.changes is not None else None,
+        meaning=repr((declared.fingerprint() if declared else "", sink.config.case_insensitive, sink.config.identity)),
+        evolve=sink.config.evolve,
     )

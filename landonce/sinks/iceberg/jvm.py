@@ -74,10 +74,10 @@ def commit(
     """One atomic change. Raises PyIceberg's `CommitFailedException` where a requirement does not hold."""
     *namespace, name = identifier.split(".")
     named = TableIdentifier.model_validate({"namespace": namespace, "name": name})
-    told = CommitTableRequest(identifier=named, requirements=requirements, updates=updates)
+    change = CommitTableRequest(identifier=named, requirements=requirements, updates=updates)
     java = _iceberg(session)
     with talking(session, spec, identifier):
-        request = java.rest.requests.UpdateTableRequestParser.fromJson(told.model_dump_json())
+        request = java.rest.requests.UpdateTableRequestParser.fromJson(change.model_dump_json())
         catalog = java.spark.Spark3Util.loadIcebergCatalog(session._jsparkSession, spec.name)
         java.rest.CatalogHandlers.updateTable(catalog, java.catalog.TableIdentifier.parse(identifier), request)
 
@@ -95,11 +95,11 @@ def _iceberg(session: SparkSession) -> Any:
 
 
 @contextmanager
-def settings(session: SparkSession, told: Mapping[str, str]) -> Iterator[None]:
+def settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
     """The session with these settings, and afterwards as it was."""
-    before: dict[str, str | None] = {name: session.conf.get(name, None) for name in told}
+    before: dict[str, str | None] = {name: session.conf.get(name, None) for name in wanted}
     try:
-        for name, value in told.items():
+        for name, value in wanted.items():
             session.conf.set(name, value)
         yield
     finally:

@@ -18,7 +18,7 @@ from landonce.protocol.marks import Floors, Mark, TableView, Verdict, raised, ve
 from landonce.protocol.own_ledger import OwnView, own_state, own_verdict, refuse, rollback_refused, rollback_told
 from landonce.protocol.swap import check_change, key
 from landonce.sinks.iceberg.commit import Attempt, Place, by_pyiceberg
-from landonce.sinks.iceberg.marks import journal_name, look_at, summary, table_view
+from landonce.sinks.iceberg.marks import journal_name, look_at, table_view, to_summary
 from landonce.sinks.iceberg.staging import Append, StageOf, stage
 
 _KEPT_NOTES = 100
@@ -33,7 +33,7 @@ class TableLedger(Ledger):
         self.pipeline = place.pipeline
         self._place = place
         self._follow = follow
-        self._empty: Build = lambda table, told, properties: self._place.appending(table, (), told, properties)
+        self._empty: Build = lambda table, summary, properties: self._place.appending(table, (), summary, properties)
         self._view: OwnView | None = None
         self.vouching = False
         """An operator says that the last commit counts, though the history that would show it is cut off."""
@@ -123,13 +123,13 @@ class TableLedger(Ledger):
             letters_in=self.letters_in if letters is None else letters_in,
             tops=raised(before, new, tops),
         )
-        told = summary(mark, valid_through)
+        summary = to_summary(mark, valid_through)
 
         def judge(table: Table) -> Verdict:
             return self._judge(self._look(table), old, new)
 
         def attempt(table: Table) -> Attempt:
-            return build(table, told, self._noted(table, note))
+            return build(table, summary, self._noted(table, note))
 
         self._place.ensure_branch()
         _, _, table = self._place.commit(judge, attempt)
@@ -140,8 +140,8 @@ class TableLedger(Ledger):
     def journal(self) -> tuple[Note, ...]:
         if not self._place.exists():
             return ()
-        told = self._place.load().metadata.properties.get(journal_name(self.pipeline, self._place.branch), "[]")
-        return tuple(Note(*each) for each in json.loads(told))
+        text = self._place.load().metadata.properties.get(journal_name(self.pipeline, self._place.branch), "[]")
+        return tuple(Note(*each) for each in json.loads(text))
 
     def close(self) -> None:
         """There is nothing to give back."""
@@ -176,14 +176,14 @@ class TableLedger(Ledger):
 def empty(place: Place) -> Build:
     """How an empty snapshot is made: by PyIceberg, or by Spark where the format version is newer than PyIceberg."""
 
-    def build(table: Table, told: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
+    def build(table: Table, summary: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
         if by_pyiceberg(table) or place.session is None:
-            return place.appending(table, (), told, properties)
-        branch = StageOf(place.pipeline, int(told["landonce.epoch"]), int(told["landonce.batch"])).new_name()
+            return place.appending(table, (), summary, properties)
+        branch = StageOf(place.pipeline, int(summary["landonce.epoch"]), int(summary["landonce.batch"])).new_name()
         staged = stage(
-            place.session(), place.spec, place.identifier, branch, place.head(table), (), Append(), dict(told)
+            place.session(), place.spec, place.identifier, branch, place.head(table), (), Append(), dict(summary)
         )
-        return place.publishing(table, staged, branch, told, properties)
+        return place.publishing(table, staged, branch, summary, properties)
 
     return build
 
@@ -195,9 +195,9 @@ def restate(place: Place, seen: TableView, mark: Mark) -> None:
         now = table_view(place.identifier, look_at(table, place.pipeline, place.branch))
         return verdict(seen, replace(now, uncertain=now.uncertain and not seen.uncertain), mark.state)
 
-    build, told = empty(place), summary(mark)
+    build, summary = empty(place), to_summary(mark)
     place.ensure_branch()
-    judged, _, _ = place.commit(judge, lambda table: build(table, told, {}))
+    judged, _, _ = place.commit(judge, lambda table: build(table, summary, {}))
     if judged is Verdict.MOVED:
         raise Fenced(
             f"the table {place.identifier} changed while this was decided: a driver runs, or it was rolled back again.",

@@ -63,10 +63,10 @@ def journal_name(pipeline: str, branch: str) -> str:
     return f"{copy_name(pipeline, branch)}.journal"
 
 
-def summary(mark: Mark, valid_through: int | None = None) -> dict[str, str]:
+def to_summary(mark: Mark, valid_through: int | None = None) -> dict[str, str]:
     """What a snapshot's summary says of the pipeline."""
     state = mark.state
-    told = {
+    values = {
         "pipeline": state.pipeline,
         "epoch": str(state.epoch),
         "owner": state.owner,
@@ -81,16 +81,16 @@ def summary(mark: Mark, valid_through: int | None = None) -> dict[str, str]:
         "totals": _json([state.totals.landed, state.totals.dead_lettered, state.totals.filtered]),
     }
     if state.labels:
-        told["labels"] = _json(dict(state.labels))
+        values["labels"] = _json(dict(state.labels))
     if mark.behind:
-        told["behind"] = "true"
+        values["behind"] = "true"
     if mark.letters:
-        told["letters"] = _json(list(mark.letters))
-        told["letters-in"] = mark.letters_in
+        values["letters"] = _json(list(mark.letters))
+        values["letters-in"] = mark.letters_in
     if valid_through is not None:
         moment = datetime.fromtimestamp(valid_through / 1000, timezone.utc)
-        told["valid-through"] = moment.isoformat(timespec="milliseconds")
-    return {_PREFIX + name: value for name, value in told.items()}
+        values["valid-through"] = moment.isoformat(timespec="milliseconds")
+    return {_PREFIX + name: value for name, value in values.items()}
 
 
 def copy_of(summary_told: Mapping[str, str], snapshot: int) -> str:
@@ -129,10 +129,10 @@ def summary_of(snapshot: Snapshot) -> Mapping[str, str]:
 
 def mark_of(snapshot: Snapshot, pipeline: str) -> Mark | None:
     """The pipeline's mark in a snapshot, if it made that snapshot."""
-    told = summary_of(snapshot)
-    if told.get(_PREFIX + "pipeline") != pipeline:
+    summary = summary_of(snapshot)
+    if summary.get(_PREFIX + "pipeline") != pipeline:
         return None
-    return _read(told, snapshot.snapshot_id)
+    return _read(summary, snapshot.snapshot_id)
 
 
 def _newest(metadata: TableMetadata, pipeline: str, branch: str) -> tuple[Mark | None, Snapshot | None]:
@@ -147,40 +147,41 @@ def _newest(metadata: TableMetadata, pipeline: str, branch: str) -> tuple[Mark |
 
 
 def _copy(metadata: TableMetadata, pipeline: str, branch: str) -> Mark | None:
-    told = metadata.properties.get(copy_name(pipeline, branch))
-    if told is None:
+    text = metadata.properties.get(copy_name(pipeline, branch))
+    if text is None:
         return None
-    parsed = json.loads(told)
+    parsed = json.loads(text)
     mine = parsed.get(_PREFIX + "pipeline") == pipeline
     return _read(parsed, int(parsed["snapshot"])) if mine else None
 
 
-def _read(told: Mapping[str, Any], snapshot: int) -> Mark:
-    told = {name.removeprefix(_PREFIX): value for name, value in told.items()}
+def _read(summary: Mapping[str, Any], snapshot: int) -> Mark:
+    summary = {name.removeprefix(_PREFIX): value for name, value in summary.items()}
     positions = [
-        (partition, Position(first, committed)) for partition, (first, committed) in _flat(json.loads(told["position"]))
+        (partition, Position(first, committed))
+        for partition, (first, committed) in _flat(json.loads(summary["position"]))
     ]
     state = LedgerState(
-        pipeline=told["pipeline"],
-        lineage=told["lineage"],
-        epoch=int(told["epoch"]),
-        owner=told["owner"],
-        version=int(told["version"]),
-        cluster_id=told["cluster"],
-        topic_ids=tuple(sorted(json.loads(told["topics"]).items())),
+        pipeline=summary["pipeline"],
+        lineage=summary["lineage"],
+        epoch=int(summary["epoch"]),
+        owner=summary["owner"],
+        version=int(summary["version"]),
+        cluster_id=summary["cluster"],
+        topic_ids=tuple(sorted(json.loads(summary["topics"]).items())),
         positions=tuple(sorted(positions)),
-        batch=int(told["batch"]),
-        totals=Totals(*json.loads(told["totals"])),
-        labels=tuple(sorted(json.loads(told.get("labels", "{}")).items())),
+        batch=int(summary["batch"]),
+        totals=Totals(*json.loads(summary["totals"])),
+        labels=tuple(sorted(json.loads(summary.get("labels", "{}")).items())),
     )
     return Mark(
         state=state,
-        started=tuple(sorted(_flat(json.loads(told["started"])))),
-        behind=told.get("behind") == "true",
+        started=tuple(sorted(_flat(json.loads(summary["started"])))),
+        behind=summary.get("behind") == "true",
         snapshot=snapshot,
-        letters=tuple(json.loads(told.get("letters", "[]"))),
-        letters_in=told.get("letters-in", ""),
-        tops=tuple(sorted(_flat(json.loads(told["landed"])))),
+        letters=tuple(json.loads(summary.get("letters", "[]"))),
+        letters_in=summary.get("letters-in", ""),
+        tops=tuple(sorted(_flat(json.loads(summary["landed"])))),
     )
 
 

@@ -60,7 +60,7 @@ class IcebergOperations(Operations):
         own = survey(self.sink, self.sink.static)[0].own if catalog_made(self.sink) else None
         return {
             "table": self.sink.static[0],
-            "branch": self.sink.told.branch,
+            "branch": self.sink.config.branch,
             "uuid": own.uuid if own else None,
             "snapshot": own.standing.snapshot if own and own.standing else None,
         }
@@ -143,7 +143,7 @@ class IcebergOperations(Operations):
     def _last_rows(self, seen: Seen, state: LedgerState) -> dict[Partition, int]:
         assert seen.table is not None
         with telling(self.sink.spec):
-            return last_rows(seen.table, self.sink.told.branch, state)
+            return last_rows(seen.table, self.sink.config.branch, state)
 
     def forget_table(self, table: str, owner: str, *, replay: bool) -> Choice:
         if self._own is not None:

@@ -45,14 +45,14 @@ class IcebergSink(Sink):
     """One pipeline's tables. Opening it connects to nothing yet."""
 
     spec: CatalogSpec
-    told: Iceberg
+    config: Iceberg
     pipeline: str
     guarantee: Guarantee = field(default=Guarantee.SNAPSHOT, init=False)
 
     @staticmethod
-    def of(told: Iceberg, pipeline: str) -> IcebergSink:
-        spark = {name: str(value) for name, value in told.catalog.spark.items()}
-        return IcebergSink(CatalogSpec(told.catalog.name, told.catalog.properties(), spark), told, pipeline)
+    def of(config: Iceberg, pipeline: str) -> IcebergSink:
+        spark = {name: str(value) for name, value in config.catalog.spark.items()}
+        return IcebergSink(CatalogSpec(config.catalog.name, config.catalog.properties(), spark), config, pipeline)
 
     @cached_property
     def catalog(self) -> Catalog:
@@ -63,11 +63,11 @@ class IcebergSink(Sink):
 
     def promise(self, config: Pipeline) -> Promise:
 
-        return promise(config, self.told)
+        return promise(config, self.config)
 
     @property
     def changes_rows(self) -> bool:
-        return self.told.changes is not None
+        return self.config.changes is not None
 
     def open_query_ledger(self, where: str | Path | None, name: str) -> TableLedger:
         del where, name
@@ -79,7 +79,7 @@ class IcebergSink(Sink):
 
     def own_ledger(self) -> TableLedger:
         """The one table as its own ledger."""
-        return TableLedger(self.place(self.static[0]), follow=self.told.rollback == "follow")
+        return TableLedger(self.place(self.static[0]), follow=self.config.rollback == "follow")
 
     def operations(self, parts: Parts, sessions: Sessions) -> Operations:
         from landonce.sinks.iceberg.operations import IcebergOperations
@@ -88,24 +88,24 @@ class IcebergSink(Sink):
 
     @property
     def identity(self) -> str:
-        return f"{self.spec.identity} {self} {self.told.branch}"
+        return f"{self.spec.identity} {self} {self.config.branch}"
 
     def __str__(self) -> str:
-        names = self.told.table or ", ".join(each.table for each in self.told.tables)
-        branch = "" if self.told.branch == "main" else f" (branch {self.told.branch})"
+        names = self.config.table or ", ".join(each.table for each in self.config.tables)
+        branch = "" if self.config.branch == "main" else f" (branch {self.config.branch})"
         return f"Iceberg {names}{branch}"
 
     @cached_property
     def routing(self) -> Routing:
         """Which records go where."""
-        told = self.told
-        if told.table is not None:
-            found = _FIELD.search(told.table)
+        config = self.config
+        if config.table is not None:
+            found = _FIELD.search(config.table)
             if found is None:
-                return Routing(None, (Rule(told.table),))
-            return Routing(found[1], (), told.table.replace(found[0], "{value}"))
-        rules = tuple(Rule(each.table, each.equals, each.match) for each in told.tables)
-        return Routing(told.route_field, rules)
+                return Routing(None, (Rule(config.table),))
+            return Routing(found[1], (), config.table.replace(found[0], "{value}"))
+        rules = tuple(Rule(each.table, each.equals, each.match) for each in config.tables)
+        return Routing(config.route_field, rules)
 
     @property
     def static(self) -> tuple[str, ...]:
@@ -115,10 +115,10 @@ class IcebergSink(Sink):
     @property
     def table(self) -> str:
         """The one table, where there is one."""
-        return str(self.told.table)
+        return str(self.config.table)
 
     def place(self, table: str) -> Place:
-        return Place(self.spec, lambda: self.catalog, table, self.told.branch, self.pipeline)
+        return Place(self.spec, lambda: self.catalog, table, self.config.branch, self.pipeline)
 
     def dynamic(self) -> tuple[str, ...]:
         """The tables that are there and could be of the template: for a ledger that does not know them."""
@@ -133,31 +133,31 @@ class IcebergSink(Sink):
         return tuple(sorted(each for each in listed if name.fullmatch(each)))
 
 
-def promise(config: Pipeline, told: Iceberg) -> Promise:
+def promise(pipeline: Pipeline, config: Iceberg) -> Promise:
     """Rows and position are one atomic commit."""
     return Promise(
-        _what(config, told),
+        _what(pipeline, config),
         (
             "rows and position are one atomic commit: neither is ever in a table without the other",
             "inside every attempt of a commit, position and epoch of the table are the ones that the batch was planned "
             "from, or nothing is committed: a driver that comes late is refused",
             "files of tasks and drivers that died were never committed, and count for nothing",
-            _recovery(config),
+            _recovery(pipeline),
         ),
-        (*_snapshot_conditions(config, told), *transform_condition(config), READ_IN_TIME),
+        (*_snapshot_conditions(pipeline, config), *transform_condition(pipeline), READ_IN_TIME),
     )
 
 
-def _what(config: Pipeline, told: Iceberg) -> str:
-    where = "in the table once" if told.one_table else "once in each table that it is meant for"
-    if told.changes is not None:
+def _what(pipeline: Pipeline, config: Iceberg) -> str:
+    where = "in the table once" if config.one_table else "once in each table that it is meant for"
+    if config.changes is not None:
         where = f"applied {where}"
-    rest = "or in the dead letters once, or filtered" + ("" if config.transform.empty else " by `where`")
-    return f"exactly once: every {'record' if told.changes is None else 'change'} is {where}, {rest}"
+    rest = "or in the dead letters once, or filtered" + ("" if pipeline.transform.empty else " by `where`")
+    return f"exactly once: every {'record' if config.changes is None else 'change'} is {where}, {rest}"
 
 
-def _recovery(config: Pipeline) -> str:
-    if config.own_ledger:
+def _recovery(pipeline: Pipeline) -> str:
+    if pipeline.own_ledger:
         return "the table is its own ledger: whoever starts takes it with a snapshot, and fences every earlier driver"
     return (
         "every batch is planned in the ledger before its first commit, and each table says itself which batch it holds: "
@@ -165,22 +165,22 @@ def _recovery(config: Pipeline) -> str:
     )
 
 
-def _snapshot_conditions(config: Pipeline, told: Iceberg) -> Iterator[str]:
-    if not config.own_ledger:
-        yield ledger_condition(config)
-    if not told.one_table:
+def _snapshot_conditions(pipeline: Pipeline, config: Iceberg) -> Iterator[str]:
+    if not pipeline.own_ledger:
+        yield ledger_condition(pipeline)
+    if not config.one_table:
         yield "a batch becomes visible in one table after another; each of them is exact at every moment"
     yield "the catalog swaps a table's metadata only if it is still what was read (REST, SQL, Hive and Glue catalogs do)"
     yield (
-        f"nobody removes the marks: snapshots may expire, but the table property landonce.{config.pipeline}.{told.branch} "
+        f"nobody removes the marks: snapshots may expire, but the table property landonce.{pipeline.pipeline}.{config.branch} "
         "stays"
     )
     yield "nothing but this pipeline writes rows with these coordinates"
-    if told.changes is not None:
+    if config.changes is not None:
         yield "changes of one row come in one partition of a topic: their order is that of its offsets"
     yield (
         "a table that is rolled back gets the removed ranges again, as far as Kafka still has them"
-        if told.rollback == "follow"
+        if config.rollback == "follow"
         else "a table that is rolled back is a reason to halt (`rollback: refuse`)"
     )
 

@@ -287,12 +287,12 @@ def _closed(
         if table.snapshot(name) is not None and table.snapshot(name).snapshotId() == root:
             _commit_empty(table, name, summary)
         head = table.snapshot(name)
-        told = dict(head.summary()) if head is not None else {}
-        if head is None or head.parentId() != root or not summary.items() <= told.items():
+        written = dict(head.summary()) if head is not None else {}
+        if head is None or head.parentId() != root or not summary.items() <= written.items():
             raise TargetUnavailable(f"{identifier}: somebody else changed the staging branch {name}.")
-        if isinstance(how, Append) and how.rows is not None and int(told.get("added-records", 0)) != how.rows:
+        if isinstance(how, Append) and how.rows is not None and int(written.get("added-records", 0)) != how.rows:
             raise Unbalanced(
-                f"{identifier}: {how.rows} rows were staged, and Spark wrote {told.get('added-records', 0)}.",
+                f"{identifier}: {how.rows} rows were staged, and Spark wrote {written.get('added-records', 0)}.",
                 safe="Nothing was published.",
             )
         return int(head.snapshotId())

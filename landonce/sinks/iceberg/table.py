@@ -57,10 +57,10 @@ class Creation:
     @property
     def version(self) -> int:
         """The format version that was asked for."""
-        told = str(self.properties.get(TableProperties.FORMAT_VERSION, TableProperties.DEFAULT_FORMAT_VERSION))
-        if told not in ("1", "2", "3"):
-            raise ConfigError(f"sink.iceberg.properties: format-version is 1, 2 or 3, not {told!r}.")
-        return int(told)
+        asked = str(self.properties.get(TableProperties.FORMAT_VERSION, TableProperties.DEFAULT_FORMAT_VERSION))
+        if asked not in ("1", "2", "3"):
+            raise ConfigError(f"sink.iceberg.properties: format-version is 1, 2 or 3, not {asked!r}.")
+        return int(asked)
 
 
 def require_creatable(declared: Schema, creation: Creation) -> None:
@@ -249,12 +249,12 @@ def ensure_unpartitioned_spec(table: Table) -> tuple[TableUpdate, ...]:
     return (AddPartitionSpecUpdate(spec=PartitionSpec(spec_id=max(table.specs()) + 1)),)
 
 
-def creation(told: Iceberg) -> Creation:
+def creation(config: Iceberg) -> Creation:
     """How tables are made that are not there."""
-    properties = {**_TIDY, **{name: as_text(value) for name, value in told.properties.items()}}
-    if told.changes is not None:
+    properties = {**_TIDY, **{name: as_text(value) for name, value in config.properties.items()}}
+    if config.changes is not None:
         properties = {**_MERGE_ON_READ, **properties}
-    return Creation(told.partition_by, told.identity, properties)
+    return Creation(config.partition_by, config.identity, properties)
 
 
 def as_text(value: object) -> str:
@@ -262,11 +262,11 @@ def as_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def require_spec(told: Iceberg, name: str, table: Table) -> None:
+def require_spec(config: Iceberg, name: str, table: Table) -> None:
     """Raises unless the table is partitioned as the file says, if it says so."""
-    if not told.partition_by:
+    if not config.partition_by:
         return
-    wrong = spec_differs(parse_spec(told.partition_by, table.schema()), table.spec(), table.schema())
+    wrong = spec_differs(parse_spec(config.partition_by, table.schema()), table.spec(), table.schema())
     if wrong:
         raise TableUnfit(
             f"the table {name} is not partitioned as `partition_by` says: {wrong}.",

@@ -269,8 +269,8 @@ def schema_for(table: Table, *, coordinates: bool, fold_case: bool = False, decl
     Iceberg's types do not say.
     """
     schema = schema_of(table.schema(), coordinates=coordinates)
-    told = declared.by_name() if declared is not None else {}
-    stricter = Schema(tuple(_declared(each, told.get(each.name)) for each in schema.fields))
+    by_name = declared.by_name() if declared is not None else {}
+    stricter = Schema(tuple(_declared(each, by_name.get(each.name)) for each in schema.fields))
     return with_names(stricter, table.schema(), _mapping(table), fold_case=fold_case)
 
 
@@ -323,9 +323,9 @@ def _named(field: Field, column: NestedField, names: Mapping[int, Names]) -> Fie
     inside = tuple(
         (path, names[each.field_id]) for path, each in _inner_fields(column.field_type, ()) if each.field_id in names
     )
-    inner = tuple((path, told) for path, told in inside if told != (path[-1],))
-    told = names.get(column.field_id, (column.name,))
-    return replace(field, aliases=told if told != (column.name,) else (), inner_aliases=inner)
+    inner = tuple((path, aliases) for path, aliases in inside if aliases != (path[-1],))
+    aliases = names.get(column.field_id, (column.name,))
+    return replace(field, aliases=aliases if aliases != (column.name,) else (), inner_aliases=inner)
 
 
 def _inner_fields(type_: IcebergType, path: Path) -> Iterator[tuple[Path, NestedField]]:

@@ -122,27 +122,27 @@ class Wants:
     evolution: Any = None
 
 
-def table_recipe(told: Iceberg, name: str, table: Table, declared: Schema | None = None) -> TableRecipe:
-    """What workers are told of a table."""
-    recipe = _without_files(told, name, table, declared)
-    shape = None if recipe.scratch else TableShape.of(table, unpartitioned=told.unpartitioned)
+def table_recipe(config: Iceberg, name: str, table: Table, declared: Schema | None = None) -> TableRecipe:
+    """What workers are config of a table."""
+    recipe = _without_files(config, name, table, declared)
+    shape = None if recipe.scratch else TableShape.of(table, unpartitioned=config.unpartitioned)
     return replace(recipe, shape=shape)
 
 
-def planned_recipe(told: Iceberg, name: str, columns: Schema) -> TableRecipe:
+def planned_recipe(config: Iceberg, name: str, columns: Schema) -> TableRecipe:
     """As much of it as is known before the table is made of these columns. Raises what making it would say of them."""
-    return _without_files(told, name, planned_table(name, columns, creation(told)), columns)
+    return _without_files(config, name, planned_table(name, columns, creation(config)), columns)
 
 
-def _without_files(told: Iceberg, name: str, table: Table, declared: Schema | None) -> TableRecipe:
-    staged = told.changes is not None or bool(fast_path(table))
+def _without_files(config: Iceberg, name: str, table: Table, declared: Schema | None) -> TableRecipe:
+    staged = config.changes is not None or bool(fast_path(table))
     return TableRecipe(
         name=name,
-        schema=schema_for(table, coordinates=True, fold_case=told.case_insensitive, declared=declared),
+        schema=schema_for(table, coordinates=True, fold_case=config.case_insensitive, declared=declared),
         shape=None,
         scratch=Scratch.of(table) if staged else None,
-        identity=told.identity if told.changes is not None else (),
-        limits=limits_of(table.spec(), table.schema()) if staged or not told.unpartitioned else (),
+        identity=config.identity if config.changes is not None else (),
+        limits=limits_of(table.spec(), table.schema()) if staged or not config.unpartitioned else (),
     )
 
 

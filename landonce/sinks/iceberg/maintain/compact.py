@@ -131,11 +131,11 @@ def compact(session: SparkSession, spec: CatalogSpec, table: str, found: Census,
                     else done
                 )
             if found.deletes > 1:
-                told = _call(mine, spec, table, "rewrite_position_delete_files")
-                done = replace(done, deletes=done.deletes + told.rewritten_delete_files_count)
+                result = _call(mine, spec, table, "rewrite_position_delete_files")
+                done = replace(done, deletes=done.deletes + result.rewritten_delete_files_count)
             if found.many_manifests:
-                told = _call(mine, spec, table, "rewrite_manifests")
-                done = replace(done, manifests=told.rewritten_manifests_count)
+                result = _call(mine, spec, table, "rewrite_manifests")
+                done = replace(done, manifests=result.rewritten_manifests_count)
         except CommitFailedException:
             return done.noting("other writers were faster every time: run it again")
         except SparkLost:
@@ -145,14 +145,14 @@ def compact(session: SparkSession, spec: CatalogSpec, table: str, found: Census,
     return done
 
 
-def _data(told: Row) -> Compacted:
+def _data(result: Row) -> Compacted:
     done = Compacted(
-        told.rewritten_data_files_count,
-        told.added_data_files_count,
-        told.rewritten_bytes_count,
-        told.removed_delete_files_count,
+        result.rewritten_data_files_count,
+        result.added_data_files_count,
+        result.rewritten_bytes_count,
+        result.removed_delete_files_count,
     )
-    failed = told.failed_data_files_count
+    failed = result.failed_data_files_count
     return done.noting(f"{failed} files were changed by others meanwhile: run it again") if failed else done
 
 
@@ -162,8 +162,8 @@ def _arguments(found: Census, wanted: Wanted) -> dict[str, str]:
         options["remove-dangling-deletes"] = "true"
     if wanted.target is not None:
         options["target-file-size-bytes"] = str(wanted.target)
-    told = ", ".join(literal(each) for pair in options.items() for each in pair)
-    arguments = {"options": f"map({told})"}
+    pairs = ", ".join(literal(each) for pair in options.items() for each in pair)
+    arguments = {"options": f"map({pairs})"}
     if wanted.where:
         arguments["where"] = literal(wanted.where)
     if wanted.branch != _MAIN:
@@ -175,9 +175,9 @@ def _call(
     session: SparkSession, spec: CatalogSpec, table: str, procedure: str, arguments: dict[str, str] | None = None
 ) -> Row:
     named = {"table": literal(quoted(*table.split("."))), **(arguments or {})}
-    told = ", ".join(f"{name} => {value}" for name, value in named.items())
+    passed = ", ".join(f"{name} => {value}" for name, value in named.items())
     with talking(session, spec, table):
-        return session.sql(f"CALL {quoted(spec.name)}.system.{procedure}({told})").collect()[0]
+        return session.sql(f"CALL {quoted(spec.name)}.system.{procedure}({passed})").collect()[0]
 
 
 def literal(text: str) -> str:

@@ -98,8 +98,8 @@ def pipelines_of(metadata: TableMetadata) -> frozenset[str]:
     for name, value in metadata.properties.items():
         if name.startswith(_PREFIX):
             with suppress(ValueError):  # a property of the user's own that begins like ours
-                told = json.loads(value)
-                found.add(told.get(_PIPELINE, "") if isinstance(told, dict) else "")
+                copy = json.loads(value)
+                found.add(copy.get(_PIPELINE, "") if isinstance(copy, dict) else "")
     return frozenset(found - {""})
 
 
@@ -201,8 +201,8 @@ def _ask(table: Table, wanted: Removal) -> None:
     """A REST catalog makes the change itself, if every branch and tag is where it was."""
     requirements: list[TableRequirement] = [AssertTableUUID(uuid=table.metadata.table_uuid)]
     for name, ref in table.metadata.refs.items():
-        told = {"ref": name, "snapshot-id": ref.snapshot_id}
-        requirements.append(AssertRefSnapshotId.model_validate(told))
+        expected = {"ref": name, "snapshot-id": ref.snapshot_id}
+        requirements.append(AssertRefSnapshotId.model_validate(expected))
     updates: list[TableUpdate] = [
         RemoveSnapshotRefUpdate.model_validate({"ref-name": each}) for each in wanted.branches
     ]

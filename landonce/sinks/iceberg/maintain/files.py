@@ -83,11 +83,11 @@ def shares_location(table: Table) -> bool:
 
 
 def _uuid_in(io: PyArrowFileIO, path: str) -> str:
-    """It stands near the beginning. Empty where it cannot be told."""
+    """It stands near the beginning. Empty where it cannot be beginning."""
     with io.new_input(path).open() as file:
-        told = file.read(_BEGINNING)
+        beginning = file.read(_BEGINNING)
     with suppress(zlib.error):
-        text = zlib.decompressobj(_GZIP).decompress(told) if path.endswith(_COMPRESSED) else told
+        text = zlib.decompressobj(_GZIP).decompress(beginning) if path.endswith(_COMPRESSED) else beginning
         found = _UUID.search(text)
         return found[1].decode().lower() if found else ""
     return ""

@@ -72,8 +72,8 @@ def bounds(metadata: TableMetadata, pipeline: str, branch: str, ledger_epoch: in
     owners = [view.last.state.epoch if view.last is not None else 0 for view in views]
     if ledger_epoch is not None:
         owners[0] = ledger_epoch
-    told = [mark for mark in marks if mark is not None]
-    return Bounds(min(told) if len(told) == len(views) else None, min(owners))
+    known = [mark for mark in marks if mark is not None]
+    return Bounds(min(known) if len(known) == len(views) else None, min(owners))
 
 
 def moment_of(name: str, pipeline: str) -> Moment | None:

@@ -170,7 +170,7 @@ def maintain(
                 say=partial(watch.step, name),
                 ledger_epoch=_epoch(parts, ledger),
                 others=others,
-                alone=sink.told.one_table,
+                alone=sink.config.one_table,
             )
             reports.append(_tended(tender, there=name in there))
             watch.done(reports[-1], number, len(wanted))
@@ -187,9 +187,9 @@ def _ours(
     sink: IcebergSink, ledger: LedgerState | None, names: tuple[str, ...], there: Mapping[str, Table]
 ) -> tuple[str, ...]:
     """A table whose name could be of the template may be somebody else's: it is ours if it carries a mark, or the ledger knows it."""
-    told = {*sink.static, *(dict(ledger.tables) if ledger is not None else ())}
+    known = {*sink.static, *(dict(ledger.tables) if ledger is not None else ())}
     marked = {each for each, table in there.items() if sink.pipeline in pipelines_of(table.metadata)}
-    return tuple(each for each in names if each in told | marked)
+    return tuple(each for each in names if each in known | marked)
 
 
 def _epoch(parts: Parts, ledger: LedgerState | None) -> int | None:

@@ -45,14 +45,17 @@ def adopt(state: LedgerState, found: Found, view: SourceView, owner: str) -> Dec
 
     Whatever lies before them is not the pipeline's: it never reads, verifies or delivers it again.
     """
-    extents, told = dict(view.extents), dict(found.positions)
-    for partition, at in sorted(told.items()):
+    extents, positions = dict(view.extents), dict(found.positions)
+    for partition, at in sorted(positions.items()):
         _there(found, partition, at, extents)
-    firsts = {partition: told.get(partition, extent.start) for partition, extent in view.extents}
+    firsts = {partition: positions.get(partition, extent.start) for partition, extent in view.extents}
     new = bound(taken(state, owner), view.cluster_id, dict(view.topic_ids), firsts)
     does = (
-        f"{state.pipeline} goes on where {found.writer} stopped, by its last commit in {listed(found.told)}.",
-        *(_say(partition, first, extents[partition], known=partition in told) for partition, first in firsts.items()),
+        f"{state.pipeline} goes on where {found.writer} stopped, by its last commit in {listed(found.commits)}.",
+        *(
+            _say(partition, first, extents[partition], known=partition in positions)
+            for partition, first in firsts.items()
+        ),
     )
     costs = (*found.notes, *_deleted(firsts, extents), _FROM_HERE, _NEVER_AGAIN.format(writer=found.writer))
     return Decision("import", new, does, costs)
@@ -130,10 +133,10 @@ class IcebergImport:
 def _only_if_stopped(build: Build, name: str, writer: Writer, found: Found) -> Build:
     """Judged on the very metadata that each attempt is made against: a commit that comes late is not written over."""
 
-    def judged(table: Table, told: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
-        if (writer.told(name, table),) != found.told:
+    def judged(table: Table, summary: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
+        if (writer.last_commit(name, table),) != found.commits:
             raise _went_on(found)
-        return build(table, told, properties)
+        return build(table, summary, properties)
 
     return judged
 

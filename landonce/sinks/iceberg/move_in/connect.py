@@ -34,7 +34,7 @@ from landonce.sinks.iceberg.move_in.events import Complete, Written, event_of
 from landonce.sinks.iceberg.move_in.history import (
     Found,
     History,
-    Told,
+    LastCommit,
     histories,
     history_of,
     load,
@@ -107,8 +107,8 @@ def said_by(control: str, group: str, summary: Mapping[str, str]) -> str | None:
 def stopped_at(sink: Sink, histories: Sequence[History], topics: Iterable[str]) -> dict[Partition, int]:
     """The next offset of each partition that the sink ever delivered from; one history for each table of the pipeline."""
     _idle(sink)
-    unknown = [each.table for each in histories if each.told is None and not each.whole]
-    if unknown or not any(each.told for each in histories):
+    unknown = [each.table for each in histories if each.last is None and not each.whole]
+    if unknown or not any(each.last for each in histories):
         raise _unknown(sink, unknown or [each.table for each in histories])
     for each in histories:
         _nothing_expired(sink, each)
@@ -131,7 +131,7 @@ def _reported(sink: Sink, history: History) -> list[Reported]:
 
 def _recorded(history: History) -> dict[int, int]:
     """How far the coordinator had read the control topic, by partition."""
-    parsed = json.loads(history.told.said) if history.told is not None else {}
+    parsed = json.loads(history.last.text) if history.last is not None else {}
     return {int(partition): int(offset) for partition, offset in parsed.items()}
 
 
@@ -151,7 +151,7 @@ def _idle(sink: Sink) -> None:
 def _nothing_expired(sink: Sink, history: History) -> None:
     recorded = _recorded(history)
     gone = [each for each, start in sorted(sink.log.starts.items()) if start > recorded.get(each, 0)]
-    if gone and history.told is not None:
+    if gone and history.last is not None:
         place = f"{sink.log.topic}[{gone[0]}]"
         raise refused(
             f"{history.table} records offset {recorded.get(gone[0], 0)} of {place}, which begins at "
@@ -309,14 +309,14 @@ class ConnectSink:
         positions = stopped_at(sink, found, self.topics)
         return Found(
             writer=str(sink),
-            told=tuple(each.told for each in found if each.told is not None),
+            commits=tuple(each.last for each in found if each.last is not None),
             positions=tuple(sorted(positions.items())),
             notes=tuple(note for each in found for note in self._lost(sink, each)),
             seen=(tuple(sorted(sink.log.ends.items())), tuple(sorted(sink.offsets.items()))),
         )
 
-    def told(self, name: str, table: Table) -> Told | None:
-        return history_of(table, name, self.tables.told.branch, self._says).told
+    def last_commit(self, name: str, table: Table) -> LastCommit | None:
+        return history_of(table, name, self.tables.config.branch, self._says).last
 
     @cached_property
     def _control(self) -> str:
@@ -324,15 +324,15 @@ class ConnectSink:
         if self.control is not None:
             return self.control
         named = histories(self.tables, lambda summary: control_topic_in(summary, self.group))
-        told = [each.told for each in named if each.told is not None]
-        if not told:
+        commits = [each.last for each in named if each.last is not None]
+        if not commits:
             raise refused(
                 f"no snapshot of {self.tables} names the group {self.group}, as far as the history of the branch goes back: "
                 f"nothing was committed by a connector {self.connector!r}.",
                 "check the connector's name, --group, and `table` and `branch` in {file}; if the snapshots expired, let the "
                 "connector commit at least one more record",
             )
-        return max(told, key=lambda each: each.at).said
+        return max(commits, key=lambda each: each.at).text
 
     def _says(self, summary: Mapping[str, str]) -> str | None:
         return said_by(self._control, self.group, summary)
@@ -340,7 +340,7 @@ class ConnectSink:
     def _lost(self, sink: Sink, history: History) -> tuple[str, ...]:
         table = load(self.tables, history.table)
         files = covered(sink, history)
-        lost = missing(table, self.tables.told.branch, files) if table is not None else frozenset()
+        lost = missing(table, self.tables.config.branch, files) if table is not None else frozenset()
         said = (
             f"{history.table} lacks {len(lost)} file(s) that {sink} reported and then passed over: their rows are missing by "
             "its own fault, and landonce does not deliver them. Iceberg's procedure `add_files` brings in what is still there: "

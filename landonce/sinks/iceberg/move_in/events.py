@@ -94,6 +94,6 @@ def event_of(message: bytes, group: str) -> Written | Complete | None:
         table = ".".join((*payload["table_reference"]["namespace"], payload["table_reference"]["name"]))
         return Written(table, tuple(each["file_path"] for each in kept), sum(each["record_count"] for each in kept))
     if event["type"] == _DATA_COMPLETE:
-        told = payload["assignments"] or ()
-        return Complete(tuple((Partition(each["topic"], each["partition"]), each["offset"]) for each in told))
+        assignments = payload["assignments"] or ()
+        return Complete(tuple((Partition(each["topic"], each["partition"]), each["offset"]) for each in assignments))
     return None

@@ -21,14 +21,15 @@ Says = Callable[[Mapping[str, str]], str | None]
 
 
 @dataclass(frozen=True)
-class Told:
+class LastCommit:
     """What the newest snapshot of that writer says in one table."""
 
     table: str
     snapshot: int
     at: int
     """When it was committed, in milliseconds."""
-    said: str
+    text: str
+    """What its summary says of the writer's progress."""
 
     def __str__(self) -> str:
         moment = datetime.fromtimestamp(self.at / 1000, timezone.utc).isoformat(sep=" ", timespec="seconds")
@@ -40,7 +41,7 @@ class History:
     """What one table's branch says of a writer."""
 
     table: str
-    told: Told | None = None
+    last: LastCommit | None = None
     whole: bool = True
     """It goes back to the first snapshot, so that a writer whom nothing is told of never committed."""
 
@@ -50,7 +51,7 @@ class Found:
     """Where a writer stopped. Two of them are equal only if nothing happened in between."""
 
     writer: str
-    told: tuple[Told, ...]
+    commits: tuple[LastCommit, ...]
     positions: tuple[tuple[Partition, int], ...]
     """The next offset of each partition that it ever delivered from."""
     notes: tuple[str, ...] = ()
@@ -86,7 +87,7 @@ def histories(sink: IcebergSink, says: Says) -> tuple[History, ...]:
     """Of every table of the pipeline that is there."""
     tables = ((name, load(sink, name)) for name in _names(sink))
     found = tuple(
-        _of_template(history_of(table, name, sink.told.branch, says), sink)
+        _of_template(history_of(table, name, sink.config.branch, says), sink)
         for name, table in tables
         if table is not None
     )
@@ -97,7 +98,7 @@ def histories(sink: IcebergSink, says: Says) -> tuple[History, ...]:
 
 def _of_template(history: History, sink: IcebergSink) -> History:
     """A table that only has a fitting name, and that tells nothing, is somebody else's."""
-    return history if history.table in sink.static or history.told is not None else History(history.table)
+    return history if history.table in sink.static or history.last is not None else History(history.table)
 
 
 def _names(sink: IcebergSink) -> tuple[str, ...]:
@@ -114,7 +115,7 @@ def history_of(table: Table, name: str, branch: str, says: Says) -> History:
     for snapshot in ancestry(table.metadata, branch):
         said = says(summary_of(snapshot))
         if said is not None:
-            return History(name, Told(name, snapshot.snapshot_id, snapshot.timestamp_ms, said))
+            return History(name, LastCommit(name, snapshot.snapshot_id, snapshot.timestamp_ms, said))
         oldest = snapshot
     return History(name, whole=oldest is None or _first(oldest))
 
@@ -150,5 +151,5 @@ class Writer(Protocol):
     def look(self) -> Found:
         """Where it stopped. `ImportRefused` if it did not, or if that cannot be told."""
 
-    def told(self, name: str, table: Table) -> Told | None:
+    def last_commit(self, name: str, table: Table) -> LastCommit | None:
         """Its newest commit to a table, as that is now."""

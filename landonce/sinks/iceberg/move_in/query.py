@@ -21,7 +21,15 @@ from landonce.config.secrets import redact
 from landonce.errors import ImportRefused
 from landonce.protocol.ranges import Partition
 from landonce.sinks.iceberg.marks import STREAMING_QUERY
-from landonce.sinks.iceberg.move_in.history import Found, History, Told, histories, history_of, refused, same_topics
+from landonce.sinks.iceberg.move_in.history import (
+    Found,
+    History,
+    LastCommit,
+    histories,
+    history_of,
+    refused,
+    same_topics,
+)
 from landonce.sinks.iceberg.sink import IcebergSink
 
 EPOCH = "spark.sql.streaming.epochId"
@@ -64,9 +72,9 @@ def last_batch(checkpoint: Checkpoint, histories: Sequence[History]) -> int:
             f"{checkpoint} keeps state: rows that it read and did not write yet are in {checkpoint.location} alone.",
             _START_ANEW,
         )
-    if history.told is None:
+    if history.last is None:
         raise _unknown(checkpoint, history)
-    batch = int(history.told.said)
+    batch = int(history.last.text)
     if batch not in checkpoint.planned:
         raise refused(
             f"batch {batch} of {checkpoint} is the last one in {history.table}, and {checkpoint.location} does not say where "
@@ -85,8 +93,8 @@ def positions_of(checkpoint: Checkpoint, batch: int, text: str) -> dict[Partitio
     if len(sources) != 1:
         raise refused(f"{checkpoint} reads {len(sources)} sources; landonce can go on for one.", _START_ANEW)
     try:
-        told = json.loads(sources[0])
-        return {Partition(topic, int(number)): int(at) for topic, each in told.items() for number, at in each.items()}
+        topics = json.loads(sources[0])
+        return {Partition(topic, int(number)): int(at) for topic, each in topics.items() for number, at in each.items()}
     except (ValueError, AttributeError, TypeError):
         raise refused(f"{checkpoint} does not read from Kafka: {sources[0][:200]}", _START_ANEW) from None
 
@@ -197,12 +205,12 @@ class StreamingQuery:
         same_topics(str(checkpoint), read, frozenset(self.topics))
         return Found(
             writer=str(checkpoint),
-            told=tuple(each.told for each in found if each.told is not None),
+            commits=tuple(each.last for each in found if each.last is not None),
             positions=tuple(sorted(positions.items())),
             notes=notes_of(checkpoint, batch),
             seen=(checkpoint,),
         )
 
-    def told(self, name: str, table: Table) -> Told | None:
+    def last_commit(self, name: str, table: Table) -> LastCommit | None:
         says = partial(said_by, self.folder.read().query)
-        return history_of(table, name, self.tables.told.branch, says).told
+        return history_of(table, name, self.tables.config.branch, says).last
