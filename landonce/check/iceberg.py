@@ -13,12 +13,12 @@ from landonce.check.iceberg_position import position
 from landonce.check.iceberg_table import table_findings
 from landonce.sinks.contract import Finding, Level
 from landonce.sinks.declared import landing_schema
-from landonce.sinks.iceberg.catalog import telling
+from landonce.sinks.iceberg.catalog import catalog_errors
 from landonce.sinks.iceberg.driver import file_recipe
 from landonce.sinks.iceberg.jvm import spark_name
 from landonce.sinks.iceberg.ledger import TableLedger
-from landonce.sinks.iceberg.sink import Seen, embedded_file, names_of, survey
-from landonce.sinks.iceberg.table import fast_path
+from landonce.sinks.iceberg.sink import Seen, embedded_file, survey, table_names
+from landonce.sinks.iceberg.table import why_spark
 from landonce.sinks.iceberg.types import schema_for
 from landonce.sinks.iceberg.worker import TableRecipe
 from landonce.sinks.parts import Parts
@@ -49,7 +49,7 @@ def _catalog(parts: Parts, world: World) -> Iterator[Finding]:
         folder = path.parent if path.parent.exists() else nearest(path.parent)
         yield from writable(folder, f"none yet: the first run makes {path}", f"mkdir -p {path.parent}")
         return
-    with telling(spec):
+    with catalog_errors(spec):
         there = {each: bool(parts.iceberg.catalog.namespace_exists(each)) for each in _namespaces(parts)}
     world.catalog = True
     yield Finding(Level.OK, f"{spec.identity} answers")
@@ -98,7 +98,7 @@ def _table(parts: Parts, world: World, name: str) -> Iterator[Finding]:
     sql_name = spark_name(sink.spec, name)
     if seen.table is not None:
         yield from table_findings(sink.config, sql_name, seen.table)
-        if sink.config.changes is not None or fast_path(seen.table, unpartitioned=sink.config.unpartitioned):
+        if sink.config.changes is not None or why_spark(seen.table, unpartitioned=sink.config.unpartitioned):
             sink.spec.spark_conf()  # Spark writes it, so it must be able to open the catalog
         if sink.config.evolve:
             yield Finding(Level.OK, "columns are added and widened as records ask for it")
@@ -119,7 +119,7 @@ def _template(parts: Parts, world: World) -> Iterator[Finding]:
     )
     if not world.catalog:
         return
-    names = [name for name in names_of(sink, world.state) if name not in sink.static]
+    names = [name for name in table_names(sink, world.state) if name not in sink.static]
     seen = survey(sink, names[:_EXAMINED])
     world.tables.update({each.name: each for each in seen})
     for each in seen:

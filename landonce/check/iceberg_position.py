@@ -15,7 +15,7 @@ from landonce.protocol.table_status import Standing, Status, standing_of
 from landonce.sinks.contract import Finding, Level
 from landonce.sinks.iceberg.ledger import TableLedger
 from landonce.sinks.iceberg.marks import holds
-from landonce.sinks.iceberg.sink import names_of, survey
+from landonce.sinks.iceberg.sink import survey, table_names
 from landonce.sinks.parts import Parts
 
 
@@ -35,7 +35,7 @@ def position(parts: Parts, world: World) -> Iterator[Finding]:
 
 
 def _views(parts: Parts, world: World) -> tuple[TableView, ...]:
-    names = names_of(parts.iceberg, world.state)
+    names = table_names(parts.iceberg, world.state)
     return tuple(each.view for each in survey(parts.iceberg, names))
 
 

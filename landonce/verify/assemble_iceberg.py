@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 from landonce.protocol.ledger import LedgerState
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.declared import declared_schema, landing_schema
-from landonce.sinks.iceberg.catalog import telling
+from landonce.sinks.iceberg.catalog import catalog_errors
 from landonce.sinks.iceberg.driver import file_recipe
 from landonce.sinks.iceberg.marks import copy_name
 from landonce.sinks.iceberg.sink import IcebergSink
@@ -52,7 +52,7 @@ class IcebergTables:
 
     def known(self) -> tuple[str, ...]:
         """Of the tables whose names match the template, those that the pipeline has committed to."""
-        with telling(self.sink.spec):
+        with catalog_errors(self.sink.spec):
             found = [name for name in self.sink.dynamic() if self._ours(name)]
         listed = [name for name, _ in self.state.tables] if self.state is not None else []
         return tuple(dict.fromkeys((*self.sink.static, *found, *listed)))
@@ -106,7 +106,7 @@ class IcebergTables:
 
     def _load(self, table: str) -> Table | None:
         if table not in self._loaded:
-            with telling(self.sink.spec):
+            with catalog_errors(self.sink.spec):
                 try:
                     self._loaded[table] = self.sink.catalog.load_table(table)
                 except NoSuchTableError:

@@ -93,7 +93,7 @@ class CatalogSpec:
     def open(self) -> Catalog:
         """Connects. An embedded catalog is made if it is not there."""
         read_doubles_whole()
-        with telling(self):
+        with catalog_errors(self):
             self._make_folders()
             properties = dict(self.properties)
             if self.kind == "rest":
@@ -161,7 +161,7 @@ def _jdbc(uri: str) -> dict[str, str]:
 
 
 @contextmanager
-def telling(spec: CatalogSpec) -> Iterator[None]:
+def catalog_errors(spec: CatalogSpec) -> Iterator[None]:
     """Turns a catalog's errors into landonce's: what may pass, and what does not. A conflict stays what it is."""
     try:
         yield

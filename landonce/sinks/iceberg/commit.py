@@ -40,7 +40,7 @@ from landonce.errors import ConfigError, TableReplaced, TableUnfit, TargetUnavai
 from landonce.failpoints import reach
 from landonce.protocol.marks import Verdict
 from landonce.sinks.iceberg import jvm
-from landonce.sinks.iceberg.catalog import CatalogSpec, telling
+from landonce.sinks.iceberg.catalog import CatalogSpec, catalog_errors
 from landonce.sinks.iceberg.marks import copy_name, copy_of
 from landonce.sinks.iceberg.table import unwritable
 
@@ -95,14 +95,14 @@ class Place:
 
     def find(self) -> Table | None:
         """The table as it is now, if it is there."""
-        with telling(self.spec):
+        with catalog_errors(self.spec):
             try:
                 return self.catalog.load_table(self.identifier)
             except NoSuchTableError:
                 return None
 
     def exists(self) -> bool:
-        with telling(self.spec):
+        with catalog_errors(self.spec):
             return bool(self.catalog.table_exists(self.identifier))
 
     def commit(
@@ -142,7 +142,7 @@ class Place:
 
     def send(self, table: Table, attempt: Attempt) -> None:
         """One request. `CommitFailedException`: refused, and nothing changed."""
-        with telling(self.spec):
+        with catalog_errors(self.spec):
             if table.metadata.format_version < 3 or self.spec.kind == "rest":
                 self._send_by_pyiceberg(table, attempt)
             elif self.session is None:
@@ -221,7 +221,7 @@ class Place:
         producer = _Append(Operation.APPEND, _Unchanged(table), table.io, branch, None, dict(summary))
         for each in files:
             producer.append_data_file(each)
-        with telling(self.spec):
+        with catalog_errors(self.spec):
             updates, _ = producer._commit()
         adding = tuple(each for each in updates if not isinstance(each, SetSnapshotRefUpdate))
         return adding, producer.snapshot_id, producer.discard

@@ -15,7 +15,7 @@ from landonce.protocol.marks import Mark, TableView, Verdict, verdict
 from landonce.read.schema.fields import Schema
 from landonce.sinks.declared import declared_schema, selected_from
 from landonce.sinks.iceberg import evolve, jvm
-from landonce.sinks.iceberg.catalog import telling
+from landonce.sinks.iceberg.catalog import catalog_errors
 from landonce.sinks.iceberg.commit import Attempt, Place, by_pyiceberg
 from landonce.sinks.iceberg.commit import check_visible as refuse_unseen
 from landonce.sinks.iceberg.ledger import Build
@@ -29,12 +29,19 @@ from landonce.sinks.iceberg.table import (
     ensure_unpartitioned_spec,
     no_table,
     require_creatable,
-    require_shape,
     require_spec,
+    require_unchanged,
     upgrade_statement,
 )
 from landonce.sinks.iceberg.types import COLUMNS
-from landonce.sinks.iceberg.worker import FileRecipe, TableRecipe, Wants, known_by, planned_recipe, table_recipe
+from landonce.sinks.iceberg.worker import (
+    FileRecipe,
+    TableRecipe,
+    Wants,
+    planned_recipe,
+    table_fingerprint,
+    table_recipe,
+)
 from landonce.sinks.parts import Parts
 
 _Answer = TypeVar("_Answer")
@@ -117,7 +124,7 @@ class Lake:
 
     def refresh(self, name: str, table: Table) -> None:
         """Others may have changed its columns, its properties or its files' format, and credentials that were lent expire."""
-        if name in self._opened and known_by(table) != known_by(self._opened[name]):
+        if name in self._opened and table_fingerprint(table) != table_fingerprint(self._opened[name]):
             self._tell(name, table)
 
     def _tell(self, name: str, table: Table) -> None:
@@ -127,7 +134,7 @@ class Lake:
         self._opened[name] = table
 
     def _create(self, name: str, schema: Schema) -> None:
-        with telling(self.sink.spec):
+        with catalog_errors(self.sink.spec):
             table = create_table(self.sink.catalog, name, schema, creation(self.sink.config))
         self.admit(name, table)
 
@@ -215,7 +222,7 @@ class Lake:
     def discover(self) -> tuple[TableView, ...]:
         """Tables of the template that carry this pipeline's mark: for a ledger that does not know them. Others that happen to
         have such a name are left alone."""
-        with telling(self.sink.spec):
+        with catalog_errors(self.sink.spec):
             could_be = self.sink.dynamic()
         return self.look(name for name in self._each(could_be, self._marked) if name)
 
@@ -234,7 +241,7 @@ class Lake:
         """The first table that holds records of these topics, of those that the file names or that its template could make;
         or that may hold some, for somebody else carried records into it: with the one who did."""
         branch = self.sink.config.branch
-        with telling(self.sink.spec):
+        with catalog_errors(self.sink.spec):
             for name in (*self.sink.static, *self.sink.dynamic()):
                 table = self.place(name).load()
                 writer = filled_by(table, branch)
@@ -267,7 +274,7 @@ class Lake:
         def build(table: Table, summary: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
             if files:
                 specs = () if by_spark else {each.spec_id for each in files}
-                require_shape(name, self._opened[name], table, specs=specs, by_name=by_spark)
+                require_unchanged(name, self._opened[name], table, specs=specs, by_name=by_spark)
             if by_spark or not by_pyiceberg(table):
                 return self._staging(place, table, files, summary, properties)
             return place.appending(table, files, summary, properties)

@@ -59,7 +59,7 @@ def spark_name(spec: CatalogSpec, identifier: str, *more: str) -> str:
 
 def load(session: SparkSession, spec: CatalogSpec, identifier: str) -> Any:
     """The table as a Java object, read from the catalog now."""
-    with talking(session, spec, identifier):
+    with in_session(session, spec, identifier):
         spark = _iceberg(session).spark.Spark3Util
         return spark.loadIcebergTable(session._jsparkSession, spark_name(spec, identifier))
 
@@ -76,7 +76,7 @@ def commit(
     named = TableIdentifier.model_validate({"namespace": namespace, "name": name})
     change = CommitTableRequest(identifier=named, requirements=requirements, updates=updates)
     java = _iceberg(session)
-    with talking(session, spec, identifier):
+    with in_session(session, spec, identifier):
         request = java.rest.requests.UpdateTableRequestParser.fromJson(change.model_dump_json())
         catalog = java.spark.Spark3Util.loadIcebergCatalog(session._jsparkSession, spec.name)
         java.rest.CatalogHandlers.updateTable(catalog, java.catalog.TableIdentifier.parse(identifier), request)
@@ -131,7 +131,7 @@ def own_session(session: SparkSession, spec: CatalogSpec) -> Iterator[SparkSessi
 
 
 @contextmanager
-def talking(session: SparkSession, spec: CatalogSpec, identifier: str) -> Iterator[None]:
+def in_session(session: SparkSession, spec: CatalogSpec, identifier: str) -> Iterator[None]:
     """Makes the session this thread's own, which is where Spark looks for settings and catalogs.
 
     Errors of the JVM become PyIceberg's where it has the same, else what may pass and what does not.

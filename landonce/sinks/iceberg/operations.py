@@ -16,7 +16,7 @@ from landonce.protocol.operate import Decision
 from landonce.protocol.ranges import Partition
 from landonce.protocol.source import Start
 from landonce.protocol.target import TargetView
-from landonce.sinks.iceberg.catalog import telling
+from landonce.sinks.iceberg.catalog import catalog_errors
 from landonce.sinks.iceberg.commit import Place
 from landonce.sinks.iceberg.ledger import TableLedger, empty, restate
 from landonce.sinks.iceberg.maintain.run import maintain
@@ -25,7 +25,7 @@ from landonce.sinks.iceberg.move_in.adopt import IcebergImport, adopt, beside, n
 from landonce.sinks.iceberg.move_in.connect import Cluster, ConnectSink
 from landonce.sinks.iceberg.move_in.history import Writer
 from landonce.sinks.iceberg.move_in.query import CheckpointFolder, StreamingQuery
-from landonce.sinks.iceberg.sink import IcebergSink, Seen, catalog_made, names_of, survey
+from landonce.sinks.iceberg.sink import IcebergSink, Seen, catalog_exists, survey, table_names
 from landonce.sinks.operations import UNCHANGED, Before, Choice, Operations, Report, Upkeep, Watch
 
 
@@ -49,7 +49,7 @@ class IcebergOperations(Operations):
 
     def load(self, ledger: Ledger | None = None) -> LedgerState | None:
         """Without making a catalog that is not there."""
-        return super().load(ledger) if self._own is None or catalog_made(self.sink) else None
+        return super().load(ledger) if self._own is None or catalog_exists(self.sink) else None
 
     def noticed(self, ledger: Ledger) -> str:
         return ledger.noticed if isinstance(ledger, TableLedger) else ""
@@ -57,7 +57,7 @@ class IcebergOperations(Operations):
     def kept(self) -> dict[str, Any]:
         if self._own is None:
             return super().kept()
-        own = survey(self.sink, self.sink.static)[0].own if catalog_made(self.sink) else None
+        own = survey(self.sink, self.sink.static)[0].own if catalog_exists(self.sink) else None
         return {
             "table": self.sink.static[0],
             "branch": self.sink.config.branch,
@@ -70,9 +70,9 @@ class IcebergOperations(Operations):
 
     def _seen(self, state: LedgerState | None) -> tuple[Seen, ...]:
         """The tables of a fan-out as they are; none where the one table is the ledger."""
-        if self._own is not None or not catalog_made(self.sink):
+        if self._own is not None or not catalog_exists(self.sink):
             return ()
-        return survey(self.sink, names_of(self.sink, state))
+        return survey(self.sink, table_names(self.sink, state))
 
     def stands(self, state: LedgerState) -> tuple[LedgerState, tuple[Stand, ...]]:
         views = self.tables(state)
@@ -142,7 +142,7 @@ class IcebergOperations(Operations):
 
     def _last_rows(self, seen: Seen, state: LedgerState) -> dict[Partition, int]:
         assert seen.table is not None
-        with telling(self.sink.spec):
+        with catalog_errors(self.sink.spec):
             return last_rows(seen.table, self.sink.config.branch, state)
 
     def forget_table(self, table: str, owner: str, *, replay: bool) -> Choice:

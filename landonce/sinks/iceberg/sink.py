@@ -32,7 +32,7 @@ from sqlalchemy.engine import make_url
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.marks import TableView
 from landonce.protocol.own_ledger import OwnView
-from landonce.sinks.iceberg.catalog import telling
+from landonce.sinks.iceberg.catalog import catalog_errors
 from landonce.sinks.iceberg.marks import look_at, table_view
 from landonce.sinks.pipeline_file import Pipeline
 from landonce.sinks.promise import READ_IN_TIME, Promise, ledger_condition, transform_condition
@@ -207,16 +207,16 @@ def embedded_file(sink: IcebergSink) -> Path | None:
     return Path(database) if database and database != ":memory:" else None
 
 
-def catalog_made(sink: IcebergSink) -> bool:
+def catalog_exists(sink: IcebergSink) -> bool:
     """Whether there is a catalog to ask. Whoever only looks makes none."""
     path = embedded_file(sink)
     return path is None or path.exists()
 
 
-def names_of(sink: IcebergSink, state: LedgerState | None) -> tuple[str, ...]:
+def table_names(sink: IcebergSink, state: LedgerState | None) -> tuple[str, ...]:
     """The tables that the file names, those that the ledger knows, and those that could be of its template."""
     known = (table for table, _ in state.tables) if state is not None else ()
-    with telling(sink.spec):
+    with catalog_errors(sink.spec):
         return tuple(sorted({*sink.static, *known, *sink.dynamic()}))
 
 

@@ -26,7 +26,7 @@ from landonce.errors import TableReplaced, TableReshaped, TableUnfit, TargetUnav
 from landonce.read.changes.decode import OPERATION
 from landonce.read.changes.images import DELETE
 from landonce.sinks.iceberg.catalog import CatalogSpec
-from landonce.sinks.iceberg.jvm import commit, load, own_session, quoted, settings, spark_name, talking
+from landonce.sinks.iceberg.jvm import commit, in_session, load, own_session, quoted, settings, spark_name
 from landonce.sinks.iceberg.types import COLUMNS
 
 _RANK = "_landonce_rank"
@@ -241,7 +241,7 @@ def _open(session: SparkSession, spec: CatalogSpec, identifier: str, name: str, 
     table = load(session, spec, identifier)
     if table.currentSnapshot() is not None:
         raise TargetUnavailable(f"{identifier} was empty, and has a snapshot by now.")
-    with talking(session, spec, identifier):
+    with in_session(session, spec, identifier):
         table.newFastAppend().toBranch(name).commit()
         return int(table.snapshot(name).snapshotId())
 
@@ -257,7 +257,7 @@ def _write(
 ) -> None:
     target = spark_name(spec, identifier, f"branch_{name}")
     view = f"landonce_{uuid.uuid4().hex}"
-    with talking(session, spec, identifier):
+    with in_session(session, spec, identifier):
         staged = session.read.option("mergeSchema", "true").parquet(*map(_literally, files))
         how.prepared(staged, session.table(target).schema).createTempView(view)
         try:
@@ -283,7 +283,7 @@ def _closed(
 ) -> int:
     """The one snapshot on top of the root; an empty one where Spark found nothing to do."""
     table = load(session, spec, identifier)
-    with talking(session, spec, identifier):
+    with in_session(session, spec, identifier):
         if table.snapshot(name) is not None and table.snapshot(name).snapshotId() == root:
             _commit_empty(table, name, summary)
         head = table.snapshot(name)

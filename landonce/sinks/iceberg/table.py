@@ -156,7 +156,7 @@ class TableShape:
     def of(table: Table, *, unpartitioned: bool = False) -> TableShape:
         """The shape of a table that Arrow can write for; with `unpartitioned`, of files without partition values."""
         name = ".".join(table.name())
-        reason = fast_path(table, unpartitioned=unpartitioned)
+        reason = why_spark(table, unpartitioned=unpartitioned)
         if reason:
             raise TableUnfit(f"{name}: workers cannot write its files, since {reason}.", safe="Nothing was written.")
         spec = unpartitioned_spec(table) if unpartitioned else table.spec()
@@ -180,7 +180,7 @@ class TableShape:
         )
 
 
-def fast_path(table: Table, *, unpartitioned: bool = False) -> str:
+def why_spark(table: Table, *, unpartitioned: bool = False) -> str:
     """Why Spark's own writer is needed for a table; empty if workers can write its files with Arrow."""
     properties = table.properties
     kind = properties.get(TableProperties.WRITE_FILE_FORMAT, TableProperties.WRITE_FILE_FORMAT_DEFAULT).lower()
@@ -275,7 +275,7 @@ def require_spec(config: Iceberg, name: str, table: Table) -> None:
         )
 
 
-def require_shape(
+def require_unchanged(
     name: str, written_for: Table, table: Table, *, specs: Iterable[int] = (), by_name: bool = False
 ) -> None:
     """Raises where files that were written for a table do not fit it any more. They hold its columns by their ids, so that what was

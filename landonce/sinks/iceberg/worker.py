@@ -27,7 +27,7 @@ from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.evolve import unknown_fields
 from landonce.sinks.iceberg.files import Origin, Scratch, write_files
 from landonce.sinks.iceberg.partitions import Limit, beyond, limits_of
-from landonce.sinks.iceberg.table import TableShape, creation, fast_path, planned_table
+from landonce.sinks.iceberg.table import TableShape, creation, planned_table, why_spark
 from landonce.sinks.iceberg.types import renamed, schema_for
 from landonce.sinks.worker import BlockWorker, Recipe, Refuse, Task
 
@@ -135,7 +135,7 @@ def planned_recipe(config: Iceberg, name: str, columns: Schema) -> TableRecipe:
 
 
 def _without_files(config: Iceberg, name: str, table: Table, declared: Schema | None) -> TableRecipe:
-    staged = config.changes is not None or bool(fast_path(table))
+    staged = config.changes is not None or bool(why_spark(table))
     return TableRecipe(
         name=name,
         schema=schema_for(table, coordinates=True, fold_case=config.case_insensitive, declared=declared),
@@ -146,7 +146,7 @@ def _without_files(config: Iceberg, name: str, table: Table, declared: Schema | 
     )
 
 
-def known_by(table: Table) -> tuple[Any, ...]:
+def table_fingerprint(table: Table) -> tuple[Any, ...]:
     """Changes with whatever workers are told of a table: its columns and files, and how its storage is opened."""
     metadata = table.metadata
     writing = ((key, value) for key, value in table.properties.items() if not key.startswith("landonce."))

@@ -14,7 +14,7 @@ from pyspark.sql import Row, SparkSession
 from landonce.config.secrets import redact
 from landonce.errors import LandonceError, SparkLost, TargetUnavailable
 from landonce.sinks.iceberg.catalog import CatalogSpec
-from landonce.sinks.iceberg.jvm import own_session, quoted, talking
+from landonce.sinks.iceberg.jvm import in_session, own_session, quoted
 
 _TARGET, _DEFAULT_TARGET = "write.target-file-size-bytes", 512 * 2**20
 _SMALL, _LARGE, _ENOUGH = 0.75, 1.8, 5
@@ -176,7 +176,7 @@ def _call(
 ) -> Row:
     named = {"table": literal(quoted(*table.split("."))), **(arguments or {})}
     passed = ", ".join(f"{name} => {value}" for name, value in named.items())
-    with talking(session, spec, table):
+    with in_session(session, spec, table):
         return session.sql(f"CALL {quoted(spec.name)}.system.{procedure}({passed})").collect()[0]
 
 

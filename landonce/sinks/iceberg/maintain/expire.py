@@ -38,8 +38,8 @@ from pyiceberg.table.update import (
 from pyspark.sql import SparkSession
 
 from landonce.errors import TargetUnavailable
-from landonce.sinks.iceberg.catalog import CatalogSpec, telling
-from landonce.sinks.iceberg.jvm import load, own_session, talking
+from landonce.sinks.iceberg.catalog import CatalogSpec, catalog_errors
+from landonce.sinks.iceberg.jvm import in_session, load, own_session
 
 _PIPELINE = "landonce.pipeline"
 _PREFIX = "landonce."
@@ -181,7 +181,7 @@ def remove(
         wanted = decide(table)
         try:
             if wanted:
-                with telling(spec):
+                with catalog_errors(spec):
                     _send(session, spec, table, wanted)
             return table, wanted
         except CommitFailedException:
@@ -216,7 +216,7 @@ def _swap(session: SparkSession, spec: CatalogSpec, table: Table, wanted: Remova
     assert session._jvm is not None
     identifier = ".".join(table.name())
     operations = load(session, spec, identifier).operations()
-    with talking(session, spec, identifier):
+    with in_session(session, spec, identifier):
         base = operations.current()
         if str(base.metadataFileLocation()) != table.metadata_location:
             raise CommitFailedException(f"{identifier} changed meanwhile")

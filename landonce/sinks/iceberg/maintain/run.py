@@ -32,7 +32,7 @@ from landonce.sinks.iceberg.maintain.files import (
 )
 from landonce.sinks.iceberg.maintain.orphans import Bounds, Orphans, bounds, dead_stages, orphans
 from landonce.sinks.iceberg.maintain.report import Deleted, TableReport
-from landonce.sinks.iceberg.sink import IcebergSink, catalog_made, names_of
+from landonce.sinks.iceberg.sink import IcebergSink, catalog_exists, table_names
 from landonce.sinks.operations import Sessions, Upkeep, Watch
 from landonce.sinks.parts import Parts
 
@@ -149,10 +149,10 @@ def maintain(
     parts: Parts, sink: IcebergSink, options: Upkeep, watch: Watch, sessions: Sessions, tables: tuple[str, ...] = ()
 ) -> tuple[TableReport, ...]:
     """Looks after the tables that were named, or all that the pipeline writes. Spark is only started where it is needed."""
-    if not catalog_made(sink):
+    if not catalog_exists(sink):
         return ()
     ledger = None if isinstance(parts.ledger, TableLedger) else parts.ledger.load()
-    names = names_of(sink, ledger)
+    names = table_names(sink, ledger)
     there = _there(sink, names)
     ours = _ours(sink, ledger, names, there)
     unknown = sorted(set(tables) - set(ours))

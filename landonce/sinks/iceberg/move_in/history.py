@@ -14,7 +14,7 @@ from pyiceberg.table.snapshots import Snapshot
 from landonce.errors import ImportRefused
 from landonce.protocol.ranges import Partition
 from landonce.sinks.iceberg.marks import ancestry, summary_of
-from landonce.sinks.iceberg.sink import IcebergSink, catalog_made, names_of
+from landonce.sinks.iceberg.sink import IcebergSink, catalog_exists, table_names
 
 Says = Callable[[Mapping[str, str]], str | None]
 """What a snapshot's summary says of the writer, if it made that snapshot."""
@@ -102,7 +102,7 @@ def _of_template(history: History, sink: IcebergSink) -> History:
 
 
 def _names(sink: IcebergSink) -> tuple[str, ...]:
-    return names_of(sink, None) if catalog_made(sink) else ()
+    return table_names(sink, None) if catalog_exists(sink) else ()
 
 
 def load(sink: IcebergSink, name: str) -> Table | None:
