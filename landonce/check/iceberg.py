@@ -17,7 +17,7 @@ from landonce.sinks.iceberg.catalog import catalog_errors
 from landonce.sinks.iceberg.driver import file_recipe
 from landonce.sinks.iceberg.jvm import spark_name
 from landonce.sinks.iceberg.ledger import TableLedger
-from landonce.sinks.iceberg.sink import Seen, embedded_file, survey, table_names
+from landonce.sinks.iceberg.sink import Seen, survey, table_names
 from landonce.sinks.iceberg.table import why_spark
 from landonce.sinks.iceberg.types import schema_for
 from landonce.sinks.iceberg.worker import TableRecipe
@@ -44,7 +44,7 @@ def looks(parts: Parts, world: World) -> tuple[Look, ...]:
 
 def _catalog(parts: Parts, world: World) -> Iterator[Finding]:
     spec = parts.iceberg.spec
-    path = embedded_file(parts.iceberg)
+    path = parts.iceberg.spec.sqlite_file
     if path is not None and not path.exists():
         folder = path.parent if path.parent.exists() else nearest(path.parent)
         yield from writable(folder, f"none yet: the first run makes {path}", f"mkdir -p {path.parent}")
@@ -85,7 +85,7 @@ def _ledger(parts: Parts, world: World) -> Iterator[Finding]:
 
 def _askable(parts: Parts, world: World) -> bool:
     """The catalog was asked, or there is nothing to ask yet."""
-    path = embedded_file(parts.iceberg)
+    path = parts.iceberg.spec.sqlite_file
     return world.catalog or (path is not None and not path.exists())
 
 

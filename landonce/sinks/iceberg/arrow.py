@@ -1,4 +1,9 @@
-"""Rows as a table's files hold them: its columns in its order, in its types, with its field ids."""
+"""Rows in Arrow: as a table's files hold them (its columns in its order, in its types, with its field ids), as Spark reads them from
+staged files, and the statistics of a file, read off the Parquet footer that was just written.
+
+Bounds must cover every value of the file, or readers skip rows. So they are made of the footer's raw values, without a detour
+through Python's dates, and are left out if a row group does not state its own: Parquet leaves out those of long strings.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,12 @@
-"""Doubles in manifests, read as they are.
+"""A catalog: how PyIceberg opens it, how Spark opens the same one, and what its errors mean.
 
-The compiled decoder of PyIceberg 0.12.0 declares what it reads from 8 bytes as a C `float`, so that a double comes back rounded
-to 32 bits, or as infinity (https://github.com/apache/iceberg-python/pull/3808, merged after that release). Whoever merges
-manifests writes such partition values back, and readers that take an identity partition's value from there give rounded rows.
+PyIceberg commits and reads metadata. Spark's Iceberg runtime is needed only where Spark writes itself: MERGE, ORC, Avro,
+format version 3, sort orders, and maintenance.
+
+Two faults of PyIceberg are worked around here. Its REST requests have no time limit, not even the first ones. And the compiled
+decoder of 0.12.0 reads a double's 8 bytes as a C `float`, so that it comes back rounded to 32 bits, or as infinity
+(https://github.com/apache/iceberg-python/pull/3808, merged after that release): merged manifests would then hold rounded partition
+values, and readers that take an identity partition's value from there would return rounded rows.
 """
 
 from __future__ import annotations
@@ -38,12 +42,18 @@ _REFUSED = (
     iceberg.BadRequestError,
     iceberg.AuthorizationExpiredError,
 )
-_AWAY = (iceberg.ServerError, iceberg.CommitStateUnknownException, iceberg.RESTError, RequestException, DBAPIError)
+_UNREACHABLE = (
+    iceberg.ServerError,
+    iceberg.CommitStateUnknownException,
+    iceberg.RESTError,
+    RequestException,
+    DBAPIError,
+)
 _SPARK_TYPES = {"sql": "jdbc", "rest": "rest", "hive": "hive", "glue": "glue"}
 
 
 def read_doubles_whole() -> None:
-    """Has PyIceberg read doubles from their 8 bytes, where its compiled decoder rounds them. Harmless when done again."""
+    """Makes PyIceberg read all 8 bytes of a double where its compiled decoder rounds. Harmless to call twice."""
     if new_decoder(_DOUBLE.pack(_PROBE)).read_double() != _PROBE:
         DoubleReader.read = _read  # type: ignore[method-assign, assignment]
 
@@ -53,7 +63,7 @@ def _read(_: DoubleReader, decoder: BinaryDecoder) -> float:
 
 
 class _Timed(HTTPAdapter):
-    """A catalog that accepts a request and never answers is one that is away."""
+    """A catalog that accepts a request and never answers counts as unreachable."""
 
     def send(self, request: PreparedRequest, *args: Any, **kwargs: Any) -> Response:
         kwargs["timeout"] = kwargs.get("timeout") or _TIMEOUTS
@@ -61,7 +71,7 @@ class _Timed(HTTPAdapter):
 
 
 class TimedRestCatalog(RestCatalog):
-    """PyIceberg's own. The headers are the first thing that it gives a new session: before it asks for a token."""
+    """PyIceberg's own, with time limits. It sets the headers of a new session first, before it asks for a token."""
 
     def _config_headers(self, session: Session) -> None:
         for prefix in ("http://", "https://"):
@@ -77,7 +87,7 @@ class CatalogSpec:
     properties: Mapping[str, Any] = field(repr=False)
     """As PyIceberg takes them: some, such as `ssl` and `auth`, hold several values."""
     spark: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What only Spark's side is told, beyond what follows from the properties."""
+    """Settings for Spark alone, beyond those that follow from the properties."""
 
     @property
     def identity(self) -> str:
@@ -90,23 +100,26 @@ class CatalogSpec:
     def kind(self) -> str:
         return str(self.properties.get("type", "sql"))
 
+    @property
+    def sqlite_file(self) -> Path | None:
+        """The file of a SQLite catalog, which the first run creates. None for every other catalog."""
+        uri = self.properties.get("uri", "")
+        if self.kind != "sql" or not uri.startswith("sqlite"):
+            return None
+        database = make_url(uri).database
+        return Path(database) if database and database != ":memory:" else None
+
     def open(self) -> Catalog:
-        """Connects. An embedded catalog is made if it is not there."""
+        """Connects. A SQLite catalog is created if it does not exist."""
         read_doubles_whole()
         with catalog_errors(self):
-            self._make_folders()
+            if self.sqlite_file is not None:
+                self.sqlite_file.parent.mkdir(parents=True, exist_ok=True)
             properties = dict(self.properties)
             if self.kind == "rest":
                 del properties["type"]
                 properties["py-catalog-impl"] = f"{TimedRestCatalog.__module__}.{TimedRestCatalog.__name__}"
             return load_catalog(self.name, **properties)
-
-    def _make_folders(self) -> None:
-        uri = self.properties.get("uri", "")
-        if self.kind == "sql" and uri.startswith("sqlite"):
-            database = make_url(uri).database
-            if database and database != ":memory:":
-                Path(database).parent.mkdir(parents=True, exist_ok=True)
 
     def spark_conf(self) -> dict[str, str]:
         """The same catalog as Spark knows it, under the same name."""
@@ -162,7 +175,7 @@ def _jdbc(uri: str) -> dict[str, str]:
 
 @contextmanager
 def catalog_errors(spec: CatalogSpec) -> Iterator[None]:
-    """Turns a catalog's errors into landonce's: what may pass, and what does not. A conflict stays what it is."""
+    """Turns a catalog's errors into landonce's, transient or lasting. A commit conflict passes through unchanged."""
     try:
         yield
     except _REFUSED as error:
@@ -177,5 +190,5 @@ def catalog_errors(spec: CatalogSpec) -> Iterator[None]:
             safe="Nothing was committed.",
             command="give landonce the right to read and write the warehouse",
         ) from None
-    except (*_AWAY, OSError) as error:
+    except (*_UNREACHABLE, OSError) as error:
         raise TargetUnavailable(f"the catalog {spec.name} did not answer: {redact(str(error))[:500]}") from None

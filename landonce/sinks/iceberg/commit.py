@@ -1,9 +1,9 @@
-"""The atomic commit: load, judge, build, send; and again, from the beginning, when somebody else was faster.
+"""The atomic commit: load, judge, build, send; and all of it again when another writer was faster.
 
 The judgement is made on the same metadata that the attempt is built on, and the catalog accepts the attempt only while the
-branch's head is still the one of that metadata. PyIceberg's own commit would rebuild a stale append on the new head and send
-it without asking anyone, so it is not used. A commit without an answer is not settled here: whoever asks again finds the
-commit's mark in the table (`Verdict.DONE`), or does not.
+branch's head is still the one of that metadata. PyIceberg's own commit is not used: it would rebuild a stale append on the new
+head and send it without a check. A commit without an answer is not settled here: the next attempt finds the commit's mark in the
+table (`Verdict.DONE`), or does not.
 """
 
 from __future__ import annotations

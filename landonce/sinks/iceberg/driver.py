@@ -1,4 +1,4 @@
-"""The tables of a pipeline as its driver sees them: made, evolved, looked at, committed to."""
+"""The tables of a pipeline as its driver sees them: created, evolved, looked at, committed to."""
 
 from __future__ import annotations
 
@@ -144,7 +144,10 @@ class Lake:
         for name, table in list(self._opened.items()):
             fresh = not table.metadata.snapshots and table.metadata.format_version < asked.version
             if self.sink.config.create and fresh:
-                with jvm.own_session(self.session(), self.sink.spec) as mine, jvm.talking(mine, self.sink.spec, name):
+                with (
+                    jvm.own_session(self.session(), self.sink.spec) as mine,
+                    jvm.in_session(mine, self.sink.spec, name),
+                ):
                     mine.sql(upgrade_statement(self.sink.spec.name, table, asked))
                 self.admit(name, self.place(name).load())
 

@@ -1,8 +1,8 @@
-"""Schema evolution: a table is given what its records need, and nothing is ever narrowed or dropped.
+"""Schema evolution: a table gets the columns that its records need. Nothing is ever narrowed or dropped.
 
-A column is added (also inside of structs, list elements and map values), widened (int to long, float to double, a decimal
-to more digits), or made optional. Workers find out what is needed, see `landonce.read.schema.evolution`; the driver merges what
-they found, and changes the schema once.
+A column is added (also inside structs, list elements and map values), widened (int to long, float to double, a decimal
+to more digits), or made optional. Workers report what is needed, see `landonce.read.schema.evolution`; the driver merges their
+reports and changes the schema once.
 """
 
 from __future__ import annotations

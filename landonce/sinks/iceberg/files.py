@@ -1,5 +1,16 @@
-"""Names of data files: they say which pipeline, epoch, batch and block wrote a file, so that orphans can be told from
-files in flight."""
+"""Files that workers write: a table's own data files, and rows that wait for Spark's own writer.
+
+A file is written once, under a new name that says which pipeline, epoch, batch and block wrote it. It becomes part of the table
+only when the driver commits it. A task that dies or runs twice leaves orphans, which `maintain` can tell from files in flight.
+
+Rows for Spark's writer are plain Parquet files in a folder of the table; a MERGE or INSERT reads them, and they are never part of
+the table. The driver removes them once their batch is committed, and `maintain` removes what a kill left.
+
+Two things decide how fast data files are written. Arrow's dictionary encoder hashes every value, and gives up only when the
+dictionary is full: columns whose values hardly repeat are written plainly, which also makes smaller files. And rows are sorted by
+partition once, see `partitions`. The encodings are those that every reader of Iceberg knows; the delta encodings are smaller and
+faster still, but vectorized readers of older releases refuse them.
+"""
 
 from __future__ import annotations
 

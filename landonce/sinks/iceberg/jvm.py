@@ -1,8 +1,8 @@
 """Iceberg's own Java code, in Spark's JVM: for what PyIceberg cannot do yet.
 
-PyIceberg reads a table of format version 3, and cannot commit to one unless a REST catalog does the work. `commit` takes
-the same requirements and updates as PyIceberg's `Catalog.commit_table` and means the same by them, in any version: the
-requirements are looked at inside every attempt.
+PyIceberg reads a table of format version 3, but can commit to one only through a REST catalog. `commit` takes the same requirements
+and updates as PyIceberg's `Catalog.commit_table`, with the same meaning, in any version: the requirements are checked inside
+every attempt.
 """
 
 from __future__ import annotations

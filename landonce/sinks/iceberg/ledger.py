@@ -1,7 +1,7 @@
 """The table as its own ledger: position and epoch are in its snapshots, and change with the rows or not at all.
 
-A change is an empty snapshot, or the one that adds a batch's files. A pending plan is never kept: nothing of it can land
-but in the commit that also moves the position, so a driver that starts anew may plan anew.
+A change is an empty snapshot, or the one that adds a batch's files. A pending plan is never kept: nothing of it can land except in
+the commit that also moves the position, so a driver that starts again may make another plan.
 """
 
 from __future__ import annotations

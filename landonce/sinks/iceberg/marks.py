@@ -1,18 +1,21 @@
-"""Marks in Iceberg's metadata: the summary of a snapshot, and a copy in the table's properties. No I/O.
+"""A pipeline's marks in a table: in the summary of each of its snapshots, with a copy in the table's properties.
 
 landonce.pipeline        whose mark it is; a table may carry those of several pipelines
 landonce.epoch, .owner, .version, .lineage, .batch
 landonce.cluster         the Kafka cluster's id
 landonce.topics          JSON: topic → id
 landonce.position        JSON: topic → partition → [first offset ever, next offset to read]
-landonce.started         JSON: topic → partition → where the pipeline stood before this batch
+landonce.started         JSON: topic → partition → the pipeline's position before this batch
+landonce.landed          JSON: topic → partition → the offset of the last row that the table got
 landonce.labels          JSON: topic → what `_topic` holds for it, where that is not its name
 landonce.totals          JSON: [landed, dead-lettered, filtered]
 landonce.behind          "true" while a table that was rolled back is being filled up again
 landonce.letters         JSON: the batch's dead-letter files
 landonce.letters-in      their folder
-landonce.valid-through   every record up to this moment is in: the least, over all partitions, of the latest timestamp
-                         that was read. Absent where a partition had no record in the batch
+landonce.valid-through   every record up to this moment is in: the minimum, over all partitions, of the latest timestamp
+                         that was read. Absent if a partition had no record in the batch
+
+If the history that held the mark was cut off, the table's rows and files may still show that the copy's commit is part of it.
 """
 
 from __future__ import annotations

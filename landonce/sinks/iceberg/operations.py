@@ -1,4 +1,4 @@
-"""What an operator may decide about a pipeline to Iceberg: its tables carry the position, or a mark of how far they are."""
+"""What an operator may decide about a pipeline to Iceberg, whose tables carry the position, or a mark of their own."""
 
 from __future__ import annotations
 

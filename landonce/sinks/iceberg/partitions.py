@@ -1,4 +1,13 @@
-"""Partition specs, as a pipeline file writes them: `country`, `day(at)`, `bucket(16, id)`, `truncate(4, name)`. Pure."""
+"""Partitions: specs as a pipeline file writes them (`country`, `day(at)`, `bucket(16, id)`, `truncate(4, name)`), rows sorted by
+partition in one pass, and values that have no partition.
+
+Bucket and truncate come from PyIceberg's compiled kernels. Its kernels for years and months return null for distant times, and a
+null is a wrong partition, so times are computed here.
+
+A value has no partition if its transform's result does not fit the result's type. `truncate` rounds down, so the lowest values of
+a type fall below it: PyIceberg's kernel and Java's wrap around to a value by which readers skip the file, or refuse the whole
+file. `hour` counts in 32 bits, which end before 64 bits of microseconds do. Years, months, days and buckets always fit.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Iceberg sink as a description: which catalog, which tables, and how they are written. Picklable."""
+"""The Iceberg sink as a picklable description: which catalog, which tables, how they are written, and what holds for them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 from collections.abc import Iterable, Iterator
 
 from pyiceberg.table import Table
-from sqlalchemy.engine import make_url
 
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.marks import TableView
@@ -42,7 +41,7 @@ _FIELD = re.compile(r"\{([^{}]+)\}")
 
 @dataclass
 class IcebergSink(Sink):
-    """One pipeline's tables. Opening it connects to nothing yet."""
+    """One pipeline's tables. Making one connects to nothing."""
 
     spec: CatalogSpec
     config: Iceberg
@@ -62,7 +61,6 @@ class IcebergSink(Sink):
         return self.own_ledger() if config.own_ledger else super().open_ledger(config)
 
     def promise(self, config: Pipeline) -> Promise:
-
         return promise(config, self.config)
 
     @property
@@ -74,7 +72,7 @@ class IcebergSink(Sink):
         return self.own_ledger()
 
     def spark_conf(self) -> dict[str, str]:
-        """A session with these settings reads and writes the sink's catalog."""
+        """What a Spark session needs to read and write the sink's catalog."""
         return {**self.spec.spark_conf(), "spark.jars": ",".join(map(str, spark_jars()))}
 
     def own_ledger(self) -> TableLedger:
@@ -121,7 +119,7 @@ class IcebergSink(Sink):
         return Place(self.spec, lambda: self.catalog, table, self.config.branch, self.pipeline)
 
     def dynamic(self) -> tuple[str, ...]:
-        """The tables that are there and could be of the template: for a ledger that does not know them."""
+        """The existing tables whose names fit the template: for a ledger that does not know them."""
         template = self.routing.template
         if template is None:
             return ()
@@ -187,7 +185,7 @@ def _snapshot_conditions(pipeline: Pipeline, config: Iceberg) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Seen:
-    """One table, and what it says of the pipeline; neither if it is not there."""
+    """One table and what it says of the pipeline. Both are None if the table does not exist."""
 
     name: str
     table: Table | None = None
@@ -198,36 +196,23 @@ class Seen:
         return table_view(self.name, self.own) if self.own is not None else TableView(self.name)
 
 
-def embedded_file(sink: IcebergSink) -> Path | None:
-    """The file of a SQLite catalog, which the first run makes; None where the catalog is a server's."""
-    uri = sink.spec.properties.get("uri", "")
-    if sink.spec.kind != "sql" or not uri.startswith("sqlite"):
-        return None
-    database = make_url(uri).database
-    return Path(database) if database and database != ":memory:" else None
-
-
 def catalog_exists(sink: IcebergSink) -> bool:
-    """Whether there is a catalog to ask. Whoever only looks makes none."""
-    path = embedded_file(sink)
+    """Whether there is a catalog to ask: opening a SQLite catalog would create its file."""
+    path = sink.spec.sqlite_file
     return path is None or path.exists()
 
 
 def table_names(sink: IcebergSink, state: LedgerState | None) -> tuple[str, ...]:
-    """The tables that the file names, those that the ledger knows, and those that could be of its template."""
+    """The tables that the file names, those that the ledger knows, and those whose names fit the template."""
     known = (table for table, _ in state.tables) if state is not None else ()
     with catalog_errors(sink.spec):
         return tuple(sorted({*sink.static, *known, *sink.dynamic()}))
 
 
 def survey(sink: IcebergSink, names: Iterable[str]) -> tuple[Seen, ...]:
-    """Looks at each of them."""
-    return tuple(_seen(sink, name) for name in names)
-
-
-def _seen(sink: IcebergSink, name: str) -> Seen:
-    place = sink.place(name)
-    if not place.exists():
-        return Seen(name)
-    table = place.load()
-    return Seen(name, table, look_at(table, place.pipeline, place.branch))
+    """The tables as they are now, for whoever only looks."""
+    found = ((name, sink.place(name).find()) for name in names)
+    return tuple(
+        Seen(name, table, look_at(table, sink.pipeline, sink.config.branch)) if table is not None else Seen(name)
+        for name, table in found
+    )

@@ -1,10 +1,12 @@
-"""What Spark is told to do with staged rows: append them, or merge them by identity.
+"""A batch in a snapshot that readers do not see yet: Spark writes it to a branch of its own, created at the head it is meant for.
 
-A batch may change a row many times: the last change counts, in the order of topic, partition and offset. Records of one
-key stay in one partition of a topic as long as the producer partitions by key, and there the order is the topic's own.
+Publishing is a separate step: one compare-and-set moves the real branch from that head to the staged snapshot. If the head moved
+meanwhile, the staged snapshot is dropped and the batch is staged again; so a stale MERGE never lands.
 
-A change gives the whole row: what it does not hold becomes null. Columns that the pipeline does not know are left as they
-are in a row that is there, and are null in a new one.
+Spark appends the staged rows, or merges them by identity. A batch may change a row many times: the last change counts, in the order
+of topic, partition and offset. Records of one key stay in one partition of a topic as long as the producer partitions by key, and
+there the order is the topic's own. A change gives the whole row: a column that it does not hold becomes null. Columns that the
+pipeline does not know keep their values in a row that exists, and are null in a new one.
 """
 
 from __future__ import annotations

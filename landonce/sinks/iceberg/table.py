@@ -1,4 +1,7 @@
-"""Creating a table from a declared schema, with coordinates beside every row. A table that is there is never changed."""
+"""One table: how it is created, what workers need to know to write its files, and whether it fits the pipeline file.
+
+landonce never changes a table that exists, except by `evolve` and by the spec that `unpartitioned: true` needs.
+"""
 
 from __future__ import annotations
 

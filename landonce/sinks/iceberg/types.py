@@ -1,7 +1,25 @@
-"""What the coordinates are called in an Iceberg table.
+"""Iceberg's types and Arrow's: which stand for which, exactly; and which field of a record goes to which column. Pure.
 
-Iceberg's readers have a metadata column `_partition` of their own, beside `_file` and `_pos`: Spark can neither read nor
-merge nor compact a table with a column of that name.
+    Iceberg                          Arrow                               in JSON
+    ───────────────────────────────  ──────────────────────────────────  ───────────────────────────────────────
+    boolean, int, long               bool, int32, int64                  the same
+    float, double                    float, double                       a number that is finite in its type
+    decimal(p, s)                    decimal128(p, s)                    a number, or a string that holds one
+    date, time                       date32, time64(us)                  YYYY-MM-DD, HH:MM:SS[.ffffff]
+    timestamp, timestamptz           timestamp(us) without zone, or UTC  ISO 8601; without a zone it means UTC
+    timestamp_ns, timestamptz_ns     timestamp(ns) without zone, or UTC  the same
+    string, uuid                     string, uuid                        a string
+    binary, fixed(n)                 binary, fixed_size_binary(n)        base64, of n bytes
+    struct, list                     struct, list                        an object, an array
+    map                              map                                 an object: its keys are strings in JSON
+
+A type that JSON cannot express exactly is refused by name, never approximated.
+
+Fields are matched to columns by the table's name mapping (`schema.name-mapping.default`): a column that it gives names has these
+and no other. Every other column has its own name. The same holds for nested fields. If case does not matter, it does not for either.
+
+The coordinates are called `_topic`, `_kafka_partition` and `_offset`. Iceberg's readers reserve `_partition`, beside `_file` and
+`_pos`: Spark can neither read nor merge nor compact a table with a column of that name.
 """
 
 from __future__ import annotations

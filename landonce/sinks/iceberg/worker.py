@@ -1,4 +1,7 @@
-"""What a worker needs to know to write files: the recipe of a pipeline, and the task for one block. Picklable."""
+"""The worker's part of Iceberg: the recipe of a pipeline and the task of one block (both picklable), and writing the block's files.
+
+Files count only once the driver has committed them, so a task that Spark runs again writes other files, and no harm is done.
+"""
 
 from __future__ import annotations
 

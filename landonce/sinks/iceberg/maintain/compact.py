@@ -1,4 +1,7 @@
-"""What compaction would find: small files, deletes, manifests. Without Spark, so that it is only started where it pays."""
+"""Compaction by Iceberg's own procedures, in Spark. Each of them makes commits of its own beside the pipeline's.
+
+A census of small files, deletes and manifests comes first, without Spark: Spark is started only where compaction pays.
+"""
 
 from __future__ import annotations
 

@@ -1,16 +1,18 @@
-"""Which snapshots may expire. Pure.
+"""Which snapshots may expire, and removing them in one atomic change to the very metadata that it was decided on.
 
-Where a pipeline stands is told by the newest mark in a branch's ancestry, which is walked from parent to parent. So it is
-not enough to keep the snapshot with the mark: the walk ends at the first one that is missing. Kept are
+The newest mark in a branch's ancestry, which is walked from parent to parent, holds a pipeline's position. So it is not enough to
+keep the snapshot with the mark: the walk ends at the first snapshot that is missing. Kept are
 
     every head of a branch and every tag
     of every branch, so many snapshots and all that are younger than an age, as Iceberg does
     snapshots that no branch leads to any more (rolled back, or staged), while they are young
     below each of these, everything down to the newest mark of every pipeline
 
-The last line holds for every snapshot that is kept, so a table may still be rolled back to any of them. Where a pipeline
-has no mark below a snapshot, all that is left below it is kept: that the history is whole is then what tells that the
-pipeline had not begun.
+The last line holds for every snapshot that is kept, so a table may still be rolled back to any of them. If a pipeline has no mark
+below a snapshot, all that is left below it is kept: only a whole history shows that the pipeline had not begun.
+
+Iceberg's own procedure is not used: it applies rules of age on top of the ids that it is given, to whatever the metadata
+is by then. Nor is PyIceberg's change of metadata, which makes the oldest snapshot that is left look like the first.
 """
 
 from __future__ import annotations

@@ -1,20 +1,19 @@
 """Which files may be deleted that no snapshot names. Pure.
 
-A file's name says which epoch and batch of the pipeline wrote it. Whoever wrote it had looked at the table before, and its
+A file's name says which epoch and batch of the pipeline wrote it. Its driver had looked at the table before, and its
 commit is refused if the table's mark is not the one that it saw. A driver writes under an epoch past those of all marks
 that it saw, or under its own with a later batch. So, with M the newest mark of the pipeline in the table:
 
     file of (epoch, batch)       then
     ───────────────────────────  ─────────────────────────────────────────────────────────────────────────────────────
-    at or before M               its driver looked before M was there, or made M: it commits this file never again
-    after M, by a driver that    it may still be paused before its commit, for nothing in this table refuses it: only
-    another one took over from   after a long time
-    after M, by the driver that  in flight, or a crash's, which the next start makes an earlier driver's: never
+    at or before M               its driver looked before M was there, or made M: it can never commit this file
+    after M, by a driver that    it may still be paused before its commit, and nothing in this table refuses it: deleted
+    another one took over from   only after a long time
+    after M, by the driver that  in flight, or left by a crash, which the next start makes an earlier driver's: never
     has the pipeline now
 
-It is the table's own mark that counts: in a fan-out, an older driver may still commit to a table that the newer one has
-not committed to yet. Where a pipeline works on several branches of the table, their marks all have to agree, since a
-name says nothing of branches.
+The table's own mark counts: in a fan-out, an older driver may still commit to a table that the newer one has not committed to
+yet. If a pipeline works on several branches of the table, all their marks have to agree, since a name says nothing of branches.
 
 Files are listed before the metadata is loaded, so one that is committed in between is seen to be named by a snapshot.
 """

@@ -1,4 +1,4 @@
-"""What was done to a table, or what would be; in words, and as a document."""
+"""What was done to a table, or would be: in words, and as a document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pipeline's first position, from where another writer stopped. Pure."""
+"""A pipeline's first position, from where another writer stopped."""
 
 from __future__ import annotations
 

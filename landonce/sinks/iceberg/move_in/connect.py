@@ -1,4 +1,4 @@
-"""Where Iceberg's sink for Kafka Connect stopped. Pure.
+"""Where Iceberg's sink for Kafka Connect stopped.
 
 A snapshot of the sink records how far its coordinator had read the control topic: files that were reported before that
 are in the table, files reported later are not. The consumer group moves when files are reported, so it is ahead of the
@@ -6,6 +6,8 @@ table until they are committed. Only while no reported file waits, the group's o
 
     control topic    …  files  files │ files           group → 1600, table → 1500: importing the group's offsets loses 100
                           the table's offset ┘ └ these wait: start the sink again, and it commits them
+
+`Cluster` asks Kafka; everything that is decided from its answers is pure.
 """
 
 from __future__ import annotations

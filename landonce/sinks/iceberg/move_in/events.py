@@ -1,6 +1,10 @@
-"""One Avro value with its schema before it, as Iceberg's sink writes them to its control topic. Pure.
+"""What the tasks of Iceberg's sink report to its coordinator on the control topic. Pure.
 
-C2 01 | length of the schema, 2 bytes | the schema as JSON | the value
+A task that is asked for a commit sends one `DATA_WRITTEN` for each table that it wrote files for, then one `DATA_COMPLETE`
+with the next offset of each of its partitions, and commits the same offsets to the consumer group: all of it in one
+transaction of Kafka, before anything is in a table. An event is one Avro value with its schema before it:
+
+    C2 01 | length of the schema, 2 bytes | the schema as JSON | the value
 """
 
 from __future__ import annotations

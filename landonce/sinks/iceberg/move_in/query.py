@@ -1,9 +1,11 @@
-"""Where a Spark Structured Streaming query stopped. Pure.
+"""Where a Spark Structured Streaming query stopped.
 
 Spark writes where a batch ends to `offsets/N` of the checkpoint, then commits the rows, with the query's id and N in the
-snapshot, then writes `commits/N`. So the table itself says which batch is the last one in it, and the offset log where
-that one ended: a batch that is planned and not in the table does not count, one in the table counts even if `commits/N`
+snapshot, then writes `commits/N`. So the table itself says which batch is the last one in it, and the offset log says where
+that batch ended. A batch that is planned and not in the table does not count; one in the table counts even if `commits/N`
 is missing.
+
+`CheckpointFolder` reads the checkpoint; everything that is decided from it is pure.
 """
 
 from __future__ import annotations
