@@ -47,14 +47,14 @@ from landonce.sinks.iceberg.table import unwritable
 _BY_PYICEBERG = 2
 """The newest format version in which PyIceberg makes snapshots."""
 _CONFLICTS = 50
-"""Attempts in a row that other writers may win before the driver is told; it then waits, and tries again."""
+"""Attempts in a row that other writers may win before the driver gets an error; it then waits, and tries again."""
 _UNRACED = 10
-"""Attempts in a row that a catalog may refuse on one and the same metadata: then it was no other writer."""
+"""Attempts in a row that a catalog may refuse on one and the same metadata: no other writer can be the reason."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One request to the catalog, and what to clear away if it is refused."""
+    """One request to the catalog, and how to remove its files if it is refused."""
 
     updates: tuple[TableUpdate, ...]
     requirements: tuple[TableRequirement, ...]
@@ -78,7 +78,7 @@ class Place:
 
     @property
     def catalog(self) -> Catalog:
-        """Connected to when it is first asked for something."""
+        """Connects at first use."""
         return self.open()
 
     def load(self) -> Table:
@@ -94,7 +94,7 @@ class Place:
         return table
 
     def find(self) -> Table | None:
-        """The table as it is now, if it is there."""
+        """The table as it is now. None if it does not exist."""
         with catalog_errors(self.spec):
             try:
                 return self.catalog.load_table(self.identifier)
@@ -108,7 +108,7 @@ class Place:
     def commit(
         self, judge: Callable[[Table], Verdict], build: Callable[[Table], Attempt]
     ) -> tuple[Verdict, int, Table]:
-        """Until the judgement is anything but `GO`, or an attempt is accepted. Gives the new snapshot's id with it."""
+        """Tries until an attempt is accepted, or the judgement is not `GO`. Returns the judgement, the new snapshot's id and the table."""
         refused: Attempt | None = None
         built_on, unraced, why = "", 0, ""
         for conflict in range(_CONFLICTS):
@@ -126,9 +126,8 @@ class Place:
             reach("attempt.before")
             try:
                 self.send(table, attempt)
-            except (
-                CommitFailedException
-            ) as error:  # also by a gateway that sent the request twice: so look before clearing away
+            except CommitFailedException as error:
+                # A gateway that sends a request twice gets this answer too: look before removing the attempt's files.
                 refused, why = attempt, str(error)
                 time.sleep(random.uniform(0.01, 0.05) * min(conflict + 1, 20))  # noqa: S311  not a secret
                 continue
@@ -153,8 +152,8 @@ class Place:
                 table.refresh()
 
     def _send_by_pyiceberg(self, table: Table, attempt: Attempt) -> None:
-        """Snapshots are numbered over all branches, so another branch's commit makes an attempt stale, too; so does one that
-        was rolled back since. The head does not show it, and PyIceberg's word for it is `ValueError`."""
+        """Snapshots are numbered over all branches, so a commit to another branch makes an attempt stale too, as does one that was
+        rolled back since. The head does not show that, and PyIceberg raises `ValueError` for it."""
         try:
             table._do_commit(attempt.updates, attempt.requirements)
         except ValueError as error:
@@ -167,7 +166,7 @@ class Place:
         return ref.snapshot_id if ref is not None else None
 
     def ensure_branch(self) -> None:
-        """A branch that is not there begins where the main one is, so that its readers see the whole table. A table without a
+        """Creates the branch at the head of the main one, so that its readers see the whole table. A table without a
         snapshot gets an empty one first: PyIceberg's catalogs refuse any other branch on it."""
         if self.branch == MAIN_BRANCH:
             return
@@ -193,7 +192,7 @@ class Place:
         return Attempt(updates, (_still(table), _head_is(self.branch, None)), snapshot)
 
     def _first_snapshot(self, table: Table) -> Attempt:
-        """An empty snapshot on the main branch of a table that has none. It carries no mark: no pipeline wrote to that branch."""
+        """An empty snapshot on the main branch of a table without any. It carries no mark: no pipeline wrote to that branch."""
         updates, snapshot, _ = self._snapshot(table, MAIN_BRANCH, (), {})
         return Attempt(
             (*updates, _points(table, MAIN_BRANCH, snapshot)), (_still(table), _head_is(MAIN_BRANCH, None)), snapshot
@@ -217,7 +216,7 @@ class Place:
     def _snapshot(
         self, table: Table, branch: str, files: Sequence[DataFile], summary: Mapping[str, str]
     ) -> tuple[tuple[TableUpdate, ...], int, Callable[[], None]]:
-        """What adds a snapshot, without moving the branch to it; its id; and what removes its metadata files."""
+        """The updates that add a snapshot without moving the branch to it, its id, and what removes its metadata files."""
         producer = _Append(Operation.APPEND, _Unchanged(table), table.io, branch, None, dict(summary))
         for each in files:
             producer.append_data_file(each)
@@ -229,7 +228,7 @@ class Place:
     def publishing(
         self, table: Table, staged: int, stage: str, summary: Mapping[str, str], properties: Mapping[str, str]
     ) -> Attempt:
-        """The branch moves forward to a snapshot that was staged on its present head, and on no other."""
+        """Moves the branch to a snapshot that was staged on its present head, and on no other."""
         copied = {**properties, copy_name(self.pipeline, self.branch): copy_of(summary, staged)}
         return Attempt(
             (
@@ -257,8 +256,8 @@ def _too_new(table: Table, name: str) -> TableUnfit:
 
 
 class _Unchanged(Transaction):
-    """A transaction without changes of its own. PyIceberg's copies all of the table's metadata whenever it is asked for it, so
-    that a commit would take longer with every snapshot that the table keeps."""
+    """A transaction without changes of its own. PyIceberg's copies all of the table's metadata at every access, so a commit
+    would take longer with every snapshot that the table keeps."""
 
     @property
     def table_metadata(self) -> TableMetadata:
@@ -266,8 +265,8 @@ class _Unchanged(Transaction):
 
 
 class _Append(_MergeAppendFiles):
-    """As PyIceberg's, with files of more than one partition spec, and small manifests merged unless the table forbids it:
-    otherwise every commit would take a little longer than the one before."""
+    """PyIceberg's append, with files of more than one partition spec, and with small manifests merged unless the table
+    forbids it: otherwise every commit would take a little longer than the one before."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)  # type: ignore[arg-type]
@@ -282,7 +281,7 @@ class _Append(_MergeAppendFiles):
         return self._process_manifests(added + self._existing_manifests())
 
     def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
-        """Those of a former spec that PyIceberg cannot write are carried over as they are. Its column may be gone."""
+        """Manifests of a former spec that PyIceberg cannot write are kept as they are: the spec's column may be gone."""
         schema, specs = self.schema(), self._transaction.table_metadata.specs()
         kept = {number for number, spec in specs.items() if unwritable(schema, spec)}
         merged = super()._process_manifests([each for each in manifests if each.partition_spec_id not in kept])
@@ -303,8 +302,8 @@ class _Append(_MergeAppendFiles):
         return writer.to_manifest_file()
 
     def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
-        """Without a word on single partitions: PyIceberg would spell them by the default spec, which need not be that of the
-        files, and cannot spell every year."""
+        """Leaves out single partitions: PyIceberg would write them by the default spec, which need not be that of the
+        files, and it cannot write every year."""
         collector = SnapshotSummaryCollector()
         for each in self._added_data_files:
             collector.metrics.add_file(each)
@@ -316,7 +315,7 @@ class _Append(_MergeAppendFiles):
         )
 
     def discard(self) -> None:
-        """The metadata files of an attempt that was refused."""
+        """Deletes the metadata files of an attempt that was refused."""
         for path in (*self._written_manifests, *self._written_manifest_lists):
             try:
                 self._io.delete(path)
@@ -333,7 +332,7 @@ def _head_is(branch: str, snapshot: int | None) -> AssertRefSnapshotId:
 
 
 def _points(table: Table, branch: str, snapshot: int) -> SetSnapshotRefUpdate:
-    """With what the branch says of how long its snapshots are kept, which would be forgotten otherwise."""
+    """Keeps the branch's own rules of retention, which would be lost otherwise."""
     ref = table.metadata.refs.get(branch)
     return SetSnapshotRefUpdate(
         ref_name=branch,  # type: ignore[call-arg]
@@ -346,7 +345,7 @@ def _points(table: Table, branch: str, snapshot: int) -> SetSnapshotRefUpdate:
 
 
 def check_visible(table: str, io: FileIO, files: Iterable[DataFile]) -> None:
-    """Raises where workers wrote to a disk of their own: the table would name files that nobody else can read."""
+    """Raises if workers wrote to a disk of their own: the table would name files that nobody else can read."""
     for path in (each.file_path for each in files):
         if urlsplit(path).scheme in ("", "file") and not io.new_input(path).exists():
             raise TableUnfit(
