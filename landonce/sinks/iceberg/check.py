@@ -16,17 +16,16 @@ from landonce.sinks import checking
 from landonce.sinks.checking import CheckRun, Findings, Sections
 from landonce.sinks.contract import Finding, Level
 from landonce.sinks.declared import landing_schema
-from landonce.sinks.iceberg.catalog import telling
+from landonce.sinks.iceberg.catalog import catalog_errors
 from landonce.sinks.iceberg.check_table import creation_text, table_findings
 from landonce.sinks.iceberg.driver import file_recipe
 from landonce.sinks.iceberg.jvm import spark_name
 from landonce.sinks.iceberg.ledger import TableLedger
-from landonce.sinks.iceberg.look import holds
-from landonce.sinks.iceberg.names import schema_for
-from landonce.sinks.iceberg.recipe import TableRecipe
-from landonce.sinks.iceberg.shape import fast_path
-from landonce.sinks.iceberg.sink import IcebergSink
-from landonce.sinks.iceberg.survey import Seen, embedded_file, names_of, survey
+from landonce.sinks.iceberg.marks import holds
+from landonce.sinks.iceberg.sink import IcebergSink, Seen, survey, table_names
+from landonce.sinks.iceberg.table import why_spark
+from landonce.sinks.iceberg.types import schema_for
+from landonce.sinks.iceberg.worker import TableRecipe
 
 _EXAMINED = 20
 """Tables of a template that are looked at one by one."""
@@ -59,22 +58,22 @@ class _IcebergCheck:
     @property
     def _askable(self) -> bool:
         """The catalog was asked, or there is nothing to ask yet."""
-        path = embedded_file(self.sink)
+        path = self.sink.spec.sqlite_file
         return self.answers or (path is not None and not path.exists())
 
     def catalog(self) -> Findings:
         sink = self.sink
-        path = embedded_file(sink)
+        path = sink.spec.sqlite_file
         if path is not None and not path.exists():
             folder = path.parent if path.parent.exists() else checking.nearest(path.parent)
             yield from checking.writable(folder, f"none yet: the first run makes {path}", f"mkdir -p {path.parent}")
             return
-        with telling(sink.spec):
+        with catalog_errors(sink.spec):
             there = {each: bool(sink.catalog.namespace_exists(each)) for each in _namespaces(sink)}
         self.answers = True
         yield Finding(Level.OK, f"{sink.spec.identity} answers")
         for namespace, found in there.items():
-            made = ", and is made with its first table" if sink.told.create else ""
+            made = ", and is made with its first table" if sink.config.create else ""
             yield Finding(Level.OK, f"namespace {namespace} is " + ("there" if found else f"not there yet{made}"))
 
     def ledger(self) -> Findings:
@@ -82,7 +81,7 @@ class _IcebergCheck:
         if not isinstance(ledger, TableLedger):
             yield from checking.outside_ledger(run)
             return
-        where = f"the table {self.sink.static[0]} itself, branch {self.sink.told.branch}"
+        where = f"the table {self.sink.static[0]} itself, branch {self.sink.config.branch}"
         if not self._askable:
             return
         run.state = ledger.load() if self.answers else None
@@ -95,7 +94,7 @@ class _IcebergCheck:
             yield Finding(Level.WARNING, ledger.noticed, "nothing to change: the next start does so")
 
     def table(self, name: str) -> Findings:
-        sink, config = self.sink, self.sink.told
+        sink, config = self.sink, self.sink.config
         if not self._askable:
             return
         seen = survey(sink, [name])[0] if self.answers else Seen(name)
@@ -103,7 +102,7 @@ class _IcebergCheck:
         sql_name = spark_name(sink.spec, name)
         if seen.table is not None:
             yield from table_findings(config, sql_name, seen.table)
-            if config.changes is not None or fast_path(seen.table, unpartitioned=config.unpartitioned):
+            if config.changes is not None or why_spark(seen.table, unpartitioned=config.unpartitioned):
                 sink.spec.spark_conf()  # Spark writes it, so it must be able to open the catalog
             if config.evolve:
                 yield Finding(Level.OK, "columns are added and widened as records ask for it")
@@ -115,19 +114,19 @@ class _IcebergCheck:
     def template(self) -> Findings:
         """One table per value. Those that are there are looked at; what is fine of them is not told one by one."""
         sink, routing = self.sink, self.sink.routing
-        absent = "created" if sink.told.create else "a reason for a dead letter, since `create` is not said"
+        absent = "created" if sink.config.create else "a reason for a dead letter, since `create` is not said"
         yield Finding(
             Level.OK,
             f"a record goes to {routing.template}, by its field {routing.field}; a table that is not there is {absent}",
         )
         if not self.answers:
             return
-        names = [name for name in names_of(sink, self.run.state) if name not in sink.static]
+        names = [name for name in table_names(sink, self.run.state) if name not in sink.static]
         seen = survey(sink, names[:_EXAMINED])
         self.tables.update({each.name: each for each in seen})
         for each in seen:
             if each.table is not None:
-                found = table_findings(sink.told, spark_name(sink.spec, each.name), each.table)
+                found = table_findings(sink.config, spark_name(sink.spec, each.name), each.table)
                 bad = [one for one in found if one.level is not Level.OK]
                 yield from (replace(one, what=f"{each.name}: {one.what}") for one in bad)
         rest = f"; the first {_EXAMINED} were looked at" if len(names) > _EXAMINED else ""
@@ -135,7 +134,7 @@ class _IcebergCheck:
 
     def records(self) -> Findings:
         """What a record becomes, for each table that is there and fit."""
-        run, config, declared = self.run, self.sink.told, landing_schema(self.run.parts.config)
+        run, config, declared = self.run, self.sink.config, landing_schema(self.run.parts.config)
         recipe = file_recipe(run.parts)
         run.recipe = recipe
         checking.same_fingerprint(run, recipe)
@@ -173,11 +172,11 @@ class _IcebergCheck:
             return
         yield from checking.distances(run, bound)
         if fan_out:
-            follow = self.sink.told.rollback == "follow"
+            follow = self.sink.config.rollback == "follow"
             yield from _statuses([standing_of(bound, view) for view in views], run.source, follow=follow)
 
     def _views(self) -> tuple[TableView, ...]:
-        return tuple(each.view for each in survey(self.sink, names_of(self.sink, self.run.state)))
+        return tuple(each.view for each in survey(self.sink, table_names(self.sink, self.run.state)))
 
     def _known(self, views: Iterable[TableView]) -> tuple[LedgerState | None, tuple[Finding, ...]]:
         """The ledger's state, or, where it has none, what the tables' marks say."""
@@ -199,7 +198,7 @@ class _IcebergCheck:
         """Rows of these topics in a table that says nothing of this pipeline would be delivered again."""
         topics = self.run.parts.config.source.kafka.topics
         for name, each in self.tables.items():
-            if each.table is not None and holds(each.table, self.sink.told.branch, topics):
+            if each.table is not None and holds(each.table, self.sink.config.branch, topics):
                 raise TargetAhead(
                     f"the table {name} holds records of these topics, and nothing in it says how far this pipeline had come",
                     command="take a new table, the name of the pipeline that wrote them, or `landonce state import {file}`",

@@ -24,14 +24,10 @@ from landonce.errors import TableUnfit
 from landonce.read.schema.evolution import READERS_OWN
 from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import Finding, Level
-from landonce.sinks.iceberg.admit import creation
 from landonce.sinks.iceberg.config import Iceberg
-from landonce.sinks.iceberg.coordinates import COLUMNS
-from landonce.sinks.iceberg.create import table_schema
-from landonce.sinks.iceberg.names import schema_for
-from landonce.sinks.iceberg.partitioning import parse_spec, spec_differs, spelled
-from landonce.sinks.iceberg.shape import fast_path
-from landonce.sinks.iceberg.types import COORDINATE_TYPES, coordinate_faults
+from landonce.sinks.iceberg.partitions import parse_spec, spec_differs, spelled
+from landonce.sinks.iceberg.table import creation, table_schema, why_spark
+from landonce.sinks.iceberg.types import COLUMNS, COORDINATE_TYPES, coordinate_faults, schema_for
 
 _SQL = {"long": "bigint"}
 _AGE = "history.expire.max-snapshot-age-ms"
@@ -113,7 +109,7 @@ def _columns(config: Iceberg, table: Table) -> Iterator[Finding]:
     names = table.schema().column_names
     reserved = sorted(set(READERS_OWN) & set(names))
     if reserved:
-        by_spark = config.changes is not None or bool(fast_path(table, unpartitioned=config.unpartitioned))
+        by_spark = config.changes is not None or bool(why_spark(table, unpartitioned=config.unpartitioned))
         yield Finding(
             Level.REFUSED if by_spark else Level.WARNING,
             f"{', '.join(reserved)} is a name that Iceberg's readers keep for themselves: Spark can neither read nor "
@@ -127,7 +123,7 @@ def _columns(config: Iceberg, table: Table) -> Iterator[Finding]:
 
 
 def _writer(config: Iceberg, table: Table) -> Iterator[Finding]:
-    reason = fast_path(table, unpartitioned=config.unpartitioned)
+    reason = why_spark(table, unpartitioned=config.unpartitioned)
     if config.changes is not None:
         yield Finding(Level.OK, f"Spark merges changes into it by {', '.join(config.identity)}")
     elif reason:
