@@ -10,7 +10,7 @@ from landonce.check import common
 from landonce.check.found import Look, World, writable
 from landonce.engine.assemble import declared_schema
 from landonce.engine.assemble_sql import file_reachable, sql_creation, sql_of, sql_recipe
-from landonce.ledger.in_target import TargetLedger
+from landonce.ledger.block_ledgers import TargetLedger
 from landonce.sinks.contract import Finding, Level, look_by_name
 from landonce.sinks.parts import Parts
 from landonce.sinks.sql.identity import refuse_replaced

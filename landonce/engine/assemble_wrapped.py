@@ -17,7 +17,7 @@ from landonce.engine.pushing import Pushing
 from landonce.engine.spark.session import is_remote
 from landonce.engine.workers import SparkWorkers
 from landonce.errors import ConfigError
-from landonce.ledger.push_ledger import PushLedger, PushPlace
+from landonce.ledger.block_ledgers import PushLedger, PushPlace
 from landonce.protocol.pushes import Settings
 from landonce.protocol.source import Start
 from landonce.read.schema.fields import Schema

@@ -1,4 +1,4 @@
-"""The ledger's tables, and the conversion of a state to rows and back. No I/O.
+"""The ledger's tables, and the conversion of a state to rows or text and back. No I/O.
 
     landonce_schema     one row: the version of these tables
     landonce_pipeline   one row per pipeline: epoch, owner, version and everything that is not per partition
@@ -7,15 +7,15 @@
     landonce_block      if the ledger is in the target: one row per block of a pending plan
     landonce_push       for wrapped sinks: one row per block of a pending plan, with its last attempt
 
-Rows must convert back to exactly the same state: after a lost answer, landonce compares whole states. Python sorts the
-rows, because each database sorts text in its own way.
+Rows and text must convert back to exactly the same state: after a lost answer, landonce compares whole states. Python
+sorts the rows, because each database sorts text in its own way.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from operator import attrgetter
+from types import SimpleNamespace
 from typing import Any
 
 from sqlalchemy import BigInteger, Column, ColumnElement, Integer, MetaData, Row, Table, Text, and_, exists
@@ -120,10 +120,6 @@ push_table = Table(
 )
 
 
-def _plain(value: Any) -> Any:
-    return value
-
-
 def _pairs(value: tuple[tuple[str, str], ...]) -> str:
     return json.dumps(value, separators=(",", ":"))
 
@@ -132,35 +128,32 @@ def _marks(value: tuple[tuple[str, TableMark], ...]) -> str:
     return json.dumps([[table, mark.uuid, mark.batch] for table, mark in value], separators=(",", ":"))
 
 
-def _plan(value: Plan | None) -> str | None:
-    return None if value is None else value.to_json()
-
-
-_COLUMNS: Mapping[str, tuple[Callable[[LedgerState], Any], Callable[[Any], Any]]] = {
-    "pipeline": (attrgetter("pipeline"), _plain),
-    "lineage": (attrgetter("lineage"), _plain),
-    "epoch": (attrgetter("epoch"), _plain),
-    "owner": (attrgetter("owner"), _plain),
-    "version": (attrgetter("version"), _plain),
-    "cluster_id": (attrgetter("cluster_id"), _plain),
-    "topic_ids": (attrgetter("topic_ids"), _pairs),
-    "labels": (attrgetter("labels"), _pairs),
-    "tables": (attrgetter("tables"), _marks),
-    "pending": (attrgetter("pending"), _plan),
-    "batch": (attrgetter("batch"), _plain),
-    "landed": (attrgetter("totals.landed"), _plain),
-    "dead_lettered": (attrgetter("totals.dead_lettered"), _plain),
-    "filtered": (attrgetter("totals.filtered"), _plain),
+_ENCODE: Mapping[str, Callable[[Any], str | None]] = {
+    "topic_ids": _pairs,
+    "labels": _pairs,
+    "tables": _marks,
+    "pending": lambda plan: None if plan is None else plan.to_json(),
 }
+"""The columns that hold JSON. The others hold the state's value as it is."""
+
+
+def _columns(state: LedgerState) -> dict[str, Any]:
+    totals = ("landed", "dead_lettered", "filtered")
+    return {each.name: getattr(state.totals if each.name in totals else state, each.name) for each in pipeline_table.c}
+
+
+def _encoded(columns: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _ENCODE[name](value) if name in _ENCODE else value for name, value in columns.items()}
 
 
 def pipeline_row(state: LedgerState) -> dict[str, Any]:
-    return {name: encode(value(state)) for name, (value, encode) in _COLUMNS.items()}
+    return _encoded(_columns(state))
 
 
 def changed_columns(old: LedgerState, new: LedgerState) -> dict[str, Any]:
     """Only the columns that differ: a pending plan of megabytes is not rewritten when another column changes."""
-    return {name: encode(value(new)) for name, (value, encode) in _COLUMNS.items() if value(old) != value(new)}
+    before = _columns(old)
+    return _encoded({name: value for name, value in _columns(new).items() if value != before[name]})
 
 
 def unchanged(old: LedgerState) -> ColumnElement[bool]:
@@ -256,3 +249,27 @@ def check_schema(version: int | None, place: str) -> None:
         safe="Nothing was changed.",
         command="restore the ledger from a backup, then: landonce run {file}",
     )
+
+
+def state_to_text(state: LedgerState) -> str:
+    """One line of JSON, for ledgers that keep a state in one piece: in a file or a key-value store."""
+    positions = [[*row.values()][1:] for row in position_rows(state.pipeline, state.positions)]
+    return json.dumps({**pipeline_row(state), "positions": positions}, separators=(",", ":"))
+
+
+def state_from_text(text: str) -> LedgerState:
+    """Raises `LedgerUnreadable` if the text is not a state."""
+    try:
+        fields: dict[str, Any] = json.loads(text)
+        names = ("topic", "partition", "first", "committed")
+        positions: list[Any] = [
+            SimpleNamespace(**dict(zip(names, each, strict=True))) for each in fields.pop("positions")
+        ]
+        row: Any = SimpleNamespace(**fields)
+        return state_of(row, positions)
+    except (ValueError, KeyError, TypeError, AttributeError) as failure:
+        raise LedgerUnreadable(
+            f"the ledger's entry cannot be read ({type(failure).__name__}): it is damaged, or was edited by hand.",
+            safe="Nothing was changed.",
+            command="restore the ledger from a backup, then: landonce run {file}",
+        ) from failure

@@ -25,7 +25,7 @@ from landonce import errors
 from landonce.check import check_pipeline
 from landonce.check.iceberg_table import table_findings
 from landonce.engine.retention import Retention
-from landonce.ledger.in_target import TargetLedger
+from landonce.ledger.block_ledgers import TargetLedger
 from landonce.protocol.ledger import LedgerState, TableMark
 from landonce.protocol.ranges import Partition
 from landonce.protocol.source import Extent, SourceView
@@ -171,7 +171,7 @@ UNKNOWABLE = {
         read/kafka/broker.py:Broker._named  read/schema/infer.py:agreed  read/schema/sample.py:Sample._refused  read/schema/infer.py:of_sample  read/kafka/records.py:_reached  read/kafka/records.py:source_error
     """,
     "a database that fails is not part of this test, and each is asked by its own ledger's": """
-        ledger/database.py:refused  ledger/as_text.py:state_from_text
+        ledger/database.py:refused  ledger/tables.py:state_from_text
     """,
     "it is about dead letters that are there already, and a check reads none": """
         engine/dead_letters.py:_letters  engine/dead_letters.py:_staged
@@ -181,7 +181,7 @@ UNKNOWABLE = {
         sinks/section.py:from_program  sinks/wrapped/sink.py:WrappedSink.open_query_ledger
     """,
     "a check opens the ledger of a plug-in as a start does; no plug-in is installed here": """
-        ledger/plugged.py:plugged_ledger
+        ledger/open.py:plugged_ledger
     """,
     "operators' commands alone ask for it": """
         sinks/iceberg/look.py:last_rows

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from landonce.errors import ConfigError, LedgerUnreadable
-from landonce.ledger.as_text import state_from_text, state_to_text
 from landonce.ledger.memory import MemoryLedger
-from landonce.ledger.plugged import plugged_ledger
+from landonce.ledger.open import plugged_ledger
+from landonce.ledger.tables import state_from_text, state_to_text
 from landonce.sinks.parts import open_parts
 from landonce.sinks.pipeline_file import parse
 from landonce.testing.states import first_state, full_state, wide_state
