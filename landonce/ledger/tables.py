@@ -1,4 +1,4 @@
-"""The ledger's tables, and the conversion of a state to rows or text and back. No I/O.
+"""The ledger's tables, and the conversion of a state to rows and back. No I/O.
 
     landonce_schema     one row: the version of these tables
     landonce_pipeline   one row per pipeline: epoch, owner, version and everything that is not per partition
@@ -7,8 +7,8 @@
     landonce_block      if the ledger is in the target: one row per block of a pending plan
     landonce_push       for wrapped sinks: one row per block of a pending plan, with its last attempt
 
-Rows and text must convert back to exactly the same state: after a lost answer, landonce compares whole states. Python
-sorts the rows, because each database sorts text in its own way.
+Rows must convert back to exactly the same state: after a lost answer, landonce compares whole states. Python sorts the
+rows, because each database sorts text in its own way.
 """
 
 from __future__ import annotations
@@ -249,27 +249,3 @@ def check_schema(version: int | None, place: str) -> None:
         safe="Nothing was changed.",
         command="restore the ledger from a backup, then: landonce run {file}",
     )
-
-
-def state_to_text(state: LedgerState) -> str:
-    """One line of JSON, for ledgers that keep a state in one piece: in a file or a key-value store."""
-    positions = [[*row.values()][1:] for row in position_rows(state.pipeline, state.positions)]
-    return json.dumps({**pipeline_row(state), "positions": positions}, separators=(",", ":"))
-
-
-def state_from_text(text: str) -> LedgerState:
-    """Raises `LedgerUnreadable` if the text is not a state."""
-    try:
-        fields: dict[str, Any] = json.loads(text)
-        names = ("topic", "partition", "first", "committed")
-        positions: list[Any] = [
-            SimpleNamespace(**dict(zip(names, each, strict=True))) for each in fields.pop("positions")
-        ]
-        row: Any = SimpleNamespace(**fields)
-        return state_of(row, positions)
-    except (ValueError, KeyError, TypeError, AttributeError) as failure:
-        raise LedgerUnreadable(
-            f"the ledger's entry cannot be read ({type(failure).__name__}): it is damaged, or was edited by hand.",
-            safe="Nothing was changed.",
-            command="restore the ledger from a backup, then: landonce run {file}",
-        ) from failure

@@ -171,7 +171,7 @@ UNKNOWABLE = {
         read/kafka/broker.py:Broker._named  read/schema/infer.py:agreed  read/schema/sample.py:Sample._refused  read/schema/infer.py:of_sample  read/kafka/records.py:_reached  read/kafka/records.py:source_error
     """,
     "a database that fails is not part of this test, and each is asked by its own ledger's": """
-        ledger/database.py:refused  ledger/tables.py:state_from_text
+        ledger/database.py:refused  ledger/as_text.py:state_from_text
     """,
     "it is about dead letters that are there already, and a check reads none": """
         engine/dead_letters.py:_letters  engine/dead_letters.py:_staged

@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from landonce.errors import ConfigError
-from landonce.ledger.tables import state_from_text, state_to_text
+from landonce.ledger.as_text import state_from_text, state_to_text
 from landonce.protocol.ledger import Ledger, LedgerState, Note, fenced
 from landonce.protocol.swap import check_change, check_order, key
 
