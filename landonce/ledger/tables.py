@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from types import SimpleNamespace
 from typing import Any
 
 from sqlalchemy import BigInteger, Column, ColumnElement, Integer, MetaData, Row, Table, Text, and_, exists
