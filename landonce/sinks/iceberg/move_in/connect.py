@@ -39,7 +39,6 @@ from landonce.sinks.iceberg.move_in.history import (
     LastCommit,
     histories,
     history_of,
-    load,
     missing,
     refused,
     same_topics,
@@ -340,7 +339,7 @@ class ConnectSink:
         return said_by(self._control, self.group, summary)
 
     def _lost(self, sink: Sink, history: History) -> tuple[str, ...]:
-        table = load(self.tables, history.table)
+        table = self.tables.place(history.table).find()
         files = covered(sink, history)
         lost = missing(table, self.tables.config.branch, files) if table is not None else frozenset()
         said = (

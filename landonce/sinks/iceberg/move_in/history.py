@@ -9,11 +9,10 @@ from typing import Protocol
 
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Snapshot
 
 from landonce.errors import ImportRefused
 from landonce.protocol.ranges import Partition
-from landonce.sinks.iceberg.marks import ancestry, summary_of
+from landonce.sinks.iceberg.marks import ancestry, is_first, summary_of
 from landonce.sinks.iceberg.sink import IcebergSink, catalog_exists, table_names
 
 Says = Callable[[Mapping[str, str]], str | None]
@@ -85,7 +84,8 @@ def _list(names: frozenset[str]) -> str:
 
 def histories(sink: IcebergSink, says: Says) -> tuple[History, ...]:
     """Of every table of the pipeline that is there."""
-    tables = ((name, load(sink, name)) for name in _names(sink))
+    names = table_names(sink, None) if catalog_exists(sink) else ()
+    tables = ((name, sink.place(name).find()) for name in names)
     found = tuple(
         _of_template(history_of(table, name, sink.config.branch, says), sink)
         for name, table in tables
@@ -101,14 +101,6 @@ def _of_template(history: History, sink: IcebergSink) -> History:
     return history if history.table in sink.static or history.last is not None else History(history.table)
 
 
-def _names(sink: IcebergSink) -> tuple[str, ...]:
-    return table_names(sink, None) if catalog_exists(sink) else ()
-
-
-def load(sink: IcebergSink, name: str) -> Table | None:
-    return sink.place(name).find()
-
-
 def history_of(table: Table, name: str, branch: str, says: Says) -> History:
     """The newest snapshot of the branch that the writer made."""
     oldest = None
@@ -117,7 +109,7 @@ def history_of(table: Table, name: str, branch: str, says: Says) -> History:
         if said is not None:
             return History(name, LastCommit(name, snapshot.snapshot_id, snapshot.timestamp_ms, said))
         oldest = snapshot
-    return History(name, whole=oldest is None or _first(oldest))
+    return History(name, whole=oldest is None or is_first(oldest))
 
 
 def missing(table: Table, branch: str, files: frozenset[str]) -> frozenset[str]:
@@ -137,12 +129,7 @@ def _only_added(metadata: TableMetadata, branch: str) -> bool:
     """The whole history is there, and nothing in it removed a file."""
     snapshots = tuple(ancestry(metadata, branch))
     removing = any("deleted-data-files" in summary_of(each) for each in snapshots)
-    return bool(snapshots) and _first(snapshots[-1]) and not removing
-
-
-def _first(snapshot: Snapshot) -> bool:
-    """Whether it is the table's first one. PyIceberg takes the parent away from a snapshot whose parent expires."""
-    return snapshot.parent_snapshot_id is None and snapshot.sequence_number == 1
+    return bool(snapshots) and is_first(snapshots[-1]) and not removing
 
 
 class Writer(Protocol):
