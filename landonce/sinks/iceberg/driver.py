@@ -27,8 +27,8 @@ from landonce.sinks.iceberg.table import (
     create_table,
     creation,
     ensure_unpartitioned_spec,
+    layout,
     no_table,
-    require_creatable,
     require_spec,
     require_unchanged,
     upgrade_statement,
@@ -193,7 +193,7 @@ class Lake:
     def _made_of(self, name: str, sample: list[bytes]) -> Schema:
         try:
             found = self.recipe.selected or self.declared or evolve.schema_of_sample(sample)
-            require_creatable(found, creation(self.sink.config))
+            layout(found, creation(self.sink.config))
             return found
         except (NothingToInfer, ValueError, RecursionError) as error:
             raise ConfigError(f"no table {name} can be made of such records: {_first_line(error)}") from None

@@ -45,8 +45,8 @@ _OUTSIDE = "its data folder is outside of its own and may be shared with other t
 
 
 @dataclass(frozen=True)
-class Tender:
-    """Whoever looks after one table."""
+class TableMaintenance:
+    """The maintenance of one table."""
 
     place: Place
     options: Upkeep
@@ -54,14 +54,14 @@ class Tender:
     """Spark with Iceberg's runtime, started when it is first asked for."""
     say: Callable[[str], None]
     ledger_epoch: int | None = None
-    """Where the ledger is not the table."""
+    """Set if the ledger is not the table."""
     others: tuple[str, ...] = ()
-    """Where the pipeline's other tables are."""
+    """The locations of the pipeline's other tables."""
     alone: bool = True
     """The pipeline writes no other table."""
 
-    def tend(self) -> TableReport:
-        """All of it. Files are listed before the metadata is loaded that decides about them, see `orphans`."""
+    def run(self) -> TableReport:
+        """Compacts, expires, deletes. Files are listed before the metadata that decides about them is loaded, see `orphans`."""
         candidates, compacted = self._compact() if self.options.compact else (0, Compacted())
         table = self.place.load()
         if table.properties.get("gc.enabled", "true").lower() == "false":
@@ -110,7 +110,7 @@ class Tender:
         return remove(self.session, self.place.spec, self.place.load, self._removal)
 
     def _removal(self, table: Table) -> Removal:
-        """Staging branches of the dead go first, and what they led to when it is old."""
+        """Abandoned staging branches go now, and their snapshots once they are old."""
         options, metadata = self.options, table.metadata
         stages = dead_stages(metadata, self.place.pipeline, self._bounds(table))
         left = {name: ref for name, ref in metadata.refs.items() if name not in stages}
@@ -122,7 +122,7 @@ class Tender:
         return bounds(table.metadata, self.place.pipeline, self.place.branch, self.ledger_epoch)
 
     def _named(self, table: Table, without: Iterable[int]) -> Files:
-        """What the snapshots that are left name."""
+        """The files that the remaining snapshots name."""
         gone = set(without)
         left = [each for each in table.metadata.snapshots if each.snapshot_id not in gone]
         metadata = table.metadata.model_copy(update={"snapshots": left})
@@ -148,7 +148,7 @@ def _ms(age: timedelta) -> int:
 def maintain(
     parts: Parts, sink: IcebergSink, options: Upkeep, watch: Watch, sessions: Sessions, tables: tuple[str, ...] = ()
 ) -> tuple[TableReport, ...]:
-    """Looks after the tables that were named, or all that the pipeline writes. Spark is only started where it is needed."""
+    """Maintains the named tables, or all that the pipeline writes. Spark is started only if it is needed."""
     if not catalog_exists(sink):
         return ()
     ledger = None if isinstance(parts.ledger, TableLedger) else parts.ledger.load()
@@ -163,7 +163,7 @@ def maintain(
     with sessions(sink.spark_conf()) as session:
         for number, name in enumerate(wanted, 1):
             others = tuple(table.location() for other, table in there.items() if other != name)
-            tender = Tender(
+            task = TableMaintenance(
                 place=sink.place(name),
                 options=options,
                 session=session,
@@ -172,37 +172,37 @@ def maintain(
                 others=others,
                 alone=sink.config.one_table,
             )
-            reports.append(_tended(tender, there=name in there))
+            reports.append(_run(task, there=name in there))
             watch.done(reports[-1], number, len(wanted))
     return tuple(reports)
 
 
 def _there(sink: IcebergSink, names: tuple[str, ...]) -> dict[str, Table]:
     """The tables that exist."""
-    places = {name: sink.place(name) for name in names}
-    return {name: place.load() for name, place in places.items() if place.exists()}
+    found = {name: sink.place(name).find() for name in names}
+    return {name: table for name, table in found.items() if table is not None}
 
 
 def _ours(
     sink: IcebergSink, ledger: LedgerState | None, names: tuple[str, ...], there: Mapping[str, Table]
 ) -> tuple[str, ...]:
-    """A table whose name could be of the template may be somebody else's: it is ours if it carries a mark, or the ledger knows it."""
+    """A table whose name fits the template may be somebody else's: it is ours if it carries a mark, or if the ledger knows it."""
     known = {*sink.static, *(dict(ledger.tables) if ledger is not None else ())}
     marked = {each for each, table in there.items() if sink.pipeline in pipelines_of(table.metadata)}
     return tuple(each for each in names if each in known | marked)
 
 
 def _epoch(parts: Parts, ledger: LedgerState | None) -> int | None:
-    """None where the table is the ledger. One that is lost says nothing of anybody being superseded."""
+    """None if the table is the ledger. A lost ledger (0) says nothing about drivers that were superseded."""
     if isinstance(parts.ledger, TableLedger):
         return None
     return ledger.epoch if ledger is not None else 0
 
 
-def _tended(tender: Tender, *, there: bool) -> TableReport:
+def _run(task: TableMaintenance, *, there: bool) -> TableReport:
     if not there:
-        return TableReport(tender.place.identifier, notes=("the table is not there",))
+        return TableReport(task.place.identifier, notes=("the table is not there",))
     try:
-        return tender.tend()
+        return task.run()
     except LandonceError as error:
-        return TableReport(tender.place.identifier, error=error.what, exit_code=error.exit_code)
+        return TableReport(task.place.identifier, error=error.what, exit_code=error.exit_code)
