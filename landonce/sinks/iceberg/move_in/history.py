@@ -21,7 +21,7 @@ Says = Callable[[Mapping[str, str]], str | None]
 
 @dataclass(frozen=True)
 class LastCommit:
-    """What the newest snapshot of that writer says in one table."""
+    """The newest snapshot of the writer in one table."""
 
     table: str
     snapshot: int
@@ -42,12 +42,12 @@ class History:
     table: str
     last: LastCommit | None = None
     whole: bool = True
-    """It goes back to the first snapshot, so that a writer whom nothing is told of never committed."""
+    """The history reaches back to the first snapshot, so a writer without a commit in it never committed."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """Where a writer stopped. Two of them are equal only if nothing happened in between."""
+    """Where a writer stopped. Two of these are equal only if nothing happened in between."""
 
     writer: str
     commits: tuple[LastCommit, ...]
@@ -56,7 +56,7 @@ class Found:
     notes: tuple[str, ...] = ()
     """What else an operator should know."""
     seen: tuple[object, ...] = ()
-    """What would have changed if the writer had gone on."""
+    """Values that would have changed if the writer had gone on."""
 
 
 def refused(what: str, command: str) -> ImportRefused:
@@ -64,7 +64,7 @@ def refused(what: str, command: str) -> ImportRefused:
 
 
 def same_topics(writer: str, read: frozenset[str], wanted: frozenset[str]) -> None:
-    """Every topic goes on, and no other one begins here."""
+    """Raises unless the writer and the pipeline read the same topics."""
     if read - wanted:
         raise refused(
             f"{writer} reads {_list(read - wanted)} too, which the pipeline file does not name: those records would land "
@@ -83,7 +83,7 @@ def _list(names: frozenset[str]) -> str:
 
 
 def histories(sink: IcebergSink, says: Says) -> tuple[History, ...]:
-    """Of every table of the pipeline that is there."""
+    """The history of every table of the pipeline that exists."""
     names = table_names(sink, None) if catalog_exists(sink) else ()
     tables = ((name, sink.place(name).find()) for name in names)
     found = tuple(
@@ -97,7 +97,7 @@ def histories(sink: IcebergSink, says: Says) -> tuple[History, ...]:
 
 
 def _of_template(history: History, sink: IcebergSink) -> History:
-    """A table that only has a fitting name, and that tells nothing, is somebody else's."""
+    """A table whose name fits the template, and that the writer never committed to, is somebody else's."""
     return history if history.table in sink.static or history.last is not None else History(history.table)
 
 
@@ -113,7 +113,7 @@ def history_of(table: Table, name: str, branch: str, says: Says) -> History:
 
 
 def missing(table: Table, branch: str, files: frozenset[str]) -> frozenset[str]:
-    """Those of the files that never came into the table; none where they may have been, and were rewritten since."""
+    """The files that never came into the table; empty if they may have been there and were rewritten since."""
     left = set(files)
     head = table.metadata.snapshot_by_name(branch)
     if not left or head is None or not _only_added(table.metadata, branch):
@@ -126,17 +126,17 @@ def missing(table: Table, branch: str, files: frozenset[str]) -> frozenset[str]:
 
 
 def _only_added(metadata: TableMetadata, branch: str) -> bool:
-    """The whole history is there, and nothing in it removed a file."""
+    """The history is complete, and nothing in it removed a file."""
     snapshots = tuple(ancestry(metadata, branch))
     removing = any("deleted-data-files" in summary_of(each) for each in snapshots)
     return bool(snapshots) and is_first(snapshots[-1]) and not removing
 
 
 class Writer(Protocol):
-    """Somebody who wrote the pipeline's tables before."""
+    """The previous writer of the pipeline's tables."""
 
     def look(self) -> Found:
-        """Where it stopped. `ImportRefused` if it did not, or if that cannot be told."""
+        """Where it stopped. Raises `ImportRefused` if it still runs, or if its position is not certain."""
 
     def last_commit(self, name: str, table: Table) -> LastCommit | None:
-        """Its newest commit to a table, as that is now."""
+        """Its newest commit to the table as it is now."""
