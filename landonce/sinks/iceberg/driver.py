@@ -115,7 +115,8 @@ class Lake:
         """Adds an existing table to those that workers write for. Raises if it does not fit the file."""
         require_spec(self.sink.config, name, table)
         if self.sink.config.unpartitioned:
-            self._ensure_unpartitioned(name, table)
+            if updates := ensure_unpartitioned_spec(table):
+                self.place(name).send(table, Attempt(updates, (), 0))
             table = self.place(name).load()
         if name not in self._opened:
             self._new.add(name)
@@ -150,11 +151,6 @@ class Lake:
                 ):
                     mine.sql(upgrade_statement(self.sink.spec.name, table, asked))
                 self.admit(name, self.place(name).load())
-
-    def _ensure_unpartitioned(self, name: str, table: Table) -> None:
-        updates = ensure_unpartitioned_spec(table)
-        if updates:
-            self.place(name).send(table, Attempt(tuple(updates), (), 0))
 
     def open(self, wants: Iterable[Wants]) -> bool:
         """Creates the tables that records name, and evolves those that records do not fit. Only the driver does this, once.

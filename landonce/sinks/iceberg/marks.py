@@ -216,7 +216,8 @@ def look_at(table: Table, pipeline: str, branch: str, *, vouching: bool = False)
     """What the table says of the pipeline. `vouching`: an operator accepts the last commit."""
     view = own_view(table.metadata, pipeline, branch)
     if view.mark is None and view.copy is not None and not view.whole and not view.vouched:
-        return replace(view, vouched=vouching or _shows(table, view.copy, branch))
+        shown = vouching or _holds_file(table, view.copy, branch) or _holds_rows(table, view.copy, branch)
+        return replace(view, vouched=shown)
     return view
 
 
@@ -263,13 +264,8 @@ def filled_by(table: Table, branch: str) -> str:
     return ""
 
 
-def _shows(table: Table, copy: Mark, branch: str) -> bool:
-    """Whether the copy's commit is part of the table, and is the last one. One of its files proves it; after a compaction, which
-    writes other files, so does the last row of every partition with no row at or above the position."""
-    return _holds_file(table, copy, branch) or _holds_rows(table, copy, branch)
-
-
 def _holds_file(table: Table, copy: Mark, branch: str) -> bool:
+    """Whether the table holds a file of the copy's commit: then that commit is part of it."""
     head = table.metadata.snapshot_by_name(branch)
     for manifest in head.manifests(table.io) if head is not None else ():
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
@@ -280,6 +276,8 @@ def _holds_file(table: Table, copy: Mark, branch: str) -> bool:
 
 
 def _holds_rows(table: Table, copy: Mark, branch: str) -> bool:
+    """Whether the table's rows prove it, as a compaction writes other files: the last row of every partition is there, and none at
+    or above the position."""
     if not _has_coordinates(table):
         return False
     tops = dict(copy.tops)

@@ -22,7 +22,6 @@ from landonce.sinks.iceberg.maintain.compact import Compacted, Wanted, census, c
 from landonce.sinks.iceberg.maintain.expire import Policy, Removal, expiry, pipelines_of, remove
 from landonce.sinks.iceberg.maintain.files import (
     Files,
-    FoundFile,
     delete,
     files_of,
     files_only_in,
@@ -30,7 +29,7 @@ from landonce.sinks.iceberg.maintain.files import (
     listed,
     shares_location,
 )
-from landonce.sinks.iceberg.maintain.orphans import Bounds, Orphans, bounds, dead_stages, orphans
+from landonce.sinks.iceberg.maintain.orphans import Bounds, bounds, dead_stages, orphans
 from landonce.sinks.iceberg.maintain.report import Deleted, TableReport
 from landonce.sinks.iceberg.sink import IcebergSink, catalog_exists, table_names
 from landonce.sinks.operations import Sessions, Upkeep, Watch
@@ -75,7 +74,9 @@ class TableMaintenance:
         self.say("reading manifests")
         kept = self._named(after, removed.expiry.ids if self.options.dry else ())
         gone = files_only_in(before.io, before.metadata, removed.expiry.ids, kept)
-        left = self._orphans(after, found, kept.names() | gone.names())
+        now, named = datetime.now(timezone.utc), kept.names() | gone.names()
+        limit = self.options.orphans_older_than
+        left = orphans(found, named, self.place.pipeline, self._bounds(after), now, limit)
         return TableReport(
             table=self._name,
             dry=self.options.dry,
@@ -115,7 +116,8 @@ class TableMaintenance:
         stages = dead_stages(metadata, self.place.pipeline, self._bounds(table))
         left = {name: ref for name, ref in metadata.refs.items() if name not in stages}
         age = options.expire_older_than
-        policy = Policy.of(table.properties, _ms(age) if age is not None else None, options.keep_last, options.retired)
+        age_ms = age // timedelta(milliseconds=1) if age is not None else None
+        policy = Policy.of(table.properties, age_ms, options.keep_last, options.retired)
         return Removal(expiry(metadata.model_copy(update={"refs": left}), policy, time.time_ns() // 10**6), stages)
 
     def _bounds(self, table: Table) -> Bounds:
@@ -128,10 +130,6 @@ class TableMaintenance:
         metadata = table.metadata.model_copy(update={"snapshots": left})
         return files_of(table.io, metadata, lambda done, all_: self.say(f"reading manifests: {done} of {all_}"))
 
-    def _orphans(self, table: Table, found: Iterable[FoundFile], named: set[str]) -> Orphans:
-        now, limit = datetime.now(timezone.utc), self.options.orphans_older_than
-        return orphans(found, named, self.place.pipeline, self._bounds(table), now, limit)
-
     def _delete(self, table: Table, files: Iterable[tuple[str, int]]) -> Deleted:
         sizes = dict(files)
         failed = 0
@@ -139,10 +137,6 @@ class TableMaintenance:
             self.say(f"deleting {len(sizes)} files")
             failed = delete(table, sizes)
         return Deleted(len(sizes) - failed, sum(sizes.values()), failed)
-
-
-def _ms(age: timedelta) -> int:
-    return int(age.total_seconds() * 1000)
 
 
 def maintain(

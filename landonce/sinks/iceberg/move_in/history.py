@@ -86,18 +86,15 @@ def histories(sink: IcebergSink, says: Says) -> tuple[History, ...]:
     """The history of every table of the pipeline that exists."""
     names = table_names(sink, None) if catalog_exists(sink) else ()
     tables = ((name, sink.place(name).find()) for name in names)
-    found = tuple(
-        _of_template(history_of(table, name, sink.config.branch, says), sink)
-        for name, table in tables
-        if table is not None
-    )
+    found = tuple(_history(sink, name, table, says) for name, table in tables if table is not None)
     if not found:
         raise refused(f"the catalog has no table of {sink}.", "check `catalog` and `table` in {file}")
     return found
 
 
-def _of_template(history: History, sink: IcebergSink) -> History:
+def _history(sink: IcebergSink, name: str, table: Table, says: Says) -> History:
     """A table whose name fits the template, and that the writer never committed to, is somebody else's."""
+    history = history_of(table, name, sink.config.branch, says)
     return history if history.table in sink.static or history.last is not None else History(history.table)
 
 
