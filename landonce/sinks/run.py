@@ -17,16 +17,15 @@ from landonce.errors import ConfigError, TableUnfit
 from landonce.protocol import query_refusals
 from landonce.protocol.ledger import Ledger
 from landonce.read.formats.json.columns import can_fit
-from landonce.read.schema.ddl import parse_schema
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.contract import COORDINATES, Finding, Level
+from landonce.sinks.declared import declared_schema
 from landonce.sinks.worker import Basics, Recipe
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from landonce.sinks.parts import Parts
-    from landonce.sinks.pipeline_file import Pipeline
 
 Columns = Callable[[], Schema]
 """The columns of a table that is to be made. With `select`, only Spark can say them, and is started for it."""
@@ -80,6 +79,8 @@ class Run:
     ledger: Ledger
     basics: Basics
     """What every recipe says, whatever the sink."""
+    parts: Parts | None = None
+    """The pipeline's ends; None where a query runs."""
     topics: tuple[str, ...] = ()
     declared: Schema | None = None
     """The fields of the records, as the file declares them."""
@@ -235,15 +236,10 @@ def run_of(parts: Parts, *, remote: bool = False) -> Run:
             shuffled=False,
         ),
         topics=kafka.topics,
+        parts=parts,
         declared=declared_schema(config),
         remote=remote,
     )
-
-
-def declared_schema(config: Pipeline) -> Schema | None:
-    """The fields of the records, as the file declares them."""
-    declared = config.source.kafka.schema_
-    return parse_schema(declared) if declared is not None else None
 
 
 def query_columns(given: pa.Schema) -> Schema:

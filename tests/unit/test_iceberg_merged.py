@@ -46,7 +46,8 @@ from pyiceberg.types import (
 
 from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.commit import Place
-from landonce.sinks.iceberg.files import TableShape, write_files
+from landonce.sinks.iceberg.files import write_files
+from landonce.sinks.iceberg.table import TableShape
 from landonce.sinks.snapshot import Origin
 
 NAME = "db.t"

@@ -1,23 +1,27 @@
-"""One branch of one table, as it carries marks: in the summaries of its snapshots, and a copy in its properties."""
+"""One branch of one table, as it carries marks: in the summaries of its snapshots, and a copy in its properties.
+
+Where the table is its own ledger, `sinks.snapshot.TableLedger` keeps the position here.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pyiceberg.table import Table
 
+from landonce.errors import Fenced
 from landonce.protocol.ledger import Note
-from landonce.protocol.marks import Mark, Verdict
+from landonce.protocol.marks import Mark, TableView, Verdict, verdict
 from landonce.protocol.own_ledger import OwnView
-from landonce.sinks.iceberg.commit import Attempt, Place
-from landonce.sinks.iceberg.look import look_at
-from landonce.sinks.iceberg.marker import journal_name, summary
-from landonce.sinks.snapshot import Judge, MarkedTable
+from landonce.sinks.iceberg.commit import Attempt, Place, by_pyiceberg
+from landonce.sinks.iceberg.marks import journal_name, look_at, to_summary
+from landonce.sinks.iceberg.staging import staged_attempt
+from landonce.sinks.snapshot import Judge, MarkedTable, table_view
 
 _KEPT_NOTES = 100
-
 Build = Callable[[Table, Mapping[str, str], Mapping[str, str]], Attempt]
 """Makes an attempt of the table, a mark's summary and table properties."""
 
@@ -25,13 +29,15 @@ Build = Callable[[Table, Mapping[str, str], Mapping[str, str]], Attempt]
 class IcebergTable(MarkedTable):
     """A place in a catalog, and how commits to it are made."""
 
-    def __init__(self, place: Place, building: Callable[[tuple[Any, ...]], Build] | None = None) -> None:
-        """`building`: how a commit of these files is made. Without it, by PyIceberg."""
+    def __init__(
+        self, place: Place, building: Callable[[tuple[Any, ...]], Build] | None = None, *, vouching: bool = False
+    ) -> None:
+        """`building`: how a commit of these files is made. Without it, by PyIceberg. `vouching`: an operator accepts the last commit,
+        though the history that would show it is cut off."""
         self.name = place.identifier
         self.place = place
         self._building = building or self._appending
-        self.vouching = False
-        """An operator says that the last commit counts, though the history that would show it is cut off."""
+        self._vouching = vouching
         self.loaded: Table | None = None
         """The table as `view` saw it last."""
 
@@ -48,10 +54,10 @@ class IcebergTable(MarkedTable):
         valid_through: int | None = None,
         note: Note | None = None,
     ) -> tuple[Verdict, OwnView]:
-        build, told = self._building(files), summary(mark, valid_through)
+        build, summary = self._building(files), to_summary(mark, valid_through)
         self.place.ensure_branch()
         judged, _, table = self.place.commit(
-            lambda seen: judge(self._look(seen)), lambda seen: build(seen, told, self._noted(seen, note))
+            lambda seen: judge(self._look(seen)), lambda seen: build(seen, summary, self._noted(seen, note))
         )
         return judged, self._look(table)
 
@@ -60,10 +66,10 @@ class IcebergTable(MarkedTable):
         return () if table is None else tuple(Note(*each) for each in self._notes(table))
 
     def _appending(self, files: tuple[Any, ...]) -> Build:
-        return lambda table, told, properties: self.place.appending(table, files, told, properties)
+        return lambda table, summary, properties: self.place.appending(table, files, summary, properties)
 
     def _look(self, table: Table) -> OwnView:
-        return look_at(table, self.place.pipeline, self.place.branch, vouching=self.vouching)
+        return look_at(table, self.place.pipeline, self.place.branch, vouching=self._vouching)
 
     def _noted(self, table: Table, note: Note | None) -> dict[str, str]:
         if note is None:
@@ -72,9 +78,38 @@ class IcebergTable(MarkedTable):
         return {self._journal: json.dumps(notes[-_KEPT_NOTES:], separators=(",", ":"))}
 
     def _notes(self, table: Table) -> list[Any]:
-        found: list[Any] = json.loads(table.metadata.properties.get(self._journal, "[]"))
-        return found
+        return list(json.loads(table.metadata.properties.get(self._journal, "[]")))
 
     @property
     def _journal(self) -> str:
         return journal_name(self.place.pipeline, self.place.branch)
+
+
+def empty(place: Place) -> Build:
+    """Makes empty snapshots by PyIceberg, or by Spark if PyIceberg does not write the table's format version."""
+
+    def build(table: Table, summary: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
+        if by_pyiceberg(table) or place.session is None:
+            return place.appending(table, (), summary, properties)
+        return staged_attempt(place, table, summary, properties)
+
+    return build
+
+
+def restate(place: Place, seen: TableView, mark: Mark) -> None:
+    """Sets a table's position by an empty snapshot with a mark, unless the table has changed since it was `seen`. The
+    mark ends any doubt about the position."""
+
+    def judge(table: Table) -> Verdict:
+        now = table_view(place.identifier, look_at(table, place.pipeline, place.branch))
+        return verdict(seen, replace(now, uncertain=now.uncertain and not seen.uncertain), mark.state)
+
+    build, summary = empty(place), to_summary(mark)
+    place.ensure_branch()
+    judged, _, _ = place.commit(judge, lambda table: build(table, summary, {}))
+    if judged is Verdict.MOVED:
+        raise Fenced(
+            f"the table {place.identifier} changed while this was decided: a driver runs, or it was rolled back again.",
+            safe="The ledger has the decision, and nothing was written to this table.",
+            command="stop the driver, and give the same command again",
+        )

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 from sqlalchemy import URL
 
 from landonce.extras import require_driver
-from landonce.ledger.in_target import TargetLedger
+from landonce.ledger.block_ledgers import TargetLedger
 from landonce.ledger.plain_sql import BlockPlace
 from landonce.sinks.sql.config import Sql
 from landonce.sinks.sql.databases import dialect_of, open_database, parsed
 from landonce.sinks.transactional import BlockTransaction, TransactionalSink
 
 if TYPE_CHECKING:
+    from landonce.sinks.checking import CheckRun, Sections
     from landonce.sinks.operations import Operations, Sessions
     from landonce.sinks.parts import Parts
     from landonce.sinks.pipeline_file import Pipeline
@@ -68,6 +69,11 @@ class SqlSink(TransactionalSink):
     def open_query_ledger(self, where: str | Path | None, name: str) -> TargetLedger:
         del where
         return TargetLedger(open_database(self.address), name)
+
+    def checks(self, run: CheckRun) -> Sections:
+        from landonce.sinks.sql.check import sections
+
+        return sections(run, self)
 
     def operations(self, parts: Parts, sessions: Sessions) -> Operations:
         from landonce.sinks.sql.operations import SqlOperations
