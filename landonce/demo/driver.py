@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from landonce.errors import DemoFailed
-from landonce.local.tree import kill_tree
+from landonce.local.process import kill_tree
 
 
 @dataclass

@@ -6,9 +6,8 @@ itself writes to Iceberg, it brings Iceberg's jars.
 
 from landonce.errors import LocalStackError
 from landonce.local.clickhouse import LocalClickHouse, LocalUser
-from landonce.local.connect import LocalConnect
+from landonce.local.iceberg import LocalConnect, LocalRestCatalog
 from landonce.local.kafka import LocalKafka
-from landonce.local.rest_catalog import LocalRestCatalog
 from landonce.local.stack import StackInfo, down, status, up
 
 __all__ = [
