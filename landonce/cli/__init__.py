@@ -21,7 +21,7 @@ from landonce.errors import LandonceError
 
 _TRY, _RUN, _LOOK = "See it work", "Run a pipeline", "Look and decide"
 _COMMANDS = {
-    "demo": ("landonce.cli.demo", _TRY),
+    "demo": ("landonce.cli.local", _TRY),
     "up": ("landonce.cli.local", _TRY),
     "down": ("landonce.cli.local", _TRY),
     "check": ("landonce.cli.check", _RUN),
