@@ -12,7 +12,7 @@ import typer
 
 from landonce.cli.files import Json, print_json
 from landonce.cli.output import out
-from landonce.extras import require
+from landonce.packages import require
 
 if TYPE_CHECKING:
     from landonce.demo.stage import Stage

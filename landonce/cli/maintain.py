@@ -13,8 +13,8 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from landonce.cli.files import File, Json, print_json
 from landonce.cli.output import err, out
+from landonce.config.model import byte_size, seconds
 from landonce.config.secrets import redact
-from landonce.config.values import seconds, size
 
 if TYPE_CHECKING:
     from landonce.sinks.operations import Report
@@ -32,7 +32,7 @@ def _age(value: str) -> timedelta:
 
 def _bytes(value: str) -> int:
     try:
-        return size(value)
+        return byte_size(value)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
