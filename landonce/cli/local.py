@@ -1,4 +1,4 @@
-"""`landonce up` and `landonce down`: a real Kafka and a real ClickHouse on this machine, for trying a pipeline."""
+"""`landonce demo`, and `landonce up` and `down`: real servers on this machine, to try landonce and a pipeline."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Sink(str, Enum):
 
 
 def demo(
-    sink: Annotated[Sink, typer.Option(help="Where to land them.")] = Sink.CLICKHOUSE,
+    sink: Annotated[Sink, typer.Option(help="The sink to land them in.")] = Sink.CLICKHOUSE,
     records: Annotated[int, typer.Option(help="How many records to land.", min=10_000)] = 1_000_000,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the data and the logs for a look.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the data and the logs.")] = False,
 ) -> None:
     """Land a million records exactly once while the driver and the server are killed with -9.
 
     Starts a real Kafka and a real ClickHouse on free ports, kills the driver twice and the server once, each time with a
-    plan pending and a block in flight, and counts what is in the table. Exit code 1 if it is not exactly once.
+    plan pending and a block in flight, then counts the rows of the table. Exit code 1 if they are not exact.
 
     `--sink iceberg` lands them in an Iceberg table instead, which needs no server: the driver is killed three times, each
     time with files written and not committed, and the table's snapshots are shown at the end.
@@ -95,8 +95,8 @@ dead_letters: {{path: dead/}}
 def up(folder: Folder = _FOLDER, as_json: Json = False) -> None:
     """Start a real Kafka and a real ClickHouse, and leave them running.
 
-    What runs already is left alone; what died is started again on the same data and ports. Both listen on this machine
-    only. `landonce down` ends them, and the data stays.
+    A server that already runs is not touched; one that died is started again on the same data and ports. Both listen on
+    this machine only. `landonce down` ends them and keeps the data.
 
     Example: `landonce up --json`
     """

@@ -1,4 +1,5 @@
-"""The demo's story: start the servers, produce, run, kill three times, restart, prove."""
+"""The demo: start the servers, produce small JSON records, run `landonce run` in its own process, kill three times,
+restart, prove."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the demo needs of a sink: its servers, the pipeline file, the moment to kill, and the proof."""
+"""What the demo needs of a sink: its servers, the pipeline file, the moment to kill, and the proof.
+
+The proof compares the rows of the table with what was produced.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Real servers on this machine, for the demo, the tests and the benchmarks: no Docker, loopback only.
 
-A pipeline does not need this folder, and does not import it, except for `jars`: where Spark
-itself writes to Iceberg, it brings Iceberg's jars.
+A pipeline does not need this folder, and never imports it.
 """
 
 from landonce.errors import LocalStackError

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from landonce.read.formats.json.texts import is_textual
+from landonce.read.formats.json.values import is_textual
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.clickhouse.address import quoted
 from landonce.sinks.clickhouse.typenames import TypeName, parse_type, unquote

@@ -49,7 +49,7 @@ from pyiceberg.types import (
 )
 
 from landonce.errors import ConfigError, TableUnfit
-from landonce.read.formats.json.texts import is_textual
+from landonce.read.formats.json.values import is_textual
 from landonce.read.schema.evolution import RESERVED
 from landonce.read.schema.fields import ELEMENT, KEY, VALUE, Field, Schema, is_uuid
 from landonce.sinks.iceberg.coordinates import COLUMNS, OFFSET, PARTITION, TOPIC

@@ -17,8 +17,7 @@ from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.read.block import ReadBlock, Reader
 from landonce.read.decoders import Decode, Decoded, decode_by
-from landonce.read.fit import fit_to
-from landonce.read.rows import NOWHERE, records_of
+from landonce.read.rows import NOWHERE, fit_to, records_of
 from landonce.sinks.iceberg.coordinates import renamed
 from landonce.sinks.iceberg.evolve import unknown_fields
 from landonce.sinks.iceberg.files import write_files

@@ -15,7 +15,7 @@ from landonce.protocol.claims import PushRow, Spot, over
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.read.block import ReadBlock, Reader
 from landonce.read.decoders import decode_by
-from landonce.read.fit import as_is, fit_to
+from landonce.read.rows import as_is, fit_to
 from landonce.sinks.worker import BlockWorker, Refuse, failed
 from landonce.sinks.wrapped.recipe import WrappedRecipe, WrappedTask
 from landonce.sinks.wrapped.send import Sending, push_block
