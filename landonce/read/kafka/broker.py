@@ -78,7 +78,8 @@ class Broker:
         self._down: float | None = None
         try:
             config: dict[str, Any] = {**QUIET, **options, "bootstrap.servers": bootstrap_servers}
-            self._admin = AdminClient({**config, "error_cb": self._hear})
+            config["error_cb"] = self._hear
+            self._admin = AdminClient(config)
         except KafkaException as error:
             raise ConfigError(
                 f"Kafka's client refuses its options: {error.args[0].str()}.",
