@@ -20,7 +20,7 @@ from landonce.read.schema.sample import take_sample
 from landonce.sinks.contract import Finding, Level
 from landonce.sinks.deduplicating import InsertRecipe
 from landonce.sinks.parts import Parts
-from landonce.sinks.sql.recipe import SqlRecipe
+from landonce.sinks.sql.worker import SqlRecipe
 from landonce.sinks.worker import Recipe
 
 

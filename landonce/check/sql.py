@@ -13,7 +13,7 @@ from landonce.engine.assemble_sql import file_reachable, sql_creation, sql_of, s
 from landonce.ledger.in_target import TargetLedger
 from landonce.sinks.contract import Finding, Level, look_by_name
 from landonce.sinks.parts import Parts
-from landonce.sinks.sql.identity import refuse_replaced
+from landonce.sinks.sql.fingerprint import refuse_replaced
 from landonce.sinks.sql.table import SqlTable
 
 

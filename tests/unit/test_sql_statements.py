@@ -28,22 +28,22 @@ from landonce.sinks.sql.mysql import MySqlWriter
 from landonce.sinks.sql.postgres import conninfo, trouble_of
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.statements import (
-    Place,
+    BlockKey,
     delete_statement,
     flip_statement,
     insert_statement,
     merge_statement,
     purge_statement,
     read_statement,
+    syntax_of,
     upsert_statement,
-    words_of,
 )
 from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.sql.types import Unsupported, column_type, document_of, field_of
 from landonce.sinks.sql.worker import last_changes
 from landonce.sinks.sql.writer import Blame
 
-PLACE = Place("p", 7, 2)
+PLACE = BlockKey("p", 7, 2)
 COLUMNS = ("_topic", "_partition", "_offset", "id", "wo rd")
 TYPES = {
     "BOOLEAN": pa.bool_(),
@@ -81,14 +81,14 @@ TYPES = {
     ],
 )
 def test_a_block_is_flipped_where_it_is_claimed_and_not_written(dialect: str, expected: str) -> None:
-    text, values = flip_statement(words_of(dialect), PLACE, Claim(3, "me"), "{}")
+    text, values = flip_statement(syntax_of(dialect), PLACE, Claim(3, "me"), "{}")
     assert text == expected
     assert values == ("AFTER", "{}", "p", 7, 2, 3, "me", "BEFORE")
     assert text.count("$") + text.count("?") + text.count("%s") == len(values)
 
 
 def test_a_block_is_read() -> None:
-    text, values = read_statement(words_of("sqlite"), PLACE)
+    text, values = read_statement(syntax_of("sqlite"), PLACE)
     assert text == (
         'SELECT "number", "epoch", "owner", "state", "receipt" FROM "landonce_block" '
         'WHERE "pipeline" = ? AND "batch" = ? AND "number" = ?'
@@ -97,19 +97,19 @@ def test_a_block_is_read() -> None:
 
 
 def test_names_are_quoted() -> None:
-    assert insert_statement(words_of("sqlite"), 'a.b"c', ("x y",)) == 'INSERT INTO "a"."b""c" ("x y") VALUES (?)'
-    assert insert_statement(words_of("mysql"), "a`b", ("x%",)).startswith("INSERT INTO `a``b` (`x%%`)")
+    assert insert_statement(syntax_of("sqlite"), 'a.b"c', ("x y",)) == 'INSERT INTO "a"."b""c" ("x y") VALUES (?)'
+    assert insert_statement(syntax_of("mysql"), "a`b", ("x%",)).startswith("INSERT INTO `a``b` (`x%%`)")
 
 
 def test_sqlite_changes_rows_by_their_key() -> None:
-    assert upsert_statement(words_of("sqlite"), "t", COLUMNS, ("id",)) == (
+    assert upsert_statement(syntax_of("sqlite"), "t", COLUMNS, ("id",)) == (
         'INSERT INTO "t" ("_topic", "_partition", "_offset", "id", "wo rd") VALUES (?, ?, ?, ?, ?) '
         'ON CONFLICT ("id") DO UPDATE SET "_topic" = excluded."_topic", "_partition" = excluded."_partition", '
         '"_offset" = excluded."_offset", "wo rd" = excluded."wo rd" WHERE "t"."_offset" IS NULL OR '
         '"t"."_topic" COLLATE BINARY <> excluded."_topic" OR "t"."_partition" <> excluded."_partition" OR '
         '"t"."_offset" < excluded."_offset"'
     )
-    assert delete_statement(words_of("sqlite"), "t", ("a", "b")) == (
+    assert delete_statement(syntax_of("sqlite"), "t", ("a", "b")) == (
         'DELETE FROM "t" WHERE "a" = ? AND "b" = ? AND ("t"."_offset" IS NULL OR "t"."_topic" COLLATE BINARY <> ? '
         'OR "t"."_partition" <> ? OR "t"."_offset" < ?)'
     )
@@ -117,7 +117,7 @@ def test_sqlite_changes_rows_by_their_key() -> None:
 
 def test_mysql_changes_rows_by_their_key() -> None:
     """The coordinates are assigned last: whoever compares with them sees the old ones."""
-    text = upsert_statement(words_of("mysql"), "t", COLUMNS, ("id",))
+    text = upsert_statement(syntax_of("mysql"), "t", COLUMNS, ("id",))
     head, _, sets = text.partition(" ON DUPLICATE KEY UPDATE ")
     assert head.endswith("VALUES (%s, %s, %s, %s, %s)")
     assigned = [part.split(" = ", 1)[0] for part in sets.replace("VALUES(", "").split(", `")]
@@ -127,14 +127,14 @@ def test_mysql_changes_rows_by_their_key() -> None:
 
 
 def test_postgres_merges_what_is_staged() -> None:
-    text = merge_statement(words_of("postgresql"), "own.t", COLUMNS, ("id",))
+    text = merge_statement(syntax_of("postgresql"), "own.t", COLUMNS, ("id",))
     assert text.startswith('INSERT INTO "own"."t" AS landonce_old ("_topic"')
     assert (
         'FROM "landonce_rows" ORDER BY "id", "_offset" DESC) AS landonce_new ORDER BY "_offset" ON CONFLICT ("id") DO'
         in text
     )
     assert text.endswith('OR landonce_old."_offset" < excluded."_offset"')
-    assert purge_statement(words_of("postgresql"), "t", ("id",)).startswith(
+    assert purge_statement(syntax_of("postgresql"), "t", ("id",)).startswith(
         'DELETE FROM "t" AS landonce_old USING "landonce_gone" WHERE landonce_old."id" = "landonce_gone"."id" '
         'AND (landonce_old."_offset" IS NULL OR '
     )

@@ -10,7 +10,7 @@ from sqlalchemy.engine.interfaces import DBAPIModule
 
 from landonce.ledger.mysql import NO_TABLE, PASSING, connect_arguments, error_code, is_clients_own, mysql_url
 from landonce.sinks.sql.rows import RowWriter
-from landonce.sinks.sql.statements import words_of
+from landonce.sinks.sql.statements import syntax_of
 from landonce.sinks.sql.writer import Blame, Trouble
 
 _OF_ROWS = (1048, 1264, 1265, 1292, 1366, 1367, 1406, 1416, 1644, 3140, 3819, 4025, 4078)
@@ -44,7 +44,7 @@ class _Cursor(pymysql.cursors.Cursor):
 class MySqlWriter(RowWriter):
     """An update counts the rows that it found, and its row's lock is waited for."""
 
-    words = words_of("mysql")
+    syntax = syntax_of("mysql")
     failures = pymysql.MySQLError
     begin = "START TRANSACTION"
 

@@ -26,23 +26,23 @@ from landonce.read.changes.decode import OPERATION
 from landonce.read.changes.images import DELETE
 from landonce.sinks.contract import COORDINATES
 from landonce.sinks.sql.databases import session_name
-from landonce.sinks.sql.documents import versioned
-from landonce.sinks.sql.likeness import asking, holding, likeness
+from landonce.sinks.sql.fingerprint import fingerprint_statements, lock_statement, table_fingerprint
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.statements import (
     GONE,
     STAGED,
-    Place,
+    BlockKey,
     counted_statement,
     flip_statement,
     merge_statement,
     purge_statement,
     read_statement,
     staging_statement,
-    words_of,
+    syntax_of,
 )
+from landonce.sinks.sql.types import as_jsonb
 from landonce.sinks.sql.watch import Patience, Watch
-from landonce.sinks.sql.writer import Blame, BlockWriter, Trouble, swallowed
+from landonce.sinks.sql.writer import Blame, BlockWriter, Trouble, rows_left_out
 
 PATIENCE = Patience()
 _PORTION = 8_192
@@ -50,7 +50,7 @@ _PORTION = 8_192
 _CONNECT_SECONDS = 5
 _IDLE = "60s"
 _LOCK = "20s"
-_WORDS = words_of("postgresql")
+_SYNTAX = syntax_of("postgresql")
 _DURABLE = (
     "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' "
     "ELSE current_setting('synchronous_commit') END, true), "
@@ -74,7 +74,7 @@ stood still in its transaction for too long."""
 _OF_ROWS = ("22", "23502", "23514", "44000", "54000", "54001", "P0001")
 """Values, NULL, CHECK, a view's own check, what is too long for an index or nested too deep, what a trigger raises."""
 _OF_ADBC = re.compile(r"^\w+: \[libpq\] (?:.*?PGRES_FATAL_ERROR\]?:? )?(?:ERROR:\s+)?")
-"""What ADBC says before PostgreSQL's own words."""
+"""What ADBC says before PostgreSQL's own syntax."""
 _PROTOCOL = "08P01"
 _OF_COPY = ("22P03", "22P04", _PROTOCOL)
 """Bytes that are not of the column's type: then it is the table that is wrong, and no row. PostgreSQL speaks of the message then; a pooler
@@ -89,7 +89,7 @@ _ENDED = ("08", "57P0", "25P03", "25P04")
 class PostgresWriter(BlockWriter):
     """One connection of one block."""
 
-    def __init__(self, sink: SqlSink, place: Place) -> None:
+    def __init__(self, sink: SqlSink, place: BlockKey) -> None:
         self._sink, self._place = sink, place
         self._connection: Any = None
         self._cursor: Any = None
@@ -106,21 +106,24 @@ class PostgresWriter(BlockWriter):
     def flip(self, claim: Claim, receipt: str) -> bool:
         self._begin()
         self._ask(_DURABLE)
-        return bool(self._ask(*flip_statement(_WORDS, self._place, claim, receipt)))
+        return bool(self._ask(*flip_statement(_SYNTAX, self._place, claim, receipt)))
 
     def unaltered(self) -> bool:
         if not self._sink.examined:
             return True
         try:
-            self._do(holding(_WORDS, self._sink.table))
+            self._do(lock_statement(_SYNTAX, self._sink.table))
         except Trouble as trouble:
             if trouble.missing:
                 return False
             raise
-        return likeness(row for each in asking(self._sink) for row in self._ask(*each)) == self._sink.examined
+        return (
+            table_fingerprint(row for each in fingerprint_statements(self._sink) for row in self._ask(*each))
+            == self._sink.examined
+        )
 
     def read(self) -> BlockRow | None:
-        found = self._ask(*read_statement(_WORDS, self._place))
+        found = self._ask(*read_statement(_SYNTAX, self._place))
         for number, epoch, owner, mark, receipt in found:
             return BlockRow(number, Claim(epoch, owner), Mark(mark), receipt)
         return None
@@ -151,25 +154,25 @@ class PostgresWriter(BlockWriter):
 
     def _add(self, rows: pa.Table) -> None:
         """COPY does not tell how many rows a trigger left out: where there is one that could, they are counted."""
-        if not self._ask(_SCREENED, (_WORDS.table(self._sink.table),)):
+        if not self._ask(_SCREENED, (_SYNTAX.table(self._sink.table),)):
             self._copy(rows, self._sink.name, schema=self._sink.schema or self._home())
             return
         self._stage(rows, STAGED)
-        taken = self._ask(counted_statement(_WORDS, self._sink.table, rows.column_names))[0][0]
+        taken = self._ask(counted_statement(_SYNTAX, self._sink.table, rows.column_names))[0][0]
         if taken < rows.num_rows:
-            raise swallowed(taken, rows.num_rows)
+            raise rows_left_out(taken, rows.num_rows)
         self._do(f"DROP TABLE pg_temp.{STAGED}")
 
     def _change(self, rows: pa.Table, gone: pa.Table) -> None:
         """Deletions come first: what a row held under another unique key may be another row's by now. Those that a row of this
         block outlives, since the table takes its key for the deleted one, are made again: coordinates tell which is later."""
-        purge = purge_statement(_WORDS, self._sink.table, self._sink.key)
+        purge = purge_statement(_SYNTAX, self._sink.table, self._sink.key)
         if gone.num_rows:
             self._stage(gone.select([*self._sink.key, *COORDINATES]), GONE)
             self._do(purge)
         if rows.num_rows:
             self._stage(rows, STAGED)
-            self._do(merge_statement(_WORDS, self._sink.table, rows.column_names, self._sink.key))
+            self._do(merge_statement(_SYNTAX, self._sink.table, rows.column_names, self._sink.key))
             self._do(f"DROP TABLE pg_temp.{STAGED}")
         if gone.num_rows:
             if rows.num_rows:
@@ -177,11 +180,11 @@ class PostgresWriter(BlockWriter):
             self._do(f"DROP TABLE pg_temp.{GONE}")
 
     def _home(self) -> str | None:
-        found = self._ask(_HOME, (_WORDS.table(self._sink.table),))
+        found = self._ask(_HOME, (_SYNTAX.table(self._sink.table),))
         return str(found[0][0]) if found else None
 
     def _stage(self, rows: pa.Table, temporary: str) -> None:
-        self._do(staging_statement(_WORDS, temporary, self._sink.table, rows.column_names))
+        self._do(staging_statement(_SYNTAX, temporary, self._sink.table, rows.column_names))
         self._copy(rows, temporary, temporary=True)
 
     def _copy(self, rows: pa.Table, table: str, *, schema: str | None = None, temporary: bool = False) -> None:
@@ -231,7 +234,7 @@ def landing(rows: pa.Table, jsonb: tuple[str, ...] = ()) -> pa.Table:
     """As COPY takes them: a UUID is its sixteen bytes, and a document begins with its version."""
     for at, each in enumerate(rows.schema):
         if each.name in jsonb:
-            rows = rows.set_column(at, each.name, versioned(rows.column(at)))
+            rows = rows.set_column(at, each.name, as_jsonb(rows.column(at)))
         if each.type == pa.uuid():
             storage = pa.chunked_array([chunk.storage for chunk in rows.column(at).chunks], pa.binary(16))
             rows = rows.set_column(at, each.name, storage)

@@ -17,7 +17,7 @@ from landonce.ledger.mysql import error_code
 from landonce.ledger.tables import block_table, journal_table, pipeline_table, position_table
 from landonce.sinks.contract import Finding, Level
 from landonce.sinks.sql.sink import SqlSink
-from landonce.sinks.sql.statements import words_of
+from landonce.sinks.sql.statements import syntax_of
 
 _LACKS = text(
     "SELECT kind FROM unnest(CAST(:kinds AS text[])) AS kind WHERE NOT CASE WHEN kind IN ('SELECT', 'UPDATE') "
@@ -45,7 +45,7 @@ _DENIED = (1142, 1143)
 _CHANGES = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
 
-def lacking(
+def check_rights(
     sink: SqlSink, columns: Sequence[str], written: Collection[str], connection: Connection
 ) -> Iterator[Finding]:
     """Rights that are missing: on the table, with these columns, and on the ledger's own. `written`: the columns that records fill."""
@@ -58,7 +58,7 @@ def lacking(
 
 
 def _of_postgres(sink: SqlSink, written: Collection[str], connection: Connection) -> Iterator[Finding]:
-    table = words_of("postgresql").table(sink.table)
+    table = syntax_of("postgresql").table(sink.table)
     wanted = _CHANGES if sink.key else ("INSERT", "SELECT")
     yield from _missing(connection, table, sink.table, wanted)
     for column, sequence in connection.execute(_SEQUENCES, {"name": table}):
@@ -105,8 +105,8 @@ def _of_sqlite(sink: SqlSink) -> Iterator[Finding]:
 
 
 def _of_mysql(sink: SqlSink, first: str, connection: Connection) -> Iterator[Finding]:
-    words = words_of(sink.dialect)
-    table, column = words.table(sink.table), words.name(first)
+    syntax = syntax_of(sink.dialect)
+    table, column = syntax.table(sink.table), syntax.name(first)
     statements = {"INSERT": f"INSERT INTO {table} ({column}) SELECT {column} FROM {table} WHERE false"}  # noqa: S608
     if sink.key:
         statements["UPDATE"] = f"UPDATE {table} SET {column} = {column} WHERE false"  # noqa: S608

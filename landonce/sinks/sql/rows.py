@@ -17,29 +17,29 @@ from landonce.read.changes.decode import OPERATION
 from landonce.read.changes.images import DELETE
 from landonce.sinks.contract import COORDINATES
 from landonce.sinks.sql.databases import BUSY_SECONDS, TargetSqlite
-from landonce.sinks.sql.likeness import asking, holding, likeness
+from landonce.sinks.sql.fingerprint import fingerprint_statements, lock_statement, table_fingerprint
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.statements import (
-    Place,
-    Words,
+    BlockKey,
+    Syntax,
     delete_statement,
     flip_statement,
     insert_statement,
     read_statement,
+    syntax_of,
     upsert_statement,
-    words_of,
 )
-from landonce.sinks.sql.writer import Blame, BlockWriter, Trouble, swallowed
+from landonce.sinks.sql.writer import Blame, BlockWriter, Trouble, rows_left_out
 
 
 class RowWriter(BlockWriter):
     """What both have in common: a connection of Python's own kind."""
 
-    words: Words
+    syntax: Syntax
     failures: type[Exception]
     begin: str
 
-    def __init__(self, sink: SqlSink, place: Place) -> None:
+    def __init__(self, sink: SqlSink, place: BlockKey) -> None:
         self._sink, self._place = sink, place
         try:
             self._connection = self._connect()
@@ -55,27 +55,27 @@ class RowWriter(BlockWriter):
 
     def flip(self, claim: Claim, receipt: str) -> bool:
         self._do(self.begin)
-        self._do(*flip_statement(self.words, self._place, claim, receipt))
+        self._do(*flip_statement(self.syntax, self._place, claim, receipt))
         return bool(self._cursor.rowcount == 1)
 
     def unaltered(self) -> bool:
         if not self._sink.examined:
             return True
         try:
-            self._do(holding(self.words, self._sink.table))
-            answers = [self._fetched(*each) for each in asking(self._sink)]
+            self._do(lock_statement(self.syntax, self._sink.table))
+            answers = [self._fetched(*each) for each in fingerprint_statements(self._sink)]
         except Trouble as trouble:
             if trouble.missing:
                 return False
             raise
-        return likeness(row for answer in answers for row in answer) == self._sink.examined
+        return table_fingerprint(row for answer in answers for row in answer) == self._sink.examined
 
     def _fetched(self, statement: str, parameters: tuple[object, ...]) -> list[Any]:
         self._do(statement, parameters)
         return list(self._cursor.fetchall())
 
     def read(self) -> BlockRow | None:
-        self._do(*read_statement(self.words, self._place))
+        self._do(*read_statement(self.syntax, self._place))
         row = self._cursor.fetchone()
         if row is None:
             return None
@@ -85,18 +85,18 @@ class RowWriter(BlockWriter):
     def write(self, rows: pa.Table) -> None:
         table, key = self._sink.table, self._sink.key
         if not key:
-            self._many(insert_statement(self.words, table, rows.column_names), rows)
+            self._many(insert_statement(self.syntax, table, rows.column_names), rows)
             if rows.num_rows and self._cursor.rowcount < rows.num_rows:
-                raise swallowed(self._cursor.rowcount, rows.num_rows)
+                raise rows_left_out(self._cursor.rowcount, rows.num_rows)
             return
         gone = pc.equal(rows.column(OPERATION), DELETE)
         rows = rows.drop_columns([OPERATION])
         changed, deleted = rows.filter(pc.invert(gone)), rows.filter(gone).select([*key, *COORDINATES])
-        delete = delete_statement(self.words, table, key)
+        delete = delete_statement(self.syntax, table, key)
         # Deletions come first: what a row held under another unique key may be another row's by now. Those that a row of this block
         # outlives, since the table takes its key for the deleted one, are made again: coordinates tell which is later.
         self._many(delete, deleted)
-        self._many(upsert_statement(self.words, table, rows.column_names, key), changed)
+        self._many(upsert_statement(self.syntax, table, rows.column_names, key), changed)
         self._many(delete, deleted if changed.num_rows else deleted.slice(0, 0))
 
     def savepoint(self, statement: str) -> None:
@@ -141,7 +141,7 @@ class RowWriter(BlockWriter):
 class SqliteWriter(RowWriter):
     """The write lock is taken at once, and waited for: there is one writer at a time."""
 
-    words = words_of("sqlite")
+    syntax = syntax_of("sqlite")
     failures = sqlite3.Error
     begin = "BEGIN IMMEDIATE"
 
