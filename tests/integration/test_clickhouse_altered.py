@@ -18,7 +18,7 @@ from landonce.local import LocalClickHouse
 from landonce.protocol.settle import Reply
 from landonce.sinks.clickhouse import writer as writing
 from landonce.sinks.clickhouse.sink import ClickHouseSink
-from landonce.sinks.clickhouse.writer import ClickHouseWriter
+from landonce.sinks.clickhouse.worker import ClickHouseWriter
 
 pytestmark = pytest.mark.integration
 

@@ -33,8 +33,8 @@ from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Presence, Reply
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.clickhouse import wire
-from landonce.sinks.clickhouse.replies import judge
 from landonce.sinks.clickhouse.sink import ClickHouseSink
+from landonce.sinks.clickhouse.wire import judge
 
 pytestmark = pytest.mark.integration
 

@@ -17,14 +17,11 @@ from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.clickhouse import settings
 from landonce.sinks.clickhouse.address import TableName, parse_table, parse_url, query_prefix, quoted
 from landonce.sinks.clickhouse.columns import Column, coordinate_faults, schema_of, structure
-from landonce.sinks.clickhouse.coordinates import Line, compare, where
-from landonce.sinks.clickhouse.create import Creation, create_statement
-from landonce.sinks.clickhouse.keys import words
-from landonce.sinks.clickhouse.replies import LATE, PERMANENT, UNDECIDED, Answer, first_line, judge
+from landonce.sinks.clickhouse.probe import Line, compare, where
 from landonce.sinks.clickhouse.sink import ClickHouseSink
-from landonce.sinks.clickhouse.tables import Table
-from landonce.sinks.clickhouse.typenames import TypeName, parse_type
-from landonce.sinks.clickhouse.types import Unsupported, column_type, map_type
+from landonce.sinks.clickhouse.table import Creation, Table, create_statement, words
+from landonce.sinks.clickhouse.types import TypeName, Unsupported, column_type, map_type, parse_type
+from landonce.sinks.clickhouse.wire import LATE, PERMANENT, UNDECIDED, Answer, first_line, judge
 from landonce.sinks.contract import Guarantee
 
 URL = "http://me:open%40sesame@host:8124/sales"

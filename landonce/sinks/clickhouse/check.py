@@ -14,9 +14,7 @@ from landonce.errors import TableUnfit
 from landonce.sinks.clickhouse.address import TableName
 from landonce.sinks.clickhouse.columns import coordinate_faults, filled, structure
 from landonce.sinks.clickhouse.connection import Connection
-from landonce.sinks.clickhouse.keys import partition_key_faults
-from landonce.sinks.clickhouse.rights import check_rights
-from landonce.sinks.clickhouse.tables import Table, describe
+from landonce.sinks.clickhouse.table import Table, describe, key_columns, words
 from landonce.sinks.clickhouse.wire import MOST_BYTES_OF_A_FIELD
 from landonce.sinks.contract import Finding, Level
 
@@ -222,3 +220,73 @@ def _table_setting(connection: Connection, table: Table, name: str) -> str:
     sql = f"SELECT value FROM system.{source} WHERE name = {{name:String}}"  # noqa: S608
     rows = connection.ask_if_allowed(sql, {"name": name})
     return str(rows.column(0)[0].as_py()) if rows is not None and rows.num_rows else ""
+
+
+def partition_key_faults(connection: Connection, table: Table) -> tuple[str, ...]:
+    """What could send the same row to another partition. Empty if nothing can."""
+    expressions = tuple(each for each in key_columns(table) if each.default)
+    if not expressions:
+        return ()
+    called = {word for each in expressions for word in words(each.default)}
+    sql = "SELECT name FROM system.functions WHERE name IN {names:Array(String)} AND NOT {column}"
+    column = _deterministic_column(connection)
+    loose = set(connection.ask(sql.replace("{column}", column), {"names": sorted(called)}).column(0).to_pylist())
+    return tuple(
+        f"column {each.name} takes {each.default_kind} {each.default}"
+        for each in expressions
+        if loose & words(each.default)
+    )
+
+
+def _deterministic_column(connection: Connection) -> str:
+    sql = (
+        "SELECT name FROM system.columns WHERE database = 'system' AND table = 'functions' "
+        "AND name IN ('deterministic', 'is_deterministic')"
+    )
+    found = connection.ask(sql).column(0).to_pylist()
+    return f"ifNull({found[0]}, 1)" if found else "1"
+
+
+_POLICIES = """
+SELECT short_name FROM system.row_policies
+WHERE database = {database:String} AND table IN ({name:String}, '')
+  AND (has(apply_to_list, currentUser()) OR hasAny(apply_to_list, currentRoles())
+       OR (apply_to_all AND NOT has(apply_to_except, currentUser())))
+"""
+
+
+def check_rights(connection: Connection, table: Table) -> Iterator[Finding]:
+    """Grants and row policies of the user who asks."""
+    user = connection.one("SELECT currentUser()")
+    needed = [f"INSERT ON {table.name.sql}", f"SELECT ON {table.name.sql}", "SELECT ON system.processes"]
+    if table.replicated:
+        needed.append(f"SYSTEM SYNC REPLICA ON {table.name.sql}")
+    missing = [right for right in needed if not connection.granted(right)]
+    for right in missing:
+        yield Finding(Level.REFUSED, f"user {user} lacks {right.replace('`', '')}", f"GRANT {right} TO {user}")
+    if not missing:
+        yield Finding(Level.OK, f"user {user} may insert, select, and see running inserts")
+    if not connection.granted("KILL QUERY ON *.*"):
+        yield Finding(
+            Level.WARNING,
+            f"user {user} lacks KILL QUERY: it can end only inserts that it sent itself",
+            f"GRANT KILL QUERY ON *.* TO {user}, before the pipeline ever changes its user",
+        )
+    yield from _policies(connection, table, user)
+
+
+def _policies(connection: Connection, table: Table, user: str) -> Iterator[Finding]:
+    found = connection.ask_if_allowed(_POLICIES, {"database": table.name.database, "name": table.name.name})
+    if found is None:
+        yield Finding(
+            Level.WARNING,
+            f"user {user} may not see row policies: rows could be hidden from it, and would be written again",
+            f"GRANT SELECT ON system.row_policies TO {user}; GRANT SHOW ROW POLICIES ON {table.name.sql} TO {user}",
+        )
+        return
+    for name in found.column(0).to_pylist():
+        yield Finding(
+            Level.REFUSED,
+            f"row policy {name} can hide rows from {user}, which would then be written again",
+            f"ALTER ROW POLICY so that it does not apply to {user}",
+        )

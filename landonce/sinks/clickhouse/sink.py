@@ -11,11 +11,11 @@ from landonce.errors import ConfigError
 from landonce.read.schema.fields import Schema
 from landonce.sinks.clickhouse.address import TableName, parse_table, parse_url
 from landonce.sinks.clickhouse.connection import Access
-from landonce.sinks.clickhouse.create import Creation, create_statement
 from landonce.sinks.clickhouse.settings import as_text, refuse_conflicts
+from landonce.sinks.clickhouse.table import Creation, create_statement
 from landonce.sinks.clickhouse.target import ClickHouseTarget
 from landonce.sinks.clickhouse.wire import Timeouts, Tls
-from landonce.sinks.clickhouse.writer import ClickHouseWriter
+from landonce.sinks.clickhouse.worker import ClickHouseWriter
 from landonce.sinks.contract import DeduplicatingSink, Guarantee, Target
 
 _COMPRESSIONS = (None, "lz4", "zstd")

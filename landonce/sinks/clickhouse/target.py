@@ -18,10 +18,8 @@ from landonce.sinks.clickhouse.address import TableName, literal, query_prefix, 
 from landonce.sinks.clickhouse.check import check
 from landonce.sinks.clickhouse.columns import schema_of
 from landonce.sinks.clickhouse.connection import Access, connect
-from landonce.sinks.clickhouse.coordinates import where
-from landonce.sinks.clickhouse.create import Creation, create_table
-from landonce.sinks.clickhouse.probe import bring_up_to_date, count
-from landonce.sinks.clickhouse.tables import describe
+from landonce.sinks.clickhouse.probe import bring_up_to_date, count, where
+from landonce.sinks.clickhouse.table import Creation, create_table, describe
 from landonce.sinks.contract import Finding, Level, Target
 
 _FLOORS_PER_QUESTION = 500

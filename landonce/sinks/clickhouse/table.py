@@ -5,11 +5,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from landonce.errors import TargetRefused
-from landonce.sinks.clickhouse.address import TableName, literal
+import pyarrow as pa
+
+from landonce.errors import ConfigError, TargetRefused
+from landonce.read.schema.ddl import UnfitFields
+from landonce.read.schema.fields import Field, Schema
+from landonce.sinks.clickhouse.address import TableName, literal, quoted
 from landonce.sinks.clickhouse.columns import Column
 from landonce.sinks.clickhouse.connection import Connection
-from landonce.sinks.clickhouse.typenames import split_list, unquote
+from landonce.sinks.clickhouse.types import column_type, instead_of, split_list, unfit, unquote
+from landonce.sinks.contract import COORDINATES
 
 _TABLE = """
 SELECT engine, engine_full, partition_key, sorting_key,
@@ -25,6 +30,9 @@ _DESCRIBED = f"""
 SELECT groupArray((name, type, default_kind, default_expression, is_in_partition_key)) AS columns, {_SHAPE} AS shape
 FROM ({_COLUMNS.format(database="{database:String}", name="{name:String}")})
 """  # noqa: S608
+
+_NAMES = re.compile(r"`((?:[^`\\]|\\.)+)`|([A-Za-z_]\w*)")
+_STRINGS = re.compile(r"'(?:[^'\\]|\\.|'')*'")
 
 
 @dataclass(frozen=True)
@@ -116,3 +124,80 @@ def shape_now(name: TableName) -> str:
     """A question for the shape that a table has at this moment, to stand inside another statement."""
     columns = _COLUMNS.format(database=literal(name.database), name=literal(name.name))
     return f"SELECT {_SHAPE} FROM ({columns})"  # noqa: S608
+
+
+def words(expression: str) -> frozenset[str]:
+    """Every name in an expression, function or column."""
+    return frozenset(quoted or plain for quoted, plain in _NAMES.findall(_STRINGS.sub("''", expression)))
+
+
+def key_columns(table: Table) -> tuple[Column, ...]:
+    """The columns that decide about the partition, directly or through the expressions of others. Each stands behind those that its
+    own expression names."""
+    columns = {each.name: each for each in table.columns}
+    ordered: dict[str, Column] = {}
+    entered: set[str] = set()
+
+    def enter(column: Column) -> None:
+        if column.name in entered:
+            return
+        entered.add(column.name)
+        for word in sorted(words(column.default)):
+            if word in columns:
+                enter(columns[word])
+        ordered[column.name] = column
+
+    for each in table.columns:
+        if each.in_partition_key:
+            enter(each)
+    return tuple(ordered.values())
+
+
+WINDOW = 10_000
+"""Tokens that a created table remembers. The probe is the proof; this only makes a resend useless."""
+
+_COORDINATE_COLUMNS = (
+    "`_topic` LowCardinality(String)",
+    "`_partition` Int32",
+    "`_offset` Int64 CODEC(Delta(8), LZ4)",
+    "INDEX landonce_offset `_offset` TYPE minmax GRANULARITY 1",
+)
+_IN_ORDER = "_topic, _partition, _offset"
+
+
+@dataclass(frozen=True)
+class Creation:
+    """What a user may say about a table that landonce creates. The two keys are SQL expressions, as in the DDL."""
+
+    order_by: str = ""
+    """Empty: by coordinates, which makes probing cheapest."""
+    partition_by: str = ""
+
+
+def create_table(connection: Connection, table: TableName, declared: Schema, creation: Creation) -> None:
+    """Creates the table if it is not there."""
+    connection.do(create_statement(table, declared, creation))
+
+
+def create_statement(table: TableName, declared: Schema, creation: Creation) -> str:
+    """The DDL, to run or to show."""
+    faults = [fault for each in declared.fields for fault in unfit(each.type, each.name, required=each.required)]
+    if faults:
+        raise UnfitFields(faults, instead_of(declared))
+    columns = [_column(each) for each in declared.fields] + list(_COORDINATE_COLUMNS)
+    order_by = creation.order_by or _IN_ORDER
+    partition_by = f"\nPARTITION BY {creation.partition_by}" if creation.partition_by else ""
+    return (
+        f"CREATE TABLE IF NOT EXISTS {table.sql}\n(\n    "
+        + ",\n    ".join(columns)
+        + f"\n)\nENGINE = MergeTree{partition_by}\nORDER BY ({order_by})\n"
+        + f"SETTINGS non_replicated_deduplication_window = {WINDOW}"
+    )
+
+
+def _column(declared: Field) -> str:
+    if declared.name in COORDINATES:
+        raise ConfigError(f"a declared field cannot be called {declared.name}: that is one of the coordinates")
+    type_ = column_type(declared.type, required=declared.required)
+    default = " DEFAULT []" if pa.types.is_list(declared.type) and not declared.required else ""
+    return f"{quoted(declared.name)} {type_}{default}"
