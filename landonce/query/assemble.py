@@ -39,8 +39,8 @@ from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.sql.worker import SqlRecipe
 from landonce.sinks.wrapped.find import need_picklable
-from landonce.sinks.wrapped.recipe import WrappedRecipe
 from landonce.sinks.wrapped.sink import WrappedSink
+from landonce.sinks.wrapped.worker import WrappedRecipe
 
 QuerySink = SinkSection | Sink
 """A table, as `landonce.clickhouse`, `sql` and `iceberg` describe it, or what `landonce.wrap` gives."""

@@ -136,7 +136,7 @@ def _words_for(wording: Refusing, caller: Refusing, asked: set[str]) -> bool:
 UNKNOWABLE = {
     "it depends on records, which a check does not read": """
         read/block.py:too_large  engine/workers.py:_expression_failed  engine/letters.py:_letters  protocol/receipt.py:unbalanced
-        sinks/sql/writer.py:as_error  sinks/wrapped/send.py:_no_answer  sinks/iceberg/arrow.py:_unfit  sinks/iceberg/files.py:_number
+        sinks/sql/writer.py:as_error  sinks/wrapped/worker.py:_no_answer  sinks/iceberg/arrow.py:_unfit  sinks/iceberg/files.py:_number
         sinks/iceberg/files.py:write_files  sinks/iceberg/evolve.py:apply  sinks/iceberg/evolve.py:distinguishable
         sinks/iceberg/lake.py:Lake._made_of  sinks/worker.py:named
     """,

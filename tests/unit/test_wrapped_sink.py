@@ -30,7 +30,7 @@ from landonce.sinks.wrapped import find
 from landonce.sinks.wrapped.block import pushed_rows
 from landonce.sinks.wrapped.config import Wrapped
 from landonce.sinks.wrapped.find import find_sink, need_picklable
-from landonce.sinks.wrapped.recipe import WrappedRecipe
+from landonce.sinks.wrapped.worker import WrappedRecipe
 
 ROWS = 11
 

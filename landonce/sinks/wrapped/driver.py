@@ -6,7 +6,7 @@ from landonce.errors import ConfigError
 from landonce.ledger.push_ledger import PushPlace
 from landonce.sinks.declared import declared_schema
 from landonce.sinks.parts import Parts
-from landonce.sinks.wrapped.recipe import WrappedRecipe
+from landonce.sinks.wrapped.worker import WrappedRecipe
 
 
 def wrapped_recipe(parts: Parts) -> WrappedRecipe:
