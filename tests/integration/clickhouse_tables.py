@@ -14,6 +14,7 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 
+import landonce
 from landonce.local import LocalClickHouse
 from landonce.protocol.ranges import Partition, Range
 from landonce.sinks.clickhouse import wire
@@ -36,7 +37,7 @@ def make(
 
 
 def sink_for(server: LocalClickHouse, table: str, **options: object) -> ClickHouseSink:
-    return ClickHouseSink(server.url, table, "orders", **options)  # type: ignore[arg-type]
+    return landonce.clickhouse(server.url, table, **options).to_sink("orders")  # type: ignore[arg-type]
 
 
 def block(columns: dict[str, object], *, first: int = 0, topic: str = "t", partition: int = 0) -> pa.Table:
