@@ -35,7 +35,7 @@ from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Presence, Reply
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.clickhouse import wire
-from landonce.sinks.clickhouse.wire import judge
+from landonce.sinks.clickhouse.replies import judge
 
 pytestmark = pytest.mark.integration
 

@@ -19,9 +19,9 @@ from landonce.sinks.clickhouse import settings
 from landonce.sinks.clickhouse.address import TableName, parse_table, parse_url, query_prefix, quoted
 from landonce.sinks.clickhouse.columns import Column, coordinate_faults, schema_of, structure
 from landonce.sinks.clickhouse.probe import Line, compare, where
+from landonce.sinks.clickhouse.replies import LATE, PERMANENT, UNDECIDED, Answer, first_line, judge
 from landonce.sinks.clickhouse.table import Creation, Table, create_statement, words
 from landonce.sinks.clickhouse.types import TypeName, Unsupported, column_type, map_type, parse_type
-from landonce.sinks.clickhouse.wire import LATE, PERMANENT, UNDECIDED, Answer, first_line, judge
 from landonce.sinks.contract import Guarantee
 
 URL = "http://me:open%40sesame@host:8124/sales"

@@ -17,7 +17,8 @@ import pyarrow as pa
 from landonce.errors import TargetRefused, TargetUnavailable
 from landonce.sinks.clickhouse import settings
 from landonce.sinks.clickhouse.address import Address, literal
-from landonce.sinks.clickhouse.wire import Answer, Form, NoAnswer, NotSent, Rows, Timeouts, Tls, post, refuse_permanent
+from landonce.sinks.clickhouse.replies import Answer, refuse_permanent
+from landonce.sinks.clickhouse.wire import Form, NoAnswer, NotSent, Rows, Timeouts, Tls, post
 
 Value = str | Sequence[str]
 
