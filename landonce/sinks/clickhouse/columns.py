@@ -1,9 +1,9 @@
-"""The columns of a table: which of them landonce fills, from what, and how they are named in an insert.
+"""The columns of a table: which of them landonce fills, and from which field. Pure.
 
-Pure: what the server said comes in as values. Columns go by name, never by position. A column that ClickHouse computes
-(MATERIALIZED, ALIAS, EPHEMERAL) is never sent; nor is one with a DEFAULT whose type cannot be decoded exactly.
+Columns are matched by name, never by position. A column that ClickHouse computes (MATERIALIZED, ALIAS, EPHEMERAL) is never sent; nor is one
+with a DEFAULT whose type cannot be decoded exactly.
 
-A NULL for a column with a DEFAULT that is not Nullable means: take the default. For a Nullable column it is a NULL.
+A NULL for a column with a DEFAULT that is not Nullable takes the default. For a Nullable column it is a NULL.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FITTING = {
 
 @dataclass(frozen=True)
 class Column:
-    """One column as `system.columns` tells of it."""
+    """One column of `system.columns`."""
 
     name: str
     type: str
@@ -48,7 +48,7 @@ class Column:
 
     @property
     def left_out(self) -> bool:
-        """Takes its DEFAULT in every row, because its type cannot be decoded exactly."""
+        """Whether it takes its DEFAULT in every row, because its type cannot be decoded exactly."""
         return bool(self.default_kind) and not self.computed and not _supported(self.type)
 
     @property
@@ -60,7 +60,7 @@ class Column:
 
     @property
     def wire(self) -> str:
-        """The type that ClickHouse is told it reads."""
+        """The type in which it is sent."""
         mapped = self.mapped
         if self.optional and not mapped.nullable and not pa.types.is_nested(mapped.arrow):
             return f"Nullable({mapped.wire})"
@@ -72,7 +72,7 @@ class Column:
 
 
 def filled(columns: Iterable[Column]) -> tuple[Column, ...]:
-    """The columns that come from records. Raises `TableUnfit` with every column that cannot."""
+    """The columns that records fill. Raises `TableUnfit` with every column that they cannot fill."""
     mine = [each for each in columns if not (each.computed or each.left_out or each.name in COORDINATES)]
     bad = [f"{each.name}: {_why_not(each)}" for each in mine if _why_not(each)]
     if bad:
@@ -85,12 +85,12 @@ def filled(columns: Iterable[Column]) -> tuple[Column, ...]:
 
 
 def schema_of(columns: Iterable[Column]) -> Schema:
-    """What the decoder must produce for a table."""
+    """The fields that a decoder must produce for a table."""
     return Schema(tuple(each.field() for each in filled(columns)))
 
 
 def coordinate_faults(columns: Iterable[Column]) -> tuple[str, ...]:
-    """Which coordinate columns are missing or of a type that does not hold them."""
+    """The coordinate columns that are missing or have a wrong type."""
     there = {each.name: each for each in columns}
     faults = []
     for name in COORDINATES:
@@ -107,7 +107,7 @@ def sent_type(column: Column) -> pa.DataType:
 
 
 def structure(columns: Iterable[Column]) -> str:
-    """What ClickHouse is told that it reads."""
+    """Names and types of the columns, as they are sent."""
     return ", ".join(f"{quoted(each.name)} {each.wire}" for each in columns)
 
 

@@ -1,7 +1,7 @@
-"""Rows on their way out: made to fit the table's columns, and written as Arrow record batches.
+"""Rows as they are sent: fitted to the table's columns, and encoded as one Arrow record batch.
 
-One batch, because a batch is what ClickHouse makes a block of. What does not fit exactly is refused by name. ClickHouse takes no more than
-128 KiB for the names and types of a table that is sent along, so very many columns travel as several tables, side by side.
+ClickHouse makes one block of one batch. A value that does not fit exactly is refused by name. The names and types of a table that is sent along may
+take at most 128 KiB, so very many columns are sent as several tables, side by side.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from landonce.sinks.clickhouse.wire import MOST_BYTES_OF_A_FIELD, Rows
 from landonce.sinks.contract import COORDINATES
 
 ROWS = "landonce_rows"
-"""What rows on their way are called in a statement; where they are several tables, each has its number behind that."""
+"""The name of the sent rows in a statement. Further tables have a number after it."""
 
 
 def fitted(rows: pa.Table, columns: Sequence[Column], table: TableName) -> pa.Table:
-    """The columns in the types in which they are sent, as one chunk each."""
+    """The columns in the types in which they are sent, one chunk each."""
     arrays = [_fit(rows, each, table) for each in columns]
     return pa.table(arrays, names=[each.name for each in columns]).combine_chunks()
 
 
 def tables_of(rows: pa.Table, columns: Sequence[Column], compression: str | None = None) -> tuple[Rows, ...]:
-    """The rows as they are sent: as one table, or side by side as several."""
+    """The rows as one table, or as several side by side."""
     return tuple(
         Rows(name, structure(some), encode(rows.select([each.name for each in some]), compression))
         for name, some in _side_by_side(columns)
@@ -37,7 +37,7 @@ def tables_of(rows: pa.Table, columns: Sequence[Column], compression: str | None
 
 
 def rows_in(columns: Sequence[Column]) -> str:
-    """What a statement selects from to have these columns, as `tables_of` sends them."""
+    """The FROM clause for the tables that `tables_of` sends."""
     return " PASTE JOIN ".join(name for name, _ in _side_by_side(columns))
 
 
@@ -66,8 +66,8 @@ def _side_by_side(columns: Sequence[Column]) -> list[tuple[str, list[Column]]]:
 
 
 def _fit(rows: pa.Table, column: Column, table: TableName) -> pa.Array:
-    """What decoders and expressions give fits already, unless the table was altered since: then values are judged again here. Strings are
-    not: ClickHouse itself refuses one that an Enum, a UUID, an address or a FixedString cannot be."""
+    """Values fit already, unless the table was altered since they were decoded: then they are checked again here. Strings are not checked:
+    ClickHouse itself refuses one that is no value of an Enum, a UUID, an address or a FixedString."""
     values = rows.column(column.name).combine_chunks()
     if column.name in COORDINATES:
         return values.cast(sent_type(column))

@@ -1,4 +1,4 @@
-"""A block's transaction in SQLite, MySQL and MariaDB: rows go through the driver's own `executemany`."""
+"""A block's transaction in SQLite, MySQL and MariaDB, through `executemany` of the Python driver."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from landonce.sinks.sql.writer import Blame, BlockWriter, Trouble, rows_left_out
 
 
 class RowWriter(BlockWriter):
-    """What both have in common: a connection of Python's own kind."""
+    """What they have in common: a connection of Python's DB-API."""
 
     syntax: Syntax
     failures: type[Exception]
@@ -93,8 +93,8 @@ class RowWriter(BlockWriter):
         rows = rows.drop_columns([OPERATION])
         changed, deleted = rows.filter(pc.invert(gone)), rows.filter(gone).select([*key, *COORDINATES])
         delete = delete_statement(self.syntax, table, key)
-        # Deletions come first: what a row held under another unique key may be another row's by now. Those that a row of this block
-        # outlives, since the table takes its key for the deleted one, are made again: coordinates tell which is later.
+        # Deletes first: a deleted row may hold a value under another unique key that a new row needs. Deletes again afterwards, because
+        # the table may take two different keys of this block for one (collations): coordinates say which change is later.
         self._many(delete, deleted)
         self._many(upsert_statement(self.syntax, table, rows.column_names, key), changed)
         self._many(delete, deleted if changed.num_rows else deleted.slice(0, 0))
@@ -109,7 +109,7 @@ class RowWriter(BlockWriter):
             raise self._trouble(error) from None
 
     def close(self) -> None:
-        """Rolls back by itself first: what a failed statement left unfinished keeps SQLite's file locked otherwise."""
+        """Rolls back first: an unfinished statement would keep SQLite's file locked."""
         for end in (self._cursor.close, self._connection.rollback, self._connection.close):
             with suppress(self.failures):
                 end()
@@ -126,7 +126,7 @@ class RowWriter(BlockWriter):
         return zip(*(self._column(column).to_pylist() for column in rows.columns), strict=True)
 
     def _column(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        """A column in values that the driver takes."""
+        """The column in values that the Python driver takes."""
         if pt.is_timestamp(column.type) and column.type.tz is not None:
             return column.cast(pa.timestamp("us"))
         return column
@@ -139,7 +139,7 @@ class RowWriter(BlockWriter):
 
 
 class SqliteWriter(RowWriter):
-    """The write lock is taken at once, and waited for: there is one writer at a time."""
+    """Takes the write lock at once, and waits for it: SQLite has one writer at a time."""
 
     syntax = syntax_of("sqlite")
     failures = sqlite3.Error
@@ -149,7 +149,7 @@ class SqliteWriter(RowWriter):
         return TargetSqlite(Path(str(self._sink.address.database)), busy_seconds=BUSY_SECONDS).connect()
 
     def _column(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        """SQLite has no times: they are text, as SQLAlchemy and SQLite's own functions write them."""
+        """SQLite has no type for times: they are text, as SQLAlchemy and SQLite's own functions write them."""
         plain = super()._column(column)
         return plain.cast(pa.string()) if pt.is_temporal(plain.type) else plain
 
