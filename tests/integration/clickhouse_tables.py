@@ -18,10 +18,10 @@ import landonce
 from landonce.local import LocalClickHouse
 from landonce.protocol.ranges import Partition, Range
 from landonce.sinks.clickhouse import wire
+from landonce.sinks.clickhouse.columns import fitted, tables_of
+from landonce.sinks.clickhouse.driver import ClickHouseTarget
 from landonce.sinks.clickhouse.replies import Answer
-from landonce.sinks.clickhouse.rows import fitted, tables_of
 from landonce.sinks.clickhouse.sink import ClickHouseSink
-from landonce.sinks.clickhouse.target import ClickHouseTarget
 from landonce.sinks.clickhouse.wire import Form
 from landonce.sinks.clickhouse.worker import insert_columns, insert_statement
 from landonce.sinks.contract import Insert

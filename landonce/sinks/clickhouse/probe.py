@@ -17,9 +17,8 @@ import pyarrow.compute as pc
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Presence
 from landonce.sinks.clickhouse.address import TableName, literal, quoted
-from landonce.sinks.clickhouse.columns import Column
+from landonce.sinks.clickhouse.columns import Column, fitted, rows_in, tables_of
 from landonce.sinks.clickhouse.connection import Connection
-from landonce.sinks.clickhouse.rows import fitted, rows_in, tables_of
 from landonce.sinks.clickhouse.table import Table, key_columns
 from landonce.sinks.contract import COORDINATES, Probe
 

@@ -11,9 +11,9 @@ from landonce.read.schema.fields import Schema
 from landonce.sinks.clickhouse.address import parse_table, parse_url
 from landonce.sinks.clickhouse.config import ClickHouse
 from landonce.sinks.clickhouse.connection import Access
+from landonce.sinks.clickhouse.driver import ClickHouseTarget
 from landonce.sinks.clickhouse.settings import as_text, refuse_conflicts
 from landonce.sinks.clickhouse.table import Creation, create_statement
-from landonce.sinks.clickhouse.target import ClickHouseTarget
 from landonce.sinks.clickhouse.wire import Timeouts, Tls
 from landonce.sinks.clickhouse.worker import ClickHouseWriter
 from landonce.sinks.contract import DeduplicatingSink, Guarantee, Target

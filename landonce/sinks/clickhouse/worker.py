@@ -20,11 +20,10 @@ from landonce.errors import TargetRefused, ViewRefused
 from landonce.protocol.ranges import Range
 from landonce.protocol.settle import Reply
 from landonce.sinks.clickhouse.address import TableName, literal, query_prefix
-from landonce.sinks.clickhouse.columns import Column, names
+from landonce.sinks.clickhouse.columns import Column, fitted, names, rows_in, tables_of
 from landonce.sinks.clickhouse.connection import Access, connect
 from landonce.sinks.clickhouse.probe import bring_up_to_date, count, probe
 from landonce.sinks.clickhouse.replies import ALTERED, LATE, Answer, judge
-from landonce.sinks.clickhouse.rows import fitted, rows_in, tables_of
 from landonce.sinks.clickhouse.table import Table, describe, shape_now
 from landonce.sinks.clickhouse.wire import Form, NoAnswer, NotSent, post
 from landonce.sinks.contract import BlockWriter, Insert, Probe
