@@ -14,19 +14,14 @@ from typing import Any
 
 import adbc_driver_manager
 import pyarrow as pa
-import pyarrow.compute as pc
 from adbc_driver_postgresql import dbapi
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import PGconn, Ping
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from landonce.ledger.postgres import postgres_url
-from landonce.protocol.block_rows import BlockRow, Claim, Mark
-from landonce.read.changes.decode import OPERATION
-from landonce.read.changes.images import DELETE
-from landonce.sinks.contract import COORDINATES
+from landonce.protocol.block_rows import Claim
 from landonce.sinks.sql.databases import session_name
-from landonce.sinks.sql.fingerprint import fingerprint_statements, lock_statement, table_fingerprint
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.statements import (
     GONE,
@@ -36,13 +31,12 @@ from landonce.sinks.sql.statements import (
     flip_statement,
     merge_statement,
     purge_statement,
-    read_statement,
     staging_statement,
     syntax_of,
 )
 from landonce.sinks.sql.types import as_jsonb
 from landonce.sinks.sql.watch import Patience, Watch
-from landonce.sinks.sql.writer import Blame, BlockWriter, Trouble, rows_left_out
+from landonce.sinks.sql.writer import Blame, StatementWriter, Trouble, rows_left_out
 
 PATIENCE = Patience()
 _PORTION = 8_192
@@ -86,11 +80,14 @@ _ENDED = ("08", "57P0", "25P03", "25P04")
 """The session is over. The last statement may not have run."""
 
 
-class PostgresWriter(BlockWriter):
+class PostgresWriter(StatementWriter):
     """One connection of one block."""
 
-    def __init__(self, sink: SqlSink, place: BlockKey) -> None:
-        self._sink, self._place = sink, place
+    syntax = _SYNTAX
+    failures = adbc_driver_manager.Error
+
+    def __init__(self, sink: SqlSink, block: BlockKey) -> None:
+        super().__init__(sink, block)
         self._connection: Any = None
         self._cursor: Any = None
         self._columns: frozenset[str] = frozenset()
@@ -104,43 +101,17 @@ class PostgresWriter(BlockWriter):
             raise trouble_of(error) from None
 
     def flip(self, claim: Claim, receipt: str) -> bool:
-        self._begin()
+        """Begins in one message. A statement with a result is prepared and then executed; behind a pooler these may be two sessions,
+        unless a transaction is open."""
+        with self._errors():
+            self._cursor.executescript("BEGIN ISOLATION LEVEL READ COMMITTED")
         self._ask(_DURABLE)
-        return bool(self._ask(*flip_statement(_SYNTAX, self._place, claim, receipt)))
-
-    def unaltered(self) -> bool:
-        if not self._sink.examined:
-            return True
-        try:
-            self._do(lock_statement(_SYNTAX, self._sink.table))
-        except Trouble as trouble:
-            if trouble.missing:
-                return False
-            raise
-        return (
-            table_fingerprint(row for each in fingerprint_statements(self._sink) for row in self._ask(*each))
-            == self._sink.examined
-        )
-
-    def read(self) -> BlockRow | None:
-        found = self._ask(*read_statement(_SYNTAX, self._place))
-        for number, epoch, owner, mark, receipt in found:
-            return BlockRow(number, Claim(epoch, owner), Mark(mark), receipt)
-        return None
+        return bool(self._ask(*flip_statement(_SYNTAX, self._block, claim, receipt)))
 
     def write(self, rows: pa.Table) -> None:
-        rows = landing(rows, self._sink.jsonb)
         self._columns = frozenset(rows.column_names)
-        if self._sink.key:
-            gone = pc.equal(rows.column(OPERATION), DELETE)
-            rows = rows.drop_columns([OPERATION])
-            self._change(rows.filter(pc.invert(gone)), rows.filter(gone))
-        else:
-            self._add(rows)
+        super().write(landing(rows, self._sink.jsonb))
         self._do(_AT_ONCE)
-
-    def savepoint(self, statement: str) -> None:
-        self._do(statement)
 
     def commit(self) -> None:
         self._do("COMMIT")
@@ -154,8 +125,10 @@ class PostgresWriter(BlockWriter):
 
     def _add(self, rows: pa.Table) -> None:
         """COPY does not report rows that a trigger left out. If there is such a trigger, rows are staged and counted."""
-        if not self._ask(_SCREENED, (_SYNTAX.table(self._sink.table),)):
-            self._copy(rows, self._sink.name, schema=self._sink.schema or self._home())
+        table = (_SYNTAX.table(self._sink.table),)
+        if not self._ask(_SCREENED, table):
+            home = [(self._sink.schema,)] if self._sink.schema else self._ask(_HOME, table)
+            self._copy(rows, self._sink.name, db_schema_name=str(home[0][0]) if home else None)
             return
         self._stage(rows, STAGED)
         taken = self._ask(counted_statement(_SYNTAX, self._sink.table, rows.column_names))[0][0]
@@ -163,64 +136,38 @@ class PostgresWriter(BlockWriter):
             raise rows_left_out(taken, rows.num_rows)
         self._do(f"DROP TABLE pg_temp.{STAGED}")
 
-    def _change(self, rows: pa.Table, gone: pa.Table) -> None:
-        """Deletes first: a deleted row may hold a value under another unique key that a new row needs. Deletes again afterwards, because
-        the table may take two different keys of this block for one (CITEXT, collations): coordinates say which change is later."""
+    def _change(self, rows: pa.Table, deleted: pa.Table) -> None:
         purge = purge_statement(_SYNTAX, self._sink.table, self._sink.key)
-        if gone.num_rows:
-            self._stage(gone.select([*self._sink.key, *COORDINATES]), GONE)
+        if deleted.num_rows:
+            self._stage(deleted, GONE)
             self._do(purge)
         if rows.num_rows:
             self._stage(rows, STAGED)
             self._do(merge_statement(_SYNTAX, self._sink.table, rows.column_names, self._sink.key))
             self._do(f"DROP TABLE pg_temp.{STAGED}")
-        if gone.num_rows:
+        if deleted.num_rows:
             if rows.num_rows:
                 self._do(purge)
             self._do(f"DROP TABLE pg_temp.{GONE}")
-
-    def _home(self) -> str | None:
-        found = self._ask(_HOME, (_SYNTAX.table(self._sink.table),))
-        return str(found[0][0]) if found else None
 
     def _stage(self, rows: pa.Table, temporary: str) -> None:
         self._do(staging_statement(_SYNTAX, temporary, self._sink.table, rows.column_names))
         self._copy(rows, temporary, temporary=True)
 
-    def _copy(self, rows: pa.Table, table: str, *, schema: str | None = None, temporary: bool = False) -> None:
-        try:
-            self._cursor.adbc_ingest(
-                table,
-                rows.to_reader(_PORTION),
-                mode="append",
-                db_schema_name=None if temporary else schema,
-                temporary=temporary,
-            )
-        except adbc_driver_manager.Error as error:
-            raise self._trouble(error) from None
-
-    def _begin(self) -> None:
-        """Begins in one message. A statement with a result is prepared and then executed; behind a pooler these may be two sessions, unless
-        a transaction is open."""
-        try:
-            self._cursor.executescript("BEGIN ISOLATION LEVEL READ COMMITTED")
-        except adbc_driver_manager.Error as error:
-            raise self._trouble(error) from None
+    def _copy(self, rows: pa.Table, table: str, **options: Any) -> None:
+        with self._errors():
+            self._cursor.adbc_ingest(table, rows.to_reader(_PORTION), mode="append", **options)
 
     def _do(self, statement: str) -> None:
-        try:
+        with self._errors():
             self._cursor.execute(statement)
-        except adbc_driver_manager.Error as error:
-            raise self._trouble(error) from None
 
-    def _ask(self, statement: str, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
-        try:
+    def _ask(self, statement: str, parameters: tuple[object, ...] = ()) -> list[Any]:
+        with self._errors():
             self._cursor.execute(statement, parameters or None)
             return list(self._cursor.fetchall())
-        except adbc_driver_manager.Error as error:
-            raise self._trouble(error) from None
 
-    def _trouble(self, error: adbc_driver_manager.Error) -> Trouble:
+    def _trouble(self, error: Any) -> Trouble:
         """If a NOT NULL column was added since the start, no row is to blame."""
         trouble = trouble_of(error)
         details: dict[Any, bytes] = dict(error.details)
