@@ -13,7 +13,7 @@ from proxy import Fate, Insert, Proxy
 from scene import scene, wait_for
 
 from landonce.local import LocalClickHouse, LocalKafka
-from landonce.sinks.clickhouse.wire import LATE
+from landonce.sinks.clickhouse.replies import LATE
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(300)]
 

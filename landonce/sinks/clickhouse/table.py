@@ -1,4 +1,8 @@
-"""What a table is, as the server tells it: engine, keys, columns. Reads only."""
+"""A table as the server describes it (engine, keys, columns), and the statement that creates one.
+
+A created table has what the guarantee needs: coordinates, an index on them, a window of tokens. The statement is only `CREATE TABLE IF NOT EXISTS`:
+an existing table is never changed or replaced.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ _STRINGS = re.compile(r"'(?:[^'\\]|\\.|'')*'")
 
 @dataclass(frozen=True)
 class Table:
-    """A table, its keys as ClickHouse spells them, and what hangs on it."""
+    """A table, its keys as ClickHouse writes them, and the views behind it."""
 
     name: TableName
     engine: str
@@ -47,7 +51,7 @@ class Table:
     views: tuple[str, ...]
     columns: tuple[Column, ...]
     shape: str = ""
-    """Changes with the name, the type or the default of any column."""
+    """A hash of the name, type and default of every column."""
 
     @property
     def replicated(self) -> bool:
@@ -55,12 +59,12 @@ class Table:
 
     @property
     def family(self) -> str:
-        """The engine without what says how it is replicated."""
+        """The engine without `Replicated` or `Shared`."""
         return re.sub(r"^(Replicated|Shared)", "", self.engine)
 
     @property
     def version_column(self) -> str:
-        """What a Replacing table keeps the highest of; empty if it has none."""
+        """The column whose highest value a Replacing table keeps; empty if it has none."""
         if self.family != "ReplacingMergeTree":
             return ""
         named = [each for each in self._engine_arguments() if not each.startswith("'")]
@@ -68,18 +72,18 @@ class Table:
 
     @property
     def resend_harmless(self) -> bool:
-        """Whether a row that is there twice becomes one again: a Replacing table by a version that landonce writes."""
+        """Whether two copies of a row become one: a Replacing table with a version column that landonce fills."""
         version = self.version_column
         return any(each.name == version and not each.default_kind for each in self.columns)
 
     @property
     def ttl(self) -> str:
-        """When rows expire; empty if they do not."""
+        """When rows expire; empty if they never do."""
         found = re.search(r"(?s)\sTTL (.+?)(?:\sSETTINGS \w+ = .*)?$", self.engine_full)
         return found[1] if found else ""
 
     def setting(self, name: str) -> str | None:
-        """A setting of the table itself."""
+        """A setting in the table's own definition."""
         found = re.search(rf"\b{re.escape(name)}\s*=\s*([^,\s]+)", self.engine_full)
         return unquote(found[1]) if found else None
 
@@ -96,7 +100,7 @@ class Table:
 
 
 def describe(connection: Connection, name: TableName) -> Table:
-    """The table as it is now. Raises `TargetRefused` if it is not there."""
+    """The table as it is now. Raises `TargetRefused` if there is none."""
     asked = {"database": name.database, "name": name.name}
     found = connection.ask(_TABLE, asked).to_pylist()
     if not found:
@@ -107,33 +111,26 @@ def describe(connection: Connection, name: TableName) -> Table:
         )
     (described,) = connection.ask(_DESCRIBED, asked).to_pylist()
     columns = [Column(*values) for values in (each.values() for each in described["columns"])]
-    told = found[0]
+    (row,) = found
     return Table(
-        name=name,
-        engine=told["engine"],
-        engine_full=told["engine_full"],
-        partition_key=told["partition_key"],
-        sorting_key=told["sorting_key"],
-        views=tuple(sorted(told["views"])),
-        columns=tuple(columns),
-        shape=described["shape"],
+        name=name, **{**row, "views": tuple(sorted(row["views"]))}, columns=tuple(columns), shape=described["shape"]
     )
 
 
 def shape_now(name: TableName) -> str:
-    """A question for the shape that a table has at this moment, to stand inside another statement."""
+    """A subquery that yields the table's shape when the statement runs."""
     columns = _COLUMNS.format(database=literal(name.database), name=literal(name.name))
     return f"SELECT {_SHAPE} FROM ({columns})"  # noqa: S608
 
 
 def words(expression: str) -> frozenset[str]:
-    """Every name in an expression, function or column."""
+    """Every name of a function or column in an expression."""
     return frozenset(quoted or plain for quoted, plain in _NAMES.findall(_STRINGS.sub("''", expression)))
 
 
 def key_columns(table: Table) -> tuple[Column, ...]:
-    """The columns that decide about the partition, directly or through the expressions of others. Each stands behind those that its
-    own expression names."""
+    """The columns that decide on the table partition, directly or through default expressions. Each comes after those that its own
+    expression names."""
     columns = {each.name: each for each in table.columns}
     ordered: dict[str, Column] = {}
     entered: set[str] = set()
@@ -154,7 +151,7 @@ def key_columns(table: Table) -> tuple[Column, ...]:
 
 
 WINDOW = 10_000
-"""Tokens that a created table remembers. The probe is the proof; this only makes a resend useless."""
+"""Tokens that a created table remembers."""
 
 _COORDINATE_COLUMNS = (
     "`_topic` LowCardinality(String)",
@@ -167,16 +164,11 @@ _IN_ORDER = "_topic, _partition, _offset"
 
 @dataclass(frozen=True)
 class Creation:
-    """What a user may say about a table that landonce creates. The two keys are SQL expressions, as in the DDL."""
+    """The keys of a table that landonce creates, as SQL expressions."""
 
     order_by: str = ""
-    """Empty: by coordinates, which makes probing cheapest."""
+    """Empty: by coordinates, which makes a probe cheapest."""
     partition_by: str = ""
-
-
-def create_table(connection: Connection, table: TableName, declared: Schema, creation: Creation) -> None:
-    """Creates the table if it is not there."""
-    connection.do(create_statement(table, declared, creation))
 
 
 def create_statement(table: TableName, declared: Schema, creation: Creation) -> str:

@@ -1,8 +1,8 @@
-"""ClickHouse's types and Arrow's: which stand for which, exactly. Pure.
+"""Which ClickHouse type holds which Arrow type exactly. Pure.
 
-A ClickHouse type has three faces here: what a decoder must produce for it (`arrow`), what ClickHouse is told that
-it reads (`wire`), and the type itself, which ClickHouse converts the wire type to. What Arrow cannot hold exactly is
-refused by name, never approximated.
+There are three types for a column: what a decoder must produce (`arrow`), the type in which values are sent (`wire`), and the
+column's own type, to which ClickHouse converts the wire type. A type that Arrow cannot hold exactly is refused by name; values are
+never approximated.
 
     ClickHouse                      Arrow                                    wire
     ──────────────────────────────  ───────────────────────────────────────  ────────────────────
@@ -71,7 +71,7 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True)
 class Mapped:
-    """One ClickHouse type and what stands for it. `bounds` are what it can hold, both ends, in units of `arrow`."""
+    """One ClickHouse type and its Arrow type. `bounds`: the least and the greatest value that it can hold, in units of `arrow`."""
 
     arrow: pa.DataType
     wire: str
@@ -80,7 +80,7 @@ class Mapped:
     pattern: str | None = None
     scale: int | None = None
     digits: int | None = None
-    """How many digits after the second it keeps."""
+    """Digits of a fraction of a second that it keeps."""
     bounds: tuple[int, int] | None = None
     inner: tuple[tuple[str, Mapped], ...] = ()
     """The elements of a Tuple that cannot hold all that `arrow` can."""
@@ -92,12 +92,12 @@ class Mapped:
 
     @property
     def plain(self) -> bool:
-        """Whether no string has to be looked at, so that it may stand inside a tuple."""
+        """Whether no string has to be checked, so that it may be inside a tuple."""
         return self.allowed is None and self.pattern is None
 
 
 def map_type(text: str) -> Mapped:
-    """What stands for a type as ClickHouse spells it."""
+    """The Arrow type for a type as ClickHouse writes it."""
     return _map(parse_type(text))
 
 
@@ -204,7 +204,7 @@ def column_type(type_: pa.DataType, *, required: bool) -> str:
 
 
 def unfit(type_: pa.DataType, path: str, *, required: bool) -> Iterator[tuple[str, str]]:
-    """Every place in a field that has no column type, by its path, with the reason."""
+    """Every part of a field that has no column type, by its path, with the reason."""
     if pa.types.is_list(type_):
         yield from unfit(type_.value_type, f"{path}[]", required=not type_.value_field.nullable)
     elif pa.types.is_struct(type_):
@@ -220,8 +220,8 @@ def unfit(type_: pa.DataType, path: str, *, required: bool) -> Iterator[tuple[st
 
 
 def instead_of(declared: Schema) -> Schema | None:
-    """The same fields as ClickHouse can hold them: objects are required, what JSON holds as text is text, and what there is no
-    type for is left out."""
+    """The same fields as ClickHouse can hold them: objects are required, what JSON holds as text is text, and fields without a type are
+    left out."""
     made = [(each, _instead(each.type)) for each in declared.fields]
     fields = [
         replace(each, type=type_, required=each.required or pa.types.is_struct(type_), scale=_scale(each, type_))

@@ -1,19 +1,17 @@
-"""One request over one connection: nothing here ever sends a request again.
+"""One request over one new connection. Nothing here sends a request again.
 
-A pool could hand out a connection that the server has just closed, and a client library could then resend by itself;
-both turn a known outcome into an unknown one, or worse. A fresh connection costs less than a millisecond. It also tells
-"never connected" (nothing was sent) from "no answer" (anything may have happened). A client library would moreover ask
-its own questions first, under whatever the user's profile says.
+A pool could hand out a connection that the server has just closed, and a client library could send again by itself; both make an
+outcome unknown. A new connection takes less than a millisecond, and tells "never connected" (nothing was sent) from "no answer"
+(anything may have happened). A client library would also send its own queries first, with the settings of the user's profile.
 
-Rows go as external data (a multipart form), not as the body of an INSERT. So ClickHouse has all of them before it begins
-with the statement: an upload that stalls never becomes a running insert, and the deadline is tried after the upload.
-The user needs no right but INSERT and SELECT, where `input()` asks for READ ON FILE and, before 26.5, CREATE TEMPORARY
-TABLE. That costs the server some 0.15 µs per row of 64 bytes.
+Rows are sent as external data (a multipart form), not as the body of an INSERT. So ClickHouse has all rows before the statement begins: a
+stalled upload never becomes a running insert, and the deadline is checked after the upload. The user needs only INSERT and SELECT;
+`input()` would need READ ON FILE and, before 26.5, CREATE TEMPORARY TABLE. External data costs the server about 0.15 µs per row of
+64 bytes.
 """
 
 from __future__ import annotations
 
-import re
 import secrets
 import ssl
 from base64 import b64encode
@@ -25,29 +23,29 @@ from urllib.parse import urlencode
 import pyarrow as pa
 
 from landonce.errors import TargetRefused
-from landonce.protocol.settle import Reply
 from landonce.sinks.clickhouse.address import Address
+from landonce.sinks.clickhouse.replies import Answer
 
 _EARLY_ANSWER_SECONDS = 2.0
 MOST_BYTES_OF_A_FIELD = 100_000
 """ClickHouse refuses a field of a form that holds more than 128 KiB, unless the server is configured otherwise."""
 _LONG_STATEMENT = 250_000
-"""Bytes. Above 256 KiB ClickHouse wants to be told that a statement is meant to be so long."""
+"""Bytes. Above 256 KiB ClickHouse needs settings that allow so long a statement."""
 _SIZES = ("max_query_size", "max_ast_elements", "max_expanded_ast_elements")
 _END = memoryview(b"\r\n")
 
 
 class NotSent(Exception):
-    """There was no connection, so nothing was sent."""
+    """No connection was made, so nothing was sent."""
 
 
 class NoAnswer(Exception):
-    """The request went out, in part or whole, and no complete answer came back."""
+    """The request was sent, at least in part, and no complete answer came."""
 
 
 @dataclass(frozen=True)
 class Tls:
-    """How a server's certificate is checked: by the authorities that the system knows, or by this one."""
+    """Who may have signed the server's certificate: this authority, or those that the system knows."""
 
     authority: str = ""
 
@@ -65,7 +63,7 @@ class Timeouts:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows as external data: the name that the statement knows them by, their structure, and Arrow's stream of them."""
+    """Rows as external data: their name in the statement, their structure, and an Arrow stream."""
 
     name: str
     structure: str
@@ -74,13 +72,13 @@ class Rows:
 
 @dataclass(frozen=True)
 class Form:
-    """A statement and the rows that it knows by name. All of it travels in the body: a URL has no room for many columns."""
+    """A statement and its rows. All of it is in the body: a URL has no room for many columns."""
 
     statement: str
     tables: tuple[Rows, ...]
 
     def encode(self) -> tuple[str, tuple[memoryview, ...]]:
-        """The content type and the pieces of the body. Rows are not copied for it."""
+        """The content type, and the pieces of the body. Rows are not copied."""
         boundary = secrets.token_hex(24)
         pieces: list[memoryview] = []
         for name, value in self._fields():
@@ -90,7 +88,7 @@ class Form:
         return f"multipart/form-data; boundary={boundary}", (*pieces, memoryview(f"--{boundary}--\r\n".encode()))
 
     def _fields(self) -> Iterator[tuple[str, bytes]]:
-        """ClickHouse puts a statement together from all fields that are called `query`."""
+        """ClickHouse joins all fields named `query` to one statement."""
         statement = self.statement.encode()
         for start in range(0, len(statement), MOST_BYTES_OF_A_FIELD):
             yield "query", statement[start : start + MOST_BYTES_OF_A_FIELD]
@@ -175,113 +173,3 @@ def _read(response: HTTPResponse) -> Answer:
         query_id=response.headers.get("X-ClickHouse-Query-Id", ""),
         data=data,
     )
-
-
-LATE = "landonce: this insert came after its deadline"
-ALTERED = "landonce: the columns of the table were altered"
-_THROW_IF = 395
-
-_LOGIN = {192: "unknown user", 193: "wrong password", 194: "password required", 195: "address not allowed",
-          516: "authentication failed"}  # fmt: skip
-_GRANT = {164: "read-only user", 291: "database access denied", 452: "setting constrained", 497: "access denied"}
-_TABLE = {8: "no such column", 10: "no such column", 16: "no such column", 20: "other number of columns",
-          36: "bad arguments", 43: "illegal type", 44: "illegal column", 46: "unknown function", 47: "unknown identifier",
-          48: "not implemented", 50: "unknown type", 53: "type mismatch", 60: "unknown table", 62: "syntax error",
-          70: "cannot convert type", 81: "unknown database", 115: "unknown setting", 218: "table is dropped",
-          344: "support is disabled", 386: "no common type", 446: "function not allowed",
-          764: "deduplication is not possible", 774: "table is read-only for good"}  # fmt: skip
-_VALUE = {6: "cannot parse text", 27: "cannot parse input", 38: "cannot parse date", 41: "cannot parse time",
-          69: "argument out of bound", 72: "cannot parse number", 128: "array too large", 131: "string too long",
-          153: "illegal division", 190: "arrays of different sizes", 321: "value out of range",
-          349: "NULL in a column that takes none", 376: "cannot parse UUID", 395: "a view or default refused the rows by throwIf",
-          407: "decimal overflow", 467: "cannot parse Bool", 469: "violated constraint", 675: "cannot parse IPv4",
-          676: "cannot parse IPv6", 691: "unknown enum element"}  # fmt: skip
-_LIMIT = {158: "too many rows", 161: "too many columns", 165: "too many temporary columns", 166: "too many temporary columns",
-          167: "statement too deep", 168: "statement too large", 229: "query too large", 307: "too many bytes",
-          396: "too many rows or bytes"}  # fmt: skip
-
-PERMANENT: dict[int, str] = {**_LOGIN, **_GRANT, **_TABLE, **_VALUE, **_LIMIT}
-_VIEW = re.compile(rb"while pushing to view (\S+)")
-_FORM = "HTML Form Exception"
-"""What ClickHouse says with a code that stands for much else, where a field of a request is too long for it."""
-UNDECIDED = frozenset({216, 319})
-"""The same query id still runs; unknown status of insert."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """An HTTP answer, as far as it matters. `code` is ClickHouse's own, which no proxy makes up."""
-
-    status: int
-    code: int | None = None
-    query_id: str = ""
-    data: bytes = b""
-
-    @property
-    def text(self) -> str:
-        """What it says, as far as anyone wants to read."""
-        return self.data[:10_000].decode(errors="replace")
-
-    def threw(self, message: str) -> bool:
-        """Whether a `throwIf` of the statement ended it. A message may also stand in a statement that is quoted."""
-        return self.code == _THROW_IF and f"DB::Exception: {message}" in self.text
-
-    @property
-    def view(self) -> str:
-        """The view behind the table that failed; by then the table has the rows. Empty where none did."""
-        found = _VIEW.search(self.data) if self.code is not None else None
-        return found[1].decode(errors="replace").rstrip(".:") if found else ""
-
-    @property
-    def said(self) -> str:
-        """What it says to people."""
-        for ours in (LATE, ALTERED):
-            if self.threw(ours):
-                return ours.removeprefix("landonce: ")
-        return first_line(self.text) or f"HTTP status {self.status}"
-
-
-def judge(answer: Answer, query_id: str, table: str) -> Reply:
-    """What an answer to an insert means. Raises `TargetRefused` for what waiting does not mend."""
-    if answer.code is None:
-        proven = answer.status == 200 and answer.query_id == query_id
-        return Reply.ACKNOWLEDGED if proven else Reply.LOST
-    if answer.threw(LATE):
-        return Reply.LATE
-    if answer.threw(ALTERED):
-        return Reply.REFUSED
-    if answer.code in UNDECIDED:
-        return Reply.LOST
-    refuse_permanent(answer, table)
-    return Reply.REFUSED
-
-
-def refuse_permanent(answer: Answer, asked: str) -> None:
-    """Raises `TargetRefused`, with what to do about it, where the same request would be refused again."""
-    if answer.code is None or (answer.code not in PERMANENT and _FORM not in answer.text):
-        return
-    why = PERMANENT.get(answer.code, "request too large")
-    raise TargetRefused(
-        f"ClickHouse refused {asked} ({why}, code {answer.code}): {answer.said}",
-        safe="Nothing of this request was acknowledged; starting again is safe.",
-        command=_what_to_do(answer.code),
-    )
-
-
-def first_line(text: str) -> str:
-    """The part of a server's message that helps, without version and stack."""
-    line = re.sub(r"^Code: \d+\. ", "", text.strip().partition("\n")[0])
-    line = re.sub(r"\s*\(version .*\)\s*$", "", line).removeprefix("DB::Exception: ")
-    return line if len(line) <= 300 else line[:297] + "..."
-
-
-def _what_to_do(code: int) -> str:
-    if code in _LOGIN:
-        return "correct user and password in the url of {file}, then start again"
-    if code in _GRANT:
-        return "give the user of {file} the right that ClickHouse names, then `landonce check {file}`"
-    if code in _VALUE:
-        return "make the table accept the value, or filter it out with `where` in {file}, then start again"
-    if code not in _TABLE:
-        return "raise the limit that ClickHouse names in the profile of the user of {file}, or write fewer columns; then start again"
-    return "landonce check {file}"

@@ -23,7 +23,7 @@ from landonce.sinks.sql.table import SqlTable
 
 @dataclass
 class SqlOperations(Operations):
-    """Rows and ledger are in one database: the blocks' rows say which of them landed."""
+    """Rows and ledger are in one database: the ledger's block rows say which blocks landed."""
 
     sink: SqlSink
     no_fill = (
@@ -49,7 +49,7 @@ class SqlOperations(Operations):
             return table.count(ranges) if table.exists() else None
 
     def forget_table(self, table: str, owner: str, *, replay: bool) -> Choice:
-        """The next plan is bound to the table that is there then."""
+        """The next plan binds the pipeline to the table that exists then."""
         if replay:
             raise NothingToDo(
                 "a table of an SQL database is not filled up again by the pipeline that it belongs to.",

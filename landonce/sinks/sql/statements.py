@@ -1,7 +1,7 @@
 """The statements of a block's transaction, per dialect, as text. Pure.
 
-Every dialect begins with the same flip of the block's row. Rows are then added, or changed by their key: where the table
-keeps coordinates, no change of a partition ever replaces a newer one of the same partition.
+Every transaction begins with the same flip of the block's row. Rows are then added, or changed by key. An older change never
+replaces a newer one of the same Kafka partition: the coordinates in the row say which is newer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from landonce.protocol.block_rows import Claim, Mark, flippable
 from landonce.sinks.contract import COORDINATES
 
 STAGED, GONE = "landonce_rows", "landonce_gone"
-"""Temporary tables of a transaction, where a dialect needs them."""
+"""Temporary tables of a transaction in PostgreSQL: rows to write, keys to delete."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,13 @@ class Syntax:
     dialect: str
     made: DefaultDialect
     mark: str
-    """A parameter; `{}` stands for its number."""
+    """A parameter; `{}` is its number."""
 
     def name(self, name: str) -> str:
         return str(self.made.identifier_preparer.quote_identifier(name))
 
     def table(self, table: str) -> str:
-        """A name that may have its schema before it."""
+        """A table's name, with or without a schema."""
         return ".".join(self.name(part) for part in table.split("."))
 
     def names(self, names: Iterable[str]) -> str:
@@ -43,7 +43,7 @@ class Syntax:
         return ", ".join(self.parameter(number) for number in range(first, first + count))
 
     def exact(self, text: str) -> str:
-        """Text as it is compared whatever the column's collation says: upper and lower case differ in topics' names."""
+        """Compares text exactly, whatever the column's collation: topics' names distinguish upper and lower case."""
         if self.dialect in ("mysql", "mariadb"):
             return f"CONVERT({text} USING utf8mb4) COLLATE utf8mb4_bin"
         return f"{text} COLLATE {'BINARY' if self.dialect == 'sqlite' else self.name('C')}"
@@ -53,7 +53,7 @@ class Syntax:
 
 
 def syntax_of(dialect: str) -> Syntax:
-    """Of PostgreSQL (as ADBC takes it), SQLite, MySQL and MariaDB."""
+    """For PostgreSQL (as ADBC takes it), SQLite, MySQL and MariaDB."""
     if dialect == "postgresql":
         return Syntax(dialect, postgresql.dialect(paramstyle="numeric_dollar"), "${}")
     if dialect == "sqlite":
@@ -63,7 +63,7 @@ def syntax_of(dialect: str) -> Syntax:
 
 @dataclass(frozen=True)
 class BlockKey:
-    """One block's row."""
+    """The key of a block's row in the ledger."""
 
     pipeline: str
     batch: int
@@ -74,7 +74,7 @@ Statement = tuple[str, tuple[object, ...]]
 
 
 def flip_statement(syntax: Syntax, place: BlockKey, claim: Claim, receipt: str) -> Statement:
-    """The block is claimed and not written yet: from here on it is, if the transaction holds."""
+    """Flips the block's row to AFTER, if it has this claim and is not flipped yet."""
     wanted = {**_key(place), **flippable(claim)}
     where = _equal(syntax, wanted, first=3)
     text = (
@@ -106,7 +106,7 @@ def insert_statement(syntax: Syntax, table: str, columns: Sequence[str]) -> str:
 
 
 def upsert_statement(syntax: Syntax, table: str, columns: Sequence[str], key: Sequence[str]) -> str:
-    """One row per execution: new, or in place of the one with its key."""
+    """Adds one row per execution, or replaces the one with its key."""
     insert = insert_statement(syntax, table, columns)
     if syntax.dialect in ("mysql", "mariadb"):
         return f"{insert} ON DUPLICATE KEY UPDATE {_mysql_changes(syntax, columns, key)}"
@@ -114,7 +114,7 @@ def upsert_statement(syntax: Syntax, table: str, columns: Sequence[str], key: Se
 
 
 def delete_statement(syntax: Syntax, table: str, key: Sequence[str]) -> str:
-    """One row per execution: the key, then the coordinates of the deletion."""
+    """Deletes one row per execution. Parameters: the key, then the coordinates of the deletion."""
     marks = [syntax.parameter(len(key) + at) for at in range(1, len(COORDINATES) + 1)]
     older = _older(syntax, syntax.table(table), marks)
     return f"DELETE FROM {syntax.table(table)} WHERE {_equal(syntax, key)} AND ({older})"
@@ -128,13 +128,13 @@ def _on_conflict(syntax: Syntax, table: str, columns: Sequence[str], key: Sequen
 
 
 def _older(syntax: Syntax, row: str, new: Sequence[str]) -> str:
-    """The row is older than these coordinates, or of another partition, or of somebody else."""
+    """The row is older than these coordinates, or from another Kafka partition, or not from landonce."""
     topic, partition, offset = (f"{row}.{syntax.name(name)}" for name in COORDINATES)
     return f"{offset} IS NULL OR {syntax.exact(topic)} <> {new[0]} OR {partition} <> {new[1]} OR {offset} < {new[2]}"
 
 
 def _mysql_changes(syntax: Syntax, columns: Sequence[str], key: Sequence[str]) -> str:
-    """Assignments are made from left to right, and see what those before them made: the coordinates come last."""
+    """MySQL assigns from left to right, and later assignments see earlier ones: so the coordinates come last."""
     changed = [name for name in columns if name not in key]
     topic, partition, offset = (syntax.name(name) for name in COORDINATES)
     exact = syntax.exact(topic)
@@ -152,7 +152,7 @@ def _last(name: str) -> str:
 
 
 def staging_statement(syntax: Syntax, temporary: str, table: str, columns: Sequence[str]) -> str:
-    """PostgreSQL: a temporary table with some of the columns of the table."""
+    """PostgreSQL: creates a temporary table with some columns of the table."""
     return (
         f"CREATE TEMPORARY TABLE {syntax.name(temporary)} ON COMMIT DROP AS "
         f"SELECT {syntax.names(columns)} FROM {syntax.table(table)} WITH NO DATA"
@@ -160,7 +160,7 @@ def staging_statement(syntax: Syntax, temporary: str, table: str, columns: Seque
 
 
 def counted_statement(syntax: Syntax, table: str, columns: Sequence[str]) -> str:
-    """PostgreSQL: the staged rows are added, and those that the table took are counted."""
+    """PostgreSQL: adds the staged rows, and counts those that the table took."""
     listed = syntax.names(columns)
     return (
         f"WITH landed AS (INSERT INTO {syntax.table(table)} ({listed}) SELECT {listed} FROM {syntax.name(STAGED)} RETURNING 1) "
@@ -169,9 +169,9 @@ def counted_statement(syntax: Syntax, table: str, columns: Sequence[str]) -> str
 
 
 def merge_statement(syntax: Syntax, table: str, columns: Sequence[str], key: Sequence[str]) -> str:
-    """PostgreSQL: the staged rows, new or in place of those with their keys, in the order in which they came: what one row held under
-    another unique key may be a later one's. Of keys that differ and that the table takes for one (CHAR, CITEXT, some collations)
-    the last change counts; one statement may not change a row twice."""
+    """PostgreSQL: adds the staged rows, or replaces those with their keys, in order: a later row may need a value that an earlier one frees
+    under another unique key. If the table takes different keys for one (CHAR, CITEXT, some collations), the last change counts: one
+    statement may not change a row twice."""
     listed, keys = syntax.names(columns), syntax.names(key)
     last = syntax.name(COORDINATES[-1])
     staged = syntax.name(STAGED)
@@ -184,7 +184,7 @@ def merge_statement(syntax: Syntax, table: str, columns: Sequence[str], key: Seq
 
 
 def purge_statement(syntax: Syntax, table: str, key: Sequence[str]) -> str:
-    """PostgreSQL: rows whose keys are staged as deleted go."""
+    """PostgreSQL: deletes the rows whose keys are staged as deleted."""
     same = " AND ".join(f"landonce_old.{syntax.name(name)} = {syntax.name(GONE)}.{syntax.name(name)}" for name in key)
     older = _older(syntax, "landonce_old", [f"{syntax.name(GONE)}.{syntax.name(name)}" for name in COORDINATES])
     return f"DELETE FROM {syntax.table(table)} AS landonce_old USING {syntax.name(GONE)} WHERE {same} AND ({older})"

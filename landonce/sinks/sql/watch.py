@@ -1,9 +1,8 @@
-"""A limit for a database that stands still: its connections are cut from this side, and whoever waits for it gets an error.
+"""Cuts the connections to a database server that hangs, so that a waiting worker gets an error.
 
-A server that is frozen, or whose machine is, still acknowledges what it is sent, so no setting of TCP's helps, and no timeout of
-its own. How long a statement may take nobody knows; whether the server still answers others can be asked. So it is asked
-beside the statement, and after some questions without an answer the connection ends. What became of the transaction is then
-read from the block's row, as after any other cut.
+The kernel of a frozen server still acknowledges packets, so TCP settings do not help, and neither do the server's own timeouts. Nobody knows how
+long a statement may take, but whether the server answers a ping can be asked. So it is asked while the statement runs, and after some
+pings without an answer the connection is cut. The block's row then says what became of the transaction, as after any other cut.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Patience:
-    """Seconds between two questions, questions without an answer, and seconds in all."""
+    """Seconds between two pings, how many may stay unanswered, and seconds in all."""
 
     every: float = 10.0
     unanswered: int = 3
@@ -27,7 +26,7 @@ class Patience:
 
 
 class Watch:
-    """Watches the connections that this process opens from now on, until `end`."""
+    """Watches the connections that this process opens between now and `end`."""
 
     def __init__(self, alive: Callable[[], bool], patience: Patience) -> None:
         self._alive, self._patience = alive, patience
@@ -61,13 +60,13 @@ class Watch:
 
 
 def _sockets() -> dict[int, int]:
-    """Descriptors of open sockets, each with the number that is its own as long as it is open."""
+    """Descriptors of open sockets, with the inode of each: a descriptor may be used again, an inode may not while it is open."""
     found = {}
     for name in os.listdir("/dev/fd"):
         with suppress(OSError):
-            told = os.fstat(int(name))
-            if stat.S_ISSOCK(told.st_mode):
-                found[int(name)] = told.st_ino
+            status = os.fstat(int(name))
+            if stat.S_ISSOCK(status.st_mode):
+                found[int(name)] = status.st_ino
     return found
 
 

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import Enum
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from landonce import errors
 from landonce.config.secrets import redact
 from landonce.failpoints import reach
 from landonce.protocol import transact
-from landonce.protocol.block_rows import BlockRow, Claim
+from landonce.protocol.block_rows import BlockRow, Claim, Mark
 from landonce.protocol.transact import Stage, Transacting
+from landonce.read.changes.decode import OPERATION
+from landonce.read.changes.images import DELETE
+from landonce.sinks.contract import COORDINATES
+from landonce.sinks.sql.fingerprint import fingerprint_statements, lock_statement, table_fingerprint
 from landonce.sinks.sql.sink import SqlSink
-from landonce.sinks.sql.statements import BlockKey
+from landonce.sinks.sql.statements import BlockKey, Syntax, read_statement
 
 _UNANSWERED = 5
 """After so many unanswered commits in a row the worker gives up, and the driver decides."""
@@ -82,6 +89,75 @@ class BlockWriter(ABC):
     def savepoint(self, statement: str) -> None:
         """Runs `SAVEPOINT …`, `ROLLBACK TO …` or `RELEASE …`. Needed only if `Trouble` blames rows."""
         raise NotImplementedError(statement)
+
+
+class StatementWriter(BlockWriter):
+    """A database that takes SQL as text: what PostgreSQL, SQLite, MySQL and MariaDB have in common."""
+
+    syntax: Syntax
+    failures: type[Exception]
+    """What the Python driver raises."""
+
+    def __init__(self, sink: SqlSink, block: BlockKey) -> None:
+        self._sink, self._block = sink, block
+
+    @abstractmethod
+    def _ask(self, statement: str, parameters: tuple[object, ...] = ()) -> list[Any]:
+        """Runs a statement that yields rows."""
+
+    @abstractmethod
+    def _do(self, statement: str) -> None:
+        """Runs a statement that yields none."""
+
+    @abstractmethod
+    def _trouble(self, error: Any) -> Trouble: ...
+
+    @abstractmethod
+    def _add(self, rows: pa.Table) -> None:
+        """Adds rows."""
+
+    @abstractmethod
+    def _change(self, rows: pa.Table, deleted: pa.Table) -> None:
+        """Changes rows by their key. `deleted`: keys and coordinates of deletions.
+
+        Deletes first: a deleted row may hold a value under another unique key that a new row needs. Deletes again afterwards, because the
+        table may take two different keys of this block for one (CITEXT, collations): coordinates say which change is later.
+        """
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except self.failures as error:
+            raise self._trouble(error) from None
+
+    def unaltered(self) -> bool:
+        if not self._sink.examined:
+            return True
+        try:
+            self._do(lock_statement(self.syntax, self._sink.table))
+            rows = [row for each in fingerprint_statements(self._sink) for row in self._ask(*each)]
+        except Trouble as trouble:
+            if trouble.missing:
+                return False
+            raise
+        return table_fingerprint(rows) == self._sink.examined
+
+    def read(self) -> BlockRow | None:
+        for number, epoch, owner, mark, receipt in self._ask(*read_statement(self.syntax, self._block)):
+            return BlockRow(number, Claim(epoch, owner), Mark(mark), receipt)
+        return None
+
+    def write(self, rows: pa.Table) -> None:
+        if not self._sink.key:
+            self._add(rows)
+            return
+        gone = pc.equal(rows.column(OPERATION), DELETE)
+        rows = rows.drop_columns([OPERATION])
+        self._change(rows.filter(pc.invert(gone)), rows.filter(gone).select([*self._sink.key, *COORDINATES]))
+
+    def savepoint(self, statement: str) -> None:
+        self._do(statement)
 
 
 Opened = Callable[[], BlockWriter]

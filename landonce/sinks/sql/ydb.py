@@ -1,8 +1,8 @@
 """A block's transaction in YDB, through its SQLAlchemy dialect.
 
-YDB counts no rows that an update found: the block's row is read first. Transactions are serializable, so a row that somebody else
-flips or claims in between makes the COMMIT fail, and nothing is written. Rows go in by UPSERT, whatever the mode: where rows
-are only added, their coordinates are the table's primary key.
+YDB does not count the rows that an UPDATE found, so the block's row is read first. Transactions are serializable: if another driver flips or
+claims the row in between, the COMMIT fails and nothing is written. Rows are always written by UPSERT: if rows are only added,
+their coordinates are the table's primary key.
 """
 
 from __future__ import annotations

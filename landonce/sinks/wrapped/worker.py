@@ -1,4 +1,4 @@
-"""The worker's part of a wrapped sink: it pushes one block as the ledger allows.
+"""The worker's part of a wrapped sink: claim a block in the ledger, push it, record the outcome, as `protocol.push` decides.
 
 A task that Spark runs again does the same again: the block's row says whether it may push.
 """
@@ -33,10 +33,14 @@ from landonce.sinks.worker import BlockWorker, Recipe, Refuse, Task, failed
 from landonce.sinks.wrapped.block import PushedBlock, pushed_rows
 from landonce.sinks.wrapped.sink import Delivery, WrappedSink
 
+_PAUSE = 0.25
+_RAISED = (Exception, SystemExit)
+"""What a user's function may raise. `SystemExit` would end the process, with the worker's other blocks."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class WrappedRecipe(Recipe):
-    """Of a wrapped sink."""
+    """The recipe of a wrapped sink."""
 
     source: Schema
     """What a record is decoded to."""
@@ -58,9 +62,6 @@ class WrappedTask(Task):
 
     key: str
     claim: Claim
-
-
-_PAUSE = 0.25
 
 
 @dataclass(frozen=True)
@@ -101,8 +102,8 @@ class WrappedWorker(BlockWorker):
             return push_block(self.recipe.sink, ledger, sending)
 
     def _push_beside_others(self, sending: Sending) -> BlockResult:
-        """The first task of a block that returns ends the others, in the middle of a push too, and then nobody knows what became of it.
-        So one that did not land its block leaves the others the time that they have; what they settle counts."""
+        """Spark ends the other tasks of a block when the first one returns, even in the middle of a push, whose outcome is then unknown. So a
+        task that did not land the block waits as long as the others may take; what they record counts."""
         try:
             with closing(self.recipe.ledger.open()) as ledger:
                 result = push_block(self.recipe.sink, ledger, sending)
@@ -122,12 +123,8 @@ class WrappedWorker(BlockWorker):
                 time.sleep(_PAUSE)
 
     def _under_way(self, row: PushRow, now: int) -> bool:
-        """Another attempt than mine may be pushing the block."""
+        """Whether another attempt may be pushing the block."""
         return row.mark is Mark.CLAIMED and row.nonce != self.nonce and not over(row, now, self.recipe.sink.wait)
-
-
-_RAISED = (Exception, SystemExit)
-"""What a user's function may end with. One that ends the process would take the worker's other blocks along."""
 
 
 @dataclass(frozen=True)
@@ -135,37 +132,36 @@ class Sending:
     """One block of a pending plan, with its rows."""
 
     index: int
-    """Its place in the plan, for the result."""
+    """Its index in the plan, for the result."""
     spot: Spot
     """Its row in the ledger."""
     claim: Claim
-    """Of the driver that asks for it."""
+    """The claim of the driver that sent the task."""
     key: str
     range: Range
     """Under the name that the target knows the topic by."""
     rows: pa.Table
-    """The fields beside `_topic`, `_partition`, `_offset`, in the order of offsets. What they are must not depend on who makes
-    them, or when."""
+    """`_topic`, `_partition`, `_offset` and the fields, in the order of offsets. The same records must give the same rows on every retry."""
     receipt: Receipt
-    """The account if it lands."""
+    """The receipt if the block lands."""
     nonce: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """Names the attempt, of which there is one."""
+    """Names the attempt."""
 
 
 def push_block(sink: WrappedSink, ledger: PushLedger, sending: Sending) -> BlockResult:
-    """Until the block's fate is known, or is to be found out by the driver. Pushes at most once."""
+    """Returns once the block's fate is known, or the driver has to find it out. Pushes at most once."""
     with ExitStack() as stack:
         try:
             delivery = stack.enter_context(sink.opened())
         except _RAISED as error:
             if isinstance(error, errors.LandonceError) and not isinstance(error, errors.NotPushed):
                 raise
-            return BlockResult(sending.index, Fate.DOUBTFUL, why=_words("the sink could not be opened", error))
+            return BlockResult(sending.index, Fate.DOUBTFUL, why=_failure("the sink could not be opened", error))
         return _Attempt(sink, ledger, sending, delivery).run()
 
 
 class _Attempt:
-    """One worker's try with one block."""
+    """One attempt of one worker to push one block."""
 
     def __init__(self, sink: WrappedSink, ledger: PushLedger, sending: Sending, delivery: Delivery) -> None:
         self._sink, self._ledger, self._sending, self._delivery = sink, ledger, sending, delivery
@@ -174,9 +170,7 @@ class _Attempt:
         self._began = 0.0
         self._why = "another attempt is claimed, and what became of it is not known yet"
         self._error: errors.LandonceError | None = None
-        self._state = steps.begin(
-            harmless=sink.idempotent, can_probe=sink.can_probe, empty=sending.rows.num_rows == 0
-        )  # fmt: skip
+        self._state = steps.begin(harmless=sink.idempotent, can_probe=sink.can_probe, empty=sending.rows.num_rows == 0)
 
     def run(self) -> BlockResult:
         while self._state.fate is None:
@@ -187,7 +181,7 @@ class _Attempt:
         return self._result(self._state)
 
     def _step(self, stage: Stage) -> Pushing:
-        """What the stage does, and what follows."""
+        """Does what the stage asks for, and returns the next state."""
         ledger, sending, state, nonce = self._ledger, self._sending, self._state, self._nonce
         spot, claim, receipt = sending.spot, sending.claim, sending.receipt.to_json()
         if stage is Stage.CLAIM:
@@ -225,11 +219,11 @@ class _Attempt:
         return steps.after_row(state, row, self._sending.claim, over=done)
 
     def _probe(self, state: Pushing) -> Pushing:
-        """A probe that fails says nothing: the driver tries again."""
+        """A probe that raises proves nothing: the driver tries again."""
         try:
             there: object = self._delivery.probe(self._block()) if self._delivery.probe is not None else None
         except _RAISED as error:
-            self._why = _words("the probe failed", error)
+            self._why = _failure("the probe failed", error)
             return replace(state, fate=Fate.DOUBTFUL)
         if not isinstance(there, bool | np.bool_):
             self._error = _no_answer(
@@ -246,13 +240,13 @@ class _Attempt:
         try:
             said: object = self._delivery.push(block)  # type: ignore[func-returns-value]
         except errors.NotPushed as error:
-            self._why = _words("not pushed", error)
+            self._why = _failure("not pushed", error)
             return Outcome.NOT_PUSHED
         except errors.TargetRefused as error:
             self._error = error
             return Outcome.REFUSED
         except _RAISED as error:
-            self._why = _words("the push failed, and may have arrived", error)
+            self._why = _failure("the push failed, and may have arrived", error)
             return Outcome.UNKNOWN
         if said is not None:
             self._error = _no_answer(
@@ -284,12 +278,12 @@ class _Attempt:
         return BlockResult(index, Fate.DOUBTFUL, why=self._why)
 
 
-def _words(what: str, error: BaseException) -> str:
+def _failure(what: str, error: BaseException) -> str:
     return redact(f"{what}: {type(error).__name__}: {_shown(str, error)}")[:2000]
 
 
 def _shown(show: Callable[[object], str], given: object) -> str:
-    """The text of an object of the user's: making it runs the user's code, too, and may fail."""
+    """The text of a user's object. Its `__str__` is the user's code, and may fail."""
     try:
         return show(given)
     except Exception as error:
@@ -297,7 +291,7 @@ def _shown(show: Callable[[object], str], given: object) -> str:
 
 
 def _no_answer(sending: Sending, what: str, said: object, rule: str) -> errors.OutcomeUnknown:
-    """Nothing is made of what a user's function was not asked for: a response may well be a refusal."""
+    """A return value that was not asked for is not interpreted: it may be a refusal."""
     return errors.OutcomeUnknown(
         redact(
             f"`{what}` returned {_shown(repr, said)[:200]} for block {sending.key} ({sending.range}): what that means is not known."
