@@ -192,7 +192,12 @@ def test_documents_go_to_columns_of_documents_and_of_text() -> None:
     assert document_of("x", postgresql.JSONB(), nested, required=True) == Field("x", nested, required=True)
     assert document_of("x", sql.JSON(), text, required=False) == Field("x", text)
     assert document_of("x", sql.Text(), nested, required=False) == Field("x", nested)
-    for type_, declared in ((sql.Text(), text), (sql.JSON(), pa.int64()), (sql.Integer(), nested), (sql.Enum("a"), nested)):
+    for type_, declared in (
+        (sql.Text(), text),
+        (sql.JSON(), pa.int64()),
+        (sql.Integer(), nested),
+        (sql.Enum("a"), nested),
+    ):
         assert document_of("x", type_, declared, required=False) is None
     made = {each: column_type(nested, each, "x") for each in ("postgresql", "sqlite", "mysql")}
     assert isinstance(made["postgresql"].dialect_impl(postgresql.dialect()), postgresql.JSONB)
