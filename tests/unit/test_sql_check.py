@@ -21,9 +21,9 @@ KINDS = {"id": sql.BigInteger(), "_topic": sql.Text(), "_partition": sql.Integer
 COLUMNS = tuple({"name": name, "type": kind, "nullable": True} for name, kind in KINDS.items())
 
 
-def refused(told: object) -> list[str]:
-    assert hasattr(told, "__iter__")
-    return [each.what for each in told if isinstance(each, Finding) and each.level is Level.REFUSED]
+def refused(findings: object) -> list[str]:
+    assert hasattr(findings, "__iter__")
+    return [each.what for each in findings if isinstance(each, Finding) and each.level is Level.REFUSED]
 
 
 def test_rows_that_are_added_in_ydb_need_their_coordinates_for_a_key() -> None:

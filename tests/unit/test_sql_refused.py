@@ -156,14 +156,14 @@ def test_nested_values_are_json() -> None:
             "map": pa.array([[("k", 'ü"')], []], pa.map_(pa.string(), pa.string())),
         }
     )
-    told = documents_as_text(rows)
-    assert told.column("id").to_pylist() == [1, 2]
-    first, second = told.column("doc").to_pylist()
+    texts = documents_as_text(rows)
+    assert texts.column("id").to_pylist() == [1, 2]
+    first, second = texts.column("doc").to_pylist()
     assert json.loads(first) == {"t": "2024-01-02T00:00:00+00:00", "d": "1.50", "b": "aGk=", "x": [0.5, "nan"]}
     assert second is None
-    assert told.column("map").to_pylist() == ['{"k":"ü\\""}', "{}"]
-    assert as_jsonb(told.column("doc")).to_pylist()[1] is None
-    assert as_jsonb(told.column("map")).to_pylist()[1] == "\x01{}"
+    assert texts.column("map").to_pylist() == ['{"k":"ü\\""}', "{}"]
+    assert as_jsonb(texts.column("doc")).to_pylist()[1] is None
+    assert as_jsonb(texts.column("map")).to_pylist()[1] == "\x01{}"
 
 
 def test_a_line_to_a_server_that_answers_nobody_is_cut() -> None:
