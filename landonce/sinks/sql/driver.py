@@ -9,7 +9,7 @@ import pyarrow as pa
 from landonce.errors import ConfigError
 from landonce.read.decoders import decoder_of
 from landonce.read.schema.ddl import UnfitFields
-from landonce.read.schema.fields import Field, Schema
+from landonce.read.schema.fields import Schema
 from landonce.sinks.declared import declared_schema, selected_from
 from landonce.sinks.parts import Parts
 from landonce.sinks.pipeline_file import Pipeline
@@ -116,9 +116,8 @@ def _source(declared: Schema | None, table: Schema, *, evolve: bool) -> Schema:
             safe=NOTHING,
             command="declare the field in {file}, or let the column be NULL or have a default",
         )
-    fields = [_declared(each, columns[each.name]) for each in declared.fields]
+    fields = [
+        replace(columns[each.name], required=each.required or columns[each.name].required, scale=each.scale)
+        for each in declared.fields
+    ]
     return Schema((*fields, *(each for name, each in columns.items() if evolve and name not in named)))
-
-
-def _declared(declared: Field, column: Field) -> Field:
-    return replace(column, required=declared.required or column.required, scale=declared.scale)
