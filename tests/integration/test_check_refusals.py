@@ -44,8 +44,6 @@ ELSEWHERE = (
         "protocol/operate",
         "sinks/operations",
         "sinks/iceberg/operations",
-        "sinks/sql/operations",
-        "sinks/wrapped/operations",
     ),
     *("sinks/iceberg/maintain", "sinks/iceberg/move_in"),
     *(

@@ -83,7 +83,7 @@ class SqlSink(Sink):
         return TargetLedger(open_database(self.address), name)
 
     def operations(self, parts: Parts, sessions: Sessions) -> Operations:
-        from landonce.sinks.sql.operations import SqlOperations
+        from landonce.sinks.sql.driver import SqlOperations
 
         return SqlOperations(parts, sessions, self)
 

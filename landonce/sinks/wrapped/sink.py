@@ -89,7 +89,7 @@ class WrappedSink(Sink):
         return PushPlace(where, name).open()
 
     def operations(self, parts: Parts, sessions: Sessions) -> Operations:
-        from landonce.sinks.wrapped.operations import WrappedOperations
+        from landonce.sinks.wrapped.driver import WrappedOperations
 
         return WrappedOperations(parts, sessions, self)
 
