@@ -26,8 +26,8 @@ from landonce.protocol.source import Extent, SourceView
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.sql import statements
 from landonce.sinks.sql.databases import TargetPostgres
+from landonce.sinks.sql.postgres import Patience
 from landonce.sinks.sql.table import SqlTable
-from landonce.sinks.sql.watch import Patience
 from landonce.sinks.sql.writer import Blame, Trouble, as_error
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]

@@ -28,8 +28,8 @@ from landonce.errors import TargetUnavailable
 from landonce.protocol.block_rows import BlockRow, Claim
 from landonce.protocol.ranges import Partition, Range
 from landonce.sinks.sql import worker
+from landonce.sinks.sql.postgres import Patience, Watch
 from landonce.sinks.sql.types import as_jsonb, documents_as_text
-from landonce.sinks.sql.watch import Patience, Watch
 from landonce.sinks.sql.worker import refused_rows
 from landonce.sinks.sql.writer import Blame, BlockWriter, Trouble
 

@@ -110,10 +110,6 @@ def coordinate_faults(columns: Iterable[Column]) -> tuple[str, ...]:
     return tuple(faults)
 
 
-def sent_type(column: Column) -> pa.DataType:
-    return COORDINATE_TYPES.get(column.name) or column.mapped.arrow
-
-
 def structure(columns: Iterable[Column]) -> str:
     """Names and types of the columns, as they are sent."""
     return ", ".join(f"{quoted(each.name)} {each.wire}" for each in columns)
@@ -209,7 +205,7 @@ def _fit(rows: pa.Table, column: Column, table: TableName) -> pa.Array:
     ClickHouse itself refuses one that is no value of an Enum, a UUID, an address or a FixedString."""
     values = rows.column(column.name).combine_chunks()
     if column.name in COORDINATES:
-        return values.cast(sent_type(column))
+        return values.cast(COORDINATE_TYPES[column.name])
     absent = values.null_count > 0 and not column.optional
     if absent or values.type != column.mapped.arrow or column.mapped.limited:
         try:

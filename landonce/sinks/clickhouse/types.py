@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from landonce.read.formats.json.texts import is_textual
-from landonce.read.schema.fields import Field, Schema
+from landonce.read.schema.fields import Schema
 from landonce.sinks.clickhouse.address import quoted
 
 UUID = r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"
@@ -117,10 +117,6 @@ def _nullable(type_: TypeName) -> Mapped:
     return replace(inner, nullable=True, wire=f"Nullable({inner.wire})")
 
 
-def _low_cardinality(type_: TypeName) -> Mapped:
-    return _map(type_.inner)
-
-
 def _enum(type_: TypeName) -> Mapped:
     names = frozenset(unquote(argument.rsplit("=", 1)[0].strip()) for argument in type_.arguments)
     return Mapped(pa.string(), "String", allowed=names)
@@ -141,10 +137,6 @@ def _decimal(type_: TypeName) -> Mapped:
     precision, scale = (int(argument) for argument in type_.arguments)
     make = pa.decimal128 if precision <= 38 else pa.decimal256
     return Mapped(make(precision, scale), str(type_))
-
-
-def _datetime(type_: TypeName) -> Mapped:
-    return Mapped(pa.timestamp("s", tz="UTC"), str(type_), scale=0, digits=0, bounds=_DATETIME_BOUNDS)
 
 
 def _datetime64(type_: TypeName) -> Mapped:
@@ -178,7 +170,7 @@ def _tuple(type_: TypeName) -> Mapped:
 
 _MAKERS = {
     "Nullable": _nullable,
-    "LowCardinality": _low_cardinality,
+    "LowCardinality": lambda type_: _map(type_.inner),
     "Enum8": _enum,
     "Enum16": _enum,
     "FixedString": _fixed_string,
@@ -186,7 +178,9 @@ _MAKERS = {
     "IPv4": lambda _: _text(IPV4),
     "IPv6": lambda _: _text(IPV6),
     "Decimal": _decimal,
-    "DateTime": _datetime,
+    "DateTime": lambda type_: Mapped(
+        pa.timestamp("s", tz="UTC"), str(type_), scale=0, digits=0, bounds=_DATETIME_BOUNDS
+    ),
     "DateTime64": _datetime64,
     "Array": _array,
     "Tuple": _tuple,
@@ -224,15 +218,16 @@ def instead_of(declared: Schema) -> Schema | None:
     left out."""
     made = [(each, _instead(each.type)) for each in declared.fields]
     fields = [
-        replace(each, type=type_, required=each.required or pa.types.is_struct(type_), scale=_scale(each, type_))
+        replace(
+            each,
+            type=type_,
+            required=each.required or pa.types.is_struct(type_),
+            scale=each.scale if type_ == each.type else None,
+        )
         for each, type_ in made
         if type_ is not None
     ]
     return Schema(tuple(fields)) if fields else None
-
-
-def _scale(field: Field, type_: pa.DataType) -> int | None:
-    return field.scale if type_ == field.type else None
 
 
 def _instead(type_: pa.DataType) -> pa.DataType | None:

@@ -16,6 +16,7 @@ from landonce.sinks.sql.config import Sql
 from landonce.sinks.sql.databases import dialect_of, open_database, parsed
 
 if TYPE_CHECKING:
+    from landonce.sinks.checking import CheckRun, Sections
     from landonce.sinks.operations import Operations, Sessions
     from landonce.sinks.parts import Parts
     from landonce.sinks.pipeline_file import Pipeline
@@ -82,8 +83,13 @@ class SqlSink(Sink):
         del where
         return TargetLedger(open_database(self.address), name)
 
+    def checks(self, run: CheckRun) -> Sections:
+        from landonce.sinks.sql.check import sections
+
+        return sections(run, self)
+
     def operations(self, parts: Parts, sessions: Sessions) -> Operations:
-        from landonce.sinks.sql.operations import SqlOperations
+        from landonce.sinks.sql.driver import SqlOperations
 
         return SqlOperations(parts, sessions, self)
 

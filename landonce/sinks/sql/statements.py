@@ -142,13 +142,9 @@ def _mysql_changes(syntax: Syntax, columns: Sequence[str], key: Sequence[str]) -
     plain = [syntax.name(name) for name in changed if name not in COORDINATES]
     sets = [f"{name} = IF({older}, VALUES({name}), {name})" for name in plain]
     keep = f"{exact} = VALUES({topic}) AND {partition} = VALUES({partition}) AND {offset} > VALUES({offset})"
-    return ", ".join(
-        (*sets, f"{offset} = IF({keep}, {offset}, VALUES({offset}))", *(_last(each) for each in (topic, partition)))
-    )
-
-
-def _last(name: str) -> str:
-    return f"{name} = VALUES({name})"
+    sets += [f"{offset} = IF({keep}, {offset}, VALUES({offset}))"]
+    sets += [f"{name} = VALUES({name})" for name in (topic, partition)]
+    return ", ".join(sets)
 
 
 def staging_statement(syntax: Syntax, temporary: str, table: str, columns: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.target import TargetView
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.contract import COORDINATES, Finding
-from landonce.sinks.sql.check import check_columns, check_storage
+from landonce.sinks.sql.check_table import check_columns, check_storage
 from landonce.sinks.sql.columns import Shape, column_field, read_shape
 from landonce.sinks.sql.databases import engine_of, open_database
 from landonce.sinks.sql.ddl import add_column, new_table

@@ -52,7 +52,7 @@ class PushedBlock:
     def json_lines(self) -> bytes:
         """One JSON object per row, UTF-8. Times, decimals, NaN and infinity are text, bytes are hexadecimal digits."""
         names = self.rows.column_names
-        columns = [column.cast(_texts(column.type)).to_pylist() for column in self.rows.columns]
+        columns = [column.cast(_retyped(column.type, _text_type)).to_pylist() for column in self.rows.columns]
         lines = (_line(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True))
         return "".join(f"{line}\n" for line in lines).encode()
 
@@ -107,10 +107,6 @@ def _number(type_: pa.DataType) -> pa.DataType:
     if not pa.types.is_temporal(type_):
         return type_
     return pa.int32() if type_.bit_width == 32 else pa.int64()
-
-
-def _texts(type_: pa.DataType) -> pa.DataType:
-    return _retyped(type_, _text_type)
 
 
 def _text_type(type_: pa.DataType) -> pa.DataType:
