@@ -7,7 +7,7 @@ import landonce
 from landonce import plugin
 
 NAMES_OF_AUTHORS = """
-    COORDINATES Blame BlockPlace BlockRow BlockTransaction BlockWriter Claim DeduplicatingSink Duration
+    COORDINATES Blame BlockKey BlockRow BlockTransaction BlockWriter Claim DeduplicatingSink Duration
     Execute Field Finding Guarantee Insert Judge Ledger LedgerPlace LedgerState Level Mark Note Origin OwnView
     Partition PlainSqlLedger Presence Probe Promise PushedBlock Range Reply Schema SecretUrl Sink SinkSection
     SnapshotSink SnapshotTable TableLedger TableSection Target TargetView TransactionalSink TransactionalTable
