@@ -17,7 +17,7 @@ from rich.console import Console
 from bench.report import Section, speed, times
 from bench.rounds import Land, measure_rounds, ratios
 from landonce.ledger.block_ledgers import TargetLedger
-from landonce.local.postgres import LocalPostgres
+from landonce.local.databases import LocalPostgres
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.blocks import Block, Plan
 from landonce.protocol.ledger import LedgerState, Position, Totals, prepared, recorded, taken

@@ -13,7 +13,7 @@ import psycopg
 import pyarrow as pa
 
 from landonce.ledger.block_ledgers import TargetLedger
-from landonce.local.mariadb import LocalMariaDB
+from landonce.local.databases import LocalMariaDB
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.blocks import Block, Plan
 from landonce.protocol.ledger import LedgerState, Position, prepared, taken

@@ -15,7 +15,7 @@ import pytest
 from sql_sites import RECEIPT, Site, mariadb_site, postgres_site, rows, sqlite_site
 
 from landonce.errors import TableUnfit
-from landonce.local.mariadb import LocalMariaDB
+from landonce.local.databases import LocalMariaDB
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.receipt import Fate

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from sql_sites import RECEIPT, Site, changes, mariadb_site, postgres_site
 
-from landonce.local.mariadb import LocalMariaDB
+from landonce.local.databases import LocalMariaDB
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import Fate

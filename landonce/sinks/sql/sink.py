@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import URL
 
-from landonce.extras import require_driver
 from landonce.ledger.block_ledgers import TargetLedger
+from landonce.packages import require_driver
 from landonce.sinks.contract import Guarantee, Sink
 from landonce.sinks.sql.config import Sql
 from landonce.sinks.sql.databases import dialect_of, open_database, parsed
