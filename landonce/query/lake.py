@@ -69,6 +69,9 @@ class Committing(BatchPerformer):
     _recipe: FileRecipe | None = field(default=None, init=False)
     _table: Table | None = field(default=None, init=False)
 
+    def __post_init__(self) -> None:
+        self.marked = self.ledger.table = IcebergTable(self.place, self.building)
+
     def begin(self) -> snapshots.Next:
         """What is remembered serves once: a table that was rolled back is taken again."""
         before, self.memory = self.memory, None
@@ -198,7 +201,6 @@ def committing(sink: IcebergSink, frame: DataFrame, ledger: TableLedger, setting
     settings = replace(settings, table=sink.table, fingerprint=sink.identity, deadlines=False)
     performer = Committing(settings, pace, sink, place, ledger, yields)
     performer.admit(table)
-    performer.marked = ledger.table = IcebergTable(place, performer.building)
     return performer
 
 
