@@ -125,7 +125,7 @@ def test_dead_letters_that_a_pipeline_of_this_name_left_stay_noted(sink: Iceberg
     assert ledger.load() is None
     begun = LedgerState("q", "lineage")
     first = states.taken(begun, "pipeline")
-    ledger.commit(begun, first, ledger._empty, letters=("left.jsonl",))
+    ledger.commit(begun, first, letters=("left.jsonl",))
     taken = states.taken(first, "query")
     assert ledger.change(first, taken) == taken
     bound = states.bound(taken, "cluster", {"t": "id"}, {P: 0})
