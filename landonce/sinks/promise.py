@@ -38,6 +38,26 @@ def of_deduplicating(config: Pipeline) -> Promise:
     )
 
 
+def of_snapshots(config: Pipeline) -> Promise:
+    """Rows and position are one commit of a table."""
+    rest = "or in the dead letters once, or filtered" + ("" if config.transform.empty else " by `where`")
+    return Promise(
+        f"exactly once: every record is in the table once, {rest}",
+        (
+            "rows and position are one atomic commit: neither is ever in the table without the other",
+            "every attempt of a commit takes effect only on the version of the table that position and epoch were read from",
+            "files of tasks and drivers that died were never committed, and count for nothing",
+            "the table is its own ledger: whoever starts takes it with a commit, and fences every earlier driver",
+        ),
+        (
+            "the sink passes the contract (landonce.testing.SnapshotContract)",
+            "nothing but this pipeline writes rows with these coordinates",
+            *transform_condition(config),
+            READ_IN_TIME,
+        ),
+    )
+
+
 def transform_condition(config: Pipeline) -> tuple[str, ...]:
     return () if config.transform.empty else ("select and where are deterministic, which is examined at every start",)
 
