@@ -32,9 +32,9 @@ from landonce.protocol.steps import (
     Write,
 )
 from landonce.protocol.swap import key
-from landonce.sinks.iceberg.lake import Lake
+from landonce.sinks.iceberg.driver import Lake
 from landonce.sinks.iceberg.ledger import TableLedger
-from landonce.sinks.iceberg.recipe import FileRecipe, FileTask
+from landonce.sinks.iceberg.worker import FileRecipe, FileTask
 
 _LOOK_EVERY = 5.0
 """Seconds after which the tables are looked at again, though there is nothing to write."""

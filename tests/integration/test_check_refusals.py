@@ -138,14 +138,14 @@ UNKNOWABLE = {
         read/block.py:too_large  engine/workers.py:_expression_failed  engine/letters.py:_letters  protocol/receipt.py:unbalanced
         sinks/sql/writer.py:named  sinks/wrapped/send.py:_no_answer  sinks/iceberg/arrow.py:_unfit  sinks/iceberg/files.py:_number
         sinks/iceberg/files.py:write_files  sinks/iceberg/evolve.py:apply  sinks/iceberg/evolve.py:distinguishable
-        sinks/iceberg/lake.py:Lake._made_of  sinks/worker.py:named
+        sinks/iceberg/driver.py:Lake._made_of  sinks/worker.py:named
     """,
     "it is what others do while a batch is written": """
         read/kafka/identity.py:require_same  protocol/batch.py:refuse_not_kept  engine/assemble_sql.py:make_sql_driver.examined_again  engine/committing.py:_different
         engine/driver.py:Driver._judged  sinks/sql/writer.py:settle_block  protocol/target.py:nobody_else  sinks/deduplicating.py:_duplicate
         sinks/deduplicating.py:_partial  sinks/iceberg/commit.py:_too_new  sinks/iceberg/ledger.py:TableLedger._known
-        sinks/iceberg/staged.py:_closed  sinks/iceberg/staged.py:_ours  sinks/iceberg/unseen.py:refuse_unseen
-        sinks/iceberg/scratch.py:Scratch.write  protocol/own_ledger.py:own_verdict  protocol/ledger.py:fenced
+        sinks/iceberg/staging.py:_closed  sinks/iceberg/staging.py:_ours  sinks/iceberg/commit.py:check_visible
+        sinks/iceberg/files.py:Scratch.write  protocol/own_ledger.py:own_verdict  protocol/ledger.py:fenced
     """,
     "it is a change of the ledger, and a check makes none": """
         protocol/block_rows.py:_keeps_receipts  protocol/block_rows.py:_may_go  protocol/claims.py:may_change
@@ -158,7 +158,7 @@ UNKNOWABLE = {
     """,
     "the check says it in words of its own, as a finding": """
         engine/assemble.py:dead_letters_reachable  engine/assemble.py:refuse_unfit
-        sinks/iceberg/admit.py:no_table  sinks/iceberg/admit.py:require_spec  sinks/iceberg/create.py:create_table
+        sinks/iceberg/table.py:no_table  sinks/iceberg/table.py:require_spec  sinks/iceberg/table.py:create_table
         sinks/iceberg/commit.py:Place.ensure_branch
     """,
     "it takes a Spark session: `landonce check --spark`, or the session's own settings": """
@@ -187,7 +187,7 @@ UNKNOWABLE = {
         sinks/deduplicating.py:source_schema
     """,
     "operators' commands alone ask for it": """
-        sinks/iceberg/look.py:last_rows
+        sinks/iceberg/marks.py:last_rows
     """,
 }
 """Why a check cannot know, or how it says it otherwise; and the functions that refuse."""

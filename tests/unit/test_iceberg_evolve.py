@@ -31,9 +31,9 @@ from landonce.read.schema.shapes import Shape, merged
 from landonce.sinks.iceberg import evolve
 from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.commit import Place
-from landonce.sinks.iceberg.create import Creation, create_table, require_creatable
 from landonce.sinks.iceberg.evolve import merge, schema_of_sample, steps, unknown_fields
-from landonce.sinks.iceberg.names import schema_for
+from landonce.sinks.iceberg.table import Creation, create_table, require_creatable
+from landonce.sinks.iceberg.types import schema_for
 
 
 def apply(table, changes):

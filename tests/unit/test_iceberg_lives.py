@@ -21,13 +21,12 @@ from landonce.protocol.ranges import Partition
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.commit import Attempt, Place
-from landonce.sinks.iceberg.create import Creation, create_table
-from landonce.sinks.iceberg.files import TableShape, write_files
+from landonce.sinks.iceberg.files import Origin, write_files
 from landonce.sinks.iceberg.ledger import TableLedger
 from landonce.sinks.iceberg.maintain import run as maintaining
-from landonce.sinks.iceberg.maintain.tend import Tender
-from landonce.sinks.iceberg.naming import Origin
+from landonce.sinks.iceberg.maintain.run import Tender
 from landonce.sinks.iceberg.sink import IcebergSink
+from landonce.sinks.iceberg.table import Creation, TableShape, create_table
 from landonce.sinks.operations import Upkeep
 
 P = Partition("topic", 0)

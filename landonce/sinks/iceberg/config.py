@@ -55,12 +55,12 @@ class Catalog(Part):
 
     def properties(self) -> dict[str, Any]:
         """As PyIceberg takes them."""
-        told: dict[str, Any] = {"type": self.type, **_as_text(self.model_extra or {})}
+        properties: dict[str, Any] = {"type": self.type, **_as_text(self.model_extra or {})}
         if self.uri is not None:
-            told["uri"] = self.uri.get_secret_value()
+            properties["uri"] = self.uri.get_secret_value()
         if self.warehouse is not None:
-            told["warehouse"] = self.warehouse
-        return told
+            properties["warehouse"] = self.warehouse
+        return properties
 
     def beside(self, folder: Path) -> Catalog:
         if not self.embedded:
@@ -79,10 +79,10 @@ class Routed(Part):
 
     @model_validator(mode="before")
     @classmethod
-    def _one_value(cls, told: Any) -> Any:
-        if isinstance(told, dict) and isinstance(told.get("equals"), str):
-            return {**told, "equals": (told["equals"],)}
-        return told
+    def _one_value(cls, given: Any) -> Any:
+        if isinstance(given, dict) and isinstance(given.get("equals"), str):
+            return {**given, "equals": (given["equals"],)}
+        return given
 
 
 class Iceberg(TableSection):
@@ -108,11 +108,11 @@ class Iceberg(TableSection):
 
     @model_validator(mode="before")
     @classmethod
-    def _one_column(cls, told: Any) -> Any:
-        if not isinstance(told, dict):
-            return told
-        alone = {name: (told[name],) for name in ("partition_by", "identity") if isinstance(told.get(name), str)}
-        return {**told, **alone}
+    def _one_column(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        alone = {name: (given[name],) for name in ("partition_by", "identity") if isinstance(given.get(name), str)}
+        return {**given, **alone}
 
     @model_validator(mode="after")
     def _sound(self) -> Iceberg:

@@ -1,8 +1,8 @@
-"""Schema evolution: a table is given what its records need, and nothing is ever narrowed or dropped.
+"""Schema evolution: a table gets the columns that its records need. Nothing is ever narrowed or dropped.
 
-A column is added (also inside of structs, list elements and map values), widened (int to long, float to double, a decimal
-to more digits), or made optional. Workers find out what is needed, see `landonce.read.schema.evolution`; the driver merges what
-they found, and changes the schema once.
+A column is added (also inside structs, list elements and map values), widened (int to long, float to double, a decimal
+to more digits), or made optional. Workers report what is needed, see `landonce.read.schema.evolution`; the driver merges their
+reports and changes the schema once.
 """
 
 from __future__ import annotations
@@ -19,13 +19,8 @@ from pyiceberg.schema import Schema as TableSchema
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.types import (
-    DecimalType,
-    DoubleType,
-    FloatType,
     IcebergType,
-    IntegerType,
     ListType,
-    LongType,
     MapType,
     NestedField,
     StructType,
@@ -37,12 +32,14 @@ from landonce.read.schema.evolution import RESERVED, Evolution
 from landonce.read.schema.fields import ELEMENT, Field, Path, Schema
 from landonce.read.schema.shapes import Shape, distinct
 from landonce.sinks.iceberg.commit import Attempt, Place
-from landonce.sinks.iceberg.types import iceberg_type
+from landonce.sinks.iceberg.types import iceberg_type, widens
 
 Changes = Evolution
+
 merge = evolution.merge
 
 _ATTEMPTS = 10
+
 _PAUSE = 0.2
 
 
@@ -236,13 +233,6 @@ def _fields(type_: IcebergType) -> Iterable[NestedField]:
 def _is_struct(schema: TableSchema, path: Path) -> bool:
     field = _at(schema, path)
     return not path or (field is not None and isinstance(field.field_type, StructType))
-
-
-def widens(now: IcebergType, wide: IcebergType) -> bool:
-    """Whether the second type holds every value of the first one, and files of the first are read as it."""
-    if isinstance(now, DecimalType) and isinstance(wide, DecimalType):
-        return now.scale == wide.scale and now.precision < wide.precision
-    return (now, wide) in ((IntegerType(), LongType()), (FloatType(), DoubleType()))
 
 
 def _names_a_row(schema: TableSchema, field: NestedField) -> bool:

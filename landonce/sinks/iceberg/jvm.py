@@ -1,8 +1,8 @@
 """Iceberg's own Java code, in Spark's JVM: for what PyIceberg cannot do yet.
 
-PyIceberg reads a table of format version 3, and cannot commit to one unless a REST catalog does the work. `commit` takes
-the same requirements and updates as PyIceberg's `Catalog.commit_table` and means the same by them, in any version: the
-requirements are looked at inside every attempt.
+PyIceberg reads a table of format version 3, but can commit to one only through a REST catalog. `commit` takes the same requirements
+and updates as PyIceberg's `Catalog.commit_table`, with the same meaning, in any version: the requirements are checked inside
+every attempt.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def spark_name(spec: CatalogSpec, identifier: str, *more: str) -> str:
 
 def load(session: SparkSession, spec: CatalogSpec, identifier: str) -> Any:
     """The table as a Java object, read from the catalog now."""
-    with talking(session, spec, identifier):
+    with in_session(session, spec, identifier):
         spark = _iceberg(session).spark.Spark3Util
         return spark.loadIcebergTable(session._jsparkSession, spark_name(spec, identifier))
 
@@ -74,10 +74,10 @@ def commit(
     """One atomic change. Raises PyIceberg's `CommitFailedException` where a requirement does not hold."""
     *namespace, name = identifier.split(".")
     named = TableIdentifier.model_validate({"namespace": namespace, "name": name})
-    told = CommitTableRequest(identifier=named, requirements=requirements, updates=updates)
+    change = CommitTableRequest(identifier=named, requirements=requirements, updates=updates)
     java = _iceberg(session)
-    with talking(session, spec, identifier):
-        request = java.rest.requests.UpdateTableRequestParser.fromJson(told.model_dump_json())
+    with in_session(session, spec, identifier):
+        request = java.rest.requests.UpdateTableRequestParser.fromJson(change.model_dump_json())
         catalog = java.spark.Spark3Util.loadIcebergCatalog(session._jsparkSession, spec.name)
         java.rest.CatalogHandlers.updateTable(catalog, java.catalog.TableIdentifier.parse(identifier), request)
 
@@ -95,11 +95,11 @@ def _iceberg(session: SparkSession) -> Any:
 
 
 @contextmanager
-def settings(session: SparkSession, told: Mapping[str, str]) -> Iterator[None]:
+def settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
     """The session with these settings, and afterwards as it was."""
-    before: dict[str, str | None] = {name: session.conf.get(name, None) for name in told}
+    before: dict[str, str | None] = {name: session.conf.get(name, None) for name in wanted}
     try:
-        for name, value in told.items():
+        for name, value in wanted.items():
             session.conf.set(name, value)
         yield
     finally:
@@ -131,7 +131,7 @@ def own_session(session: SparkSession, spec: CatalogSpec) -> Iterator[SparkSessi
 
 
 @contextmanager
-def talking(session: SparkSession, spec: CatalogSpec, identifier: str) -> Iterator[None]:
+def in_session(session: SparkSession, spec: CatalogSpec, identifier: str) -> Iterator[None]:
     """Makes the session this thread's own, which is where Spark looks for settings and catalogs.
 
     Errors of the JVM become PyIceberg's where it has the same, else what may pass and what does not.

@@ -1,4 +1,4 @@
-"""Iceberg's types and Arrow's: which stand for which, exactly. Pure.
+"""Iceberg's types and Arrow's: which stand for which, exactly; and which field of a record goes to which column. Pure.
 
     Iceberg                          Arrow                               in JSON
     ───────────────────────────────  ──────────────────────────────────  ───────────────────────────────────────
@@ -13,17 +13,26 @@
     struct, list                     struct, list                        an object, an array
     map                              map                                 an object: its keys are strings in JSON
 
-What a table holds and JSON cannot say exactly is refused by name, never approximated.
+A type that JSON cannot express exactly is refused by name, never approximated.
+
+Fields are matched to columns by the table's name mapping (`schema.name-mapping.default`): a column that it gives names has these
+and no other. Every other column has its own name. The same holds for nested fields. If case does not matter, it does not for either.
+
+The coordinates are called `_topic`, `_kafka_partition` and `_offset`. Iceberg's readers reserve `_partition`, beside `_file` and
+`_pos`: Spark can neither read nor merge nor compact a table with a column of that name.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.types as pt
 from pyiceberg.schema import Schema as TableSchema
+from pyiceberg.table import Table, TableProperties
+from pyiceberg.table.name_mapping import MappedField, NameMapping
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
@@ -51,9 +60,10 @@ from pyiceberg.types import (
 from landonce.errors import ConfigError, TableUnfit
 from landonce.read.formats.json.texts import is_textual
 from landonce.read.schema.evolution import RESERVED
-from landonce.read.schema.fields import ELEMENT, KEY, VALUE, Field, Schema, is_uuid
-from landonce.sinks.iceberg.coordinates import COLUMNS, OFFSET, PARTITION, TOPIC
+from landonce.read.schema.fields import ELEMENT, KEY, VALUE, Field, Names, Path, Schema, is_uuid
 
+TOPIC, PARTITION, OFFSET = "_topic", "_kafka_partition", "_offset"
+COLUMNS = (TOPIC, PARTITION, OFFSET)
 _PLAIN: dict[IcebergType, pa.DataType] = {
     BooleanType(): pa.bool_(),
     IntegerType(): pa.int32(),
@@ -81,6 +91,11 @@ _MADE: dict[pa.DataType, IcebergType] = {
 }
 COORDINATE_TYPES: dict[str, IcebergType] = {TOPIC: StringType(), PARTITION: IntegerType(), OFFSET: LongType()}
 _INSTEAD_OF_MAP = "take map<string, …>, or a list of structs with a key and a value"
+
+
+def renamed(rows: pa.Table) -> pa.Table:
+    """Rows with coordinates as landonce calls them, under the names that the table has."""
+    return rows.rename_columns([PARTITION if name == "_partition" else name for name in rows.column_names])
 
 
 class Unsupported(Exception):
@@ -256,3 +271,88 @@ def _identifier(schema: TableSchema, name: str) -> int:
             "cannot name a row; what does is one value without a fraction."
         ) from None
     return field.field_id
+
+
+def widens(now: IcebergType, wide: IcebergType) -> bool:
+    """Whether the second type holds every value of the first one, and files of the first are read as it."""
+    if isinstance(now, DecimalType) and isinstance(wide, DecimalType):
+        return now.scale == wide.scale and now.precision < wide.precision
+    return (now, wide) in ((IntegerType(), LongType()), (FloatType(), DoubleType()))
+
+
+def schema_for(table: Table, *, coordinates: bool, fold_case: bool = False, declared: Schema | None = None) -> Schema:
+    """What the decoder must produce for a table, and under which names records hold it.
+
+    What is declared may ask for more: that a field is there, and how long a tick is where a time is an integer, which
+    Iceberg's types do not say.
+    """
+    schema = schema_of(table.schema(), coordinates=coordinates)
+    by_name = declared.by_name() if declared is not None else {}
+    stricter = Schema(tuple(_declared(each, by_name.get(each.name)) for each in schema.fields))
+    return with_names(stricter, table.schema(), _mapping(table), fold_case=fold_case)
+
+
+def _declared(column: Field, declared: Field | None) -> Field:
+    if declared is None:
+        return column
+    timed = pt.is_timestamp(column.type) or pt.is_date32(column.type)
+    scale = declared.scale if timed else None
+    return replace(column, required=column.required or declared.required, scale=scale)
+
+
+def with_names(schema: Schema, table_schema: TableSchema, mapping: NameMapping | None, *, fold_case: bool) -> Schema:
+    """The schema of a table, with the names that records use."""
+    names = _names_by_id(mapping) if mapping is not None else {}
+    columns = {each.name: each for each in table_schema.fields}
+    fields = tuple(_named(each, columns[each.name], names) for each in schema.fields)
+    try:
+        return Schema(fields, fold_case=fold_case)
+    except ValueError as error:
+        raise TableUnfit(
+            f"the names of the table's columns cannot be told apart: {error}.",
+            safe="Nothing was written.",
+            command="rename a column"
+            + (f", correct the table's property {TableProperties.DEFAULT_NAME_MAPPING}" if names else "")
+            + (", or say `case_insensitive: false` in {file}" if fold_case else ""),
+        ) from None
+
+
+def _mapping(table: Table) -> NameMapping | None:
+    try:
+        return table.name_mapping()
+    except ValueError:
+        raise TableUnfit(
+            f"the table's property {TableProperties.DEFAULT_NAME_MAPPING} is not a name mapping.",
+            safe="Nothing was written.",
+            command="correct the property, or remove it",
+        ) from None
+
+
+def _names_by_id(fields: Iterable[MappedField]) -> dict[int, Names]:
+    found: dict[int, Names] = {}
+    for each in fields:
+        if each.field_id is not None and each.names:
+            found[each.field_id] = tuple(each.names)
+        found.update(_names_by_id(each.fields))
+    return found
+
+
+def _named(field: Field, column: NestedField, names: Mapping[int, Names]) -> Field:
+    inside = tuple(
+        (path, names[each.field_id]) for path, each in _inner_fields(column.field_type, ()) if each.field_id in names
+    )
+    inner = tuple((path, aliases) for path, aliases in inside if aliases != (path[-1],))
+    aliases = names.get(column.field_id, (column.name,))
+    return replace(field, aliases=aliases if aliases != (column.name,) else (), inner_aliases=inner)
+
+
+def _inner_fields(type_: IcebergType, path: Path) -> Iterator[tuple[Path, NestedField]]:
+    """The fields of structs inside of a column. Elements and values have no names in records."""
+    if isinstance(type_, StructType):
+        for each in type_.fields:
+            yield (*path, each.name), each
+            yield from _inner_fields(each.field_type, (*path, each.name))
+    elif isinstance(type_, ListType):
+        yield from _inner_fields(type_.element_type, (*path, ELEMENT))
+    elif isinstance(type_, MapType):
+        yield from _inner_fields(type_.value_type, (*path, VALUE))

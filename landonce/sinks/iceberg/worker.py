@@ -1,31 +1,169 @@
-"""The worker's part of Iceberg: it writes the files of one block.
+"""The worker's part of Iceberg: the recipe of a pipeline and the task of one block (both picklable), and writing the block's files.
 
-Files count only once the driver has committed them, so a task that Spark runs again simply writes others.
+Files count only once the driver has committed them, so a task that Spark runs again writes other files, and no harm is done.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Message
+from pyiceberg.table import Table
 
 from landonce.failpoints import reach
 from landonce.protocol.blocks import Kind
+from landonce.protocol.marks import Floors
 from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.read.block import ReadBlock, Reader
+from landonce.read.changes.decode import Changes
 from landonce.read.decoders import Decode, Decoded, decode_by
 from landonce.read.fit import fit_to
+from landonce.read.route import Routing
 from landonce.read.rows import NOWHERE, records_of
-from landonce.sinks.iceberg.coordinates import renamed
+from landonce.read.schema.fields import Field, Schema
+from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.evolve import unknown_fields
-from landonce.sinks.iceberg.files import write_files
-from landonce.sinks.iceberg.limits import Limit, beyond
-from landonce.sinks.iceberg.naming import Origin
-from landonce.sinks.iceberg.recipe import FileRecipe, FileTask, TableRecipe, Wants
-from landonce.sinks.worker import BlockWorker, Refuse
+from landonce.sinks.iceberg.files import Origin, Scratch, write_files
+from landonce.sinks.iceberg.partitions import Limit, beyond, limits_of
+from landonce.sinks.iceberg.table import TableShape, creation, planned_table, why_spark
+from landonce.sinks.iceberg.types import renamed, schema_for
+from landonce.sinks.worker import BlockWorker, Recipe, Refuse, Task
+
+
+@dataclass(frozen=True)
+class TableRecipe:
+    """One table, as workers see it."""
+
+    name: str
+    schema: Schema
+    """What a record is decoded to."""
+    shape: TableShape | None
+    scratch: Scratch | None
+    """One of the two: workers write the table's own files, or files from which Spark then writes them."""
+    identity: tuple[str, ...] = ()
+    """The columns that name one row, where records change rows."""
+    limits: tuple[Limit, ...] = ()
+    """What its partitions cannot hold."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileRecipe(Recipe):
+    """Of Iceberg tables."""
+
+    routing: Routing
+    tables: tuple[TableRecipe, ...]
+    declared: Schema | None = None
+    """What a record is decoded to where expressions follow."""
+    selected: Schema | None = None
+    """The columns that `select` makes of it, once Spark has said which."""
+    changes: Changes | None = None
+    meaning: str = ""
+    """What else the file says of how records are read: it is part of the fingerprint."""
+    absent: tuple[tuple[str, str], ...] = ()
+    """Tables that records name, and that are neither there nor can be made, each with the reason."""
+    evolve: bool = False
+
+    @property
+    def marks(self) -> bool:
+        """The snapshots say through which moment they are valid."""
+        return True
+
+    @property
+    def source(self) -> Schema:
+        """What a record is decoded to before expressions."""
+        return self.declared or self.target
+
+    @property
+    def target(self) -> Schema:
+        """What expressions may make: the columns of all tables, or of those that may be made, and the one that routes."""
+        fields: dict[str, Field] = {}
+        made = self.selected or self.declared
+        schemas = [table.schema for table in self.tables] or ([made] if made else [])
+        for each in (found for schema in schemas for found in schema.fields):
+            fields.setdefault(each.name, each)
+        if self.routing.field is not None:
+            fields.setdefault(self.routing.field, Field(self.routing.field, pa.string()))
+        return Schema(tuple(fields.values()))
+
+    def by_name(self) -> Mapping[str, TableRecipe]:
+        return {each.name: each for each in self.tables}
+
+    def _decisive(self) -> tuple[object, ...]:
+        """All that could send a record elsewhere, or make another row of it. Schemas may evolve."""
+        declared = self.declared.fingerprint() if self.declared else ""
+        return repr(self.routing), declared, self.select, self.where, repr(self.changes), self.meaning
+
+    def worker(self, task: FileTask) -> BlockWorker:
+
+        return FileWorker(self, task)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileTask(Task):
+    """One block to be written to files."""
+
+    epoch: int
+    kind: Kind
+    floors: tuple[tuple[str, Floors | None], ...]
+    """Where each table begins to take rows; None if it takes none."""
+    final: bool = False
+    """Tables were made and evolved already: what does not fit now is a dead letter."""
+
+
+@dataclass(frozen=True)
+class Wants:
+    """What must be done to a table before a block can be written."""
+
+    table: str
+    sample: tuple[bytes, ...] = ()
+    """Some records for a table that is not there."""
+    evolution: Any = None
+
+
+def table_recipe(config: Iceberg, name: str, table: Table, declared: Schema | None = None) -> TableRecipe:
+    """What workers are config of a table."""
+    recipe = _without_files(config, name, table, declared)
+    shape = None if recipe.scratch else TableShape.of(table, unpartitioned=config.unpartitioned)
+    return replace(recipe, shape=shape)
+
+
+def planned_recipe(config: Iceberg, name: str, columns: Schema) -> TableRecipe:
+    """As much of it as is known before the table is made of these columns. Raises what making it would say of them."""
+    return _without_files(config, name, planned_table(name, columns, creation(config)), columns)
+
+
+def _without_files(config: Iceberg, name: str, table: Table, declared: Schema | None) -> TableRecipe:
+    staged = config.changes is not None or bool(why_spark(table))
+    return TableRecipe(
+        name=name,
+        schema=schema_for(table, coordinates=True, fold_case=config.case_insensitive, declared=declared),
+        shape=None,
+        scratch=Scratch.of(table) if staged else None,
+        identity=config.identity if config.changes is not None else (),
+        limits=limits_of(table.spec(), table.schema()) if staged or not config.unpartitioned else (),
+    )
+
+
+def table_fingerprint(table: Table) -> tuple[Any, ...]:
+    """Changes with whatever workers are told of a table: its columns and files, and how its storage is opened."""
+    metadata = table.metadata
+    writing = ((key, value) for key, value in table.properties.items() if not key.startswith("landonce."))
+    opening = ((key, str(value)) for key, value in table.io.properties.items())
+    return (
+        metadata.table_uuid,
+        metadata.format_version,
+        metadata.current_schema_id,
+        metadata.default_spec_id,
+        metadata.default_sort_order_id,
+        metadata.location,
+        frozenset(writing),
+        frozenset(opening),
+    )
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What was done to a table, or what would be; in words, and as a document."""
+"""What was done to a table, or would be: in words, and as a document."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ def lines(report: TableReport) -> list[str]:
     """For people: a line for each thing that was done, or would be."""
     if report.error:
         return [f"left as it is: {report.error}"]
-    told = [_compaction(report), _expiry(report), _orphans(report)]
+    sentences = [_compaction(report), _expiry(report), _orphans(report)]
     failed = report.expired.failed + report.orphans.failed
     notes = [*report.compacted.notes, *report.notes]
     if failed:
         notes.append(f"the storage did not delete {failed} files")
-    return [*filter(None, told), *(f"note: {each}" for each in notes)] or ["nothing to do"]
+    return [*filter(None, sentences), *(f"note: {each}" for each in notes)] or ["nothing to do"]
 
 
 def _compaction(report: TableReport) -> str:
@@ -102,15 +102,15 @@ def _compaction(report: TableReport) -> str:
 
 def _expiry(report: TableReport) -> str:
     expiry, gone = report.removed.expiry, report.expired
-    told = ""
+    text = ""
     if expiry.ids:
         would = "would expire" if report.dry else "expired"
-        told = f"{would}: {len(expiry.ids)} snapshots, with {gone.files} files ({size(gone.bytes)})"
+        text = f"{would}: {len(expiry.ids)} snapshots, with {gone.files} files ({size(gone.bytes)})"
     if expiry.for_positions:
         whose = ", ".join(expiry.pipelines)
         kept = f"{expiry.for_positions} old snapshots are kept, for they lead to the position of {whose}"
-        told = f"{told}; {kept}" if told else kept
-    return told
+        text = f"{text}; {kept}" if text else kept
+    return text
 
 
 def _orphans(report: TableReport) -> str:
@@ -119,11 +119,11 @@ def _orphans(report: TableReport) -> str:
         parts.append(f"{gone.files} orphan files ({size(gone.bytes)})")
     if report.removed.branches:
         parts.append(f"{len(report.removed.branches)} staging branches")
-    told = f"{'would delete' if report.dry else 'deleted'}: {' and '.join(parts)}" if parts else ""
+    text = f"{'would delete' if report.dry else 'deleted'}: {' and '.join(parts)}" if parts else ""
     if report.waiting:
         kept = f"{report.waiting} files may be in flight and stay"
-        told = f"{told}; {kept}" if told else kept
-    return told
+        text = f"{text}; {kept}" if text else kept
+    return text
 
 
 def size(count: int) -> str:

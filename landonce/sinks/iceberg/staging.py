@@ -1,7 +1,12 @@
-"""A batch in a snapshot that nobody sees yet: Spark writes it to a branch of its own, made at the head it is meant for.
+"""A batch in a snapshot that readers do not see yet: Spark writes it to a branch of its own, created at the head it is meant for.
 
-Publishing is another's task: one compare-and-set moves the real branch from that head to the staged snapshot. Where the
-head has moved meanwhile, the staged snapshot is of no use, and the batch is staged again; so a stale MERGE never lands.
+Publishing is a separate step: one compare-and-set moves the real branch from that head to the staged snapshot. If the head moved
+meanwhile, the staged snapshot is dropped and the batch is staged again; so a stale MERGE never lands.
+
+Spark appends the staged rows, or merges them by identity. A batch may change a row many times: the last change counts, in the order
+of topic, partition and offset. Records of one key stay in one partition of a topic as long as the producer partitions by key, and
+there the order is the topic's own. A change gives the whole row: a column that it does not hold becomes null. Columns that the
+pipeline does not know keep their values in a row that exists, and are null in a new one.
 """
 
 from __future__ import annotations
@@ -15,13 +20,20 @@ from typing import Any
 
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, NoSuchTableError
 from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate, SetSnapshotRefUpdate
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import DateType, IntegerType, LongType, StructType
 
 from landonce.errors import TableReplaced, TableReshaped, TableUnfit, TargetUnavailable, Unbalanced
+from landonce.read.changes.decode import OPERATION
+from landonce.read.changes.images import DELETE
 from landonce.sinks.iceberg.catalog import CatalogSpec
-from landonce.sinks.iceberg.jvm import commit, load, own_session, quoted, settings, spark_name, talking
-from landonce.sinks.iceberg.merge import Append, Merge
+from landonce.sinks.iceberg.jvm import commit, in_session, load, own_session, quoted, settings, spark_name
+from landonce.sinks.iceberg.types import COLUMNS
 
+_RANK = "_landonce_rank"
+_ORDERED = (IntegerType, LongType, DateType)
+"""Not strings: Spark takes a uuid for one, and Iceberg puts uuids into another order than their text."""
 _NAME = re.compile(r"landonce_stage_(?P<pipeline>.+)_e(?P<epoch>\d+)_b(?P<batch>\d+)_[0-9a-f]{16}")
 _SUMMARY = "spark.sql.iceberg.snapshot-property."
 _PINNED = {
@@ -34,6 +46,89 @@ _PINNED = {
 }
 """What decides how staged values become the table's."""
 _SHUFFLE = "spark.sql.shuffle.partitions"
+
+
+@dataclass(frozen=True)
+class Append:
+    """Every staged row is a new row. `rows` is how many there are, where that is known: it is then checked."""
+
+    rows: int | None = None
+
+    def prepared(self, staged: DataFrame, table: StructType) -> DataFrame:
+        """All columns of the table: Spark inserts by name only where none is missing."""
+        return staged.select(*_filled(staged, table, table.names))
+
+    def bounds(self, staged: DataFrame) -> dict[str, Any]:
+        """Nothing is looked for."""
+        del staged
+        return {}
+
+    def statement(self, target: str, view: str, bounds: Mapping[str, Any]) -> str:
+        """By name, that of nested fields too."""
+        del bounds
+        return f"INSERT INTO {target} BY NAME SELECT * FROM {quoted(view)}"  # noqa: S608
+
+
+@dataclass(frozen=True)
+class Merge:
+    """A staged row inserts, replaces or deletes the row of the same identity."""
+
+    identity: tuple[str, ...]
+    columns: tuple[str, ...]
+
+    def prepared(self, staged: DataFrame, table: StructType) -> DataFrame:
+        """The last change of every identity."""
+        newest = [staged[quoted(name)].desc() for name in COLUMNS]
+        window = Window.partitionBy(*(staged[quoted(name)] for name in self.identity)).orderBy(*newest)
+        ranked = staged.withColumn(_RANK, F.row_number().over(window)).where(F.col(_RANK) == 1)
+        return ranked.select(*_filled(ranked, table, self.columns), F.col(OPERATION))
+
+    def bounds(self, staged: DataFrame) -> dict[str, Any]:
+        """Between which values the identities lie.
+
+        Spark then leaves out files that cannot hold any of them: rows that change are often near each other.
+        """
+        sought = [
+            (f"{side}_{at}", function(staged[quoted(name)]), F.bool_or(staged[quoted(name)].isNull()))
+            for at, name in enumerate(self.identity)
+            if isinstance(staged.schema[name].dataType, _ORDERED)
+            for side, function in (("least", F.min), ("most", F.max))
+        ]
+        if not sought:
+            return {}
+        found = staged.agg(*(each for _, *pair in sought for each in pair)).collect()[0]
+        values = {name: (found[2 * at], found[2 * at + 1]) for at, (name, _, _) in enumerate(sought)}
+        return {name: value for name, (value, null) in values.items() if null is False}
+
+    def statement(self, target: str, view: str, bounds: Mapping[str, Any]) -> str:
+        """Nothing is done for the deletion of a row that is not there."""
+        terms = [f"t.{quoted(name)} <=> s.{quoted(name)}" for name in self.identity]
+        for at, name in enumerate(self.identity):
+            if f"least_{at}" in bounds:
+                terms.append(f"t.{quoted(name)} BETWEEN :least_{at} AND :most_{at}")
+        same = " AND ".join(terms)
+        sets = ", ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in self.columns)
+        names = ", ".join(map(quoted, self.columns))
+        values = ", ".join(f"s.{quoted(name)}" for name in self.columns)
+        deletes = f"s.{quoted(OPERATION)} = '{DELETE}'"
+        return (
+            f"MERGE INTO {target} AS t USING {quoted(view)} AS s ON {same} "  # noqa: S608
+            f"WHEN MATCHED AND {deletes} THEN DELETE "
+            f"WHEN MATCHED THEN UPDATE SET {sets} "
+            f"WHEN NOT MATCHED AND NOT {deletes} THEN INSERT ({names}) VALUES ({values})"
+        )
+
+
+def _filled(rows: DataFrame, table: StructType, columns: Sequence[str]) -> list[Column]:
+    """The columns by name, null where no staged file holds one. What the rows hold is never left out: somebody who renames or
+    drops a column meanwhile would make nulls of its values."""
+    held = set(rows.columns)
+    gone = sorted({*columns, *held.difference(COLUMNS, (OPERATION, _RANK))}.difference(table.names))
+    if gone:
+        raise TableReshaped(f"rows were written for columns that the table does not have any more: {', '.join(gone)}.")
+    return [
+        rows[quoted(name)] if name in held else F.lit(None).cast(table[name].dataType).alias(name) for name in columns
+    ]
 
 
 @dataclass(frozen=True)
@@ -148,7 +243,7 @@ def _open(session: SparkSession, spec: CatalogSpec, identifier: str, name: str, 
     table = load(session, spec, identifier)
     if table.currentSnapshot() is not None:
         raise TargetUnavailable(f"{identifier} was empty, and has a snapshot by now.")
-    with talking(session, spec, identifier):
+    with in_session(session, spec, identifier):
         table.newFastAppend().toBranch(name).commit()
         return int(table.snapshot(name).snapshotId())
 
@@ -164,7 +259,7 @@ def _write(
 ) -> None:
     target = spark_name(spec, identifier, f"branch_{name}")
     view = f"landonce_{uuid.uuid4().hex}"
-    with talking(session, spec, identifier):
+    with in_session(session, spec, identifier):
         staged = session.read.option("mergeSchema", "true").parquet(*map(_literally, files))
         how.prepared(staged, session.table(target).schema).createTempView(view)
         try:
@@ -190,16 +285,16 @@ def _closed(
 ) -> int:
     """The one snapshot on top of the root; an empty one where Spark found nothing to do."""
     table = load(session, spec, identifier)
-    with talking(session, spec, identifier):
+    with in_session(session, spec, identifier):
         if table.snapshot(name) is not None and table.snapshot(name).snapshotId() == root:
             _commit_empty(table, name, summary)
         head = table.snapshot(name)
-        told = dict(head.summary()) if head is not None else {}
-        if head is None or head.parentId() != root or not summary.items() <= told.items():
+        written = dict(head.summary()) if head is not None else {}
+        if head is None or head.parentId() != root or not summary.items() <= written.items():
             raise TargetUnavailable(f"{identifier}: somebody else changed the staging branch {name}.")
-        if isinstance(how, Append) and how.rows is not None and int(told.get("added-records", 0)) != how.rows:
+        if isinstance(how, Append) and how.rows is not None and int(written.get("added-records", 0)) != how.rows:
             raise Unbalanced(
-                f"{identifier}: {how.rows} rows were staged, and Spark wrote {told.get('added-records', 0)}.",
+                f"{identifier}: {how.rows} rows were staged, and Spark wrote {written.get('added-records', 0)}.",
                 safe="Nothing was published.",
             )
         return int(head.snapshotId())
