@@ -9,7 +9,7 @@ from pathlib import Path
 from landonce.check import common
 from landonce.check.found import Look, World, writable
 from landonce.engine.spark.session import is_remote
-from landonce.ledger.in_target import TargetLedger
+from landonce.ledger.block_ledgers import TargetLedger
 from landonce.sinks.contract import Finding, Level, look_by_name
 from landonce.sinks.declared import declared_schema
 from landonce.sinks.parts import Parts

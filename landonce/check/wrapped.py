@@ -8,7 +8,7 @@ from landonce.check import common
 from landonce.check.found import Look, World
 from landonce.engine.spark.session import is_remote
 from landonce.errors import PlanChanged
-from landonce.ledger.push_ledger import PushLedger
+from landonce.ledger.block_ledgers import PushLedger
 from landonce.protocol.block_rows import Mark
 from landonce.protocol.pushes import key_of
 from landonce.sinks.contract import Finding, Level
@@ -33,7 +33,7 @@ def _ledger(parts: Parts, world: World) -> Iterator[Finding]:
     state = world.state
     if state is None or state.pending is None or not isinstance(parts.ledger, PushLedger):
         return
-    rows = {row.number: row for row in parts.ledger.standing(state.pending.batch).rows}
+    rows = {row.number: row for row in parts.ledger.status(state.pending.batch).rows}
     for block in state.pending.blocks:
         row = rows.get(block.number)
         if row is not None and row.mark is Mark.CLAIMED and not parts.wrapped.idempotent:
