@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ from landonce.protocol.ledger import LedgerState, Note
 from landonce.protocol.marks import Mark
 from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import COORDINATES, Finding, Guarantee, Level
-from landonce.sinks.snapshot import Seen, SnapshotLedger, SnapshotSink, SnapshotTable
+from landonce.sinks.snapshot import Seen, SnapshotSink, SnapshotTable
 from landonce.testing.case import refused
 from landonce.testing.crashing import crashed, lines_of, moments, require_kills
 from landonce.testing.sink_sites import SCHEMA, TOPIC, as_rows, odd_rows, rows
@@ -21,7 +21,6 @@ from landonce.testing.snapshot_sites import (
     EXPIRES,
     FIRST,
     OTHERS,
-    PIPELINE,
     REPLACES,
     ROLLS,
     SECRET,
@@ -33,10 +32,13 @@ from landonce.testing.snapshot_sites import (
     held,
     land,
     landed,
+    ledger_of,
     made,
+    opened,
     plan,
     position,
     stage,
+    state_of,
     taken_by,
 )
 from landonce.testing.together import in_threads
@@ -51,7 +53,7 @@ KILLING = "after_a_crash_at_any_line_rows_and_position_agree"
 @case()
 def the_guarantee_is_one_that_this_port_keeps(site: SnapshotSite) -> None:
     """A pipeline would start with a promise that nothing backs."""
-    declared = site.sink().guarantee
+    declared = opened(site).guarantee
     assert declared is Guarantee.SNAPSHOT, f"a sink with look and attempt cannot be {declared}"
 
 
@@ -63,7 +65,7 @@ def a_sink_travels_to_the_workers(site: SnapshotSite) -> None:
         copy = pickle.loads(pickle.dumps(sink))  # noqa: S301
     except Exception as error:
         raise AssertionError(f"the sink cannot be pickled: {error}") from error
-    assert copy.identity == sink.identity == site.sink().identity, "a pending plan would belong to another table"
+    assert copy.identity == sink.identity == opened(site).identity, "a pending plan would belong to another table"
     ledger, state = taken_by(sink, "first")
     files = pickle.loads(pickle.dumps(stage(copy, state, batch_of(state))))  # noqa: S301
     ledger.commit(*plan(ledger, state), files)
@@ -73,27 +75,28 @@ def a_sink_travels_to_the_workers(site: SnapshotSite) -> None:
 @case(SECRET)
 def no_secret_is_shown(site: SnapshotSite) -> None:
     """Passwords would stand in logs and in bug reports."""
-    for shown in (repr(site.sink()), str(site.sink())):
+    for shown in (repr(opened(site)), str(opened(site))):
         assert site.secret not in shown, "the sink shows its secret"
 
 
 @case()
 def a_table_is_made_once(site: SnapshotSite) -> None:
     """A second start would empty the table, or fail."""
-    table = site.sink().open_table(PIPELINE)
-    assert not table.exists(), "there is a table before anybody made it"
+    table = opened(site).open_table()
+    assert table.look() is None, "there is a table before anybody made it"
+    assert table.journal() == (), "there is a journal before there is a table"
     table.create(SCHEMA)
-    assert table.exists(), "there is no table after it was made"
-    landed(site.sink(), 1)
+    assert table.look() is not None, "there is no table after it was made"
+    landed(opened(site), 1)
     table.create(SCHEMA)
     assert held(site) == below(4), "making a table that is there changed it"
-    assert position(site.sink().own_ledger(PIPELINE).load()) == 4, "making a table that is there changed its position"
+    assert position(state_of(site)) == 4, "making a table that is there changed its position"
 
 
 @case()
 def the_schema_comes_back(site: SnapshotSite) -> None:
     """Records would be decoded to other columns than the table has."""
-    seen = made(site).open_table(PIPELINE).schema().by_name()
+    seen = made(site).open_table().schema().by_name()
     assert {name: each.type for name, each in seen.items() if name not in COORDINATES} == {
         each.name: each.type for each in SCHEMA.fields
     }, "the table's columns are not the declared ones"
@@ -103,10 +106,10 @@ def the_schema_comes_back(site: SnapshotSite) -> None:
 @case()
 def a_fit_table_is_not_refused(site: SnapshotSite) -> None:
     """No pipeline could start, or a check would change the table."""
-    table = made(site).open_table(PIPELINE)
+    table = made(site).open_table()
     refusals = [finding.what for finding in table.check() if finding.level is Level.REFUSED]
     assert not refusals, f"a table that the sink made itself is refused: {refusals}"
-    assert table.look().view.last is None, "a check wrote something"
+    assert looked(table).view.last is None, "a check wrote something"
 
 
 @case()
@@ -123,7 +126,8 @@ def all_blocks_of_a_batch_land_together(site: SnapshotSite) -> None:
     """The position covers all blocks of a batch: those that are left out are lost."""
     sink = made(site)
     ledger, state = taken_by(sink, "first")
-    parts = [rows(0, 1), rows(2), rows(3)]
+    topic = rows(2).column("_topic").dictionary_encode()  # workers may hold the topic as a dictionary
+    parts = [rows(0, 1), rows(2).set_column(0, "_topic", topic), rows(3)]
     files = tuple(file for number, part in enumerate(parts) for file in stage(sink, state, part, number))
     ledger.commit(*plan(ledger, state), files)
     assert held(site) == below(4), "some blocks of the batch are missing"
@@ -145,7 +149,7 @@ def a_mark_comes_back_whole(site: SnapshotSite) -> None:
         letters_in="/x",
         tops=tops,
     )
-    view = site.sink().open_table(PIPELINE).look().view
+    view = looked(opened(site).open_table()).view
     for name, mark in (("mark", view.mark), ("copy", view.copy)):
         assert mark is not None, f"the {name} of the last commit is not there"
         assert mark.state == after, f"the state in the {name} is not the one that was committed"
@@ -159,7 +163,7 @@ def a_batch_without_rows_moves_the_position(site: SnapshotSite) -> None:
     sink = made(site)
     ledger, state = landed(sink, 1)
     ledger.commit(*plan(ledger, state))
-    assert position(site.sink().own_ledger(PIPELINE).load()) == 8, "a batch without rows did not move the position"
+    assert position(state_of(site)) == 8, "a batch without rows did not move the position"
     assert held(site) == below(4), "a batch without rows changed the table"
 
 
@@ -191,13 +195,13 @@ def an_attempt_on_an_older_version_is_refused(site: SnapshotSite) -> None:
     """The check of position and epoch would be made on one version, and the commit on another: delivered twice."""
     sink = made(site)
     ledger, state = landed(sink, 1)
-    table = sink.open_table(PIPELINE)
-    seen = table.look()
+    table = sink.open_table()
+    seen = looked(table)
     files = stage(sink, state, batch_of(state))
     after = land(sink, ledger, state)
     assert not table.attempt(seen, Mark(after), files, None), "an attempt on an older version of the table took effect"
     assert held(site) == below(8), "a refused attempt changed the rows"
-    assert position(site.sink().own_ledger(PIPELINE).load()) == 8, "a refused attempt changed the position"
+    assert position(state_of(site)) == 8, "a refused attempt changed the position"
 
 
 @case(OTHERS)
@@ -205,8 +209,8 @@ def an_attempt_is_never_moved_to_a_newer_version(site: SnapshotSite) -> None:
     """A library that tries again by itself commits on a version that nobody judged: a driver that was replaced would be let through."""
     sink = made(site)
     ledger, state = taken_by(sink, "first")
-    table = sink.open_table(PIPELINE)
-    seen = table.look()
+    table = sink.open_table()
+    seen = looked(table)
     site.write_aside(rows(100, partition=9))
     _, after = plan(ledger, state)
     taken = table.attempt(seen, Mark(after), stage(sink, state, batch_of(state)), None)
@@ -220,8 +224,8 @@ def of_attempts_at_once_one_takes_effect(site: SnapshotSite) -> None:
     sink = made(site)
     ledger, state = taken_by(sink, "first")
     _, after = plan(ledger, state)
-    table = sink.open_table(PIPELINE)
-    seen, tries = [table.look() for _ in range(4)], [stage(sink, state, batch_of(state), each) for each in range(4)]
+    table = sink.open_table()
+    seen, tries = [looked(table) for _ in range(4)], [stage(sink, state, batch_of(state), each) for each in range(4)]
 
     def attempt(name: str) -> bool:
         number = int(name[-1])
@@ -252,10 +256,10 @@ def commits_of_others_disturb_nothing(site: SnapshotSite) -> None:
     sink = made(site)
     ledger, state = landed(sink, 1)
     site.write_aside(rows(100, partition=9))
-    assert position(site.sink().own_ledger(PIPELINE).load()) == 4, "another writer's commit hides the position"
+    assert position(state_of(site)) == 4, "another writer's commit hides the position"
     state = land(sink, ledger, state)
     site.write_aside(rows(101, partition=9))
-    ledger, state = taken_by(site.sink(), "next")
+    ledger, state = taken_by(opened(site), "next")
     land(sink, ledger, state)
     others = as_rows(rows(100, 101, partition=9))
     assert held(site) == sorted([*below(12), *others]), (
@@ -268,11 +272,11 @@ def pipelines_in_one_table_do_not_mix(site: SnapshotSite) -> None:
     """Two pipelines may write to one table: one would go on from the position of the other."""
     sink = made(site)
     ledger, state = landed(sink, 1)
-    _, other = taken_by(sink, "second", "contract-2")
+    _, other = taken_by(site.sink("contract-2"), "second", "contract-2")
     assert position(other) == 0, "a pipeline begins at the position of another one"
     land(sink, ledger, state)
-    assert position(site.sink().own_ledger(PIPELINE).load()) == 8, "another pipeline's commit moved the position"
-    assert position(site.sink().own_ledger("contract-2").load()) == 0, "another pipeline's commit moved the position"
+    assert position(state_of(site)) == 8, "another pipeline's commit moved the position"
+    assert position(state_of(site, "contract-2")) == 0, "another pipeline's commit moved the position"
 
 
 @case()
@@ -282,7 +286,8 @@ def a_lost_answer_is_found_out(site: SnapshotSite) -> None:
     ledger, state = landed(sink, 1)
     files = stage(sink, state, batch_of(state))
     before, after = plan(ledger, state)
-    ledger.table = table = Unanswered(ledger.table)
+    table = Unanswered(sink.open_table())
+    ledger.table = table
     refused(TargetUnavailable, lambda: ledger.commit(before, after, files), "a lost answer was not noticed")
     ledger.commit(before, after, files)
     assert table.attempts == 1, "the commit was there, and was made again"
@@ -296,10 +301,10 @@ def a_rollback_is_followed(site: SnapshotSite) -> None:
     _, state = landed(sink, 3)
     site.roll_back(2)
     assert held(site) == below(4), "the site's `roll_back` does something else"
-    view = site.sink().open_table(PIPELINE).look().view
+    view = looked(opened(site).open_table()).view
     assert view.rolled_back, "the rollback is not noticed"
     assert not view.uncertain, "the history is there, and says how far the table is"
-    ledger, now = taken_by(site.sink(), "next")
+    ledger, now = taken_by(opened(site), "next")
     assert position(now) == 4, f"after the rollback the table holds 4 rows, and the position is {position(now)}"
     assert now.version > state.version, "a version number is used for a second time"
     assert now.epoch > state.epoch, "an epoch is used for a second time"
@@ -327,11 +332,11 @@ def the_position_survives_the_history(site: SnapshotSite) -> None:
     ledger, state = landed(sink, 2)
     site.expire()
     assert held(site) == below(8), "the site's `expire` does something else"
-    seen = site.sink().own_ledger(PIPELINE).load()
+    seen = state_of(site)
     assert seen == state, f"the state is not what was committed before the history expired: {seen}"
     state = land(sink, ledger, state)
     site.expire()
-    ledger, state = taken_by(site.sink(), "next")
+    ledger, state = taken_by(opened(site), "next")
     land(sink, ledger, state)
     assert held(site) == below(16), "rows are missing, or there twice"
 
@@ -345,7 +350,7 @@ def a_rollback_is_not_forgotten_with_the_history(site: SnapshotSite) -> None:
     site.write_aside(rows(100, partition=9))
     site.expire()
     try:
-        ledger, state = taken_by(site.sink(), "next")
+        ledger, state = taken_by(opened(site), "next")
     except PositionUncertain:
         return
     assert position(state) == 4, f"the table holds 4 of the rows, and the position is {position(state)}"
@@ -369,12 +374,12 @@ def another_table_of_the_same_name_is_noticed(site: SnapshotSite) -> None:
 def rows_without_a_mark_are_seen(site: SnapshotSite) -> None:
     """A pipeline that begins in a table with records of its topics must hear of them, or it delivers them again."""
     sink = made(site)
-    table = sink.open_table(PIPELINE)
-    assert not table.holds([TOPIC]), "an empty table holds records"
+    table = sink.open_table()
+    assert not table.holds((TOPIC,)), "an empty table holds records"
     landed(sink, 1)
-    assert table.holds([TOPIC]), "the table holds records of the topic, and says that it does not"
-    assert table.holds(["another", TOPIC]), "the table holds records of one of the topics, and says that it does not"
-    assert not table.holds(["another"]), "records of one topic pass for records of another"
+    assert table.holds((TOPIC,)), "the table holds records of the topic, and says that it does not"
+    assert table.holds(("another", TOPIC)), "the table holds records of one of the topics, and says that it does not"
+    assert not table.holds(("another",)), "records of one topic pass for records of another"
 
 
 @case()
@@ -386,21 +391,21 @@ def the_journal_is_kept(site: SnapshotSite) -> None:
     for each in notes:
         state = ledger.change(state, _next(state), each)
     land(sink, ledger, state)
-    assert site.sink().own_ledger(PIPELINE).journal() == notes, "a note is missing, changed, or in another order"
+    assert ledger_of(opened(site)).journal() == notes, "a note is missing, changed, or in another order"
 
 
 @case()
 def after_a_crash_at_any_line_rows_and_position_agree(site: SnapshotSite) -> None:
     """The whole promise: after each crash, the table holds exactly the rows below its position, and the next driver goes on from there."""
     apart(lambda: made(site) and None)
-    lines = _own_lines(site.sink())
+    lines = _own_lines(opened(site))
 
     def start_and_land() -> None:
-        ledger, state = taken_by(site.sink(), "driver")
-        land(site.sink(), ledger, state)
+        ledger, state = taken_by(opened(site), "driver")
+        land(opened(site), ledger, state)
 
     def check(moment: object) -> int:
-        at = position(site.sink().own_ledger(PIPELINE).load())
+        at = position(state_of(site))
         assert held(site) == below(at), f"rows and position do not agree after a crash (line {moment})"
         return at
 
@@ -420,6 +425,7 @@ class Unanswered(SnapshotTable):
 
     def __init__(self, inner: SnapshotTable) -> None:
         self._inner = inner
+        self.name = inner.name
         self.attempts = 0
 
     def attempt(self, seen: Seen, mark: Mark, files: Sequence[Any], note: Note | None) -> bool:
@@ -429,14 +435,14 @@ class Unanswered(SnapshotTable):
             raise TargetUnavailable("the answer is lost")
         return taken
 
-    def look(self) -> Seen:
+    def look(self) -> Seen | None:
         return self._inner.look()
 
-    def exists(self) -> bool:
-        return self._inner.exists()
+    def create(self, columns: Schema) -> None:
+        self._inner.create(columns)
 
-    def create(self, declared: Schema) -> None:
-        self._inner.create(declared)
+    def creation(self, columns: Schema) -> str:
+        return self._inner.creation(columns)
 
     def schema(self) -> Schema:
         return self._inner.schema()
@@ -444,11 +450,17 @@ class Unanswered(SnapshotTable):
     def check(self) -> tuple[Finding, ...]:
         return self._inner.check()
 
-    def holds(self, labels: Iterable[str]) -> bool:
+    def holds(self, labels: tuple[str, ...]) -> bool:
         return self._inner.holds(labels)
 
     def journal(self) -> tuple[Note, ...]:
         return self._inner.journal()
+
+
+def looked(table: SnapshotTable) -> Seen:
+    seen = table.look()
+    assert seen is not None, "the table is not there any more"
+    return seen
 
 
 def _next(state: LedgerState) -> LedgerState:
@@ -457,5 +469,5 @@ def _next(state: LedgerState) -> LedgerState:
 
 def _own_lines(sink: SnapshotSink) -> tuple[str, ...]:
     """Those of the sink's package, and those of the ledger that drives it."""
-    found = {*lines_of(sink), *lines_of(sink.open_table(PIPELINE))} - {"landonce.sinks"}
-    return (*sorted(found), SnapshotLedger.__module__)
+    found = {*lines_of(sink), *lines_of(sink.open_table())} - {"landonce.sinks"}
+    return (*sorted(found), SnapshotTable.__module__)

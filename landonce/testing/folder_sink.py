@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -28,7 +28,7 @@ from landonce.protocol.own_ledger import OwnView
 from landonce.read.schema.ddl import parse_schema
 from landonce.read.schema.fields import Schema, spelled
 from landonce.sinks.contract import Finding, Level
-from landonce.sinks.snapshot import Seen, SnapshotSink, SnapshotTable, Staging
+from landonce.sinks.snapshot import Origin, Seen, SnapshotSink, SnapshotTable
 from landonce.testing.sink_sites import SCHEMA, Row
 from landonce.testing.snapshot_sites import SnapshotSite
 
@@ -39,18 +39,25 @@ class FolderTable(SnapshotTable):
     """The folder as the driver sees it."""
 
     def __init__(self, folder: Path, pipeline: str) -> None:
+        self.name = str(folder)
         self.folder = folder
         self.pipeline = pipeline
 
-    def exists(self) -> bool:
-        return bool(versions(self.folder))
+    def creation(self, columns: Schema) -> str:
+        return ", ".join(f"{each.name} {spelled(each.type)}" for each in columns.fields)
 
-    def create(self, declared: Schema) -> None:
+    def create(self, columns: Schema) -> None:
         (self.folder / "data").mkdir(parents=True, exist_ok=True)
         (self.folder / "versions").mkdir(exist_ok=True)
-        columns = ", ".join(f"{each.name} {spelled(each.type)}" for each in declared.fields)
-        first = {"id": uuid.uuid4().hex, "columns": columns, "files": [], "marks": {}, "copies": {}, "notes": {}}
-        if not self.exists():
+        first = {
+            "id": uuid.uuid4().hex,
+            "columns": self.creation(columns),
+            "files": [],
+            "marks": {},
+            "copies": {},
+            "notes": {},
+        }
+        if not versions(self.folder):
             write_version(self.folder, 0, first)
 
     def schema(self) -> Schema:
@@ -59,7 +66,9 @@ class FolderTable(SnapshotTable):
     def check(self) -> tuple[Finding, ...]:
         return (Finding(Level.OK, f"rows go to {self.folder}"),)
 
-    def look(self) -> Seen:
+    def look(self) -> Seen | None:
+        if not versions(self.folder):
+            return None
         number, version = self.newest()
         mark, copy = (self.mark_in(version[name]) for name in ("marks", "copies"))
         return Seen(OwnView(version["id"], mark, copy), (number, version))
@@ -77,11 +86,12 @@ class FolderTable(SnapshotTable):
         }
         return write_version(self.folder, number + 1, after)
 
-    def holds(self, labels: Iterable[str]) -> bool:
-        wanted = set(labels)
-        return any(row.topic in wanted for row in read_rows(self.folder))
+    def holds(self, labels: tuple[str, ...]) -> bool:
+        return any(row.topic in labels for row in read_rows(self.folder))
 
     def journal(self) -> tuple[Note, ...]:
+        if not versions(self.folder):
+            return ()
         return tuple(Note(*each) for each in self.newest()[1]["notes"].get(self.pipeline, []))
 
     def newest(self) -> tuple[int, Version]:
@@ -97,6 +107,7 @@ class FolderSink(SnapshotSink):
     """Rows of one table in one folder."""
 
     folder: Path
+    pipeline: str
     opens: ClassVar[type[FolderTable]] = FolderTable
 
     @property
@@ -107,16 +118,17 @@ class FolderSink(SnapshotSink):
     def identity(self) -> str:
         return str(self.folder)
 
-    def open_table(self, pipeline: str) -> FolderTable:
-        return self.opens(self.folder, pipeline)
+    def open_table(self) -> FolderTable:
+        return self.opens(self.folder, self.pipeline)
 
-    def stage(self, rows: pa.Table, staging: Staging) -> tuple[Any, ...]:
-        name = f"{staging.pipeline}-e{staging.epoch}-b{staging.batch}-{staging.block}-{uuid.uuid4().hex[:16]}.parquet"
+    def stage(self, rows: pa.Table, origin: Origin) -> tuple[tuple[Any, ...], int]:
+        name = origin.file_name()
         try:
-            pq.write_table(rows, self.folder / "data" / name)
+            topics = rows.column("_topic").cast(pa.string())  # may be a dictionary
+            pq.write_table(rows.set_column(0, "_topic", topics), self.folder / "data" / name)
         except FileNotFoundError as error:
             raise TargetUnavailable(f"there is no folder {self.folder}") from error
-        return (name,)
+        return (name,), rows.num_rows
 
 
 def versions(folder: Path) -> list[Path]:
@@ -161,13 +173,13 @@ def read_rows(folder: Path) -> list[Row]:
 class FolderSite(SnapshotSite):
     """A folder of its own."""
 
-    def __init__(self, folder: Path, sink: Callable[[Path], SnapshotSink] = FolderSink, secret: str = "") -> None:
+    def __init__(self, folder: Path, sink: Callable[[Path, str], SnapshotSink] = FolderSink, secret: str = "") -> None:
         self.folder = folder / "events"
         self._sink = sink
         self.secret = secret
 
-    def sink(self) -> SnapshotSink:
-        return self._sink(self.folder)
+    def sink(self, pipeline: str) -> SnapshotSink:
+        return self._sink(self.folder, pipeline)
 
     def held(self) -> list[Row]:
         return read_rows(self.folder)

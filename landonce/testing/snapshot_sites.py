@@ -1,4 +1,4 @@
-"""Where the cases of a snapshot sink run, and how they drive it: as landonce's own driver does, through `SnapshotLedger`."""
+"""Where the cases of a snapshot sink run, and how they drive it: as landonce's own driver does, through `TableLedger`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 from landonce.protocol.blocks import Block, Plan
 from landonce.protocol.ledger import LedgerState, Position, Totals, prepared, recorded, taken
 from landonce.protocol.ranges import Partition, Range
-from landonce.sinks.snapshot import SnapshotLedger, SnapshotSink, Staging
+from landonce.sinks.snapshot import Origin, SnapshotSink, TableLedger
 from landonce.testing.case import Need, Suite
 from landonce.testing.crashing import SOME_MOMENTS
 from landonce.testing.forking import FORK, started
@@ -39,8 +39,8 @@ class SnapshotSite(ABC):
     """The sink's libraries survive a fork. If they do not (threads of Rust or Java), each case runs in a process of its own."""
 
     @abstractmethod
-    def sink(self) -> SnapshotSink:
-        """The sink, as a pipeline opens it. Always of the same table."""
+    def sink(self, pipeline: str) -> SnapshotSink:
+        """The sink, as a pipeline of this name opens it. Always of the same table."""
 
     @abstractmethod
     def held(self) -> list[Row]:
@@ -77,18 +77,29 @@ EXPIRES = _can("expire", "the site has no way to let the history expire")
 REPLACES = _can("replace", "the site has no way to replace the table")
 
 
+def opened(site: SnapshotSite) -> SnapshotSink:
+    return site.sink(PIPELINE)
+
+
 def made(site: SnapshotSite) -> SnapshotSink:
     """The sink, with its table."""
-    sink = site.sink()
-    table = sink.open_table(PIPELINE)
-    table.create(SCHEMA)
-    table.close()
+    sink = opened(site)
+    sink.open_table().create(SCHEMA)
     return sink
 
 
-def taken_by(sink: SnapshotSink, owner: str, pipeline: str = PIPELINE) -> tuple[SnapshotLedger, LedgerState]:
+def ledger_of(sink: SnapshotSink, pipeline: str = PIPELINE) -> TableLedger:
+    return TableLedger(sink.open_table(), pipeline)
+
+
+def state_of(site: SnapshotSite, pipeline: str = PIPELINE) -> LedgerState | None:
+    """What a driver that starts now finds."""
+    return ledger_of(site.sink(pipeline), pipeline).load()
+
+
+def taken_by(sink: SnapshotSink, owner: str, pipeline: str = PIPELINE) -> tuple[TableLedger, LedgerState]:
     """A driver starts: it takes the table, and binds the pipeline to a topic if nobody did before."""
-    ledger = sink.own_ledger(pipeline)
+    ledger = ledger_of(sink, pipeline)
     state = ledger.create(LedgerState(pipeline, f"lineage of {pipeline}"))
     state = ledger.change(state, taken(state, owner))
     if state.fresh:
@@ -109,10 +120,12 @@ def batch_of(state: LedgerState) -> pa.Table:
 
 def stage(sink: SnapshotSink, state: LedgerState, table: pa.Table, block: int = 0) -> tuple[Any, ...]:
     """As a worker does."""
-    return sink.stage(table, Staging(state.pipeline, state.epoch, state.batch + 1, block))
+    files, count = sink.stage(table, Origin(state.pipeline, state.epoch, state.batch + 1, block))
+    assert count == table.num_rows, f"of {table.num_rows} rows {count} were staged"
+    return files
 
 
-def plan(ledger: SnapshotLedger, state: LedgerState) -> tuple[LedgerState, LedgerState]:
+def plan(ledger: TableLedger, state: LedgerState) -> tuple[LedgerState, LedgerState]:
     """The states before and after the next batch."""
     at = position(state)
     block = Block((Range(FIRST, at, at + BATCH_ROWS),), "events")
@@ -120,7 +133,7 @@ def plan(ledger: SnapshotLedger, state: LedgerState) -> tuple[LedgerState, Ledge
     return before, recorded(before, Totals(landed=BATCH_ROWS))
 
 
-def land(sink: SnapshotSink, ledger: SnapshotLedger, state: LedgerState) -> LedgerState:
+def land(sink: SnapshotSink, ledger: TableLedger, state: LedgerState) -> LedgerState:
     """The next batch, from its files to its commit."""
     files = stage(sink, state, batch_of(state))
     before, after = plan(ledger, state)
@@ -128,7 +141,7 @@ def land(sink: SnapshotSink, ledger: SnapshotLedger, state: LedgerState) -> Ledg
     return after
 
 
-def landed(sink: SnapshotSink, batches: int, owner: str = "first") -> tuple[SnapshotLedger, LedgerState]:
+def landed(sink: SnapshotSink, batches: int, owner: str = "first") -> tuple[TableLedger, LedgerState]:
     """A driver that has landed so many batches."""
     ledger, state = taken_by(sink, owner)
     for _ in range(batches):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +16,7 @@ from landonce.protocol.marks import Mark
 from landonce.protocol.own_ledger import OwnView
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.contract import Finding, Guarantee, Level
-from landonce.sinks.snapshot import Seen, SnapshotSink, Staging
+from landonce.sinks.snapshot import Origin, Seen, SnapshotSink
 from landonce.testing.folder_sink import FolderSink, FolderSite, FolderTable, newest, write_version
 from landonce.testing.snapshot_sites import SnapshotSite
 
@@ -41,8 +41,8 @@ class Talkative(FolderSink):
 
 
 class Emptying(FolderTable):
-    def create(self, declared: Schema) -> None:
-        super().create(declared)
+    def create(self, columns: Schema) -> None:
+        super().create(columns)
         number, version = self.newest()
         write_version(self.folder, number + 1, {**version, "files": []})
 
@@ -60,8 +60,8 @@ class Refusing(FolderTable):
 class Smoothing(FolderSink):
     """Nothing is the empty string."""
 
-    def stage(self, rows: pa.Table, staging: Staging) -> tuple[Any, ...]:
-        return super().stage(rows.set_column(4, "word", rows.column("word").fill_null("")), staging)
+    def stage(self, rows: pa.Table, origin: Origin) -> tuple[tuple[Any, ...], int]:
+        return super().stage(rows.set_column(4, "word", rows.column("word").fill_null("")), origin)
 
 
 class FirstFile(FolderTable):
@@ -90,11 +90,11 @@ class Idle(FolderTable):
 class Eager(FolderSink):
     """What is staged is committed at once."""
 
-    def stage(self, rows: pa.Table, staging: Staging) -> tuple[Any, ...]:
-        files = super().stage(rows, staging)
+    def stage(self, rows: pa.Table, origin: Origin) -> tuple[tuple[Any, ...], int]:
+        files, count = super().stage(rows, origin)
         number, version = newest(self.folder)
         write_version(self.folder, number + 1, {**version, "files": [*version["files"], *files]})
-        return ()
+        return (), count
 
 
 class Sweeping(FolderTable):
@@ -140,8 +140,10 @@ class LookingFirst(Rebasing):
 class Ownerless(FolderTable):
     """A mark does not say whose it is: every driver takes the last commit for its own."""
 
-    def look(self) -> Seen:
+    def look(self) -> Seen | None:
         seen = super().look()
+        if seen is None:
+            return None
         return Seen(replace(seen.view, mark=self._mine(seen.view.mark), copy=self._mine(seen.view.copy)), seen.version)
 
     def _mine(self, mark: Mark | None) -> Mark | None:
@@ -151,8 +153,10 @@ class Ownerless(FolderTable):
 class HeadOnly(FolderTable):
     """Looks for the mark in the last commit alone."""
 
-    def look(self) -> Seen:
+    def look(self) -> Seen | None:
         seen = super().look()
+        if seen is None:
+            return None
         if seen.view.mark is None or seen.view.mark.snapshot == seen.version[0]:
             return seen
         return Seen(OwnView(seen.view.uuid), seen.version)
@@ -175,8 +179,10 @@ class Forgetful(FolderTable):
 
     first: Seen | None = None
 
-    def look(self) -> Seen:
+    def look(self) -> Seen | None:
         seen = super().look()
+        if seen is None:
+            return None
         self.first = self.first or seen
         return Seen(self.first.view, seen.version)
 
@@ -190,16 +196,20 @@ class Forgetful(FolderTable):
 class Copied(FolderTable):
     """Takes the last mark for the truth, whatever became of its commit."""
 
-    def look(self) -> Seen:
+    def look(self) -> Seen | None:
         seen = super().look()
+        if seen is None:
+            return None
         return Seen(replace(seen.view, mark=seen.view.copy), seen.version)
 
 
 class InHistory(FolderTable):
     """Keeps the marks in the versions that made them."""
 
-    def look(self) -> Seen:
+    def look(self) -> Seen | None:
         seen = super().look()
+        if seen is None:
+            return None
         mark = seen.view.mark
         if mark is not None and not (self.folder / "versions" / f"{1:08}").exists():
             return Seen(OwnView(seen.view.uuid), seen.version)
@@ -209,8 +219,10 @@ class InHistory(FolderTable):
 class Trusting(FolderTable):
     """Where the history is gone, the last mark counts."""
 
-    def look(self) -> Seen:
+    def look(self) -> Seen | None:
         seen = super().look()
+        if seen is None:
+            return None
         cut = not (self.folder / "versions" / f"{0:08}").exists()
         return Seen(replace(seen.view, mark=seen.view.copy if cut else seen.view.mark), seen.version)
 
@@ -220,8 +232,10 @@ class Nameless(FolderTable):
 
     last: ClassVar[dict[Path, OwnView]] = {}
 
-    def look(self) -> Seen:
+    def look(self) -> Seen | None:
         seen = super().look()
+        if seen is None:
+            return None
         view = replace(seen.view, uuid="table")
         if view.last is None and self.folder in self.last:
             view = self.last[self.folder]
@@ -230,7 +244,7 @@ class Nameless(FolderTable):
 
 
 class Blind(FolderTable):
-    def holds(self, labels: Iterable[str]) -> bool:
+    def holds(self, labels: tuple[str, ...]) -> bool:
         return False
 
 
@@ -262,7 +276,7 @@ def with_table(kind: type[FolderTable]) -> Callable[[Path], SnapshotSite]:
     return lambda folder: FolderSite(folder, Sink)
 
 
-def with_sink(kind: Callable[[Path], SnapshotSink], secret: str = "") -> Callable[[Path], SnapshotSite]:
+def with_sink(kind: Callable[[Path, str], SnapshotSink], secret: str = "") -> Callable[[Path], SnapshotSite]:
     return lambda folder: FolderSite(folder, kind, secret)
 
 

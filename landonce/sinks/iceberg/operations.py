@@ -18,7 +18,7 @@ from landonce.protocol.source import Start
 from landonce.protocol.target import TargetView
 from landonce.sinks.iceberg.catalog import catalog_errors
 from landonce.sinks.iceberg.commit import Place
-from landonce.sinks.iceberg.ledger import TableLedger, empty, restate
+from landonce.sinks.iceberg.ledger import IcebergTable, empty, restate
 from landonce.sinks.iceberg.maintain.run import maintain
 from landonce.sinks.iceberg.marks import last_rows
 from landonce.sinks.iceberg.move_in.adopt import IcebergImport, adopt, beside, nothing_known
@@ -27,28 +27,33 @@ from landonce.sinks.iceberg.move_in.history import Writer
 from landonce.sinks.iceberg.move_in.query import CheckpointFolder, StreamingQuery
 from landonce.sinks.iceberg.sink import IcebergSink, Seen, catalog_exists, survey, table_names
 from landonce.sinks.operations import UNCHANGED, Before, Choice, Operations, Report, Upkeep, Watch
+from landonce.sinks.snapshot import TableLedger
 
 
 @dataclass
 class IcebergOperations(Operations):
-    """One table that is its own ledger, or the tables of a fan-out, which carry marks beside an outside ledger."""
+    """For one table that is its own ledger, or for the tables of a fan-out, which carry marks beside an outside ledger."""
 
     sink: IcebergSink
     fan_out = True
+    _vouching = False
+    """The operator accepts the last commit, though the history that would show it is cut off."""
     no_fill = "there is nothing to fill: a commit to an Iceberg table lands whole, with its position, or not at all."
     instead = "roll the table back to a snapshot that holds the rows; `landonce run {file}` delivers the rest again"
 
     @property
     def observed(self) -> Ledger:
-        """The one table as its own ledger follows no rollback while it is looked at."""
-        return TableLedger(self.sink.place(self.sink.static[0])) if self._own is not None else self.parts.ledger
+        """A table that is its own ledger follows no rollback while an operator only looks at it."""
+        if self._own is None:
+            return self.parts.ledger
+        return TableLedger(IcebergTable(self.sink.place(self.sink.static[0])), self.sink.pipeline)
 
     @property
     def _own(self) -> TableLedger | None:
         return self.parts.ledger if isinstance(self.parts.ledger, TableLedger) else None
 
     def load(self, ledger: Ledger | None = None) -> LedgerState | None:
-        """Without making a catalog that is not there."""
+        """Does not create a catalog that does not exist."""
         return super().load(ledger) if self._own is None or catalog_exists(self.sink) else None
 
     def noticed(self, ledger: Ledger) -> str:
@@ -69,7 +74,7 @@ class IcebergOperations(Operations):
         return tuple(each.view for each in self._seen(state))
 
     def _seen(self, state: LedgerState | None) -> tuple[Seen, ...]:
-        """The tables of a fan-out as they are; none where the one table is the ledger."""
+        """The tables of a fan-out as they are; none if the one table is the ledger."""
         if self._own is not None or not catalog_exists(self.sink):
             return ()
         return survey(self.sink, table_names(self.sink, state))
@@ -80,7 +85,7 @@ class IcebergOperations(Operations):
         return found, tuple(stand(found, view) for view in views)
 
     def ahead(self, state: LedgerState, stands: Iterable[Stand], partitions: Iterable[Partition]) -> TargetView:
-        """How far tables of a fan-out are that have more of the pending plan than the ledger knows."""
+        """The positions of tables of a fan-out that hold more of the pending plan than the ledger knows."""
         del partitions
         committed = state.committed()
         floors = (each for stand in stands if not stand.behind for each in stand.floors)
@@ -94,7 +99,7 @@ class IcebergOperations(Operations):
 
     @contextmanager
     def committing(self) -> Iterator[Callable[[str], Place]]:
-        """Tables that can be committed to in every format version. Spark is started only for one that needs it."""
+        """Gives the place of each table for commits in any format version. Spark is started only if a table needs it."""
         with self.sessions(self.sink.spark_conf()) as session:
 
             def place(table: str) -> Place:
@@ -102,7 +107,7 @@ class IcebergOperations(Operations):
 
             if self._own is not None:
                 mine = place(self.sink.static[0])
-                self._own.build_with(empty(mine), mine)
+                self._own.table = IcebergTable(mine, lambda _: empty(mine), vouching=self._vouching)
             yield place
 
     def accept_position(self, table: str | None, owner: str, *, by_rows: bool) -> Choice:
@@ -122,7 +127,8 @@ class IcebergOperations(Operations):
         try:
             ledger.load()
         except PositionUncertain:
-            ledger.vouching = True
+            self._vouching = True
+            ledger.table = IcebergTable(self.sink.place(self.sink.static[0]), vouching=True)
         else:
             raise operate.nothing_uncertain()
         state = self.required()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from landonce.ledger.plain_sql import BlockPlace
 from landonce.sinks.sql.sink import SqlSink
-from landonce.sinks.sql.statements import Place
-from landonce.sinks.sql.writer import BlockWriter
+from landonce.sinks.transactional import BlockTransaction
 
 
-def open_writer(sink: SqlSink, place: Place) -> BlockWriter:
+def open_writer(sink: SqlSink, place: BlockPlace) -> BlockTransaction:
     """One connection for one block."""
     if sink.dialect == "postgresql":
         from landonce.sinks.sql.postgres import PostgresWriter

@@ -20,6 +20,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq import PGconn, Ping
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
+from landonce.ledger.plain_sql import BlockPlace
 from landonce.ledger.postgres import postgres_url
 from landonce.protocol.block_rows import BlockRow, Claim, Mark
 from landonce.read.changes.decode import OPERATION
@@ -32,7 +33,6 @@ from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.statements import (
     GONE,
     STAGED,
-    Place,
     counted_statement,
     flip_statement,
     merge_statement,
@@ -42,7 +42,7 @@ from landonce.sinks.sql.statements import (
     words_of,
 )
 from landonce.sinks.sql.watch import Patience, Watch
-from landonce.sinks.sql.writer import Blame, BlockWriter, Trouble, swallowed
+from landonce.sinks.transactional import Blame, BlockTransaction, Trouble, rows_left_out
 
 PATIENCE = Patience()
 _PORTION = 8_192
@@ -86,10 +86,10 @@ _ENDED = ("08", "57P0", "25P03", "25P04")
 """The session is over, so what was sent last may not have been looked at."""
 
 
-class PostgresWriter(BlockWriter):
+class PostgresWriter(BlockTransaction):
     """One connection of one block."""
 
-    def __init__(self, sink: SqlSink, place: Place) -> None:
+    def __init__(self, sink: SqlSink, place: BlockPlace) -> None:
         self._sink, self._place = sink, place
         self._connection: Any = None
         self._cursor: Any = None
@@ -157,7 +157,7 @@ class PostgresWriter(BlockWriter):
         self._stage(rows, STAGED)
         taken = self._ask(counted_statement(_WORDS, self._sink.table, rows.column_names))[0][0]
         if taken < rows.num_rows:
-            raise swallowed(taken, rows.num_rows)
+            raise rows_left_out(taken, rows.num_rows)
         self._do(f"DROP TABLE pg_temp.{STAGED}")
 
     def _change(self, rows: pa.Table, gone: pa.Table) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from landonce.protocol.block_rows import Claim
-from landonce.sinks.sql.writer import Altered, Blame, BlockWriter, Opened, Trouble, named
+from landonce.sinks.transactional import Altered, Blame, BlockTransaction, Opened, Trouble, named
 
 MOST = 1_000
 """Rows of one block. Where there are more, it is the table that is wrong, and not the rows."""
@@ -35,7 +35,7 @@ def refused_rows(opened: Opened, claim: Claim, rows: pa.Table, where: str) -> Fo
         raise named(trouble, where) from None
 
 
-def _search(writer: BlockWriter, rows: pa.Table) -> Found:
+def _search(writer: BlockTransaction, rows: pa.Table) -> Found:
     found: list[tuple[int, Trouble]] = []
     left = [(0, rows.num_rows)]
     while left and len(found) <= MOST:
@@ -53,7 +53,7 @@ def _search(writer: BlockWriter, rows: pa.Table) -> Found:
     return tuple(found)
 
 
-def _tried(writer: BlockWriter, rows: pa.Table) -> Trouble | None:
+def _tried(writer: BlockTransaction, rows: pa.Table) -> Trouble | None:
     told = None
     writer.savepoint(_SAVE)
     try:

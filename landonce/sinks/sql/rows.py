@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from landonce.ledger.plain_sql import BlockPlace
 from landonce.protocol.block_rows import BlockRow, Claim, Mark
 from landonce.read.changes.decode import OPERATION
 from landonce.read.changes.images import DELETE
@@ -20,7 +21,6 @@ from landonce.sinks.sql.databases import BUSY_SECONDS, TargetSqlite
 from landonce.sinks.sql.likeness import asking, holding, likeness
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.statements import (
-    Place,
     Words,
     delete_statement,
     flip_statement,
@@ -29,17 +29,17 @@ from landonce.sinks.sql.statements import (
     upsert_statement,
     words_of,
 )
-from landonce.sinks.sql.writer import Blame, BlockWriter, Trouble, swallowed
+from landonce.sinks.transactional import Blame, BlockTransaction, Trouble, rows_left_out
 
 
-class RowWriter(BlockWriter):
+class RowWriter(BlockTransaction):
     """What both have in common: a connection of Python's own kind."""
 
     words: Words
     failures: type[Exception]
     begin: str
 
-    def __init__(self, sink: SqlSink, place: Place) -> None:
+    def __init__(self, sink: SqlSink, place: BlockPlace) -> None:
         self._sink, self._place = sink, place
         try:
             self._connection = self._connect()
@@ -87,7 +87,7 @@ class RowWriter(BlockWriter):
         if not key:
             self._many(insert_statement(self.words, table, rows.column_names), rows)
             if rows.num_rows and self._cursor.rowcount < rows.num_rows:
-                raise swallowed(self._cursor.rowcount, rows.num_rows)
+                raise rows_left_out(self._cursor.rowcount, rows.num_rows)
             return
         gone = pc.equal(rows.column(OPERATION), DELETE)
         rows = rows.drop_columns([OPERATION])

@@ -11,19 +11,21 @@ from sqlalchemy import URL
 
 from landonce.extras import require_driver
 from landonce.ledger.block_ledgers import TargetLedger
-from landonce.sinks.contract import Guarantee, Sink
+from landonce.ledger.plain_sql import BlockPlace
 from landonce.sinks.sql.config import Sql
 from landonce.sinks.sql.databases import dialect_of, open_database, parsed
+from landonce.sinks.transactional import BlockTransaction, TransactionalSink
 
 if TYPE_CHECKING:
+    from landonce.sinks.checking import CheckRun, Sections
     from landonce.sinks.operations import Operations, Sessions
     from landonce.sinks.parts import Parts
     from landonce.sinks.pipeline_file import Pipeline
-    from landonce.sinks.promise import Promise
+    from landonce.sinks.sql.table import SqlTable
 
 
 @dataclass(frozen=True)
-class SqlSink(Sink):
+class SqlSink(TransactionalSink):
     """Where rows go, and how they get there."""
 
     url: str = field(repr=False)
@@ -36,7 +38,6 @@ class SqlSink(Sink):
     examined: str = ""
     """What the table was like when it was examined (`likeness`). Empty: nobody asks."""
     create: bool = field(default=False, repr=False, compare=False)
-    guarantee = Guarantee.TRANSACTIONAL
 
     @staticmethod
     def of(told: Sql, pipeline: str) -> SqlSink:
@@ -51,10 +52,15 @@ class SqlSink(Sink):
     def open_ledger(self, config: Pipeline) -> TargetLedger:
         return TargetLedger(open_database(self.address), config.pipeline)
 
-    def promise(self, config: Pipeline) -> Promise:
-        from landonce.sinks.sql.promise import promise
+    def open_table(self) -> SqlTable:
+        from landonce.sinks.sql.table import SqlTable
 
-        return promise(config, keyed=bool(self.key))
+        return SqlTable(self)
+
+    def open_block(self, place: BlockPlace) -> BlockTransaction:
+        from landonce.sinks.sql.opened import open_writer
+
+        return open_writer(self, place)
 
     @property
     def changes_rows(self) -> bool:
@@ -63,6 +69,11 @@ class SqlSink(Sink):
     def open_query_ledger(self, where: str | Path | None, name: str) -> TargetLedger:
         del where
         return TargetLedger(open_database(self.address), name)
+
+    def checks(self, run: CheckRun) -> Sections:
+        from landonce.sinks.sql.check import sections
+
+        return sections(run, self)
 
     def operations(self, parts: Parts, sessions: Sessions) -> Operations:
         from landonce.sinks.sql.operations import SqlOperations

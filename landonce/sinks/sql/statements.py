@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.engine.default import DefaultDialect
 
+from landonce.ledger.plain_sql import BlockPlace
 from landonce.ledger.tables import block_table
 from landonce.protocol.block_rows import Claim, Mark, flippable
 from landonce.sinks.contract import COORDINATES
@@ -61,19 +62,10 @@ def words_of(dialect: str) -> Words:
     return Words(dialect, mysql.dialect(), "%s")
 
 
-@dataclass(frozen=True)
-class Place:
-    """One block's row."""
-
-    pipeline: str
-    batch: int
-    number: int
-
-
 Statement = tuple[str, tuple[object, ...]]
 
 
-def flip_statement(words: Words, place: Place, claim: Claim, receipt: str) -> Statement:
+def flip_statement(words: Words, place: BlockPlace, claim: Claim, receipt: str) -> Statement:
     """The block is claimed and not written yet: from here on it is, if the transaction holds."""
     wanted = {**_key(place), **flippable(claim)}
     where = _equal(words, wanted, first=3)
@@ -85,13 +77,13 @@ def flip_statement(words: Words, place: Place, claim: Claim, receipt: str) -> St
     return text + returning, (Mark.AFTER.value, receipt, *wanted.values())
 
 
-def read_statement(words: Words, place: Place) -> Statement:
+def read_statement(words: Words, place: BlockPlace) -> Statement:
     wanted = _key(place)
     columns = words.names(("number", "epoch", "owner", "state", "receipt"))
     return f"SELECT {columns} FROM {words.name(block_table.name)} WHERE {_equal(words, wanted)}", tuple(wanted.values())
 
 
-def _key(place: Place) -> dict[str, object]:
+def _key(place: BlockPlace) -> dict[str, object]:
     return {"pipeline": place.pipeline, "batch": place.batch, "number": place.number}
 
 

@@ -32,6 +32,7 @@ from landonce.sinks.sql.rights import lacking
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.swallowed import rowid_of
 from landonce.sinks.sql.types import Unsupported, column_type, document_of, field_of, key_type, number_of
+from landonce.sinks.transactional import TransactionalTable
 
 _LONGEST_NAME = 63
 _PARTIAL = {"postgresql_where", "sqlite_where"}
@@ -39,7 +40,7 @@ _PARTIAL = {"postgresql_where", "sqlite_where"}
 
 
 @dataclass
-class SqlTable:
+class SqlTable(TransactionalTable):
     """One table. Opening asks nothing."""
 
     sink: SqlSink

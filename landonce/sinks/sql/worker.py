@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from landonce import errors
+from landonce.ledger.plain_sql import BlockPlace
 from landonce.protocol.reasons import counted, merged
 from landonce.protocol.receipt import BlockResult, Fate, Receipt, unbalanced
 from landonce.protocol.transact import Transacting
@@ -24,8 +25,7 @@ from landonce.sinks.sql.documents import as_text
 from landonce.sinks.sql.opened import open_writer
 from landonce.sinks.sql.recipe import Again, SqlRecipe, SqlTask
 from landonce.sinks.sql.refused import MOST, refused_rows
-from landonce.sinks.sql.statements import Place
-from landonce.sinks.sql.writer import Altered, Blame, BlockWriter, Trouble, named, settle_block, settle_rows
+from landonce.sinks.transactional import Altered, Blame, BlockTransaction, Trouble, named, settle_block, settle_rows
 from landonce.sinks.worker import BlockWorker, Refuse
 
 
@@ -91,8 +91,8 @@ class SqlWorker(BlockWorker):
                     refused += _judged(self.task, rows, bad, trouble)
                     rows = rows.filter(pa.array(~np.isin(np.arange(rows.num_rows), [index for index, _ in bad])))
 
-    def _open(self) -> BlockWriter:
-        return open_writer(self.recipe.sink, Place(self.recipe.pipeline, self.task.batch, self.task.block.number))
+    def _open(self) -> BlockTransaction:
+        return open_writer(self.recipe.sink, BlockPlace(self.recipe.pipeline, self.task.batch, self.task.block.number))
 
     @property
     def _where(self) -> str:
