@@ -12,11 +12,10 @@ A sink of any kind is named in a pipeline file through a `SinkSection`, which a 
 """
 
 from landonce import errors
-from landonce.config.part import SecretUrl
+from landonce.config.model import Duration, SecretUrl
 from landonce.config.secrets import remember as remember_secret
-from landonce.config.values import Duration
 from landonce.ledger.as_text import mark_from_text, mark_to_text, state_from_text, state_to_text
-from landonce.ledger.plain_sql import BlockPlace, Execute, PlainSqlLedger, flip_block, read_block
+from landonce.ledger.plain_sql import BlockKey, Execute, PlainSqlLedger, flip_block, read_block
 from landonce.protocol.block_rows import BlockRow, Claim
 from landonce.protocol.ledger import Ledger, LedgerState, Note, Totals, fenced
 from landonce.protocol.marks import Mark, Verdict
@@ -63,7 +62,7 @@ from landonce.sinks.wrapped.sink import WrappedSink, wrap
 __all__ = [
     "COORDINATES",
     "Blame",
-    "BlockPlace",
+    "BlockKey",
     "BlockRow",
     "BlockTransaction",
     "BlockWriter",

@@ -37,7 +37,7 @@ _COLUMNS = "number, epoch, owner, state, receipt"
 
 
 @dataclass(frozen=True)
-class BlockPlace:
+class BlockKey:
     """Which row of a ledger is a block's."""
 
     pipeline: str
@@ -45,18 +45,18 @@ class BlockPlace:
     number: int
 
 
-def read_block(execute: Execute, place: BlockPlace) -> BlockRow | None:
+def read_block(execute: Execute, block: BlockKey) -> BlockRow | None:
     """The block's row, in an open transaction."""
-    found = execute(f"SELECT {_COLUMNS} {_BLOCK} AND number = ?", (place.pipeline, place.batch, place.number))
+    found = execute(f"SELECT {_COLUMNS} {_BLOCK} AND number = ?", (block.pipeline, block.batch, block.number))
     return _block_row(found[0]) if found else None
 
 
-def flip_block(execute: Execute, place: BlockPlace, claim: Claim, receipt: str) -> bool:
+def flip_block(execute: Execute, block: BlockKey, claim: Claim, receipt: str) -> bool:
     """Begins a block: its row says AFTER if the transaction holds. False if it is not claimed so, or was flipped before."""
-    row = read_block(execute, place)
+    row = read_block(execute, block)
     if row is None or row.claim != claim or row.mark is not Mark.BEFORE:
         return False
-    values = (Mark.AFTER.value, receipt, place.pipeline, place.batch, place.number)
+    values = (Mark.AFTER.value, receipt, block.pipeline, block.batch, block.number)
     execute("UPDATE landonce_blocks SET state = ?, receipt = ? WHERE pipeline = ? AND batch = ? AND number = ?", values)
     return True
 

@@ -32,9 +32,8 @@ from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.swap import check_change, key
 from landonce.read.block import ReadBlock, Reader
 from landonce.read.decoders import decode_by
-from landonce.read.fit import fit_to
 from landonce.read.route import Routing, Rule
-from landonce.read.rows import NOWHERE
+from landonce.read.rows import NOWHERE, fit_to
 from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import Finding, Guarantee, Sink
 from landonce.sinks.run import Columns, OpenSink, Run, SparkNeeds, refuse_unfit

@@ -17,7 +17,7 @@ import pyarrow as pa
 from landonce import errors
 from landonce.config.secrets import redact
 from landonce.failpoints import reach
-from landonce.ledger.plain_sql import BlockPlace
+from landonce.ledger.plain_sql import BlockKey
 from landonce.protocol import transact
 from landonce.protocol.block_rows import BlockRow, Claim
 from landonce.protocol.ranges import Partition, Range
@@ -26,7 +26,7 @@ from landonce.protocol.target import TargetView
 from landonce.protocol.transact import Stage, Transacting
 from landonce.read.block import ReadBlock, Reader
 from landonce.read.decoders import decode_by
-from landonce.read.fit import fit_to
+from landonce.read.rows import fit_to
 from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import Finding, Guarantee, Sink
 from landonce.sinks.run import Columns, OpenSink, Run, SourceAndTarget, SparkNeeds, refuse_unfit
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from landonce.sinks.promise import Promise
 
 _UNANSWERED = 5
-"""Commits in a row that were not answered, before the driver is told."""
+"""After so many unanswered commits in a row the worker gives up, and the driver decides."""
 
 
 class Blame(str, Enum):
@@ -54,8 +54,8 @@ class Blame(str, Enum):
 
 
 class Trouble(Exception):
-    """The database, or the way to it, failed. `answered`: the database itself said so, and the transaction is over. `missing`: there is
-    no such table."""
+    """The database or the connection failed. `passing`: it may work later. `answered`: the database itself said so, and the transaction
+    is over. `missing`: there is no such table."""
 
     def __init__(
         self, said: str, *, passing: bool, answered: bool, blame: Blame = Blame.ELSE, missing: bool = False
@@ -69,38 +69,39 @@ class Trouble(Exception):
 
 
 class Altered(Exception):
-    """The table is not what it was when it was examined. Nothing was written."""
+    """The table was altered after the driver examined it. Nothing was written."""
 
 
 class BlockTransaction(ABC):
-    """One connection. Every method but `close` may raise `Trouble`; what is open then is rolled back."""
+    """One connection. Every method except `close` may raise `Trouble`; the open transaction is then rolled back."""
 
     @abstractmethod
     def flip(self, claim: Claim, receipt: str) -> bool:
-        """Begins the transaction with the block's row. False: it was not claimed so, or is flipped already."""
+        """Begins the transaction and flips the block's row to AFTER. False: the row has another claim, or is flipped already."""
 
     @abstractmethod
     def read(self) -> BlockRow | None:
-        """What the block's row holds."""
+        """The block's row."""
 
     @abstractmethod
     def write(self, rows: pa.Table) -> None:
-        """The rows, in the transaction."""
+        """Writes the rows, in the transaction."""
 
     @abstractmethod
     def commit(self) -> None:
-        """Returns once it is answered that the transaction holds."""
+        """Returns once the database confirmed the commit."""
 
     @abstractmethod
     def close(self) -> None:
-        """Ends the connection, and with it what is open."""
+        """Ends the connection, and with it an open transaction."""
 
     def unaltered(self) -> bool:
-        """In the transaction, before any row: whether the table is as it was examined. From here on it stays so until the end."""
+        """Whether the table is as it was examined. Called in the transaction, before any row; from then on the table cannot be altered
+        until the transaction ends."""
         return True
 
     def savepoint(self, statement: str) -> None:
-        """`SAVEPOINT …`, or back to it. Only where the database blames rows."""
+        """Runs `SAVEPOINT …`, `ROLLBACK TO …` or `RELEASE …`. Needed only if `Trouble` blames rows."""
         raise NotImplementedError(statement)
 
 
@@ -108,11 +109,11 @@ Opened = Callable[[], BlockTransaction]
 
 
 def settle_block(opened: Opened, claim: Claim, receipt: str, rows: pa.Table, where: str) -> Transacting:
-    """Until the block's fate is known."""
+    """Returns once the block's fate is known."""
     try:
         return settle_rows(opened, claim, receipt, rows, where)
     except Trouble as trouble:
-        raise named(trouble, where) from None
+        raise as_error(trouble, where) from None
     except Altered:
         raise errors.TableUnfit(
             f"{where}: the table was altered since it was examined.",
@@ -122,7 +123,7 @@ def settle_block(opened: Opened, claim: Claim, receipt: str, rows: pa.Table, whe
 
 
 def settle_rows(opened: Opened, claim: Claim, receipt: str, rows: pa.Table, where: str) -> Transacting:
-    """As `settle_block`, but `Altered` is raised as it is, and so is the `Trouble` where rows are to blame: they can be searched for."""
+    """As `settle_block`, but raises `Altered` itself, and `Trouble` itself if rows are to blame, so that the caller can search for them."""
     settling = transact.begin()
     for _ in range(_UNANSWERED):
         try:
@@ -134,16 +135,16 @@ def settle_rows(opened: Opened, claim: Claim, receipt: str, rows: pa.Table, wher
         except Trouble as trouble:
             if trouble.blame is not Blame.ELSE:
                 raise
-            raise named(trouble, where) from None
+            raise as_error(trouble, where) from None
         if settling.fate is not None:
             return settling
-    raise errors.TargetUnavailable(f"{where}: COMMIT is not answered, again and again.")
+    raise errors.TargetUnavailable(f"{where}: {_UNANSWERED} times COMMIT was not answered.")
 
 
 def _through(
     writer: BlockTransaction, settling: Transacting, claim: Claim, receipt: str, rows: pa.Table
 ) -> Transacting:
-    """One transaction: to a fate, or to a COMMIT without an answer."""
+    """One transaction, up to a fate or an unanswered COMMIT."""
     while settling.fate is None:
         if settling.stage is Stage.FLIP:
             reach("flip.before")
@@ -170,7 +171,7 @@ def _through(
 
 
 def _commit(writer: BlockTransaction) -> bool:
-    """Whether it was answered that the transaction holds. An error of the database itself is an answer too: it does not."""
+    """Whether the commit was confirmed. Raises if the database answered with an error: then the transaction is rolled back."""
     try:
         writer.commit()
     except Trouble as trouble:
@@ -180,8 +181,8 @@ def _commit(writer: BlockTransaction) -> bool:
     return True
 
 
-def named(trouble: Trouble, where: str) -> errors.LandonceError:
-    """`where`: the block, or the record in it that the database blames."""
+def as_error(trouble: Trouble, where: str) -> errors.LandonceError:
+    """As the error that the user sees. `where`: the block, or the record in it that the database blames."""
     if trouble.passing:
         return errors.TargetUnavailable(f"{where}: {trouble.said}")
     if trouble.blame is Blame.TWICE:
@@ -194,8 +195,8 @@ def named(trouble: Trouble, where: str) -> errors.LandonceError:
     if trouble.blame is Blame.OTHERS:
         return errors.TargetRefused(
             f"{where}: {trouble.said}.",
-            safe="Nothing of the block was written; the position did not move. The row may be welcome later, so it is no dead "
-            "letter.",
+            safe="Nothing of the block was written; the position did not move. The database may accept the row later, so it is not "
+            "a dead letter.",
             command="add what it lacks (the row that it refers to, a partition for it), or drop the foreign key, then: "
             "landonce run {file}",
         )
@@ -207,9 +208,9 @@ def named(trouble: Trouble, where: str) -> errors.LandonceError:
 
 
 def rows_left_out(taken: int, sent: int) -> Trouble:
-    """The database said nothing, and did not take all of the rows."""
+    """The database reported no error and did not take all rows."""
     return Trouble(
-        f"the database took {taken} of {sent} rows without a word: a trigger leaves rows out",
+        f"the database took {taken} of {sent} rows and reported no error: a trigger leaves rows out",
         passing=False,
         answered=True,
         blame=Blame.ROW,
@@ -279,7 +280,7 @@ class TransactionalSink(Sink):
         """On the driver."""
 
     @abstractmethod
-    def open_block(self, place: BlockPlace) -> BlockTransaction:
+    def open_block(self, block: BlockKey) -> BlockTransaction:
         """On a worker, for one block: one connection."""
 
     def open(self, run: Run) -> OpenTransactional:
@@ -342,8 +343,8 @@ class TransactionWorker(BlockWorker):
         return self.result(settled, receipt)
 
     def open(self) -> BlockTransaction:
-        place = BlockPlace(self.recipe.pipeline, self.task.batch, self.task.block.number)
-        return self.recipe.sink.open_block(place)
+        block = BlockKey(self.recipe.pipeline, self.task.batch, self.task.block.number)
+        return self.recipe.sink.open_block(block)
 
     @property
     def where(self) -> str:

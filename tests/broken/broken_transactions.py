@@ -11,14 +11,14 @@ import pyarrow as pa
 from sqlalchemy import Connection, delete
 
 from landonce.ledger.block_ledgers import TargetLedger
-from landonce.ledger.plain_sql import BlockPlace
+from landonce.ledger.plain_sql import BlockKey
 from landonce.ledger.tables import block_table
 from landonce.protocol.block_rows import BlockRow, Claim
 from landonce.protocol.ledger import LedgerState
 from landonce.sinks.sql.databases import open_database
-from landonce.sinks.sql.opened import open_writer
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.table import SqlTable
+from landonce.sinks.sql.writer import open_writer
 from landonce.sinks.transactional import BlockTransaction
 from landonce.testing.cases_transactions import BATCH, PIPELINE, TransactionSite
 from landonce.testing.sink_sites import SCHEMA, Row
@@ -73,7 +73,7 @@ class SqliteTransactions(TransactionSite):
         return self._keeps(open_database(self._sink.address), PIPELINE, attempts=3, backoff=0.05)
 
     def writer(self, number: int) -> BlockTransaction:
-        return self._writes(open_writer(self._sink, BlockPlace(PIPELINE, BATCH, number)), self.path, number)
+        return self._writes(open_writer(self._sink, BlockKey(PIPELINE, BATCH, number)), self.path, number)
 
     def held(self) -> list[Row]:
         with closing(sqlite3.connect(self.path, timeout=60)) as connection:

@@ -10,7 +10,7 @@ from sqlalchemy import Executable, create_engine, insert, select
 from sqlalchemy.schema import CreateTable
 from ydb_sqlalchemy.sqlalchemy import YqlDialect
 
-from landonce.ledger.plain_sql import BlockPlace
+from landonce.ledger.plain_sql import BlockKey
 from landonce.ledger.tables import (
     SCHEMA_VERSION,
     block_table,
@@ -29,7 +29,7 @@ from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.sql.ydb import delete_rows, flipping_statement, found_statement, upsert_rows
 
-PLACE = BlockPlace("p", 7, 2)
+PLACE = BlockKey("p", 7, 2)
 
 
 def text(statement: Executable) -> str:

@@ -102,7 +102,7 @@ class DuckDbTable(plugin.TransactionalTable):
 class DuckDbBlock(plugin.BlockTransaction):
     """One block's transaction. The file is open, and locked, from `flip` to `close`."""
 
-    def __init__(self, path: Path, table: str, place: plugin.BlockPlace) -> None:
+    def __init__(self, path: Path, table: str, place: plugin.BlockKey) -> None:
         self._path = path
         self._table = table
         self._place = place
@@ -152,7 +152,7 @@ class DuckDbSink(plugin.TransactionalSink):
     def open_table(self) -> DuckDbTable:
         return DuckDbTable(self.path, self.table)
 
-    def open_block(self, place: plugin.BlockPlace) -> DuckDbBlock:
+    def open_block(self, place: plugin.BlockKey) -> DuckDbBlock:
         return DuckDbBlock(self.path, self.table, place)
 
     def open_ledger(self, config: Any) -> DuckDbLedger:

@@ -9,7 +9,7 @@ import pytest
 from landonce_duckdb.file import transaction
 from landonce_duckdb.sink import DuckDbBlock, DuckDbLedger, DuckDbSink
 
-from landonce.plugin import BlockPlace
+from landonce.plugin import BlockKey
 from landonce.testing import LedgerContract, LedgerSite, Row, TransactionContract, TransactionSite
 from landonce.testing.cases_transactions import BATCH, PIPELINE
 from landonce.testing.sink_sites import SCHEMA
@@ -29,7 +29,7 @@ class File(TransactionSite):
         return DuckDbLedger(self.path, PIPELINE)
 
     def writer(self, number: int) -> DuckDbBlock:
-        return self.sink.open_block(BlockPlace(PIPELINE, BATCH, number))
+        return self.sink.open_block(BlockKey(PIPELINE, BATCH, number))
 
     def held(self) -> list[Row]:
         with duckdb.connect(str(self.path)) as connection:

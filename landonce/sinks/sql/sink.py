@@ -1,4 +1,4 @@
-"""A table in an SQL database, described: picklable, and quiet about its password."""
+"""The description of a table in an SQL database. Picklable; its repr hides the password."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import URL
 
-from landonce.extras import require_driver
 from landonce.ledger.block_ledgers import TargetLedger
-from landonce.ledger.plain_sql import BlockPlace
+from landonce.ledger.plain_sql import BlockKey
+from landonce.packages import require_driver
 from landonce.sinks.sql.config import Sql
 from landonce.sinks.sql.databases import dialect_of, open_database, parsed
 from landonce.sinks.transactional import BlockTransaction, TransactionalSink
@@ -36,12 +36,12 @@ class SqlSink(TransactionalSink):
     jsonb: tuple[str, ...] = ()
     """Columns that hold documents in PostgreSQL's binary form."""
     examined: str = ""
-    """What the table was like when it was examined (`likeness`). Empty: nobody asks."""
+    """The table's fingerprint when the driver examined it. Empty: workers do not compare it."""
     create: bool = field(default=False, repr=False, compare=False)
 
     @staticmethod
-    def of(told: Sql, pipeline: str) -> SqlSink:
-        sink = SqlSink(told.url.get_secret_value(), told.table, pipeline, told.key, create=told.create)
+    def of(config: Sql, pipeline: str) -> SqlSink:
+        sink = SqlSink(config.url.get_secret_value(), config.table, pipeline, config.key, create=config.create)
         require_driver(dialect_of(parsed(sink.url)), "sink.sql.url")
         return sink
 
@@ -57,10 +57,10 @@ class SqlSink(TransactionalSink):
 
         return SqlTable(self)
 
-    def open_block(self, place: BlockPlace) -> BlockTransaction:
-        from landonce.sinks.sql.opened import open_writer
+    def open_block(self, block: BlockKey) -> BlockTransaction:
+        from landonce.sinks.sql.writer import open_writer
 
-        return open_writer(self, place)
+        return open_writer(self, block)
 
     @property
     def changes_rows(self) -> bool:
@@ -76,7 +76,7 @@ class SqlSink(TransactionalSink):
         return sections(run, self)
 
     def operations(self, parts: Parts, sessions: Sessions) -> Operations:
-        from landonce.sinks.sql.operations import SqlOperations
+        from landonce.sinks.sql.driver import SqlOperations
 
         return SqlOperations(parts, sessions, self)
 
