@@ -12,7 +12,7 @@ import numpy as np
 
 from landonce.engine.dead_letters import committed, refused
 from landonce.protocol.ranges import Partition
-from landonce.verify.judge import Counted, Offsets
+from landonce.sinks.audit import Counted, Offsets
 
 
 class Letters:

@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from landonce.errors import RetentionOverrun, SourceUnavailable
 from landonce.protocol.ranges import Partition
-from landonce.verify.judge import Offsets
+from landonce.sinks.audit import Offsets
 
 _AT_ONCE = 20_000
 _SILENCE = 30.0

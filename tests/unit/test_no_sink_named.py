@@ -27,16 +27,6 @@ TO_BE_REMOVED: dict[str, int] = {
     "query/lake.py": 10,
     "query/performers.py": 2,
     "query/pushing.py": 1,
-    "verify/assemble.py": 7,
-    "verify/assemble_iceberg.py": 6,
-    "verify/held/clickhouse.py": 5,
-    "verify/held/clickhouse_values.py": 2,
-    "verify/held/iceberg.py": 1,
-    "verify/held/iceberg_keys.py": 1,
-    "verify/held/scan.py": 1,
-    "verify/held/sql.py": 1,
-    "verify/held/sql_values.py": 1,
-    "verify/held/whole.py": 1,
 }
 """How often a file still names a sink. This may only become smaller."""
 

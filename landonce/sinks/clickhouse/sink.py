@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from landonce.errors import ConfigError
 from landonce.read.schema.fields import Schema
@@ -17,6 +18,11 @@ from landonce.sinks.clickhouse.target import ClickHouseTarget
 from landonce.sinks.clickhouse.wire import Timeouts, Tls
 from landonce.sinks.clickhouse.writer import ClickHouseWriter
 from landonce.sinks.contract import DeduplicatingSink, Guarantee, Target
+
+if TYPE_CHECKING:
+    from landonce.protocol.ledger import LedgerState
+    from landonce.sinks.audit import HeldTables
+    from landonce.sinks.parts import Parts
 
 _COMPRESSIONS = (None, "lz4", "zstd")
 
@@ -79,6 +85,12 @@ class ClickHouseSink(DeduplicatingSink):
     @property
     def table_name(self) -> TableName:
         return parse_table(self.table, parse_url(self.url).database)
+
+    def held(self, parts: Parts, state: LedgerState | None) -> HeldTables:
+        from landonce.sinks.clickhouse.held import held
+
+        del state
+        return held(parts, self)
 
     @property
     def identity(self) -> str:

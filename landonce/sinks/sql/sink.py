@@ -16,6 +16,8 @@ from landonce.sinks.sql.config import Sql
 from landonce.sinks.sql.databases import dialect_of, open_database, parsed
 
 if TYPE_CHECKING:
+    from landonce.protocol.ledger import LedgerState
+    from landonce.sinks.audit import HeldTables
     from landonce.sinks.checking import CheckRun, Sections
     from landonce.sinks.operations import Operations, Sessions
     from landonce.sinks.parts import Parts
@@ -74,6 +76,12 @@ class SqlSink(Sink):
         from landonce.sinks.sql.operations import SqlOperations
 
         return SqlOperations(parts, sessions, self)
+
+    def held(self, parts: Parts, state: LedgerState | None) -> HeldTables:
+        from landonce.sinks.sql.held import held
+
+        del state
+        return held(parts, self)
 
     @property
     def identity(self) -> str:
