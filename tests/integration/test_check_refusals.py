@@ -24,7 +24,7 @@ import landonce
 from landonce import errors
 from landonce.check import check_pipeline
 from landonce.engine.retention import Retention
-from landonce.ledger.in_target import TargetLedger
+from landonce.ledger.block_ledgers import TargetLedger
 from landonce.protocol.ledger import LedgerState, TableMark
 from landonce.protocol.ranges import Partition
 from landonce.protocol.source import Extent, SourceView
@@ -181,7 +181,7 @@ UNKNOWABLE = {
         sinks/section.py:from_program  sinks/wrapped/sink.py:WrappedSink.open_query_ledger
     """,
     "a check opens the ledger of a plug-in as a start does; no plug-in is installed here": """
-        ledger/plugged.py:plugged_ledger
+        ledger/open.py:plugged_ledger
     """,
     "a sink that deduplicates asks for it, and its checks are tried with a server": """
         sinks/deduplicating.py:source_schema

@@ -6,7 +6,7 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from landonce.ledger.in_target import TargetLedger
+from landonce.ledger.block_ledgers import TargetLedger
 from landonce.sinks import checking
 from landonce.sinks.checking import CheckRun, Findings, Sections
 from landonce.sinks.contract import Finding, Level, look_by_name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from landonce.errors import PlanChanged
-from landonce.ledger.push_ledger import PushLedger
+from landonce.ledger.block_ledgers import PushLedger
 from landonce.protocol.block_rows import Mark
 from landonce.protocol.pushes import key_of
 from landonce.sinks import checking
@@ -27,7 +27,7 @@ def _ledger(run: CheckRun) -> Findings:
     state, ledger = run.state, run.parts.ledger
     if state is None or state.pending is None or not isinstance(ledger, PushLedger):
         return
-    rows = {row.number: row for row in ledger.standing(state.pending.batch).rows}
+    rows = {row.number: row for row in ledger.status(state.pending.batch).rows}
     for block in state.pending.blocks:
         row = rows.get(block.number)
         if row is not None and row.mark is Mark.CLAIMED and not run.parts.wrapped.idempotent:
