@@ -58,7 +58,7 @@ def accept_gap(file: File, yes: Yes = False) -> None:
 
     Example: `landonce state accept-gap clicks.yaml`
     """
-    from landonce.cli.state.source import accept_gap as work
+    from landonce.cli.state.decide import accept_gap as work
 
     work(file, yes=yes)
 
@@ -73,17 +73,17 @@ def rebase(
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Bind a pipeline to a topic that was made anew, or to another cluster.
+    """Bind a pipeline to a topic that was made again, or to another cluster.
 
     Offsets of the old topic mean nothing in the new one, so the changed topics begin at their earliest offset, and their
     rows get a `_topic` of their own, `topic@id`, beside which the old rows stay. Where only one partition lost its end, only
     that one does so. What did not change stays where it is, with its part of a pending plan.
 
-    Where nothing changed, `--drop-pending` forgets the whole plan, and its records are planned anew.
+    Where nothing changed, `--drop-pending` forgets the whole plan, and its records are planned again.
 
     Example: `landonce state rebase clicks.yaml --to latest`
     """
-    from landonce.cli.state.source import rebase as work
+    from landonce.cli.state.decide import rebase as work
 
     work(file, to=to.value, drop_pending=drop_pending, yes=yes)
 
@@ -97,7 +97,7 @@ def fill(file: File, yes: Yes = False) -> None:
 
     Example: `landonce state fill clicks.yaml`
     """
-    from landonce.cli.state.plans import fill as work
+    from landonce.cli.state.decide import fill as work
 
     work(file, yes=yes)
 
@@ -112,7 +112,7 @@ def accept_change(file: File, yes: Yes = False) -> None:
 
     Example: `landonce state accept-change clicks.yaml`
     """
-    from landonce.cli.state.plans import accept_change as work
+    from landonce.cli.state.decide import accept_change as work
 
     work(file, yes=yes)
 
@@ -132,7 +132,7 @@ def settle(
 
     Example: `landonce state settle clicks.yaml --block clicks-0-0-500-0123456789abcdef --absent`
     """
-    from landonce.cli.state.settle import settle as work
+    from landonce.cli.state.decide import settle as work
 
     work(file, block=block, landed=landed, absent=absent, yes=yes)
 
@@ -162,7 +162,7 @@ def accept_position(
 
     Example: `landonce state accept-position clicks.yaml --by-rows`
     """
-    from landonce.cli.state.tables import accept_position as work
+    from landonce.cli.state.decide import accept_position as work
 
     work(file, table=table, by_rows=by_rows, yes=yes)
 
@@ -185,7 +185,7 @@ def forget_table(
 
     Example: `landonce state forget-table clicks.yaml db.views --replay`
     """
-    from landonce.cli.state.tables import forget_table as work
+    from landonce.cli.state.decide import forget_table as work
 
     work(file, table=table, replay=replay, yes=yes)
 
@@ -220,7 +220,7 @@ def import_position(
     ] = None,
     nothing: Annotated[
         bool,
-        typer.Option("--from-nothing", help="The writer before carried other topics: begin anew, beside it."),
+        typer.Option("--from-nothing", help="The writer before carried other topics: begin again, beside it."),
     ] = False,
     yes: Yes = False,
 ) -> None:
@@ -241,7 +241,7 @@ def import_position(
 
     Example: `landonce state import clicks.yaml --from-checkpoint s3://bucket/checkpoints/clicks`
     """
-    from landonce.cli.state.importing import import_position as work
+    from landonce.cli.state.decide import import_position as work
     from landonce.sinks.operations import Before
 
     work(file, Before(connector, checkpoint, nothing, control_topic, group), yes=yes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any
 
 from landonce.errors import NothingToDo
 from landonce.ledger.block_ledgers import TargetLedger
@@ -16,7 +15,8 @@ from landonce.protocol.marks import Stand, TableView
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.target import TargetView
 from landonce.sinks.contract import look_by_name
-from landonce.sinks.operations import UNCHANGED, Choice, Operations
+from landonce.sinks.operations import UNCHANGED, Choice, Kept, Operations
+from landonce.sinks.sql.driver import sql_recipe
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.table import SqlTable
 
@@ -30,8 +30,12 @@ class SqlOperations(Operations):
         "there is nothing to fill: a block's rows are in the table if its row in the ledger says so, and else none is."
     )
 
-    def kept(self) -> dict[str, Any]:
-        return {"target": str(self.sink)}
+    def kept(self) -> Kept:
+        return Kept(f"the tables landonce_* beside the table, in {self.sink}", {"target": str(self.sink)})
+
+    def fingerprint(self) -> str:
+        with closing(SqlTable(self.sink)) as table:
+            return sql_recipe(self.parts, table).fingerprint()
 
     def rows(self, state: LedgerState) -> Sequence[Row]:
         ledger = self.parts.ledger
