@@ -1,6 +1,6 @@
 """Verify: an audit that does not trust the run.
 
-    topic (plain consumer) ─► expect (decode, where, route) ─► judge ◄─ the sink's tables, letters (dead letters)
+    topic (plain consumer) ─► expect (decode, where, route) ─► judge ◄─ the sink's tables, topic (dead letters)
                                                                 │
                                                                 ├─ compare (values, if requested)
                                                               report ─► words

@@ -15,9 +15,8 @@ from landonce.sinks.parts import Parts
 from landonce.verify.audit import Auditor
 from landonce.verify.compare import ValueAudit
 from landonce.verify.expect import Decoded, Expectation, Transformed
-from landonce.verify.letters import Letters
 from landonce.verify.table import KeyedAudit, RowsAudit, TableAudit
-from landonce.verify.topic import PlainReader
+from landonce.verify.topic import Letters, PlainReader
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`landonce state show`: where a pipeline stands, in words or as a document."""
+"""`landonce state show`: a pipeline's position, plan, tables and journal, as text or as JSON."""
 
 from __future__ import annotations
 
