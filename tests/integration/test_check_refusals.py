@@ -144,7 +144,7 @@ UNKNOWABLE = {
         read/kafka/identity.py:require_same  protocol/batch.py:refuse_not_kept  engine/assemble_sql.py:make_sql_driver.examined_again  engine/committing.py:_different
         engine/driver.py:Driver._judged  sinks/sql/writer.py:settle_block  protocol/target.py:nobody_else  sinks/deduplicating.py:_duplicate
         sinks/deduplicating.py:_partial  sinks/iceberg/commit.py:_too_new  sinks/iceberg/ledger.py:TableLedger._known
-        sinks/iceberg/staging.py:_closed  sinks/iceberg/staging.py:_ours  sinks/iceberg/commit.py:check_visible
+        sinks/iceberg/staging.py:_closed  sinks/iceberg/staging.py:_staging_errors  sinks/iceberg/commit.py:check_visible
         sinks/iceberg/files.py:Scratch.write  protocol/own_ledger.py:own_verdict  protocol/ledger.py:fenced
     """,
     "it is a change of the ledger, and a check makes none": """
