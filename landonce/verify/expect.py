@@ -22,9 +22,9 @@ from landonce.engine.transform import chosen_columns, keep_column, widened
 from landonce.errors import TransformFailed
 from landonce.jvm import spark_errors
 from landonce.read.changes.decode import ChangeDecoder, Changes
-from landonce.read.fit import KEEP, conform
 from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.route import Routed, Routing, route_values, routes
+from landonce.read.rows import KEEP, conform
 from landonce.read.schema.fields import Schema
 from landonce.sinks.audit import HeldTables, Offsets
 from landonce.verify.judge import Fates

@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 
 import landonce
 from landonce.local import LocalClickHouse, LocalKafka
-from landonce.local.mariadb import LocalMariaDB
+from landonce.local.databases import LocalMariaDB
 from landonce.sinks.clickhouse import held
 from landonce.sinks.pipeline_file import parse
 from landonce.verify import compare, topic

@@ -23,8 +23,8 @@ from landonce.sinks.clickhouse.columns import Column
 from landonce.sinks.clickhouse.connection import connect
 from landonce.sinks.clickhouse.probe import bring_up_to_date
 from landonce.sinks.clickhouse.sink import ClickHouseSink
-from landonce.sinks.clickhouse.tables import Table, describe
-from landonce.sinks.clickhouse.typenames import parse_type
+from landonce.sinks.clickhouse.table import Table, describe
+from landonce.sinks.clickhouse.types import parse_type
 from landonce.sinks.deduplicating import InsertRecipe, insert_recipe
 from landonce.sinks.parts import Parts
 

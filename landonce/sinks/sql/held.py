@@ -52,9 +52,9 @@ from landonce.sinks.audit import (
 from landonce.sinks.parts import Parts
 from landonce.sinks.sql.driver import sql_recipe
 from landonce.sinks.sql.held_values import as_array, comparable
-from landonce.sinks.sql.recipe import SqlRecipe
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.table import SqlTable
+from landonce.sinks.sql.worker import SqlRecipe
 
 Query = Any
 """A SQLAlchemy `select` with any columns."""
