@@ -26,7 +26,7 @@ from landonce.sinks.contract import Level
 from landonce.sinks.sql.held import SqlKeys
 from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.sql.worker import last_changes
-from landonce.sinks.sql.writer import Blame, Trouble
+from landonce.sinks.transactional import Blame, Trouble
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

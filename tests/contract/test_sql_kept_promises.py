@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from sql_sites import RECEIPT, Site, changes, mariadb_site, postgres_site
 
+from landonce.ledger.plain_sql import BlockKey
 from landonce.local.databases import LocalMariaDB
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.ranges import Partition
@@ -18,9 +19,9 @@ from landonce.protocol.receipt import Fate
 from landonce.sinks.audit import OFFSET
 from landonce.sinks.contract import Level
 from landonce.sinks.sql.held import SqlKeys
-from landonce.sinks.sql.statements import BlockKey
 from landonce.sinks.sql.table import SqlTable
-from landonce.sinks.sql.writer import open_writer, settle_block
+from landonce.sinks.sql.writer import open_writer
+from landonce.sinks.transactional import settle_block
 from landonce.verify.keys import LAST, LastChanges
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
