@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from landonce.errors import PlanPending, Unbalanced
 from landonce.ledger.block_ledgers import TargetLedger
+from landonce.ledger.plain_sql import PlainSqlLedger
 from landonce.protocol.block_rows import Claim, Mark
 from landonce.protocol.blocks import Block, Plan
 from landonce.protocol.ledger import LedgerState, Position, Totals, prepared, recorded, taken
@@ -21,9 +22,8 @@ from landonce.protocol.receipt import Fate
 from landonce.protocol.transact import Transacting
 from landonce.sinks.transactional import BlockTransaction, settle_block
 from landonce.testing.case import Suite, refused
-from landonce.testing.crashing import SOME_MOMENTS, crashed, lines_of, moments, require_kills
+from landonce.testing.crashing import SOME_MOMENTS, crashed, in_threads, lines_of, moments, require_kills
 from landonce.testing.sink_sites import TOPIC, Row, as_rows, rows, span
-from landonce.testing.together import in_threads
 
 PIPELINE = "contract"
 BATCH = 1
@@ -37,7 +37,7 @@ class TransactionSite(ABC):
     """At how many lines, at most, a crash is tried."""
 
     @abstractmethod
-    def ledger(self) -> TargetLedger:
+    def ledger(self) -> TargetLedger | PlainSqlLedger:
         """The ledger of the pipeline `contract`, which is in the database too."""
 
     @abstractmethod

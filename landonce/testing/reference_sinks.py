@@ -1,0 +1,290 @@
+"""Small sinks that are sound: the kit's references, and sinks to learn from. `folder_sink` has the one for snapshots.
+
+SqliteSink     deduplicating, one SQLite file:
+    token      a row in the table `tokens`, written in the same transaction as the block's rows
+    deadline   checked once the transaction holds the file's lock: what waited for too long writes nothing
+    kill       takes the same lock, so what still wrote has come to its end
+    probe      looks for the coordinates of the rows, never for the token
+FilePerBlock   wrapped and idempotent: a file named by the block's key, written aside and renamed
+Appending      wrapped and not idempotent: rows are added to a table in one transaction; the probe looks for their coordinates
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from landonce.errors import NotPushed, TargetUnavailable
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.settle import Presence, Reply
+from landonce.protocol.target import TargetView
+from landonce.read.schema.fields import Field, Schema
+from landonce.sinks.contract import (
+    COORDINATES,
+    BlockWriter,
+    DeduplicatingSink,
+    Finding,
+    Guarantee,
+    Insert,
+    Level,
+    Probe,
+    Target,
+)
+from landonce.sinks.wrapped.block import PushedBlock
+from landonce.testing.sink_sites import Row, SinkSite
+
+_TYPES = {"INTEGER": pa.int64(), "REAL": pa.float64(), "TEXT": pa.string()}
+_BUSY_SECONDS = 60
+
+
+@contextmanager
+def opened(path: Path, mode: str = "rw") -> Iterator[sqlite3.Connection]:
+    """A connection without transactions of its own. A file that is not there is an error, and is not made."""
+    address = f"file:{path}?mode={mode}"
+    with closing(sqlite3.connect(address, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)) as connection:
+        yield connection
+
+
+class SqliteTarget(Target):
+    """The file as the driver sees it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def now(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def kill(self) -> None:
+        with opened(self.path) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+
+    def look(self, floors: Iterable[tuple[Partition, int]]) -> TargetView:
+        with opened(self.path) as connection:
+            found = [(partition, _end(connection, partition, floor)) for partition, floor in floors]
+        return TargetView(tuple((partition, end) for partition, end in sorted(found) if end is not None))
+
+    def count(self, ranges: Iterable[Range]) -> int:
+        return SqliteWriter(self.path).count(ranges)
+
+    def exists(self) -> bool:
+        return self.path.exists()
+
+    def create(self, declared: Schema, *, order_by: str | None = None, partition_by: str | None = None) -> None:
+        del order_by, partition_by
+        names = {type_: name for name, type_ in _TYPES.items()}
+        columns = "".join(f', "{each.name}" {names[each.type]}' for each in declared.fields)
+        with opened(self.path, "rwc") as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("CREATE TABLE IF NOT EXISTS tokens (token TEXT PRIMARY KEY)")
+            connection.execute(
+                f"CREATE TABLE IF NOT EXISTS events (_topic TEXT, _partition INTEGER, _offset INTEGER{columns})"
+            )
+            connection.execute("COMMIT")
+
+    def schema(self) -> Schema:
+        with opened(self.path) as connection:
+            columns = connection.execute("SELECT name, type FROM pragma_table_info('events')").fetchall()
+        return Schema(tuple(Field(name, _TYPES[type_]) for name, type_ in columns if name not in COORDINATES))
+
+    def check(self) -> tuple[Finding, ...]:
+        return (Finding(Level.OK, f"rows go to {self.path}"),)
+
+    def close(self) -> None:
+        """There is nothing open: every question has a connection of its own."""
+
+
+class SqliteWriter(BlockWriter):
+    """The file as a worker sees it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def atomic(self) -> bool:
+        return True
+
+    @property
+    def resend_harmless(self) -> bool:
+        return False
+
+    def send(self, rows: pa.Table, insert: Insert) -> Reply:
+        try:
+            with opened(self.path) as connection:
+                return self.transact(connection, rows, insert)
+        except sqlite3.OperationalError as error:
+            self.said = str(error)
+            return Reply.REFUSED
+
+    def transact(self, connection: sqlite3.Connection, rows: pa.Table, insert: Insert) -> Reply:
+        """Token and rows together. Whatever ends it early leaves nothing."""
+        connection.execute("BEGIN IMMEDIATE")
+        if time.time_ns() // 1_000_000 > insert.deadline:
+            return Reply.LATE
+        if self.first(connection, insert.token):
+            self.write(connection, rows)
+        connection.execute("COMMIT")
+        return Reply.ACKNOWLEDGED
+
+    def first(self, connection: sqlite3.Connection, token: str) -> bool:
+        """Whether the token was not there yet."""
+        return connection.execute("INSERT OR IGNORE INTO tokens VALUES (?)", (token,)).rowcount == 1
+
+    def write(self, connection: sqlite3.Connection, rows: pa.Table) -> None:
+        names = ", ".join(f'"{name}"' for name in rows.column_names)
+        marks = ", ".join("?" * rows.num_columns)
+        columns = [column.to_pylist() for column in rows.columns]
+        connection.executemany(f"INSERT INTO events ({names}) VALUES ({marks})", zip(*columns, strict=True))  # noqa: S608
+
+    def count(self, ranges: Iterable[Range]) -> int:
+        return sum(self.present(ranges).values())
+
+    def probe(self, rows: pa.Table, ranges: Iterable[Range]) -> Probe:
+        there = self.present(ranges)
+        copies = [there[each] for each in coordinates(rows)]
+        missing = copies.count(0)
+        presence = Presence(
+            expected=len(copies),
+            missing=missing,
+            torn=0 < missing < len(copies),
+            duplicated=sum(each - 1 for each in copies if each > 1),
+        )
+        return Probe(presence, pa.array([each == 0 for each in copies], pa.bool_()))
+
+    def present(self, ranges: Iterable[Range]) -> Counter[tuple[str, int, int]]:
+        """How often each coordinate of these ranges is there. An answer that does not come is never taken for none."""
+        found: Counter[tuple[str, int, int]] = Counter()
+        try:
+            with opened(self.path) as connection:
+                for each in ranges:
+                    found.update(connection.execute(_IN_RANGE, _bounds(each)).fetchall())
+        except sqlite3.OperationalError as error:
+            raise TargetUnavailable(f"{self.path}: {error}") from error
+        return found
+
+
+_IN_RANGE = """SELECT _topic, _partition, _offset FROM events
+               WHERE _topic = ? AND _partition = ? AND _offset >= ? AND _offset < ?"""
+_LAST = "SELECT max(_offset) FROM events WHERE _topic = ? AND _partition = ? AND _offset >= ?"
+
+
+def coordinates(rows: pa.Table) -> list[tuple[Any, ...]]:
+    """Of each row, in order."""
+    return list(zip(*(rows.column(name).to_pylist() for name in COORDINATES), strict=True))
+
+
+def _bounds(each: Range) -> tuple[str, int, int, int]:
+    return (each.partition.topic, each.partition.number, each.first, each.end)
+
+
+def _end(connection: sqlite3.Connection, partition: Partition, floor: int) -> int | None:
+    (last,) = connection.execute(_LAST, (partition.topic, partition.number, floor)).fetchone()
+    return None if last is None else int(last) + 1
+
+
+@dataclass(frozen=True)
+class SqliteSink(DeduplicatingSink):
+    """Rows of one table in one file."""
+
+    path: Path
+    guarantee: ClassVar[Guarantee] = Guarantee.DEDUPLICATING  # type: ignore[misc]
+    opens_target: ClassVar[type[SqliteTarget]] = SqliteTarget
+    opens_writer: ClassVar[type[SqliteWriter]] = SqliteWriter
+
+    @property
+    def identity(self) -> str:
+        return str(self.path)
+
+    def target(self) -> Target:
+        return self.opens_target(self.path)
+
+    def writer(self) -> BlockWriter:
+        return self.opens_writer(self.path)
+
+
+class SqliteSite(SinkSite):
+    """A file of its own, read by plain SQL."""
+
+    def __init__(self, folder: Path, sink: Callable[[Path], DeduplicatingSink] = SqliteSink, secret: str = "") -> None:
+        self.path = folder / "events.db"
+        self._sink = sink
+        self.secret = secret
+
+    def sink(self) -> DeduplicatingSink:
+        return self._sink(self.path)
+
+    def held(self) -> list[Row]:
+        with opened(self.path) as connection:
+            return [Row(*row) for row in connection.execute("SELECT * FROM events")]
+
+    def remove(self, rows: Iterable[Row]) -> None:
+        with opened(self.path) as connection:
+            connection.executemany(
+                "DELETE FROM events WHERE _topic = ? AND _partition = ? AND _offset = ?", [row[:3] for row in rows]
+            )
+
+    @contextmanager
+    def unreachable(self) -> Iterator[None]:
+        elsewhere = self.path.with_suffix(".away")
+        shutil.move(self.path, elsewhere)
+        try:
+            yield
+        finally:
+            shutil.move(elsewhere, self.path)
+
+
+@dataclass(frozen=True)
+class FilePerBlock:
+    """JSON lines, one file per block."""
+
+    folder: Path
+
+    def push(self, block: PushedBlock) -> None:
+        aside = self.folder / f".{uuid.uuid4().hex}"
+        try:
+            with aside.open("xb") as file:
+                file.write(block.json_lines())
+                file.flush()
+                os.fsync(file.fileno())
+        except FileNotFoundError as error:
+            raise NotPushed(f"the folder {self.folder} is not there") from error
+        os.replace(aside, self.folder / f"{block.key}.jsonl")
+
+
+@dataclass(frozen=True)
+class Appending:
+    """Rows in a table that takes every row as often as it is sent."""
+
+    path: Path
+
+    def push(self, block: PushedBlock) -> None:
+        with closing(self.connected()) as connection, connection:
+            connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?)", values(block))
+
+    def probe(self, block: PushedBlock) -> bool:
+        """Rows land all together, so one of them is as good as all."""
+        with closing(self.connected()) as connection:
+            found = connection.execute(
+                "SELECT count(*) FROM events WHERE _topic = ? AND _partition = ? AND _offset >= ? AND _offset < ?",
+                (block.topic, block.partition, block.first, block.end),
+            )
+            return bool(found.fetchone()[0])
+
+    def connected(self) -> sqlite3.Connection:
+        """A file that is not there is an error, and is not made."""
+        return sqlite3.connect(f"file:{self.path}?mode=rw", uri=True, timeout=60)
+
+
+def values(block: PushedBlock) -> list[tuple[object, ...]]:
+    return list(zip(*block.rows.to_pydict().values(), strict=True))
