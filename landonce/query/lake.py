@@ -49,8 +49,8 @@ from landonce.sinks.iceberg.partitions import limits_of
 from landonce.sinks.iceberg.sink import IcebergSink
 from landonce.sinks.iceberg.table import TableShape, create_table, creation, require_spec, require_unchanged, why_spark
 from landonce.sinks.iceberg.types import schema_for
-from landonce.sinks.iceberg.worker import FileRecipe, FileTask, TableRecipe, table_fingerprint
-from landonce.sinks.snapshot import TableLedger
+from landonce.sinks.iceberg.worker import FileRecipe, TableRecipe, table_fingerprint
+from landonce.sinks.snapshot import StageTask, TableLedger
 
 _PAUSE = 1.0
 
@@ -137,7 +137,7 @@ class Committing(BatchPerformer):
     def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
         plan = effect.plan
         tasks = [
-            FileTask(
+            StageTask(
                 index=index,
                 batch=plan.batch,
                 epoch=held.epoch,

@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from landonce.engine.unlanded import write_rest
-from landonce.engine.watchdog import watched
+from landonce.engine.perform import watched, write_rest
 from landonce.ledger.block_ledgers import PushLedger
 from landonce.protocol import query_refusals as refusals
 from landonce.protocol.block_rows import Claim, Mark
@@ -20,7 +19,8 @@ from landonce.protocol.steps import Found, Resolve, Write
 from landonce.protocol.target import TargetView
 from landonce.query.performers import PlanPerformer
 from landonce.query.rows import write
-from landonce.sinks.wrapped.worker import WrappedRecipe, WrappedTask
+from landonce.sinks.claimed import PushTask
+from landonce.sinks.wrapped.worker import WrappedRecipe
 
 _GLANCE = 0.25
 
@@ -58,7 +58,7 @@ class Pushing(PlanPerformer):
 
         def rest(indexes: list[int]) -> tuple[BlockResult, ...]:
             tasks = [
-                WrappedTask(
+                PushTask(
                     index=at,
                     batch=plan.batch,
                     plan="",
