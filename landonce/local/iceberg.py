@@ -1,27 +1,22 @@
-"""A real Kafka Connect worker in a folder that runs Iceberg's own sink, for benchmarks and tests of moving in.
+"""A real Kafka Connect worker with Iceberg's own sink, and a real Iceberg REST catalog, each in a folder.
 
-It never listens beyond loopback, and creates the one topic that the sink needs for itself. It is not for production:
-a standalone worker.
+For benchmarks, tests and moving in, not for production. They never listen beyond loopback.
 """
 
 import json
 import time
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.error import HTTPError, URLError
+from xml.sax.saxutils import escape
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from landonce.errors import LocalStackError
-from landonce.jars import ICEBERG_CONNECT, class_path
-from landonce.local.jvm import HADOOP_AND_LOGS, java_command, java_environment, prepare_java, properties
-from landonce.local.ports import LOOPBACK
-from landonce.local.server import LocalServer
-
-_NO_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+from landonce.jars import ICEBERG_CONNECT, ICEBERG_REST, class_path
+from landonce.local.server import HADOOP_AND_LOGS, LOOPBACK, NO_PROXY, LocalJavaServer, properties
 
 
 @dataclass(frozen=True)
@@ -46,8 +41,9 @@ class ConnectorStatus:
         return "FAILED" in (self.connector, *self.tasks)
 
 
-class LocalConnect(LocalServer):
-    """One worker with one sink, from `topics` of schemaless JSON to existing `tables`.
+class LocalConnect(LocalJavaServer):
+    """One standalone worker with one sink, from `topics` of schemaless JSON to existing `tables`. It creates the one
+    topic that the sink needs for itself.
 
     `catalog` holds the properties with which Iceberg's Java classes open the catalog; `extra_sink` and `extra_worker`
     override everything else.
@@ -128,7 +124,7 @@ class LocalConnect(LocalServer):
     def status(self) -> ConnectorStatus | None:
         """None while the worker does not know its connector yet, or does not answer."""
         try:
-            with _NO_PROXY.open(f"{self.url}/connectors/{self.connector}/status", timeout=2) as answer:
+            with NO_PROXY.open(f"{self.url}/connectors/{self.connector}/status", timeout=2) as answer:
                 status = json.load(answer)
         except (HTTPError, URLError, OSError):
             return None
@@ -153,7 +149,7 @@ class LocalConnect(LocalServer):
     def _prepare(self) -> None:
         (self.folder / "worker.properties").write_text(properties(self.worker_config()))
         (self.folder / "sink.properties").write_text(properties(self.sink_config()))
-        prepare_java(self.folder, {"org.apache.kafka.clients": "ERROR"})
+        self._prepare_java({"org.apache.kafka.clients": "ERROR"})
         self._make_control_topic()
 
     def _make_control_topic(self) -> None:
@@ -169,10 +165,7 @@ class LocalConnect(LocalServer):
     def _command(self) -> Sequence[str]:
         jars = class_path(ICEBERG_CONNECT, from_pyspark=HADOOP_AND_LOGS)
         main = "org.apache.kafka.connect.cli.ConnectStandalone"
-        return java_command(self.folder, jars, f"-Xmx{self._heap}", main, "worker.properties", "sink.properties")
-
-    def _environment(self) -> Mapping[str, str]:
-        return java_environment()
+        return self._java(jars, f"-Xmx{self._heap}", main, "worker.properties", "sink.properties")
 
     def _answers(self) -> bool:
         self._refuse_failed()
@@ -183,3 +176,107 @@ class LocalConnect(LocalServer):
         status = self.status()
         if status is not None and status.failed:
             raise LocalStackError(f"the connector {self.connector} failed: {status.reason or self._end_of_log()}")
+
+
+class LocalRestCatalog(LocalJavaServer):
+    """One catalog: Iceberg's own reference servlet on Jetty. The same folder means the same tables and port.
+
+    Iceberg's own launcher of that servlet listens on all interfaces without a password, so this class configures Jetty
+    itself. A SQLite file in the folder keeps the tables; they survive a crash.
+    """
+
+    name = "the REST catalog"
+    port_names = ("http",)
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        port: int | None = None,
+        catalog_name: str = "landonce",
+        heap: str = "256m",
+        die_with_parent: bool = True,
+    ) -> None:
+        """A SQL catalog that is opened under `catalog_name` on `database` has the same tables."""
+        super().__init__(folder, ports={"http": port}, die_with_parent=die_with_parent)
+        self.catalog_name = catalog_name
+        self._heap = heap
+
+    @property
+    def uri(self) -> str:
+        return f"http://{LOOPBACK}:{self._port('http')}"
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """What PyIceberg and Iceberg's own clients need to open it."""
+        return {"type": "rest", "uri": self.uri}
+
+    @property
+    def warehouse(self) -> Path:
+        return self.folder / "warehouse"
+
+    @property
+    def database(self) -> Path:
+        return self.folder / "catalog.db"
+
+    def _prepare(self) -> None:
+        self.warehouse.mkdir(exist_ok=True)
+        (self.folder / "jetty.xml").write_text(self._jetty_xml())
+        self._prepare_java({"org.eclipse.jetty.server.AbstractConnector": "INFO"})
+
+    def _command(self) -> Sequence[str]:
+        jars = class_path(ICEBERG_REST, from_pyspark=HADOOP_AND_LOGS)
+        # Validation would require a document type.
+        options = [f"-Xmx{self._heap}", "-Dorg.eclipse.jetty.xml.XmlParser.Validating=false"]
+        return self._java(jars, *options, "org.eclipse.jetty.xml.XmlConfiguration", "jetty.xml")
+
+    def _answers(self) -> bool:
+        """The log shows that this server, not another one, has the port."""
+        started = f"{{{LOOPBACK}:{self._port('http')}}}"
+        if not self.log.exists() or started not in self.log.read_bytes()[self._log_start :].decode(errors="replace"):
+            return False
+        try:
+            with NO_PROXY.open(f"{self.uri}/v1/config", timeout=2) as answer:
+                return bool(answer.status == 200)
+        except (URLError, OSError):
+            return False
+
+    def _jetty_xml(self) -> str:
+        properties = {
+            "catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
+            "uri": f"jdbc:sqlite:{self.database}?busy_timeout=20000",
+            "jdbc.schema-version": "V1",
+            "warehouse": self.warehouse.as_uri(),
+        }
+        entries = "".join(
+            f"<Entry><Item>{escape(name)}</Item><Item>{escape(value)}</Item></Entry>"
+            for name, value in properties.items()
+        )
+        catalog = (
+            '<Call class="org.apache.iceberg.CatalogUtil" name="buildIcebergCatalog">'
+            f"<Arg>{escape(self.catalog_name)}</Arg><Arg><Map>{entries}</Map></Arg>"
+            '<Arg><New class="org.apache.hadoop.conf.Configuration"/></Arg></Call>'
+        )
+        servlet = _new(
+            "org.eclipse.jetty.ee10.servlet.ServletHolder",
+            _new(
+                "org.apache.iceberg.rest.RESTCatalogServlet",
+                _new("org.apache.iceberg.rest.RESTCatalogAdapter", catalog),
+            ),
+        )
+        return f"""\
+<Configure id="Server" class="org.eclipse.jetty.server.Server">
+  <Call name="addConnector"><Arg><New class="org.eclipse.jetty.server.ServerConnector">
+    <Arg><Ref refid="Server"/></Arg>
+    <Set name="host">{LOOPBACK}</Set>
+    <Set name="port">{self._port("http")}</Set>
+  </New></Arg></Call>
+  <Set name="handler"><New class="org.eclipse.jetty.ee10.servlet.ServletContextHandler">
+    <Call name="addServlet"><Arg>{servlet}</Arg><Arg>/*</Arg></Call>
+  </New></Set>
+</Configure>
+"""
+
+
+def _new(class_name: str, argument: str) -> str:
+    return f'<New class="{class_name}"><Arg>{argument}</Arg></New>'

@@ -1,8 +1,7 @@
-"""A real PostgreSQL server in a folder, for the tests and for trying out a shared ledger.
+"""A real PostgreSQL and a real MariaDB, each in a folder, for the tests and for trying out a shared ledger.
 
-It never listens beyond loopback, has no socket file, and requires the password, which only the owner of the
-folder can read. PostgreSQL refuses to run as root: then it runs as the user `postgres`, or else `nobody`, and its
-data belongs to that user. It is not for production.
+They never listen beyond loopback, and require the password, which only the owner of the folder can read. They are not
+for production.
 """
 
 from __future__ import annotations
@@ -10,25 +9,81 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import secrets
 import shutil
 import signal
+import subprocess
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import Any, ClassVar
 
 import psycopg
 
 from landonce.errors import LocalStackError
-from landonce.local.database import DATABASE, USER, LocalDatabase
-from landonce.local.ports import LOOPBACK
 from landonce.local.process import ProcessRef
+from landonce.local.server import LOOPBACK, LocalServer
+
+USER = DATABASE = "landonce"
+
+
+class LocalDatabase(LocalServer):
+    """A port, a data folder that is created once, and a password. The same folder means the same three."""
+
+    port_names = ("sql",)
+    made: ClassVar[str]
+    """A file that the data folder holds once it is complete."""
+
+    def __init__(self, folder: Path, *, port: int | None = None, die_with_parent: bool = True) -> None:
+        super().__init__(folder, ports={"sql": port}, die_with_parent=die_with_parent)
+
+    @property
+    def port(self) -> int:
+        return self._port("sql")
+
+    @property
+    def password(self) -> str:
+        return self._password_file.read_text().strip()
+
+    @abstractmethod
+    def _init_data(self) -> None:
+        """Creates the data, in an existing empty folder."""
+
+    def _prepare(self) -> None:
+        if (self._data / self.made).exists():
+            return
+        self._password_file.touch(mode=0o600)
+        self._password_file.write_text(secrets.token_hex(16))
+        shutil.rmtree(self._data, ignore_errors=True)  # left by an interrupted start
+        self._data.mkdir(mode=0o700)
+        self._init_data()
+
+    def _make_with(self, command: Sequence[str], **how: Any) -> None:
+        done = subprocess.run(command, cwd="/", capture_output=True, text=True, **how)
+        if done.returncode != 0:
+            output = (done.stderr or done.stdout).strip()[-600:]
+            raise LocalStackError(f"{Path(command[0]).name} could not create {self._data}: {output}")
+
+    @property
+    def _data(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def _password_file(self) -> Path:
+        return self.folder / "password"
+
 
 _DEBIAN = Path("/usr/lib/postgresql")
 _UNPRIVILEGED = ("postgres", "nobody")
 
 
 class LocalPostgres(LocalDatabase):
-    """One server. The same folder means the same data, port and password."""
+    """One server, without a socket file.
+
+    PostgreSQL refuses to run as root: then it runs as the user `postgres`, or else `nobody`, and its data belongs to
+    that user.
+    """
 
     name = "PostgreSQL"
     made = "PG_VERSION"
@@ -91,7 +146,7 @@ class LocalPostgres(LocalDatabase):
             "lc_messages": "C",
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        server = [str(_binary("postgres")), "-D", str(self._data), *options]
+        server = [str(_postgres_binary("postgres")), "-D", str(self._data), *options]
         if self._account is None:
             return server
         died = ["--pdeathsig=KILL"] if self.die_with_parent else []
@@ -134,7 +189,7 @@ class LocalPostgres(LocalDatabase):
             if account is not None:
                 for each in (file.name, self._data):
                     os.chown(each, account.pw_uid, account.pw_gid)
-            command = [str(_binary("initdb")), "-D", str(self._data), "-U", USER, "--auth=scram-sha-256"]
+            command = [str(_postgres_binary("initdb")), "-D", str(self._data), "-U", USER, "--auth=scram-sha-256"]
             command += [f"--pwfile={file.name}", "--encoding=UTF8", "--locale=C"]
             command += [] if self._fsync else ["--no-sync"]
             self._make_with(
@@ -180,7 +235,7 @@ def _account() -> pwd.struct_passwd | None:
     raise LocalStackError(f"PostgreSQL does not run as root, and there is no user {' or '.join(_UNPRIVILEGED)} here")
 
 
-def _binary(name: str) -> Path:
+def _postgres_binary(name: str) -> Path:
     """From PATH, otherwise the newest of Debian's packages."""
     found = shutil.which(name)
     if found is not None:
@@ -198,3 +253,116 @@ def _setpriv() -> str:
             "a local PostgreSQL, started by root, needs `setpriv`; install it with: apt-get install util-linux"
         )
     return found
+
+
+_SYSTEM_TABLES = ("mysql_system_tables.sql", "mysql_performance_tables.sql", "mysql_system_tables_data.sql")
+_SBIN = "/usr/sbin:/usr/local/sbin"
+
+
+class LocalMariaDB(LocalDatabase):
+    """One server. It runs as the user who starts it."""
+
+    name = "MariaDB"
+    made = "mysql"
+
+    @property
+    def url(self) -> str:
+        """For SQLAlchemy, with user and password: for clients, not for logs."""
+        return self.url_of(DATABASE)
+
+    def url_of(self, database: str) -> str:
+        return f"mariadb+pymysql://{USER}:{self.password}@{LOOPBACK}:{self.port}/{database}"
+
+    def connect(self, database: str = DATABASE) -> Any:
+        """A PyMySQL connection."""
+        import pymysql
+
+        return pymysql.connect(
+            host=LOOPBACK,
+            port=self.port,
+            user=USER,
+            password=self.password,
+            database=database,
+            connect_timeout=5,
+            autocommit=True,
+        )
+
+    # For LocalServer.
+
+    def _init_data(self) -> None:
+        """Does what `mariadb-install-db` does, which needs a program from a package that may be missing."""
+        self._setup_file.touch(mode=0o600)
+        self._setup_file.write_text(
+            f"CREATE DATABASE IF NOT EXISTS {DATABASE} CHARACTER SET utf8mb4;\n"
+            f"CREATE USER IF NOT EXISTS '{USER}'@'%' IDENTIFIED BY '{self.password}';\n"
+            f"GRANT ALL ON *.* TO '{USER}'@'%' WITH GRANT OPTION;\n"
+            "ALTER USER 'root'@'localhost' ACCOUNT LOCK;\n"
+        )
+        scripts = [(_messages() / name).read_text() for name in _SYSTEM_TABLES]
+        command = [
+            str(_mariadb_binary("mariadbd")),
+            "--no-defaults",
+            "--bootstrap",
+            f"--datadir={self._data}",
+            f"--lc-messages-dir={_messages()}",
+            "--log-warnings=0",
+            *_as_root(),
+        ]
+        statements = "CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket = NULL;\n" + "\n".join(scripts)
+        self._make_with(command, input=statements)
+
+    def _command(self) -> Sequence[str]:
+        return [
+            str(_mariadb_binary("mariadbd")),
+            "--no-defaults",
+            f"--datadir={self._data}",
+            f"--bind-address={LOOPBACK}",
+            f"--port={self.port}",
+            "--socket=mariadb.sock",
+            f"--init-file={self._setup_file}",
+            "--skip-name-resolve",
+            "--innodb-buffer-pool-size=32M",
+            f"--lc-messages-dir={_messages()}",
+            *_as_root(),
+        ]
+
+    def _answers(self) -> bool:
+        """A server on this port with another folder is another server."""
+        import pymysql
+
+        try:
+            with self.connect() as connection, connection.cursor() as cursor:
+                cursor.execute("SELECT @@datadir")
+                row = cursor.fetchone()
+        except pymysql.MySQLError:
+            return False
+        return row is not None and Path(row[0]) == self._data
+
+    @property
+    def _setup_file(self) -> Path:
+        return self.folder / "setup.sql"
+
+
+def installed() -> bool:
+    """Whether MariaDB's server is on this machine."""
+    return _found("mariadbd") is not None
+
+
+def _as_root() -> list[str]:
+    return ["--user=root"] if os.geteuid() == 0 else []
+
+
+def _messages() -> Path:
+    """The folder of the server's own files: its messages, and the statements that create its tables."""
+    return _mariadb_binary("mariadbd").parents[1] / "share" / "mysql"
+
+
+def _found(name: str) -> str | None:
+    return shutil.which(name) or shutil.which(name, path=_SBIN)
+
+
+def _mariadb_binary(name: str) -> Path:
+    found = _found(name)
+    if found is None:
+        raise LocalStackError(f"a local MariaDB needs `{name}`; install it with: apt-get install mariadb-server-core")
+    return Path(found)

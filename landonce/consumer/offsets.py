@@ -1,21 +1,75 @@
-"""The state of the partitions that a store holds, and which saves it allows. Pure."""
+"""Offsets: the protocol between `OffsetStore` and a handler, the state of a held partition, and the errors of both.
+
+A handler is a store with transactions that keeps the offsets, and it holds the fence. `load` replaces the old fence and
+waits for a transaction that has already saved under it; `save` succeeds only under the fence that it was given. Only
+this keeps a zombie out, so a handler of your own must do both, inside the transaction.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Any, Protocol, runtime_checkable
 
 from confluent_kafka import Message
 
-from landonce.consumer.handler import Step, Stored
 from landonce.errors import Fenced, OffsetOutOfStep, OffsetsNotSaved, TransactionUnsettled
 from landonce.protocol.ranges import Partition
+
+_ROLL_BACK = "Nothing of this transaction may be committed: roll it back."
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One partition's position and the fence that `load` has just set. `offset` is the next one to read."""
+
+    offset: int | None
+    epoch: int
+    owner: str
+    topic_id: str = ""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Moves one partition from `previous` (None: nothing was stored) to `offset`, under the fence of its `load`."""
+
+    previous: int | None
+    offset: int
+    epoch: int
+    owner: str
+    topic_id: str
+
+
+@runtime_checkable
+class OffsetHandler(Protocol):
+    """Keeps offsets of consumer groups."""
+
+    def initialize(self, group: str) -> None:
+        """Creates what is missing: a table, a topic. Called once, before the first `load`."""
+
+    def load(
+        self, group: str, partitions: Collection[Partition], held: Mapping[Partition, Stored] | None = None
+    ) -> Mapping[Partition, Stored]:
+        """Sets a new fence on each partition and returns its position, in a transaction of its own.
+
+        With `held`, partitions whose fence is no longer the held one are not changed and not returned.
+        """
+
+    def save(self, group: str, steps: Mapping[Partition, Step], transaction: Any) -> None:
+        """Saves inside the user's transaction; raises `Fenced` or `OffsetOutOfStep` if fence or `previous` differ."""
+
+    def transaction(self) -> AbstractContextManager[Any]:
+        """A new transaction. It commits at the end of the block and rolls back after an exception."""
+
+    def reset(self, group: str, offsets: Mapping[Partition, int | None]) -> None:
+        """By hand: sets the position of partitions (None: forgets it), and fences their current readers."""
 
 
 @dataclass(frozen=True)
 class Holding:
-    """One partition. Every offset here is the next one: to read after a restart, or to give out."""
+    """One partition that a store holds. Every offset here is the next one: to read after a restart, or to give out."""
 
     fence: Stored
     saved: int
@@ -88,17 +142,21 @@ def _key(message: Message) -> tuple[str, int]:
     return message.topic() or "", message.partition() or 0
 
 
+def _names(partitions: Iterable[Partition]) -> str:
+    return ", ".join(map(str, sorted(partitions)))
+
+
 def not_held(partitions: Iterable[Partition]) -> Fenced:
     return Fenced(
-        f"{', '.join(map(str, sorted(partitions)))}: not held by this consumer, or no longer.",
-        safe="Nothing of this transaction may be committed: roll it back.",
+        f"{_names(partitions)}: not held by this consumer, or no longer.",
+        safe=_ROLL_BACK,
         command="drop the records of these partitions that you hold, and continue to poll",
     )
 
 
 def came_back(partitions: Iterable[Partition]) -> Fenced:
     return Fenced(
-        f"{', '.join(map(str, sorted(partitions)))}: revoked and given back while records were not saved. Others may "
+        f"{_names(partitions)}: revoked and given back while records were not saved. Others may "
         "have handled them; those that nobody has handled come again.",
         safe="Nothing was lost. An open transaction must roll back.",
         command="drop the records of these partitions that you hold, and continue to poll",
@@ -107,8 +165,7 @@ def came_back(partitions: Iterable[Partition]) -> Fenced:
 
 def unsettled(partitions: Iterable[Partition]) -> TransactionUnsettled:
     return TransactionUnsettled(
-        f"{', '.join(map(str, sorted(partitions)))}: offsets were saved, and the store does not know how the "
-        "transaction ended.",
+        f"{_names(partitions)}: offsets were saved, and the store does not know how the transaction ended.",
         safe="Nothing was lost.",
         command="end the transaction, then store.committed() or store.rewind(), then poll; store.transaction() does "
         "all of it",
@@ -117,7 +174,7 @@ def unsettled(partitions: Iterable[Partition]) -> TransactionUnsettled:
 
 def forgotten(partitions: Iterable[Partition]) -> OffsetsNotSaved:
     return OffsetsNotSaved(
-        f"{', '.join(map(str, sorted(partitions)))}: records were given out, and the transaction was to commit with no "
+        f"{_names(partitions)}: records were given out, and the transaction was to commit with no "
         "offset saved in it: after a crash its results would come a second time.",
         safe="It was rolled back. Nothing was lost: the records come again.",
         command="call store.save_many(messages, transaction) in the block; work that does not come from records "
@@ -127,7 +184,7 @@ def forgotten(partitions: Iterable[Partition]) -> OffsetsNotSaved:
 
 def committed_without(partitions: Iterable[Partition]) -> OffsetsNotSaved:
     return OffsetsNotSaved(
-        f"{', '.join(map(str, sorted(partitions)))}: store.committed() was called, and no offset had been saved: results "
+        f"{_names(partitions)}: store.committed() was called, and no offset had been saved: results "
         "that the transaction held come a second time after a crash.",
         safe="Nothing was lost.",
         command="store.save_many(messages, transaction) before the transaction commits",
@@ -140,6 +197,21 @@ def in_doubt(left: Set[Partition], held: Mapping[Partition, Holding]) -> set[Par
 
 
 def _refused(what: str) -> OffsetOutOfStep:
+    return OffsetOutOfStep(what, safe=_ROLL_BACK, command="store.rewind()")
+
+
+def fenced(*partitions: Partition) -> Fenced:
+    return Fenced(
+        f"{', '.join(map(str, partitions))}: belongs to another consumer now.",
+        safe=_ROLL_BACK,
+        command="drop the records of it that you hold, and continue to poll",
+    )
+
+
+def out_of_step(partition: Partition, found: int | None, step: Step) -> OffsetOutOfStep:
     return OffsetOutOfStep(
-        what, safe="Nothing of this transaction may be committed: roll it back.", command="store.rewind()"
+        f"{partition}: offset {step.offset} was to follow {step.previous}, and the stored offset is {found}: a "
+        "transaction was taken for committed and was not, or somebody else changed the offset.",
+        safe=_ROLL_BACK,
+        command="call store.rewind(), and continue to poll",
     )
