@@ -13,10 +13,11 @@ A sink of any kind is named in a pipeline file through a `SinkSection`, which a 
 
 from landonce import errors
 from landonce.config.model import Duration, SecretUrl
-from landonce.ledger.as_text import state_from_text, state_to_text
+from landonce.config.secrets import remember as remember_secret
+from landonce.ledger.as_text import mark_from_text, mark_to_text, state_from_text, state_to_text
 from landonce.ledger.plain_sql import BlockKey, Execute, PlainSqlLedger, flip_block, read_block
 from landonce.protocol.block_rows import BlockRow, Claim
-from landonce.protocol.ledger import Ledger, LedgerState, Note, fenced
+from landonce.protocol.ledger import Ledger, LedgerState, Note, Totals, fenced
 from landonce.protocol.marks import Mark, Verdict
 from landonce.protocol.own_ledger import OwnView
 from landonce.protocol.ranges import Partition, Range
@@ -41,11 +42,10 @@ from landonce.sinks.section import LedgerPlace, SinkSection, TableSection
 from landonce.sinks.snapshot import (
     Judge,
     Origin,
+    Seen,
     SnapshotSink,
     SnapshotTable,
     TableLedger,
-    mark_from_text,
-    mark_to_text,
     origin_of,
 )
 from landonce.sinks.transactional import (
@@ -93,6 +93,7 @@ __all__ = [
     "Reply",
     "Schema",
     "SecretUrl",
+    "Seen",
     "Sink",
     "SinkSection",
     "SnapshotSink",
@@ -101,6 +102,7 @@ __all__ = [
     "TableSection",
     "Target",
     "TargetView",
+    "Totals",
     "TransactionalSink",
     "TransactionalTable",
     "Trouble",
@@ -116,6 +118,7 @@ __all__ = [
     "mark_to_text",
     "origin_of",
     "read_block",
+    "remember_secret",
     "rows_left_out",
     "state_from_text",
     "state_to_text",

@@ -4,7 +4,7 @@ A subclass says how a transaction is made; everything else is here: the tables, 
 pending plan, which the block's own transaction flips (`flip_block`). Statements have `?` for parameters.
 
     landonce_pipelines   pipeline, state             one line of JSON, swapped as a whole
-    landonce_journal     pipeline, seq, at, action, detail
+    landonce_journal     pipeline, seq, moment, action, detail
     landonce_blocks      pipeline, batch, number, epoch, owner, state, receipt
 """
 
@@ -27,7 +27,7 @@ Execute = Callable[[str, Sequence[object]], list[tuple[Any, ...]]]
 
 TABLES = (
     "CREATE TABLE IF NOT EXISTS landonce_pipelines (pipeline VARCHAR NOT NULL PRIMARY KEY, state VARCHAR NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS landonce_journal (pipeline VARCHAR NOT NULL, seq BIGINT NOT NULL, at VARCHAR NOT NULL, "
+    "CREATE TABLE IF NOT EXISTS landonce_journal (pipeline VARCHAR NOT NULL, seq BIGINT NOT NULL, moment VARCHAR NOT NULL, "
     "action VARCHAR NOT NULL, detail VARCHAR NOT NULL)",
     "CREATE TABLE IF NOT EXISTS landonce_blocks (pipeline VARCHAR NOT NULL, batch BIGINT NOT NULL, number BIGINT NOT NULL, "
     "epoch BIGINT NOT NULL, owner VARCHAR NOT NULL, state VARCHAR NOT NULL, receipt VARCHAR)",
@@ -152,7 +152,7 @@ class PlainSqlLedger(Ledger):
         with self.reading() as execute:
             if execute is None:
                 return ()
-            asked = "SELECT at, action, detail FROM landonce_journal WHERE pipeline = ? ORDER BY seq"
+            asked = "SELECT moment, action, detail FROM landonce_journal WHERE pipeline = ? ORDER BY seq"
             return tuple(Note(*each) for each in execute(asked, (self.pipeline,)))
 
     def blocks(self, batch: int) -> tuple[BlockRow, ...]:

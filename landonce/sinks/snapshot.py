@@ -9,20 +9,20 @@ table is a `SnapshotSink`; one that routes records to several tables writes an `
 
 from __future__ import annotations
 
-import json
+import random
 import re
+import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from landonce.errors import TableReplaced, TableUnfit
+from landonce.errors import TableReplaced, TableUnfit, TargetUnavailable
 from landonce.failpoints import reach
-from landonce.ledger.as_text import state_from_text, state_to_text
 from landonce.protocol.blocks import Kind
 from landonce.protocol.ledger import Ledger, LedgerState, Note
 from landonce.protocol.marks import Floors, Mark, TableView, Verdict, raised, verdict
@@ -42,6 +42,9 @@ from landonce.sinks.worker import BlockWorker, Recipe, Refuse, Task
 if TYPE_CHECKING:
     from landonce.sinks.pipeline_file import Pipeline
     from landonce.sinks.promise import Promise
+
+_CONFLICTS = 50
+"""Attempts in a row that other writers may win before the driver hears of it. It waits, and tries again."""
 
 Judge = Callable[[OwnView], Verdict]
 """Says whether an attempt may be made, or raises. It must see the very metadata that the attempt is made against."""
@@ -84,41 +87,6 @@ def table_view(name: str, own: OwnView | None) -> TableView:
     if own is None:
         return TableView(name)
     return TableView(name, own.uuid, own.standing, own.last.batch if own.last else 0, own.uncertain)
-
-
-def mark_to_text(mark: Mark) -> str:
-    """One line of JSON, for a sink that keeps its marks as text. `snapshot` is not part of it: the commit gives that."""
-    fields = {
-        "state": state_to_text(mark.state),
-        "started": _pairs(mark.started),
-        "behind": mark.behind,
-        "letters": list(mark.letters),
-        "letters_in": mark.letters_in,
-        "tops": _pairs(mark.tops),
-    }
-    return json.dumps(fields, separators=(",", ":"))
-
-
-def mark_from_text(text: str, snapshot: int) -> Mark:
-    """`snapshot`: which commit it stands in. Another commit has another number."""
-    fields: Mapping[str, Any] = json.loads(text)
-    return Mark(
-        state=state_from_text(fields["state"]),
-        started=_floors(fields["started"]),
-        behind=fields["behind"],
-        snapshot=snapshot,
-        letters=tuple(fields["letters"]),
-        letters_in=fields["letters_in"],
-        tops=_floors(fields["tops"]),
-    )
-
-
-def _pairs(floors: Floors) -> list[list[object]]:
-    return [[each.topic, each.number, at] for each, at in floors]
-
-
-def _floors(pairs: Iterable[Any]) -> Floors:
-    return tuple((Partition(topic, number), at) for topic, number, at in pairs)
 
 
 class TableLedger(Ledger):
@@ -318,8 +286,20 @@ class OpenSnapshot(OpenSink):
         """A batch is committed: removes what only waited for that."""
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What one look found, and the version of the table that it was found in."""
+
+    view: OwnView
+    version: Any
+    """What `attempt` compares. landonce does not read it."""
+
+
 class SnapshotTable(MarkedTable):
-    """The one table of a `SnapshotSink`."""
+    """The one table of a `SnapshotSink`. Every method may raise `TargetUnavailable`: then nothing is known.
+
+    An author says how the table is read (`look`) and how one commit is tried (`attempt`), and never decides whether it may be made.
+    """
 
     @abstractmethod
     def create(self, columns: Schema) -> None:
@@ -333,14 +313,71 @@ class SnapshotTable(MarkedTable):
     def schema(self) -> Schema:
         """The columns that landonce fills, without the coordinates."""
 
+    @abstractmethod
     def check(self) -> tuple[Finding, ...]:
         """Whether the table can hold the guarantee. Reads only."""
-        return ()
 
+    @abstractmethod
+    def look(self) -> Seen | None:
+        """The table as it is now, read again from where it is kept. None if there is none.
+
+        `view.mark` is the newest mark in the history of what the table holds; a rollback removes marks from it. `view.copy` is the last mark
+        that was ever committed, kept where no rollback and no expiry of the history removes it. `OwnView` says what the rest means.
+        """
+
+    @abstractmethod
+    def attempt(self, seen: Seen, mark: Mark, files: Sequence[Any], note: Note | None) -> bool:
+        """One atomic commit of the files, the mark, its copy, and the note for the journal. Without files, it changes the state alone.
+
+        It takes effect only if the table still has the version that was seen. True: it has taken effect. False: certainly it has not, or a
+        look will show that it has. An answer that does not come is `TargetUnavailable`. Never builds on another version than the one seen:
+        a library that rebases a commit and tries again by itself must be told not to.
+        """
+
+    @abstractmethod
     def holds(self, labels: tuple[str, ...]) -> bool:
-        """Whether the table has a row of a topic with one of these labels."""
-        del labels
-        return False
+        """Whether the table has a row of a topic with one of these labels (`_topic`)."""
+
+    @abstractmethod
+    def journal(self) -> tuple[Note, ...]:
+        """The notes, oldest first; none where there is no table. Of more than a hundred, old ones may be dropped."""
+
+    def view(self) -> OwnView | None:
+        seen = self.look()
+        return seen.view if seen is not None else None
+
+    def commit(
+        self,
+        judge: Judge,
+        mark: Mark,
+        files: tuple[Any, ...],
+        *,
+        valid_through: int | None = None,
+        note: Note | None = None,
+    ) -> tuple[Verdict, OwnView]:
+        """Every attempt is judged by what was read from the version that it builds on."""
+        del valid_through
+        for conflict in range(_CONFLICTS):
+            seen = self._seen()
+            judged = judge(seen.view)
+            if judged is not Verdict.GO:
+                return judged, seen.view
+            reach("attempt.before")
+            if self.attempt(seen, mark, files, note):
+                reach("attempt.after")
+                return judged, self._seen().view
+            time.sleep(random.uniform(0.01, 0.05) * min(conflict + 1, 20))  # noqa: S311  not a secret
+        raise TargetUnavailable(f"other writers of {self.name} were faster {_CONFLICTS} times in a row.")
+
+    def _seen(self) -> Seen:
+        seen = self.look()
+        if seen is None:
+            raise TableReplaced(
+                f"the table {self.name} is not there any more.",
+                safe="Nothing was written.",
+                command="bring the table back, or start again to deliver everything to a new one: landonce run {file}",
+            )
+        return seen
 
 
 class SnapshotSink(Sink):

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from landonce.errors import PlanPending, Unbalanced
 from landonce.ledger.block_ledgers import TargetLedger
+from landonce.ledger.plain_sql import PlainSqlLedger
 from landonce.protocol.block_rows import Claim, Mark
 from landonce.protocol.blocks import Block, Plan
 from landonce.protocol.ledger import LedgerState, Position, Totals, prepared, recorded, taken
@@ -37,7 +38,7 @@ class TransactionSite(ABC):
     """At how many lines, at most, a crash is tried."""
 
     @abstractmethod
-    def ledger(self) -> TargetLedger:
+    def ledger(self) -> TargetLedger | PlainSqlLedger:
         """The ledger of the pipeline `contract`, which is in the database too."""
 
     @abstractmethod

@@ -9,10 +9,10 @@ from landonce import plugin
 NAMES_OF_AUTHORS = """
     COORDINATES Blame BlockKey BlockRow BlockTransaction BlockWriter Claim DeduplicatingSink Duration
     Execute Field Finding Guarantee Insert Judge Ledger LedgerPlace LedgerState Level Mark Note Origin OwnView
-    Partition PlainSqlLedger Presence Probe Promise PushedBlock Range Reply Schema SecretUrl Sink SinkSection
-    SnapshotSink SnapshotTable TableLedger TableSection Target TargetView TransactionalSink TransactionalTable
+    Partition PlainSqlLedger Presence Probe Promise PushedBlock Range Reply Schema SecretUrl Seen Sink SinkSection
+    SnapshotSink SnapshotTable TableLedger TableSection Target TargetView Totals TransactionalSink TransactionalTable
     Trouble Verdict WrappedSink check_change check_order errors fenced flip_block key mark_from_text
-    mark_to_text origin_of read_block rows_left_out state_from_text state_to_text wrap
+    mark_to_text origin_of read_block remember_secret rows_left_out state_from_text state_to_text wrap
 """
 
 
