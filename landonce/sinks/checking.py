@@ -148,7 +148,8 @@ class _OneTable(Protocol):
 
 def _one_table(run: CheckRun, sink: Sink, name: str, there: Callable[[], bool], opened: _OneTable) -> Findings:
     created = to_be_created(run, opened.creation) if sink.create else None
-    yield from table(run, opened.check() if there() else None, name, created)
+    findings = (Finding(Level.OK, f"{name} is there"), *opened.check()) if there() else None
+    yield from table(run, findings, name, created)
 
 
 def _transactional_records(run: CheckRun, sink: TransactionalSink) -> Findings:
