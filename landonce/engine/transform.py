@@ -32,7 +32,7 @@ from landonce.read.formats.json.columns import can_fit
 from landonce.read.rows import KEEP
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.contract import COORDINATES
-from landonce.sinks.run import Expressions, SourceAndTarget
+from landonce.sinks.run import Expressions, RowExpressions, SourceAndTarget
 from landonce.sinks.worker import Recipe, Task, named
 
 _Half = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
@@ -112,11 +112,11 @@ def _carried() -> list[Column]:
     return [sql.col(name) for name in _PRIVATE]
 
 
-def keep_column(recipe: Expressions) -> Column:
+def keep_column(recipe: RowExpressions) -> Column:
     return sql.expr(recipe.where) if recipe.where is not None else sql.lit(True)
 
 
-def chosen_columns(recipe: Expressions) -> list[Column]:
+def chosen_columns(recipe: RowExpressions) -> list[Column]:
     """One column for each that lands. `*` stands for the fields of the record."""
     fields = [sql.col(_quoted(each.name)) for each in recipe.source.fields]
     chosen = []

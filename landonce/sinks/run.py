@@ -32,17 +32,22 @@ Columns = Callable[[], Schema]
 NOTHING_DONE = "Nothing was read or written."
 
 
-class Expressions(Protocol):
-    """As much of a recipe as `select` and `where` can be examined with."""
+class RowExpressions(Protocol):
+    """`select` and `where`, and what they start from."""
 
     @property
     def source(self) -> Schema: ...
     @property
-    def target(self) -> Schema: ...
-    @property
     def select(self) -> tuple[str, ...]: ...
     @property
     def where(self) -> str | None: ...
+
+
+class Expressions(RowExpressions, Protocol):
+    """As much of a recipe as they can be examined with."""
+
+    @property
+    def target(self) -> Schema: ...
     @property
     def transforms(self) -> bool: ...
 

@@ -66,7 +66,7 @@ class Recipe(ABC):
     def transforms(self) -> bool:
         return bool(self.select) or self.where is not None
 
-    if TYPE_CHECKING:  # fields of some recipes, properties of others
+    if TYPE_CHECKING:  # a property here would be taken for the default of a subclass's field
 
         @property
         def source(self) -> Schema:
