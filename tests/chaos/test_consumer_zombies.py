@@ -30,7 +30,9 @@ pytestmark = [pytest.mark.integration, pytest.mark.chaos, pytest.mark.timeout(30
 
 PATIENCE = 120.0
 WORKER = Path(__file__).with_name("consumer_worker.py")
-SHORT = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 500}
+SESSION = 3.0
+"""Seconds without a heartbeat until Kafka gives a consumer's partitions to another one."""
+SHORT = {"session.timeout.ms": int(SESSION * 1000), "heartbeat.interval.ms": 300}
 
 
 @dataclass
@@ -215,7 +217,7 @@ def test_the_clock_notices_the_pause_before_the_fence(
         scene.reached("sleeper")
         scene.signal("sleeper", signal.SIGSTOP)
         scene.start("successor")
-        time.sleep(8)
+        time.sleep(SESSION + 1)
         scene.wake("sleeper")
         scene.all_landed()
         scene.wait(lambda: scene.refused("sleeper"), "a refusal")
@@ -260,7 +262,7 @@ def test_a_rebalance_in_mid_transaction(
     control: str,
 ) -> None:
     """One takes too long in a transaction that has saved; the other joins, is given the partitions, and waits."""
-    config = protocol | {"max.poll.interval.ms": 6000}
+    config = protocol | {"max.poll.interval.ms": int(SESSION * 1000)}
     with Scene(kafka, new_topic(4), server, tmp_path, partitions=4, config=config, control=control) as scene:
         scene.produce(400)
         scene.start("first", "consumer.saved", skip=3, batch=20)

@@ -44,6 +44,8 @@ def open_session(master: str = "local[2]", **conf: str) -> SparkSession:
     builder = SparkSession.builder.master(master).config("spark.jars.packages", SPARK_KAFKA)
     builder = builder.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2")
     builder = builder.config("spark.ui.showConsoleProgress", "false")
+    for each in os.environ.get("TESTCONF", "").split():
+        builder = builder.config(*each.split("="))
     for name, value in conf.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
@@ -205,7 +207,7 @@ def opener(
         server: LocalClickHouse = request.getfixturevalue("clickhouse")
         table = new_table()
         server.ask(TABLE.format(table, partition_by))
-        sink = landonce.clickhouse(server.url, table, deadline=4.0)
+        sink = landonce.clickhouse(server.url, table, deadline=2.5)
         ledger = f"sqlite:///{folder / 'ledger'}"
         return Site(*here, sink, lambda: in_clickhouse(server, table), ledger, **told)
 

@@ -30,6 +30,7 @@ from landonce.protocol.ledger import Totals
 from landonce.protocol.steps import Effect, Step
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
+SPARK_WORKERS = True
 OWN_JVM = True
 """The shared one would give its jars to every executor."""
 

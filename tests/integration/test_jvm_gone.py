@@ -37,6 +37,7 @@ from landonce.sinks.iceberg.staged import drop_stages, stage
 from landonce.verify.expect import Transformed
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
+SPARK_WORKERS = True
 OWN_JVM = True
 
 SCHEMA = Schema((Field("id", pa.int64()),))
