@@ -11,10 +11,10 @@ from landonce.check.creation import creation_text
 from landonce.check.found import Look, World, nearest, writable
 from landonce.check.iceberg_position import position
 from landonce.check.iceberg_table import table_findings
-from landonce.engine.assemble import landing_schema
-from landonce.engine.assemble_iceberg import file_recipe
 from landonce.sinks.contract import Finding, Level
+from landonce.sinks.declared import landing_schema
 from landonce.sinks.iceberg.catalog import telling
+from landonce.sinks.iceberg.driver import file_recipe
 from landonce.sinks.iceberg.jvm import spark_name
 from landonce.sinks.iceberg.ledger import TableLedger
 from landonce.sinks.iceberg.names import schema_for

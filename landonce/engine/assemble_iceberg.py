@@ -12,24 +12,21 @@ from landonce.engine.assemble import (
     Columns,
     columns_to_make,
     dead_letters_reachable,
-    declared_schema,
     driver_of,
-    landing_schema,
     selected_columns,
-    selected_from,
 )
 from landonce.engine.committing import Committing
 from landonce.engine.driver import Driver
 from landonce.engine.observe import Observer
 from landonce.engine.publish import Letters
 from landonce.engine.workers import SparkWorkers
-from landonce.errors import ConfigError
 from landonce.protocol.snapshots import Settings
 from landonce.protocol.source import Start
+from landonce.sinks.declared import landing_schema
 from landonce.sinks.iceberg import evolve
+from landonce.sinks.iceberg.driver import file_recipe
 from landonce.sinks.iceberg.lake import Lake
 from landonce.sinks.iceberg.ledger import TableLedger
-from landonce.sinks.iceberg.recipe import FileRecipe
 from landonce.sinks.parts import Parts
 
 
@@ -58,30 +55,6 @@ def make_missing(parts: Parts, lake: Lake, columns: Columns | None) -> None:
     if recipe.transforms:  # only then Spark has to start
         transform.examine(lake.session(), recipe)
     lake.make(made)
-
-
-def file_recipe(parts: Parts) -> FileRecipe:
-    """What the file says of records, before any table is looked at."""
-    config, sink = parts.config, parts.iceberg
-    declared = selected_from(config) if config.transform.select else declared_schema(config)
-    by = sink.routing.field
-    if config.transform.select and by is not None and "." in by:
-        raise ConfigError(f"sink.iceberg: with `select`, records are routed by a column of its result, not by {by!r}.")
-    return FileRecipe(
-        pipeline=config.pipeline,
-        consumer=tuple(sorted(parts.consumer.items())),
-        routing=sink.routing,
-        tables=(),
-        dead_letters=config.dead_letters.path,
-        max_record_bytes=config.source.kafka.max_record_bytes,
-        block_bytes=config.batch.block_bytes,
-        declared=declared if not config.transform.empty else None,
-        select=config.transform.select,
-        where=config.transform.where,
-        changes=sink.told.changes.decoding() if sink.told.changes is not None else None,
-        meaning=repr((declared.fingerprint() if declared else "", sink.told.case_insensitive, sink.told.identity)),
-        evolve=sink.told.evolve,
-    )
 
 
 def make_iceberg_driver(parts: Parts, lake: Lake, observer: Observer, *, once: bool) -> Driver:

@@ -9,12 +9,12 @@ import pyarrow as pa
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 
-from landonce.engine.assemble import declared_schema, landing_schema
-from landonce.engine.assemble_iceberg import file_recipe
 from landonce.protocol.ledger import LedgerState
 from landonce.read.schema.fields import Field, Schema
+from landonce.sinks.declared import declared_schema, landing_schema
 from landonce.sinks.iceberg.admit import table_recipe
 from landonce.sinks.iceberg.catalog import telling
+from landonce.sinks.iceberg.driver import file_recipe
 from landonce.sinks.iceberg.marker import copy_name
 from landonce.sinks.iceberg.recipe import FileRecipe, TableRecipe
 from landonce.sinks.iceberg.sink import IcebergSink

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 import landonce
 from landonce.cli import app
-from landonce.engine.assemble_wrapped import wrapped_recipe
 from landonce.errors import ConfigError, PlanChanged
 from landonce.ledger.push_ledger import PushLedger, PushPlace
 from landonce.protocol import pushes
@@ -28,6 +27,7 @@ from landonce.protocol.source import Extent, SourceView
 from landonce.protocol.steps import Surveyed
 from landonce.sinks.parts import open_parts
 from landonce.sinks.pipeline_file import parse
+from landonce.sinks.wrapped.driver import wrapped_recipe
 
 FILE = """
 pipeline: p
