@@ -2,7 +2,7 @@
 .PHONY: help setup demo test test-all quick quick-all test-long test-setup lint types collect pytest coverage docs bench lock clean
 .DEFAULT_GOAL := help
 BIN := .venv/bin
-WORKERS ?= 2
+WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 help:  ## say what there is

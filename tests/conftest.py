@@ -34,6 +34,8 @@ _DURATIONS = Path(__file__).with_name("durations.json")
 """Seconds that each file takes: `build/durations.json` of a run of `make test`."""
 _SHORT_SESSIONS = {
     "group.min.session.timeout.ms": "1000",
+    "group.consumer.min.session.timeout.ms": "1000",
+    "group.consumer.session.timeout.ms": "5000",
     "group.consumer.min.heartbeat.interval.ms": "200",
     "group.consumer.heartbeat.interval.ms": "500",
 }

@@ -26,6 +26,7 @@ _FORKS.set_forkserver_preload(
     [
         "landonce.cli.run",
         "landonce.cli.progress",
+        "landonce.consumer",
         "landonce.engine.pipeline",
         "landonce.engine.task",
         "landonce.ledger.sqlite",
@@ -82,6 +83,9 @@ class PlainProcess:
 
     def send_signal(self, number: int) -> None:
         os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self._process.kill()
 
 
 def _run(arguments: Sequence[str], environment: dict[str, str], log: str, folder: str, script: str) -> None:

@@ -14,7 +14,10 @@ from plain_process import PlainProcess
 
 @dataclass
 class PlainDrivers(Drivers):
-    """Drivers without Spark."""
+    """Drivers without Spark, or a script that needs none."""
 
     def spawn(self, arguments: tuple[str, ...], environment: Mapping[str, str], log: Path) -> Any:
+        if self.command:
+            _python, script, *arguments_of_script = self.command
+            return PlainProcess(arguments_of_script, environment, log, script=script)
         return PlainProcess(arguments, environment, log)

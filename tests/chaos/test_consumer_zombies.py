@@ -6,11 +6,8 @@ Plain SQL counts: every record exactly one row. Each scene is also played withou
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -21,9 +18,10 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from plain_process import PlainProcess
 from sqlalchemy import Engine, create_engine, text
 
-from landonce.local import LocalKafka, exec_with_parent
+from landonce.local import LocalKafka
 from landonce.local.postgres import LocalPostgres
 
 pytestmark = [pytest.mark.integration, pytest.mark.chaos, pytest.mark.timeout(300)]
@@ -49,7 +47,7 @@ class Scene:
     results: str = ""
     timeout_check: bool = True
     config: dict[str, Any] = field(default_factory=dict)
-    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    processes: dict[str, PlainProcess] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.engine: Engine = create_engine(self.url)
@@ -93,26 +91,15 @@ class Scene:
             "results": self.results,
             "timeout_check": self.timeout_check,
         }
-        with (self.folder / f"{name}.log").open("wb") as log:
-            self.processes[name] = subprocess.Popen(
-                [
-                    sys.executable,
-                    exec_with_parent.__file__,
-                    str(os.getpid()),
-                    sys.executable,
-                    str(WORKER),
-                    json.dumps(spec),
-                ],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=os.environ
-                | {
-                    "LANDONCE_FAILPOINT": place,
-                    "LANDONCE_FAILPOINT_SKIP": str(skip),
-                    "LANDONCE_FAILPOINT_FILE": str(self.folder / f"{name}.reached") if place else "",
-                    "LANDONCE_FAILPOINT_WAIT_FOR": str(self.folder / f"{name}.go"),
-                },
-            )
+        failpoint = {
+            "LANDONCE_FAILPOINT": place,
+            "LANDONCE_FAILPOINT_SKIP": str(skip),
+            "LANDONCE_FAILPOINT_FILE": str(self.folder / f"{name}.reached") if place else "",
+            "LANDONCE_FAILPOINT_WAIT_FOR": str(self.folder / f"{name}.go"),
+        }
+        log = self.folder / f"{name}.log"
+        log.unlink(missing_ok=True)
+        self.processes[name] = PlainProcess([json.dumps(spec)], failpoint, log, script=str(WORKER))
 
     def wait(self, done: Callable[[], object], what: str) -> None:
         deadline = time.monotonic() + PATIENCE

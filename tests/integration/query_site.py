@@ -44,8 +44,6 @@ def open_session(master: str = "local[2]", **conf: str) -> SparkSession:
     builder = SparkSession.builder.master(master).config("spark.jars.packages", SPARK_KAFKA)
     builder = builder.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2")
     builder = builder.config("spark.ui.showConsoleProgress", "false")
-    for each in os.environ.get("TESTCONF", "").split():
-        builder = builder.config(*each.split("="))
     for name, value in conf.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
