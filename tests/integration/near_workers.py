@@ -18,6 +18,7 @@ from landonce.engine.workers import SparkWorkers
 from landonce.protocol.receipt import BlockResult
 
 _AT_ONCE = 2
+_BY_SPARK = SparkWorkers.start, SparkWorkers.write
 
 
 class LateSession:
@@ -32,7 +33,6 @@ class LateSession:
 
 def install(patch: pytest.MonkeyPatch) -> None:
     """Every driver of this process has these workers."""
-    by_spark = SparkWorkers.write
 
     def start(workers: SparkWorkers) -> int:
         if not workers._started:
@@ -42,8 +42,14 @@ def install(patch: pytest.MonkeyPatch) -> None:
 
     def write(workers: SparkWorkers, recipe: Any, tasks: Sequence[Any]) -> tuple[BlockResult, ...]:
         if recipe.transforms:
-            return by_spark(workers, recipe, tasks)
+            return _BY_SPARK[1](workers, recipe, tasks)
         return tuple(of_spark.work(*pickle.loads(cloudpickle.dumps((recipe, task)))) for task in tasks)
 
     patch.setattr(SparkWorkers, "start", start)
     patch.setattr(SparkWorkers, "write", write)
+
+
+def restore(patch: pytest.MonkeyPatch) -> None:
+    """Spark's workers again."""
+    patch.setattr(SparkWorkers, "start", _BY_SPARK[0])
+    patch.setattr(SparkWorkers, "write", _BY_SPARK[1])
