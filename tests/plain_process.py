@@ -29,7 +29,7 @@ _FORKS.set_forkserver_preload(
         "landonce.consumer",
         "landonce.engine.pipeline",
         "landonce.engine.task",
-        "landonce.ledger.sqlite",
+        "landonce.ledger.database",
         "landonce.sinks.deduplicating",
         "landonce.sinks.iceberg.worker",
         "landonce.sinks.sql.worker",

@@ -24,8 +24,7 @@ from landonce.protocol.snapshots import Settings
 from landonce.protocol.source import Start
 from landonce.sinks.declared import landing_schema
 from landonce.sinks.iceberg import evolve
-from landonce.sinks.iceberg.driver import file_recipe
-from landonce.sinks.iceberg.lake import Lake
+from landonce.sinks.iceberg.driver import Lake, file_recipe
 from landonce.sinks.iceberg.ledger import TableLedger
 from landonce.sinks.parts import Parts
 
@@ -79,7 +78,7 @@ def make_iceberg_driver(parts: Parts, lake: Lake, observer: Observer, *, once: b
         once=once,
         letters=str(config.dead_letters.path),
         own_ledger=own is not None,
-        follow=parts.iceberg.told.rollback == "follow",
+        follow=parts.iceberg.config.rollback == "follow",
     )
     letters = Letters(config.dead_letters.path, config.pipeline, parts.ledger.journal)
     performer = Committing(settings, lake, workers, letters, parts.ledger, own)
@@ -89,7 +88,7 @@ def make_iceberg_driver(parts: Parts, lake: Lake, observer: Observer, *, once: b
 def lake_conf(lake: Lake) -> dict[str, str]:
     """What Spark needs to know of the catalog, and the jars of Iceberg's runtime, where it writes itself; or where it may
     have to: a record may name a table that Arrow cannot write for, and `select` may make the columns of one."""
-    told = lake.sink.told
+    told = lake.sink.config
     unknown = lake.missing and not lake.planned and bool(told.properties or told.partition_by)
     open_ended = lake.sink.routing.template is not None
     return lake.sink.spark_conf() if lake.by_spark or open_ended or unknown else {}

@@ -23,7 +23,7 @@ from landonce.engine.publish import Letters
 from landonce.engine.transacting import Transacting
 from landonce.engine.workers import SparkWorkers
 from landonce.errors import ConfigError, TableUnfit
-from landonce.ledger.in_target import TargetLedger
+from landonce.ledger.block_ledgers import TargetLedger
 from landonce.protocol.source import Start
 from landonce.protocol.transactions import Settings
 from landonce.read.schema.fields import Field, Schema

@@ -16,7 +16,7 @@ from landonce.engine.publish import Letters
 from landonce.engine.pushing import Pushing
 from landonce.engine.spark.session import is_remote
 from landonce.engine.workers import SparkWorkers
-from landonce.ledger.push_ledger import PushLedger
+from landonce.ledger.block_ledgers import PushLedger
 from landonce.protocol.pushes import Settings
 from landonce.protocol.source import Start
 from landonce.read.schema.fields import Schema

@@ -11,7 +11,7 @@ from landonce.engine.performer import Performer
 from landonce.engine.publish import Letters
 from landonce.engine.unlanded import write_rest
 from landonce.engine.watchdog import watched
-from landonce.ledger.push_ledger import PushLedger
+from landonce.ledger.block_ledgers import PushLedger
 from landonce.protocol import pushes
 from landonce.protocol.block_rows import Claim, Mark
 from landonce.protocol.claims import over
@@ -58,7 +58,7 @@ class Pushing(Performer):
 
     def perform(self, effect: Asked, held: LedgerState) -> Reply:
         if isinstance(effect, LookAtClaims):
-            return self.ledger.standing(effect.plan.batch)
+            return self.ledger.status(effect.plan.batch)
         if isinstance(effect, Await):
             self._wait(held)
             return None
@@ -71,7 +71,7 @@ class Pushing(Performer):
         """Until every attempt that is claimed is over, or was settled by whoever made it."""
         batch = held.pending.batch if held.pending is not None else 0
         while True:
-            seen = self.ledger.standing(batch)
+            seen = self.ledger.status(batch)
             claimed = [row for row in seen.rows if row.mark is Mark.CLAIMED]
             if all(over(row, seen.now, self.settings.wait) for row in claimed):
                 return
@@ -84,7 +84,7 @@ class Pushing(Performer):
             with watched(self.recipe.ledger, tasks, self.tell, self.settings.wait / 1000):
                 return self.workers.write(recipe, tasks)
 
-        rows = self.ledger.standing(effect.plan.batch).rows
+        rows = self.ledger.status(effect.plan.batch).rows
         return write_rest(effect.plan, effect.indexes, rows, write)
 
     def _task(self, effect: Write, index: int, held: LedgerState) -> WrappedTask:

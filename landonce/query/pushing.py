@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from landonce.engine.unlanded import write_rest
 from landonce.engine.watchdog import watched
-from landonce.ledger.push_ledger import PushLedger
+from landonce.ledger.block_ledgers import PushLedger
 from landonce.protocol import query_refusals as refusals
 from landonce.protocol.block_rows import Claim, Mark
 from landonce.protocol.claims import PushRow, over
@@ -78,7 +78,7 @@ class Pushing(PlanPerformer):
         """Where pushing again does harm, an attempt that nobody settled is waited out; then the worker asks the probe."""
         sink = self.recipe.sink
         if sink.idempotent:
-            return {row.number: row for row in self.ledger.standing(effect.plan.batch).rows}
+            return {row.number: row for row in self.ledger.status(effect.plan.batch).rows}
         numbers = {effect.plan.blocks[index].number for index in effect.indexes}
         rows = self._waited_out(effect.plan.batch, numbers)
         claimed = [row for number, row in rows.items() if number in numbers and row.mark is Mark.CLAIMED]
@@ -89,7 +89,7 @@ class Pushing(PlanPerformer):
     def _waited_out(self, batch: int, numbers: set[int]) -> dict[int, PushRow]:
         """The rows of a batch, once nothing of the last attempt at these blocks can take effect any more."""
         while True:
-            seen = self.ledger.standing(batch)
+            seen = self.ledger.status(batch)
             open_ = (row for row in seen.rows if row.number in numbers and row.mark is Mark.CLAIMED)
             if all(over(row, seen.now, self.recipe.sink.wait) for row in open_):
                 return {row.number: row for row in seen.rows}

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import landonce
 from landonce.cli import app
 from landonce.errors import ConfigError, PlanChanged
-from landonce.ledger.push_ledger import PushLedger, PushPlace
+from landonce.ledger.block_ledgers import PushLedger, PushPlace
 from landonce.protocol import pushes
 from landonce.protocol.block_rows import Claim, Mark
 from landonce.protocol.blocks import Block, Plan

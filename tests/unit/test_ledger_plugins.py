@@ -9,7 +9,7 @@ import pytest
 from landonce.errors import ConfigError, LedgerUnreadable
 from landonce.ledger.as_text import mark_from_text, mark_to_text, state_from_text, state_to_text
 from landonce.ledger.memory import MemoryLedger
-from landonce.ledger.plugged import plugged_ledger
+from landonce.ledger.open import plugged_ledger
 from landonce.protocol.marks import Mark
 from landonce.protocol.ranges import Partition
 from landonce.sinks.parts import open_parts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from landonce.errors import ConfigError
-from landonce.ledger.push_ledger import PushPlace
+from landonce.ledger.block_ledgers import PushPlace
 from landonce.sinks.declared import declared_schema
 from landonce.sinks.parts import Parts
 from landonce.sinks.wrapped.recipe import WrappedRecipe
