@@ -44,10 +44,8 @@ ELSEWHERE = (
         "protocol/operate",
         "sinks/operations",
         "sinks/iceberg/operations",
-        "sinks/sql/operations",
-        "sinks/wrapped/operations",
     ),
-    *("sinks/iceberg/maintain", "sinks/iceberg/move_in"),
+    *("sinks/iceberg/maintain", "sinks/iceberg/move_in", "sinks/iceberg/held"),
     *(
         "protocol/cases",
         "protocol/match_ranges",
@@ -57,7 +55,7 @@ ELSEWHERE = (
     ),
     *("sinks/clickhouse", "engine/assemble_clickhouse"),
 )
-"""What operators decide; what only queries meet; and ClickHouse, whose checks are tried with a server (`test_check.py`,
+"""What operators decide; what only an audit or queries meet; and ClickHouse, whose checks are tried with a server (`test_check.py`,
 `test_clickhouse_check.py`)."""
 REFUSALS = {
     name
@@ -136,14 +134,14 @@ def _words_for(wording: Refusing, caller: Refusing, asked: set[str]) -> bool:
 UNKNOWABLE = {
     "it depends on records, which a check does not read": """
         read/block.py:too_large  engine/workers.py:_expression_failed  engine/letters.py:_letters  protocol/receipt.py:unbalanced
-        sinks/sql/writer.py:named  sinks/wrapped/send.py:_no_answer  sinks/iceberg/arrow.py:_unfit  sinks/iceberg/files.py:_number
+        sinks/transactional.py:as_error  sinks/wrapped/worker.py:_no_answer  sinks/iceberg/arrow.py:_unfit  sinks/iceberg/files.py:_number
         sinks/iceberg/files.py:write_files  sinks/iceberg/evolve.py:apply  sinks/iceberg/evolve.py:distinguishable
         sinks/iceberg/driver.py:Lake._made_of  sinks/worker.py:named
     """,
     "it is what others do while a batch is written": """
-        read/kafka/identity.py:require_same  protocol/batch.py:refuse_not_kept  engine/assemble_sql.py:make_sql_driver.examined_again  engine/committing.py:_different
-        engine/driver.py:Driver._judged  sinks/sql/writer.py:settle_block  protocol/target.py:nobody_else  sinks/deduplicating.py:_duplicate
-        sinks/deduplicating.py:_partial  sinks/iceberg/commit.py:_too_new  sinks/iceberg/ledger.py:TableLedger._known
+        read/kafka/broker.py:require_same  protocol/batch.py:refuse_not_kept  engine/assemble_sql.py:make_sql_driver.examined_again  engine/committing.py:_different
+        engine/driver.py:Driver._judged  sinks/transactional.py:settle_block  protocol/target.py:nobody_else  sinks/deduplicating.py:_duplicate
+        sinks/deduplicating.py:_partial  sinks/iceberg/commit.py:_too_new  sinks/snapshot.py:TableLedger._known  sinks/snapshot.py:TableLedger.glance
         sinks/iceberg/staging.py:_closed  sinks/iceberg/staging.py:_staging_errors  sinks/iceberg/commit.py:check_visible
         sinks/iceberg/files.py:Scratch.write  protocol/own_ledger.py:own_verdict  protocol/ledger.py:fenced
     """,
@@ -168,10 +166,10 @@ UNKNOWABLE = {
         sinks/iceberg/jvm.py:_named
     """,
     "Kafka is a stand-in here; a check asks the real one": """
-        read/kafka/broker.py:Broker._named  read/schema/infer.py:agreed  read/schema/sample.py:Sample._refused  read/schema/infer.py:of_sample  read/kafka/records.py:_reached  read/kafka/records.py:source_error
+        read/kafka/broker.py:Broker._named  read/schema/sample.py:agreed  read/schema/sample.py:Sample._refused  read/schema/sample.py:of_sample  read/kafka/records.py:_reached  read/kafka/client.py:source_error
     """,
     "a database that fails is not part of this test, and each is asked by its own ledger's": """
-        ledger/database.py:refused  ledger/as_text.py:state_from_text
+        ledger/database.py:refused  ledger/as_text.py:state_from_text  ledger/as_text.py:mark_from_text
     """,
     "it is about dead letters that are there already, and a check reads none": """
         engine/dead_letters.py:_letters  engine/dead_letters.py:_staged
@@ -185,6 +183,9 @@ UNKNOWABLE = {
     """,
     "a sink that deduplicates asks for it, and its checks are tried with a server": """
         sinks/deduplicating.py:source_schema
+    """,
+    "an audit alone asks for it": """
+        sinks/contract.py:Sink.held
     """,
     "operators' commands alone ask for it": """
         sinks/iceberg/marks.py:last_rows
@@ -296,7 +297,7 @@ def test_a_refusal_that_no_check_runs_is_found(asked: set[tuple[str, int]]) -> N
     """The test itself: without what SQL's check ran, SQL's refusals are missed."""
     others = {(file, line) for file, line in asked if "sql" not in file.rpartition("landonce/")[2]}
     missed = unasked(others)
-    assert {"sinks/sql/driver.py:_source", "sinks/sql/identity.py:_replaced"} <= missed
+    assert {"sinks/sql/driver.py:_source", "sinks/sql/fingerprint.py:_replaced"} <= missed
 
 
 def test_what_iceberg_refuses_at_a_start_is_a_finding(tmp_path: Path) -> None:

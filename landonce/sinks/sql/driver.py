@@ -1,21 +1,27 @@
-"""What the driver of a pipeline to an SQL database needs of the pipeline file and the table: the recipe, and the statements that make a table."""
+"""What the driver of a pipeline to an SQL database makes of the pipeline file and the table: the recipe, the statements that create a table, and
+what an operator may decide."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from contextlib import closing
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from landonce.errors import ConfigError
+from landonce.errors import ConfigError, NothingToDo
+from landonce.protocol import operate
+from landonce.protocol.marks import TableView
 from landonce.read.decoders import decoder_of
 from landonce.read.schema.ddl import UnfitFields
-from landonce.read.schema.fields import Field, Schema
+from landonce.read.schema.fields import Schema
 from landonce.sinks.declared import declared_schema, selected_from
+from landonce.sinks.operations import UNCHANGED, Choice, Kept, TransactionalOperations
 from landonce.sinks.parts import Parts
 from landonce.sinks.pipeline_file import Pipeline
 from landonce.sinks.sql.config import Sql
-from landonce.sinks.sql.recipe import SqlRecipe
+from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.table import SqlTable
+from landonce.sinks.sql.worker import SqlRecipe
 
 NOTHING = "Nothing was read or written."
 
@@ -48,7 +54,7 @@ def sql_creation(parts: Parts, table: SqlTable, columns: Schema) -> str:
 
 
 def _refuse_nested_sample(sampled: Schema) -> None:
-    """A sample does not tell what else a document may hold, so those are declared."""
+    """A sample does not show what else a document may hold, so nested fields must be declared."""
     nested = [each.name for each in sampled.fields if pa.types.is_nested(each.type)]
     if nested:
         why = "a nested value becomes a column of JSON, and a sample does not tell what else it may hold"
@@ -56,12 +62,12 @@ def _refuse_nested_sample(sampled: Schema) -> None:
 
 
 def sql_recipe(parts: Parts, table: SqlTable) -> SqlRecipe:
-    """What a record is decoded to and what the table takes, and that the one can become the other."""
-    config, told = parts.config, sql_of(parts)
+    """What a record is decoded to, and what the table takes. Raises if the one cannot become the other."""
+    config, section = parts.config, sql_of(parts)
     declared = declared_schema(config)
     selecting = bool(config.transform.select)
     target = table.schema(None if selecting else declared, selected=selecting)
-    source = selected_from(config) if selecting else _source(declared, target, evolve=told.evolve)
+    source = selected_from(config) if selecting else _source(declared, target, evolve=section.evolve)
     recipe = SqlRecipe(
         pipeline=config.pipeline,
         consumer=tuple(sorted(parts.consumer.items())),
@@ -73,21 +79,21 @@ def sql_recipe(parts: Parts, table: SqlTable) -> SqlRecipe:
         block_bytes=config.batch.block_bytes,
         select=config.transform.select,
         where=config.transform.where,
-        changes=told.meaning.decoding() if told.meaning is not None else None,
-        evolve=told.evolve,
+        changes=section.meaning.decoding() if section.meaning is not None else None,
+        evolve=section.evolve,
         declared=declared.fingerprint() if declared is not None else "",
     )
-    _refuse_key(source, told, parts)
+    _refuse_key(source, section, parts)
     return recipe
 
 
-def _refuse_key(source: Schema, told: Sql, parts: Parts) -> None:
-    """What no change of a record can be decoded by, before any is read."""
+def _refuse_key(source: Schema, section: Sql, parts: Parts) -> None:
+    """Raises for a key by which no change can be decoded, before any record is read."""
     try:
         decoder_of(
             source,
             parts.sql.key,
-            told.meaning.decoding() if told.meaning is not None else None,
+            section.meaning.decoding() if section.meaning is not None else None,
             max_record_bytes=parts.config.source.kafka.max_record_bytes,
         )
     except ValueError as reason:
@@ -97,8 +103,8 @@ def _refuse_key(source: Schema, told: Sql, parts: Parts) -> None:
 
 
 def _source(declared: Schema | None, table: Schema, *, evolve: bool) -> Schema:
-    """The table decides the types, and a declaration which fields there are and must be; columns that were added since
-    are filled too, where the table may evolve."""
+    """What a record is decoded to: the table says the types, a declared schema says which fields there are and which are required. If the
+    table may evolve, columns that were added since are filled too."""
     if declared is None:
         return table
     columns, named = table.by_name(), declared.by_name()
@@ -116,9 +122,35 @@ def _source(declared: Schema | None, table: Schema, *, evolve: bool) -> Schema:
             safe=NOTHING,
             command="declare the field in {file}, or let the column be NULL or have a default",
         )
-    fields = [_declared(each, columns[each.name]) for each in declared.fields]
+    fields = [
+        replace(columns[each.name], required=each.required or columns[each.name].required, scale=each.scale)
+        for each in declared.fields
+    ]
     return Schema((*fields, *(each for name, each in columns.items() if evolve and name not in named)))
 
 
-def _declared(declared: Field, column: Field) -> Field:
-    return replace(column, required=declared.required or column.required, scale=declared.scale)
+@dataclass
+class SqlOperations(TransactionalOperations):
+    """Also knows which table it is, where the database says so."""
+
+    sink: SqlSink
+
+    def kept(self) -> Kept:
+        return Kept(f"the tables landonce_* beside the table, in {self.sink}", {"target": str(self.sink)})
+
+    def fingerprint(self) -> str:
+        with closing(SqlTable(self.sink)) as table:
+            return sql_recipe(self.parts, table).fingerprint()
+
+    def forget_table(self, table: str, owner: str, *, replay: bool) -> Choice:
+        """The next plan binds the pipeline to the table that exists then."""
+        if replay:
+            raise NothingToDo(
+                "a table of an SQL database is not filled up again by the pipeline that it belongs to.",
+                safe=UNCHANGED,
+                command="give the pipeline another `pipeline` name and an empty table in {file}, then: landonce run {file}",
+            )
+        known = self.required()
+        with closing(SqlTable(replace(self.sink, table=table))) as there:
+            view = TableView(table, there.identity())
+        return Choice(known, operate.forget_table(known, view, owner))

@@ -1,4 +1,4 @@
-"""A table in an SQL database, described: picklable, and quiet about its password."""
+"""The description of a table in an SQL database. Picklable; its repr hides the password."""
 
 from __future__ import annotations
 
@@ -9,22 +9,25 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import URL
 
-from landonce.extras import require_driver
 from landonce.ledger.block_ledgers import TargetLedger
-from landonce.sinks.contract import Guarantee, Sink
+from landonce.ledger.plain_sql import BlockKey
+from landonce.packages import require_driver
 from landonce.sinks.sql.config import Sql
 from landonce.sinks.sql.databases import dialect_of, open_database, parsed
+from landonce.sinks.transactional import BlockTransaction, TransactionalSink
 
 if TYPE_CHECKING:
+    from landonce.protocol.ledger import LedgerState
+    from landonce.sinks.audit import HeldTables
     from landonce.sinks.checking import CheckRun, Sections
     from landonce.sinks.operations import Operations, Sessions
     from landonce.sinks.parts import Parts
     from landonce.sinks.pipeline_file import Pipeline
-    from landonce.sinks.promise import Promise
+    from landonce.sinks.sql.table import SqlTable
 
 
 @dataclass(frozen=True)
-class SqlSink(Sink):
+class SqlSink(TransactionalSink):
     """Where rows go, and how they get there."""
 
     url: str = field(repr=False)
@@ -35,13 +38,12 @@ class SqlSink(Sink):
     jsonb: tuple[str, ...] = ()
     """Columns that hold documents in PostgreSQL's binary form."""
     examined: str = ""
-    """What the table was like when it was examined (`likeness`). Empty: nobody asks."""
+    """The table's fingerprint when the driver examined it. Empty: workers do not compare it."""
     create: bool = field(default=False, repr=False, compare=False)
-    guarantee = Guarantee.TRANSACTIONAL
 
     @staticmethod
-    def of(told: Sql, pipeline: str) -> SqlSink:
-        sink = SqlSink(told.url.get_secret_value(), told.table, pipeline, told.key, create=told.create)
+    def of(config: Sql, pipeline: str) -> SqlSink:
+        sink = SqlSink(config.url.get_secret_value(), config.table, pipeline, config.key, create=config.create)
         require_driver(dialect_of(parsed(sink.url)), "sink.sql.url")
         return sink
 
@@ -52,10 +54,15 @@ class SqlSink(Sink):
     def open_ledger(self, config: Pipeline) -> TargetLedger:
         return TargetLedger(open_database(self.address), config.pipeline)
 
-    def promise(self, config: Pipeline) -> Promise:
-        from landonce.sinks.sql.promise import promise
+    def open_table(self) -> SqlTable:
+        from landonce.sinks.sql.table import SqlTable
 
-        return promise(config, keyed=bool(self.key))
+        return SqlTable(self)
+
+    def open_block(self, block: BlockKey) -> BlockTransaction:
+        from landonce.sinks.sql.writer import open_writer
+
+        return open_writer(self, block)
 
     @property
     def changes_rows(self) -> bool:
@@ -71,9 +78,15 @@ class SqlSink(Sink):
         return sections(run, self)
 
     def operations(self, parts: Parts, sessions: Sessions) -> Operations:
-        from landonce.sinks.sql.operations import SqlOperations
+        from landonce.sinks.sql.driver import SqlOperations
 
         return SqlOperations(parts, sessions, self)
+
+    def held(self, parts: Parts, state: LedgerState | None) -> HeldTables:
+        from landonce.sinks.sql.held import held
+
+        del state
+        return held(parts, self)
 
     @property
     def identity(self) -> str:
