@@ -41,9 +41,15 @@ def decoder_of(
     schema: Schema, identity: tuple[str, ...] = (), changes: Changes | None = None, *, max_record_bytes: int
 ) -> Decode:
     """Cached per worker and table, because a decoder learns how a topic writes its times."""
-    if changes is None:
-        return _of_rows(JsonDecoder(schema, max_record_bytes=max_record_bytes))
-    return _of_changes(ChangeDecoder(schema, identity, changes, max_record_bytes=max_record_bytes))
+    if changes is not None:
+        return _of_changes(ChangeDecoder(schema, identity, changes, max_record_bytes=max_record_bytes))
+    decoder = JsonDecoder(schema, max_record_bytes=max_record_bytes)
+
+    def decode(values: pa.BinaryArray, _: list[Message]) -> Decoded:
+        found = decoder.decode(values)
+        return Decoded(found.table, _indexes(found.kept), _reasons(found.rejects))
+
+    return decode
 
 
 def decode_by(
@@ -53,15 +59,6 @@ def decode_by(
 
     def decode(values: pa.BinaryArray, messages: list[Message]) -> Decoded:
         return decoder_of(schema, identity, changes, max_record_bytes=max_record_bytes)(values, messages)
-
-    return decode
-
-
-def _of_rows(decoder: JsonDecoder) -> Decode:
-    def decode(values: pa.BinaryArray, messages: list[Message]) -> Decoded:
-        del messages
-        found = decoder.decode(values)
-        return Decoded(found.table, _indexes(found.kept), _reasons(found.rejects))
 
     return decode
 

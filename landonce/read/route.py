@@ -87,7 +87,10 @@ def _read(
     """Adds the values of these rows to those found so far; also returns the rows whose value has another type."""
     whole = len(rows) == len(payloads)
     decoded = _decoder(field, kind).decode(payloads if whole else payloads.take(pa.array(rows)))
-    text = _inside(decoded.table.column(0).combine_chunks()).cast(pa.string())
+    column = decoded.table.column(0).combine_chunks()
+    while pt.is_struct(column.type):
+        column = pc.struct_field(column, [0])
+    text = column.cast(pa.string())
     refused = rows[[reject.index for reject in decoded.rejects]]
     if whole and not len(refused):
         return text, refused
@@ -102,12 +105,6 @@ def _perhaps_whole(found: pa.StringArray, rows: Integers) -> Integers:
     numbers = np.abs(found.take(pa.array(rows)).cast(pa.float64()).to_numpy(zero_copy_only=False))
     chosen: Integers = rows[(numbers == 0) | (numbers >= 2**53)]
     return chosen
-
-
-def _inside(column: pa.Array) -> pa.Array:
-    while pt.is_struct(column.type):
-        column = pc.struct_field(column, [0])
-    return column
 
 
 @lru_cache(maxsize=64)
@@ -160,14 +157,12 @@ class Routing:
         if self.template is not None and self.template.count(PLACEHOLDER) != 1:
             raise ConfigError(f"a record must not choose its namespace: {self.template!r}")
         for rule in self.rules:
-            _check_pattern(rule)
-
-
-def _check_pattern(rule: Rule) -> None:
-    try:
-        _matches(pa.array([""]), rule.match or "")
-    except pa.ArrowInvalid as error:
-        raise ConfigError(f"the routing's expression for {rule.table} is not a regular expression: {error}") from None
+            try:
+                _matches(pa.array([""]), rule.match or "")
+            except pa.ArrowInvalid as error:
+                raise ConfigError(
+                    f"the routing's expression for {rule.table} is not a regular expression: {error}"
+                ) from None
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 from landonce.protocol.ranges import Partition, label_of
 from landonce.read.decoders import Decoded
 from landonce.read.formats.json.columns import fit
-from landonce.read.formats.json.values import Fault
 from landonce.read.schema.fields import Schema
 
 COORDINATES = ("_topic", "_partition", "_offset")
@@ -123,7 +122,9 @@ def conform(rows: pa.Table, target: Schema, kept: tuple[str, ...]) -> tuple[pa.T
             continue
         array = rows.column(each.name).combine_chunks()
         fitted, faults = fit(array, each)
-        _note(reasons, faults, each.name)
+        for fault in faults:
+            for row in np.flatnonzero(fault.rows):
+                reasons.setdefault(int(row), fault.reason(each.name))
         columns[each.name] = fitted
     table = pa.table(columns)
     if reasons:
@@ -131,9 +132,3 @@ def conform(rows: pa.Table, target: Schema, kept: tuple[str, ...]) -> tuple[pa.T
         keep[list(reasons)] = False
         table = table.filter(pa.array(keep))
     return table, sorted(reasons.items())
-
-
-def _note(reasons: dict[int, str], faults: list[Fault], name: str) -> None:
-    for fault in faults:
-        for row in np.flatnonzero(fault.rows):
-            reasons.setdefault(int(row), fault.reason(name))
