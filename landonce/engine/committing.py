@@ -98,7 +98,7 @@ class Committing(Performer):
     def acquired(self, state: LedgerState) -> str:
         """What a driver that was killed left behind is put in order: staging branches go, and dead letters of a batch that it
         had just committed are published."""
-        self.lake.tidy(state.epoch)
+        self.lake.drop_old_stages(state.epoch)
         if self.own is None:
             self.letters.acquired(state)
             return ""

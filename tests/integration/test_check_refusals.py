@@ -23,13 +23,13 @@ from sqlalchemy import make_url
 import landonce
 from landonce import errors
 from landonce.check import check_pipeline
-from landonce.check.iceberg_table import table_findings
 from landonce.engine.retention import Retention
 from landonce.ledger.block_ledgers import TargetLedger
 from landonce.protocol.ledger import LedgerState, TableMark
 from landonce.protocol.ranges import Partition
 from landonce.protocol.source import Extent, SourceView
 from landonce.sinks.contract import Level
+from landonce.sinks.iceberg.check_table import table_findings
 from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.parts import open_parts
 from landonce.sinks.pipeline_file import load
@@ -44,8 +44,6 @@ ELSEWHERE = (
         "protocol/operate",
         "sinks/operations",
         "sinks/iceberg/operations",
-        "sinks/sql/operations",
-        "sinks/wrapped/operations",
     ),
     *("sinks/iceberg/maintain", "sinks/iceberg/move_in"),
     *(
@@ -136,7 +134,7 @@ def _words_for(wording: Refusing, caller: Refusing, asked: set[str]) -> bool:
 UNKNOWABLE = {
     "it depends on records, which a check does not read": """
         read/block.py:too_large  engine/workers.py:_expression_failed  engine/letters.py:_letters  protocol/receipt.py:unbalanced
-        sinks/sql/writer.py:named  sinks/wrapped/send.py:_no_answer  sinks/iceberg/arrow.py:_unfit  sinks/iceberg/files.py:_number
+        sinks/sql/writer.py:as_error  sinks/wrapped/worker.py:_no_answer  sinks/iceberg/arrow.py:_unfit  sinks/iceberg/files.py:_number
         sinks/iceberg/files.py:write_files  sinks/iceberg/evolve.py:apply  sinks/iceberg/evolve.py:distinguishable
         sinks/iceberg/driver.py:Lake._made_of  sinks/worker.py:named
     """,
@@ -144,13 +142,13 @@ UNKNOWABLE = {
         read/kafka/broker.py:require_same  protocol/batch.py:refuse_not_kept  engine/assemble_sql.py:make_sql_driver.examined_again  engine/committing.py:_different
         engine/driver.py:Driver._judged  sinks/sql/writer.py:settle_block  protocol/target.py:nobody_else  sinks/deduplicating.py:_duplicate
         sinks/deduplicating.py:_partial  sinks/iceberg/commit.py:_too_new  sinks/iceberg/ledger.py:TableLedger._known
-        sinks/iceberg/staging.py:_closed  sinks/iceberg/staging.py:_ours  sinks/iceberg/commit.py:check_visible
+        sinks/iceberg/staging.py:_closed  sinks/iceberg/staging.py:_staging_errors  sinks/iceberg/commit.py:check_visible
         sinks/iceberg/files.py:Scratch.write  protocol/own_ledger.py:own_verdict  protocol/ledger.py:fenced
     """,
     "it is a change of the ledger, and a check makes none": """
         protocol/block_rows.py:_keeps_receipts  protocol/block_rows.py:_may_go  protocol/claims.py:may_change
     """,
-    "it is about a plan that is pending or a position that was lost: check/common.py and the position of each sink say it": """
+    "it is about a plan that is pending or a position that was lost: sinks/checking.py and the position of each sink say it": """
           protocol/inserts.py:_same_fingerprint  protocol/pushes.py:_same_fingerprint  protocol/snapshots.py:_same_fingerprint
         protocol/transactions.py:_same_fingerprint  protocol/pushes.py:outcome_unknown  protocol/snapshots.py:_readable
         protocol/snapshots.py:refuse_unmarked  protocol/transactions.py:_after_look  protocol/target.py:_gap_behind
@@ -296,7 +294,7 @@ def test_a_refusal_that_no_check_runs_is_found(asked: set[tuple[str, int]]) -> N
     """The test itself: without what SQL's check ran, SQL's refusals are missed."""
     others = {(file, line) for file, line in asked if "sql" not in file.rpartition("landonce/")[2]}
     missed = unasked(others)
-    assert {"sinks/sql/driver.py:_source", "sinks/sql/identity.py:_replaced"} <= missed
+    assert {"sinks/sql/driver.py:_source", "sinks/sql/fingerprint.py:_replaced"} <= missed
 
 
 def test_what_iceberg_refuses_at_a_start_is_a_finding(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from landonce.sinks.iceberg.commit import Attempt, Place
 from landonce.sinks.iceberg.files import Origin, write_files
 from landonce.sinks.iceberg.ledger import TableLedger
 from landonce.sinks.iceberg.maintain import run as maintaining
-from landonce.sinks.iceberg.maintain.run import Tender
+from landonce.sinks.iceberg.maintain.run import TableMaintenance
 from landonce.sinks.iceberg.sink import IcebergSink
 from landonce.sinks.iceberg.table import Creation, TableShape, create_table
 from landonce.sinks.operations import Upkeep
@@ -165,7 +165,9 @@ def test_a_catalog_that_is_restored_to_a_moment_of_the_same_driver_is_followed(l
 
 
 def tended(lake: Lake, driver: Driver) -> Any:
-    return Tender(driver.place, Upkeep(compact=False), lambda: pytest.fail("Spark was started"), lambda _: None).tend()
+    return TableMaintenance(
+        driver.place, Upkeep(compact=False), lambda: pytest.fail("Spark was started"), lambda _: None
+    ).run()
 
 
 def test_files_of_a_table_that_was_renamed_are_not_taken_for_orphans(lake: Lake) -> None:

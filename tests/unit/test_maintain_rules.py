@@ -410,7 +410,7 @@ class World:
         driver.file = ""
 
     def maintain(self, least: int, limit: timedelta, ledger_epoch: int | None) -> None:
-        """As `Tender.tend` does it: listed, expired, loaded, deleted."""
+        """As `TableMaintenance.run` does it: listed, expired, loaded, deleted."""
         now = datetime.now(timezone.utc)
         found = [Found(f"data/{each}", 1, now - timedelta(days=1)) for each in self.stored]
         going = expiry(self.history.metadata(), Policy(age_ms=-1, least=least), self.clock)

@@ -63,7 +63,7 @@ _FIXED_WIDTH: dict[type[PrimitiveType], str] = {
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:
-    """The table's schema in Arrow's types with 32-bit offsets, which are what a block's rows come in."""
+    """The table's schema in Arrow's types with 32-bit offsets, as a block's rows have them."""
     return pa.schema([each.with_type(_narrow(each.type)) for each in schema_to_pyarrow(schema)])
 
 
@@ -86,7 +86,7 @@ def _narrowed(field: pa.Field) -> pa.Field:
 
 
 def path_of(schema: Schema, field_id: int) -> Path | None:
-    """Where a field is: the position of its column, then of the field in each struct. None inside of lists and maps."""
+    """Where a field is: the position of its column, then of the field in each struct. None inside lists and maps."""
     try:
         accessor: Accessor | None = schema.accessor_for_field(field_id)
     except ValueError:
@@ -99,7 +99,7 @@ def path_of(schema: Schema, field_id: int) -> Path | None:
 
 
 def fields_along(schema: Schema, path: Path) -> Iterator[NestedField]:
-    """The column, and each field in it down to the one at the end of the path."""
+    """The column, and each field in it down to the end of the path."""
     struct = schema.as_struct()
     for position in path:
         field = struct.fields[position]
@@ -115,7 +115,7 @@ def at_path(rows: pa.Table, path: Path) -> pa.ChunkedArray:
 
 
 def arranged(rows: pa.Table, names: tuple[str, ...], target: pa.Schema, table: str) -> pa.Table:
-    """The rows as `target`, whose columns are called `names` in the rows. A column that is not there is null."""
+    """The rows in the schema `target`, whose columns are called `names` in the rows. A missing column is null."""
     strange = sorted(set(rows.column_names) - set(names))
     if strange or len(set(rows.column_names)) < rows.num_columns:
         raise _unfit(table, f"the rows have a column that it does not have, or have one twice: {', '.join(strange)}")
@@ -150,7 +150,7 @@ def _fitted(column: pa.ChunkedArray, wanted: pa.DataType, name: str, table: str)
 
 
 def _surplus(given: pa.DataType, wanted: pa.DataType) -> str:
-    """A field inside of a column that a cast would drop without a word."""
+    """A field inside a column that a cast would drop silently; empty if there is none."""
     if pt.is_struct(given) and pt.is_struct(wanted):
         for each in given:
             at = wanted.get_field_index(each.name)
@@ -216,7 +216,7 @@ def _texts(storage: pa.FixedSizeBinaryArray) -> pa.Array:
 
 
 def plan_of(schema: Schema, properties: dict[str, str]) -> Plan:
-    """What is gathered of each column, by `write.metadata.metrics.*`, in the order of a Parquet file's columns."""
+    """Which statistics each column gets, by `write.metadata.metrics.*`, in the order of a Parquet file's columns."""
     return tuple(compute_statistics_plan(schema, properties).values())
 
 
@@ -252,7 +252,7 @@ def measured(footer: pq.FileMetaData, plan: Plan, nans: dict[int, int]) -> dict[
 
 
 def _bounded(statistics: list[Any]) -> bool:
-    """Whether every row group with values says its bounds. One whose floats are all NaN has none to say."""
+    """Whether every row group with values states its bounds. One whose floats are all NaN has none."""
     loose = ("FLOAT", "DOUBLE")
     return all(each.has_min_max or not each.num_values or each.physical_type in loose for each in statistics)
 
@@ -304,7 +304,7 @@ def _encoded(kind: PrimitiveType, value: Any) -> bytes | None:
 
 
 def _text_above(text: str, length: int) -> bytes | None:
-    """The text itself if it is short, else the least text of that length above everything that begins like it."""
+    """The text itself if it is short, else the lowest text of that length above everything that begins like it."""
     if len(text) <= length:
         return text.encode()
     for at in reversed(range(length)):
@@ -323,7 +323,7 @@ def _bytes_above(value: bytes, length: int) -> bytes | None:
 
 
 def floats_of(schema: Schema, plan: Plan) -> tuple[tuple[int, Path], ...]:
-    """The columns that may hold NaN and where they are, without those inside of lists and maps."""
+    """The columns that may hold NaN, and where they are, without those inside lists and maps."""
     found = []
     for column in plan:
         path = path_of(schema, column.field_id)

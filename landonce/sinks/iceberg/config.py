@@ -1,4 +1,4 @@
-"""What a pipeline file says of tables of Apache Iceberg."""
+"""The section of a pipeline file for tables of Apache Iceberg."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def _as_text(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Catalog(Part):
-    """Which Iceberg catalog. Other keys are properties that PyIceberg and Spark both get as they are.
+    """Which Iceberg catalog. Other keys are properties that PyIceberg and Spark both get unchanged.
 
-    Without a word: a SQLite file and a warehouse in the folder `lake`, which needs no server.
+    The default is a SQLite file and a warehouse in the folder `lake`, which needs no server.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -45,7 +45,7 @@ class Catalog(Part):
         return self
 
     def __repr_args__(self) -> Any:
-        """Without the properties that are passed on: they may hold secrets."""
+        """Leaves out the other properties: they may hold secrets."""
         return [(name, getattr(self, name)) for name in ("name", "type", "uri", "warehouse")]
 
     @property
@@ -70,7 +70,7 @@ class Catalog(Part):
 
 
 class Routed(Part):
-    """One table of a fan-out. A record goes to it if the routing field says so; without a condition, every record does."""
+    """One table of a fan-out. It takes records whose routing field meets its condition; without one, every record."""
 
     table: str = Field(min_length=1)
     equals: tuple[str, ...] = ()
@@ -155,7 +155,7 @@ class Iceberg(TableSection):
 
     @property
     def one_table(self) -> bool:
-        """Then the table is its own ledger, unless the file names another one."""
+        """Whether the file names exactly one table. It is its own ledger, unless the file names a ledger."""
         return self.table is not None and "{" not in self.table
 
 
@@ -170,7 +170,7 @@ def iceberg(
     """A table of Apache Iceberg, for `exactly_once`. Rows are added to it, and it keeps the position itself.
 
     `catalog` as in a pipeline file; without it, a SQLite catalog and a warehouse in the folder `lake` of the current one.
-    `partition_by` and `properties` are for a table that is made.
+    `partition_by` and `properties` are for a table that landonce creates.
     """
     made = from_program(
         Iceberg,

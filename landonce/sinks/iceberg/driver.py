@@ -21,14 +21,14 @@ from landonce.sinks.iceberg.commit import check_visible as refuse_unseen
 from landonce.sinks.iceberg.ledger import Build
 from landonce.sinks.iceberg.marks import filled_by, holds, look_at, table_view, to_summary
 from landonce.sinks.iceberg.sink import IcebergSink
-from landonce.sinks.iceberg.staging import Append, Merge, StageOf, drop_stage, drop_stages, left_behind, stage
+from landonce.sinks.iceberg.staging import Append, Merge, drop_stages, left_behind, staged_attempt
 from landonce.sinks.iceberg.table import (
     as_text,
     create_table,
     creation,
     ensure_unpartitioned_spec,
+    layout,
     no_table,
-    require_creatable,
     require_spec,
     require_unchanged,
     upgrade_statement,
@@ -47,12 +47,12 @@ from landonce.sinks.parts import Parts
 _Answer = TypeVar("_Answer")
 
 _AT_ONCE = 8
-"""Tables that are looked at at the same time."""
+"""How many tables are looked at at the same time."""
 
 
 @dataclass
 class Lake:
-    """Opened for one run. `recipe` is what workers are told, and changes when tables are made or evolve."""
+    """Opened for one run. `recipe` is what goes to workers; it changes when tables are created or evolve."""
 
     sink: IcebergSink
     recipe: FileRecipe
@@ -62,7 +62,7 @@ class Lake:
     session: Callable[[], SparkSession]
     """Spark with Iceberg's runtime, for what Arrow cannot write."""
     missing: tuple[str, ...] = ()
-    """Tables that the file names, and that are to be made."""
+    """Tables that the file names, and that are to be created."""
     planned: tuple[TableRecipe, ...] = ()
     """The same, once their columns are known."""
     _places: dict[str, Place] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Lake:
 
     @property
     def by_spark(self) -> bool:
-        """Whether Spark's own writer is needed, for the tables that are there or for one that may be made."""
+        """Whether Spark's own writer is needed, for an existing table or for one that may be created."""
         config = self.sink.config
         made = {"format-version": ("1", "2"), "write.format.default": ("parquet",)}
         other = any(as_text(config.properties.get(name, usual[0])) not in usual for name, usual in made.items())
@@ -90,7 +90,7 @@ class Lake:
         return self._places[table]
 
     def start(self) -> None:
-        """Opens the tables that the file names, and notes those that are to be made."""
+        """Opens the tables that the file names, and notes those that are to be created."""
         for name in self.sink.static:
             table = self.place(name).find()
             if table is not None:
@@ -101,33 +101,34 @@ class Lake:
                 raise no_table(name)
 
     def plan(self, columns: Schema) -> FileRecipe:
-        """The recipe as it will be once the tables that are not there are made of these columns. Raises what making them would."""
+        """The recipe once the missing tables are created with these columns. Raises what creating them would."""
         self.planned = tuple(planned_recipe(self.sink.config, name, columns) for name in self.missing)
         return replace(self.recipe, tables=(*self.recipe.tables, *self.planned))
 
     def make(self, columns: Schema) -> None:
-        """Makes the tables that are not there."""
+        """Creates the missing tables."""
         for name in self.missing:
             self._create(name, columns)
         self.missing = self.planned = ()
 
     def admit(self, name: str, table: Table) -> None:
-        """A table that is there becomes one that workers write for."""
+        """Adds an existing table to those that workers write for. Raises if it does not fit the file."""
         require_spec(self.sink.config, name, table)
         if self.sink.config.unpartitioned:
-            self._ensure_unpartitioned(name, table)
+            if updates := ensure_unpartitioned_spec(table):
+                self.place(name).send(table, Attempt(updates, (), 0))
             table = self.place(name).load()
         if name not in self._opened:
             self._new.add(name)
-        self._tell(name, table)
-        self._tidy(name, table)
+        self._update_recipe(name, table)
+        self._drop_old_stages(name, table)
 
     def refresh(self, name: str, table: Table) -> None:
-        """Others may have changed its columns, its properties or its files' format, and credentials that were lent expire."""
+        """Updates the recipe: others may have changed the table's columns, properties or file format, and temporary credentials expire."""
         if name in self._opened and table_fingerprint(table) != table_fingerprint(self._opened[name]):
-            self._tell(name, table)
+            self._update_recipe(name, table)
 
-    def _tell(self, name: str, table: Table) -> None:
+    def _update_recipe(self, name: str, table: Table) -> None:
         tables = {each.name: each for each in self.recipe.tables}
         tables[name] = table_recipe(self.sink.config, name, table, self.declared)
         self.recipe = replace(self.recipe, tables=tuple(tables[each] for each in sorted(tables)))
@@ -139,7 +140,7 @@ class Lake:
         self.admit(name, table)
 
     def upgrade(self) -> None:
-        """A table of format version 3 is made in version 2, which is all that PyIceberg makes, and raised by Spark."""
+        """A table of format version 3 is created in version 2, the newest that PyIceberg creates, and upgraded by Spark."""
         asked = creation(self.sink.config)
         for name, table in list(self._opened.items()):
             fresh = not table.metadata.snapshots and table.metadata.format_version < asked.version
@@ -151,15 +152,10 @@ class Lake:
                     mine.sql(upgrade_statement(self.sink.spec.name, table, asked))
                 self.admit(name, self.place(name).load())
 
-    def _ensure_unpartitioned(self, name: str, table: Table) -> None:
-        updates = ensure_unpartitioned_spec(table)
-        if updates:
-            self.place(name).send(table, Attempt(tuple(updates), (), 0))
-
     def open(self, wants: Iterable[Wants]) -> bool:
-        """Makes the tables that records name, and evolves the ones they do not fit. Once, here, never by a worker.
+        """Creates the tables that records name, and evolves those that records do not fit. Only the driver does this, once.
 
-        Gives whether there are tables that were not there before: their records were only sampled so far.
+        Returns whether there are new tables: their records were only sampled so far.
         """
         samples: dict[str, list[bytes]] = {}
         evolutions: dict[str, list[evolve.Changes]] = {}
@@ -178,7 +174,7 @@ class Lake:
         return made
 
     def _open_for(self, name: str, sample: list[bytes]) -> None:
-        """What cannot be made of records is a reason to reject them, and not to halt: anybody may send any record."""
+        """If no table can be created from records, they are rejected. The pipeline does not halt: anybody may send any record."""
         try:
             table = self.place(name).find()
             if table is not None:
@@ -193,7 +189,7 @@ class Lake:
     def _made_of(self, name: str, sample: list[bytes]) -> Schema:
         try:
             found = self.recipe.selected or self.declared or evolve.schema_of_sample(sample)
-            require_creatable(found, creation(self.sink.config))
+            layout(found, creation(self.sink.config))
             return found
         except (NothingToInfer, ValueError, RecursionError) as error:
             raise ConfigError(f"no table {name} can be made of such records: {_first_line(error)}") from None
@@ -202,7 +198,7 @@ class Lake:
         self.recipe = replace(self.recipe, absent=(*self.recipe.absent, (name, reason)))
 
     def forget_absent(self) -> None:
-        """Tables that were not there may be there by now."""
+        """Missing tables may exist by now."""
         self.recipe = replace(self.recipe, absent=())
 
     def look(self, names: Iterable[str]) -> tuple[TableView, ...]:
@@ -223,14 +219,14 @@ class Lake:
         )
 
     def discover(self) -> tuple[TableView, ...]:
-        """Tables of the template that carry this pipeline's mark: for a ledger that does not know them. Others that happen to
-        have such a name are left alone."""
+        """Tables of the template that carry this pipeline's mark: for a ledger that does not know them. Other tables with a fitting
+        name are left alone."""
         with catalog_errors(self.sink.spec):
             could_be = self.sink.dynamic()
         return self.look(name for name in self._each(could_be, self._marked) if name)
 
     def _each(self, names: Iterable[str], ask: Callable[[str], _Answer]) -> list[_Answer]:
-        """Several tables at once, over a connection that is there before."""
+        """Asks about several tables at once. The catalog is connected before the threads start."""
         _ = self.sink.catalog
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             return list(pool.map(ask, names))
@@ -241,8 +237,8 @@ class Lake:
         return name if table is not None and self._seen(place, table).batch else ""
 
     def holds(self, topics: tuple[str, ...]) -> tuple[str, str]:
-        """The first table that holds records of these topics, of those that the file names or that its template could make;
-        or that may hold some, for somebody else carried records into it: with the one who did."""
+        """The first table, of those that the file names or that fit its template, that holds records of these topics, or that another
+        writer filled from Kafka. Returns its name and that writer."""
         branch = self.sink.config.branch
         with catalog_errors(self.sink.spec):
             for name in (*self.sink.static, *self.sink.dynamic()):
@@ -255,7 +251,7 @@ class Lake:
     def commit(
         self, expected: TableView, mark: Mark, files: tuple[Any, ...], valid_through: int | None
     ) -> tuple[bool, TableView]:
-        """A batch's files for one table of a fan-out: True if they are in it now. With it, the table as it is."""
+        """Commits a batch's files to one table of a fan-out. Returns whether they are in it now, and the table as it is."""
         place = self.place(expected.table)
         summary = to_summary(mark, valid_through)
         build = self.building(expected.table, files)
@@ -269,7 +265,7 @@ class Lake:
         return table_view(place.identifier, look_at(table, place.pipeline, place.branch))
 
     def building(self, name: str, files: tuple[Any, ...]) -> Build:
-        """How a commit of these files is made: by PyIceberg, or by Spark on a staging branch."""
+        """Makes the commit of these files: by PyIceberg, or by Spark on a staging branch."""
         place, by_spark = self.place(name), self._by_spark(name)
         if files and not by_spark:
             refuse_unseen(name, self._opened[name].io, files)
@@ -279,49 +275,34 @@ class Lake:
                 specs = () if by_spark else {each.spec_id for each in files}
                 require_unchanged(name, self._opened[name], table, specs=specs, by_name=by_spark)
             if by_spark or not by_pyiceberg(table):
-                return self._staging(place, table, files, summary, properties)
+                return staged_attempt(place, table, summary, properties, files, self._how(name))
             return place.appending(table, files, summary, properties)
 
         return build
-
-    def _staging(
-        self,
-        place: Place,
-        table: Table,
-        files: tuple[Any, ...],
-        summary: Mapping[str, str],
-        properties: Mapping[str, str],
-    ) -> Attempt:
-        session, spec, name = self.session(), self.sink.spec, place.identifier
-        branch = StageOf(place.pipeline, int(summary["landonce.epoch"]), int(summary["landonce.batch"])).new_name()
-        how, schema = self._how(name), table.metadata.current_schema_id
-        staged = stage(session, spec, name, branch, place.head(table), files, how, summary, schema)
-        attempt = place.publishing(table, staged, branch, summary, properties)
-        return replace(attempt, discard=lambda: drop_stage(session, spec, name, branch))
 
     def _by_spark(self, name: str) -> bool:
         return any(each.name == name and each.scratch is not None for each in self.recipe.tables)
 
     def _how(self, name: str) -> Append | Merge:
-        """Columns that the pipeline does not fill are left as they are in a row that changes."""
+        """A row that changes keeps the values of columns that the pipeline does not fill."""
         if self.sink.config.changes is None:
             return Append()
         mine = {each.name for each in self.recipe.by_name()[name].schema.fields} | set(COLUMNS)
         columns = self._opened[name].schema().column_names
         return Merge(self.sink.config.identity, tuple(each for each in columns if each in mine))
 
-    def tidy(self, epoch: int) -> None:
-        """Removes the staging branches that earlier drivers left, from now on of every table that is opened."""
+    def drop_old_stages(self, epoch: int) -> None:
+        """Removes the staging branches that earlier drivers left; from now on, of every table when it is opened."""
         self._epoch = epoch
         for name in self.tables:
-            self._tidy(name, self.place(name).load())
+            self._drop_old_stages(name, self.place(name).load())
 
-    def _tidy(self, name: str, table: Table) -> None:
+    def _drop_old_stages(self, name: str, table: Table) -> None:
         if left_behind(table.metadata.refs, self.sink.pipeline, self._epoch):
             drop_stages(self.session(), self.sink.spec, name, self.sink.pipeline, self._epoch)
 
     def clear(self, files: Mapping[str, tuple[Any, ...]]) -> None:
-        """Removes what only waited for Spark."""
+        """Removes the files that waited for Spark."""
         for each in self.recipe.tables:
             if each.scratch is not None and each.name in files:
                 each.scratch.remove(files[each.name])

@@ -74,12 +74,12 @@ class Origin:
     block: int
 
     def file_name(self, extension: str = "parquet") -> str:
-        """A new name, never used before: a task that Spark runs again writes other files."""
+        """A new name that was never used: a task that Spark runs again writes other files."""
         return f"landonce-{self.pipeline}-e{self.epoch}-b{self.batch}-{self.block}-{uuid.uuid4().hex[:16]}.{extension}"
 
 
 def origin_of(path: str) -> Origin | None:
-    """What a file's name says; None for files of others."""
+    """The origin that a file's name states; None for files of others."""
     found = _NAME.search(path.rpartition("/")[2])
     if found is None:
         return None
@@ -88,14 +88,14 @@ def origin_of(path: str) -> Origin | None:
 
 @dataclass(frozen=True)
 class _Target:
-    """What a worker makes of a shape, once."""
+    """What a worker derives from a shape, once."""
 
     name: str
     schema: Schema
     names: tuple[str, ...]
     arrow: pa.Schema
     nested: tuple[str, ...]
-    """Parquet's paths of the columns that are inside of others."""
+    """Parquet's paths of nested columns."""
     plan: Plan
     floats: tuple[tuple[int, Path], ...]
     spec: PartitionSpec
@@ -109,7 +109,7 @@ class _Target:
 
 @dataclass(frozen=True)
 class _Key(PartitionKey):
-    """A partition as a location provider asks for it."""
+    """A partition, for the location provider."""
 
     record: Record = field(default_factory=Record)
 
@@ -123,14 +123,14 @@ class _Key(PartitionKey):
 
 
 def _short(folder: str) -> str:
-    """The name of a folder, which storages limit: readers take a partition's value from the manifest, and never from here."""
+    """Shortens a folder's name, since storages limit it. Readers take a partition's value from the manifest, never from here."""
     if len(folder) <= _LONGEST:
         return folder
     return f"{folder[: _LONGEST - 33]}-{hashlib.sha256(folder.encode()).hexdigest()[:32]}"
 
 
 def write_files(shape: TableShape, rows: pa.Table, origin: Origin) -> tuple[DataFile, ...]:
-    """Writes all the rows, and gives the files that hold them. Rows hold columns by name."""
+    """Writes all the rows, and returns the files that hold them. Columns are matched by name."""
     if rows.num_rows == 0:
         return ()
     target = _target(shape)
@@ -201,7 +201,7 @@ def _number(properties: dict[str, str], name: str, default: int) -> int:
 
 
 def _repeating(rows: pa.Table) -> Iterator[str]:
-    """The columns for which a dictionary pays, told from a sample of the rows.
+    """The columns for which a dictionary pays, estimated from a sample of the rows.
 
     Of `sampled` values drawn out of `n` equally frequent ones, about `sampled² / 2n` are there already.
     """
@@ -225,7 +225,7 @@ def _estimated(sample: pa.ChunkedArray) -> float:
 
 
 def _write(target: _Target, record: Record, rows: pa.Table, origin: Origin, options: dict[str, Any]) -> list[DataFile]:
-    """The rows of one partition, in as many files as the target size asks for."""
+    """Writes the rows of one partition, in as many files as the target size asks for."""
     files = []
     start = 0
     while start < rows.num_rows:
@@ -236,7 +236,7 @@ def _write(target: _Target, record: Record, rows: pa.Table, origin: Origin, opti
 
 
 def _write_one(target: _Target, record: Record, rows: pa.Table, origin: Origin, options: dict[str, Any]) -> DataFile:
-    """The first rows of `rows`, as many as make a file of the target size."""
+    """Writes as many of the first rows as make a file of the target size."""
     path = target.locations.new_data_location(origin.file_name(), _key(target, record))
     with target.io.new_output(path).create(overwrite=True) as stream:
         sink = stream if isinstance(stream, pa.NativeFile) else pa.PythonFile(stream, mode="w")
@@ -261,7 +261,7 @@ def _write_one(target: _Target, record: Record, rows: pa.Table, origin: Origin, 
 
 
 def _fill(target: _Target, writer: pq.ParquetWriter, sink: pa.NativeFile, rows: pa.Table) -> int:
-    """Row group after row group until the file is full. The first one tells how well the rows compress."""
+    """Writes row groups until the file is full. The first one shows how well the rows compress."""
     written = 0
     weight = max(1.0, rows.nbytes / rows.num_rows)
     group = min(target.group_rows, int(target.group_bytes / weight))
@@ -281,7 +281,7 @@ def _key(target: _Target, record: Record) -> PartitionKey | None:
 
 @dataclass(frozen=True)
 class Scratch:
-    """Where a table's rows wait for Spark. Picklable."""
+    """The folder in which a table's rows wait for Spark. Picklable."""
 
     folder: str
     io: tuple[tuple[str, str], ...] = field(repr=False)
@@ -292,7 +292,7 @@ class Scratch:
         return Scratch(f"{table.location().rstrip('/')}/{FOLDER}", tuple(sorted(table.io.properties.items())))
 
     def write(self, rows: pa.Table, origin: Origin) -> tuple[str, int]:
-        """One file with all the rows; gives its path, and how many its footer says there are."""
+        """Writes one file with all the rows. Returns its path, and the row count of its footer."""
         path = f"{self.folder}/{origin.file_name()}"
         footers: list[pq.FileMetaData] = []
         try:
@@ -309,7 +309,7 @@ class Scratch:
         return path, sum(each.num_rows for each in footers)
 
     def remove(self, paths: tuple[str, ...]) -> None:
-        """What is not needed any more. A file that cannot be removed is left for `maintain`."""
+        """Removes files. One that cannot be removed is left for `maintain`."""
         io = self._open()
         for path in paths:
             try:

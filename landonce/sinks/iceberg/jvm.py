@@ -43,12 +43,12 @@ _LASTING = {
     "SparkDateTimeException",
     "SparkNumberFormatException",
 }
-"""A column that is missing or of another type, or a value that does not fit: the next attempt would fail as well."""
+"""A column is missing or of another type, or a value does not fit: the next attempt would fail too."""
 _idle: dict[tuple[str, str], list[SparkSession]] = {}
 
 
 def quoted(*names: str) -> str:
-    """Names as one identifier of Spark SQL, whatever they hold."""
+    """Names as one identifier of Spark SQL, with any characters."""
     return ".".join("`{}`".format(name.replace("`", "``")) for name in names)
 
 
@@ -112,9 +112,9 @@ def settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]
 
 @contextmanager
 def own_session(session: SparkSession, spec: CatalogSpec) -> Iterator[SparkSession]:
-    """A session that no other thread uses meanwhile, in the same Spark: settings are the session's, and go into commits.
+    """A session that no other thread uses meanwhile, in the same Spark: commits take a session's settings.
 
-    It is kept for the next one who asks, since a session never gives back its connections to a catalog.
+    It is kept for later use, since a session never closes its connections to a catalog.
     """
     key = (session.sparkContext.applicationId, spec.identity)
     try:
@@ -132,9 +132,9 @@ def own_session(session: SparkSession, spec: CatalogSpec) -> Iterator[SparkSessi
 
 @contextmanager
 def in_session(session: SparkSession, spec: CatalogSpec, identifier: str) -> Iterator[None]:
-    """Makes the session this thread's own, which is where Spark looks for settings and catalogs.
+    """Makes the session this thread's active one, where Spark looks for settings and catalogs.
 
-    Errors of the JVM become PyIceberg's where it has the same, else what may pass and what does not.
+    Errors of the JVM become PyIceberg's if it has the same ones, else landonce's, transient or lasting.
     """
     with spark_errors(), _active(session):
         try:
@@ -182,7 +182,7 @@ def _named(error: Exception, spec: CatalogSpec, identifier: str) -> Exception:
 
 
 def _causes(error: Exception) -> tuple[set[str], str]:
-    """The classes of a Java exception and its causes, and what the outermost one said."""
+    """The classes of a Java exception and its causes, and the message of the outermost one."""
     java = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
     said = str(java.getMessage()) if java is not None else str(error)
     names = set()

@@ -20,7 +20,7 @@ from landonce.protocol.own_ledger import OwnView, own_state, own_verdict, refuse
 from landonce.protocol.swap import check_change, key
 from landonce.sinks.iceberg.commit import Attempt, Place, by_pyiceberg
 from landonce.sinks.iceberg.marks import journal_name, look_at, table_view, to_summary
-from landonce.sinks.iceberg.staging import Append, StageOf, stage
+from landonce.sinks.iceberg.staging import staged_attempt
 
 _KEPT_NOTES = 100
 Build = Callable[[Table, Mapping[str, str], Mapping[str, str]], Attempt]
@@ -187,11 +187,7 @@ def empty(place: Place) -> Build:
     def build(table: Table, summary: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
         if by_pyiceberg(table) or place.session is None:
             return place.appending(table, (), summary, properties)
-        branch = StageOf(place.pipeline, int(summary["landonce.epoch"]), int(summary["landonce.batch"])).new_name()
-        staged = stage(
-            place.session(), place.spec, place.identifier, branch, place.head(table), (), Append(), dict(summary)
-        )
-        return place.publishing(table, staged, branch, summary, properties)
+        return staged_attempt(place, table, summary, properties)
 
     return build
 

@@ -43,17 +43,17 @@ from landonce.sinks.iceberg.types import COLUMNS, OFFSET, PARTITION, TOPIC
 
 _PREFIX = "landonce."
 _FIRST = 1
-"""The sequence number of a table's first snapshot. That one has no parent proves nothing: PyIceberg takes the parent away from
-a snapshot whose parent expires."""
+"""The sequence number of a table's first snapshot. A missing parent proves nothing: when a parent expires, PyIceberg removes it from
+its children."""
 CONNECT_OFFSETS = "kafka.connect.offsets."
 """A snapshot's summary has `kafka.connect.offsets.<control topic>.<group>`: {"0": next offset to read there}."""
 STREAMING_QUERY = "spark.sql.streaming.queryId"
-_CARRIERS = {
+_OTHER_WRITERS = {
     "Iceberg's Kafka Connect sink": CONNECT_OFFSETS,
     "a Spark streaming query": STREAMING_QUERY,
 }
 term: Any = expressions
-"""PyIceberg's own annotations do not know how its expressions are made."""
+"""As `Any`: PyIceberg's annotations do not accept the arguments that its expressions take."""
 
 
 def copy_name(pipeline: str, branch: str) -> str:
@@ -62,7 +62,7 @@ def copy_name(pipeline: str, branch: str) -> str:
 
 
 def journal_name(pipeline: str, branch: str) -> str:
-    """The table property that holds what operators decided, where the table is the ledger."""
+    """The table property that holds operators' decisions, if the table is the ledger."""
     return f"{copy_name(pipeline, branch)}.journal"
 
 
@@ -96,13 +96,13 @@ def to_summary(mark: Mark, valid_through: int | None = None) -> dict[str, str]:
     return {_PREFIX + name: value for name, value in values.items()}
 
 
-def copy_of(summary_told: Mapping[str, str], snapshot: int) -> str:
-    """The copy for the table's properties: the same, and which snapshot it stands in."""
-    return _json({"snapshot": snapshot, **summary_told})
+def copy_of(summary: Mapping[str, str], snapshot: int) -> str:
+    """The copy for the table's properties: the same, with the id of the snapshot."""
+    return _json({"snapshot": snapshot, **summary})
 
 
 def table_view(table: str, own: OwnView) -> TableView:
-    """The same of one table of a fan-out."""
+    """What a table of a fan-out says of a pipeline."""
     return TableView(table, own.uuid, own.standing, own.last.batch if own.last else 0, own.uncertain)
 
 
@@ -110,13 +110,18 @@ def own_view(metadata: TableMetadata, pipeline: str, branch: str) -> OwnView:
     """What a table's metadata says of a pipeline, on one branch."""
     mark, oldest = _newest(metadata, pipeline, branch)
     copy = _copy(metadata, pipeline, branch)
-    whole = oldest is None or (oldest.parent_snapshot_id is None and oldest.sequence_number == _FIRST)
+    whole = oldest is None or is_first(oldest)
     vouched = copy is not None and oldest is not None and oldest.parent_snapshot_id == copy.snapshot
     return OwnView(str(metadata.table_uuid), mark, copy, whole, vouched)
 
 
+def is_first(snapshot: Snapshot) -> bool:
+    """Whether it is the table's first snapshot."""
+    return snapshot.parent_snapshot_id is None and snapshot.sequence_number == _FIRST
+
+
 def ancestry(metadata: TableMetadata, branch: str) -> Iterator[Snapshot]:
-    """The branch's snapshots, newest first, as far back as they are kept. One that is not there begins where the main one is."""
+    """The branch's snapshots, newest first, as far back as they are kept; the main branch's if it does not exist yet."""
     ref = metadata.refs.get(branch) or metadata.refs.get(MAIN_BRANCH)
     known = {each.snapshot_id: each for each in metadata.snapshots}
     at = known.get(ref.snapshot_id) if ref is not None else None
@@ -126,7 +131,7 @@ def ancestry(metadata: TableMetadata, branch: str) -> Iterator[Snapshot]:
 
 
 def summary_of(snapshot: Snapshot) -> Mapping[str, str]:
-    """What a snapshot says beside what it did."""
+    """The summary of a snapshot, without its operation."""
     return snapshot.summary.additional_properties if snapshot.summary is not None else {}
 
 
@@ -208,17 +213,18 @@ def _json(value: Any) -> str:
 
 
 def look_at(table: Table, pipeline: str, branch: str, *, vouching: bool = False) -> OwnView:
-    """What the table says of the pipeline. `vouching`: an operator says that the last commit counts."""
+    """What the table says of the pipeline. `vouching`: an operator accepts the last commit."""
     view = own_view(table.metadata, pipeline, branch)
     if view.mark is None and view.copy is not None and not view.whole and not view.vouched:
-        return replace(view, vouched=vouching or _shows(table, view.copy, branch))
+        shown = vouching or _holds_file(table, view.copy, branch) or _holds_rows(table, view.copy, branch)
+        return replace(view, vouched=shown)
     return view
 
 
 def holds(table: Table, branch: str, labels: Iterable[str]) -> bool:
     """Whether the branch holds a record of a topic with one of these labels."""
     ref = branch if branch in table.metadata.refs else MAIN_BRANCH
-    if ref not in table.metadata.refs or any(each not in table.schema().column_names for each in COLUMNS):
+    if ref not in table.metadata.refs or not _has_coordinates(table):
         return False
     scan = table.scan(term.In(TOPIC, set(labels)), selected_fields=(TOPIC,), limit=1)
     return bool(scan.use_ref(ref).to_arrow().num_rows)
@@ -226,7 +232,7 @@ def holds(table: Table, branch: str, labels: Iterable[str]) -> bool:
 
 def last_rows(table: Table, branch: str, state: LedgerState) -> dict[Partition, int]:
     """The highest offset that the branch holds of each partition that the pipeline covers."""
-    if any(name not in table.schema().column_names for name in COLUMNS):
+    if not _has_coordinates(table):
         raise TableUnfit(
             f"{'.'.join(table.name())} has no coordinate columns, so its rows do not say how far it is.",
             safe="Nothing was changed.",
@@ -244,23 +250,22 @@ def last_rows(table: Table, branch: str, state: LedgerState) -> dict[Partition, 
     return found
 
 
+def _has_coordinates(table: Table) -> bool:
+    return set(COLUMNS) <= set(table.schema().column_names)
+
+
 def filled_by(table: Table, branch: str) -> str:
-    """Whoever else carried records of Kafka into the branch, by what they leave in their snapshots; empty if nobody did."""
+    """Another writer that brought records of Kafka into the branch, by what it leaves in its snapshots; empty if none did."""
     for snapshot in ancestry(table.metadata, branch):
         for name in summary_of(snapshot):
-            for writer, prefix in _CARRIERS.items():
+            for writer, prefix in _OTHER_WRITERS.items():
                 if name.startswith(prefix):
                     return writer
     return ""
 
 
-def _shows(table: Table, copy: Mark, branch: str) -> bool:
-    """Whether the copy's commit is part of what is left, and the last one: one of its files is there, or else (a compaction
-    writes other files) the last row that the table got in every partition, and none at or above its position."""
-    return _holds_file(table, copy, branch) or _holds_rows(table, copy, branch)
-
-
 def _holds_file(table: Table, copy: Mark, branch: str) -> bool:
+    """Whether the table holds a file of the copy's commit: then that commit is part of it."""
     head = table.metadata.snapshot_by_name(branch)
     for manifest in head.manifests(table.io) if head is not None else ():
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
@@ -271,7 +276,9 @@ def _holds_file(table: Table, copy: Mark, branch: str) -> bool:
 
 
 def _holds_rows(table: Table, copy: Mark, branch: str) -> bool:
-    if any(name not in table.schema().column_names for name in COLUMNS):
+    """Whether the table's rows prove it, as a compaction writes other files: the last row of every partition is there, and none at
+    or above the position."""
+    if not _has_coordinates(table):
         return False
     tops = dict(copy.tops)
     for partition, position in copy.state.positions:

@@ -31,7 +31,7 @@ from landonce.sinks.operations import UNCHANGED, Before, Choice, Operations, Rep
 
 @dataclass
 class IcebergOperations(Operations):
-    """One table that is its own ledger, or the tables of a fan-out, which carry marks beside an outside ledger."""
+    """For one table that is its own ledger, or for the tables of a fan-out, which carry marks beside an outside ledger."""
 
     sink: IcebergSink
     fan_out = True
@@ -40,7 +40,7 @@ class IcebergOperations(Operations):
 
     @property
     def observed(self) -> Ledger:
-        """The one table as its own ledger follows no rollback while it is looked at."""
+        """A table that is its own ledger follows no rollback while an operator only looks at it."""
         return TableLedger(self.sink.place(self.sink.static[0])) if self._own is not None else self.parts.ledger
 
     @property
@@ -48,7 +48,7 @@ class IcebergOperations(Operations):
         return self.parts.ledger if isinstance(self.parts.ledger, TableLedger) else None
 
     def load(self, ledger: Ledger | None = None) -> LedgerState | None:
-        """Without making a catalog that is not there."""
+        """Does not create a catalog that does not exist."""
         return super().load(ledger) if self._own is None or catalog_exists(self.sink) else None
 
     def noticed(self, ledger: Ledger) -> str:
@@ -69,7 +69,7 @@ class IcebergOperations(Operations):
         return tuple(each.view for each in self._seen(state))
 
     def _seen(self, state: LedgerState | None) -> tuple[Seen, ...]:
-        """The tables of a fan-out as they are; none where the one table is the ledger."""
+        """The tables of a fan-out as they are; none if the one table is the ledger."""
         if self._own is not None or not catalog_exists(self.sink):
             return ()
         return survey(self.sink, table_names(self.sink, state))
@@ -80,7 +80,7 @@ class IcebergOperations(Operations):
         return found, tuple(stand(found, view) for view in views)
 
     def ahead(self, state: LedgerState, stands: Iterable[Stand], partitions: Iterable[Partition]) -> TargetView:
-        """How far tables of a fan-out are that have more of the pending plan than the ledger knows."""
+        """The positions of tables of a fan-out that hold more of the pending plan than the ledger knows."""
         del partitions
         committed = state.committed()
         floors = (each for stand in stands if not stand.behind for each in stand.floors)
@@ -94,7 +94,7 @@ class IcebergOperations(Operations):
 
     @contextmanager
     def committing(self) -> Iterator[Callable[[str], Place]]:
-        """Tables that can be committed to in every format version. Spark is started only for one that needs it."""
+        """Gives the place of each table for commits in any format version. Spark is started only if a table needs it."""
         with self.sessions(self.sink.spark_conf()) as session:
 
             def place(table: str) -> Place:

@@ -80,7 +80,7 @@ def parse_spec(asked: Sequence[str], schema: Schema) -> PartitionSpec:
 def spec_differs(asked: PartitionSpec, there: PartitionSpec, schema: Schema) -> str:
     """How a table's spec differs from the one that was asked for, in words; empty if it does not.
 
-    The order of the fields and their names do not matter, nor does a field that was dropped and left a void behind.
+    The order and the names of the fields do not matter, nor does a dropped field that left a void behind.
     """
     wanted, found = _terms(asked, schema), _terms(there, schema)
     if set(wanted) == set(found):
@@ -115,7 +115,7 @@ def spell(transform: Transform[Any, Any], column: str) -> str:
 
 
 def _term(text: str, schema: Schema) -> tuple[NestedField, Transform[Any, Any], str]:
-    """The column, the transform, and what the partition's name ends with."""
+    """The column, the transform, and the suffix of the partition field's name."""
     if _unquoted(text) in schema.column_names:
         return schema.find_field(_unquoted(text)), IdentityTransform(), ""
     call = _CALL.fullmatch(text)
@@ -162,7 +162,7 @@ def _refuse_repetition(
 
 
 def _free(name: str, taken: set[str]) -> str:
-    """The name, or one like it that no column and no other partition field has."""
+    """The name, or a similar one that no column and no other partition field has."""
     candidates = [name, *(f"{name}_{number}" for number in range(2, len(taken) + 3))]
     return next(each for each in candidates if each not in taken)
 
@@ -197,13 +197,13 @@ def by_partition(spec: PartitionSpec, schema: Schema, rows: pa.Table) -> Iterato
 
 
 def _sorted(rows: pa.Table, codes: Codes, count: int) -> pa.Table:
-    """By partition. NumPy sorts small integers by radix, in linear time."""
+    """The rows sorted by partition. NumPy sorts small integers by radix, in linear time."""
     small = codes.astype(np.uint16 if count <= 2**16 else np.uint32)
     return rows.combine_chunks().take(pa.array(np.argsort(small, kind="stable")))
 
 
 def _refined(codes: Codes, keys: list[tuple[Any, ...]], values: pa.Array) -> tuple[Codes, list[tuple[Any, ...]]]:
-    """Groups divided further by one more field, numbered as they first appear."""
+    """Groups divided by one more field, numbered as they first appear."""
     encoded = values.dictionary_encode(null_encoding="encode")
     inner: Codes = encoded.indices.to_numpy().astype(np.int64)
     known = _plain(encoded.dictionary).to_pylist()
@@ -270,19 +270,19 @@ def _plain(values: pa.Array) -> pa.Array:
 
 @dataclass(frozen=True)
 class Limit:
-    """The least and the greatest value of a column, or of a field in it, that a partition can hold. Picklable."""
+    """The lowest and the highest value of a column, or of a field in it, that has a partition. Picklable."""
 
     path: tuple[str, ...]
     term: str
     type: str
-    """What the partition's values are."""
+    """The type of the partition's values."""
     low: int
     high: int
     scale: int = 0
     """Digits behind the point of a decimal, whose limits are counted in its last digit."""
 
     def exceeded(self, rows: pa.Table) -> Iterator[tuple[int, str]]:
-        """Each row that is beyond, with the reason."""
+        """Each row beyond the limit, with the reason."""
         if self.path[0] not in rows.column_names:
             return
         column = rows.column(self.path[0]).combine_chunks()
@@ -304,12 +304,12 @@ class Limit:
 
 
 def limits_of(spec: PartitionSpec, schema: Schema) -> tuple[Limit, ...]:
-    """What a table's partitions cannot hold."""
+    """Which values of a table's columns have no partition."""
     return tuple(each for each in (_limit(field, schema) for field in spec.fields) if each is not None)
 
 
 def beyond(limits: Iterable[Limit], rows: pa.Table) -> dict[int, str]:
-    """The rows that have no partition, with the reason. Columns are found by name; one that is not there is null."""
+    """The rows that have no partition, with the reason. Columns are matched by name; a missing one is null."""
     found: dict[int, str] = {}
     for limit in limits:
         for at, reason in limit.exceeded(rows):

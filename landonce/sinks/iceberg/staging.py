@@ -15,10 +15,11 @@ import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, NoSuchTableError
+from pyiceberg.table import Table
 from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate, SetSnapshotRefUpdate
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
@@ -28,12 +29,13 @@ from landonce.errors import TableReplaced, TableReshaped, TableUnfit, TargetUnav
 from landonce.read.changes.decode import OPERATION
 from landonce.read.changes.images import DELETE
 from landonce.sinks.iceberg.catalog import CatalogSpec
+from landonce.sinks.iceberg.commit import Attempt, Place
 from landonce.sinks.iceberg.jvm import commit, in_session, load, own_session, quoted, settings, spark_name
 from landonce.sinks.iceberg.types import COLUMNS
 
 _RANK = "_landonce_rank"
 _ORDERED = (IntegerType, LongType, DateType)
-"""Not strings: Spark takes a uuid for one, and Iceberg puts uuids into another order than their text."""
+"""Not strings: Spark reads a uuid as one, and Iceberg orders uuids differently from their text."""
 _NAME = re.compile(r"landonce_stage_(?P<pipeline>.+)_e(?P<epoch>\d+)_b(?P<batch>\d+)_[0-9a-f]{16}")
 _SUMMARY = "spark.sql.iceberg.snapshot-property."
 _PINNED = {
@@ -44,27 +46,27 @@ _PINNED = {
     "spark.sql.parquet.inferTimestampNTZ.enabled": "true",
     "spark.sql.storeAssignmentPolicy": "ANSI",
 }
-"""What decides how staged values become the table's."""
+"""Settings that decide how staged values become the table's."""
 _SHUFFLE = "spark.sql.shuffle.partitions"
 
 
 @dataclass(frozen=True)
 class Append:
-    """Every staged row is a new row. `rows` is how many there are, where that is known: it is then checked."""
+    """Every staged row is a new row. `rows`: how many there are, if that is known; then it is checked."""
 
     rows: int | None = None
 
     def prepared(self, staged: DataFrame, table: StructType) -> DataFrame:
-        """All columns of the table: Spark inserts by name only where none is missing."""
+        """All columns of the table: Spark inserts by name only if none is missing."""
         return staged.select(*_filled(staged, table, table.names))
 
     def bounds(self, staged: DataFrame) -> dict[str, Any]:
-        """Nothing is looked for."""
+        """An append searches for no rows."""
         del staged
         return {}
 
     def statement(self, target: str, view: str, bounds: Mapping[str, Any]) -> str:
-        """By name, that of nested fields too."""
+        """Columns are matched by name, nested fields too."""
         del bounds
         return f"INSERT INTO {target} BY NAME SELECT * FROM {quoted(view)}"  # noqa: S608
 
@@ -84,10 +86,8 @@ class Merge:
         return ranked.select(*_filled(ranked, table, self.columns), F.col(OPERATION))
 
     def bounds(self, staged: DataFrame) -> dict[str, Any]:
-        """Between which values the identities lie.
-
-        Spark then leaves out files that cannot hold any of them: rows that change are often near each other.
-        """
+        """The lowest and highest identities. With them, Spark skips files that cannot hold any: rows that change are often near
+        each other."""
         sought = [
             (f"{side}_{at}", function(staged[quoted(name)]), F.bool_or(staged[quoted(name)].isNull()))
             for at, name in enumerate(self.identity)
@@ -101,7 +101,7 @@ class Merge:
         return {name: value for name, (value, null) in values.items() if null is False}
 
     def statement(self, target: str, view: str, bounds: Mapping[str, Any]) -> str:
-        """Nothing is done for the deletion of a row that is not there."""
+        """Deleting a row that does not exist does nothing."""
         terms = [f"t.{quoted(name)} <=> s.{quoted(name)}" for name in self.identity]
         for at, name in enumerate(self.identity):
             if f"least_{at}" in bounds:
@@ -120,8 +120,8 @@ class Merge:
 
 
 def _filled(rows: DataFrame, table: StructType, columns: Sequence[str]) -> list[Column]:
-    """The columns by name, null where no staged file holds one. What the rows hold is never left out: somebody who renames or
-    drops a column meanwhile would make nulls of its values."""
+    """The columns by name, null if no staged file holds one. Nothing that the rows hold is left out: if somebody renamed or
+    dropped a column meanwhile, its values would become nulls."""
     held = set(rows.columns)
     gone = sorted({*columns, *held.difference(COLUMNS, (OPERATION, _RANK))}.difference(table.names))
     if gone:
@@ -133,7 +133,7 @@ def _filled(rows: DataFrame, table: StructType, columns: Sequence[str]) -> list[
 
 @dataclass(frozen=True)
 class StageOf:
-    """Whose staging branch it is."""
+    """Which pipeline, epoch and batch a staging branch belongs to."""
 
     pipeline: str
     epoch: int
@@ -145,7 +145,7 @@ class StageOf:
 
 
 def stage_of(name: str) -> StageOf | None:
-    """What a branch's name says; None for branches of others."""
+    """The owner that a branch's name states; None for branches of others."""
     found = _NAME.fullmatch(name)
     return StageOf(found["pipeline"], int(found["epoch"]), int(found["batch"])) if found else None
 
@@ -161,17 +161,17 @@ def stage(
     summary: Mapping[str, str],
     schema: int | None = None,
 ) -> int:
-    """Makes the branch `name` at the snapshot `base`, writes the files' rows to it, and gives the id of the new snapshot.
+    """Creates the branch `name` at the snapshot `base`, writes the files' rows to it, and returns the id of the new snapshot.
 
-    Raises `TableReshaped` where the table's schema is not the one of the number `schema`, which the files were written for.
-    There is always exactly one, with this summary, even where nothing changed; its parent is `base`. A table without any
+    There is always exactly one new snapshot, with this summary, even if nothing changed; its parent is `base`. A table without any
     snapshot (`base` is None) gets an empty first one. Several threads may stage at once.
+    Raises `TableReshaped` if the table's schema is not number `schema`, for which the files were written.
     """
-    with own_session(session, spec) as mine, _ours(identifier):
+    with own_session(session, spec) as mine, _staging_errors(identifier):
         try:
             root = _open(mine, spec, identifier, name, base)
             if files:
-                with _shaped(mine, spec, identifier, schema), settings(mine, _settings(mine, summary)):
+                with _same_schema(mine, spec, identifier, schema), settings(mine, _settings(mine, summary)):
                     _write(mine, spec, identifier, name, files, how)
             return _closed(mine, spec, identifier, name, root, how, summary)
         except BaseException:
@@ -180,21 +180,39 @@ def stage(
             raise
 
 
+def staged_attempt(
+    place: Place,
+    table: Table,
+    summary: Mapping[str, str],
+    properties: Mapping[str, str],
+    files: Sequence[str] = (),
+    how: Append | Merge | None = None,
+) -> Attempt:
+    """A commit whose snapshot Spark makes on a staging branch. Without files it is empty."""
+    assert place.session is not None
+    session, spec, name = place.session(), place.spec, place.identifier
+    branch = StageOf(place.pipeline, int(summary["landonce.epoch"]), int(summary["landonce.batch"])).new_name()
+    schema = table.metadata.current_schema_id
+    snapshot = stage(session, spec, name, branch, place.head(table), files, how or Append(), summary, schema)
+    attempt = place.publishing(table, snapshot, branch, summary, properties)
+    return replace(attempt, discard=lambda: drop_stage(session, spec, name, branch))
+
+
 def drop_stage(session: SparkSession, spec: CatalogSpec, identifier: str, name: str) -> None:
-    """Removes a staging branch, if it is there. What it held goes when snapshots expire."""
-    with own_session(session, spec) as mine, _ours(identifier):
+    """Removes a staging branch, if it exists. Its snapshots go when snapshots expire."""
+    with own_session(session, spec) as mine, _staging_errors(identifier):
         commit(mine, spec, identifier, (), (_removed(name),))
 
 
 def left_behind(refs: Iterable[str], pipeline: str, epoch: int) -> list[str]:
-    """The staging branches of earlier epochs of the pipeline, among all that a table has."""
+    """The staging branches of earlier epochs of the pipeline, among the refs of a table."""
     whose = {name: stage_of(name) for name in refs}
     return [name for name, of in whose.items() if of and of.pipeline == pipeline and of.epoch < epoch]
 
 
 def drop_stages(session: SparkSession, spec: CatalogSpec, identifier: str, pipeline: str, epoch: int) -> int:
-    """Removes the staging branches that earlier epochs of the pipeline left behind, and says how many."""
-    with own_session(session, spec) as mine, _ours(identifier):
+    """Removes the staging branches that earlier epochs of the pipeline left behind, and returns how many."""
+    with own_session(session, spec) as mine, _staging_errors(identifier):
         left = left_behind((str(name) for name in load(mine, spec, identifier).refs().keySet()), pipeline, epoch)
         if left:
             commit(mine, spec, identifier, (), tuple(map(_removed, left)))
@@ -202,8 +220,8 @@ def drop_stages(session: SparkSession, spec: CatalogSpec, identifier: str, pipel
 
 
 @contextmanager
-def _ours(identifier: str) -> Iterator[None]:
-    """PyIceberg's errors as landonce's. Nobody competes for a staging branch: what was refused may be tried again."""
+def _staging_errors(identifier: str) -> Iterator[None]:
+    """PyIceberg's errors as landonce's. Nobody competes for a staging branch, so a refused change may be tried again."""
     try:
         yield
     except (CommitFailedException, CommitStateUnknownException) as error:
@@ -218,9 +236,9 @@ def _ours(identifier: str) -> Iterator[None]:
 
 
 @contextmanager
-def _shaped(session: SparkSession, spec: CatalogSpec, identifier: str, schema: int | None) -> Iterator[None]:
-    """Spark reads the columns itself, later than whoever looked at the table before. If they were changed, then neither what
-    Spark wrote counts nor what it refused."""
+def _same_schema(session: SparkSession, spec: CatalogSpec, identifier: str, schema: int | None) -> Iterator[None]:
+    """Spark reads the columns itself, later than the driver did. If they changed in between, neither what Spark wrote counts nor
+    what it refused."""
 
     def require() -> None:
         if schema is not None and load(session, spec, identifier).schema().schemaId() != schema:
@@ -249,7 +267,7 @@ def _open(session: SparkSession, spec: CatalogSpec, identifier: str, name: str, 
 
 
 def _settings(session: SparkSession, summary: Mapping[str, str]) -> dict[str, str]:
-    """A shuffle uses every core: a pipeline's session is set up for tasks that need none."""
+    """A shuffle uses every core here: a pipeline's session is set up for tasks that do not shuffle."""
     wanted = max(int(session.conf.get(_SHUFFLE) or 1), session.sparkContext.defaultParallelism)
     return {**_PINNED, _SHUFFLE: str(wanted), **{_SUMMARY + key: value for key, value in summary.items()}}
 
@@ -270,7 +288,7 @@ def _write(
 
 
 def _literally(path: str) -> str:
-    """Spark takes a path for a pattern."""
+    """Spark reads a path as a pattern."""
     return re.sub(r"([\\{}\[\]*?])", r"\\\1", path)
 
 
@@ -283,7 +301,7 @@ def _closed(
     how: Append | Merge,
     summary: Mapping[str, str],
 ) -> int:
-    """The one snapshot on top of the root; an empty one where Spark found nothing to do."""
+    """The one snapshot on top of the root; an empty one if Spark found nothing to do."""
     table = load(session, spec, identifier)
     with in_session(session, spec, identifier):
         if table.snapshot(name) is not None and table.snapshot(name).snapshotId() == root:

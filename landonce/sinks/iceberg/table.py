@@ -39,7 +39,7 @@ _ENCRYPTION = "encryption.key-id"
 _OURS = "landonce."
 Properties = tuple[tuple[str, str], ...]
 _TIDY = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "20"}
-"""Every commit writes all of the metadata anew: without this, the old copies would be kept for ever."""
+"""Every commit writes all of the metadata again: without this, the old copies would be kept for ever."""
 _MERGE_ON_READ = {
     "write.delete.mode": "merge-on-read",
     "write.update.mode": "merge-on-read",
@@ -54,7 +54,7 @@ class Creation:
 
     partition_by: tuple[str, ...] = ()
     identity: tuple[str, ...] = ()
-    """The fields that name one row. They become required."""
+    """The fields that identify one row. They become required."""
     properties: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -66,23 +66,22 @@ class Creation:
         return int(asked)
 
 
-def require_creatable(declared: Schema, creation: Creation) -> None:
-    """Raises what `create_table` would say of the columns, without asking the catalog."""
-    parse_spec(creation.partition_by, table_schema(declared, creation))
+def layout(declared: Schema, creation: Creation) -> tuple[TableSchema, PartitionSpec, dict[str, str]]:
+    """Columns, partitions and properties of a table that is to be created. Raises what creating it would, without asking the catalog."""
+    schema = table_schema(declared, creation)
+    version = {TableProperties.FORMAT_VERSION: str(min(creation.version, _NEWEST))}
+    return schema, parse_spec(creation.partition_by, schema), {**creation.properties, **version}
 
 
 def create_table(catalog: Catalog, identifier: str, declared: Schema, creation: Creation) -> Table:
-    """Makes the table, and its namespace if there is none. Harmless if another process was faster: then it is that one.
+    """Creates the table, and its namespace if there is none. If another process was faster, returns the table of that one.
 
-    A table of version 3 is made in version 2, and `upgrade_statement` says what Spark must be told afterwards.
+    A table of version 3 is created in version 2; Spark then has to run the `upgrade_statement`.
     """
     namespace, _, name = identifier.rpartition(".")
     if not namespace or not name:
         raise ConfigError(f"sink.iceberg.table: {identifier!r} needs a namespace, for example db.{identifier}.")
-    schema = table_schema(declared, creation)
-    spec = parse_spec(creation.partition_by, schema)
-    properties = dict(creation.properties)
-    properties[TableProperties.FORMAT_VERSION] = str(min(creation.version, _NEWEST))
+    schema, spec, properties = layout(declared, creation)
     _make_namespace(catalog, tuple(namespace.split(".")))
     try:
         return catalog.create_table(identifier, schema, partition_spec=spec, properties=properties)
@@ -91,16 +90,14 @@ def create_table(catalog: Catalog, identifier: str, declared: Schema, creation: 
 
 
 def planned_table(identifier: str, declared: Schema, creation: Creation) -> Table:
-    """The table that `create_table` would make, in memory alone, to be looked at. Raises what it would say of the columns."""
-    schema = table_schema(declared, creation)
-    spec = parse_spec(creation.partition_by, schema)
-    properties = {**creation.properties, TableProperties.FORMAT_VERSION: str(min(creation.version, _NEWEST))}
+    """The table that `create_table` would create, in memory only. Raises what creating it would."""
+    schema, spec, properties = layout(declared, creation)
     metadata = new_table_metadata(schema, spec, UNSORTED_SORT_ORDER, f"file:///{identifier}", properties)
     return Table(tuple(identifier.split(".")), metadata, "", load_file_io(), NoopCatalog("planned"))
 
 
 def table_schema(declared: Schema, creation: Creation) -> TableSchema:
-    """The columns that the table gets."""
+    """The columns of a table that is to be created."""
     schema = iceberg_schema(declared, identity=creation.identity)
     _refuse_twins(schema)
     try:
@@ -124,7 +121,7 @@ def _refuse_twins(schema: TableSchema) -> None:
 
 
 def upgrade_statement(catalog: str, table: Table, creation: Creation) -> str:
-    """What Spark must be told before the table has the format version that was asked for; empty if it has."""
+    """The statement by which Spark gives a table the format version that was asked for; empty if it has it."""
     if table.metadata.format_version >= creation.version:
         return ""
     name = ".".join(f"`{part}`" for part in (catalog, *table.name()))
@@ -136,7 +133,7 @@ def _make_namespace(catalog: Catalog, namespace: tuple[str, ...]) -> None:
         if not catalog.namespace_exists(namespace[:depth]):
             try:
                 catalog.create_namespace(namespace[:depth])
-            except (NamespaceAlreadyExistsError, IntegrityError):  # the second is how a SQL catalog says the same
+            except (NamespaceAlreadyExistsError, IntegrityError):  # a SQL catalog raises the second
                 continue
 
 
@@ -144,7 +141,7 @@ def _make_namespace(catalog: Catalog, namespace: tuple[str, ...]) -> None:
 class TableShape:
     """A picklable description of a table, made on the driver and sent with the task.
 
-    It holds nothing that changes with every commit, so that workers can keep what they make of it.
+    It holds nothing that changes with every commit, so workers can cache what they derive from it.
     """
 
     name: str
@@ -187,7 +184,7 @@ def why_spark(table: Table, *, unpartitioned: bool = False) -> str:
     """Why Spark's own writer is needed for a table; empty if workers can write its files with Arrow."""
     properties = table.properties
     kind = properties.get(TableProperties.WRITE_FILE_FORMAT, TableProperties.WRITE_FILE_FORMAT_DEFAULT).lower()
-    codec = _codec(properties)
+    codec = properties.get(TableProperties.PARQUET_COMPRESSION, TableProperties.PARQUET_COMPRESSION_DEFAULT).lower()
     if table.metadata.format_version > 2:
         return f"its format version is {table.metadata.format_version}"
     if kind != "parquet":
@@ -201,11 +198,11 @@ def why_spark(table: Table, *, unpartitioned: bool = False) -> str:
             return f"it asks for a Bloom filter (`{key}`)"
         if key in (_JAVA_LOCATIONS, _ENCRYPTION):
             return f"`{key}` is set"
-    return _metrics_reason(table) or ("" if unpartitioned else unwritable(table.schema(), table.spec()))
-
-
-def _codec(properties: dict[str, str]) -> str:
-    return properties.get(TableProperties.PARQUET_COMPRESSION, TableProperties.PARQUET_COMPRESSION_DEFAULT).lower()
+    try:
+        plan_of(table.schema(), properties)
+    except ValueError as error:
+        return f"`write.metadata.metrics` is not understood: {error}"
+    return "" if unpartitioned else unwritable(table.schema(), table.spec())
 
 
 def _available(codec: str) -> bool:
@@ -232,28 +229,20 @@ def unwritable(schema: TableSchema, spec: PartitionSpec) -> str:
     return ""
 
 
-def _metrics_reason(table: Table) -> str:
-    try:
-        plan_of(table.schema(), table.properties)
-    except ValueError as error:
-        return f"`write.metadata.metrics` is not understood: {error}"
-    return ""
-
-
 def unpartitioned_spec(table: Table) -> PartitionSpec | None:
-    """A spec of the table without any field."""
+    """The table's spec without any field, if it has one."""
     return next((spec for spec in table.specs().values() if spec.is_unpartitioned()), None)
 
 
 def ensure_unpartitioned_spec(table: Table) -> tuple[TableUpdate, ...]:
-    """What the driver commits before files can be written without partition values; the default spec stays."""
+    """The update that lets files be written without partition values; the default spec stays."""
     if unpartitioned_spec(table) is not None:
         return ()
     return (AddPartitionSpecUpdate(spec=PartitionSpec(spec_id=max(table.specs()) + 1)),)
 
 
 def creation(config: Iceberg) -> Creation:
-    """How tables are made that are not there."""
+    """How missing tables are created."""
     properties = {**_TIDY, **{name: as_text(value) for name, value in config.properties.items()}}
     if config.changes is not None:
         properties = {**_MERGE_ON_READ, **properties}
@@ -266,7 +255,7 @@ def as_text(value: object) -> str:
 
 
 def require_spec(config: Iceberg, name: str, table: Table) -> None:
-    """Raises unless the table is partitioned as the file says, if it says so."""
+    """Raises if the table is not partitioned as the file says. A file without `partition_by` accepts any table."""
     if not config.partition_by:
         return
     wrong = spec_differs(parse_spec(config.partition_by, table.schema()), table.spec(), table.schema())
@@ -281,8 +270,8 @@ def require_spec(config: Iceberg, name: str, table: Table) -> None:
 def require_unchanged(
     name: str, written_for: Table, table: Table, *, specs: Iterable[int] = (), by_name: bool = False
 ) -> None:
-    """Raises where files that were written for a table do not fit it any more. They hold its columns by their ids, so that what was
-    only renamed keeps its values, and partition values by these `specs`; or columns `by_name`, if they wait for Spark."""
+    """Raises if files that were written for a table no longer fit it. Data files hold columns by field id, so a renamed column
+    keeps its values, and partition values by these `specs`. Files that wait for Spark hold columns `by_name`."""
     before, now = written_for.schema(), table.schema()
     fits = (before.schema_id, before) == (now.schema_id, now) if by_name else _readable(before, now)
     same = all(table.specs().get(each) == written_for.specs()[each] for each in specs)
@@ -293,8 +282,8 @@ def require_unchanged(
 
 
 def _readable(written: TableSchema, now: TableSchema) -> bool:
-    """Whether files of the one schema are read by the other as what they hold. Ids alone do not say it: a table that is replaced
-    keeps the ids of columns by their names, and an older spec or schema that was removed may leave its number to another."""
+    """Whether files of one schema are read correctly by the other. Ids alone do not prove it: a table that is replaced keeps the
+    ids of columns by their names, and the number of a removed spec or schema may be used again."""
     return all(
         each in now.field_ids and _reads(written.find_field(each), now.find_field(each)) for each in written.field_ids
     )

@@ -94,7 +94,7 @@ _INSTEAD_OF_MAP = "take map<string, …>, or a list of structs with a key and a 
 
 
 def renamed(rows: pa.Table) -> pa.Table:
-    """Rows with coordinates as landonce calls them, under the names that the table has."""
+    """Rows with landonce's names of the coordinates, under the names that Iceberg tables have."""
     return rows.rename_columns([PARTITION if name == "_partition" else name for name in rows.column_names])
 
 
@@ -103,7 +103,7 @@ class Unsupported(Exception):
 
 
 def schema_of(table_schema: TableSchema, *, coordinates: bool) -> Schema:
-    """What the decoder must produce for a table. With `coordinates`, their columns must be there: landonce itself fills them."""
+    """What the decoder must produce for a table. With `coordinates`, the table must have their columns: landonce itself fills them."""
     if coordinates:
         _refuse_without_coordinates(table_schema)
     mine = [each for each in table_schema.fields if not (coordinates and each.name in COLUMNS)]
@@ -120,7 +120,7 @@ def schema_of(table_schema: TableSchema, *, coordinates: bool) -> Schema:
 
 
 def arrow_type(type_: IcebergType) -> pa.DataType:
-    """What stands for a type of a table."""
+    """The Arrow type for a type of a table."""
     if why := _why_not(type_):
         raise Unsupported(why)
     if isinstance(type_, StructType):
@@ -141,7 +141,7 @@ def _arrow_field(name: str, field: NestedField) -> pa.Field:
 
 
 def _why_not(type_: IcebergType) -> str:
-    """What keeps a type itself from being decoded, not counting what lies inside."""
+    """Why a type itself cannot be decoded, apart from the types inside it; empty if it can."""
     if isinstance(type_, MapType):
         key = type_.key_type
         textual = isinstance(key, FixedType) or (key in _PLAIN and (key == StringType() or is_textual(_PLAIN[key])))
@@ -195,7 +195,7 @@ def coordinate_faults(table_schema: TableSchema) -> tuple[str, ...]:
 
 
 def iceberg_schema(declared: Schema, *, identity: tuple[str, ...]) -> TableSchema:
-    """The schema of a table that is to be created. What names a row is required, and so is what it lies in."""
+    """The schema of a table that is to be created. The identity is required, and so are the structs around it."""
     ids = itertools.count(1)
     fields = [_table_field(each, identity, ids) for each in declared.fields]
     fields += [NestedField(next(ids), name, type_, required=False) for name, type_ in COORDINATE_TYPES.items()]
@@ -216,7 +216,7 @@ def _table_field(declared: Field, identity: tuple[str, ...], ids: Iterator[int])
 
 
 def iceberg_type(type_: pa.DataType, ids: Iterator[int], identity: tuple[str, ...] = ()) -> IcebergType:
-    """The type of a column that is to be made for values of this type. `identity` are paths that begin inside of it."""
+    """The type of a column that is to be created for values of this type. `identity`: paths that begin inside it."""
     if pt.is_struct(type_):
         fields = []
         for each in type_:
@@ -274,7 +274,7 @@ def _identifier(schema: TableSchema, name: str) -> int:
 
 
 def widens(now: IcebergType, wide: IcebergType) -> bool:
-    """Whether the second type holds every value of the first one, and files of the first are read as it."""
+    """Whether the second type holds every value of the first, and Iceberg reads files of the first as the second."""
     if isinstance(now, DecimalType) and isinstance(wide, DecimalType):
         return now.scale == wide.scale and now.precision < wide.precision
     return (now, wide) in ((IntegerType(), LongType()), (FloatType(), DoubleType()))
@@ -283,8 +283,8 @@ def widens(now: IcebergType, wide: IcebergType) -> bool:
 def schema_for(table: Table, *, coordinates: bool, fold_case: bool = False, declared: Schema | None = None) -> Schema:
     """What the decoder must produce for a table, and under which names records hold it.
 
-    What is declared may ask for more: that a field is there, and how long a tick is where a time is an integer, which
-    Iceberg's types do not say.
+    `declared` may ask for more: that a field is present, and the unit of a time that is an integer, which Iceberg's types do
+    not state.
     """
     schema = schema_of(table.schema(), coordinates=coordinates)
     by_name = declared.by_name() if declared is not None else {}
@@ -347,7 +347,7 @@ def _named(field: Field, column: NestedField, names: Mapping[int, Names]) -> Fie
 
 
 def _inner_fields(type_: IcebergType, path: Path) -> Iterator[tuple[Path, NestedField]]:
-    """The fields of structs inside of a column. Elements and values have no names in records."""
+    """The fields of structs inside a column. Elements and values have no names in records."""
     if isinstance(type_, StructType):
         for each in type_.fields:
             yield (*path, each.name), each

@@ -36,35 +36,35 @@ from landonce.sinks.worker import BlockWorker, Recipe, Refuse, Task
 
 @dataclass(frozen=True)
 class TableRecipe:
-    """One table, as workers see it."""
+    """One table, as workers need it."""
 
     name: str
     schema: Schema
     """What a record is decoded to."""
     shape: TableShape | None
     scratch: Scratch | None
-    """One of the two: workers write the table's own files, or files from which Spark then writes them."""
+    """One of the two is set: workers write the table's own files, or files from which Spark then writes them."""
     identity: tuple[str, ...] = ()
-    """The columns that name one row, where records change rows."""
+    """The columns that identify one row, if records change rows."""
     limits: tuple[Limit, ...] = ()
-    """What its partitions cannot hold."""
+    """Values that have no partition."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileRecipe(Recipe):
-    """Of Iceberg tables."""
+    """What workers need to know to write a pipeline's files."""
 
     routing: Routing
     tables: tuple[TableRecipe, ...]
     declared: Schema | None = None
-    """What a record is decoded to where expressions follow."""
+    """What a record is decoded to, if expressions follow."""
     selected: Schema | None = None
     """The columns that `select` makes of it, once Spark has said which."""
     changes: Changes | None = None
     meaning: str = ""
-    """What else the file says of how records are read: it is part of the fingerprint."""
+    """Other options of the file that decide how records are read: part of the fingerprint."""
     absent: tuple[tuple[str, str], ...] = ()
-    """Tables that records name, and that are neither there nor can be made, each with the reason."""
+    """Tables that records name, and that neither exist nor can be created, each with the reason."""
     evolve: bool = False
 
     @property
@@ -79,7 +79,7 @@ class FileRecipe(Recipe):
 
     @property
     def target(self) -> Schema:
-        """What expressions may make: the columns of all tables, or of those that may be made, and the one that routes."""
+        """The columns that expressions may produce: those of all tables, or of tables that may be created, and the routing field."""
         fields: dict[str, Field] = {}
         made = self.selected or self.declared
         schemas = [table.schema for table in self.tables] or ([made] if made else [])
@@ -93,7 +93,7 @@ class FileRecipe(Recipe):
         return {each.name: each for each in self.tables}
 
     def _decisive(self) -> tuple[object, ...]:
-        """All that could send a record elsewhere, or make another row of it. Schemas may evolve."""
+        """All that could route a record elsewhere, or turn it into another row. Schemas may evolve."""
         declared = self.declared.fingerprint() if self.declared else ""
         return repr(self.routing), declared, self.select, self.where, repr(self.changes), self.meaning
 
@@ -109,9 +109,9 @@ class FileTask(Task):
     epoch: int
     kind: Kind
     floors: tuple[tuple[str, Floors | None], ...]
-    """Where each table begins to take rows; None if it takes none."""
+    """From which offsets each table takes rows; None if it takes none."""
     final: bool = False
-    """Tables were made and evolved already: what does not fit now is a dead letter."""
+    """Tables were created and evolved already: what does not fit now is a dead letter."""
 
 
 @dataclass(frozen=True)
@@ -120,19 +120,19 @@ class Wants:
 
     table: str
     sample: tuple[bytes, ...] = ()
-    """Some records for a table that is not there."""
+    """Some records for a table that does not exist."""
     evolution: Any = None
 
 
 def table_recipe(config: Iceberg, name: str, table: Table, declared: Schema | None = None) -> TableRecipe:
-    """What workers are config of a table."""
+    """The recipe of a table, for workers."""
     recipe = _without_files(config, name, table, declared)
     shape = None if recipe.scratch else TableShape.of(table, unpartitioned=config.unpartitioned)
     return replace(recipe, shape=shape)
 
 
 def planned_recipe(config: Iceberg, name: str, columns: Schema) -> TableRecipe:
-    """As much of it as is known before the table is made of these columns. Raises what making it would say of them."""
+    """As much of it as is known before the table is created with these columns. Raises what creating it would."""
     return _without_files(config, name, planned_table(name, columns, creation(config)), columns)
 
 
@@ -149,7 +149,7 @@ def _without_files(config: Iceberg, name: str, table: Table, declared: Schema | 
 
 
 def table_fingerprint(table: Table) -> tuple[Any, ...]:
-    """Changes with whatever workers are told of a table: its columns and files, and how its storage is opened."""
+    """Changes with everything in a table's recipe: its columns and files, and how its storage is opened."""
     metadata = table.metadata
     writing = ((key, value) for key, value in table.properties.items() if not key.startswith("landonce."))
     opening = ((key, str(value)) for key, value in table.io.properties.items())
@@ -173,7 +173,7 @@ class FileWorker(BlockWorker):
     task: FileTask
 
     def reader(self) -> Reader:
-        """What is delivered again is judged only by the tables that get it."""
+        """Only tables that get a record judge it: a replay leaves the others out."""
         recipe, task, others = self.recipe, self.task, self._others
         tables = [each for each in recipe.tables if each.name not in others]
         return Reader(
@@ -189,7 +189,7 @@ class FileWorker(BlockWorker):
         )
 
     def wants(self, block: ReadBlock) -> tuple[Wants, ...] | None:
-        """Tables that records name and that are not there, and columns that tables lack."""
+        """Missing tables that records name, and columns that tables lack."""
         if self.task.final:
             return None
         wants = [Wants(table, tuple(sample)) for table, sample in sorted(block.missing.items())]
@@ -201,7 +201,7 @@ class FileWorker(BlockWorker):
         return tuple(wants) or None
 
     def write(self, block: ReadBlock, receipt: Receipt, refuse: Refuse | None) -> BlockResult:
-        """What landed is what the files say that they hold, so that a row which got lost on the way leaves the account unbalanced."""
+        """The count of landed rows comes from the files themselves, so a row that got lost on the way leaves the account unbalanced."""
         del refuse
         recipe, task, tables = self.recipe, self.task, self.recipe.by_name()
         origin = Origin(recipe.pipeline, task.epoch, task.batch, task.block.number)
@@ -236,8 +236,7 @@ class FileWorker(BlockWorker):
 
 
 def _write(table: TableRecipe, rows: pa.Table, origin: Origin) -> tuple[tuple[object, ...], int]:
-    """The table's own files, or one that Spark reads, and how many rows they hold. A change needs its coordinates to be put in
-    order."""
+    """Writes the table's own files, or one that Spark reads. Returns them, and how many rows they hold."""
     named = renamed(rows)
     if table.scratch is not None:
         path, count = table.scratch.write(named, origin)
@@ -248,7 +247,7 @@ def _write(table: TableRecipe, rows: pa.Table, origin: Origin) -> tuple[tuple[ob
 
 
 def _within(limits: tuple[Limit, ...], decode: Decode) -> Decode:
-    """A record whose row has no partition is rejected like one that does not fit its columns."""
+    """Rejects a record whose row has no partition, like one that does not fit its columns."""
 
     def decode_within(values: pa.BinaryArray, messages: list[Message]) -> Decoded:
         rows = decode(values, messages)

@@ -21,9 +21,9 @@ from landonce.sinks.iceberg.jvm import in_session, own_session, quoted
 
 _TARGET, _DEFAULT_TARGET = "write.target-file-size-bytes", 512 * 2**20
 _SMALL, _LARGE, _ENOUGH = 0.75, 1.8, 5
-"""Iceberg's own: files outside of this range, of the target size, are rewritten, if there are enough of them."""
+"""Iceberg's own limits: files outside this range of the target size are rewritten, if there are enough of them."""
 _MANIFESTS, _MANIFEST_BYTES = 100, 4 * 2**20
-"""Manifests are worth rewriting beyond so many, if they are smaller than this on average."""
+"""More manifests than this are worth rewriting, if they are smaller than this on average."""
 Sizes = Mapping[object, Iterable[int]]
 """The sizes of data files, by partition."""
 _MAIN = "main"
@@ -35,11 +35,11 @@ class Census:
 
     files: int = 0
     small: int = 0
-    """Those that a compaction would write anew."""
+    """Those that a compaction would rewrite."""
     deletes: int = 0
     """Files of position deletes."""
     vectors: int = 0
-    """Deletion vectors, and deletes by value, which go when the files that they speak of are written anew."""
+    """Deletion vectors, and deletes by value: they go when the files that they refer to are rewritten."""
     manifests: int = 0
     manifest_bytes: int = 0
 
@@ -80,7 +80,7 @@ def census(table: Table, branch: str, target: int | None) -> Census:
 
 
 def worth_rewriting(sizes: Sizes, target: int) -> int:
-    """How many files Iceberg's bin packing would take up: those of the wrong size, where a partition has enough of them."""
+    """How many files Iceberg's bin packing would rewrite: those of the wrong size, in partitions that have enough of them."""
     count = 0
     for partition in sizes.values():
         wrong = [each for each in partition if not _SMALL * target <= each <= _LARGE * target]
@@ -100,7 +100,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Compacted:
-    """What became of it."""
+    """The result of a compaction."""
 
     rewritten: int = 0
     """Data files that were replaced."""
@@ -117,9 +117,9 @@ class Compacted:
 
 
 def compact(session: SparkSession, spec: CatalogSpec, table: str, found: Census, wanted: Wanted) -> Compacted:
-    """Data files, then position deletes, then manifests, where the census says that it pays.
+    """Rewrites data files, then position deletes, then manifests, as far as the census shows that it pays.
 
-    A conflict with the pipeline costs some of the work and nothing else: the data files are committed in parts, and what
+    A conflict with the pipeline costs some of the work and nothing else: data files are committed in parts, and a part that
     lost is rewritten the next time.
     """
     done = Compacted()

@@ -52,17 +52,17 @@ _ATTEMPTS = 50
 
 @dataclass(frozen=True)
 class Policy:
-    """How much history is kept for its own sake."""
+    """How much history is kept."""
 
     age_ms: int = _DEFAULT_AGE
     least: int = _DEFAULT_LEAST
-    """Snapshots of every branch that are kept, however old."""
+    """How many snapshots of every branch are kept, however old."""
     retired: frozenset[str] = frozenset()
     """Pipelines that will never run again: their position is not kept."""
 
     @staticmethod
     def of(properties: Mapping[str, str], age_ms: int | None, least: int | None, retired: Iterable[str] = ()) -> Policy:
-        """What the command says; else what the table's properties say, which are Iceberg's own."""
+        """From the command's options, or else from the table's properties, which are Iceberg's own."""
         told_age, told_least = properties.get(_AGE), properties.get(_LEAST)
         return Policy(
             age_ms if age_ms is not None else int(told_age) if told_age else _DEFAULT_AGE,
@@ -73,12 +73,12 @@ class Policy:
 
 @dataclass(frozen=True)
 class Expiry:
-    """What may go, oldest first, and what stays only because of somebody's position."""
+    """The snapshots that may go, oldest first, and how many stay only because of a pipeline's position."""
 
     ids: tuple[int, ...] = ()
     for_positions: int = 0
     pipelines: tuple[str, ...] = ()
-    """Whose position that is."""
+    """The pipelines whose position that is."""
 
 
 def expiry(metadata: TableMetadata, policy: Policy, now_ms: int) -> Expiry:
@@ -95,7 +95,7 @@ def expiry(metadata: TableMetadata, policy: Policy, now_ms: int) -> Expiry:
 
 
 def pipelines_of(metadata: TableMetadata) -> frozenset[str]:
-    """Those that ever committed to the table, as far as it remembers."""
+    """The pipelines that ever committed to the table, as far as its metadata shows."""
     found = {_marked(each) for each in metadata.snapshots}
     for name, value in metadata.properties.items():
         if name.startswith(_PREFIX):
@@ -106,7 +106,7 @@ def pipelines_of(metadata: TableMetadata) -> frozenset[str]:
 
 
 def _marked(snapshot: Snapshot) -> str:
-    """Whose mark a snapshot carries."""
+    """The pipeline whose mark a snapshot carries."""
     return snapshot.summary.additional_properties.get(_PIPELINE, "") if snapshot.summary is not None else ""
 
 
@@ -122,7 +122,7 @@ def _led_to(refs: Mapping[str, SnapshotRef], known: Mapping[int, Snapshot]) -> s
 
 
 def _of_ref(ref: SnapshotRef, known: Mapping[int, Snapshot], policy: Policy, now_ms: int) -> set[int]:
-    """A tag is kept itself, a branch with what is young and with its last ones; it may have a rule of its own for that."""
+    """A tag keeps its snapshot; a branch keeps young snapshots and its last ones, by rules of its own if it has them."""
     if ref.snapshot_ref_type is SnapshotRefType.TAG:
         return {ref.snapshot_id}
     since = now_ms - (policy.age_ms if ref.max_snapshot_age_ms is None else ref.max_snapshot_age_ms)
@@ -136,9 +136,9 @@ def _of_ref(ref: SnapshotRef, known: Mapping[int, Snapshot], policy: Policy, now
 
 
 def _held(kept: set[int], known: Mapping[int, Snapshot], pipelines: frozenset[str]) -> dict[int, frozenset[str]]:
-    """What lies between the kept snapshots and the marks below them, and for whom.
+    """The snapshots between the kept ones and the marks below them, with the pipelines that need them.
 
-    A walk from the lowest of a row of kept snapshots serves the ones above it too: what they look for is in the row, or
+    A walk from the lowest of a row of kept snapshots serves those above it too: the marks that they need are in the row, or
     below it.
     """
     held: dict[int, frozenset[str]] = {}
@@ -162,7 +162,7 @@ def _parent(snapshot: Snapshot, known: Mapping[int, Snapshot]) -> Snapshot | Non
 
 @dataclass(frozen=True)
 class Removal:
-    """What is taken out of a table's metadata."""
+    """What is removed from a table's metadata."""
 
     expiry: Expiry = field(default_factory=Expiry)
     branches: tuple[str, ...] = ()
@@ -177,7 +177,7 @@ def remove(
     fresh: Callable[[], Table],
     decide: Callable[[Table], Removal],
 ) -> tuple[Table, Removal]:
-    """Removes what `decide` names, and gives the table as it was before. If somebody commits in between, it is asked again."""
+    """Removes what `decide` names, and returns the table as it was before. If somebody commits in between, `decide` is called again."""
     for attempt in range(_ATTEMPTS):
         table = fresh()
         wanted = decide(table)
@@ -200,7 +200,7 @@ def _send(session: Callable[[], SparkSession], spec: CatalogSpec, table: Table, 
 
 
 def _ask(table: Table, wanted: Removal) -> None:
-    """A REST catalog makes the change itself, if every branch and tag is where it was."""
+    """A REST catalog makes the change itself, if every branch and tag is unchanged."""
     requirements: list[TableRequirement] = [AssertTableUUID(uuid=table.metadata.table_uuid)]
     for name, ref in table.metadata.refs.items():
         expected = {"ref": name, "snapshot-id": ref.snapshot_id}
@@ -214,7 +214,7 @@ def _ask(table: Table, wanted: Removal) -> None:
 
 
 def _swap(session: SparkSession, spec: CatalogSpec, table: Table, wanted: Removal) -> None:
-    """Other catalogs swap one version of the metadata for another: this one, or none."""
+    """Other catalogs swap one version of the metadata for another, if it is still the version that was read."""
     assert session._jvm is not None
     identifier = ".".join(table.name())
     operations = load(session, spec, identifier).operations()

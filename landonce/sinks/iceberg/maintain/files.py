@@ -31,7 +31,7 @@ _METADATA, _COMPRESSED = ".metadata.json", ".gz.metadata.json"
 _UUID = re.compile(rb'"table-uuid"\s*:\s*"([0-9A-Fa-f-]{36})"')
 _BEGINNING, _GZIP = 65_536, 31
 Advance = Callable[[int, int], None]
-"""Is told how many manifests were read, and of how many."""
+"""Called with how many manifests were read, and of how many."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,10 @@ class FoundFile:
 
 
 def folders_of(table: Table, *, shared: bool) -> tuple[str, ...]:
-    """Where the pipeline's workers write for this table.
+    """The folders that the pipeline's workers write to for this table.
 
-    `shared`: the pipeline has other tables too. Then a folder outside of the table's own may be theirs as well, and a file
-    in it that this table does not name may be named by another: it is left out.
+    `shared`: the pipeline has other tables too. Then a folder outside the table's own is left out: it may be theirs as well, and
+    a file in it that this table does not name may be named by another.
     """
     location = table.location().rstrip("/")
     data = load_location_provider(location, table.properties).data_path
@@ -60,7 +60,7 @@ def folders_of(table: Table, *, shared: bool) -> tuple[str, ...]:
 
 
 def listed(table: Table, folders: Iterable[str], others: Sequence[str] = ()) -> tuple[FoundFile, ...]:
-    """Every file in the folders, but for what lies at the location of another table."""
+    """Every file in the folders, except those at the location of another table."""
     io = _arrow(table)
     foreign = tuple(f"{each.rstrip('/')}/" for each in others)
     try:
@@ -71,8 +71,8 @@ def listed(table: Table, folders: Iterable[str], others: Sequence[str] = ()) -> 
 
 
 def shares_location(table: Table) -> bool:
-    """Whether another table's metadata lies where this one's does: it was renamed, or dropped with its files kept, and this one
-    was made in its place. Then a file that no snapshot names may be the other's."""
+    """Whether another table's metadata is in this table's folder: that table was renamed, or dropped with its files kept, and this
+    one was created in its place. Then a file that no snapshot names may belong to the other."""
     io = _arrow(table)
     known = {table.metadata_location, *(each.metadata_file for each in table.metadata.metadata_log)}
     mine = str(table.metadata.table_uuid)
@@ -83,7 +83,7 @@ def shares_location(table: Table) -> bool:
 
 
 def _uuid_in(io: PyArrowFileIO, path: str) -> str:
-    """It stands near the beginning. Empty where it cannot be beginning."""
+    """The table's UUID, which is near the beginning of a metadata file. Empty if it cannot be read."""
     with io.new_input(path).open() as file:
         beginning = file.read(_BEGINNING)
     with suppress(zlib.error):
@@ -103,23 +103,23 @@ def _files(io: PyArrowFileIO, folder: str) -> Iterable[FoundFile]:
 
 
 def delete(table: Table, paths: Iterable[str]) -> int:
-    """Deletes files, and says how many it could not. One that is not there any more counts as deleted.
+    """Deletes files, and returns how many could not be deleted. A file that no longer exists counts as deleted.
 
-    In a folder of this machine, Spark leaves a checksum beside every file that it writes.
+    On a local disk, Spark leaves a checksum beside every file that it writes: that is deleted too.
     """
     io = _arrow(table)
 
-    def gone(path: str) -> bool:
+    def deleted(path: str) -> bool:
         if path.startswith("file:"):
             folder, _, name = path.rpartition("/")
-            _gone(io, f"{folder}/.{name}.crc")
-        return _gone(io, path)
+            _delete(io, f"{folder}/.{name}.crc")
+        return _delete(io, path)
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return sum(not done for done in pool.map(gone, paths))
+        return sum(not done for done in pool.map(deleted, paths))
 
 
-def _gone(io: PyArrowFileIO, path: str) -> bool:
+def _delete(io: PyArrowFileIO, path: str) -> bool:
     try:
         io.delete(path)
     except FileNotFoundError:
@@ -130,26 +130,26 @@ def _gone(io: PyArrowFileIO, path: str) -> bool:
 
 
 def _arrow(table: Table) -> PyArrowFileIO:
-    """Arrow lists folders, which Iceberg's own interface cannot."""
+    """Arrow can list folders; Iceberg's own interface cannot."""
     return table.io if isinstance(table.io, PyArrowFileIO) else PyArrowFileIO(table.io.properties)
 
 
 @dataclass(frozen=True)
 class Files:
-    """Paths with their sizes; a manifest list says nothing of its own."""
+    """Paths with their sizes; 0 for a manifest list, whose size is not recorded."""
 
     data: dict[str, int] = field(default_factory=dict)
-    """Data and delete files that are alive."""
+    """Live data and delete files."""
     metadata: dict[str, int] = field(default_factory=dict)
     """Manifests, manifest lists and statistics."""
 
     def names(self) -> set[str]:
-        """Of the data files, without their folders."""
+        """The names of the data files, without their folders."""
         return {path.rpartition("/")[2] for path in self.data}
 
 
 def files_of(io: FileIO, metadata: TableMetadata, advance: Advance = lambda _done, _all: None) -> Files:
-    """Everything that the snapshots of the metadata name. Raises if any of it cannot be read: half an answer is none."""
+    """Everything that the snapshots of the metadata name. Raises if any of it cannot be read: a part of the answer is useless."""
     try:
         manifests = _manifests(io, metadata.snapshots)
         return Files(_alive(io, manifests.values(), advance), _metadata_files(metadata, metadata.snapshots, manifests))
@@ -158,9 +158,9 @@ def files_of(io: FileIO, metadata: TableMetadata, advance: Advance = lambda _don
 
 
 def files_only_in(io: FileIO, before: TableMetadata, gone: Iterable[int], after: Files) -> Files:
-    """What snapshots that expired named, and those that are left do not.
+    """The files that only expired snapshots named.
 
-    Where their manifests are gone already, since a cleaning was cut short, there is nothing left to find through them.
+    If their manifests are gone already, because an earlier cleaning was cut short, they name nothing.
     """
     ids = set(gone)
     expired = [each for each in before.snapshots if each.snapshot_id in ids]

@@ -38,10 +38,10 @@ Moment = tuple[int, int]
 
 @dataclass(frozen=True)
 class Bounds:
-    """How far a table has come, for one pipeline."""
+    """How far a table is, for one pipeline."""
 
     mark: Moment | None = None
-    """The newest mark; the least of them, where there are several branches. None where one has none that counts."""
+    """The newest mark; the lowest of them, if there are several branches. None if a branch has no valid mark."""
     owner: int = 0
     """The epoch of the driver that has the pipeline now."""
 
@@ -57,7 +57,7 @@ class Bounds:
 def bounds(metadata: TableMetadata, pipeline: str, branch: str, ledger_epoch: int | None = None) -> Bounds:
     """From the marks of the pipeline's branch, and of others that it works on: those have a copy of the mark.
 
-    `ledger_epoch`: what the ledger says, where that is not the table.
+    `ledger_epoch`: the epoch in the ledger, if that is not the table.
     """
     others = [
         name
@@ -76,7 +76,7 @@ def bounds(metadata: TableMetadata, pipeline: str, branch: str, ledger_epoch: in
 
 
 def moment_of(name: str, pipeline: str) -> Moment | None:
-    """When the pipeline wrote a file of this name; None for files of others."""
+    """The epoch and batch in which the pipeline wrote a file of this name; None for files of others."""
     origin = origin_of(name) if name.startswith(f"landonce-{pipeline}-e") else None
     return (origin.epoch, origin.batch) if origin is not None and origin.pipeline == pipeline else None
 
@@ -105,7 +105,7 @@ def orphans(
 
 
 def dead_stages(metadata: TableMetadata, pipeline: str, at: Bounds) -> tuple[str, ...]:
-    """Staging branches of the pipeline that will never be published: as files, they say when they were made."""
+    """Staging branches of the pipeline that will never be published. Like files, their names state epoch and batch."""
     whose = {name: stage_of(name) for name in metadata.refs}
     return tuple(
         sorted(

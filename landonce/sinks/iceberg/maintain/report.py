@@ -18,7 +18,7 @@ class Deleted:
     files: int = 0
     bytes: int = 0
     failed: int = 0
-    """Those that the storage did not give up. The next time finds them again if landonce named them."""
+    """Files that the storage did not delete. The next run finds them again if landonce named them."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class TableReport:
     table: str
     dry: bool = False
     candidates: int = 0
-    """Files that compaction took up, or would."""
+    """Files that compaction rewrote, or would."""
     compacted: Compacted = field(default_factory=Compacted)
     removed: Removal = field(default_factory=Removal)
     expired: Deleted = field(default_factory=Deleted)
@@ -37,7 +37,7 @@ class TableReport:
     """Files that no snapshot names and that may be in flight."""
     notes: tuple[str, ...] = ()
     error: str = ""
-    """Why it was left as it is."""
+    """Why the table was left as it is."""
     exit_code: int = 0
 
     def lines(self) -> list[str]:
@@ -121,8 +121,7 @@ def _orphans(report: TableReport) -> str:
         parts.append(f"{len(report.removed.branches)} staging branches")
     text = f"{'would delete' if report.dry else 'deleted'}: {' and '.join(parts)}" if parts else ""
     if report.waiting:
-        kept = f"{report.waiting} files may be in flight and stay"
-        text = f"{text}; {kept}" if text else kept
+        text = "; ".join(filter(None, (text, f"{report.waiting} files may be in flight and stay")))
     return text
 
 

@@ -22,7 +22,6 @@ from landonce.sinks.iceberg.maintain.compact import Compacted, Wanted, census, c
 from landonce.sinks.iceberg.maintain.expire import Policy, Removal, expiry, pipelines_of, remove
 from landonce.sinks.iceberg.maintain.files import (
     Files,
-    FoundFile,
     delete,
     files_of,
     files_only_in,
@@ -30,7 +29,7 @@ from landonce.sinks.iceberg.maintain.files import (
     listed,
     shares_location,
 )
-from landonce.sinks.iceberg.maintain.orphans import Bounds, Orphans, bounds, dead_stages, orphans
+from landonce.sinks.iceberg.maintain.orphans import Bounds, bounds, dead_stages, orphans
 from landonce.sinks.iceberg.maintain.report import Deleted, TableReport
 from landonce.sinks.iceberg.sink import IcebergSink, catalog_exists, table_names
 from landonce.sinks.operations import Sessions, Upkeep, Watch
@@ -45,8 +44,8 @@ _OUTSIDE = "its data folder is outside of its own and may be shared with other t
 
 
 @dataclass(frozen=True)
-class Tender:
-    """Whoever looks after one table."""
+class TableMaintenance:
+    """The maintenance of one table."""
 
     place: Place
     options: Upkeep
@@ -54,14 +53,14 @@ class Tender:
     """Spark with Iceberg's runtime, started when it is first asked for."""
     say: Callable[[str], None]
     ledger_epoch: int | None = None
-    """Where the ledger is not the table."""
+    """Set if the ledger is not the table."""
     others: tuple[str, ...] = ()
-    """Where the pipeline's other tables are."""
+    """The locations of the pipeline's other tables."""
     alone: bool = True
     """The pipeline writes no other table."""
 
-    def tend(self) -> TableReport:
-        """All of it. Files are listed before the metadata is loaded that decides about them, see `orphans`."""
+    def run(self) -> TableReport:
+        """Compacts, expires, deletes. Files are listed before the metadata that decides about them is loaded, see `orphans`."""
         candidates, compacted = self._compact() if self.options.compact else (0, Compacted())
         table = self.place.load()
         if table.properties.get("gc.enabled", "true").lower() == "false":
@@ -75,7 +74,9 @@ class Tender:
         self.say("reading manifests")
         kept = self._named(after, removed.expiry.ids if self.options.dry else ())
         gone = files_only_in(before.io, before.metadata, removed.expiry.ids, kept)
-        left = self._orphans(after, found, kept.names() | gone.names())
+        now, named = datetime.now(timezone.utc), kept.names() | gone.names()
+        limit = self.options.orphans_older_than
+        left = orphans(found, named, self.place.pipeline, self._bounds(after), now, limit)
         return TableReport(
             table=self._name,
             dry=self.options.dry,
@@ -110,27 +111,24 @@ class Tender:
         return remove(self.session, self.place.spec, self.place.load, self._removal)
 
     def _removal(self, table: Table) -> Removal:
-        """Staging branches of the dead go first, and what they led to when it is old."""
+        """Abandoned staging branches go now, and their snapshots once they are old."""
         options, metadata = self.options, table.metadata
         stages = dead_stages(metadata, self.place.pipeline, self._bounds(table))
         left = {name: ref for name, ref in metadata.refs.items() if name not in stages}
         age = options.expire_older_than
-        policy = Policy.of(table.properties, _ms(age) if age is not None else None, options.keep_last, options.retired)
+        age_ms = age // timedelta(milliseconds=1) if age is not None else None
+        policy = Policy.of(table.properties, age_ms, options.keep_last, options.retired)
         return Removal(expiry(metadata.model_copy(update={"refs": left}), policy, time.time_ns() // 10**6), stages)
 
     def _bounds(self, table: Table) -> Bounds:
         return bounds(table.metadata, self.place.pipeline, self.place.branch, self.ledger_epoch)
 
     def _named(self, table: Table, without: Iterable[int]) -> Files:
-        """What the snapshots that are left name."""
+        """The files that the remaining snapshots name."""
         gone = set(without)
         left = [each for each in table.metadata.snapshots if each.snapshot_id not in gone]
         metadata = table.metadata.model_copy(update={"snapshots": left})
         return files_of(table.io, metadata, lambda done, all_: self.say(f"reading manifests: {done} of {all_}"))
-
-    def _orphans(self, table: Table, found: Iterable[FoundFile], named: set[str]) -> Orphans:
-        now, limit = datetime.now(timezone.utc), self.options.orphans_older_than
-        return orphans(found, named, self.place.pipeline, self._bounds(table), now, limit)
 
     def _delete(self, table: Table, files: Iterable[tuple[str, int]]) -> Deleted:
         sizes = dict(files)
@@ -141,14 +139,10 @@ class Tender:
         return Deleted(len(sizes) - failed, sum(sizes.values()), failed)
 
 
-def _ms(age: timedelta) -> int:
-    return int(age.total_seconds() * 1000)
-
-
 def maintain(
     parts: Parts, sink: IcebergSink, options: Upkeep, watch: Watch, sessions: Sessions, tables: tuple[str, ...] = ()
 ) -> tuple[TableReport, ...]:
-    """Looks after the tables that were named, or all that the pipeline writes. Spark is only started where it is needed."""
+    """Maintains the named tables, or all that the pipeline writes. Spark is started only if it is needed."""
     if not catalog_exists(sink):
         return ()
     ledger = None if isinstance(parts.ledger, TableLedger) else parts.ledger.load()
@@ -163,7 +157,7 @@ def maintain(
     with sessions(sink.spark_conf()) as session:
         for number, name in enumerate(wanted, 1):
             others = tuple(table.location() for other, table in there.items() if other != name)
-            tender = Tender(
+            task = TableMaintenance(
                 place=sink.place(name),
                 options=options,
                 session=session,
@@ -172,37 +166,37 @@ def maintain(
                 others=others,
                 alone=sink.config.one_table,
             )
-            reports.append(_tended(tender, there=name in there))
+            reports.append(_run(task, there=name in there))
             watch.done(reports[-1], number, len(wanted))
     return tuple(reports)
 
 
 def _there(sink: IcebergSink, names: tuple[str, ...]) -> dict[str, Table]:
     """The tables that exist."""
-    places = {name: sink.place(name) for name in names}
-    return {name: place.load() for name, place in places.items() if place.exists()}
+    found = {name: sink.place(name).find() for name in names}
+    return {name: table for name, table in found.items() if table is not None}
 
 
 def _ours(
     sink: IcebergSink, ledger: LedgerState | None, names: tuple[str, ...], there: Mapping[str, Table]
 ) -> tuple[str, ...]:
-    """A table whose name could be of the template may be somebody else's: it is ours if it carries a mark, or the ledger knows it."""
+    """A table whose name fits the template may be somebody else's: it is ours if it carries a mark, or if the ledger knows it."""
     known = {*sink.static, *(dict(ledger.tables) if ledger is not None else ())}
     marked = {each for each, table in there.items() if sink.pipeline in pipelines_of(table.metadata)}
     return tuple(each for each in names if each in known | marked)
 
 
 def _epoch(parts: Parts, ledger: LedgerState | None) -> int | None:
-    """None where the table is the ledger. One that is lost says nothing of anybody being superseded."""
+    """None if the table is the ledger. A lost ledger (0) says nothing about drivers that were superseded."""
     if isinstance(parts.ledger, TableLedger):
         return None
     return ledger.epoch if ledger is not None else 0
 
 
-def _tended(tender: Tender, *, there: bool) -> TableReport:
+def _run(task: TableMaintenance, *, there: bool) -> TableReport:
     if not there:
-        return TableReport(tender.place.identifier, notes=("the table is not there",))
+        return TableReport(task.place.identifier, notes=("the table is not there",))
     try:
-        return tender.tend()
+        return task.run()
     except LandonceError as error:
-        return TableReport(tender.place.identifier, error=error.what, exit_code=error.exit_code)
+        return TableReport(task.place.identifier, error=error.what, exit_code=error.exit_code)

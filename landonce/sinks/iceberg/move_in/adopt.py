@@ -29,7 +29,7 @@ _NEVER_AGAIN = "If {writer} is started again, records land twice."
 
 
 def nothing_known(state: LedgerState | None, marked: str = "") -> None:
-    """A pipeline that has a position does not get another one. `marked`: a table that carries a mark of the pipeline."""
+    """Raises if the pipeline has a position already. `marked`: a table that carries its mark."""
     if (state is None or state.fresh) and not marked:
         return
     where = f"the table {marked}" if marked else "its ledger"
@@ -41,9 +41,9 @@ def nothing_known(state: LedgerState | None, marked: str = "") -> None:
 
 
 def adopt(state: LedgerState, found: Found, view: SourceView, owner: str) -> Decision:
-    """The ledger is bound to the cluster and the topics as they are, at the offsets that were found.
+    """Binds the ledger to the cluster and the topics as they are, at the offsets that were found.
 
-    Whatever lies before them is not the pipeline's: it never reads, verifies or delivers it again.
+    The pipeline never reads, verifies or delivers what is before them.
     """
     extents, positions = dict(view.extents), dict(found.positions)
     for partition, at in sorted(positions.items()):
@@ -62,12 +62,12 @@ def adopt(state: LedgerState, found: Found, view: SourceView, owner: str) -> Dec
 
 
 def beside(state: LedgerState, view: SourceView, owner: str, start: Start) -> Decision:
-    """The ledger is bound where the topics begin: what others carried into the tables is of other topics."""
+    """Binds the ledger to the start of the topics: the other writers brought other topics into the tables."""
     binding = bind(state, view, start)
     new = bound(taken(state, owner), binding.cluster_id, binding.topic_ids, binding.added)
     extents = dict(view.extents)
     does = (
-        f"{state.pipeline} begins anew, beside whoever wrote to its tables before.",
+        f"{state.pipeline} begins at the start of its topics, beside whoever wrote to its tables before.",
         *(f"{each}: next offset {at}, lag {extents[each].stable_end - at}" for each, at in binding.added.items()),
     )
     return Decision("import", new, does, (_TWICE,))
@@ -85,7 +85,7 @@ def _there(found: Found, partition: Partition, at: int, extents: dict[Partition,
         raise PositionBeyondEnd(
             f"{found.writer} stopped at offset {at} of {partition}, which ends at {extent.stable_end}.",
             safe="Nothing was changed.",
-            command="correct `source.kafka` in {file}: the topic was made anew, or is another one. If a producer's transaction "
+            command="correct `source.kafka` in {file}: the topic was created again, or is another one. If a producer's transaction "
             "is open, wait for its end",
         )
 
@@ -131,7 +131,7 @@ class IcebergImport:
 
 
 def _only_if_stopped(build: Build, name: str, writer: Writer, found: Found) -> Build:
-    """Judged on the very metadata that each attempt is made against: a commit that comes late is not written over."""
+    """Checks, on the metadata that each attempt is made against, that the writer did not commit once more."""
 
     def judged(table: Table, summary: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
         if (writer.last_commit(name, table),) != found.commits:

@@ -39,7 +39,6 @@ from landonce.sinks.iceberg.move_in.history import (
     LastCommit,
     histories,
     history_of,
-    load,
     missing,
     refused,
     same_topics,
@@ -47,7 +46,7 @@ from landonce.sinks.iceberg.move_in.history import (
 from landonce.sinks.iceberg.sink import IcebergSink
 
 _DRAIN = (
-    "start the connector again, wait until it has committed (its commit interval is 5 minutes unless told otherwise), stop it, "
+    "start the connector again, wait until it has committed (its commit interval is 5 minutes by default), stop it, "
     "then import"
 )
 T = TypeVar("T")
@@ -65,11 +64,11 @@ class Reported:
 
 @dataclass(frozen=True)
 class ControlLog:
-    """All that is left of the control topic, for one sink."""
+    """What the control topic still holds of one sink."""
 
     topic: str
     starts: Mapping[int, int]
-    """Where each partition begins: what stood before expired."""
+    """The first offset of each partition: earlier events expired."""
     ends: Mapping[int, int]
     unfinished: frozenset[int] = frozenset()
     """Partitions with a transaction that is neither committed nor aborted."""
@@ -157,7 +156,7 @@ def _nothing_expired(sink: Sink, history: History) -> None:
         place = f"{sink.log.topic}[{gone[0]}]"
         raise refused(
             f"{history.table} records offset {recorded.get(gone[0], 0)} of {place}, which begins at "
-            f"{sink.log.starts[gone[0]]} now: whether files were reported in between and never committed cannot be told.",
+            f"{sink.log.starts[gone[0]]} now: files may have been reported in between and never committed.",
             "let the connector commit at least one more record to the table, stop it, then import",
         )
 
@@ -180,8 +179,8 @@ def _agreed(sink: Sink) -> dict[Partition, int]:
     log, offsets = sink.log, dict(sink.offsets)
     if not offsets and any(log.starts.values()):
         raise refused(
-            f"the consumer group {sink.group} has no offsets (any more), and the beginning of {log.topic} expired: where {sink} "
-            "stopped cannot be told.",
+            f"the consumer group {sink.group} has no offsets (any more), and the beginning of {log.topic} expired: nothing "
+            f"shows where {sink} stopped.",
             f"{_DRAIN}. Check its name and --group",
         )
     for partition, reported in sorted(log.completed.items()):
@@ -271,7 +270,7 @@ class Cluster:
             ) from None
 
     def _events(self, extents: Mapping[Partition, Extent], group: str) -> Iterator[tuple[int, int, Written | Complete]]:
-        """Whatever the group's tasks reported, with its place."""
+        """What the group's tasks reported, with partition and offset."""
         ranges = [Range(each, at.start, at.stable_end) for each, at in extents.items() if at.start < at.stable_end]
         for records in read(tuple(ranges), self.consumer):
             for offset, value in zip(records.offsets.to_pylist(), records.values.to_pylist(), strict=True):
@@ -322,7 +321,7 @@ class ConnectSink:
 
     @cached_property
     def _control(self) -> str:
-        """What the newest snapshot of the group names, unless the operator did."""
+        """The control topic that the operator named, or else the one in the newest snapshot of the group."""
         if self.control is not None:
             return self.control
         named = histories(self.tables, lambda summary: control_topic_in(summary, self.group))
@@ -340,7 +339,7 @@ class ConnectSink:
         return said_by(self._control, self.group, summary)
 
     def _lost(self, sink: Sink, history: History) -> tuple[str, ...]:
-        table = load(self.tables, history.table)
+        table = self.tables.place(history.table).find()
         files = covered(sink, history)
         lost = missing(table, self.tables.config.branch, files) if table is not None else frozenset()
         said = (

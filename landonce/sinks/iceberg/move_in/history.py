@@ -9,11 +9,10 @@ from typing import Protocol
 
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Snapshot
 
 from landonce.errors import ImportRefused
 from landonce.protocol.ranges import Partition
-from landonce.sinks.iceberg.marks import ancestry, summary_of
+from landonce.sinks.iceberg.marks import ancestry, is_first, summary_of
 from landonce.sinks.iceberg.sink import IcebergSink, catalog_exists, table_names
 
 Says = Callable[[Mapping[str, str]], str | None]
@@ -22,7 +21,7 @@ Says = Callable[[Mapping[str, str]], str | None]
 
 @dataclass(frozen=True)
 class LastCommit:
-    """What the newest snapshot of that writer says in one table."""
+    """The newest snapshot of the writer in one table."""
 
     table: str
     snapshot: int
@@ -43,12 +42,12 @@ class History:
     table: str
     last: LastCommit | None = None
     whole: bool = True
-    """It goes back to the first snapshot, so that a writer whom nothing is told of never committed."""
+    """The history reaches back to the first snapshot, so a writer without a commit in it never committed."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """Where a writer stopped. Two of them are equal only if nothing happened in between."""
+    """Where a writer stopped. Two of these are equal only if nothing happened in between."""
 
     writer: str
     commits: tuple[LastCommit, ...]
@@ -57,7 +56,7 @@ class Found:
     notes: tuple[str, ...] = ()
     """What else an operator should know."""
     seen: tuple[object, ...] = ()
-    """What would have changed if the writer had gone on."""
+    """Values that would have changed if the writer had gone on."""
 
 
 def refused(what: str, command: str) -> ImportRefused:
@@ -65,7 +64,7 @@ def refused(what: str, command: str) -> ImportRefused:
 
 
 def same_topics(writer: str, read: frozenset[str], wanted: frozenset[str]) -> None:
-    """Every topic goes on, and no other one begins here."""
+    """Raises unless the writer and the pipeline read the same topics."""
     if read - wanted:
         raise refused(
             f"{writer} reads {_list(read - wanted)} too, which the pipeline file does not name: those records would land "
@@ -84,29 +83,19 @@ def _list(names: frozenset[str]) -> str:
 
 
 def histories(sink: IcebergSink, says: Says) -> tuple[History, ...]:
-    """Of every table of the pipeline that is there."""
-    tables = ((name, load(sink, name)) for name in _names(sink))
-    found = tuple(
-        _of_template(history_of(table, name, sink.config.branch, says), sink)
-        for name, table in tables
-        if table is not None
-    )
+    """The history of every table of the pipeline that exists."""
+    names = table_names(sink, None) if catalog_exists(sink) else ()
+    tables = ((name, sink.place(name).find()) for name in names)
+    found = tuple(_history(sink, name, table, says) for name, table in tables if table is not None)
     if not found:
         raise refused(f"the catalog has no table of {sink}.", "check `catalog` and `table` in {file}")
     return found
 
 
-def _of_template(history: History, sink: IcebergSink) -> History:
-    """A table that only has a fitting name, and that tells nothing, is somebody else's."""
+def _history(sink: IcebergSink, name: str, table: Table, says: Says) -> History:
+    """A table whose name fits the template, and that the writer never committed to, is somebody else's."""
+    history = history_of(table, name, sink.config.branch, says)
     return history if history.table in sink.static or history.last is not None else History(history.table)
-
-
-def _names(sink: IcebergSink) -> tuple[str, ...]:
-    return table_names(sink, None) if catalog_exists(sink) else ()
-
-
-def load(sink: IcebergSink, name: str) -> Table | None:
-    return sink.place(name).find()
 
 
 def history_of(table: Table, name: str, branch: str, says: Says) -> History:
@@ -117,11 +106,11 @@ def history_of(table: Table, name: str, branch: str, says: Says) -> History:
         if said is not None:
             return History(name, LastCommit(name, snapshot.snapshot_id, snapshot.timestamp_ms, said))
         oldest = snapshot
-    return History(name, whole=oldest is None or _first(oldest))
+    return History(name, whole=oldest is None or is_first(oldest))
 
 
 def missing(table: Table, branch: str, files: frozenset[str]) -> frozenset[str]:
-    """Those of the files that never came into the table; none where they may have been, and were rewritten since."""
+    """The files that never came into the table; empty if they may have been there and were rewritten since."""
     left = set(files)
     head = table.metadata.snapshot_by_name(branch)
     if not left or head is None or not _only_added(table.metadata, branch):
@@ -134,22 +123,17 @@ def missing(table: Table, branch: str, files: frozenset[str]) -> frozenset[str]:
 
 
 def _only_added(metadata: TableMetadata, branch: str) -> bool:
-    """The whole history is there, and nothing in it removed a file."""
+    """The history is complete, and nothing in it removed a file."""
     snapshots = tuple(ancestry(metadata, branch))
     removing = any("deleted-data-files" in summary_of(each) for each in snapshots)
-    return bool(snapshots) and _first(snapshots[-1]) and not removing
-
-
-def _first(snapshot: Snapshot) -> bool:
-    """Whether it is the table's first one. PyIceberg takes the parent away from a snapshot whose parent expires."""
-    return snapshot.parent_snapshot_id is None and snapshot.sequence_number == 1
+    return bool(snapshots) and is_first(snapshots[-1]) and not removing
 
 
 class Writer(Protocol):
-    """Somebody who wrote the pipeline's tables before."""
+    """The previous writer of the pipeline's tables."""
 
     def look(self) -> Found:
-        """Where it stopped. `ImportRefused` if it did not, or if that cannot be told."""
+        """Where it stopped. Raises `ImportRefused` if it still runs, or if its position is not certain."""
 
     def last_commit(self, name: str, table: Table) -> LastCommit | None:
-        """Its newest commit to a table, as that is now."""
+        """Its newest commit to the table as it is now."""

@@ -36,7 +36,7 @@ from landonce.sinks.iceberg.sink import IcebergSink
 
 EPOCH = "spark.sql.streaming.epochId"
 _LOG_VERSION = "v1"
-_START_ANEW = "let a pipeline with a new table deliver everything: the position of this query cannot be taken over"
+_START_NEW = "let a pipeline with a new table deliver everything: the position of this query cannot be taken over"
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Checkpoint:
     done: tuple[int, ...]
     """The batches of the commit log."""
     stateful: bool = False
-    """The query keeps rows back: aggregations, joins, deduplication."""
+    """The query keeps state: aggregations, joins, deduplication."""
 
     def __str__(self) -> str:
         return f"the query {self.query}"
@@ -72,7 +72,7 @@ def last_batch(checkpoint: Checkpoint, histories: Sequence[History]) -> int:
     if checkpoint.stateful:
         raise refused(
             f"{checkpoint} keeps state: rows that it read and did not write yet are in {checkpoint.location} alone.",
-            _START_ANEW,
+            _START_NEW,
         )
     if history.last is None:
         raise _unknown(checkpoint, history)
@@ -90,26 +90,24 @@ def positions_of(checkpoint: Checkpoint, batch: int, text: str) -> dict[Partitio
     """Where a batch ended, from its entry in the offset log."""
     lines = text.strip().splitlines()
     if lines[:1] != [_LOG_VERSION] or len(lines) < 2:
-        raise refused(f"{checkpoint.location}/offsets/{batch} is of a kind that landonce does not know.", _START_ANEW)
+        raise refused(f"{checkpoint.location}/offsets/{batch} is of a kind that landonce does not know.", _START_NEW)
     sources = lines[2:]
     if len(sources) != 1:
-        raise refused(f"{checkpoint} reads {len(sources)} sources; landonce can go on for one.", _START_ANEW)
+        raise refused(f"{checkpoint} reads {len(sources)} sources; landonce can go on for one.", _START_NEW)
     try:
         topics = json.loads(sources[0])
         return {Partition(topic, int(number)): int(at) for topic, each in topics.items() for number, at in each.items()}
     except (ValueError, AttributeError, TypeError):
-        raise refused(f"{checkpoint} does not read from Kafka: {sources[0][:200]}", _START_ANEW) from None
+        raise refused(f"{checkpoint} does not read from Kafka: {sources[0][:200]}", _START_NEW) from None
 
 
 def notes_of(checkpoint: Checkpoint, batch: int) -> tuple[str, ...]:
-    """What else the two logs say."""
+    """What else an operator should know, from the two logs."""
     later, undone = (
         [each for each in checkpoint.done if each > batch],
         [each for each in checkpoint.planned if each > batch],
     )
-    notes = [
-        "Whether the query still runs cannot be told from its checkpoint. Stop it first, and never start it again."
-    ]
+    notes = ["A checkpoint does not show whether its query still runs. Stop it first, and never start it again."]
     if later:
         notes.append(
             f"The query committed up to batch {max(later)}, and the table was rolled back to batch {batch} since: what that "
@@ -134,7 +132,7 @@ def _span(batches: tuple[int, ...]) -> str:
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """A path, or a URI that the catalog's properties open too."""
+    """A checkpoint's folder: a path, or a URI that the catalog's properties can open."""
 
     location: str
     properties: Mapping[str, str] = field(repr=False)
@@ -154,7 +152,7 @@ class CheckpointFolder:
         )
 
     def entry(self, batch: int) -> str:
-        """What the offset log says of a batch."""
+        """The entry of a batch in the offset log."""
         return self._text(f"offsets/{batch}")
 
     def _batches(self, folder: str) -> tuple[int, ...]:
