@@ -12,9 +12,8 @@ from rich.console import Console
 
 from bench.clickhouse import kafka_engine, ours
 from bench.clickhouse.recovery import seconds_to_recover
-from bench.memory import peak_memory
+from bench.measure import Land, interval, measure_rounds, peak_memory, ratios
 from bench.report import Section, speed, times
-from bench.rounds import Land, interval, measure_rounds, ratios
 from bench.topic import fill
 from landonce.config.model import Spark
 from landonce.engine.spark.session import open_session

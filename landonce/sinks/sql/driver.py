@@ -18,7 +18,7 @@ from landonce.protocol.ledger import LedgerState
 from landonce.protocol.marks import Stand, TableView
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.target import TargetView
-from landonce.read.decoders import decoder_of
+from landonce.read.rows import decoder_of
 from landonce.read.schema.ddl import UnfitFields
 from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import look_by_name
