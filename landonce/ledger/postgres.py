@@ -57,15 +57,11 @@ class PostgresDatabase(Database):
         self._secrets = _secrets(self.engine.url)
         self._process = os.getpid()
 
-    @contextmanager
-    def reading(self) -> Iterator[Connection]:
-        with self._transaction(self._soon, isolation_level="REPEATABLE READ", postgresql_readonly=True) as connection:
-            yield connection
+    def reading(self) -> AbstractContextManager[Connection]:
+        return self._transaction(self._soon, isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
-    @contextmanager
-    def scanning(self) -> Iterator[Connection]:
-        with self._transaction(_cut_if_dead, isolation_level="REPEATABLE READ", postgresql_readonly=True) as connection:
-            yield connection
+    def scanning(self) -> AbstractContextManager[Connection]:
+        return self._transaction(_cut_if_dead, isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
