@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from landonce.cli.files import File
-from landonce.cli.output import err, log_to_stderr, out
+from landonce.cli.command import File, err, log_to_stderr, out
 from landonce.config.secrets import redact
 from landonce.sinks.pipeline_file import load
 

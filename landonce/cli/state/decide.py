@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from landonce.cli.files import opened
-from landonce.cli.output import out
+from landonce.cli.command import opened, out
 from landonce.engine.publish import Letters
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.operate import Decision

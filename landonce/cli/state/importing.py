@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from landonce.cli.output import out
+from landonce.cli.command import out
 from landonce.cli.state.decide import new_owner, operating
 from landonce.sinks.operations import Before
 
