@@ -118,8 +118,8 @@ for: for landonce with its pipeline file and a running Spark session, for the Ka
 when the table holds every row.
 """
 _AFTER = """\
-The aim is a ratio of at least 1 and a cost of at most 5 %. Where the interval of the cost holds zero, the cost could not be told
-from noise.
+The aim is a ratio of at least 1 and a cost of at most 5 %. If the interval of the cost holds zero, the cost cannot be
+distinguished from noise.
 
 The Kafka engine runs with two consumers, one thread each, blocks of 200,000 rows, and a flush every half second. It is at
 least once: after a crash it repeats. Recovery time is a new Python, a new JVM and the rest of the pending plan's deadline.

@@ -88,7 +88,7 @@ class SqlOffsets:
         """Two consumers may do this at once: the second one finds the table."""
         if len(group) > GROUP_LENGTH or group.endswith(" "):
             raise ConfigError(
-                f"a table cannot tell group {group!r} from others: it has {len(group)} characters, or a trailing space.",
+                f"group {group!r} cannot be stored: it has {len(group)} characters, or a trailing space.",
                 safe="Nothing was changed.",
                 command=f"name a group of at most {GROUP_LENGTH} characters, without a trailing space",
             )

@@ -97,8 +97,8 @@ def spark_jars(say: Say = lambda _: None) -> tuple[Path, ...]:
 def class_path(wanted: JarSet, *, from_pyspark: tuple[str, ...] = (), say: Say = lambda _: None) -> str:
     """The set for `java -cp`, followed by jars of PySpark, by the beginning of their names."""
     own = jars_of(wanted, say)
-    lent = [path for start in from_pyspark for path in _pyspark_jars(start)]
-    return os.pathsep.join(map(str, (*own, *lent)))
+    theirs = [path for start in from_pyspark for path in _pyspark_jars(start)]
+    return os.pathsep.join(map(str, (*own, *theirs)))
 
 
 def jars_of(wanted: JarSet, say: Say = lambda _: None) -> tuple[Path, ...]:

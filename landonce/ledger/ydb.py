@@ -1,7 +1,7 @@
 """A ledger in YDB, for pipelines whose table is in YDB too. YDB does not count the rows that an update
 found, so landonce reads first.
 
-Transactions are serializable and optimistic: nobody waits for a row, but if two transactions touch the same row, the
+Transactions are serializable and optimistic: no transaction waits for a row, but if two touch the same row, the
 later COMMIT is refused. So what a transaction has read still holds when it commits.
 """
 

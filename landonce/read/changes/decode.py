@@ -47,7 +47,7 @@ class Changes:
     def __post_init__(self) -> None:
         names = [*self.insert, *self.update, *self.delete]
         if len(set(names)) < len(names):
-            raise ValueError("one name can only stand for one operation")
+            raise ValueError("one name can only mean one operation")
 
     def words(self) -> Words | None:
         """The names of the operations and their field; None if records need none."""
@@ -119,12 +119,12 @@ class ChangeDecoder:
         rows = np.arange(len(values), dtype=np.int64)
         if values.null_count and (self._keys or self._filters_tombstones):
             empty = values.is_null().to_numpy(zero_copy_only=False)
-            self._bury(outcome, rows[empty], keys)
+            self._delete(outcome, rows[empty], keys)
             rows, values = rows[~empty], values.filter(pa.array(~empty))
         self._decode(outcome, rows, values)
         return outcome.result()
 
-    def _bury(self, outcome: _Outcome, rows: Rows, keys: Sequence[bytes | None] | pa.BinaryArray) -> None:
+    def _delete(self, outcome: _Outcome, rows: Rows, keys: Sequence[bytes | None] | pa.BinaryArray) -> None:
         if self._keys is None:
             outcome.filtered.append(rows)
             return

@@ -241,8 +241,8 @@ class Debezium(_Nested):
         payload = whole(table.column("payload"))
         inside = zip(("op", "before", "after"), payload.flatten(), strict=True)
         wrapped = mask_of(payload.is_valid())
-        said, before, after = (_either(wrapped, each, whole(table.column(name))) for name, each in inside)
-        operations = self._words.meant(said)
+        names, before, after = (_either(wrapped, each, whole(table.column(name))) for name, each in inside)
+        operations = self._words.meant(names)
         deleted = pc.equal(operations, DELETE)
         old = dict(zip((child.name for child in before.type), before.flatten(), strict=True))
         chosen, faults = [], []
@@ -270,9 +270,9 @@ class Dms(_Nested):
         return [_object(_object(record).get("data"))]
 
     def _images(self, table: pa.Table, kept: Rows, rejects: tuple[Reject, ...]) -> Images:
-        said, kind = whole(table.column("metadata")).flatten()
+        names, kind = whole(table.column("metadata")).flatten()
         control = pc.fill_null(pc.equal(kind, "control"), False).to_numpy(zero_copy_only=False)
-        operations = self._words.meant(said)
+        operations = self._words.meant(names)
         deleted = pc.equal(operations, DELETE)
         chosen = [
             new if each.name in self._identity else nulled(deleted, new)
