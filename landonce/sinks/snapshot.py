@@ -31,9 +31,8 @@ from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.swap import check_change, key
 from landonce.read.block import ReadBlock, Reader
-from landonce.read.decoders import decode_by
 from landonce.read.route import Routing, Rule
-from landonce.read.rows import NOWHERE, fit_to
+from landonce.read.rows import NOWHERE, decode_by, fit_to
 from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import Finding, Guarantee, Sink
 from landonce.sinks.run import Columns, OpenSink, Run, SparkNeeds, refuse_unfit
