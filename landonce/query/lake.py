@@ -40,8 +40,7 @@ from landonce.query.performers import BatchPerformer
 from landonce.query.rows import write
 from landonce.read.route import Routing, Rule
 from landonce.sinks.iceberg.catalog import catalog_errors
-from landonce.sinks.iceberg.commit import Attempt, Place
-from landonce.sinks.iceberg.commit import check_visible as refuse_unseen
+from landonce.sinks.iceberg.commit import Attempt, Place, check_visible
 from landonce.sinks.iceberg.ledger import TableLedger
 from landonce.sinks.iceberg.marks import filled_by, holds
 from landonce.sinks.iceberg.partitions import limits_of
@@ -153,7 +152,7 @@ class Committing(BatchPerformer):
         left stay noted."""
         name = self.told.table
         files = gathered(effect.receipts).get(name, ())
-        refuse_unseen(name, self._opened.io, files)
+        check_visible(name, self._opened.io, files)
 
         def build(table: Table, told: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
             if files:

@@ -29,8 +29,7 @@ from landonce.sinks.iceberg.files import Origin
 from landonce.sinks.iceberg.maintain import files
 from landonce.sinks.iceberg.maintain.compact import census, literal, worth_rewriting
 from landonce.sinks.iceberg.maintain.expire import Expiry, Policy, expiry, pipelines_of
-from landonce.sinks.iceberg.maintain.files import FoundFile as Found
-from landonce.sinks.iceberg.maintain.files import files_of, files_only_in
+from landonce.sinks.iceberg.maintain.files import FoundFile, files_of, files_only_in
 from landonce.sinks.iceberg.maintain.orphans import Bounds, bounds, dead_stages, moment_of, orphans
 from landonce.sinks.iceberg.maintain.report import Deleted, TableReport, lines, size
 from landonce.sinks.iceberg.marks import copy_name, copy_of, own_view, table_view, to_summary
@@ -306,7 +305,7 @@ def test_a_table_without_a_mark_keeps_everything_for_a_long_time() -> None:
 def test_only_files_of_the_pipeline_that_nobody_names_are_orphans() -> None:
     now = datetime(2026, 1, 1, tzinfo=timezone.utc)
     dead, named, flying, others = (Origin(name, 1, batch, 0).file_name() for name, batch in _FILES)
-    found = [Found(f"s3://x/data/{each}", 5, now) for each in (dead, named, flying, others, "00000-0-1.parquet")]
+    found = [FoundFile(f"s3://x/data/{each}", 5, now) for each in (dead, named, flying, others, "00000-0-1.parquet")]
     told = orphans(found, {named}, "p", Bounds((1, 2), 1), now, LONG)
     assert [each.name for each in told.dead] == [dead]
     assert [each.name for each in told.waiting] == [flying]
@@ -412,7 +411,7 @@ class World:
     def maintain(self, least: int, limit: timedelta, ledger_epoch: int | None) -> None:
         """As `TableMaintenance.run` does it: listed, expired, loaded, deleted."""
         now = datetime.now(timezone.utc)
-        found = [Found(f"data/{each}", 1, now - timedelta(days=1)) for each in self.stored]
+        found = [FoundFile(f"data/{each}", 1, now - timedelta(days=1)) for each in self.stored]
         going = expiry(self.history.metadata(), Policy(age_ms=-1, least=least), self.clock)
         cleaned = {file for each in going.ids for file in self.history.files[each]}
         self.history.drop(*going.ids)
@@ -650,7 +649,7 @@ def test_folders_are_listed_whole_and_other_tables_in_them_are_not(table: Table)
     assert {each.size for each in found} == {5}
     assert all(datetime.now(timezone.utc) - each.modified < timedelta(minutes=5) for each in found)
     assert files.delete(table, [each.path for each in found]) == 0
-    assert files.listed(table, folders) == (Found(f"{table.location()}/data/inner/data/z.parquet", 5, _any),)
+    assert files.listed(table, folders) == (FoundFile(f"{table.location()}/data/inner/data/z.parquet", 5, _any),)
 
 
 class _Any(datetime):

@@ -27,7 +27,7 @@ from landonce.protocol.steps import CommitTables, Committed, Moved
 from landonce.query.lake import Committing
 from landonce.read.route import Routing, Rule
 from landonce.read.schema.fields import Field, Schema
-from landonce.sinks.iceberg.commit import check_visible as refuse_unseen
+from landonce.sinks.iceberg.commit import check_visible
 from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.files import origin_of
 from landonce.sinks.iceberg.table import Creation, TableShape, create_table
@@ -90,10 +90,10 @@ def test_files_that_the_driver_cannot_see_are_not_committed(sink: Iceberg) -> No
     """Workers on other machines wrote to disks of their own."""
     ((_, files),) = written(sink, 3).files
     elsewhere = DataFile.from_args(file_path="s3://elsewhere/unasked")
-    refuse_unseen("db.t", opened(sink).io, [*files, elsewhere])
+    check_visible("db.t", opened(sink).io, [*files, elsewhere])
     Path(files[0].file_path.removeprefix("file://")).unlink()
     with pytest.raises(errors.TableUnfit, match="on the driver's machine there is no such file"):
-        refuse_unseen("db.t", opened(sink).io, files)
+        check_visible("db.t", opened(sink).io, files)
 
 
 def test_files_for_a_column_that_was_dropped_are_not_committed(sink: Iceberg) -> None:

@@ -38,10 +38,10 @@ from pyspark.sql import SparkSession
 from landonce.config.secrets import redact
 from landonce.errors import ConfigError, TableReplaced, TableUnfit, TargetUnavailable
 from landonce.failpoints import reach
-from landonce.protocol.marks import Verdict
+from landonce.protocol.marks import TableView, Verdict
 from landonce.sinks.iceberg import jvm
 from landonce.sinks.iceberg.catalog import CatalogSpec, catalog_errors
-from landonce.sinks.iceberg.marks import copy_name, copy_of
+from landonce.sinks.iceberg.marks import copy_name, copy_of, look_at, table_view
 from landonce.sinks.iceberg.table import unwritable
 
 _BY_PYICEBERG = 2
@@ -160,6 +160,10 @@ class Place:
             if self.load().metadata_location == table.metadata_location:
                 raise
             raise CommitFailedException(str(error)) from None
+
+    def view(self, table: Table) -> TableView:
+        """What the table says of the pipeline."""
+        return table_view(self.identifier, look_at(table, self.pipeline, self.branch))
 
     def head(self, table: Table) -> int | None:
         ref = table.metadata.refs.get(self.branch)

@@ -16,10 +16,9 @@ from landonce.read.schema.fields import Schema
 from landonce.sinks.declared import declared_schema, selected_from
 from landonce.sinks.iceberg import evolve, jvm
 from landonce.sinks.iceberg.catalog import catalog_errors
-from landonce.sinks.iceberg.commit import Attempt, Place, by_pyiceberg
-from landonce.sinks.iceberg.commit import check_visible as refuse_unseen
+from landonce.sinks.iceberg.commit import Attempt, Place, by_pyiceberg, check_visible
 from landonce.sinks.iceberg.ledger import Build
-from landonce.sinks.iceberg.marks import filled_by, holds, look_at, table_view, to_summary
+from landonce.sinks.iceberg.marks import filled_by, holds, to_summary
 from landonce.sinks.iceberg.sink import IcebergSink
 from landonce.sinks.iceberg.staging import Append, Merge, drop_stages, left_behind, staged_attempt
 from landonce.sinks.iceberg.table import (
@@ -214,7 +213,7 @@ class Lake:
                 self.admit(name, table)
         self._new.clear()
         return tuple(
-            self._seen(self.place(name), table) if table is not None else TableView(name)
+            self.place(name).view(table) if table is not None else TableView(name)
             for name, table in zip(wanted, found, strict=True)
         )
 
@@ -234,7 +233,7 @@ class Lake:
     def _marked(self, name: str) -> str:
         place = self.place(name)
         table = place.find()
-        return name if table is not None and self._seen(place, table).batch else ""
+        return name if table is not None and place.view(table).batch else ""
 
     def holds(self, topics: tuple[str, ...]) -> tuple[str, str]:
         """The first table, of those that the file names or that fit its template, that holds records of these topics, or that another
@@ -257,18 +256,15 @@ class Lake:
         build = self.building(expected.table, files)
         place.ensure_branch()
         judged, _, table = place.commit(
-            lambda seen: verdict(expected, self._seen(place, seen), mark.state), lambda seen: build(seen, summary, {})
+            lambda seen: verdict(expected, place.view(seen), mark.state), lambda seen: build(seen, summary, {})
         )
-        return judged is not Verdict.MOVED, self._seen(place, table)
-
-    def _seen(self, place: Place, table: Table) -> TableView:
-        return table_view(place.identifier, look_at(table, place.pipeline, place.branch))
+        return judged is not Verdict.MOVED, place.view(table)
 
     def building(self, name: str, files: tuple[Any, ...]) -> Build:
         """Makes the commit of these files: by PyIceberg, or by Spark on a staging branch."""
         place, by_spark = self.place(name), self._by_spark(name)
         if files and not by_spark:
-            refuse_unseen(name, self._opened[name].io, files)
+            check_visible(name, self._opened[name].io, files)
 
         def build(table: Table, summary: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
             if files:

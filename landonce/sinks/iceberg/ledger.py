@@ -19,7 +19,7 @@ from landonce.protocol.marks import Floors, Mark, TableView, Verdict, raised, ve
 from landonce.protocol.own_ledger import OwnView, own_state, own_verdict, refuse, rollback_refused, rollback_told
 from landonce.protocol.swap import check_change, key
 from landonce.sinks.iceberg.commit import Attempt, Place, by_pyiceberg
-from landonce.sinks.iceberg.marks import journal_name, look_at, table_view, to_summary
+from landonce.sinks.iceberg.marks import journal_name, look_at, to_summary
 from landonce.sinks.iceberg.staging import staged_attempt
 
 _KEPT_NOTES = 100
@@ -197,7 +197,7 @@ def restate(place: Place, seen: TableView, mark: Mark) -> None:
     mark ends any doubt about the position."""
 
     def judge(table: Table) -> Verdict:
-        now = table_view(place.identifier, look_at(table, place.pipeline, place.branch))
+        now = place.view(table)
         return verdict(seen, replace(now, uncertain=now.uncertain and not seen.uncertain), mark.state)
 
     build, summary = empty(place), to_summary(mark)
