@@ -123,7 +123,7 @@ class Committing(Performer):
         topics = tuple(held.label(topic) for topic in self.lake.topics)
         if self.own is not None:
             if not held.fresh:
-                self.lake.refresh(self.lake.tables[0], self.own.glance(held))
+                self.lake.refresh(self.lake.tables[0], self.own.owned_table(held))
             views: tuple[TableView, ...] = ()
         else:
             seen = self.ledger.load()

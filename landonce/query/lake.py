@@ -117,7 +117,7 @@ class Committing(BatchPerformer):
     def _look(self, held: LedgerState) -> Looked:
         """Check ownership first: a fenced driver must not act on what it reads. A topic that is new to the ledger may
         not be in the table already."""
-        table = self.ledger.glance(held)
+        table = self.ledger.owned_table(held)
         self.admit(table)
         known, branch = dict(held.topic_ids), self.place.branch
         new = [held.label(topic) for topic, _ in self.batch[0].topic_ids if topic not in known]

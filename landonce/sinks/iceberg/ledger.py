@@ -77,7 +77,8 @@ class TableLedger(Ledger):
         return own_state(view)
 
     def glimpse(self) -> None:
-        """`glance` says it: what `load` sees, the next commit would take for what this driver had seen before."""
+        """Reads nothing: the next commit would take a state that was only glimpsed for one that this driver has seen. `owned_table`
+        checks the owner instead."""
 
     def create(self, state: LedgerState) -> LedgerState:
         """The first change makes the first snapshot; before that there is nothing to create."""
@@ -96,8 +97,8 @@ class TableLedger(Ledger):
         check_change(self.pipeline, old, new)
         self.commit(old, new, self._empty, tops=tops, note=note)
 
-    def glance(self, held: LedgerState) -> Table:
-        """The table as it is. Raises `Fenced` or `RolledBack` if somebody touched the pipeline's marks since this driver did."""
+    def owned_table(self, held: LedgerState) -> Table:
+        """The table as it is. Raises `Fenced` or `RolledBack` if the pipeline's marks changed since this driver's last commit."""
         table = self._place.load()
         seen = self._look(table)
         self._judge(seen, held, held)
