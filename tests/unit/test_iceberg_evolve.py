@@ -25,13 +25,13 @@ from pyiceberg.types import LongType, StringType
 from landonce.errors import ConfigError, NothingToInfer, TargetRefused
 from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.schema.ddl import parse_schema
-from landonce.read.schema.evolution import Evolution, observed
+from landonce.read.schema.evolution import Evolution, merge, observed
 from landonce.read.schema.fields import Field, Schema
 from landonce.read.schema.shapes import Shape, merged
 from landonce.sinks.iceberg import evolve
 from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.commit import Place
-from landonce.sinks.iceberg.evolve import merge, schema_of_sample, steps, unknown_fields
+from landonce.sinks.iceberg.evolve import schema_of_sample, steps
 from landonce.sinks.iceberg.table import Creation, create_table, layout
 from landonce.sinks.iceberg.types import schema_for
 
@@ -59,6 +59,10 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
 
 def made(folder: Path, declared: str, **told: Any) -> Table:
     return create_table(opened(folder), "db.t", parse_schema(declared), Creation(**told))
+
+
+def unknown_fields(payloads: pa.BinaryArray, schema: Schema, **identity: Any) -> Evolution | None:
+    return observed([payloads], schema, **identity)
 
 
 def evolved(table: Table, *records: Any) -> Table:

@@ -101,10 +101,6 @@ class Place:
             except NoSuchTableError:
                 return None
 
-    def exists(self) -> bool:
-        with catalog_errors(self.spec):
-            return bool(self.catalog.table_exists(self.identifier))
-
     def commit(
         self, judge: Callable[[Table], Verdict], build: Callable[[Table], Attempt]
     ) -> tuple[Verdict, int, Table]:

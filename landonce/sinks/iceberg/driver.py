@@ -12,11 +12,13 @@ from pyspark.sql import SparkSession
 
 from landonce.errors import ConfigError, NothingToInfer, TableUnfit
 from landonce.protocol.marks import Mark, TableView, Verdict, verdict
+from landonce.read.schema.evolution import Evolution, merge
 from landonce.read.schema.fields import Schema
 from landonce.sinks.declared import declared_schema, selected_from
 from landonce.sinks.iceberg import evolve, jvm
 from landonce.sinks.iceberg.catalog import catalog_errors
 from landonce.sinks.iceberg.commit import Attempt, Place, by_pyiceberg, check_visible
+from landonce.sinks.iceberg.files import StagedFile
 from landonce.sinks.iceberg.ledger import Build
 from landonce.sinks.iceberg.marks import filled_by, holds, to_summary
 from landonce.sinks.iceberg.sink import IcebergSink
@@ -157,7 +159,7 @@ class Lake:
         Returns whether there are new tables: their records were only sampled so far.
         """
         samples: dict[str, list[bytes]] = {}
-        evolutions: dict[str, list[evolve.Changes]] = {}
+        evolutions: dict[str, list[Evolution]] = {}
         for each in wants:
             if each.evolution is not None:
                 evolutions.setdefault(each.table, []).append(each.evolution)
@@ -167,7 +169,7 @@ class Lake:
             self._open_for(name, sample)
         self.upgrade()
         for name, changes in sorted(evolutions.items()):
-            self.admit(name, evolve.apply(self.place(name), evolve.merge(changes)))
+            self.admit(name, evolve.apply(self.place(name), merge(changes)))
         made = bool(self._new)
         self._new.clear()
         return made
@@ -271,7 +273,7 @@ class Lake:
                 specs = () if by_spark else {each.spec_id for each in files}
                 require_unchanged(name, self._opened[name], table, specs=specs, by_name=by_spark)
             if by_spark or not by_pyiceberg(table):
-                return staged_attempt(place, table, summary, properties, files, self._how(name))
+                return staged_attempt(place, table, summary, properties, files, self._how(name, files))
             return place.appending(table, files, summary, properties)
 
         return build
@@ -279,10 +281,10 @@ class Lake:
     def _by_spark(self, name: str) -> bool:
         return any(each.name == name and each.scratch is not None for each in self.recipe.tables)
 
-    def _how(self, name: str) -> Append | Merge:
-        """A row that changes keeps the values of columns that the pipeline does not fill."""
+    def _how(self, name: str, files: tuple[StagedFile, ...]) -> Append | Merge:
+        """An append has to write every staged row. A row that changes keeps the values of columns that the pipeline does not fill."""
         if self.sink.config.changes is None:
-            return Append()
+            return Append(sum(each.rows for each in files))
         mine = {each.name for each in self.recipe.by_name()[name].schema.fields} | set(COLUMNS)
         columns = self._opened[name].schema().column_names
         return Merge(self.sink.config.identity, tuple(each for each in columns if each in mine))
