@@ -46,7 +46,6 @@ from landonce.sinks.iceberg.worker import (
 from landonce.sinks.parts import Parts
 
 _Answer = TypeVar("_Answer")
-
 _AT_ONCE = 8
 """How many tables are looked at at the same time."""
 

@@ -35,7 +35,6 @@ from landonce.sinks.iceberg.commit import Attempt, Place
 from landonce.sinks.iceberg.types import iceberg_type, widens
 
 _ATTEMPTS = 10
-
 _PAUSE = 0.2
 
 
