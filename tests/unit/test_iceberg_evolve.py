@@ -57,8 +57,8 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
     return opened(tmp_path_factory.mktemp("lake"))
 
 
-def made(folder: Path, declared: str, **told: Any) -> Table:
-    return create_table(opened(folder), "db.t", parse_schema(declared), Creation(**told))
+def made(folder: Path, declared: str, **options: Any) -> Table:
+    return create_table(opened(folder), "db.t", parse_schema(declared), Creation(**options))
 
 
 def unknown_fields(payloads: pa.BinaryArray, schema: Schema, **identity: Any) -> Evolution | None:
@@ -75,10 +75,10 @@ def types_of(table: Table) -> dict[str, str]:
 
 
 def types_in(schema: TableSchema) -> dict[str, str]:
-    told = {name: schema.find_field(name) for name in schema.column_names}
+    fields = {name: schema.find_field(name) for name in schema.column_names}
     return {
         name: f"{field.field_type}{' required' if field.required else ''}"
-        for name, field in told.items()
+        for name, field in fields.items()
         if field.field_type.is_primitive and not name.startswith("_")
     }
 
@@ -152,7 +152,7 @@ DECLARED = "i INT, f FLOAT, n DECIMAL(4, 2), s STRUCT<i: INT NOT NULL>, l ARRAY<
         (None, {}),
         (rb'{"n\u0065w":1,"s":{"\u0069":2147483648}}', {"new": "long", "s.i": "long required"}),
     ],
-    ids=lambda told: str(told)[:60],
+    ids=lambda record: str(record)[:60],
 )
 def test_one_record(catalog: Catalog, record: Any, gets: dict[str, str]) -> None:
     table = create_table(catalog, f"db.t{uuid.uuid4().hex[:8]}", parse_schema(DECLARED), Creation())
@@ -428,7 +428,7 @@ def test_many_drivers_at_once(tmp_path: Path) -> None:
     assert after == {"id": "int", "same": "long", **{f"own{number}": "string" for number in range(4)}}
 
 
-def test_a_column_that_the_table_cannot_have_is_told(tmp_path: Path) -> None:
+def test_a_column_that_the_table_cannot_have_is_named(tmp_path: Path) -> None:
     table = made(tmp_path, "at TIMESTAMP", partition_by=("day(at)",))
     with pytest.raises(TargetRefused, match="at_day") as refused:
         evolved(table, {"at_day": "2026-01-01"})
@@ -445,8 +445,8 @@ def test_a_name_with_a_dot_that_is_a_path_already_is_left_alone(tmp_path: Path) 
 
 
 def test_a_schema_from_records_that_do_not_agree() -> None:
-    told = {each.name: each.type for each in schema_of_sample([b'{"a": 1, "b": {"c": 1}}', b'{"a": 2}']).fields}
-    assert told == {"a": pa.int64(), "b": pa.struct([("c", pa.int64())])}
+    columns = {each.name: each.type for each in schema_of_sample([b'{"a": 1, "b": {"c": 1}}', b'{"a": 2}']).fields}
+    assert columns == {"a": pa.int64(), "b": pa.struct([("c", pa.int64())])}
     mixed = [b'{"a": 1, "b": [1], "c": null}', b'{"a": "x", "b": [2.5]}', b"{broken"]
     assert schema_of_sample(mixed) == Schema(parse_schema("a STRING, b ARRAY<DOUBLE>").fields)
     with pytest.raises(NothingToInfer):

@@ -80,8 +80,8 @@ class Driver:
         )
         files = write_files(TableShape.of(self.place.load()), rows, Origin("events", old.epoch, new.batch, 0))
 
-        def build(table: Table, told: Any, properties: Any) -> Attempt:
-            return self.place.appending(table, files, told, properties)
+        def build(table: Table, summary: Any, properties: Any) -> Attempt:
+            return self.place.appending(table, files, summary, properties)
 
         self.ledger.commit(old, new, build, started=((P, first),))
         self.state = new
@@ -92,15 +92,19 @@ class Lake:
     folder: Path
 
     def __post_init__(self) -> None:
-        self.told = {"type": "sql", "uri": f"sqlite:///{self.folder}/c.db", "warehouse": f"file://{self.folder}/w"}
-        self.catalog = load_catalog("c", **self.told)
+        self.properties = {
+            "type": "sql",
+            "uri": f"sqlite:///{self.folder}/c.db",
+            "warehouse": f"file://{self.folder}/w",
+        }
+        self.catalog = load_catalog("c", **self.properties)
         self.make()
 
     def make(self) -> None:
         create_table(self.catalog, NAME, Schema((Field("id", pa.int64()),)), Creation())
 
     def driver(self, kind: type[Place] = Place) -> Driver:
-        return Driver(self.catalog, CatalogSpec("c", self.told), kind)
+        return Driver(self.catalog, CatalogSpec("c", self.properties), kind)
 
     def ids(self, name: str = NAME) -> list[int]:
         return sorted(self.catalog.load_table(name).scan().to_arrow()["id"].to_pylist())
@@ -128,7 +132,7 @@ def test_a_commit_of_another_that_is_seen_with_ones_own_fences(lake: Lake) -> No
     assert lake.ids() == list(range(20))
 
 
-def test_a_catalog_that_is_restored_under_a_driver_is_told_from_a_newer_driver(lake: Lake) -> None:
+def test_a_catalog_that_is_restored_under_a_driver_is_distinguished_from_a_newer_driver(lake: Lake) -> None:
     """To before this driver came: nobody goes on, so it is to be started again. Then the rows that are gone are delivered again."""
     lake.driver().deliver(3)
     shutil.copy(lake.folder / "c.db", lake.folder / "backup")
@@ -210,8 +214,8 @@ def test_orphans_are_found_where_the_folder_is_the_tables_own(lake: Lake) -> Non
 def test_tables_that_only_look_as_if_they_were_the_pipelines_are_left_alone(lake: Lake) -> None:
     """`shop.events_{kind}`, and somebody else's `shop.events_daily`."""
     lake.catalog.create_table("shop.events_daily", pa.schema([("n", pa.int64())]))
-    told: Any = SimpleNamespace(table="shop.events_{kind}", tables=(), branch="main", route_field=None)
-    sink = IcebergSink(CatalogSpec("c", lake.told), told, "events")
+    config: Any = SimpleNamespace(table="shop.events_{kind}", tables=(), branch="main", route_field=None)
+    sink = IcebergSink(CatalogSpec("c", lake.properties), config, "events")
     lake.catalog.rename_table(NAME, "shop.events_a")
     names = ("shop.events_a", "shop.events_daily")
 

@@ -72,8 +72,8 @@ VALUES: list[tuple[IcebergType, pa.DataType, list[Any]]] = [
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    told = {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"file://{tmp_path}/w"}
-    spec = CatalogSpec("c", told)
+    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"file://{tmp_path}/w"}
+    spec = CatalogSpec("c", properties)
     catalog: Catalog = spec.open()
     catalog.create_namespace("db")
     return Place(spec, lambda: catalog, NAME, "main", "p")
@@ -113,13 +113,13 @@ def _held(table: Table) -> Iterator[tuple[str, Any]]:
 def test_a_value_stays_what_it_is(place: Place, kind: IcebergType, arrow: pa.DataType, values: list[Any]) -> None:
     _make(place, kind, IdentityTransform())
     rows = pa.table({"v": pa.array(values, arrow), "n": pa.array(range(len(values)), pa.int64())})
-    told: dict[str, Any] = {}
+    expected: dict[str, Any] = {}
     for _ in range(4):
-        told.update({each.file_path: _bits(each.partition[0]) for each in _commit(place, rows)})
+        expected.update({each.file_path: _bits(each.partition[0]) for each in _commit(place, rows)})
     table = place.load()
     assert len(table.current_snapshot().manifests(table.io)) == 1, "the scene: manifests are merged"  # type: ignore[union-attr]
-    assert dict(_held(table)) == told
-    assert len(set(told.values())) == len(values)
+    assert dict(_held(table)) == expected
+    assert len(set(expected.values())) == len(values)
     _check_bounds(table, kind, rows["v"].to_pylist())
 
 
@@ -151,14 +151,14 @@ def test_a_value_of_a_column_that_was_widened_stays(
     place: Place, narrow: Any, wide: Any, arrow: tuple[pa.DataType, ...], values: list[Any]
 ) -> None:
     _make(place, narrow, IdentityTransform())
-    told: dict[str, Any] = {}
+    expected: dict[str, Any] = {}
     for each in arrow:
         rows = pa.table({"v": pa.array(values, each), "n": pa.array(range(len(values)), pa.int64())})
         for _ in range(3):
-            told.update({each.file_path: _bits(each.partition[0]) for each in _commit(place, rows)})
+            expected.update({each.file_path: _bits(each.partition[0]) for each in _commit(place, rows)})
         with place.load().update_schema() as update:
             update.update_column("v", field_type=wide)
-    assert dict(_held(place.load())) == told
+    assert dict(_held(place.load())) == expected
 
 
 @pytest.mark.parametrize(
@@ -176,8 +176,8 @@ def test_what_a_transform_gives_stays(
 ) -> None:
     _make(place, kind, transform)
     rows = pa.table({"v": pa.array(values, arrow), "n": pa.array(range(len(values)), pa.int64())})
-    told: dict[str, Any] = {}
+    expected: dict[str, Any] = {}
     for _ in range(4):
-        told.update({each.file_path: _bits(each.partition[0]) for each in _commit(place, rows)})
-    assert dict(_held(place.load())) == told
-    assert len(set(told.values())) == len(values)
+        expected.update({each.file_path: _bits(each.partition[0]) for each in _commit(place, rows)})
+    assert dict(_held(place.load())) == expected
+    assert len(set(expected.values())) == len(values)

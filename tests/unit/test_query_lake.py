@@ -40,10 +40,10 @@ YIELDS = pa.schema([("_topic", pa.string()), ("_partition", pa.int32()), ("_offs
 
 @pytest.fixture
 def sink(tmp_path: Path) -> Iceberg:
-    told = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}"}
-    made = landonce.iceberg("db.t", told)
+    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}"}
+    made = landonce.iceberg("db.t", properties)
     declared = Schema((Field("id", pa.int64()),))
-    create_table(load_catalog("landonce", **told), "db.t", declared, Creation())
+    create_table(load_catalog("landonce", **properties), "db.t", declared, Creation())
     return made
 
 
@@ -66,9 +66,9 @@ def written(sink: Iceberg, *offsets: int) -> Receipt:
 
 
 def test_a_table_that_is_not_there_yet_has_no_position(sink: Iceberg, tmp_path: Path) -> None:
-    told = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}"}
+    properties = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}"}
     for name in ("db.other", "none.t"):
-        assert landonce.iceberg(name, told).to_sink("q").own_ledger().load() is None
+        assert landonce.iceberg(name, properties).to_sink("q").own_ledger().load() is None
 
 
 def test_a_worker_s_files_say_where_they_come_from_and_its_receipt_what_they_hold(sink: Iceberg) -> None:
@@ -145,9 +145,9 @@ def test_dead_letters_that_a_pipeline_of_this_name_left_stay_noted(sink: Iceberg
     after = states.recorded(prepared, receipt.totals)
     performer.perform(CommitTables(plan, (receipt,), (), after), prepared)
     table = opened(sink)
-    told = table.current_snapshot().summary
-    assert json.loads(told["landonce.letters"]) == ["left.jsonl"]
-    assert json.loads(told["landonce.position"]) == {"t": {"0": [0, 2]}}
+    summary = table.current_snapshot().summary
+    assert json.loads(summary["landonce.letters"]) == ["left.jsonl"]
+    assert json.loads(summary["landonce.position"]) == {"t": {"0": [0, 2]}}
     assert sorted(row["id"] for row in table.scan().to_arrow().to_pylist()) == [0, 10]
     assert ledger.change(prepared, after) == after
     assert len(table.snapshots()) == 4
