@@ -99,7 +99,6 @@ class FileRecipe(Recipe):
         return repr(self.routing), declared, self.select, self.where, repr(self.changes), self.meaning
 
     def worker(self, task: FileTask) -> BlockWorker:
-
         return FileWorker(self, task)
 
 
