@@ -40,7 +40,7 @@ from landonce.query.performers import BatchPerformer
 from landonce.query.rows import write
 from landonce.read.route import Routing, Rule
 from landonce.sinks.iceberg.catalog import catalog_errors
-from landonce.sinks.iceberg.commit import Attempt, Place, check_visible
+from landonce.sinks.iceberg.commit import Attempt, TableBranch, check_visible
 from landonce.sinks.iceberg.ledger import TableLedger
 from landonce.sinks.iceberg.marks import filled_by, holds
 from landonce.sinks.iceberg.partitions import limits_of
@@ -57,7 +57,7 @@ class Committing(BatchPerformer):
     """Performs the effects of `snapshots`."""
 
     told: IcebergSink
-    place: Place
+    place: TableBranch
     ledger: TableLedger
     yields: pa.Schema
     """What the query gives."""

@@ -30,7 +30,7 @@ from landonce.read.schema.fields import Field, Schema
 from landonce.read.schema.shapes import Shape, merged
 from landonce.sinks.iceberg import evolve
 from landonce.sinks.iceberg.catalog import CatalogSpec
-from landonce.sinks.iceberg.commit import Place
+from landonce.sinks.iceberg.commit import TableBranch
 from landonce.sinks.iceberg.evolve import schema_of_sample, steps
 from landonce.sinks.iceberg.table import Creation, create_table, layout
 from landonce.sinks.iceberg.types import schema_for
@@ -38,7 +38,7 @@ from landonce.sinks.iceberg.types import schema_for
 
 def apply(table, changes):
     """As the driver does it, on the table as it is in its catalog by now."""
-    place = Place(CatalogSpec("c", {}), lambda: table.catalog, ".".join(table.name()), "main", "p")
+    place = TableBranch(CatalogSpec("c", {}), lambda: table.catalog, ".".join(table.name()), "main", "p")
     evolve.apply(place, changes)
     return table.refresh()
 

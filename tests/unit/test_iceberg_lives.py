@@ -20,7 +20,7 @@ from landonce.protocol.ledger import LedgerState, Position, bound, taken
 from landonce.protocol.ranges import Partition
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg.catalog import CatalogSpec
-from landonce.sinks.iceberg.commit import Attempt, Place
+from landonce.sinks.iceberg.commit import Attempt, TableBranch
 from landonce.sinks.iceberg.files import Origin, write_files
 from landonce.sinks.iceberg.ledger import TableLedger
 from landonce.sinks.iceberg.maintain import run as maintaining
@@ -33,7 +33,7 @@ P = Partition("topic", 0)
 NAME = "shop.events"
 
 
-class Interrupted(Place):
+class Interrupted(TableBranch):
     """Something happens between a commit and the look at what the table is afterwards, as with Spark's own commit and REST's answer."""
 
     meanwhile: Callable[[], None] | None = None
@@ -52,7 +52,7 @@ class Driver:
 
     catalog: Catalog
     spec: CatalogSpec
-    kind: type[Place] = Place
+    kind: type[TableBranch] = TableBranch
     ledger: TableLedger = field(init=False)
     state: LedgerState = field(init=False)
 
@@ -103,7 +103,7 @@ class Lake:
     def make(self) -> None:
         create_table(self.catalog, NAME, Schema((Field("id", pa.int64()),)), Creation())
 
-    def driver(self, kind: type[Place] = Place) -> Driver:
+    def driver(self, kind: type[TableBranch] = TableBranch) -> Driver:
         return Driver(self.catalog, CatalogSpec("c", self.properties), kind)
 
     def ids(self, name: str = NAME) -> list[int]:

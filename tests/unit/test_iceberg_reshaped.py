@@ -20,7 +20,7 @@ from pyiceberg.types import IntegerType, LongType
 from landonce.errors import TableReshaped, TableUnfit, TargetRefused
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg.catalog import CatalogSpec
-from landonce.sinks.iceberg.commit import Place
+from landonce.sinks.iceberg.commit import TableBranch
 from landonce.sinks.iceberg.files import Origin, Scratch, write_files
 from landonce.sinks.iceberg.table import Creation, TableShape, create_table, require_unchanged
 
@@ -37,7 +37,7 @@ class Lake:
         self.catalog: Catalog = load_catalog("c", **self.properties)
         declared = Schema((Field("id", pa.int64()), Field("kind", pa.string())))
         create_table(self.catalog, NAME, declared, Creation())
-        self.place = Place(CatalogSpec("c", self.properties), lambda: self.catalog, NAME, "main", "p")
+        self.place = TableBranch(CatalogSpec("c", self.properties), lambda: self.catalog, NAME, "main", "p")
 
     @property
     def table(self) -> Table:

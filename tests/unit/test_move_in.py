@@ -14,7 +14,14 @@ from landonce.protocol.ranges import Partition
 from landonce.protocol.source import Extent, SourceView, Start, bind
 from landonce.sinks.iceberg.move_in import query
 from landonce.sinks.iceberg.move_in.adopt import adopt, nothing_known
-from landonce.sinks.iceberg.move_in.connect import ControlLog, Reported, Sink, control_topic_in, covered, stopped_at
+from landonce.sinks.iceberg.move_in.connect import (
+    Connector,
+    ControlLog,
+    Reported,
+    control_topic_in,
+    covered,
+    stopped_at,
+)
 from landonce.sinks.iceberg.move_in.events import Complete, Written, decode, event_of
 from landonce.sinks.iceberg.move_in.history import Found, History, LastCommit
 from landonce.sinks.iceberg.move_in.query import Checkpoint
@@ -140,7 +147,7 @@ def history(said: dict[str, int] | None = None, table: str = "db.t", *, whole: b
     return History(table, LastCommit(table, 7, 0, json.dumps(said)) if said is not None else None, whole)
 
 
-def sink(**changes: Any) -> Sink:
+def sink(**changes: Any) -> Connector:
     """Two commits: reported at 2 and 11, recorded at 4 and 13."""
     names = {"members", "offsets"}
     log = ControlLog(
@@ -153,7 +160,7 @@ def sink(**changes: Any) -> Sink:
     )
     log = replace(log, **{name: value for name, value in changes.items() if name not in names})
     parts = {"members": 0, "offsets": {P0: 100, P1: 90}, **{name: changes[name] for name in names & changes.keys()}}
-    return Sink("c", "connect-c", log=log, **parts)
+    return Connector("c", "connect-c", log=log, **parts)
 
 
 def reported(offset: int, table: str = "db.t", *, partition: int = 0, files: int = 1) -> Reported:

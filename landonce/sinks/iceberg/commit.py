@@ -65,7 +65,7 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Place:
+class TableBranch:
     """One branch of one table, for one pipeline."""
 
     spec: CatalogSpec

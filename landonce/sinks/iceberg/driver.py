@@ -17,7 +17,7 @@ from landonce.read.schema.fields import Schema
 from landonce.sinks.declared import declared_schema, selected_from
 from landonce.sinks.iceberg import evolve, jvm
 from landonce.sinks.iceberg.catalog import catalog_errors
-from landonce.sinks.iceberg.commit import Attempt, Place, by_pyiceberg, check_visible
+from landonce.sinks.iceberg.commit import Attempt, TableBranch, by_pyiceberg, check_visible
 from landonce.sinks.iceberg.files import StagedFile
 from landonce.sinks.iceberg.ledger import Build
 from landonce.sinks.iceberg.marks import filled_by, holds, to_summary
@@ -65,7 +65,7 @@ class Lake:
     """Tables that the file names, and that are to be created."""
     planned: tuple[TableRecipe, ...] = ()
     """The same, once their columns are known."""
-    _places: dict[str, Place] = field(default_factory=dict)
+    _places: dict[str, TableBranch] = field(default_factory=dict)
     _opened: dict[str, Table] = field(default_factory=dict)
     _new: set[str] = field(default_factory=set)
     _epoch: int = 0
@@ -84,7 +84,7 @@ class Lake:
         tables = (*self.recipe.tables, *self.planned)
         return config.changes is not None or other or any(each.scratch is not None for each in tables)
 
-    def place(self, table: str) -> Place:
+    def place(self, table: str) -> TableBranch:
         if table not in self._places:
             self._places[table] = replace(self.sink.place(table), session=self.session)
         return self._places[table]

@@ -31,7 +31,7 @@ from landonce.read.schema import evolution, infer
 from landonce.read.schema.evolution import RESERVED, Evolution
 from landonce.read.schema.fields import ELEMENT, Field, Path, Schema
 from landonce.read.schema.shapes import Shape, distinct
-from landonce.sinks.iceberg.commit import Attempt, Place
+from landonce.sinks.iceberg.commit import Attempt, TableBranch
 from landonce.sinks.iceberg.types import iceberg_type, widens
 
 _ATTEMPTS = 10
@@ -91,7 +91,7 @@ def steps(schema: TableSchema, changes: Evolution) -> tuple[Step, ...]:
     return tuple(found)
 
 
-def apply(place: Place, changes: Evolution) -> Table:
+def apply(place: TableBranch, changes: Evolution) -> Table:
     """Changes the table's schema in one commit. If somebody else changes it meanwhile, the rest is done on top of that."""
     for attempt in range(_ATTEMPTS):
         table = place.load()

@@ -18,7 +18,7 @@ from landonce.protocol.ledger import Ledger, LedgerState, Note
 from landonce.protocol.marks import Floors, Mark, TableView, Verdict, raised, verdict
 from landonce.protocol.own_ledger import OwnView, own_state, own_verdict, refuse, rollback_refused, rollback_told
 from landonce.protocol.swap import check_change, key
-from landonce.sinks.iceberg.commit import Attempt, Place, by_pyiceberg
+from landonce.sinks.iceberg.commit import Attempt, TableBranch, by_pyiceberg
 from landonce.sinks.iceberg.marks import journal_name, look_at, to_summary
 from landonce.sinks.iceberg.staging import staged_attempt
 
@@ -30,7 +30,7 @@ Build = Callable[[Table, Mapping[str, str], Mapping[str, str]], Attempt]
 class TableLedger(Ledger):
     """Keeps one pipeline's state in one branch of the table that it writes."""
 
-    def __init__(self, place: Place, *, follow: bool = True) -> None:
+    def __init__(self, place: TableBranch, *, follow: bool = True) -> None:
         self.pipeline = place.pipeline
         self._place = place
         self._follow = follow
@@ -43,7 +43,7 @@ class TableLedger(Ledger):
         self._set_back = ""
         """The same for a table that was rolled back and restored under this driver: the table itself no longer shows it."""
 
-    def build_with(self, empty: Build, place: Place) -> None:
+    def build_with(self, empty: Build, place: TableBranch) -> None:
         """Sets how an empty snapshot is made where PyIceberg cannot make one."""
         self._empty = empty
         self._place = place
@@ -182,7 +182,7 @@ class TableLedger(Ledger):
         return journal_name(self.pipeline, self._place.branch)
 
 
-def empty(place: Place) -> Build:
+def empty(place: TableBranch) -> Build:
     """Makes empty snapshots by PyIceberg, or by Spark if PyIceberg does not write the table's format version."""
 
     def build(table: Table, summary: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
@@ -193,7 +193,7 @@ def empty(place: Place) -> Build:
     return build
 
 
-def restate(place: Place, seen: TableView, mark: Mark) -> None:
+def restate(place: TableBranch, seen: TableView, mark: Mark) -> None:
     """Sets a table's position by an empty snapshot with a mark, unless the table has changed since it was `seen`. The
     mark ends any doubt about the position."""
 

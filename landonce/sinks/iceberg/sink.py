@@ -15,7 +15,7 @@ from landonce.protocol.ledger import Ledger
 from landonce.read.route import Routing, Rule
 from landonce.sinks.contract import Guarantee, Sink
 from landonce.sinks.iceberg.catalog import CatalogSpec
-from landonce.sinks.iceberg.commit import Place
+from landonce.sinks.iceberg.commit import TableBranch
 from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.ledger import TableLedger
 
@@ -115,8 +115,8 @@ class IcebergSink(Sink):
         """The one table, where there is one."""
         return str(self.config.table)
 
-    def place(self, table: str) -> Place:
-        return Place(self.spec, lambda: self.catalog, table, self.config.branch, self.pipeline)
+    def place(self, table: str) -> TableBranch:
+        return TableBranch(self.spec, lambda: self.catalog, table, self.config.branch, self.pipeline)
 
     def dynamic(self) -> tuple[str, ...]:
         """The existing tables whose names fit the template: for a ledger that does not know them."""

@@ -29,7 +29,7 @@ from landonce.errors import TableReplaced, TableReshaped, TableUnfit, TargetUnav
 from landonce.read.changes.decode import OPERATION
 from landonce.read.changes.images import DELETE
 from landonce.sinks.iceberg.catalog import CatalogSpec
-from landonce.sinks.iceberg.commit import Attempt, Place
+from landonce.sinks.iceberg.commit import Attempt, TableBranch
 from landonce.sinks.iceberg.files import StagedFile
 from landonce.sinks.iceberg.jvm import commit, in_session, load, own_session, quoted, settings, spark_name
 from landonce.sinks.iceberg.types import COLUMNS
@@ -182,7 +182,7 @@ def stage(
 
 
 def staged_attempt(
-    place: Place,
+    place: TableBranch,
     table: Table,
     summary: Mapping[str, str],
     properties: Mapping[str, str],
