@@ -23,13 +23,13 @@ from sqlalchemy import make_url
 import landonce
 from landonce import errors
 from landonce.check import check_pipeline
-from landonce.check.iceberg_table import table_findings
 from landonce.engine.retention import Retention
 from landonce.ledger.block_ledgers import TargetLedger
 from landonce.protocol.ledger import LedgerState, TableMark
 from landonce.protocol.ranges import Partition
 from landonce.protocol.source import Extent, SourceView
 from landonce.sinks.contract import Level
+from landonce.sinks.iceberg.check_table import table_findings
 from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.parts import open_parts
 from landonce.sinks.pipeline_file import load
@@ -150,7 +150,7 @@ UNKNOWABLE = {
     "it is a change of the ledger, and a check makes none": """
         protocol/block_rows.py:_keeps_receipts  protocol/block_rows.py:_may_go  protocol/claims.py:may_change
     """,
-    "it is about a plan that is pending or a position that was lost: check/common.py and the position of each sink say it": """
+    "it is about a plan that is pending or a position that was lost: sinks/checking.py and the position of each sink say it": """
           protocol/inserts.py:_same_fingerprint  protocol/pushes.py:_same_fingerprint  protocol/snapshots.py:_same_fingerprint
         protocol/transactions.py:_same_fingerprint  protocol/pushes.py:outcome_unknown  protocol/snapshots.py:_readable
         protocol/snapshots.py:refuse_unmarked  protocol/transactions.py:_after_look  protocol/target.py:_gap_behind

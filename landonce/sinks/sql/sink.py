@@ -16,6 +16,7 @@ from landonce.sinks.sql.config import Sql
 from landonce.sinks.sql.databases import dialect_of, open_database, parsed
 
 if TYPE_CHECKING:
+    from landonce.sinks.checking import CheckRun, Sections
     from landonce.sinks.operations import Operations, Sessions
     from landonce.sinks.parts import Parts
     from landonce.sinks.pipeline_file import Pipeline
@@ -63,6 +64,11 @@ class SqlSink(Sink):
     def open_query_ledger(self, where: str | Path | None, name: str) -> TargetLedger:
         del where
         return TargetLedger(open_database(self.address), name)
+
+    def checks(self, run: CheckRun) -> Sections:
+        from landonce.sinks.sql.check import sections
+
+        return sections(run, self)
 
     def operations(self, parts: Parts, sessions: Sessions) -> Operations:
         from landonce.sinks.sql.operations import SqlOperations

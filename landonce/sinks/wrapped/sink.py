@@ -15,6 +15,7 @@ from landonce.sinks.contract import Guarantee, Sink
 from landonce.sinks.wrapped.block import PushedBlock
 
 if TYPE_CHECKING:
+    from landonce.sinks.checking import CheckRun, Sections
     from landonce.sinks.operations import Operations, Sessions
     from landonce.sinks.parts import Parts
     from landonce.sinks.pipeline_file import Pipeline
@@ -68,6 +69,11 @@ class WrappedSink(Sink):
         if where is None:
             raise ConfigError("ledger: say where the position is kept.")
         return PushPlace(where, name).open()
+
+    def checks(self, run: CheckRun) -> Sections:
+        from landonce.sinks.wrapped.check import sections
+
+        return sections(run)
 
     def operations(self, parts: Parts, sessions: Sessions) -> Operations:
         from landonce.sinks.wrapped.operations import WrappedOperations

@@ -1,4 +1,6 @@
-"""One Iceberg table: whether the pipeline can write to it, how it would, and what to change. Reads only."""
+"""One Iceberg table: whether the pipeline can write to it, how it would, and what to change; or what a start would create, as text.
+Reads only: nothing is created here.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +9,38 @@ from collections.abc import Iterator, Mapping
 from pyiceberg.schema import Schema as TableSchema
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.types import (
+    IcebergType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+)
 
 from landonce.errors import TableUnfit
 from landonce.read.schema.evolution import READERS_OWN
+from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import Finding, Level
 from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.partitions import parse_spec, spec_differs, spelled
-from landonce.sinks.iceberg.table import why_spark
+from landonce.sinks.iceberg.table import creation, table_schema, why_spark
 from landonce.sinks.iceberg.types import COLUMNS, COORDINATE_TYPES, coordinate_faults, schema_for
 
 _SQL = {"long": "bigint"}
 _AGE = "history.expire.max-snapshot-age-ms"
 _SHORT = 24 * 3_600_000
 _MODE = "write.merge.mode"
+_WORDS: dict[IcebergType, str] = {
+    LongType(): "bigint",
+    TimestampType(): "timestamp_ntz",
+    TimestamptzType(): "timestamp",
+}
 
 
-def table_findings(told: Iceberg, sql_name: str, table: Table) -> Iterator[Finding]:
+def table_findings(config: Iceberg, sql_name: str, table: Table) -> Iterator[Finding]:
     """`sql_name` is what Spark calls the table."""
     schema = table.schema()
     yield Finding(
@@ -30,13 +48,13 @@ def table_findings(told: Iceberg, sql_name: str, table: Table) -> Iterator[Findi
         f"is there: format version {table.metadata.format_version}, {len(schema.fields)} columns, partitioned by "
         f"{spelled(table.spec(), schema)}",
     )
-    yield from _branch(told.branch, table)
-    yield from _partitions(told, table)
+    yield from _branch(config.branch, table)
+    yield from _partitions(config, table)
     yield from _coordinates(sql_name, schema)
-    yield from _columns(told, table)
-    yield from _writer(told, table)
-    if told.changes is not None:
-        yield from _changes(told, sql_name, table)
+    yield from _columns(config, table)
+    yield from _writer(config, table)
+    if config.changes is not None:
+        yield from _changes(config, sql_name, table)
     yield from _expiry(table.properties)
 
 
@@ -54,17 +72,17 @@ def _branch(branch: str, table: Table) -> Iterator[Finding]:
         yield Finding(Level.OK, f"branch {branch} is made by the first start, empty as the table is")
 
 
-def _partitions(told: Iceberg, table: Table) -> Iterator[Finding]:
+def _partitions(config: Iceberg, table: Table) -> Iterator[Finding]:
     wrong = ""
-    if told.partition_by:
-        wrong = spec_differs(parse_spec(told.partition_by, table.schema()), table.spec(), table.schema())
+    if config.partition_by:
+        wrong = spec_differs(parse_spec(config.partition_by, table.schema()), table.spec(), table.schema())
     if wrong:
         yield Finding(
             Level.REFUSED,
             f"is not partitioned as `partition_by` says: {wrong}",
             "correct `partition_by` in {file}, or change the table's partition spec",
         )
-    if told.unpartitioned:
+    if config.unpartitioned:
         yield Finding(Level.OK, "files are committed without partition values, whatever the table's spec says")
 
 
@@ -87,11 +105,11 @@ def _adding(sql_name: str, schema: TableSchema) -> str:
     return f"ALTER TABLE {sql_name} ADD COLUMNS ({missing})" if missing else "give these columns other types"
 
 
-def _columns(told: Iceberg, table: Table) -> Iterator[Finding]:
+def _columns(config: Iceberg, table: Table) -> Iterator[Finding]:
     names = table.schema().column_names
     reserved = sorted(set(READERS_OWN) & set(names))
     if reserved:
-        by_spark = told.changes is not None or bool(why_spark(table, unpartitioned=told.unpartitioned))
+        by_spark = config.changes is not None or bool(why_spark(table, unpartitioned=config.unpartitioned))
         yield Finding(
             Level.REFUSED if by_spark else Level.WARNING,
             f"{', '.join(reserved)} is a name that Iceberg's readers keep for themselves: Spark can neither read nor "
@@ -99,24 +117,24 @@ def _columns(told: Iceberg, table: Table) -> Iterator[Finding]:
             "rename the column",
         )
     try:
-        schema_for(table, coordinates=not coordinate_faults(table.schema()), fold_case=told.case_insensitive)
+        schema_for(table, coordinates=not coordinate_faults(table.schema()), fold_case=config.case_insensitive)
     except TableUnfit as error:
         yield Finding(Level.REFUSED, error.what, error.command)
 
 
-def _writer(told: Iceberg, table: Table) -> Iterator[Finding]:
-    reason = why_spark(table, unpartitioned=told.unpartitioned)
-    if told.changes is not None:
-        yield Finding(Level.OK, f"Spark merges changes into it by {', '.join(told.identity)}")
+def _writer(config: Iceberg, table: Table) -> Iterator[Finding]:
+    reason = why_spark(table, unpartitioned=config.unpartitioned)
+    if config.changes is not None:
+        yield Finding(Level.OK, f"Spark merges changes into it by {', '.join(config.identity)}")
     elif reason:
         yield Finding(Level.OK, f"Spark's own writer makes its files, since {reason}")
     else:
         yield Finding(Level.OK, "workers write its files themselves, with Arrow: the fast path")
 
 
-def _changes(told: Iceberg, sql_name: str, table: Table) -> Iterator[Finding]:
+def _changes(config: Iceberg, sql_name: str, table: Table) -> Iterator[Finding]:
     schema = table.schema()
-    for name in told.identity:
+    for name in config.identity:
         if name not in schema.column_names:
             yield Finding(
                 Level.REFUSED,
@@ -144,10 +162,44 @@ def _changes(told: Iceberg, sql_name: str, table: Table) -> Iterator[Finding]:
 
 
 def _expiry(properties: Mapping[str, str]) -> Iterator[Finding]:
-    told = properties.get(_AGE, "")
-    if told.isdigit() and int(told) < _SHORT:
+    age = properties.get(_AGE, "")
+    if age.isdigit() and int(age) < _SHORT:
         yield Finding(
             Level.WARNING,
-            f"snapshots may be expired after {int(told) / 3_600_000:.1f} h: the table cannot be rolled back further than that",
+            f"snapshots may be expired after {int(age) / 3_600_000:.1f} h: the table cannot be rolled back further than that",
             "nothing to change for landonce: a copy of the position is in the table's properties",
         )
+
+
+def creation_text(config: Iceberg, sql_name: str, declared: Schema) -> str:
+    """In the words of Spark's SQL, as far as it has words for Iceberg's types."""
+    made = creation(config)
+    schema = table_schema(declared, made)
+    columns = ",\n    ".join(_column(each) for each in schema.fields)
+    properties = {**made.properties, "format-version": str(made.version)}
+    lines = [f"CREATE TABLE {sql_name}", f"(\n    {columns}\n)", "USING iceberg"]
+    if config.partition_by:
+        lines.append(f"PARTITIONED BY ({spelled(parse_spec(config.partition_by, schema), schema)})")
+    listed = ", ".join(f"'{name}' = '{value}'" for name, value in sorted(properties.items()))
+    lines.append(f"TBLPROPERTIES ({listed})")
+    return "\n".join((*lines, *_identifier(sql_name, schema)))
+
+
+def _identifier(sql_name: str, schema: TableSchema) -> Iterator[str]:
+    names = sorted(str(schema.find_column_name(each)) for each in schema.identifier_field_ids)
+    if names:
+        yield f"ALTER TABLE {sql_name} SET IDENTIFIER FIELDS {', '.join(names)}"
+
+
+def _column(field: NestedField) -> str:
+    return f"`{field.name}` {_type(field.field_type)}{' NOT NULL' if field.required else ''}"
+
+
+def _type(type_: IcebergType) -> str:
+    if isinstance(type_, StructType):
+        return f"struct<{', '.join(f'{each.name}: {_type(each.field_type)}' for each in type_.fields)}>"
+    if isinstance(type_, ListType):
+        return f"array<{_type(type_.element_type)}>"
+    if isinstance(type_, MapType):
+        return f"map<{_type(type_.key_type)}, {_type(type_.value_type)}>"
+    return _WORDS.get(type_, str(type_))
