@@ -10,7 +10,7 @@ from landonce.errors import LandonceError
 from landonce.ledger.block_ledgers import PushPlace
 from landonce.protocol.block_rows import Mark
 from landonce.protocol.claims import Standing, over
-from landonce.sinks.wrapped.recipe import WrappedTask
+from landonce.sinks.wrapped.worker import WrappedTask
 
 
 def overdue(seen: Standing, names: Mapping[int, str]) -> tuple[str, ...]:

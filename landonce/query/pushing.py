@@ -20,7 +20,7 @@ from landonce.protocol.steps import Found, Resolve, Write
 from landonce.protocol.target import TargetView
 from landonce.query.performers import PlanPerformer
 from landonce.query.rows import write
-from landonce.sinks.wrapped.recipe import WrappedRecipe, WrappedTask
+from landonce.sinks.wrapped.worker import WrappedRecipe, WrappedTask
 
 _GLANCE = 0.25
 

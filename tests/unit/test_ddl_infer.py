@@ -16,7 +16,7 @@ from landonce.read.schema.fields import Field
 from landonce.read.schema.infer import of_sample
 from landonce.read.schema.sample import Record, Sample
 from landonce.sinks.clickhouse.address import TableName
-from landonce.sinks.clickhouse.create import Creation, create_statement
+from landonce.sinks.clickhouse.table import Creation, create_statement
 
 UTC = {"tz": "UTC"}
 

@@ -12,7 +12,7 @@ from landonce.sinks.checking import CheckRun, Findings, Sections
 from landonce.sinks.contract import Finding, Level, look_by_name
 from landonce.sinks.declared import declared_schema
 from landonce.sinks.sql.driver import file_reachable, sql_creation, sql_recipe
-from landonce.sinks.sql.identity import refuse_replaced
+from landonce.sinks.sql.fingerprint import refuse_replaced
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.table import SqlTable
 

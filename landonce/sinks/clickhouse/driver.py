@@ -1,7 +1,6 @@
 """The table as the driver sees it: its clock, its running inserts, what it holds, whether it is fit.
 
-Nothing here writes a row. `kill` is the only thing that changes anything, and it ends only inserts of this pipeline
-into this table, which it knows by their query ids.
+Nothing here writes a row. `kill` ends only inserts of this pipeline into this table, found by their query ids.
 """
 
 from __future__ import annotations
@@ -18,10 +17,8 @@ from landonce.sinks.clickhouse.address import TableName, literal, query_prefix, 
 from landonce.sinks.clickhouse.check import check
 from landonce.sinks.clickhouse.columns import schema_of
 from landonce.sinks.clickhouse.connection import Access, connect
-from landonce.sinks.clickhouse.coordinates import where
-from landonce.sinks.clickhouse.create import Creation, create_table
-from landonce.sinks.clickhouse.probe import bring_up_to_date, count
-from landonce.sinks.clickhouse.tables import describe
+from landonce.sinks.clickhouse.probe import bring_up_to_date, count, where
+from landonce.sinks.clickhouse.table import Creation, create_statement, describe
 from landonce.sinks.contract import Finding, Level, Target
 
 _FLOORS_PER_QUESTION = 500
@@ -43,7 +40,7 @@ class ClickHouseTarget(Target):
         return int(self._connection.one("SELECT toUnixTimestamp64Milli(now64(3))"))
 
     def kill(self) -> None:
-        """Ends this pipeline's inserts and waits until they are gone."""
+        """Ends this pipeline's running inserts, and waits until they are gone."""
         until = time.monotonic() + _KILL_SECONDS
         while self._running():
             self._kill_once()
@@ -73,15 +70,15 @@ class ClickHouseTarget(Target):
         return check(self._connection, self._name, cluster=self._cluster)
 
     def exists(self) -> bool:
-        """Whether the table is there."""
+        """Whether there is such a table."""
         asked = {"database": self._name.database, "name": self._name.name}
         sql = "SELECT count() FROM system.tables WHERE database = {database:String} AND name = {name:String}"
         return bool(self._connection.one(sql, asked))
 
     def create(self, declared: Schema, *, order_by: str | None = None, partition_by: str | None = None) -> None:
-        """Creates the table if it is not there. Asked for by name; nothing else here changes a schema."""
+        """Creates the table if there is none. Nothing else here changes a schema."""
         creation = Creation(order_by=order_by or "", partition_by=partition_by or "")
-        create_table(self._connection, self._name, declared, creation)
+        self._connection.do(create_statement(self._name, declared, creation))
 
     def creatable(self) -> tuple[Finding, ...]:
         if self._connection.granted(f"CREATE TABLE ON {self._name.sql}"):
@@ -96,12 +93,12 @@ class ClickHouseTarget(Target):
         )
 
     def take_back(self) -> None:
-        """The server looks whether it is empty, and drops it, in one statement. A user who may only create leaves it."""
+        """Drops the table if it is empty, in one statement. If the user may not drop it, it stays."""
         with suppress(TargetRefused, TargetUnavailable):
             self._connection.do(f"DROP TABLE IF EMPTY {self._name.sql}")
 
     def close(self) -> None:
-        """There is nothing open: every request has a connection of its own."""
+        """Nothing is open: every request has its own connection."""
 
     def _ends(self, floors: Sequence[tuple[Partition, int]]) -> Iterator[tuple[Partition, int]]:
         wanted, parameters = where((partition, floor, None) for partition, floor in floors)

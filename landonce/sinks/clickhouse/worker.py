@@ -1,14 +1,13 @@
 """The table as a worker sees it: one block is one insert, and one insert is one part per table partition.
 
-The insert carries its token (a resend is harmless or useless), its deadline (ClickHouse refuses it when late) and its
-name (so that it can be found and killed). The deadline is tried when the server begins with the statement: after all
-rows have arrived, and after the statement can be seen in `system.processes`. So what began in time can be killed, and
-what could not be seen yet will be refused. Nothing here decides what an answer means for the block; `settle` does.
+The insert carries a token (a second copy is dropped), a deadline (ClickHouse refuses it when late) and a query id (so that it can be found and
+killed). ClickHouse checks the deadline when the statement begins: after all rows have arrived, and after the statement is visible in
+`system.processes`. So an insert that began in time can be killed, and one that is not visible yet will be refused. `protocol.settle`
+decides what an answer means for the block, nothing here.
 
-The insert also compares the table's columns with those that the rows were made to fit, and refuses itself where one was altered: ClickHouse
-would convert a value to whatever the column is by then, and 300 is 44 in an Int8. The comparison is a set that is built when the
-statement runs (`IN`, not a scalar, which is computed before), that is after ClickHouse has taken the columns that it writes. What
-is altered later is altered in a table that holds the rows.
+The insert also compares the table's columns with those that the rows were fitted to, and fails if one was altered: ClickHouse would convert
+the values, and 300 is 44 in an Int8. The comparison is a set (`IN`), which is built when the statement runs, after ClickHouse has
+fixed the columns that it writes; a scalar would be computed before. A later ALTER changes a table that holds the rows.
 """
 
 from __future__ import annotations
@@ -21,12 +20,11 @@ from landonce.errors import TargetRefused, ViewRefused
 from landonce.protocol.ranges import Range
 from landonce.protocol.settle import Reply
 from landonce.sinks.clickhouse.address import TableName, literal, query_prefix
-from landonce.sinks.clickhouse.columns import Column, names
+from landonce.sinks.clickhouse.columns import Column, fitted, names, rows_in, tables_of
 from landonce.sinks.clickhouse.connection import Access, connect
 from landonce.sinks.clickhouse.probe import bring_up_to_date, count, probe
 from landonce.sinks.clickhouse.replies import ALTERED, LATE, Answer, judge
-from landonce.sinks.clickhouse.rows import fitted, rows_in, tables_of
-from landonce.sinks.clickhouse.tables import Table, describe, shape_now
+from landonce.sinks.clickhouse.table import Table, describe, shape_now
 from landonce.sinks.clickhouse.wire import Form, NoAnswer, NotSent, post
 from landonce.sinks.contract import BlockWriter, Insert, Probe
 
@@ -45,16 +43,16 @@ class ClickHouseWriter(BlockWriter):
 
     @property
     def resend_harmless(self) -> bool:
-        """Whether the table's engine makes one row of two copies, so that what a probe misses may simply be sent."""
+        """Whether the table's engine makes one row of two copies, so that rows that a probe misses may be sent again."""
         return self._table.resend_harmless
 
     @property
     def atomic(self) -> bool:
-        """A block that touches several table partitions is one part in each, and may land in some of them only."""
+        """False for a table with partitions: a block is one part in each, and may land in only some of them."""
         return not self._table.partition_key
 
     def send(self, rows: pa.Table, insert: Insert) -> Reply:
-        """One insert over a connection of its own, never repeated."""
+        """Sends one insert over its own connection, and never again."""
         if rows.num_rows == 0:
             return Reply.ACKNOWLEDGED
         columns = insert_columns(self._table, rows.column_names)
@@ -71,7 +69,7 @@ class ClickHouseWriter(BlockWriter):
         return self._post(parameters, form, query_id, rows)
 
     def why_gone(self) -> str:
-        """A TTL takes rows that are older than it at once, and merges them away before anybody has seen them."""
+        """A TTL removes rows that are already expired as soon as they land."""
         table = self._table
         if not table.ttl:
             return ""
@@ -82,12 +80,12 @@ class ClickHouseWriter(BlockWriter):
         )
 
     def count(self, ranges: Iterable[Range]) -> int:
-        """How many rows are there."""
+        """How many rows the table holds in these ranges."""
         bring_up_to_date(self._connection, self._table)
         return count(self._connection, self._table.name, tuple(ranges))
 
     def probe(self, rows: pa.Table, ranges: Iterable[Range]) -> Probe:
-        """Which of these rows are there."""
+        """Which of these rows the table holds."""
         return probe(self._connection, self._table, rows, tuple(ranges))
 
     def _post(self, parameters: dict[str, str], form: Form, query_id: str, rows: pa.Table) -> Reply:
@@ -123,7 +121,7 @@ def _view_refused(table: TableName, answer: Answer, rows: pa.Table) -> ViewRefus
 
 
 def insert_columns(table: Table, given: Iterable[str]) -> tuple[Column, ...]:
-    """The columns of an insert, in the table's order. Every column of the rows must be one of the table's."""
+    """The columns of an insert, in the table's order. Raises if the rows have another column, or lack one."""
     names_given = set(given)
     there = {each.name: each for each in table.columns if not each.computed}
     unknown = sorted(names_given - there.keys())
@@ -141,8 +139,8 @@ def insert_columns(table: Table, given: Iterable[str]) -> tuple[Column, ...]:
 
 
 def insert_statement(table: Table, columns: Sequence[Column], deadline: int) -> str:
-    """The insert that refuses itself when it begins after its deadline (milliseconds on the server's clock), or where the table's
-    columns are not the ones that were looked at."""
+    """The insert. It fails if it begins after its deadline (milliseconds on the server's clock), or if the table's columns were altered
+    since they were read."""
     listed = names(columns)
     late = f"throwIf(toUnixTimestamp64Milli(now64(3)) > {int(deadline)}, {literal(LATE)})"
     altered = f"throwIf({literal(table.shape)} NOT IN ({shape_now(table.name)}), {literal(ALTERED)})"

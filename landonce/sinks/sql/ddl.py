@@ -1,4 +1,4 @@
-"""The table that landonce makes, and columns that it adds, as statements. Pure."""
+"""The table that landonce creates, and the columns that it adds. Pure."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.types import column_type, key_type
 
 
-def made_table(sink: SqlSink, declared: Schema, dialect: Dialect) -> Table:
-    """The key is the primary one; the coordinates of rows that are only added have an index."""
+def new_table(sink: SqlSink, declared: Schema, dialect: Dialect) -> Table:
+    """The key is the primary key. Without a key the coordinates are indexed."""
     unknown = [name for name in sink.key if name not in declared.by_name()]
     if unknown:
         raise errors.ConfigError(f"sink.sql.key: the records have no field {', '.join(unknown)}.")
@@ -38,14 +38,14 @@ def made_table(sink: SqlSink, declared: Schema, dialect: Dialect) -> Table:
     return table
 
 
-def refuse_made_anew(sink: SqlSink, state: LedgerState | None) -> None:
-    """A table that is not there, and that records landed in, is not made: they would be missing, and the pipeline would go on behind them."""
+def refuse_recreation(sink: SqlSink, state: LedgerState | None) -> None:
+    """Refuses to create a table again that records landed in: they would be missing, and the pipeline would go on after them."""
     if state is not None and (state.totals.landed or state.pending is not None):
         raise errors.TableReplaced(
             f"there is no table {sink.table}, and the ledger says that {state.totals.landed:,} records of {state.pipeline!r} landed. "
             "A new table would be without them.",
             safe="Nothing was made or written.",
-            command="restore the table with the tables landonce_*, or correct `table` in {file}; to land all of it anew, give the "
+            command="restore the table with the tables landonce_*, or correct `table` in {file}; to land all of it again, give the "
             "pipeline another name; to go on without what landed, create the table yourself, then: "
             f"landonce state forget-table {{file}} {sink.table}",
         )
@@ -59,13 +59,13 @@ def _column(sink: SqlSink, field: Field, dialect: Dialect) -> Column[Any]:
 
 
 def _key_text(sink: SqlSink, dialect: Dialect) -> sql.TypeEngine[Any]:
-    """MySQL's other collations take `a` and `a ` for one key."""
+    """In MySQL's other collations `a` and `a ` are one key."""
     padless = "utf8mb4_nopad_bin" if getattr(dialect, "is_mariadb", False) else "utf8mb4_0900_bin"
     return key_type(sink.dialect, padless)
 
 
-def addition(sink: SqlSink, name: str, type_: sql.TypeEngine[Any], dialect: Dialect) -> str:
-    """`ALTER TABLE … ADD COLUMN …`, for SQLAlchemy's `text`, which has ways of its own with colons and percent signs."""
+def add_column(sink: SqlSink, name: str, type_: sql.TypeEngine[Any], dialect: Dialect) -> str:
+    """`ALTER TABLE … ADD COLUMN …`, escaped for SQLAlchemy's `text`, which treats colons and percent signs in its own way."""
     prepare: Any = dialect.identifier_preparer
     table = ".".join(prepare.quote_identifier(part) for part in sink.table.split("."))
     quoted = prepare.quote_identifier(name)
@@ -75,9 +75,9 @@ def addition(sink: SqlSink, name: str, type_: sql.TypeEngine[Any], dialect: Dial
     return f"ALTER TABLE {table} ADD COLUMN {quoted} {spelled}".replace(":", "\\:")
 
 
-def additions(sink: SqlSink, names: Iterable[str], dialect: Dialect) -> Iterator[str]:
-    """Of coordinate columns."""
-    return (addition(sink, name, _kinds(sink)[name], dialect) for name in names)
+def add_coordinates(sink: SqlSink, names: Iterable[str], dialect: Dialect) -> Iterator[str]:
+    """The statements that add coordinate columns."""
+    return (add_column(sink, name, _kinds(sink)[name], dialect) for name in names)
 
 
 def _kinds(sink: SqlSink) -> dict[str, sql.TypeEngine[Any]]:

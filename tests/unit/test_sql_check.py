@@ -12,8 +12,8 @@ from sqlalchemy.dialects import sqlite
 
 from landonce.errors import ConfigError
 from landonce.sinks.contract import COORDINATES, Finding, Level
-from landonce.sinks.sql.fitness import Shape, findings
-from landonce.sinks.sql.notes import notes
+from landonce.sinks.sql.check_table import check_columns, check_storage
+from landonce.sinks.sql.columns import Shape
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.table import SqlTable
 
@@ -21,21 +21,21 @@ KINDS = {"id": sql.BigInteger(), "_topic": sql.Text(), "_partition": sql.Integer
 COLUMNS = tuple({"name": name, "type": kind, "nullable": True} for name, kind in KINDS.items())
 
 
-def refused(told: object) -> list[str]:
-    assert hasattr(told, "__iter__")
-    return [each.what for each in told if isinstance(each, Finding) and each.level is Level.REFUSED]
+def refused(findings: object) -> list[str]:
+    assert hasattr(findings, "__iter__")
+    return [each.what for each in findings if isinstance(each, Finding) and each.level is Level.REFUSED]
 
 
 def test_rows_that_are_added_in_ydb_need_their_coordinates_for_a_key() -> None:
     """They go in by UPSERT: with another primary key one row would replace the other."""
     sink = SqlSink("ydb://h:2136/local", "events", "p")
     shape = Shape(COLUMNS, (frozenset({"id"}),))
-    [said] = refused(findings(sink, shape, (), sqlite.dialect()))
+    [said] = refused(check_columns(sink, shape, (), sqlite.dialect()))
     assert "primary key of events is not its coordinates" in said
     fit = Shape(COLUMNS, (frozenset(COORDINATES),))
-    assert refused(findings(sink, fit, (), sqlite.dialect())) == []
+    assert refused(check_columns(sink, fit, (), sqlite.dialect())) == []
     keyed = SqlSink("ydb://h:2136/local", "events", "p", key=("id",))
-    assert refused(findings(keyed, shape, (), sqlite.dialect())) == []
+    assert refused(check_columns(keyed, shape, (), sqlite.dialect())) == []
 
 
 def test_a_unique_key_on_an_expression_is_another_key() -> None:
@@ -56,9 +56,9 @@ def test_a_unique_key_on_an_expression_is_another_key() -> None:
             "INSERT INTO information_schema.statistics VALUES ('shop', 'events', 'PRIMARY', 0, NULL, 'id'), "
             "('shop', 'events', 'plain', 1, NULL, NULL), ('shop', 'events', 'folded', 0, NULL, NULL)"
         )
-        [said] = refused(notes(SqlSink("mysql://h/shop", "events", "p", key=("id",)), connection))
+        [said] = refused(check_storage(SqlSink("mysql://h/shop", "events", "p", key=("id",)), connection))
         assert "folded" in said
-        assert refused(notes(SqlSink("mysql://h/shop", "events", "p"), connection)) == []
+        assert refused(check_storage(SqlSink("mysql://h/shop", "events", "p"), connection)) == []
 
 
 def test_a_file_that_is_not_there_is_named_with_what_makes_it(tmp_path: Path) -> None:
