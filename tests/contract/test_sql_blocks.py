@@ -17,7 +17,7 @@ from cutting_proxy import Cut, CuttingProxy
 from sql_sites import RECEIPT, TOPIC, Site, changes, mariadb_site, postgres_site, rows, sqlite_site, ydb_site
 
 from landonce.errors import DuplicatePresent, PlanPending, TargetUnavailable, Unbalanced
-from landonce.local.postgres import LocalPostgres
+from landonce.local.databases import LocalPostgres
 from landonce.protocol.block_rows import Claim, Mark, accounted
 from landonce.protocol.ledger import LedgerState, Totals, recorded, taken
 from landonce.protocol.operate import accept_gap
@@ -28,7 +28,7 @@ from landonce.sinks.sql import statements
 from landonce.sinks.sql.databases import TargetPostgres
 from landonce.sinks.sql.postgres import Patience
 from landonce.sinks.sql.table import SqlTable
-from landonce.sinks.sql.writer import Blame, Trouble, as_error
+from landonce.sinks.transactional import Blame, Trouble, as_error
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

@@ -134,14 +134,14 @@ def _words_for(wording: Refusing, caller: Refusing, asked: set[str]) -> bool:
 UNKNOWABLE = {
     "it depends on records, which a check does not read": """
         read/block.py:too_large  engine/workers.py:_expression_failed  engine/letters.py:_letters  protocol/receipt.py:unbalanced
-        sinks/sql/writer.py:as_error  sinks/wrapped/worker.py:_no_answer  sinks/iceberg/arrow.py:_unfit  sinks/iceberg/files.py:_number
+        sinks/transactional.py:as_error  sinks/wrapped/worker.py:_no_answer  sinks/iceberg/arrow.py:_unfit  sinks/iceberg/files.py:_number
         sinks/iceberg/files.py:write_files  sinks/iceberg/evolve.py:apply  sinks/iceberg/evolve.py:distinguishable
         sinks/iceberg/driver.py:Lake._made_of  sinks/worker.py:named
     """,
     "it is what others do while a batch is written": """
-        read/kafka/identity.py:require_same  protocol/batch.py:refuse_not_kept  engine/assemble_sql.py:make_sql_driver.examined_again  engine/committing.py:_different
-        engine/driver.py:Driver._judged  sinks/sql/writer.py:settle_block  protocol/target.py:nobody_else  sinks/deduplicating.py:_duplicate
-        sinks/deduplicating.py:_partial  sinks/iceberg/commit.py:_too_new  sinks/iceberg/ledger.py:TableLedger._known
+        read/kafka/broker.py:require_same  protocol/batch.py:refuse_not_kept  engine/assemble_sql.py:make_sql_driver.examined_again  engine/committing.py:_different
+        engine/driver.py:Driver._judged  sinks/transactional.py:settle_block  protocol/target.py:nobody_else  sinks/deduplicating.py:_duplicate
+        sinks/deduplicating.py:_partial  sinks/iceberg/commit.py:_too_new  sinks/snapshot.py:TableLedger._known  sinks/snapshot.py:TableLedger.glance
         sinks/iceberg/staging.py:_closed  sinks/iceberg/staging.py:_staging_errors  sinks/iceberg/commit.py:check_visible
         sinks/iceberg/files.py:Scratch.write  protocol/own_ledger.py:own_verdict  protocol/ledger.py:fenced
     """,
@@ -166,7 +166,7 @@ UNKNOWABLE = {
         sinks/iceberg/jvm.py:_named
     """,
     "Kafka is a stand-in here; a check asks the real one": """
-        read/kafka/broker.py:Broker._named  read/schema/infer.py:agreed  read/schema/sample.py:Sample._refused  read/schema/infer.py:of_sample  read/kafka/records.py:_reached  read/kafka/records.py:source_error
+        read/kafka/broker.py:Broker._named  read/schema/sample.py:agreed  read/schema/sample.py:Sample._refused  read/schema/sample.py:of_sample  read/kafka/records.py:_reached  read/kafka/client.py:source_error
     """,
     "a database that fails is not part of this test, and each is asked by its own ledger's": """
         ledger/database.py:refused  ledger/as_text.py:state_from_text

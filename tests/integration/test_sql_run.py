@@ -33,7 +33,7 @@ from landonce.errors import (
     Unbalanced,
 )
 from landonce.local import LocalKafka
-from landonce.local.ports import free_ports
+from landonce.local.server import free_ports
 from landonce.protocol.ledger import Totals
 from landonce.protocol.receipt import BlockResult
 from landonce.sinks.pipeline_file import parse

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from landonce.config.part import SecretUrl
-from landonce.config.values import Duration
+from landonce.config.model import Duration, SecretUrl
 from landonce.errors import ConfigError
 from landonce.sinks.section import TableSection, from_program
 

@@ -41,8 +41,9 @@ from landonce.failpoints import reach
 from landonce.protocol.marks import TableView, Verdict
 from landonce.sinks.iceberg import jvm
 from landonce.sinks.iceberg.catalog import CatalogSpec, catalog_errors
-from landonce.sinks.iceberg.marks import copy_name, copy_of, look_at, table_view
+from landonce.sinks.iceberg.marks import copy_name, copy_of, look_at
 from landonce.sinks.iceberg.table import unwritable
+from landonce.sinks.snapshot import table_view
 
 _BY_PYICEBERG = 2
 """The newest format version in which PyIceberg makes snapshots."""

@@ -19,7 +19,7 @@ from landonce.sinks.iceberg import evolve, jvm
 from landonce.sinks.iceberg.catalog import catalog_errors
 from landonce.sinks.iceberg.commit import Attempt, TableBranch, by_pyiceberg, check_visible
 from landonce.sinks.iceberg.files import StagedFile
-from landonce.sinks.iceberg.ledger import Build
+from landonce.sinks.iceberg.ledger import Build, IcebergTable
 from landonce.sinks.iceberg.marks import filled_by, holds, to_summary
 from landonce.sinks.iceberg.sink import IcebergSink
 from landonce.sinks.iceberg.staging import Append, Merge, drop_stages, left_behind, staged_attempt
@@ -88,6 +88,10 @@ class Lake:
         if table not in self._places:
             self._places[table] = replace(self.sink.place(table), session=self.session)
         return self._places[table]
+
+    def marked(self, table: str) -> IcebergTable:
+        """The table as it carries marks, with commits made as it needs them."""
+        return IcebergTable(self.place(table), lambda files: self.building(table, files))
 
     def start(self) -> None:
         """Opens the tables that the file names, and notes those that are to be created."""

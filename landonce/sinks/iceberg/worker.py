@@ -22,16 +22,16 @@ from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.read.block import ReadBlock, Reader
 from landonce.read.changes.decode import Changes
 from landonce.read.decoders import Decode, Decoded, decode_by
-from landonce.read.fit import fit_to
 from landonce.read.route import Routing
-from landonce.read.rows import NOWHERE, records_of
+from landonce.read.rows import NOWHERE, fit_to, records_of
 from landonce.read.schema.evolution import observed
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg.config import Iceberg
-from landonce.sinks.iceberg.files import Origin, Scratch, write_files
+from landonce.sinks.iceberg.files import Scratch, write_files
 from landonce.sinks.iceberg.partitions import Limit, beyond, limits_of
 from landonce.sinks.iceberg.table import TableShape, creation, planned_table, why_spark
 from landonce.sinks.iceberg.types import renamed, schema_for
+from landonce.sinks.snapshot import Origin
 from landonce.sinks.worker import BlockWorker, Recipe, Refuse, Task
 
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, SecretStr, model_validator
 
-from landonce.config.model import Ledger, Transform
-from landonce.config.part import SecretUrl
+from landonce.config.model import Ledger, SecretUrl, Transform
 from landonce.sinks.section import Changes, LedgerPlace, TableSection, from_program
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from landonce.config.model import Ledger, Transform
-from landonce.config.part import by_place, remember_secrets
+from landonce.config.model import Ledger, Transform, by_place, remember_secrets
 from landonce.errors import ConfigError
 from landonce.sinks.section import SinkSection
 

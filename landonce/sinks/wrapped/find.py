@@ -12,10 +12,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from landonce.config.part import without_secrets
+from landonce.config.model import without_secrets
 from landonce.config.secrets import redact
 from landonce.errors import ConfigError, LandonceError
-from landonce.plugins import IMPORT_ENDS, plug_in
+from landonce.packages import IMPORT_ENDS, plug_in
 from landonce.sinks.wrapped.sink import WrappedSink
 
 GROUP = "landonce.sinks"
