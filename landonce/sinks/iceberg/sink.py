@@ -28,6 +28,7 @@ from landonce.sinks.promise import READ_IN_TIME, Promise, ledger_condition, tran
 from landonce.sinks.snapshot import TableLedger, table_view
 
 if TYPE_CHECKING:
+    from landonce.sinks.audit import HeldTables
     from landonce.sinks.checking import CheckRun, Sections
     from landonce.sinks.operations import Operations, Sessions
     from landonce.sinks.parts import Parts
@@ -81,6 +82,11 @@ class IcebergSink(Sink):
         from landonce.sinks.iceberg.check import sections
 
         return sections(run, self)
+
+    def held(self, parts: Parts, state: LedgerState | None) -> HeldTables:
+        from landonce.sinks.iceberg.held import IcebergTables
+
+        return IcebergTables(parts, self, state)
 
     def operations(self, parts: Parts, sessions: Sessions) -> Operations:
         from landonce.sinks.iceberg.operations import IcebergOperations
