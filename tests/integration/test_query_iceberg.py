@@ -110,7 +110,7 @@ def test_nothing_is_lost_or_twice_whatever_becomes_of_the_checkpoint(site: Site,
     site.lose_checkpoint()
     back = json.dumps({topic: {"0": 3, "1": 12} for topic in site.topics})
     site.produce(10)
-    site.run(start=back, per_trigger=18)
+    site.run(start=back, per_trigger=40)
     site.exact()
 
 
