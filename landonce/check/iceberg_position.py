@@ -8,10 +8,9 @@ from landonce.check import common
 from landonce.check.found import World
 from landonce.errors import TargetAhead
 from landonce.protocol.ledger import LedgerState
-from landonce.protocol.marks import TableView, adopted
+from landonce.protocol.marks import TableReport, TableState, TableView, adopted, report_on
 from landonce.protocol.own_ledger import rollback_refused
 from landonce.protocol.source import SourceView
-from landonce.protocol.table_status import Standing, Status, standing_of
 from landonce.sinks.contract import Finding, Level
 from landonce.sinks.iceberg.ledger import TableLedger
 from landonce.sinks.iceberg.look import holds
@@ -31,7 +30,7 @@ def position(parts: Parts, world: World) -> Iterator[Finding]:
     yield from common.distances(parts, bound, world.source)
     if fan_out:
         follow = parts.iceberg.told.rollback == "follow"
-        yield from _tables([standing_of(bound, view) for view in views], world.source, follow=follow)
+        yield from _tables([report_on(bound, view) for view in views], world.source, follow=follow)
 
 
 def _views(parts: Parts, world: World) -> tuple[TableView, ...]:
@@ -67,14 +66,14 @@ def _refuse_foreign_rows(parts: Parts, world: World) -> None:
             )
 
 
-def _tables(standings: list[Standing], source: SourceView, *, follow: bool) -> Iterator[Finding]:
+def _tables(reports: list[TableReport], source: SourceView, *, follow: bool) -> Iterator[Finding]:
     """Those that need a word, one by one; the others in one line."""
     starts = {partition: extent.start for partition, extent in source.extents}
-    for each in standings:
+    for each in reports:
         name = each.view.table
         if each.command:
             yield Finding(Level.REFUSED, each.words.removesuffix("."), each.command)
-        elif each.status is Status.BEHIND and not follow and not (each.view.mark and each.view.mark.behind):
+        elif each.status is TableState.BEHIND and not follow and not (each.view.mark and each.view.mark.behind):
             refused = rollback_refused([name])
             yield Finding(Level.REFUSED, refused.what, refused.command)
         elif any(starts.get(one.partition, one.first) > one.first for one in each.lacks):
@@ -83,18 +82,18 @@ def _tables(standings: list[Standing], source: SourceView, *, follow: bool) -> I
                 f"{name} {each.words}; Kafka has deleted some of that",
                 "roll the table forward again, or `landonce state accept-gap {file}`",
             )
-        elif each.status in (Status.BEHIND, Status.AHEAD):
+        elif each.status in (TableState.BEHIND, TableState.AHEAD):
             yield Finding(Level.WARNING, f"{name} {each.words}", "nothing to change: the next start does so")
-    yield from _calm(standings)
+    yield from _calm(reports)
 
 
-def _calm(standings: list[Standing]) -> Iterator[Finding]:
-    carrying = [each for each in standings if each.status is Status.IN_STEP and each.view.mark]
+def _calm(reports: list[TableReport]) -> Iterator[Finding]:
+    carrying = [each for each in reports if each.status is TableState.IN_STEP and each.view.mark]
     if carrying:
         batches = [each.view.mark.batch for each in carrying if each.view.mark]
         oldest, newest = min(batches), max(batches)
         span = f"batch {newest}" if oldest == newest else f"batches {oldest} to {newest}"
         yield Finding(Level.OK, f"{len(carrying)} tables are in step; the last that they carry: {span}")
-    new = [each.view.table for each in standings if each.status is Status.UNTOUCHED]
+    new = [each.view.table for each in reports if each.status is TableState.UNTOUCHED]
     if new:
         yield Finding(Level.OK, f"nothing was committed yet to {len(new)} tables")

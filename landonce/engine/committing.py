@@ -14,8 +14,8 @@ from landonce.errors import ConfigError, TableReshaped
 from landonce.protocol import snapshots
 from landonce.protocol.batch import Machine
 from landonce.protocol.blocks import Kind
-from landonce.protocol.ledger import Ledger, LedgerState, fenced
-from landonce.protocol.marks import Floors, Stand, TableView, mark_for
+from landonce.protocol.ledger import Ledger, LedgerState, fenced, key
+from landonce.protocol.marks import Floors, TableStatus, TableView, mark_for
 from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.snapshots import Settings
@@ -31,7 +31,6 @@ from landonce.protocol.steps import (
     Reply,
     Write,
 )
-from landonce.protocol.swap import key
 from landonce.sinks.iceberg.lake import Lake
 from landonce.sinks.iceberg.ledger import TableLedger
 from landonce.sinks.iceberg.recipe import FileRecipe, FileTask
@@ -161,7 +160,7 @@ class Committing(Performer):
             time.sleep(_PAUSE)
         return results
 
-    def _floors(self, stands: Iterable[Stand]) -> tuple[tuple[str, Floors | None], ...]:
+    def _floors(self, stands: Iterable[TableStatus]) -> tuple[tuple[str, Floors | None], ...]:
         """Where each table begins to take rows. One that is its own ledger takes all that is planned."""
         if self.own is not None:
             return tuple((table, ()) for table in self.lake.tables)
@@ -219,7 +218,7 @@ class Committing(Performer):
         return Committed(tuple(view for _, view in done)) if all(landed for landed, _ in done) else Moved()
 
 
-def _rolled_back(stands: Iterable[Stand]) -> set[str]:
+def _rolled_back(stands: Iterable[TableStatus]) -> set[str]:
     """Tables that carry an older batch than they once did."""
     return {
         f"the table {each.view.table} was rolled back to batch {each.view.mark.batch if each.view.mark else 0}"

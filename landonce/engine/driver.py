@@ -32,10 +32,9 @@ from landonce.failpoints import reach
 from landonce.protocol import ledger as states
 from landonce.protocol.batch import Machine
 from landonce.protocol.ledger import Ledger, LedgerState, Totals
-from landonce.protocol.pace import Pace
+from landonce.protocol.packing import Pace
 from landonce.protocol.ranges import Partition
-from landonce.protocol.reasons import Reasons, merged
-from landonce.protocol.receipt import BlockResult, Fate
+from landonce.protocol.receipt import BlockResult, Fate, Reasons, merged
 from landonce.protocol.source import Extent, SourceView, available, everything
 from landonce.protocol.steps import (
     Acquire,

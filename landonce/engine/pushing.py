@@ -13,8 +13,7 @@ from landonce.engine.unlanded import write_rest
 from landonce.engine.watchdog import watched
 from landonce.ledger.push_ledger import PushLedger
 from landonce.protocol import pushes
-from landonce.protocol.block_rows import Claim, Mark
-from landonce.protocol.claims import over
+from landonce.protocol.block_rows import Claim, Mark, over
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.pushes import Settings
 from landonce.protocol.receipt import BlockResult

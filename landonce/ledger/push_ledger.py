@@ -17,8 +17,19 @@ from landonce.errors import NothingToDo
 from landonce.ledger.open import database_of
 from landonce.ledger.sql import SqlLedger
 from landonce.ledger.tables import push_metadata, push_table
-from landonce.protocol.block_rows import Claim, Mark, block_change
-from landonce.protocol.claims import Condition, PushRow, Spot, Standing, claimable, may_change, mine, reclaimable
+from landonce.protocol.block_rows import (
+    Claim,
+    Condition,
+    Mark,
+    PushRow,
+    PushRows,
+    Spot,
+    block_change,
+    claimable,
+    claims_may_change,
+    mine,
+    reclaimable,
+)
 from landonce.protocol.ledger import LedgerState, Note
 
 _CLOCKS: Mapping[str, str] = {
@@ -72,12 +83,12 @@ class PushLedger(SqlLedger):
                     push_metadata.create_all(connection)
         self._made = True
 
-    def standing(self, batch: int) -> Standing:
+    def standing(self, batch: int) -> PushRows:
         """The rows of a pending batch, and the ledger's clock."""
 
-        def read() -> Standing:
+        def read() -> PushRows:
             with self.database.reading() as connection:
-                return Standing(self._rows(connection, batch), _now(connection))
+                return PushRows(self._rows(connection, batch), _now(connection))
 
         return self._patiently(read, safe=_SAFE)
 
@@ -94,7 +105,7 @@ class PushLedger(SqlLedger):
 
     def _change_beside(self, connection: Connection, old: LedgerState, new: LedgerState) -> None:
         if old.pending is not None:
-            may_change(old, new, self._rows(connection, old.pending.batch, waiting=True))
+            claims_may_change(old, new, self._rows(connection, old.pending.batch, waiting=True))
         diff = block_change(old, new)
         if diff.claim is not None:
             claim = {"epoch": diff.claim.epoch, "owner": diff.claim.owner}
@@ -118,13 +129,13 @@ class PushLedger(SqlLedger):
 
     # For workers.
 
-    def row(self, spot: Spot) -> Standing:
+    def row(self, spot: Spot) -> PushRows:
         """The block's row, if there is one, and the ledger's clock."""
 
-        def read() -> Standing:
+        def read() -> PushRows:
             with self.database.reading() as connection:
                 found = self._row(connection, spot)
-                return Standing(() if found is None else (found,), _now(connection))
+                return PushRows(() if found is None else (found,), _now(connection))
 
         return self._patiently(read, safe=_SAFE)
 

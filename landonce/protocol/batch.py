@@ -29,8 +29,8 @@ from landonce.protocol.source import Binding, Start, available, bind
 from landonce.protocol.steps import Change, Effect, Idle, Reply, Step, Stop, Survey, Surveyed, Write
 from landonce.protocol.target import nobody_else
 
-MOST_BURNT = 2
-"""Tokens of one block that may be burnt without a word."""
+MOST_USED_UP = 2
+"""Tokens of one block that may be used up without a word."""
 
 
 class Settings(Protocol):
@@ -161,7 +161,7 @@ class Sending(Machine):
     """Nobody else had written above the position, a moment ago."""
     first: bool = False
     """What is being written was never sent before, and is not probed."""
-    burnt: frozenset[int] = frozenset()
+    used_up: frozenset[int] = frozenset()
     gone: str = ""
     """What the target knows of why rows that it acknowledged are not there."""
 
@@ -171,8 +171,8 @@ S = TypeVar("S", bound=Sending)
 
 def send(machine: S, mode: Mode) -> tuple[S, Effect]:
     """All blocks of the pending plan that have no receipt yet."""
-    refuse_not_kept(machine.pending, machine.burnt, machine.gone)
-    machine = replace(machine, burnt=frozenset(), first=mode is Mode.FIRST)
+    refuse_not_kept(machine.pending, machine.used_up, machine.gone)
+    machine = replace(machine, used_up=frozenset(), first=mode is Mode.FIRST)
     return to(machine, Step.WRITE, Write(machine.pending, machine.unwritten, mode))
 
 
@@ -182,9 +182,9 @@ def first_mode(machine: Sending) -> Mode:
 
 
 def sent(machine: S, results: tuple[BlockResult, ...]) -> S:
-    """What landed by now, and which tokens are burnt."""
-    burnt, gone = burnt_of(results)
-    return replace(machine, receipts=machine.receipts_with(results), burnt=burnt, gone=gone)
+    """What landed by now, and which tokens are used up."""
+    used_up, gone = used_up_of(results)
+    return replace(machine, receipts=machine.receipts_with(results), used_up=used_up, gone=gone)
 
 
 def refuse_another_writer(machine: Sending, table: str, rows: int | None) -> None:
@@ -192,17 +192,17 @@ def refuse_another_writer(machine: Sending, table: str, rows: int | None) -> Non
     nobody_else(table, machine.state, rows, machine.totals.landed if machine.state.pending is not None else 0)
 
 
-def burnt_of(results: tuple[BlockResult, ...]) -> tuple[frozenset[int], str]:
-    """The blocks whose token is burnt, and what the target knows of the reason."""
-    burnt = [result for result in results if result.fate is Fate.BURNT]
-    return frozenset(result.index for result in burnt), next((result.why for result in burnt if result.why), "")
+def used_up_of(results: tuple[BlockResult, ...]) -> tuple[frozenset[int], str]:
+    """The blocks whose token is used up, and what the target knows of the reason."""
+    used_up = [result for result in results if result.fate is Fate.TOKEN_USED_UP]
+    return frozenset(result.index for result in used_up), next((result.why for result in used_up if result.why), "")
 
 
-def refuse_not_kept(plan: Plan, burnt: frozenset[int], why: str) -> None:
-    """Raises where tokens of a block are burnt again and again: no server dies so often between token and part. The next generation is
+def refuse_not_kept(plan: Plan, used_up: frozenset[int], why: str) -> None:
+    """Raises where tokens of a block are used up again and again: no server dies so often between token and part. The next generation is
     recorded by then, so that the next start tries once more."""
-    for block in (plan.blocks[index] for index in sorted(burnt)):
-        if block.generation > MOST_BURNT:
+    for block in (plan.blocks[index] for index in sorted(used_up)):
+        if block.generation > MOST_USED_UP:
             raise errors.RowsNotKept(
                 f"block {block}: the target acknowledged its rows {block.generation} times, each time under another token, and does not "
                 f"hold them. {why}".strip(),

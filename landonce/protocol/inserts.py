@@ -13,7 +13,7 @@
     kill        target: end what runs under our query ids   no insert of the pending plan runs any more; without a
                                                             pending plan, none of a plan that a restored ledger forgot
     rearm       ledger: the pending plan, a new deadline,   the plan may be written again, by me only
-                next generation for burnt tokens
+                next generation for used-up tokens
     look        target: coordinates at or above positions   a stale or lost ledger is found before it does harm
                 target: how many rows there are, before a   a driver with another ledger is noticed: it writes what
                 plan above the position, after a first      this one writes, and no token keeps the two apart
@@ -119,7 +119,7 @@ def advance(driver: Driver, reply: Reply) -> Next:
     if step is Step.COMMIT:
         return _record(driver)
     if step is Step.RECORD:
-        return to(replace(driver, receipts=(), burnt=frozenset(), counted=False), Step.SURVEY, Survey())
+        return to(replace(driver, receipts=(), used_up=frozenset(), counted=False), Step.SURVEY, Survey())
     if step is Step.IDLE:
         driver = replace(driver, counted=False)
         return after_idle(driver, reply)
@@ -226,7 +226,7 @@ def _commit_or_settle(driver: Driver) -> Next:
 
 def _rearm(driver: Driver, target_now: int) -> Next:
     """The new deadline and generations are durable before anything is sent under them."""
-    plan = driver.pending.regenerated(driver.burnt).rearmed(target_now + driver.world.patience)
+    plan = driver.pending.regenerated(driver.used_up).rearmed(target_now + driver.world.patience)
     return change(driver, Step.REARM, states.amended(driver.state, plan))
 
 

@@ -31,10 +31,8 @@ from dataclasses import dataclass, replace
 from landonce import errors
 from landonce.protocol import ledger as states
 from landonce.protocol.batch import Machine, after_idle, change, rest, to
-from landonce.protocol.block_rows import Mark
-from landonce.protocol.blocks import Block, Plan
-from landonce.protocol.claims import PushRow, Standing, ends, over
-from landonce.protocol.keys import block_key
+from landonce.protocol.block_rows import Mark, PushRow, PushRows, ends, over
+from landonce.protocol.blocks import Block, Plan, block_key
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.packing import one_each
 from landonce.protocol.ranges import Range
@@ -105,7 +103,7 @@ def advance(driver: Driver, reply: Reply) -> Next:
         return _write(driver)
     if step is Step.WRITE and isinstance(reply, tuple):
         return _after_write(driver, reply)
-    if step is Step.LOOK and isinstance(reply, Standing):
+    if step is Step.LOOK and isinstance(reply, PushRows):
         return _after_look(driver, reply)
     if step is Step.AWAIT:
         return to(driver, Step.LOOK, LookAtClaims(driver.pending))
@@ -150,7 +148,7 @@ def _settle(driver: Driver) -> Next:
     return to(driver, Step.LOOK, LookAtClaims(driver.pending))
 
 
-def _after_look(driver: Driver, seen: Standing) -> Next:
+def _after_look(driver: Driver, seen: PushRows) -> Next:
     """Attempts of which nobody has said what became of them are waited out, all of them, before anything is pushed."""
     wait = driver.settings.wait
     claimed = [row for row in seen.rows if row.mark is Mark.CLAIMED]

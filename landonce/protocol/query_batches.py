@@ -123,7 +123,7 @@ def advance(driver: Driver, reply: Reply) -> Next:
     if step is Step.WRITE and isinstance(reply, tuple):
         return _after_write(driver, reply)
     if step is Step.RECORD:
-        return _go_on(replace(driver, receipts=(), burnt=frozenset(), counted=False))
+        return _go_on(replace(driver, receipts=(), used_up=frozenset(), counted=False))
     raise ValueError(f"step {step.value!r} does not take the reply {reply!r}")
 
 
@@ -157,7 +157,7 @@ def _sort_out(driver: Driver, deadline: int) -> Next:
         asked = tuple(index for index in others if not _comes_whole(driver, index))
         return to(driver, Step.RESOLVE, Resolve(_unseen(driver), asked)) if asked else _settle(driver, ())
     if driver.settings.deadlines:
-        plan = driver.pending.regenerated(driver.burnt).rearmed(deadline)
+        plan = driver.pending.regenerated(driver.used_up).rearmed(deadline)
         return change(driver, Step.REARM, states.amended(driver.state, plan))
     return send(driver, Mode.RESOLVE)
 

@@ -49,7 +49,16 @@ from landonce.protocol.batch import Machine, after_idle, change, rest, to
 from landonce.protocol.blocks import Block, Kind, Plan
 from landonce.protocol.cases import OnRewind
 from landonce.protocol.ledger import LedgerState, Totals
-from landonce.protocol.marks import Stand, TableView, adopted, behind_ranges, learnt, past_epochs, stand, takes_part
+from landonce.protocol.marks import (
+    TableStatus,
+    TableView,
+    adopted,
+    behind_ranges,
+    learnt,
+    past_epochs,
+    status_of,
+    takes_part,
+)
 from landonce.protocol.match_ranges import Incoming, binds, bound, cut, refuse_early, undelivered
 from landonce.protocol.own_ledger import rollback_refused
 from landonce.protocol.packing import pack, take
@@ -99,7 +108,7 @@ class Driver(Machine):
     """All that a driver remembers between two steps. Lost in a crash; nothing of it is needed to recover."""
 
     settings: Settings
-    stands: tuple[Stand, ...] | None = None
+    stands: tuple[TableStatus, ...] | None = None
     opened: bool = False
     incoming: Incoming | None = None
     """The ranges that Spark brings. None: they are planned here."""
@@ -143,7 +152,7 @@ def advance(driver: Driver, reply: Reply) -> Next:
     if step is Step.COMMIT and isinstance(reply, Moved):
         return _look(replace(driver, receipts=(), opened=False, stands=None))
     if step is Step.RECORD:
-        stands = tuple(stand(driver.state, each.view) for each in driver.stands or ())
+        stands = tuple(status_of(driver.state, each.view) for each in driver.stands or ())
         driver = replace(driver, receipts=(), opened=False, stands=stands)
         return to(driver, Step.SURVEY, Survey()) if driver.incoming is None else _go_on(driver, stands)
     if step is Step.IDLE:
@@ -188,7 +197,7 @@ def _after_look(driver: Driver, looked: Looked) -> Next:
     if past > driver.state.epoch:
         raised = replace(driver.state, epoch=past, version=driver.state.version + 1)
         return change(replace(driver, stands=None, receipts=()), Step.BIND, raised)
-    stands = tuple(stand(driver.state, view) for view in looked.views)
+    stands = tuple(status_of(driver.state, view) for view in looked.views)
     _may_follow(driver.settings, stands)
     return _go_on(replace(driver, stands=stands), stands)
 
@@ -227,7 +236,7 @@ def refuse_unmarked(looked: Looked) -> None:
         )
 
 
-def _go_on(driver: Driver, stands: tuple[Stand, ...]) -> Next:
+def _go_on(driver: Driver, stands: tuple[TableStatus, ...]) -> Next:
     """A pending plan comes first, then tables that are behind, then new offsets."""
     if driver.state.pending is not None:
         return _write(driver)
@@ -269,13 +278,13 @@ def _write(driver: Driver) -> Next:
     return to(driver, Step.WRITE, Write(driver.pending, driver.unwritten, stands=_taking(driver), final=driver.opened))
 
 
-def _taking(driver: Driver) -> tuple[Stand, ...]:
+def _taking(driver: Driver) -> tuple[TableStatus, ...]:
     """Where the tables begin that take part in the pending plan."""
     ranges = tuple(each for block in driver.pending.blocks for each in block.ranges)
     return tuple(each for each in driver.stands or () if takes_part(driver.pending.kind, ranges, each))
 
 
-def _refreshed(stands: tuple[Stand, ...], views: Iterable[TableView]) -> tuple[Stand, ...]:
+def _refreshed(stands: tuple[TableStatus, ...], views: Iterable[TableView]) -> tuple[TableStatus, ...]:
     now = {view.table: view for view in views}
     return tuple(replace(each, view=now.get(each.view.table, each.view)) for each in stands)
 
@@ -298,7 +307,7 @@ def _recorded(driver: Driver) -> LedgerState:
     return states.recorded(driver.state, totals, learnt(driver.state, driver.pending, driver.stands or ()))
 
 
-def _may_follow(settings: Settings, stands: tuple[Stand, ...]) -> None:
+def _may_follow(settings: Settings, stands: tuple[TableStatus, ...]) -> None:
     behind = [each.view.table for each in stands if each.behind and not (each.view.mark and each.view.mark.behind)]
     if behind and not settings.follow:
         raise rollback_refused(behind)

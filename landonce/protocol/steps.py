@@ -11,7 +11,7 @@ A machine says which effect comes next and takes its reply; `engine.driver` and 
     Await, Kill   None, int                the sink's performer: the clock of the target or of the ledger
     Look          TargetView               the sink's performer: target
     LookAtTables  Looked                   the sink's performer: tables that commit atomically
-    LookAtClaims  Standing                 the sink's performer: rows of blocks in the ledger
+    LookAtClaims  PushRows                 the sink's performer: rows of blocks in the ledger
     Count         int, or None             the sink's performer: target
     Clock         int                      the sink's performer: target (queries)
     Resolve       Resolved                 the sink's performer: target, or rows of blocks (queries)
@@ -26,10 +26,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from landonce.protocol.block_rows import PushRows
 from landonce.protocol.blocks import Plan
-from landonce.protocol.claims import Standing
 from landonce.protocol.ledger import LedgerState, Totals
-from landonce.protocol.marks import Stand, TableView
+from landonce.protocol.marks import TableStatus, TableView
 from landonce.protocol.packing import Limits
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import BlockResult, Receipt
@@ -129,7 +129,7 @@ class Looked:
 
 @dataclass(frozen=True)
 class LookAtClaims:
-    """Read the rows of the plan's blocks. Reply: `Standing`."""
+    """Read the rows of the plan's blocks. Reply: `PushRows`."""
 
     plan: Plan
     step = Step.LOOK
@@ -199,7 +199,7 @@ class Write:
     indexes: tuple[int, ...]
     mode: Mode = Mode.RESOLVE
     """Where the target deduplicates: whether anything of these blocks may have been sent before."""
-    stands: tuple[Stand, ...] = ()
+    stands: tuple[TableStatus, ...] = ()
     """The tables that take part, where tables commit atomically. Others get no rows."""
     final: bool = False
     """Tables were made and columns added already: what does not fit now waits no more."""
@@ -229,7 +229,7 @@ class CommitTables:
 
     plan: Plan
     receipts: tuple[Receipt, ...]
-    stands: tuple[Stand, ...]
+    stands: tuple[TableStatus, ...]
     after: LedgerState
     """What the ledger says once the plan is recorded; the marks say it too."""
     step = Step.COMMIT
@@ -269,7 +269,7 @@ Reply = (
     | Surveyed
     | TargetView
     | Looked
-    | Standing
+    | PushRows
     | Resolved
     | tuple[BlockResult, ...]
     | Committed

@@ -24,7 +24,7 @@ from landonce.ledger.push_ledger import PushLedger, PushPlace
 from landonce.ledger.sqlite import SqliteDatabase
 from landonce.protocol.cases import OnRewind
 from landonce.protocol.ledger import Ledger
-from landonce.protocol.pace import Pace
+from landonce.protocol.packing import Pace
 from landonce.protocol.query_batches import Settings
 from landonce.query.fit import declared, fingerprint_of, pushed_fingerprint, refuse_misfits
 from landonce.query.performers import BatchPerformer, Inserting, Transacting

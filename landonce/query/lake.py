@@ -20,7 +20,7 @@ from landonce.protocol import snapshots
 from landonce.protocol.batch import Machine
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.match_ranges import Incoming, pieces_each
-from landonce.protocol.pace import Pace
+from landonce.protocol.packing import Pace
 from landonce.protocol.query_batches import Settings
 from landonce.protocol.receipt import BlockResult, Fate
 from landonce.protocol.steps import (

@@ -17,7 +17,7 @@ from landonce.protocol.block_rows import Claim
 from landonce.protocol.blocks import Block, Kind
 from landonce.protocol.ledger import LedgerState, Totals
 from landonce.protocol.match_ranges import Incoming
-from landonce.protocol.pace import Pace
+from landonce.protocol.packing import Pace
 from landonce.protocol.query_batches import Settings
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import BlockResult, Fate

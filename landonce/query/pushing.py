@@ -10,8 +10,7 @@ from landonce.engine.unlanded import write_rest
 from landonce.engine.watchdog import watched
 from landonce.ledger.push_ledger import PushLedger
 from landonce.protocol import query_refusals as refusals
-from landonce.protocol.block_rows import Claim, Mark
-from landonce.protocol.claims import PushRow, over
+from landonce.protocol.block_rows import Claim, Mark, PushRow, over
 from landonce.protocol.ledger import LedgerState, Totals
 from landonce.protocol.pushes import key_of, outcome_unknown
 from landonce.protocol.ranges import Partition

@@ -15,7 +15,7 @@ from landonce.errors import ConfigError, NothingToDo, PlanPending
 from landonce.protocol.block_rows import Row, landed
 from landonce.protocol.blocks import Plan
 from landonce.protocol.ledger import Ledger, LedgerState
-from landonce.protocol.marks import Stand, TableView
+from landonce.protocol.marks import TableStatus, TableView
 from landonce.protocol.operate import Decision, landed_too
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.target import TargetView
@@ -148,7 +148,7 @@ class Operations:
         del state
         return ()
 
-    def stands(self, state: LedgerState) -> tuple[LedgerState, tuple[Stand, ...]]:
+    def stands(self, state: LedgerState) -> tuple[LedgerState, tuple[TableStatus, ...]]:
         """What the ledger says, or its tables do where it is new; and how each table stands against that."""
         return state, ()
 
@@ -157,7 +157,7 @@ class Operations:
         del state
         return ()
 
-    def ahead(self, state: LedgerState, stands: Iterable[Stand], partitions: Iterable[Partition]) -> TargetView:
+    def ahead(self, state: LedgerState, stands: Iterable[TableStatus], partitions: Iterable[Partition]) -> TargetView:
         """How far the target holds each partition, by the topics' own names."""
         del stands, partitions
         return landed_too(TargetView(()), state.pending, landed(self.rows(state)))
@@ -207,7 +207,7 @@ class LookingOperations(Operations):
 
     no_fill = ""
 
-    def ahead(self, state: LedgerState, stands: Iterable[Stand], partitions: Iterable[Partition]) -> TargetView:
+    def ahead(self, state: LedgerState, stands: Iterable[TableStatus], partitions: Iterable[Partition]) -> TargetView:
         del stands
         with closing(self.parts.deduplicating.target()) as target:
             return (

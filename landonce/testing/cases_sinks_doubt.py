@@ -166,7 +166,7 @@ def a_look_says_nothing_below_the_floor(site: SinkSite) -> None:
 
 
 @case(PROBED, REMOVES)
-def a_burnt_token_is_replaced(site: SinkSite) -> None:
+def a_used_up_token_is_replaced(site: SinkSite) -> None:
     """A target that remembers a token and lost its rows would swallow them for ever."""
     sink, block = made(site), rows(0, 1, 2)
     send(sink, block, 1)

@@ -228,7 +228,7 @@ BROKEN_IN_DOUBT: dict[str, Callable[[Path], SinkSite]] = {
     "the_driver_counts_what_it_asks_for": with_target(Uncounted),
     "a_look_finds_the_ends": with_target(LastOffsets),
     "a_look_says_nothing_below_the_floor": with_target(Floorless),
-    "a_burnt_token_is_replaced": with_writer(Remembering),
+    "a_used_up_token_is_replaced": with_writer(Remembering),
     "a_silent_target_acknowledges_nothing": with_writer(Hopeful),
     "a_silent_target_is_not_an_empty_one": with_writer(Hasty),
     "a_kill_harms_nothing_that_landed": with_target(Reaping),

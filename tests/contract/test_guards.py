@@ -24,11 +24,10 @@ from landonce.errors import Fenced, OutcomeUnknown, RetentionOverrun
 from landonce.ledger.memory import MemoryLedger
 from landonce.ledger.push_ledger import PushLedger, PushPlace
 from landonce.protocol import ledger as states
-from landonce.protocol.block_rows import Claim
+from landonce.protocol.block_rows import Claim, PushRow, over
 from landonce.protocol.blocks import Block, Kind, Plan
-from landonce.protocol.claims import PushRow, over
 from landonce.protocol.ledger import LedgerState, Totals
-from landonce.protocol.pace import Pace
+from landonce.protocol.packing import Pace
 from landonce.protocol.query_batches import Settings as QuerySettings
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt

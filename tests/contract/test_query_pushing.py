@@ -19,7 +19,7 @@ from landonce.ledger.push_ledger import PushLedger, PushPlace, Verdict
 from landonce.protocol import ledger as states
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.ledger import LedgerState, Note, Totals
-from landonce.protocol.pace import Pace
+from landonce.protocol.packing import Pace
 from landonce.protocol.pushes import key_of
 from landonce.protocol.query_batches import Settings
 from landonce.protocol.receipt import Receipt

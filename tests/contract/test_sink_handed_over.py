@@ -17,9 +17,8 @@ from landonce.engine.assemble_wrapped import wrapped_recipe
 from landonce.errors import ConfigError, PlanChanged
 from landonce.ledger.push_ledger import PushLedger, PushPlace
 from landonce.protocol import pushes
-from landonce.protocol.block_rows import Claim, Mark
+from landonce.protocol.block_rows import Claim, Mark, ends
 from landonce.protocol.blocks import Block, Plan
-from landonce.protocol.claims import ends
 from landonce.protocol.packing import Limits
 from landonce.protocol.pushes import outcome_unknown
 from landonce.protocol.query_refusals import settleable

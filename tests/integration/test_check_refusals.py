@@ -148,7 +148,7 @@ UNKNOWABLE = {
         sinks/iceberg/scratch.py:Scratch.write  protocol/own_ledger.py:own_verdict  protocol/ledger.py:fenced
     """,
     "it is a change of the ledger, and a check makes none": """
-        protocol/block_rows.py:_keeps_receipts  protocol/block_rows.py:_may_go  protocol/claims.py:may_change
+        protocol/block_rows.py:_keeps_receipts  protocol/block_rows.py:_may_go  protocol/block_rows.py:claims_may_change
     """,
     "it is about a plan that is pending or a position that was lost: check/common.py and the position of each sink say it": """
           protocol/inserts.py:_same_fingerprint  protocol/pushes.py:_same_fingerprint  protocol/snapshots.py:_same_fingerprint

@@ -17,7 +17,7 @@ from landonce.local import LocalClickHouse
 from landonce.protocol import query_batches as protocol
 from landonce.protocol.inserts import Settings
 from landonce.protocol.ledger import LedgerState
-from landonce.protocol.pace import Pace
+from landonce.protocol.packing import Pace
 from landonce.protocol.settle import Reply
 from landonce.protocol.steps import Await, Kill
 from landonce.query import performers as query_performers

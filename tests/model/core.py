@@ -20,7 +20,6 @@ MODULES = (
     "landonce.protocol.blocks",
     "landonce.protocol.packing",
     "landonce.protocol.ledger",
-    "landonce.protocol.swap",
     "landonce.protocol.source",
     "landonce.protocol.receipt",
     "landonce.protocol.target",
@@ -28,10 +27,8 @@ MODULES = (
     "landonce.protocol.marks",
     "landonce.protocol.own_ledger",
     "landonce.protocol.block_rows",
-    "landonce.protocol.claims",
     "landonce.protocol.cases",
     "landonce.protocol.query_refusals",
-    "landonce.protocol.offset_log",
     "landonce.protocol.match_ranges",
     "landonce.protocol.steps",
     "landonce.protocol.batch",
@@ -40,7 +37,6 @@ MODULES = (
     "landonce.protocol.transact",
     "landonce.protocol.transactions",
     "landonce.protocol.push",
-    "landonce.protocol.keys",
     "landonce.protocol.pushes",
     "landonce.protocol.query_batches",
 )
@@ -69,18 +65,15 @@ class Core:
     blocks: ModuleType
     packing: ModuleType
     ledger: ModuleType
-    swap: ModuleType
     source: ModuleType
     receipt: ModuleType
     target: ModuleType
     settle: ModuleType
     marks: ModuleType
     own: ModuleType
-    marks_of_blocks: ModuleType
-    marks_of_pushes: ModuleType
+    block_rows: ModuleType
     cases: ModuleType
     refusals: ModuleType
-    offsets: ModuleType
     judging: ModuleType
     steps: ModuleType
     batch: ModuleType
@@ -89,7 +82,6 @@ class Core:
     transact: ModuleType
     transactions: ModuleType
     push: ModuleType
-    keys: ModuleType
     pushes: ModuleType
     queries: ModuleType
 

@@ -14,7 +14,7 @@ INSERTS = "landonce.protocol.inserts"
 BATCH = "landonce.protocol.batch"
 SETTLE = "landonce.protocol.settle"
 LEDGER = "landonce.protocol.ledger"
-SWAP = "landonce.protocol.swap"
+SWAP = "landonce.protocol.ledger"
 BLOCKS = "landonce.protocol.blocks"
 TARGET = "landonce.protocol.target"
 
@@ -73,7 +73,7 @@ MUTANTS = (
         "records arrive, one block",
         halts("PartialPresence"),
         INSERTS,
-        "plan = driver.pending.regenerated(driver.burnt).rearmed(target_now + driver.world.patience)",
+        "plan = driver.pending.regenerated(driver.used_up).rearmed(target_now + driver.world.patience)",
         "anew = pack(driver.new_ranges(), driver.settings.table, driver.world.limits)\n"
         "    plan = replace(driver.pending, blocks=anew, deadline=target_now + driver.world.patience)",
     ),
@@ -201,7 +201,7 @@ MUTANTS = (
         "a token is burnt, twice",
         LOST,
         SETTLE,
-        "return _done(settling, Fate.BURNT)",
+        "return _done(settling, Fate.TOKEN_USED_UP)",
         "return _done(settling, Fate.LANDED)",
     ),
     planted(
@@ -274,7 +274,7 @@ MUTANTS = (
         "a kill misses, the token holds",
         TWICE,
         INSERTS,
-        "driver.pending.regenerated(driver.burnt)",
+        "driver.pending.regenerated(driver.used_up)",
         "driver.pending.regenerated(frozenset(range(len(driver.pending.blocks))))",
     ),
     planted(
@@ -282,12 +282,12 @@ MUTANTS = (
         "a token is burnt, twice",
         ENDLESS,
         INSERTS,
-        "driver.pending.regenerated(driver.burnt).rearmed",
+        "driver.pending.regenerated(driver.used_up).rearmed",
         "driver.pending.rearmed",
         Patch(
             BATCH,
             "Write(machine.pending, machine.unwritten, mode))",
-            "Write(machine.pending.regenerated(machine.burnt), machine.unwritten, mode))",
+            "Write(machine.pending.regenerated(machine.used_up), machine.unwritten, mode))",
         ),
     ),
     # ── the position ──

@@ -55,7 +55,7 @@ class Queries(Model):
         """The query itself began at the first offset: a ledger that knows nothing of it was lost."""
         at = self.partitions[0]
         ranges = (self.core.ranges.Range(at, first, end),) if first < end else ()
-        begun = (self.core.offsets.Begun(at, 0, first),)
+        begun = (self.core.judging.Begun(at, 0, first),)
         return self.core.judging.Incoming(ranges, "cluster", ((TOPIC, "id"),), begun)
 
     def _killed(self, world: World) -> int:

@@ -96,7 +96,7 @@ class Drivers:
         if effect.new.pending is not None:
             return True
         last = self.tables.owns.values[agent.expected].last
-        return last is not None and self.core.swap.key(last.state) == self.core.swap.key(effect.new)
+        return last is not None and self.core.ledger.key(last.state) == self.core.ledger.key(effect.new)
 
     def _nothing_to_see(self, world: Lake, agent: Agent) -> bool:
         return agent.level != NONE or world.level + 1 == len(self.topics.levels)

@@ -64,9 +64,9 @@ class Effects(Drivers):
 
     def _change(self, world: Lake, agent: Agent, effect: Any) -> Lake | Violation:
         current = self.ledgers.values[world.ledger]
-        if self.core.swap.key(current) != self.core.swap.key(effect.old):
+        if self.core.ledger.key(current) != self.core.ledger.key(effect.old):
             return self.raised(world, agent, self.core.ledger.fenced(effect.old, current))
-        self.core.swap.check_change(effect.old.pipeline, effect.old, effect.new)
+        self.core.ledger.check_change(effect.old.pipeline, effect.old, effect.new)
         promised = world.promised or self._promise(effect.new)
         changed = world._replace(ledger=self.ledgers.of(effect.new), promised=promised)
         return self.go_on(changed, agent, "changed", lambda: effect.new)
@@ -79,7 +79,7 @@ class Effects(Drivers):
         """First whether this driver is still the owner, then one table after the other."""
         if not agent.done:
             current = self.ledgers.values[world.ledger]
-            if self.core.swap.key(current) != self.core.swap.key(self.held(agent)):
+            if self.core.ledger.key(current) != self.core.ledger.key(self.held(agent)):
                 return self.raised(world, agent, self.core.ledger.fenced(self.held(agent), current))
             return self.put(world, agent, agent._replace(done=("owner",)))
         table = len(agent.done) - 1

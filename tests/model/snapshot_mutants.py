@@ -29,7 +29,7 @@ SNAPSHOTS = "landonce.protocol.snapshots"
 MARKS = "landonce.protocol.marks"
 OWN = "landonce.protocol.own_ledger"
 
-_STAND = "return Stand(view) if in_step and all(at <= committed[each] for each, at in floors) else Stand(view, floors)"
+_STAND = "return TableStatus(view) if in_step and all(at <= committed[each] for each, at in floors) else TableStatus(view, floors)"
 _LAST = "mark, last = view.mark, max(known.batch if known else 0, view.latest)"
 _DONE = "if told is not None and (told.owner, told.batch) == (after.owner, after.batch):"
 _MOVED = "return _look(replace(driver, receipts=(), opened=False, stands=None))"
@@ -99,8 +99,8 @@ _STANDS = (
         "fan-out: rolled back twice",
         LOST,
         MARKS,
-        "return Stand(view) if last == 0 else Stand(view, _firsts(ledger), behind=True)",
-        "return Stand(view)",
+        "return TableStatus(view) if last == 0 else TableStatus(view, _firsts(ledger), behind=True)",
+        "return TableStatus(view)",
     ),
     planted(
         "a table that is filled up in part counts as in step",
@@ -116,9 +116,9 @@ _STANDS = (
         TWICE,
         MARKS,
         _STAND,
-        "return Stand(view) if in_step else Stand(view, floors)",
+        "return TableStatus(view) if in_step else TableStatus(view, floors)",
     ),
-    planted("floors are ignored", "fan-out: rolled back", TWICE, MARKS, _STAND, "return Stand(view)"),
+    planted("floors are ignored", "fan-out: rolled back", TWICE, MARKS, _STAND, "return TableStatus(view)"),
     planted(
         "a table that was made anew is the same one",
         "fan-out: a table is dropped and made anew",
@@ -282,7 +282,7 @@ _STEPS = (
         "fan-out: rolled back twice",
         TWICE,
         SNAPSHOTS,
-        "        stands = tuple(stand(driver.state, each.view) for each in driver.stands or ())\n",
+        "        stands = tuple(status_of(driver.state, each.view) for each in driver.stands or ())\n",
         "        stands = driver.stands\n",
     ),
     planted(

@@ -60,7 +60,7 @@ class LakeQueries(Snapshots):
         """The query itself began at the first offset: a table that knows nothing of it lost its position."""
         at = self.topics.partitions[0]
         ranges = (self.core.ranges.Range(at, first, end),) if first < end else ()
-        begun = (self.core.offsets.Begun(at, 0, first),)
+        begun = (self.core.judging.Begun(at, 0, first),)
         return self.core.judging.Incoming(ranges, "cluster", ((TOPIC, "id"),), begun)
 
     def stopped(self, world: Lake, agent: Agent) -> Lake:

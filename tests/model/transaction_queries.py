@@ -55,7 +55,7 @@ class DatabaseQueries(Transactions):
         """The query itself began at the first offset: a ledger that knows nothing of it was lost."""
         at = self.topics.partitions[0]
         ranges = (self.core.ranges.Range(at, first, end),) if first < end else ()
-        begun = (self.core.offsets.Begun(at, 0, first),)
+        begun = (self.core.judging.Begun(at, 0, first),)
         return self.core.judging.Incoming(ranges, "cluster", ((TOPIC, "id"),), begun)
 
     def _own_steps(self, world: Base, agent: Agent, effect: Any, who: str) -> Iterator[Step]:

@@ -289,7 +289,7 @@ class Model:
         if agent.unsure:
             yield f"{who}: reads back", self._read_back(world, agent, effect, current)
             return
-        if self.core.swap.key(current) != self.core.swap.key(effect.old):
+        if self.core.ledger.key(current) != self.core.ledger.key(effect.old):
             yield f"{who} is fenced", self._raised(world, agent, self.core.ledger.fenced(effect.old, current))
             return
         new = effect.new

@@ -12,7 +12,7 @@ from .transaction_mutants import BLOCKS, LEDGER_WITH_BLOCKS, UNCHECKED
 
 DRIVER = "landonce.protocol.pushes"
 WORKER = "landonce.protocol.push"
-ROWS = "landonce.protocol.claims"
+ROWS = "landonce.protocol.block_rows"
 
 _CLAIM = "claim=Claim.of(new) if after is not None and Claim.of(old) != Claim.of(new) else None,"
 _PROBED = "    if pushing.can_probe and over:\n"

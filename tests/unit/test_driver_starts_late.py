@@ -16,7 +16,7 @@ from landonce.engine.publish import Letters
 from landonce.errors import ConfigError
 from landonce.ledger.memory import MemoryLedger
 from landonce.protocol.inserts import Settings
-from landonce.protocol.pace import Pace
+from landonce.protocol.packing import Pace
 from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.source import Extent, SourceView

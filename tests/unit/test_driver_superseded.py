@@ -25,7 +25,7 @@ from landonce.errors import Fenced, LandonceError, LedgerSetBack, LedgerUnavaila
 from landonce.ledger.open import sqlite_ledger
 from landonce.protocol import ledger as states
 from landonce.protocol.inserts import Settings
-from landonce.protocol.pace import Pace
+from landonce.protocol.packing import Pace
 from landonce.protocol.ranges import Partition
 from landonce.protocol.source import Extent, SourceView
 from landonce.protocol.steps import Effect, Step

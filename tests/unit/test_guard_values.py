@@ -14,9 +14,8 @@ from landonce.protocol import inserts
 from landonce.protocol import query_batches as protocol
 from landonce.protocol.blocks import Block, Plan
 from landonce.protocol.ledger import LedgerState, Position, Totals, recorded, resolved, settled_change, taken
-from landonce.protocol.match_ranges import Incoming
-from landonce.protocol.offset_log import Span, ranges_of
-from landonce.protocol.pace import Pace
+from landonce.protocol.match_ranges import Incoming, Span, ranges_of
+from landonce.protocol.packing import Pace
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.settle import Mode

@@ -19,7 +19,7 @@ from landonce.engine.task import write_rows
 from landonce.protocol import ledger as states
 from landonce.protocol.blocks import Block, Kind, Plan
 from landonce.protocol.ledger import LedgerState
-from landonce.protocol.pace import Pace
+from landonce.protocol.packing import Pace
 from landonce.protocol.query_batches import Settings
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import Receipt

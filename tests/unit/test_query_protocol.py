@@ -21,8 +21,7 @@ from landonce.protocol import query_batches as protocol
 from landonce.protocol.blocks import Block, Kind, Plan
 from landonce.protocol.cases import OnRewind
 from landonce.protocol.ledger import LedgerState, Position, Totals
-from landonce.protocol.match_ranges import Incoming
-from landonce.protocol.offset_log import Begun
+from landonce.protocol.match_ranges import Begun, Incoming
 from landonce.protocol.query_batches import Settings
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
@@ -178,7 +177,7 @@ def perform(world: World, effect: protocol.Effect) -> protocol.Reply:
         )
     assert isinstance(effect, Write)
     if not world.keeps:
-        return tuple(BlockResult(index, Fate.BURNT, why="There is a TTL.") for index in effect.indexes)
+        return tuple(BlockResult(index, Fate.TOKEN_USED_UP, why="There is a TTL.") for index in effect.indexes)
     results = []
     for index in effect.indexes:
         block = effect.plan.blocks[index]

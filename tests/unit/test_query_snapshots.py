@@ -21,7 +21,7 @@ from landonce.protocol import ledger as states
 from landonce.protocol import match_ranges, snapshots
 from landonce.protocol.cases import OnRewind
 from landonce.protocol.ledger import LedgerState
-from landonce.protocol.marks import Stand
+from landonce.protocol.marks import TableStatus
 from landonce.protocol.match_ranges import Incoming
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
@@ -195,7 +195,7 @@ def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, planted: str) -
     """The control. The batch is over after its first commit, or a planted bug would never end."""
     go_on = snapshots._go_on
 
-    def one_commit(driver: snapshots.Driver, stands: tuple[Stand, ...]) -> snapshots.Next:
+    def one_commit(driver: snapshots.Driver, stands: tuple[TableStatus, ...]) -> snapshots.Next:
         over = driver.step is Step.RECORD
         return (replace(driver, step=Step.STOP), Stop()) if over else go_on(driver, stands)
 

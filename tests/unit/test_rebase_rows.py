@@ -12,10 +12,8 @@ import pyarrow as pa
 import pytest
 
 from landonce import errors
-from landonce.protocol.block_rows import BlockRow, Claim, Mark, may_change
+from landonce.protocol.block_rows import BlockRow, Claim, Mark, PushRow, claims_may_change, may_change
 from landonce.protocol.blocks import Block, Plan, token
-from landonce.protocol.claims import PushRow
-from landonce.protocol.claims import may_change as pushes_may_change
 from landonce.protocol.ledger import LedgerState, Position, TableMark, Totals, recorded
 from landonce.protocol.marks import Mark as CarriedMark
 from landonce.protocol.marks import TableView, stand
@@ -203,9 +201,9 @@ class TestLedgersThatKnowWhatLanded:
         old = ledger(self.PLAN)
         rows = tuple(PushRow(number, Claim(3, "driver"), Mark.CLAIMED) for number in (0, 1))
         new = replace(old, epoch=4, owner="operator")
-        pushes_may_change(old, new, rows)
+        claims_may_change(old, new, rows)
         with pytest.raises(errors.PlanPending, match="whether it arrived is not known"):
-            pushes_may_change(old, replace(new, cluster_id="another"), rows)
+            claims_may_change(old, replace(new, cluster_id="another"), rows)
 
 
 class TestLabels:

@@ -9,7 +9,7 @@ from landonce.cli.state.decide import decide, new_owner, operating
 from landonce.errors import ConfigError, NothingToDo
 from landonce.ledger.push_ledger import PushLedger, Verdict
 from landonce.protocol import operate
-from landonce.protocol.claims import Spot, over
+from landonce.protocol.block_rows import Spot, over
 from landonce.protocol.pushes import key_of
 
 _NOTHING = "there is nothing to settle: no plan of a wrapped sink is pending."

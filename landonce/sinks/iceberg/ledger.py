@@ -13,10 +13,9 @@ from dataclasses import replace
 from pyiceberg.table import Table
 
 from landonce.errors import TableReplaced
-from landonce.protocol.ledger import Ledger, LedgerState, Note
+from landonce.protocol.ledger import Ledger, LedgerState, Note, check_change, key
 from landonce.protocol.marks import Floors, Mark, Verdict, raised
 from landonce.protocol.own_ledger import OwnView, own_state, own_verdict, refuse, rollback_refused, rollback_told
-from landonce.protocol.swap import check_change, key
 from landonce.sinks.iceberg.commit import Attempt, Place
 from landonce.sinks.iceberg.look import look_at
 from landonce.sinks.iceberg.marker import journal_name, summary

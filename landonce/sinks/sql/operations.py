@@ -12,7 +12,7 @@ from landonce.ledger.in_target import TargetLedger
 from landonce.protocol import operate
 from landonce.protocol.block_rows import Row, landed
 from landonce.protocol.ledger import LedgerState
-from landonce.protocol.marks import Stand, TableView
+from landonce.protocol.marks import TableStatus, TableView
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.target import TargetView
 from landonce.sinks.contract import look_by_name
@@ -37,7 +37,7 @@ class SqlOperations(Operations):
         ledger = self.parts.ledger
         return ledger.blocks(state.pending.batch) if state.pending and isinstance(ledger, TargetLedger) else ()
 
-    def ahead(self, state: LedgerState, stands: Iterable[Stand], partitions: Iterable[Partition]) -> TargetView:
+    def ahead(self, state: LedgerState, stands: Iterable[TableStatus], partitions: Iterable[Partition]) -> TargetView:
         del stands
         floors = [(each, 0) for each in partitions]
         with closing(SqlTable(self.sink)) as table:

@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from landonce import errors
-from landonce.protocol.reasons import counted, merged
-from landonce.protocol.receipt import BlockResult, Fate, Receipt, unbalanced
+from landonce.protocol.receipt import BlockResult, Fate, Receipt, counted, merged, unbalanced
 from landonce.protocol.transact import Transacting
 from landonce.read.block import ReadBlock, Reader, Rejected, rejected_row
 from landonce.read.changes.decode import OPERATION

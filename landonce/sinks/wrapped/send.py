@@ -16,8 +16,7 @@ from landonce.config.secrets import redact
 from landonce.failpoints import reach
 from landonce.ledger.push_ledger import PushLedger
 from landonce.protocol import push as steps
-from landonce.protocol.block_rows import Claim
-from landonce.protocol.claims import PushRow, Spot, over
+from landonce.protocol.block_rows import Claim, PushRow, Spot, over
 from landonce.protocol.push import Outcome, Pushing, Stage
 from landonce.protocol.ranges import Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt

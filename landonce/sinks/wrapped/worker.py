@@ -10,8 +10,7 @@ import uuid
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
-from landonce.protocol.block_rows import Mark
-from landonce.protocol.claims import PushRow, Spot, over
+from landonce.protocol.block_rows import Mark, PushRow, Spot, over
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.read.block import ReadBlock, Reader
 from landonce.read.decoders import decode_by
