@@ -10,7 +10,7 @@ from landonce.engine.assemble_wrapped import ledger_reachable, wrapped_recipe
 from landonce.errors import PlanChanged
 from landonce.ledger.push_ledger import PushLedger
 from landonce.protocol.block_rows import Mark
-from landonce.protocol.pushes import key_of
+from landonce.protocol.claimed import key_of
 from landonce.sinks.contract import Finding, Level
 from landonce.sinks.parts import Parts
 from landonce.sinks.wrapped.find import need_picklable

@@ -24,7 +24,7 @@ from landonce.engine.observe import Observer
 from landonce.engine.publish import Letters
 from landonce.engine.workers import SparkWorkers
 from landonce.errors import ConfigError
-from landonce.protocol.snapshots import Settings
+from landonce.protocol.snapshot import Snapshot
 from landonce.protocol.source import Start
 from landonce.sinks.iceberg import evolve
 from landonce.sinks.iceberg.lake import Lake
@@ -99,7 +99,7 @@ def make_iceberg_driver(parts: Parts, lake: Lake, observer: Observer, *, once: b
     own = parts.ledger if isinstance(parts.ledger, TableLedger) else None
     if own is not None:
         own.build_with(lake.building(lake.tables[0], ()), lake.place(lake.tables[0]))
-    settings = Settings(
+    settings = Snapshot(
         target=str(parts.iceberg),
         fingerprint=lake.recipe.fingerprint(),
         start=Start(config.source.kafka.start),

@@ -28,7 +28,7 @@ from landonce.engine.workers import SparkWorkers
 from landonce.errors import ConfigError, TableUnfit
 from landonce.ledger.in_target import TargetLedger
 from landonce.protocol.source import Start
-from landonce.protocol.transactions import Settings
+from landonce.protocol.transactional import Transactional
 from landonce.read.decoders import decoder_of
 from landonce.read.schema.ddl import UnfitFields
 from landonce.read.schema.fields import Field, Schema
@@ -219,8 +219,8 @@ def make_sql_driver(
     if ledger.make_tables():
         recipe = examined()
     workers = SparkWorkers(session, partial(transform.examine, recipe=recipe))
-    settings = Settings(
-        table=parts.sql.table,
+    settings = Transactional(
+        target=parts.sql.table,
         fingerprint=recipe.fingerprint(),
         start=Start(config.source.kafka.start),
         once=once,

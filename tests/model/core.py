@@ -32,13 +32,12 @@ MODULES = (
     "landonce.protocol.match_ranges",
     "landonce.protocol.steps",
     "landonce.protocol.batch",
-    "landonce.protocol.inserts",
-    "landonce.protocol.snapshots",
+    "landonce.protocol.deduplicating",
+    "landonce.protocol.snapshot",
+    "landonce.protocol.transactional",
+    "landonce.protocol.claimed",
     "landonce.protocol.transact",
-    "landonce.protocol.transactions",
     "landonce.protocol.push",
-    "landonce.protocol.pushes",
-    "landonce.protocol.query_batches",
 )
 
 
@@ -70,20 +69,19 @@ class Core:
     target: ModuleType
     settle: ModuleType
     marks: ModuleType
-    own: ModuleType
+    own_ledger: ModuleType
     block_rows: ModuleType
     cases: ModuleType
-    refusals: ModuleType
-    judging: ModuleType
+    query_refusals: ModuleType
+    match_ranges: ModuleType
     steps: ModuleType
     batch: ModuleType
-    inserts: ModuleType
-    snapshots: ModuleType
+    deduplicating: ModuleType
+    snapshot: ModuleType
+    transactional: ModuleType
+    claimed: ModuleType
     transact: ModuleType
-    transactions: ModuleType
     push: ModuleType
-    pushes: ModuleType
-    queries: ModuleType
 
 
 def load(*patches: Patch) -> Core:

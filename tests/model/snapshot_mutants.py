@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from .mutants import (
     AGAIN,
+    CHANGED,
     ENDLESS,
     FOLLOWED,
     LEDGER,
@@ -20,19 +21,20 @@ from .mutants import (
     STRANGER,
     SWAP,
     TWICE,
+    UNCOMMITTED,
     UNCOVERED,
     halts,
     planted,
 )
 
-SNAPSHOTS = "landonce.protocol.snapshots"
+SNAPSHOT = "landonce.protocol.snapshot"
 MARKS = "landonce.protocol.marks"
 OWN = "landonce.protocol.own_ledger"
 
 _STAND = "return TableStatus(view) if in_step and all(at <= committed[each] for each, at in floors) else TableStatus(view, floors)"
 _LAST = "mark, last = view.mark, max(known.batch if known else 0, view.latest)"
 _DONE = "if told is not None and (told.owner, told.batch) == (after.owner, after.batch):"
-_MOVED = "return _look(replace(driver, receipts=(), opened=False, stands=None))"
+_MOVED = "return self.look(replace(machine, receipts=(), opened=False, tables=None))"
 
 _VERDICT = (
     planted(
@@ -47,6 +49,7 @@ _VERDICT = (
         "the verdict takes a table whose history is cut off for one that was rolled back",
         "fan-out: set forward, and history expires",
         TWICE,
+        UNCOMMITTED,
         MARKS,
         "if seen.uuid != expected.uuid or seen.uncertain:",
         "if seen.uuid != expected.uuid:",
@@ -55,6 +58,7 @@ _VERDICT = (
         "a commit without an answer is not recognised",
         "fan-out: one driver, answers are lost",
         AGAIN,
+        CHANGED,
         MARKS,
         f"    {_DONE}\n        return Verdict.DONE\n",
         "",
@@ -114,6 +118,7 @@ _STANDS = (
         "a table that is ahead counts as in step",
         "fan-out: the ledger is restored",
         TWICE,
+        UNCOMMITTED,
         MARKS,
         _STAND,
         "return TableStatus(view) if in_step else TableStatus(view, floors)",
@@ -131,6 +136,7 @@ _STANDS = (
         "a history that is cut off counts as a rollback",
         "fan-out: history expires",
         AGAIN,
+        CHANGED,
         MARKS,
         "    if view.uncertain:\n        raise _uncertain(view)\n",
         "",
@@ -166,6 +172,7 @@ _REPLAYS = (
         "a table that is in step takes part in a replay",
         "fan-out: rolled back twice",
         TWICE,
+        UNCOMMITTED,
         MARKS,
         "return each.behind and all(first",
         "return all(first",
@@ -230,16 +237,16 @@ _REPLAYS = (
         "tables that are behind stay behind",
         "fan-out: rolled back twice",
         LOST,
-        SNAPSHOTS,
-        "    if again:\n",
-        "    if not stands:\n",
+        SNAPSHOT,
+        "        return take(again, machine.world.limits.max_rows)\n",
+        "        return ()\n",
     ),
     planted(
         "a rollback is followed whatever the file says",
         "fan-out: a rollback is not followed",
         FOLLOWED,
-        SNAPSHOTS,
-        "    _may_follow(driver.settings, stands)\n",
+        SNAPSHOT,
+        "        self._may_follow(tables)\n",
         "",
     ),
 )
@@ -249,15 +256,15 @@ _STEPS = (
         "files count though their table moved while another was made",
         "fan-out: tables are made as records name them",
         TWICE,
-        SNAPSHOTS,
-        "receipts=(), opened=not reply",
-        "opened=not reply",
+        SNAPSHOT,
+        "receipts=(), opened=not new_tables",
+        "opened=not new_tables",
     ),
     planted(
         "files count though a commit found the tables moved",
         "fan-out: nothing fails, two drivers",
         TWICE,
-        SNAPSHOTS,
+        SNAPSHOT,
         _MOVED,
         _MOVED.replace("receipts=(), ", ""),
     ),
@@ -265,49 +272,45 @@ _STEPS = (
         "tables that moved are not looked at again",
         "fan-out: rolled back",
         ENDLESS,
-        SNAPSHOTS,
+        SNAPSHOT,
         _MOVED,
-        "return _write(replace(driver, receipts=(), opened=False))",
+        "return self.write(replace(machine, receipts=(), opened=False), Mode.RESOLVE)",
     ),
     planted(
         "after a commit the tables count as they were before it",
         "fan-out: nothing fails, two drivers",
         AGAIN,
-        SNAPSHOTS,
-        "        driver = replace(driver, stands=_refreshed(driver.stands or (), reply.views))\n",
+        SNAPSHOT,
+        "        machine = replace(machine, tables=_refreshed(machine.tables or (), reply.views))\n",
         "",
     ),
     planted(
         "after a record the tables stand as they did before it",
         "fan-out: rolled back twice",
         TWICE,
-        SNAPSHOTS,
-        "        stands = tuple(status_of(driver.state, each.view) for each in driver.stands or ())\n",
-        "        stands = driver.stands\n",
+        SNAPSHOT,
+        "        tables = tuple(status_of(machine.state, each.view) for each in machine.tables or ())\n",
+        "        tables = machine.tables\n",
     ),
     planted(
         "a driver that waits does not look at the tables",
         "fan-out: records arrive, drivers wait",
         LOST,
-        SNAPSHOTS,
-        "    if driver.world.look and driver.state.pending is None:\n",
-        "    if driver.world.stop:\n",
+        SNAPSHOT,
+        "due = machine.world.look and machine.state.pending is None",
+        "due = machine.world.stop",
     ),
     planted(
         "a plan of another transform is written",
         "fan-out: the transform changes",
         OTHER_ROWS,
-        SNAPSHOTS,
-        "        _same_fingerprint(driver)\n    if",
-        "        pass\n    if",
+        *CHANGED,
     ),
     planted(
         "the position moves before the commit",
         "fan-out: nothing fails, two drivers",
         LOST,
-        SNAPSHOTS,
-        "return to(driver, Step.COMMIT, CommitTables(driver.pending, receipts, _taking(driver), _recorded(driver)))",
-        "return change(driver, Step.RECORD, _recorded(driver))",
+        *UNCOMMITTED,
     ),
     planted(
         "the ledger compares nothing",
@@ -332,7 +335,7 @@ _LOST = (
         "a lost ledger begins anew, whatever the tables say",
         "fan-out: the ledger is lost, and the pipeline begins at the end",
         LOST,
-        SNAPSHOTS,
+        SNAPSHOT,
         "    if found is not None:\n",
         "    if found is not None and not found.positions:\n",
     ),
@@ -340,9 +343,9 @@ _LOST = (
         "a lost ledger is bound before the tables are asked",
         "fan-out: the ledger is lost, and the pipeline begins at the end",
         LOST,
-        SNAPSHOTS,
-        "    if driver.state.fresh:\n        return _look(driver)\n",
-        "",
+        SNAPSHOT,
+        "return machine.state.fresh or machine.incoming is not None",
+        "return False",
     ),
 )
 

@@ -65,14 +65,14 @@ class Transactions:
         prints = self.scenario.fingerprints
         pending = self.ledgers.values[world.ledger].pending if patient else None
         fingerprint = pending.fingerprint if pending else prints[min(number, len(prints)) - 1]
-        driver, effect = self.core.transactions.begin(self._settings(number, fingerprint))
+        driver, effect = self.core.batch.begin(self._policy(number, fingerprint))
         agent = Agent(number, self.drivers.of(driver), self.effects.of(effect), None, False)
         return f"driver {number} starts", world._replace(drivers=(*world.drivers, agent), starts=number)
 
-    def _settings(self, number: int, fingerprint: str) -> Any:
+    def _policy(self, number: int, fingerprint: str) -> Any:
         del number
-        return self.core.transactions.Settings(
-            table="table",
+        return self.core.transactional.Transactional(
+            target="table",
             fingerprint=fingerprint,
             start=self.core.source.Start.LATEST if self.scenario.latest else self.core.source.Start.EARLIEST,
             once=True,
@@ -105,7 +105,7 @@ class Transactions:
         elif isinstance(effect, self.core.steps.Write):
             yield from self._write(world, agent, effect, who)
         elif isinstance(effect, self.core.steps.Open):
-            yield who, self._go_on(world, agent, None)
+            yield who, self._go_on(world, agent, False)
         else:
             yield who, self._leave(world, agent)
 
@@ -114,34 +114,34 @@ class Transactions:
         answer = self._advanced.get((agent.driver, reply))
         if answer is None:
             try:
-                driver, effect = self.core.transactions.advance(self.drivers.values[agent.driver], reply)
+                driver, effect = self.drivers.values[agent.driver].advance(reply)
                 answer = (self.drivers.of(driver), self.effects.of(effect))
             except Exception as error:  # named errors are part of the protocol; others are judged as defects
                 answer = error
             self._advanced[agent.driver, reply] = answer
         if isinstance(answer, Exception):
             return self._raised(world, agent, answer)
-        return self._with(world, agent, Agent(agent.number, answer[0], answer[1], None, False))
+        return self._with(world, agent, agent._replace(driver=answer[0], effect=answer[1], results=None, unsure=False))
 
     def _raised(self, world: Base, agent: Agent, error: Exception) -> Base | Violation:
         """A driver that was taken over sees a world that it cannot judge, so it asks the ledger before it says why."""
         driver = self.drivers.values[agent.driver]
         taken = driver.ledger is not None and driver.ledger.owner != self.ledgers.values[world.ledger].owner
-        changed = isinstance(error, errors.PlanChanged) and driver.pending.fingerprint != driver.settings.fingerprint
+        changed = isinstance(error, errors.PlanChanged) and driver.pending.fingerprint != driver.policy.fingerprint
         named = type(error).__name__ in self.scenario.halts and self._has_reason(world, agent, error)
         if not (
             changed
             or named
-            or self._refused(world, driver, error)
+            or self._refused(world, agent, error)
             or (taken and isinstance(error, errors.LandonceError))
         ):
             return Violation(f"driver {agent.number} stopped without a reason: {type(error).__name__}: {error}")
         halted = type(error).__name__ if agent.number > LAST else world.halted
         return self._leave(world, agent)._replace(halted=halted)
 
-    def _refused(self, world: Base, driver: Any, error: Exception) -> bool:
+    def _refused(self, world: Base, agent: Agent, error: Exception) -> bool:
         """Whether a driver may refuse the ranges that it was given."""
-        del world, driver, error
+        del world, agent, error
         return False
 
     def _has_reason(self, world: Base, agent: Agent, error: Exception) -> bool:
@@ -226,7 +226,7 @@ class Transactions:
     def _write(self, world: Base, agent: Agent, effect: Any, who: str) -> Iterator[Step]:
         if agent.results is None:
             driver = self.drivers.values[agent.driver]
-            if driver.settings.fingerprint != effect.plan.fingerprint:
+            if driver.policy.fingerprint != effect.plan.fingerprint:
                 yield who, Violation("a plan is written with another transform than it was made with")
                 return
             claim = self.core.block_rows.Claim.of(driver.state)

@@ -8,7 +8,6 @@ ticks of its claim as the sink says; where pushing again is harmless, a push may
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from landonce import errors
@@ -28,7 +27,7 @@ class Pushes(Transactions):
     """Every step that a world of this scenario can take, and what must hold in each."""
 
     def __init__(self, core: Core, scenario: Scenario) -> None:
-        super().__init__(replace(core, transactions=core.pushes), scenario)  # type: ignore[arg-type]
+        super().__init__(core, scenario)  # type: ignore[arg-type]
         self.scenario: Scenario = scenario  # type: ignore[assignment]
         self.kinds = {kind: at for at, kind in enumerate(KINDS)}
 
@@ -43,9 +42,9 @@ class Pushes(Transactions):
         if world.clock < self.scenario.clock:
             yield from self._tick(world)
 
-    def _settings(self, number: int, fingerprint: str) -> Any:
-        return self.core.pushes.Settings(
-            sink="sink",
+    def _policy(self, number: int, fingerprint: str) -> Any:
+        return self.core.claimed.Claimed(
+            target="sink",
             fingerprint=fingerprint,
             harmless=self.scenario.harmless,
             can_probe=self.scenario.probe and not self.scenario.harmless,
@@ -85,7 +84,7 @@ class Pushes(Transactions):
     def _write(self, world: Sky, agent: Any, effect: Any, who: str) -> Iterator[Step]:
         if agent.results is None:
             driver = self.drivers.values[agent.driver]
-            if driver.settings.fingerprint != effect.plan.fingerprint:
+            if driver.policy.fingerprint != effect.plan.fingerprint:
                 yield who, Violation("a plan is pushed with another transform than it was made with")
                 return
             claim = self.core.block_rows.Claim.of(driver.state)

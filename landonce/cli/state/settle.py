@@ -10,7 +10,7 @@ from landonce.errors import ConfigError, NothingToDo
 from landonce.ledger.push_ledger import PushLedger, Verdict
 from landonce.protocol import operate
 from landonce.protocol.block_rows import Spot, over
-from landonce.protocol.pushes import key_of
+from landonce.protocol.claimed import key_of
 
 _NOTHING = "there is nothing to settle: no plan of a wrapped sink is pending."
 

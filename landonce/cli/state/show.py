@@ -15,9 +15,9 @@ from landonce.errors import LandonceError
 from landonce.ledger.push_ledger import PushLedger
 from landonce.protocol.block_rows import Mark
 from landonce.protocol.blocks import Plan
+from landonce.protocol.claimed import key_of
 from landonce.protocol.ledger import Ledger, LedgerState, Note
 from landonce.protocol.marks import TableReport, TableState, report_on
-from landonce.protocol.pushes import key_of
 from landonce.protocol.receipt import Reasons, lines
 from landonce.protocol.source import SourceView
 from landonce.sinks.operations import Operations
