@@ -13,7 +13,7 @@ A machine says which effect comes next and takes its reply; `engine.driver` and 
     LookAtTables  Looked                   the sink's performer: tables that commit atomically
     LookAtClaims  PushRows                 the sink's performer: rows of blocks in the ledger
     Count         int, or None             the sink's performer: target
-    Resolve       Resolved                 the sink's performer: target, or rows of blocks (queries)
+    Resolve       Resolved                 the sink's performer: target, or rows of blocks
     Write         BlockResult of each      workers
     Open          bool                     the sink's performer: tables and columns that workers asked for
     Commit        None                     the sink's performer: dead letters

@@ -48,13 +48,7 @@ ELSEWHERE = (
         "sinks/wrapped/operations",
     ),
     *("sinks/iceberg/maintain", "sinks/iceberg/move_in"),
-    *(
-        "protocol/cases",
-        "protocol/match_ranges",
-        "protocol/offset_log",
-        "protocol/query_batches",
-        "protocol/query_refusals",
-    ),
+    *("protocol/cases", "protocol/match_ranges", "protocol/query_refusals"),
     *("sinks/clickhouse", "engine/assemble_clickhouse"),
 )
 """What operators decide; what only queries meet; and ClickHouse, whose checks are tried with a server (`test_check.py`,
@@ -141,7 +135,7 @@ UNKNOWABLE = {
         sinks/iceberg/lake.py:Lake._made_of  sinks/worker.py:named
     """,
     "it is what others do while a batch is written": """
-        read/kafka/identity.py:require_same  protocol/batch.py:refuse_not_kept  engine/assemble_sql.py:make_sql_driver.examined_again  engine/committing.py:_different
+        read/kafka/identity.py:require_same  protocol/deduplicating.py:refuse_not_kept  engine/assemble_sql.py:make_sql_driver.examined_again  engine/committing.py:_different
         engine/driver.py:Driver._judged  sinks/sql/writer.py:settle_block  protocol/target.py:nobody_else  sinks/deduplicating.py:_duplicate
         sinks/deduplicating.py:_partial  sinks/iceberg/commit.py:_too_new  sinks/iceberg/ledger.py:TableLedger._known
         sinks/iceberg/staged.py:_closed  sinks/iceberg/staged.py:_ours  sinks/iceberg/unseen.py:refuse_unseen
@@ -151,9 +145,10 @@ UNKNOWABLE = {
         protocol/block_rows.py:_keeps_receipts  protocol/block_rows.py:_may_go  protocol/block_rows.py:claims_may_change
     """,
     "it is about a plan that is pending or a position that was lost: check/common.py and the position of each sink say it": """
-          protocol/inserts.py:_same_fingerprint  protocol/pushes.py:_same_fingerprint  protocol/snapshots.py:_same_fingerprint
-        protocol/transactions.py:_same_fingerprint  protocol/pushes.py:outcome_unknown  protocol/snapshots.py:_readable
-        protocol/snapshots.py:refuse_unmarked  protocol/transactions.py:_after_look  protocol/target.py:_gap_behind
+        protocol/deduplicating.py:Deduplicating.plan_changed  protocol/claimed.py:Claimed.plan_changed
+        protocol/snapshot.py:Snapshot.plan_changed  protocol/transactional.py:Transactional.plan_changed
+        protocol/claimed.py:outcome_unknown  protocol/snapshot.py:_readable  protocol/snapshot.py:refuse_unmarked
+        protocol/transactional.py:Transactional.after_look  protocol/target.py:_gap_behind
         protocol/target.py:_lost_ledger  protocol/target.py:_readable  protocol/marks.py:_same_table  protocol/marks.py:_uncertain
     """,
     "the check says it in words of its own, as a finding": """
