@@ -16,7 +16,7 @@ from rich.console import Console
 
 from bench.report import Section, speed, times
 from bench.rounds import Land, measure_rounds, ratios
-from landonce.ledger.in_target import TargetLedger
+from landonce.ledger.block_ledgers import TargetLedger
 from landonce.local.postgres import LocalPostgres
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.blocks import Block, Plan

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from landonce.check import common
 from landonce.check.found import Look, World
-from landonce.engine.assemble_clickhouse import make_recipe
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.source import SourceView, Start
 from landonce.protocol.target import ahead
 from landonce.sinks.contract import Finding, Level, Target, look_by_name
+from landonce.sinks.deduplicating import insert_recipe
 from landonce.sinks.parts import Parts
 
 
@@ -37,7 +37,7 @@ def _to_be_created(parts: Parts, target: Target, world: World) -> Iterator[Findi
 
 def _records(parts: Parts, target: Target, world: World) -> Iterator[Finding]:
     if world.table:
-        yield from common.records(world, make_recipe(parts, target.schema()))
+        yield from common.records(world, insert_recipe(parts, target.schema()))
 
 
 def _position(parts: Parts, target: Target, world: World) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ import pyspark
 
 from landonce.check.found import World, nearest, writable
 from landonce.engine import transform
-from landonce.engine.assemble import declared_schema, selected_columns, selected_from
+from landonce.engine.assemble import selected_columns
 from landonce.engine.retention import Retention
 from landonce.engine.spark.session import is_remote, need_java, open_session, session_if_needed
 from landonce.errors import PlanChanged, SourceUnavailable
@@ -18,6 +18,7 @@ from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.schema.fields import Schema
 from landonce.read.schema.sample import take_sample
 from landonce.sinks.contract import Finding, Level
+from landonce.sinks.declared import declared_schema, selected_from
 from landonce.sinks.deduplicating import InsertRecipe
 from landonce.sinks.parts import Parts
 from landonce.sinks.sql.recipe import SqlRecipe

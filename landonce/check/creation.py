@@ -17,10 +17,9 @@ from pyiceberg.types import (
 )
 
 from landonce.read.schema.fields import Schema
-from landonce.sinks.iceberg.admit import creation
 from landonce.sinks.iceberg.config import Iceberg
-from landonce.sinks.iceberg.create import table_schema
-from landonce.sinks.iceberg.partitioning import parse_spec, spelled
+from landonce.sinks.iceberg.partitions import parse_spec, spelled
+from landonce.sinks.iceberg.table import creation, table_schema
 
 _WORDS: dict[IcebergType, str] = {
     LongType(): "bigint",

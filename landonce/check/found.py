@@ -17,7 +17,7 @@ from landonce.sinks.promise import Promise
 from landonce.sinks.worker import Recipe
 
 if TYPE_CHECKING:
-    from landonce.sinks.iceberg.survey import Seen
+    from landonce.sinks.iceberg.sink import Seen
 
 Look = tuple[str, Callable[[], Iterator[Finding]]]
 """A section's name, and what looks."""

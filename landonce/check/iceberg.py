@@ -11,16 +11,16 @@ from landonce.check.creation import creation_text
 from landonce.check.found import Look, World, nearest, writable
 from landonce.check.iceberg_position import position
 from landonce.check.iceberg_table import table_findings
-from landonce.engine.assemble import landing_schema
-from landonce.engine.assemble_iceberg import file_recipe
 from landonce.sinks.contract import Finding, Level
-from landonce.sinks.iceberg.catalog import telling
+from landonce.sinks.declared import landing_schema
+from landonce.sinks.iceberg.catalog import catalog_errors
+from landonce.sinks.iceberg.driver import file_recipe
 from landonce.sinks.iceberg.jvm import spark_name
 from landonce.sinks.iceberg.ledger import TableLedger
-from landonce.sinks.iceberg.names import schema_for
-from landonce.sinks.iceberg.recipe import TableRecipe
-from landonce.sinks.iceberg.shape import fast_path
-from landonce.sinks.iceberg.survey import Seen, embedded_file, names_of, survey
+from landonce.sinks.iceberg.sink import Seen, survey, table_names
+from landonce.sinks.iceberg.table import why_spark
+from landonce.sinks.iceberg.types import schema_for
+from landonce.sinks.iceberg.worker import TableRecipe
 from landonce.sinks.parts import Parts
 
 _EXAMINED = 20
@@ -44,17 +44,17 @@ def looks(parts: Parts, world: World) -> tuple[Look, ...]:
 
 def _catalog(parts: Parts, world: World) -> Iterator[Finding]:
     spec = parts.iceberg.spec
-    path = embedded_file(parts.iceberg)
+    path = parts.iceberg.spec.sqlite_file
     if path is not None and not path.exists():
         folder = path.parent if path.parent.exists() else nearest(path.parent)
         yield from writable(folder, f"none yet: the first run makes {path}", f"mkdir -p {path.parent}")
         return
-    with telling(spec):
+    with catalog_errors(spec):
         there = {each: bool(parts.iceberg.catalog.namespace_exists(each)) for each in _namespaces(parts)}
     world.catalog = True
     yield Finding(Level.OK, f"{spec.identity} answers")
     for namespace, found in there.items():
-        made = ", and is made with its first table" if parts.iceberg.told.create else ""
+        made = ", and is made with its first table" if parts.iceberg.config.create else ""
         yield Finding(Level.OK, f"namespace {namespace} is " + ("there" if found else f"not there yet{made}"))
 
 
@@ -69,7 +69,7 @@ def _ledger(parts: Parts, world: World) -> Iterator[Finding]:
     if not isinstance(ledger, TableLedger):
         yield from common.outside_ledger(parts, world)
         return
-    where = f"the table {parts.iceberg.static[0]} itself, branch {parts.iceberg.told.branch}"
+    where = f"the table {parts.iceberg.static[0]} itself, branch {parts.iceberg.config.branch}"
     if not _askable(parts, world):
         return
     world.state = ledger.load() if world.catalog else None
@@ -85,7 +85,7 @@ def _ledger(parts: Parts, world: World) -> Iterator[Finding]:
 
 def _askable(parts: Parts, world: World) -> bool:
     """The catalog was asked, or there is nothing to ask yet."""
-    path = embedded_file(parts.iceberg)
+    path = parts.iceberg.spec.sqlite_file
     return world.catalog or (path is not None and not path.exists())
 
 
@@ -97,13 +97,13 @@ def _table(parts: Parts, world: World, name: str) -> Iterator[Finding]:
     world.tables[name] = seen
     sql_name = spark_name(sink.spec, name)
     if seen.table is not None:
-        yield from table_findings(sink.told, sql_name, seen.table)
-        if sink.told.changes is not None or fast_path(seen.table, unpartitioned=sink.told.unpartitioned):
+        yield from table_findings(sink.config, sql_name, seen.table)
+        if sink.config.changes is not None or why_spark(seen.table, unpartitioned=sink.config.unpartitioned):
             sink.spec.spark_conf()  # Spark writes it, so it must be able to open the catalog
-        if sink.told.evolve:
+        if sink.config.evolve:
             yield Finding(Level.OK, "columns are added and widened as records ask for it")
-    elif sink.told.create:
-        yield from common.to_be_created(parts, world, partial(creation_text, sink.told, sql_name))
+    elif sink.config.create:
+        yield from common.to_be_created(parts, world, partial(creation_text, sink.config, sql_name))
     else:
         yield from common.missing(name)
 
@@ -112,19 +112,19 @@ def _template(parts: Parts, world: World) -> Iterator[Finding]:
     """One table per value. Those that are there are looked at; what is fine of them is not told one by one."""
     sink = parts.iceberg
     routing = sink.routing
-    missing = "created" if sink.told.create else "a reason for a dead letter, since `create` is not said"
+    missing = "created" if sink.config.create else "a reason for a dead letter, since `create` is not said"
     yield Finding(
         Level.OK,
         f"a record goes to {routing.template}, by its field {routing.field}; a table that is not there is {missing}",
     )
     if not world.catalog:
         return
-    names = [name for name in names_of(sink, world.state) if name not in sink.static]
+    names = [name for name in table_names(sink, world.state) if name not in sink.static]
     seen = survey(sink, names[:_EXAMINED])
     world.tables.update({each.name: each for each in seen})
     for each in seen:
         if each.table is not None:
-            found = table_findings(sink.told, spark_name(sink.spec, each.name), each.table)
+            found = table_findings(sink.config, spark_name(sink.spec, each.name), each.table)
             bad = [one for one in found if one.level is not Level.OK]
             yield from (replace(one, what=f"{each.name}: {one.what}") for one in bad)
     rest = f"; the first {_EXAMINED} were looked at" if len(names) > _EXAMINED else ""
@@ -133,7 +133,7 @@ def _template(parts: Parts, world: World) -> Iterator[Finding]:
 
 def _records(parts: Parts, world: World) -> Iterator[Finding]:
     """What a record becomes, for each table that is there and fit."""
-    told, declared = parts.iceberg.told, landing_schema(parts.config)
+    told, declared = parts.iceberg.config, landing_schema(parts.config)
     recipe = file_recipe(parts)
     world.recipe = recipe
     common.same_fingerprint(world)

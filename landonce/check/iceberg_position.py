@@ -13,8 +13,8 @@ from landonce.protocol.own_ledger import rollback_refused
 from landonce.protocol.source import SourceView
 from landonce.sinks.contract import Finding, Level
 from landonce.sinks.iceberg.ledger import TableLedger
-from landonce.sinks.iceberg.look import holds
-from landonce.sinks.iceberg.survey import names_of, survey
+from landonce.sinks.iceberg.marks import holds
+from landonce.sinks.iceberg.sink import survey, table_names
 from landonce.sinks.parts import Parts
 
 
@@ -29,12 +29,12 @@ def position(parts: Parts, world: World) -> Iterator[Finding]:
     bound = common.as_bound(parts, state, world.source)
     yield from common.distances(parts, bound, world.source)
     if fan_out:
-        follow = parts.iceberg.told.rollback == "follow"
+        follow = parts.iceberg.config.rollback == "follow"
         yield from _tables([report_on(bound, view) for view in views], world.source, follow=follow)
 
 
 def _views(parts: Parts, world: World) -> tuple[TableView, ...]:
-    names = names_of(parts.iceberg, world.state)
+    names = table_names(parts.iceberg, world.state)
     return tuple(each.view for each in survey(parts.iceberg, names))
 
 
@@ -59,7 +59,7 @@ def _refuse_foreign_rows(parts: Parts, world: World) -> None:
     """Rows of these topics in a table that says nothing of this pipeline would be delivered again."""
     sink = parts.iceberg
     for name, each in world.tables.items():
-        if each.table is not None and holds(each.table, sink.told.branch, parts.config.source.kafka.topics):
+        if each.table is not None and holds(each.table, sink.config.branch, parts.config.source.kafka.topics):
             raise TargetAhead(
                 f"the table {name} holds records of these topics, and nothing in it says how far this pipeline had come",
                 command="take a new table, the name of the pipeline that wrote them, or `landonce state import {file}`",

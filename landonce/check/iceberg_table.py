@@ -12,11 +12,9 @@ from landonce.errors import TableUnfit
 from landonce.read.schema.evolution import READERS_OWN
 from landonce.sinks.contract import Finding, Level
 from landonce.sinks.iceberg.config import Iceberg
-from landonce.sinks.iceberg.coordinates import COLUMNS
-from landonce.sinks.iceberg.names import schema_for
-from landonce.sinks.iceberg.partitioning import parse_spec, spec_differs, spelled
-from landonce.sinks.iceberg.shape import fast_path
-from landonce.sinks.iceberg.types import COORDINATE_TYPES, coordinate_faults
+from landonce.sinks.iceberg.partitions import parse_spec, spec_differs, spelled
+from landonce.sinks.iceberg.table import why_spark
+from landonce.sinks.iceberg.types import COLUMNS, COORDINATE_TYPES, coordinate_faults, schema_for
 
 _SQL = {"long": "bigint"}
 _AGE = "history.expire.max-snapshot-age-ms"
@@ -93,7 +91,7 @@ def _columns(told: Iceberg, table: Table) -> Iterator[Finding]:
     names = table.schema().column_names
     reserved = sorted(set(READERS_OWN) & set(names))
     if reserved:
-        by_spark = told.changes is not None or bool(fast_path(table, unpartitioned=told.unpartitioned))
+        by_spark = told.changes is not None or bool(why_spark(table, unpartitioned=told.unpartitioned))
         yield Finding(
             Level.REFUSED if by_spark else Level.WARNING,
             f"{', '.join(reserved)} is a name that Iceberg's readers keep for themselves: Spark can neither read nor "
@@ -107,7 +105,7 @@ def _columns(told: Iceberg, table: Table) -> Iterator[Finding]:
 
 
 def _writer(told: Iceberg, table: Table) -> Iterator[Finding]:
-    reason = fast_path(table, unpartitioned=told.unpartitioned)
+    reason = why_spark(table, unpartitioned=told.unpartitioned)
     if told.changes is not None:
         yield Finding(Level.OK, f"Spark merges changes into it by {', '.join(told.identity)}")
     elif reason:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from landonce.check import common
 from landonce.check.found import Look, World, writable
-from landonce.engine.assemble import declared_schema
-from landonce.engine.assemble_sql import file_reachable, sql_creation, sql_of, sql_recipe
-from landonce.ledger.in_target import TargetLedger
+from landonce.engine.spark.session import is_remote
+from landonce.ledger.block_ledgers import TargetLedger
 from landonce.sinks.contract import Finding, Level, look_by_name
+from landonce.sinks.declared import declared_schema
 from landonce.sinks.parts import Parts
+from landonce.sinks.sql.driver import file_reachable, sql_creation, sql_of, sql_recipe
 from landonce.sinks.sql.identity import refuse_replaced
 from landonce.sinks.sql.table import SqlTable
 
@@ -28,7 +29,7 @@ def looks(parts: Parts, table: SqlTable, world: World) -> tuple[Look, ...]:
 
 
 def _ledger(parts: Parts, table: SqlTable, world: World) -> Iterator[Finding]:
-    file_reachable(parts.config)
+    file_reachable(parts.config, remote=is_remote(parts.config.spark))
     if not table.database.may_exist():
         world.ledger = True
         folder = Path(table.database.place).parent

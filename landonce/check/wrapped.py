@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 from landonce.check import common
 from landonce.check.found import Look, World
-from landonce.engine.assemble_wrapped import ledger_reachable, wrapped_recipe
+from landonce.engine.spark.session import is_remote
 from landonce.errors import PlanChanged
-from landonce.ledger.push_ledger import PushLedger
+from landonce.ledger.block_ledgers import PushLedger
 from landonce.protocol.block_rows import Mark
 from landonce.protocol.claimed import key_of
 from landonce.sinks.contract import Finding, Level
 from landonce.sinks.parts import Parts
+from landonce.sinks.wrapped.driver import ledger_reachable, wrapped_recipe
 from landonce.sinks.wrapped.find import need_picklable
 
 
@@ -28,11 +29,11 @@ def looks(parts: Parts, world: World) -> tuple[Look, ...]:
 
 def _ledger(parts: Parts, world: World) -> Iterator[Finding]:
     yield from common.outside_ledger(parts, world)
-    ledger_reachable(parts)
+    ledger_reachable(parts, remote=is_remote(parts.config.spark))
     state = world.state
     if state is None or state.pending is None or not isinstance(parts.ledger, PushLedger):
         return
-    rows = {row.number: row for row in parts.ledger.standing(state.pending.batch).rows}
+    rows = {row.number: row for row in parts.ledger.status(state.pending.batch).rows}
     for block in state.pending.blocks:
         row = rows.get(block.number)
         if row is not None and row.mark is Mark.CLAIMED and not parts.wrapped.idempotent:

@@ -16,7 +16,7 @@ from rich.table import Table as Shown
 
 from landonce.demo.proof import Proof, proof_of
 from landonce.demo.stage import TOPIC, InFlight, Stage
-from landonce.sinks.iceberg.naming import origin_of
+from landonce.sinks.iceberg.files import origin_of
 
 _TABLE = f"demo.{TOPIC}"
 

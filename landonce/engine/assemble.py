@@ -19,10 +19,10 @@ from landonce.engine.workers import SparkWorkers
 from landonce.errors import ConfigError, SourceUnavailable, TableUnfit
 from landonce.protocol.packing import Pace
 from landonce.protocol.source import SourceView
-from landonce.read.schema.ddl import parse_schema
 from landonce.read.schema.fields import Schema
 from landonce.read.schema.sample import take_sample
 from landonce.sinks.contract import Finding, Level
+from landonce.sinks.declared import declared_schema, selected_from
 from landonce.sinks.parts import Parts
 from landonce.sinks.pipeline_file import Pipeline
 
@@ -52,24 +52,9 @@ def columns_to_make(
     return lambda _: made
 
 
-def landing_schema(config: Pipeline) -> Schema | None:
-    """What the file says of the rows that land: the declared fields, unless `select` makes others of them."""
-    return None if config.transform.select else declared_schema(config)
-
-
 def selected_columns(config: Pipeline, session: Callable[[], SparkSession]) -> Schema:
     """What `select` makes of the declared fields."""
     return transform.selected_schema(session(), selected_from(config), config.transform.select)
-
-
-def selected_from(config: Pipeline) -> Schema:
-    """What expressions start from: neither a table nor a sample says what else a record may hold."""
-    declared = declared_schema(config)
-    if declared is None:
-        raise ConfigError(
-            "transform.select: the table's columns say nothing about the records; declare `source.kafka.schema`."
-        )
-    return declared
 
 
 def _surveyed(parts: Parts) -> SourceView:
@@ -80,11 +65,6 @@ def _surveyed(parts: Parts) -> SourceView:
         except SourceUnavailable:
             time.sleep(pause)
     return parts.broker.survey(parts.config.source.kafka.topics)
-
-
-def declared_schema(config: Pipeline) -> Schema | None:
-    declared = config.source.kafka.schema_
-    return parse_schema(declared) if declared is not None else None
 
 
 def driver_of(

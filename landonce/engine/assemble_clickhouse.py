@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 from pyspark.sql import SparkSession
@@ -13,10 +12,8 @@ from landonce.engine.assemble import (
     Columns,
     columns_to_make,
     dead_letters_reachable,
-    declared_schema,
     driver_of,
     refuse_unfit,
-    selected_from,
 )
 from landonce.engine.driver import Driver
 from landonce.engine.inserting import Inserting
@@ -26,9 +23,9 @@ from landonce.engine.workers import SparkWorkers
 from landonce.errors import ConfigError, Halt
 from landonce.protocol.deduplicating import Deduplicating
 from landonce.protocol.source import Start
-from landonce.read.schema.fields import Field, Schema
+from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import Target
-from landonce.sinks.deduplicating import InsertRecipe
+from landonce.sinks.deduplicating import InsertRecipe, insert_recipe
 from landonce.sinks.parts import Parts
 
 
@@ -38,24 +35,6 @@ def to_be_made(parts: Parts, target: Target) -> Columns | None:
     if not sink.create or target.exists():
         return None
     return columns_to_make(parts, sink.creation)
-
-
-def make_recipe(parts: Parts, table: Schema) -> InsertRecipe:
-    """What a record is decoded to and what the table takes, and that the one can become the other."""
-    config = parts.config
-    source = selected_from(config) if config.transform.select else source_schema(declared_schema(config), table)
-    return InsertRecipe(
-        pipeline=config.pipeline,
-        consumer=tuple(sorted(parts.consumer.items())),
-        source=source,
-        target=table,
-        sink=parts.deduplicating,
-        dead_letters=config.dead_letters.path,
-        max_record_bytes=config.source.kafka.max_record_bytes,
-        block_bytes=config.batch.block_bytes,
-        select=config.transform.select,
-        where=config.transform.where,
-    )
 
 
 def _made(
@@ -77,25 +56,6 @@ def _made(
         raise
 
 
-def source_schema(declared: Schema | None, table: Schema) -> Schema:
-    """Where nothing is selected, the table decides the types, and a declaration which fields there are and must be."""
-    if declared is None:
-        return table
-    columns = table.by_name()
-    unknown = [each.name for each in declared.fields if each.name not in columns]
-    if unknown:
-        raise ConfigError(f"source.kafka.schema: the table has no column {', '.join(map(repr, unknown))}.")
-    missing = [name for name, each in columns.items() if each.required and name not in declared.by_name()]
-    if missing:
-        raise ConfigError(f"source.kafka.schema: lacks {', '.join(map(repr, missing))}, which the table requires.")
-    return Schema(tuple(_declared_field(each, columns[each.name]) for each in declared.fields))
-
-
-def _declared_field(declared: Field, column: Field) -> Field:
-    scale = declared.scale if column.scale is not None else None
-    return replace(column, required=declared.required or column.required, scale=scale)
-
-
 def make_driver(
     parts: Parts,
     target: Target,
@@ -113,14 +73,14 @@ def make_driver(
     config = parts.config
 
     def examined(table: Schema) -> InsertRecipe:
-        recipe = make_recipe(parts, table)
+        recipe = insert_recipe(parts, table)
         if recipe.transforms:
             transform.examine(session(), recipe)
         return recipe
 
     def fit() -> InsertRecipe:
         refuse_unfit(target.check())
-        return make_recipe(parts, target.schema())
+        return insert_recipe(parts, target.schema())
 
     dead_letters_reachable(config)
     recipe = fit() if columns is None else _made(parts, target, columns(session), examined, fit)

@@ -12,24 +12,20 @@ from landonce.engine.assemble import (
     Columns,
     columns_to_make,
     dead_letters_reachable,
-    declared_schema,
     driver_of,
-    landing_schema,
     selected_columns,
-    selected_from,
 )
 from landonce.engine.committing import Committing
 from landonce.engine.driver import Driver
 from landonce.engine.observe import Observer
 from landonce.engine.publish import Letters
 from landonce.engine.workers import SparkWorkers
-from landonce.errors import ConfigError
 from landonce.protocol.snapshot import Snapshot
 from landonce.protocol.source import Start
+from landonce.sinks.declared import landing_schema
 from landonce.sinks.iceberg import evolve
-from landonce.sinks.iceberg.lake import Lake
+from landonce.sinks.iceberg.driver import Lake, file_recipe
 from landonce.sinks.iceberg.ledger import TableLedger
-from landonce.sinks.iceberg.recipe import FileRecipe
 from landonce.sinks.parts import Parts
 
 
@@ -60,30 +56,6 @@ def make_missing(parts: Parts, lake: Lake, columns: Columns | None) -> None:
     lake.make(made)
 
 
-def file_recipe(parts: Parts) -> FileRecipe:
-    """What the file says of records, before any table is looked at."""
-    config, sink = parts.config, parts.iceberg
-    declared = selected_from(config) if config.transform.select else declared_schema(config)
-    by = sink.routing.field
-    if config.transform.select and by is not None and "." in by:
-        raise ConfigError(f"sink.iceberg: with `select`, records are routed by a column of its result, not by {by!r}.")
-    return FileRecipe(
-        pipeline=config.pipeline,
-        consumer=tuple(sorted(parts.consumer.items())),
-        routing=sink.routing,
-        tables=(),
-        dead_letters=config.dead_letters.path,
-        max_record_bytes=config.source.kafka.max_record_bytes,
-        block_bytes=config.batch.block_bytes,
-        declared=declared if not config.transform.empty else None,
-        select=config.transform.select,
-        where=config.transform.where,
-        changes=sink.told.changes.decoding() if sink.told.changes is not None else None,
-        meaning=repr((declared.fingerprint() if declared else "", sink.told.case_insensitive, sink.told.identity)),
-        evolve=sink.told.evolve,
-    )
-
-
 def make_iceberg_driver(parts: Parts, lake: Lake, observer: Observer, *, once: bool) -> Driver:
     """A driver that is ready to run: the tables are fit and made, the dead letters have a place. Spark is not started, unless a
     table had to be made by it, or of what `select` makes."""
@@ -106,7 +78,7 @@ def make_iceberg_driver(parts: Parts, lake: Lake, observer: Observer, *, once: b
         once=once,
         letters=str(config.dead_letters.path),
         own_ledger=own is not None,
-        follow=parts.iceberg.told.rollback == "follow",
+        follow=parts.iceberg.config.rollback == "follow",
     )
     letters = Letters(config.dead_letters.path, config.pipeline, parts.ledger.journal)
     performer = Committing(settings, lake, workers, letters, parts.ledger, own)
@@ -116,7 +88,7 @@ def make_iceberg_driver(parts: Parts, lake: Lake, observer: Observer, *, once: b
 def lake_conf(lake: Lake) -> dict[str, str]:
     """What Spark needs to know of the catalog, and the jars of Iceberg's runtime, where it writes itself; or where it may
     have to: a record may name a table that Arrow cannot write for, and `select` may make the columns of one."""
-    told = lake.sink.told
+    told = lake.sink.config
     unknown = lake.missing and not lake.planned and bool(told.properties or told.partition_by)
     open_ended = lake.sink.routing.template is not None
     return lake.sink.spark_conf() if lake.by_spark or open_ended or unknown else {}

@@ -9,61 +9,27 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from landonce.engine import transform
-from landonce.engine.assemble import dead_letters_reachable, declared_schema, driver_of
+from landonce.engine.assemble import dead_letters_reachable, driver_of
 from landonce.engine.driver import Driver
 from landonce.engine.observe import Observer
 from landonce.engine.publish import Letters
 from landonce.engine.pushing import Pushing
 from landonce.engine.spark.session import is_remote
 from landonce.engine.workers import SparkWorkers
-from landonce.errors import ConfigError
-from landonce.ledger.push_ledger import PushLedger, PushPlace
+from landonce.ledger.block_ledgers import PushLedger
 from landonce.protocol.claimed import Claimed
 from landonce.protocol.source import Start
 from landonce.read.schema.fields import Schema
 from landonce.sinks.parts import Parts
+from landonce.sinks.wrapped.driver import ledger_reachable, wrapped_recipe
 from landonce.sinks.wrapped.find import need_picklable
 from landonce.sinks.wrapped.recipe import WrappedRecipe
-
-
-def wrapped_recipe(parts: Parts) -> WrappedRecipe:
-    """What a record is decoded to, and who gets it. What `select` makes of it is known once there is a session."""
-    config = parts.config
-    source = declared_schema(config)
-    if source is None:
-        raise ConfigError(
-            "source.kafka.schema: is missing. A wrapped sink has no columns that could say what a record holds.",
-            command='declare it in {file}, for example `schema: "id BIGINT NOT NULL, word STRING"`',
-        )
-    return WrappedRecipe(
-        pipeline=config.pipeline,
-        consumer=tuple(sorted(parts.consumer.items())),
-        source=source,
-        target=source,
-        sink=parts.wrapped,
-        ledger=PushPlace(config.outside_ledger.place, config.pipeline),
-        dead_letters=config.dead_letters.path,
-        max_record_bytes=config.source.kafka.max_record_bytes,
-        block_bytes=config.batch.block_bytes,
-        select=config.transform.select,
-        where=config.transform.where,
-    )
 
 
 def with_selected(session: SparkSession, recipe: WrappedRecipe) -> WrappedRecipe:
     """The recipe with the columns that `select` makes; nothing but the expressions decides about them."""
     made = transform.selected_schema(session, recipe.source, recipe.select)
     return replace(recipe, target=Schema(tuple(replace(each, required=False) for each in made.fields)))
-
-
-def ledger_reachable(parts: Parts) -> None:
-    """Workers claim blocks in the ledger, so they must see it."""
-    path = parts.config.outside_ledger.sqlite
-    if path is not None and is_remote(parts.config.spark):
-        raise ConfigError(
-            f"ledger.sqlite: {path} is a file of this machine, and the workers, which claim blocks in it, run on others.",
-            command="name a PostgreSQL ledger: `ledger: {postgres: …}`",
-        )
 
 
 def make_wrapped_driver(parts: Parts, session: Callable[[], SparkSession], observer: Observer, *, once: bool) -> Driver:
@@ -95,5 +61,5 @@ def make_wrapped_driver(parts: Parts, session: Callable[[], SparkSession], obser
 def refuse_unfit(parts: Parts) -> None:
     """What can be told before Spark starts."""
     wrapped_recipe(parts)
-    ledger_reachable(parts)
+    ledger_reachable(parts, remote=is_remote(parts.config.spark))
     need_picklable(parts.wrapped)

@@ -31,9 +31,9 @@ from landonce.protocol.steps import (
     Reply,
     Write,
 )
-from landonce.sinks.iceberg.lake import Lake
+from landonce.sinks.iceberg.driver import Lake
 from landonce.sinks.iceberg.ledger import TableLedger
-from landonce.sinks.iceberg.recipe import FileRecipe, FileTask
+from landonce.sinks.iceberg.worker import FileRecipe, FileTask
 
 _LOOK_EVERY = 5.0
 """Seconds after which the tables are looked at again, though there is nothing to write."""
@@ -97,7 +97,7 @@ class Committing(Performer):
     def acquired(self, state: LedgerState) -> str:
         """What a driver that was killed left behind is put in order: staging branches go, and dead letters of a batch that it
         had just committed are published."""
-        self.lake.tidy(state.epoch)
+        self.lake.drop_old_stages(state.epoch)
         if self.own is None:
             self.letters.acquired(state)
             return ""

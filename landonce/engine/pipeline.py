@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from landonce.engine.assemble_clickhouse import make_driver, to_be_made
 from landonce.engine.driver import Driver
 from landonce.engine.observe import Observer, Silent
-from landonce.engine.spark.session import active_session, open_session
+from landonce.engine.spark.session import active_session, is_remote, open_session
 from landonce.engine.waiting import Waiting
 from landonce.errors import LandonceError, Transient
 from landonce.jvm import spark_errors
@@ -160,10 +160,11 @@ def _ready_for_wrapped(parts: Parts, session: _Session, observer: Observer, *, o
 def _ready_for_sql(
     parts: Parts, session: _Session, observer: Observer, waiting: Waiting, *, once: bool
 ) -> Iterator[Driver]:
-    from landonce.engine.assemble_sql import file_reachable, make_sql_driver, sql_to_be_made
+    from landonce.engine.assemble_sql import make_sql_driver, sql_to_be_made
+    from landonce.sinks.sql.driver import file_reachable
     from landonce.sinks.sql.table import SqlTable
 
-    file_reachable(parts.config)
+    file_reachable(parts.config, remote=is_remote(parts.config.spark))
     session.work = "landonce.sinks.sql.worker,landonce.engine.task"
     with closing(SqlTable(parts.sql)) as table:
         columns = waiting.until(lambda: sql_to_be_made(parts, table))

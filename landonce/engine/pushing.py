@@ -11,7 +11,7 @@ from landonce.engine.performer import Performer
 from landonce.engine.publish import Letters
 from landonce.engine.unlanded import write_rest
 from landonce.engine.watchdog import watched
-from landonce.ledger.push_ledger import PushLedger
+from landonce.ledger.block_ledgers import PushLedger
 from landonce.protocol import batch
 from landonce.protocol.block_rows import Claim, Mark, over
 from landonce.protocol.claimed import Claimed, key_of
@@ -57,7 +57,7 @@ class Pushing(Performer):
 
     def perform(self, effect: Asked, held: LedgerState) -> Reply:
         if isinstance(effect, LookAtClaims):
-            return self.ledger.standing(effect.plan.batch)
+            return self.ledger.status(effect.plan.batch)
         if isinstance(effect, Await):
             wait_for_attempts(self.ledger, held, self.settings.wait)
             return None
@@ -73,7 +73,7 @@ class Pushing(Performer):
             with watched(self.recipe.ledger, tasks, self.tell, self.settings.wait / 1000):
                 return self.workers.write(recipe, tasks)
 
-        rows = self.ledger.standing(effect.plan.batch).rows
+        rows = self.ledger.status(effect.plan.batch).rows
         return write_rest(effect.plan, effect.indexes, rows, write)
 
     def _task(self, effect: Write, index: int, held: LedgerState) -> WrappedTask:
@@ -95,7 +95,7 @@ def wait_for_attempts(ledger: PushLedger, held: LedgerState, wait: int) -> None:
     """Until every attempt that is claimed is over, or was settled by whoever made it."""
     batch = held.pending.batch if held.pending is not None else 0
     while True:
-        seen = ledger.standing(batch)
+        seen = ledger.status(batch)
         claimed = [row for row in seen.rows if row.mark is Mark.CLAIMED]
         if all(over(row, seen.now, wait) for row in claimed):
             return

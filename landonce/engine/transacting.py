@@ -9,7 +9,7 @@ from typing import Protocol
 from landonce.engine.performer import Performer
 from landonce.engine.publish import Letters
 from landonce.engine.unlanded import write_rest
-from landonce.ledger.in_target import TargetLedger
+from landonce.ledger.block_ledgers import TargetLedger
 from landonce.protocol import batch
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.ledger import LedgerState

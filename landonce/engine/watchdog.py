@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 
 from landonce.errors import LandonceError
-from landonce.ledger.push_ledger import PushPlace
+from landonce.ledger.block_ledgers import PushPlace
 from landonce.protocol.block_rows import Mark, PushRows, over
 from landonce.sinks.wrapped.recipe import WrappedTask
 
@@ -35,7 +35,7 @@ def watched(
         with closing(place.open()) as ledger:
             while not done.wait(every):
                 with suppress(LandonceError):
-                    for told in overdue(ledger.standing(batch), names):
+                    for told in overdue(ledger.status(batch), names):
                         tell(told)
 
     watching = threading.Thread(target=watch, name="landonce overdue pushes", daemon=True)

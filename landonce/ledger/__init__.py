@@ -1,1 +1,1 @@
-"""Ledgers: they keep the position. One module per store; `protocol.ledger` has the port and the states."""
+"""Ledgers: they keep the position. `protocol.ledger` has the port and the states."""

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import URL, Engine, make_url
 from sqlalchemy.exc import ArgumentError
 
 from landonce.config import model
-from landonce.errors import ConfigError
+from landonce.config.secrets import redact
+from landonce.errors import ConfigError, LandonceError
 from landonce.extras import require
-from landonce.ledger.database import Database, misplaced
-from landonce.ledger.plugged import plugged_ledger
+from landonce.ledger.database import Database, SqliteDatabase, misplaced
 from landonce.ledger.postgres import PostgresDatabase
 from landonce.ledger.sql import SqlLedger
-from landonce.ledger.sqlite import SqliteDatabase
+from landonce.plugins import plug_in
 from landonce.protocol.ledger import Ledger
+
+GROUP = "landonce.ledgers"
+"""The group of entry points that offer ledgers."""
+_KEY = "ledger.plugin"
 
 
 def sqlite_ledger(path: Path | str, pipeline: str, *, attempts: int = 8, backoff: float = 0.2) -> SqlLedger:
@@ -60,3 +66,22 @@ def database_of(where: Path | str | URL | Engine) -> Database:
     if url.database in (None, "", ":memory:"):
         raise misplaced("a ledger in SQLite's memory is lost when the process ends.", "name a file for `ledger`")
     return SqliteDatabase(Path(str(url.database)))
+
+
+def plugged_ledger(name: str, options: Mapping[str, Any], pipeline: str, folder: Path) -> Ledger:
+    """The ledger of another package, by entry point.
+
+    The entry point names a function `open_ledger(pipeline, folder, **options)` that returns a `Ledger` and does not
+    connect yet. `folder` is the folder of the pipeline file: paths in the options are relative to it, so every start
+    opens the same ledger.
+    """
+    opens = plug_in(GROUP, name, key=f"{_KEY}.name", instead="name `sqlite` or `postgres`")
+    try:
+        ledger = opens(pipeline, folder, **options)
+    except LandonceError:
+        raise
+    except Exception as error:
+        raise ConfigError(redact(f"{_KEY}: {name} failed: {type(error).__name__}: {error}")) from None
+    if not isinstance(ledger, Ledger) or ledger.pipeline != pipeline:
+        raise ConfigError(f"{_KEY}: {name} gives {type(ledger).__name__}, which is no ledger of pipeline {pipeline!r}.")
+    return ledger

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import BigInteger, Column, ColumnElement, Integer, MetaData, Row, Table, Text, and_, exists
@@ -120,10 +119,6 @@ push_table = Table(
 )
 
 
-def _plain(value: Any) -> Any:
-    return value
-
-
 def _pairs(value: tuple[tuple[str, str], ...]) -> str:
     return json.dumps(value, separators=(",", ":"))
 
@@ -132,35 +127,32 @@ def _marks(value: tuple[tuple[str, TableMark], ...]) -> str:
     return json.dumps([[table, mark.uuid, mark.batch] for table, mark in value], separators=(",", ":"))
 
 
-def _plan(value: Plan | None) -> str | None:
-    return None if value is None else value.to_json()
-
-
-_COLUMNS: Mapping[str, tuple[Callable[[LedgerState], Any], Callable[[Any], Any]]] = {
-    "pipeline": (attrgetter("pipeline"), _plain),
-    "lineage": (attrgetter("lineage"), _plain),
-    "epoch": (attrgetter("epoch"), _plain),
-    "owner": (attrgetter("owner"), _plain),
-    "version": (attrgetter("version"), _plain),
-    "cluster_id": (attrgetter("cluster_id"), _plain),
-    "topic_ids": (attrgetter("topic_ids"), _pairs),
-    "labels": (attrgetter("labels"), _pairs),
-    "tables": (attrgetter("tables"), _marks),
-    "pending": (attrgetter("pending"), _plan),
-    "batch": (attrgetter("batch"), _plain),
-    "landed": (attrgetter("totals.landed"), _plain),
-    "dead_lettered": (attrgetter("totals.dead_lettered"), _plain),
-    "filtered": (attrgetter("totals.filtered"), _plain),
+_ENCODE: Mapping[str, Callable[[Any], str | None]] = {
+    "topic_ids": _pairs,
+    "labels": _pairs,
+    "tables": _marks,
+    "pending": lambda plan: None if plan is None else plan.to_json(),
 }
+"""The columns that hold JSON. The others hold the state's value as it is."""
+
+
+def _columns(state: LedgerState) -> dict[str, Any]:
+    totals = ("landed", "dead_lettered", "filtered")
+    return {each.name: getattr(state.totals if each.name in totals else state, each.name) for each in pipeline_table.c}
+
+
+def _encoded(columns: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _ENCODE[name](value) if name in _ENCODE else value for name, value in columns.items()}
 
 
 def pipeline_row(state: LedgerState) -> dict[str, Any]:
-    return {name: encode(value(state)) for name, (value, encode) in _COLUMNS.items()}
+    return _encoded(_columns(state))
 
 
 def changed_columns(old: LedgerState, new: LedgerState) -> dict[str, Any]:
     """Only the columns that differ: a pending plan of megabytes is not rewritten when another column changes."""
-    return {name: encode(value(new)) for name, (value, encode) in _COLUMNS.items() if value(old) != value(new)}
+    before = _columns(old)
+    return _encoded({name: value for name, value in _columns(new).items() if value != before[name]})
 
 
 def unchanged(old: LedgerState) -> ColumnElement[bool]:

@@ -19,9 +19,8 @@ from landonce.engine.driver import Driver
 from landonce.engine.observe import Observer
 from landonce.engine.waiting import Waiting
 from landonce.errors import ConfigError
-from landonce.ledger.in_target import TargetLedger
-from landonce.ledger.push_ledger import PushLedger, PushPlace
-from landonce.ledger.sqlite import SqliteDatabase
+from landonce.ledger.block_ledgers import PushLedger, PushPlace, TargetLedger
+from landonce.ledger.database import SqliteDatabase
 from landonce.protocol.batch import Policy
 from landonce.protocol.cases import OnRewind
 from landonce.protocol.claimed import Claimed

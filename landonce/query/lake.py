@@ -38,18 +38,16 @@ from landonce.query.fit import declared, refuse_misfits
 from landonce.query.performers import BatchPerformer
 from landonce.query.rows import write
 from landonce.read.route import Routing, Rule
-from landonce.sinks.iceberg.admit import creation, known_by, require_shape, require_spec
-from landonce.sinks.iceberg.catalog import telling
+from landonce.sinks.iceberg.catalog import catalog_errors
 from landonce.sinks.iceberg.commit import Attempt, Place
-from landonce.sinks.iceberg.create import create_table
+from landonce.sinks.iceberg.commit import check_visible as refuse_unseen
 from landonce.sinks.iceberg.ledger import TableLedger
-from landonce.sinks.iceberg.limits import limits_of
-from landonce.sinks.iceberg.look import filled_by, holds
-from landonce.sinks.iceberg.names import schema_for
-from landonce.sinks.iceberg.recipe import FileRecipe, FileTask, TableRecipe
-from landonce.sinks.iceberg.shape import TableShape, fast_path
+from landonce.sinks.iceberg.marks import filled_by, holds
+from landonce.sinks.iceberg.partitions import limits_of
 from landonce.sinks.iceberg.sink import IcebergSink
-from landonce.sinks.iceberg.unseen import refuse_unseen
+from landonce.sinks.iceberg.table import TableShape, create_table, creation, require_spec, require_unchanged, why_spark
+from landonce.sinks.iceberg.types import schema_for
+from landonce.sinks.iceberg.worker import FileRecipe, FileTask, TableRecipe, table_fingerprint
 
 _PAUSE = 1.0
 
@@ -104,7 +102,7 @@ class Committing(BatchPerformer):
 
     def admit(self, table: Table) -> FileRecipe:
         """What workers are told of the table as it is now. Others may change its columns at any time."""
-        if self._recipe is None or self._table is None or known_by(table) != known_by(self._table):
+        if self._recipe is None or self._table is None or table_fingerprint(table) != table_fingerprint(self._table):
             self._recipe, self._table = _recipe_of(self.told, self.place.pipeline, table, self.yields), table
         return self._recipe
 
@@ -115,7 +113,7 @@ class Committing(BatchPerformer):
         self.admit(table)
         known, branch = dict(held.topic_ids), self.place.branch
         new = [held.label(topic) for topic, _ in self.batch[0].topic_ids if topic not in known]
-        with telling(self.place.spec):
+        with catalog_errors(self.place.spec):
             writer = filled_by(table, branch) if held.fresh else ""
             found = bool(writer) or (bool(new) and holds(table, branch, new))
         return Looked((), self.place.identifier if found else "", writer)
@@ -150,7 +148,7 @@ class Committing(BatchPerformer):
 
         def build(table: Table, told: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
             if files:
-                require_shape(name, self._opened, table, specs={each.spec_id for each in files})
+                require_unchanged(name, self._opened, table, specs={each.spec_id for each in files})
             return self.place.appending(table, files, told, properties)
 
         self.ledger.commit(
@@ -171,22 +169,22 @@ def committing(sink: IcebergSink, frame: DataFrame, ledger: TableLedger, setting
     place, yields = sink.place(sink.table), to_arrow_schema(frame.schema)
     table = place.find()
     if table is None:
-        if not sink.told.create:
+        if not sink.config.create:
             raise TableUnfit(
                 f"the catalog has no table {sink.table}, or the user may not see it.",
                 safe="Nothing was written.",
                 command=f'create it, or say landonce.iceberg("{sink.table}", …, create=True)',
             )
-        with telling(sink.spec):
-            table = create_table(sink.catalog, sink.table, declared(yields), creation(sink.told))
+        with catalog_errors(sink.spec):
+            table = create_table(sink.catalog, sink.table, declared(yields), creation(sink.config))
     performer = Committing(settings, pace, sink, place, ledger, yields)
     performer.admit(table)
     return performer
 
 
 def _recipe_of(sink: IcebergSink, name: str, table: Table, yields: pa.Schema) -> FileRecipe:
-    require_spec(sink.told, sink.table, table)
-    if reason := fast_path(table):
+    require_spec(sink.config, sink.table, table)
+    if reason := why_spark(table):
         raise TableUnfit(
             f"{sink.table}: Spark's own writer is needed for it, since {reason}, and queries are written by landonce's.",
             safe="Nothing was written.",

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from landonce.engine.inserting import tasks_of
 from landonce.engine.performer import Performer
 from landonce.engine.unlanded import receipts_of, write_rest
-from landonce.ledger.in_target import TargetLedger
+from landonce.ledger.block_ledgers import TargetLedger
 from landonce.protocol.batch import Machine, Next, Policy, begin
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.blocks import Block, Kind

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from landonce.engine.pushing import wait_for_attempts
 from landonce.engine.unlanded import write_rest
 from landonce.engine.watchdog import watched
-from landonce.ledger.push_ledger import PushLedger
+from landonce.ledger.block_ledgers import PushLedger
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.claimed import key_of
 from landonce.protocol.ledger import LedgerState
@@ -30,7 +30,7 @@ class Pushing(PlanPerformer):
 
     def perform(self, effect: Asked, held: LedgerState) -> Reply:
         if isinstance(effect, LookAtClaims):
-            return self.ledger.standing(effect.plan.batch)
+            return self.ledger.status(effect.plan.batch)
         if isinstance(effect, Await):
             wait_for_attempts(self.ledger, held, self.recipe.sink.wait)
             return None
@@ -58,7 +58,7 @@ class Pushing(PlanPerformer):
             with watched(self.recipe.ledger, tasks, self.tell, self.recipe.sink.wait / 1000):
                 return write(frame, incoming.ranges, self.recipe, tasks)
 
-        return write_rest(plan, effect.indexes, self.ledger.standing(plan.batch).rows, rest)
+        return write_rest(plan, effect.indexes, self.ledger.status(plan.batch).rows, rest)
 
     def close(self) -> None:
         """The ledger is closed by whoever opened it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -22,9 +23,13 @@ from landonce.protocol.settle import Mode, Problem, Reply, Settling, Stage
 from landonce.read.block import ReadBlock, Reader
 from landonce.read.decoders import decode_by
 from landonce.read.fit import fit_to
-from landonce.read.schema.fields import Schema
+from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.contract import BlockWriter, DeduplicatingSink, Insert, wait_out
+from landonce.sinks.declared import declared_schema, selected_from
 from landonce.sinks.worker import BlockWorker, Recipe, Refuse, Task, halted
+
+if TYPE_CHECKING:
+    from landonce.sinks.parts import Parts
 
 _PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """Between sends that the target refuses. After the last one the driver takes over, which knows when to give up."""
@@ -48,6 +53,45 @@ class InsertRecipe(Recipe):
 
     def worker(self, task: InsertTask) -> InsertWorker:
         return InsertWorker(self, task)
+
+
+def insert_recipe(parts: Parts, table: Schema) -> InsertRecipe:
+    """What a record is decoded to and what the table takes, and that the one can become the other."""
+    config = parts.config
+    source = selected_from(config) if config.transform.select else source_schema(declared_schema(config), table)
+    return InsertRecipe(
+        pipeline=config.pipeline,
+        consumer=tuple(sorted(parts.consumer.items())),
+        source=source,
+        target=table,
+        sink=parts.deduplicating,
+        dead_letters=config.dead_letters.path,
+        max_record_bytes=config.source.kafka.max_record_bytes,
+        block_bytes=config.batch.block_bytes,
+        select=config.transform.select,
+        where=config.transform.where,
+    )
+
+
+def source_schema(declared: Schema | None, table: Schema) -> Schema:
+    """Where nothing is selected, the table decides the types, and a declaration which fields there are and must be."""
+    if declared is None:
+        return table
+    columns = table.by_name()
+    unknown = [each.name for each in declared.fields if each.name not in columns]
+    if unknown:
+        raise errors.ConfigError(f"source.kafka.schema: the table has no column {', '.join(map(repr, unknown))}.")
+    missing = [name for name, each in columns.items() if each.required and name not in declared.by_name()]
+    if missing:
+        raise errors.ConfigError(
+            f"source.kafka.schema: lacks {', '.join(map(repr, missing))}, which the table requires."
+        )
+    return Schema(tuple(_declared_field(each, columns[each.name]) for each in declared.fields))
+
+
+def _declared_field(declared: Field, column: Field) -> Field:
+    scale = declared.scale if column.scale is not None else None
+    return replace(column, required=declared.required or column.required, scale=scale)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from landonce.errors import PlanPending, Unbalanced
-from landonce.ledger.in_target import TargetLedger
+from landonce.ledger.block_ledgers import TargetLedger
 from landonce.protocol.block_rows import Claim, Mark
 from landonce.protocol.blocks import Block, Plan
 from landonce.protocol.ledger import LedgerState, Position, Totals, prepared, recorded, taken

@@ -251,5 +251,5 @@ def a_batch_is_pushed_and_recorded(site: WrappedSite) -> None:
         assert driven.push(sink, number).fate is Fate.LANDED, (
             "a task that is run again does not see that its block landed"
         )
-    assert [row.mark for row in driven.ledger().standing(1).rows] == [Mark.AFTER] * 3
+    assert [row.mark for row in driven.ledger().status(1).rows] == [Mark.AFTER] * 3
     assert held(site) == expected(*(four(each) for each in range(3))), "the batch is not there, once"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from pathlib import Path
 
+from landonce.ledger.database import SqliteDatabase
 from landonce.ledger.memory import MemoryLedger, MemoryStore
 from landonce.ledger.sql import SqlLedger
-from landonce.ledger.sqlite import SqliteDatabase
 from landonce.protocol.ledger import Ledger
 from landonce.testing.case import Need, Suite
 from landonce.testing.crashing import MOST_MOMENTS, SOME_MOMENTS

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 
-from landonce.ledger.push_ledger import PushLedger, PushPlace
+from landonce.ledger.block_ledgers import PushLedger, PushPlace
 from landonce.protocol.block_rows import Claim, Spot
 from landonce.protocol.blocks import Block, Identity, Plan, block_key
 from landonce.protocol.ledger import LedgerState, Position, prepared, taken

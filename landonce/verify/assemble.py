@@ -7,8 +7,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from landonce.engine.assemble_clickhouse import make_recipe
-from landonce.engine.assemble_sql import sql_recipe
 from landonce.engine.retention import Retention
 from landonce.engine.spark.session import open_session, session_if_needed
 from landonce.errors import TableUnfit
@@ -16,7 +14,9 @@ from landonce.protocol.ledger import LedgerState
 from landonce.protocol.source import SourceView
 from landonce.sinks.clickhouse.sink import ClickHouseSink
 from landonce.sinks.contract import Guarantee
+from landonce.sinks.deduplicating import insert_recipe
 from landonce.sinks.parts import Parts
+from landonce.sinks.sql.driver import sql_recipe
 from landonce.sinks.sql.recipe import SqlRecipe
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.table import SqlTable
@@ -134,7 +134,7 @@ def _clickhouse(parts: Parts, stack: ExitStack, values: bool) -> tuple[Targets, 
         raise TypeError(f"{sink} has no rows to read")
     target = sink.target()
     stack.callback(target.close)
-    recipe = make_recipe(parts, target.schema())
+    recipe = insert_recipe(parts, target.schema())
     sorting, targets = OneTable(sink.table), _ClickHouse(sink, values)
     if recipe.transforms:
         return targets, Transformed(recipe, sorting, lambda _: recipe.target, _session(parts, stack))

@@ -9,15 +9,14 @@ import pyarrow as pa
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 
-from landonce.engine.assemble import declared_schema, landing_schema
-from landonce.engine.assemble_iceberg import file_recipe
 from landonce.protocol.ledger import LedgerState
 from landonce.read.schema.fields import Field, Schema
-from landonce.sinks.iceberg.admit import table_recipe
-from landonce.sinks.iceberg.catalog import telling
-from landonce.sinks.iceberg.marker import copy_name
-from landonce.sinks.iceberg.recipe import FileRecipe, TableRecipe
+from landonce.sinks.declared import declared_schema, landing_schema
+from landonce.sinks.iceberg.catalog import catalog_errors
+from landonce.sinks.iceberg.driver import file_recipe
+from landonce.sinks.iceberg.marks import copy_name
 from landonce.sinks.iceberg.sink import IcebergSink
+from landonce.sinks.iceberg.worker import FileRecipe, TableRecipe, table_recipe
 from landonce.sinks.parts import Parts
 from landonce.verify.compare import ValueAudit
 from landonce.verify.expect import Decoder, PlainDecoder
@@ -53,14 +52,14 @@ class IcebergTables:
 
     def known(self) -> tuple[str, ...]:
         """Of the tables whose names match the template, those that the pipeline has committed to."""
-        with telling(self.sink.spec):
+        with catalog_errors(self.sink.spec):
             found = [name for name in self.sink.dynamic() if self._ours(name)]
         listed = [name for name, _ in self.state.tables] if self.state is not None else []
         return tuple(dict.fromkeys((*self.sink.static, *found, *listed)))
 
     def open(self, table: str) -> TableAudit:
         """A missing table holds nothing, with or without keys."""
-        spec, config, catalog = self.sink.spec, self.sink.told, self.sink.catalog
+        spec, config, catalog = self.sink.spec, self.sink.config, self.sink.catalog
         if config.changes is not None and self._load(table) is not None:
             keys = IcebergKeys(spec, table, config.identity, config.branch, catalog)
             return KeyedAudit(keys, config.identity, self._values(keys.table))
@@ -85,11 +84,11 @@ class IcebergTables:
         """None if records for the table are dead letters. A missing table that should exist accepts anything."""
         schema, recipe = self.schema_of(table), self.recipe
         if schema is None:
-            lost = self.sink.told.create or table in self.sink.static
+            lost = self.sink.config.create or table in self.sink.static
             declared = declared_schema(self.parts.config) or _ANY
             return PlainDecoder(declared, recipe.max_record_bytes) if lost else None
         if recipe.changes is not None:
-            return Changing(schema, self.sink.told.identity, recipe.changes, recipe.max_record_bytes)
+            return Changing(schema, self.sink.config.identity, recipe.changes, recipe.max_record_bytes)
         return PlainDecoder(schema, recipe.max_record_bytes)
 
     def _ours(self, table: str) -> bool:
@@ -98,16 +97,16 @@ class IcebergTables:
             return False
         summaries = (each.summary.additional_properties for each in there.snapshots() if each.summary is not None)
         marked = any(each.get("landonce.pipeline") == self.sink.pipeline for each in summaries)
-        return marked or copy_name(self.sink.pipeline, self.sink.told.branch) in there.properties
+        return marked or copy_name(self.sink.pipeline, self.sink.config.branch) in there.properties
 
     def _recipe(self, table: str) -> TableRecipe | None:
         there = self._load(table)
         landing = landing_schema(self.parts.config)
-        return table_recipe(self.sink.told, table, there, landing) if there is not None else None
+        return table_recipe(self.sink.config, table, there, landing) if there is not None else None
 
     def _load(self, table: str) -> Table | None:
         if table not in self._loaded:
-            with telling(self.sink.spec):
+            with catalog_errors(self.sink.spec):
                 try:
                     self._loaded[table] = self.sink.catalog.load_table(table)
                 except NoSuchTableError:

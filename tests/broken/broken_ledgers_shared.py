@@ -12,8 +12,8 @@ from typing import ClassVar
 from sqlalchemy import ColumnElement, and_
 
 from landonce.errors import LedgerUnavailable
+from landonce.ledger.database import SqliteDatabase
 from landonce.ledger.sql import SqlLedger
-from landonce.ledger.sqlite import SqliteDatabase
 from landonce.ledger.tables import changed_columns, pipeline_table
 from landonce.protocol.ledger import LedgerState, Note, check_change, fenced, key
 from landonce.testing.ledger_sites import InSqlite, LedgerSite

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 from sqlalchemy import Connection, delete
 
-from landonce.ledger.in_target import TargetLedger
+from landonce.ledger.block_ledgers import TargetLedger
 from landonce.ledger.tables import block_table
 from landonce.protocol.block_rows import BlockRow, Claim
 from landonce.protocol.ledger import LedgerState

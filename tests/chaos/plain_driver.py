@@ -30,7 +30,7 @@ _FORKS.set_forkserver_preload(
         "landonce.cli.progress",
         "landonce.engine.pipeline",
         "landonce.engine.task",
-        "landonce.ledger.sqlite",
+        "landonce.ledger.database",
         "landonce.sinks.deduplicating",
         "landonce.sinks.iceberg.worker",
         "landonce.sinks.sql.worker",

@@ -9,11 +9,10 @@ from pathlib import Path
 
 from sqlalchemy import event
 
-from landonce.ledger.database import Database
+from landonce.ledger.database import Database, SqliteDatabase
 from landonce.ledger.memory import MemoryLedger, MemoryStore
 from landonce.ledger.postgres import PostgresDatabase
 from landonce.ledger.sql import SqlLedger
-from landonce.ledger.sqlite import SqliteDatabase
 from landonce.protocol.ledger import Ledger
 from landonce.testing import LedgerSite
 from landonce.testing.crashing import SOME_MOMENTS

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
-from landonce.ledger.in_target import TargetLedger
+from landonce.ledger.block_ledgers import TargetLedger
 from landonce.local.mariadb import LocalMariaDB
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.blocks import Block, Plan

@@ -21,8 +21,8 @@ from landonce.engine.committing import Committing
 from landonce.engine.pushing import Pushing
 from landonce.engine.task import guarded
 from landonce.errors import Fenced, OutcomeUnknown, RetentionOverrun
+from landonce.ledger.block_ledgers import PushLedger, PushPlace
 from landonce.ledger.memory import MemoryLedger
-from landonce.ledger.push_ledger import PushLedger, PushPlace
 from landonce.protocol import ledger as states
 from landonce.protocol.batch import Machine
 from landonce.protocol.block_rows import Claim, PushRow, over

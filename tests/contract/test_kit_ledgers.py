@@ -8,8 +8,7 @@ import pytest
 from broken_ledgers import BROKEN_LEDGERS
 from kit_controls import check_fails, check_mostly_sound
 
-from landonce.ledger.in_target import TargetLedger
-from landonce.ledger.push_ledger import PushLedger
+from landonce.ledger.block_ledgers import PushLedger, TargetLedger
 from landonce.testing import LEDGER_CASES, Case, LedgerContract, LedgerSite
 from landonce.testing.ledger_sites import SHARED, InMemory, InSqlite
 

@@ -10,7 +10,7 @@ import pytest
 from broken_transactions import BROKEN_TRANSACTIONS, SqliteTransactions
 from kit_controls import check_fails, check_mostly_sound
 
-from landonce.ledger.in_target import TargetLedger
+from landonce.ledger.block_ledgers import TargetLedger
 from landonce.sinks.sql.databases import open_database
 from landonce.sinks.sql.opened import open_writer
 from landonce.sinks.sql.sink import SqlSink

@@ -12,7 +12,7 @@ import pytest
 from test_push_ledgers import SPOT, prepared
 
 from landonce.engine.watchdog import overdue, watched
-from landonce.ledger.push_ledger import PushLedger, PushPlace
+from landonce.ledger.block_ledgers import PushLedger, PushPlace
 from landonce.protocol.block_rows import Claim
 from landonce.sinks.wrapped.recipe import WrappedTask
 
@@ -57,7 +57,7 @@ def test_a_push_that_lasts_too_long_is_said_while_it_lasts(place: PushPlace, led
 def test_what_is_in_time_or_settled_is_not_mentioned(place: PushPlace, ledger: PushLedger) -> None:
     claim = Claim.of(prepared(ledger))
     assert ledger.claim(SPOT, claim, "in time", harmless=False, wait=60_000)
-    assert overdue(ledger.standing(1), NAMES) == ()
+    assert overdue(ledger.status(1), NAMES) == ()
     assert ledger.settle(SPOT, "in time", "{}")
     an_hour_passes(place)
-    assert overdue(ledger.standing(1), NAMES) == ()
+    assert overdue(ledger.status(1), NAMES) == ()

@@ -16,7 +16,7 @@ from test_push_ledgers import SPOT, prepared, row_of
 
 import landonce
 from landonce.errors import Fenced, NotPushed, OutcomeUnknown, TargetRefused
-from landonce.ledger.push_ledger import PushLedger, PushPlace
+from landonce.ledger.block_ledgers import PushLedger, PushPlace
 from landonce.protocol import ledger as states
 from landonce.protocol.block_rows import Claim, Mark
 from landonce.protocol.ledger import LedgerState

@@ -16,8 +16,8 @@ from sqlalchemy import update
 from sqlalchemy.exc import OperationalError
 
 from landonce.errors import Fenced, LedgerUnavailable, NothingToDo, PlanPending, Unbalanced
+from landonce.ledger.block_ledgers import Decision, PushLedger, PushPlace
 from landonce.ledger.open import sqlite_ledger
-from landonce.ledger.push_ledger import PushLedger, PushPlace, Verdict
 from landonce.ledger.tables import push_table
 from landonce.protocol import ledger as states
 from landonce.protocol.block_rows import Claim, Mark, PushRow, Spot, accounted
@@ -133,7 +133,7 @@ def test_a_batch_is_recorded_when_all_of_it_is_there(ledger: PushLedger) -> None
         ledger.change(state, done)
     assert ledger.settle(Spot(1, 1), "a", "{}")
     assert ledger.change(state, done) == done
-    assert ledger.standing(1).rows == ()
+    assert ledger.status(1).rows == ()
     assert ledger.load() == done
 
 
@@ -168,7 +168,7 @@ def test_a_claim_that_comes_while_its_plan_is_forgotten_is_not_made(new_database
         with before_statement(ledger, "DELETE FROM landonce_push", claim):
             assert ledger.change(state, forgotten) == forgotten
         assert made[0].result(30) is None
-        assert ledger.standing(1).rows == ()
+        assert ledger.status(1).rows == ()
 
 
 def test_a_claim_that_is_being_made_is_seen_before_its_plan_is_forgotten(new_database: Callable[[], str]) -> None:
@@ -209,8 +209,8 @@ def test_a_block_that_is_accounted_for_is_not_cut(ledger: PushLedger, receipt: s
         assert ledger.settle(SPOT, "a", receipt)
     else:
         told = states.taken(state, "person")
-        state = ledger.decide(state, told, Note("now", "settle", ""), Verdict(SPOT, "a", landed=True))
-    rows = ledger.standing(1).rows
+        state = ledger.decide(state, told, Note("now", "settle", ""), Decision(SPOT, "a", landed=True))
+    rows = ledger.status(1).rows
     view = SourceView("c", (("t", "id"),), tuple((Partition("t", number), Extent(2, 9)) for number in range(2)))
     if receipt is not None:
         cut = accept_gap(state, view, "person")
@@ -228,10 +228,10 @@ def test_a_person_decides_about_the_last_attempt_only(ledger: PushLedger, landed
     assert ledger.claim(SPOT, Claim.of(state), "a", harmless=False)
     taken, note = states.taken(state, "person"), Note("now", "settle", "seen")
     with pytest.raises(NothingToDo):
-        ledger.decide(state, taken, note, Verdict(SPOT, "other", landed))
+        ledger.decide(state, taken, note, Decision(SPOT, "other", landed))
     assert ledger.load() == state
     assert ledger.journal() == ()
-    ledger.decide(state, taken, note, Verdict(SPOT, "a", landed))
+    ledger.decide(state, taken, note, Decision(SPOT, "a", landed))
     row = row_of(ledger)
     assert (row.mark, row.receipt) == (Mark.AFTER if landed else Mark.BEFORE, None)
     assert ledger.journal() == (note,)
@@ -242,12 +242,12 @@ def test_a_person_decides_about_the_last_attempt_only(ledger: PushLedger, landed
 
 def test_the_clock_is_the_ledgers(place: PushPlace, ledger: PushLedger) -> None:
     state = prepared(ledger)
-    before = ledger.standing(1).now
+    before = ledger.status(1).now
     row = ledger.claim(SPOT, Claim.of(state), "a", harmless=False)
     assert row is not None
-    assert before <= row.claimed_at <= ledger.standing(1).now
+    assert before <= row.claimed_at <= ledger.status(1).now
     asked = _clock(place)
-    assert abs(asked - ledger.standing(1).now) < 60_000
+    assert abs(asked - ledger.status(1).now) < 60_000
 
 
 def _clock(place: PushPlace) -> int:
@@ -288,7 +288,7 @@ def test_a_ledger_of_another_kind_of_sink_becomes_one(tmp_path: Path) -> None:
         state = ledger.change(state, states.taken(state, "owner"))
         state = ledger.change(state, states.bound(state, "c", {"t": "id"}, {Partition("t", 0): 0}))
         ledger.change(state, states.prepared(state, plan(5)))
-        assert [row.mark for row in ledger.standing(1).rows] == [Mark.BEFORE]
+        assert [row.mark for row in ledger.status(1).rows] == [Mark.BEFORE]
 
 
 def test_an_address_is_quiet() -> None:

@@ -15,7 +15,7 @@ from test_push_ledgers import SPOT, prepared
 import landonce
 from landonce.config.model import Batch
 from landonce.errors import Fenced, OutcomeUnknown
-from landonce.ledger.push_ledger import PushLedger, PushPlace, Verdict
+from landonce.ledger.block_ledgers import Decision, PushLedger, PushPlace
 from landonce.protocol import ledger as states
 from landonce.protocol.batch import Machine
 from landonce.protocol.block_rows import Claim
@@ -93,7 +93,7 @@ def test_what_a_person_says_landed_has_landed(world: World) -> None:
     """Nobody knows how many rows it were, but never that it is pushed again."""
     world.claimed()
     state = world.ledger.decide(
-        world.old, states.taken(world.old, "person"), Note("now", "settle", "told"), Verdict(SPOT, "lost", True)
+        world.old, states.taken(world.old, "person"), Note("now", "settle", "told"), Decision(SPOT, "lost", True)
     )
     assert world.found(state) == (True, Totals())
 

@@ -17,7 +17,7 @@ from test_push_ledgers import SPOT, prepared, row_of
 import landonce
 from landonce.engine.task import write_rows
 from landonce.errors import TargetRefused
-from landonce.ledger.push_ledger import PushLedger, PushPlace
+from landonce.ledger.block_ledgers import PushLedger, PushPlace
 from landonce.protocol.block_rows import Claim, Mark
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.read.schema.ddl import parse_schema

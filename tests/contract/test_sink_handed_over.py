@@ -13,9 +13,8 @@ from typer.testing import CliRunner
 
 import landonce
 from landonce.cli import app
-from landonce.engine.assemble_wrapped import wrapped_recipe
 from landonce.errors import ConfigError, PlanChanged
-from landonce.ledger.push_ledger import PushLedger, PushPlace
+from landonce.ledger.block_ledgers import PushLedger, PushPlace
 from landonce.protocol.batch import Next, begin
 from landonce.protocol.block_rows import Claim, Mark, ends
 from landonce.protocol.blocks import Block, Plan
@@ -27,6 +26,7 @@ from landonce.protocol.source import Extent, SourceView
 from landonce.protocol.steps import Surveyed
 from landonce.sinks.parts import open_parts
 from landonce.sinks.pipeline_file import parse
+from landonce.sinks.wrapped.driver import wrapped_recipe
 
 FILE = """
 pipeline: p

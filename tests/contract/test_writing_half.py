@@ -18,7 +18,7 @@ from test_push_ledgers import prepared as pushes_prepared
 import landonce
 from landonce.engine.task import write_half
 from landonce.errors import TransformFailed
-from landonce.ledger.push_ledger import PushPlace
+from landonce.ledger.block_ledgers import PushPlace
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.blocks import Block, Kind
 from landonce.protocol.ranges import Partition, Range

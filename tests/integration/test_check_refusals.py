@@ -25,7 +25,7 @@ from landonce import errors
 from landonce.check import check_pipeline
 from landonce.check.iceberg_table import table_findings
 from landonce.engine.retention import Retention
-from landonce.ledger.in_target import TargetLedger
+from landonce.ledger.block_ledgers import TargetLedger
 from landonce.protocol.ledger import LedgerState, TableMark
 from landonce.protocol.ranges import Partition
 from landonce.protocol.source import Extent, SourceView
@@ -132,14 +132,14 @@ UNKNOWABLE = {
         read/block.py:too_large  engine/workers.py:_expression_failed  engine/letters.py:_letters  protocol/receipt.py:unbalanced
         sinks/sql/writer.py:named  sinks/wrapped/send.py:_no_answer  sinks/iceberg/arrow.py:_unfit  sinks/iceberg/files.py:_number
         sinks/iceberg/files.py:write_files  sinks/iceberg/evolve.py:apply  sinks/iceberg/evolve.py:distinguishable
-        sinks/iceberg/lake.py:Lake._made_of  sinks/worker.py:named
+        sinks/iceberg/driver.py:Lake._made_of  sinks/worker.py:named
     """,
     "it is what others do while a batch is written": """
         read/kafka/identity.py:require_same  protocol/deduplicating.py:refuse_not_kept  engine/assemble_sql.py:make_sql_driver.examined_again  engine/committing.py:_different
         engine/driver.py:Driver._judged  sinks/sql/writer.py:settle_block  protocol/target.py:nobody_else  sinks/deduplicating.py:_duplicate
         sinks/deduplicating.py:_partial  sinks/iceberg/commit.py:_too_new  sinks/iceberg/ledger.py:TableLedger._known
-        sinks/iceberg/staged.py:_closed  sinks/iceberg/staged.py:_ours  sinks/iceberg/unseen.py:refuse_unseen
-        sinks/iceberg/scratch.py:Scratch.write  protocol/own_ledger.py:own_verdict  protocol/ledger.py:fenced
+        sinks/iceberg/staging.py:_closed  sinks/iceberg/staging.py:_staging_errors  sinks/iceberg/commit.py:check_visible
+        sinks/iceberg/files.py:Scratch.write  protocol/own_ledger.py:own_verdict  protocol/ledger.py:fenced
     """,
     "it is a change of the ledger, and a check makes none": """
         protocol/block_rows.py:_keeps_receipts  protocol/block_rows.py:_may_go  protocol/block_rows.py:claims_may_change
@@ -153,7 +153,7 @@ UNKNOWABLE = {
     """,
     "the check says it in words of its own, as a finding": """
         engine/assemble.py:dead_letters_reachable  engine/assemble.py:refuse_unfit
-        sinks/iceberg/admit.py:no_table  sinks/iceberg/admit.py:require_spec  sinks/iceberg/create.py:create_table
+        sinks/iceberg/table.py:no_table  sinks/iceberg/table.py:require_spec  sinks/iceberg/table.py:create_table
         sinks/iceberg/commit.py:Place.ensure_branch
     """,
     "it takes a Spark session: `landonce check --spark`, or the session's own settings": """
@@ -176,10 +176,13 @@ UNKNOWABLE = {
         sinks/section.py:from_program  sinks/wrapped/sink.py:WrappedSink.open_query_ledger
     """,
     "a check opens the ledger of a plug-in as a start does; no plug-in is installed here": """
-        ledger/plugged.py:plugged_ledger
+        ledger/open.py:plugged_ledger
+    """,
+    "a sink that deduplicates asks for it, and its checks are tried with a server": """
+        sinks/deduplicating.py:source_schema
     """,
     "operators' commands alone ask for it": """
-        sinks/iceberg/look.py:last_rows
+        sinks/iceberg/marks.py:last_rows
     """,
 }
 """Why a check cannot know, or how it says it otherwise; and the functions that refuse."""
@@ -288,7 +291,7 @@ def test_a_refusal_that_no_check_runs_is_found(asked: set[tuple[str, int]]) -> N
     """The test itself: without what SQL's check ran, SQL's refusals are missed."""
     others = {(file, line) for file, line in asked if "sql" not in file.rpartition("landonce/")[2]}
     missed = unasked(others)
-    assert {"engine/assemble_sql.py:_source", "sinks/sql/identity.py:_replaced"} <= missed
+    assert {"sinks/sql/driver.py:_source", "sinks/sql/identity.py:_replaced"} <= missed
 
 
 def test_what_iceberg_refuses_at_a_start_is_a_finding(tmp_path: Path) -> None:

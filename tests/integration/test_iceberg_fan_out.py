@@ -18,7 +18,7 @@ from landonce.engine import committing
 from landonce.engine.spark.session import open_session
 from landonce.errors import PlanChanged, TableReplaced, TargetAhead, TargetUnavailable
 from landonce.local import LocalKafka
-from landonce.sinks.iceberg.lake import Lake
+from landonce.sinks.iceberg.driver import Lake
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

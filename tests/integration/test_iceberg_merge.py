@@ -35,10 +35,9 @@ from landonce.local import LocalRestCatalog
 from landonce.read.changes.decode import ChangeDecoder, Changes
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg import jvm
+from landonce.sinks.iceberg.arrow import plain
 from landonce.sinks.iceberg.catalog import CatalogSpec
-from landonce.sinks.iceberg.merge import Append, Merge
-from landonce.sinks.iceberg.plain import plain
-from landonce.sinks.iceberg.staged import StageOf, drop_stage, drop_stages, stage
+from landonce.sinks.iceberg.staging import Append, Merge, StageOf, drop_stage, drop_stages, stage
 
 pytestmark = pytest.mark.integration
 

@@ -16,7 +16,7 @@ from small_lakes import Heard, SmallLake, by_spark, once, reading
 
 from landonce.local import LocalKafka
 from landonce.protocol.steps import Effect, Step
-from landonce.sinks.iceberg import staged
+from landonce.sinks.iceberg import staging
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -50,14 +50,14 @@ class Meanwhile(Heard):
 
 def before_spark_writes(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
     """Once: after the driver compared the columns, and before Spark reads them."""
-    write, left = staged._write, [act]
+    write, left = staging._write, [act]
 
     def interrupted(*args: Any) -> None:
         while left:
             left.pop()()
         write(*args)
 
-    monkeypatch.setattr(staged, "_write", interrupted)
+    monkeypatch.setattr(staging, "_write", interrupted)
 
 
 def rename(lake: SmallLake) -> None:

@@ -30,10 +30,8 @@ from landonce.query import rows, running
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg import jvm
 from landonce.sinks.iceberg.catalog import CatalogSpec
-from landonce.sinks.iceberg.maintain.census import Census
-from landonce.sinks.iceberg.maintain.compact import Wanted, compact
-from landonce.sinks.iceberg.merge import Merge
-from landonce.sinks.iceberg.staged import drop_stages, stage
+from landonce.sinks.iceberg.maintain.compact import Census, Wanted, compact
+from landonce.sinks.iceberg.staging import Merge, drop_stages, stage
 from landonce.verify.expect import Transformed
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]

@@ -35,12 +35,11 @@ from landonce.local import LocalKafka, LocalRestCatalog, exec_with_parent
 from landonce.local.tree import kill_tree
 from landonce.protocol.ledger import LedgerState
 from landonce.sinks.iceberg.config import Iceberg
+from landonce.sinks.iceberg.files import Origin, origin_of
 from landonce.sinks.iceberg.jvm import own_session
-from landonce.sinks.iceberg.maintain.expire import Removal, remove
-from landonce.sinks.iceberg.maintain.keep import Expiry
-from landonce.sinks.iceberg.naming import Origin, origin_of
+from landonce.sinks.iceberg.maintain.expire import Expiry, Removal, remove
 from landonce.sinks.iceberg.sink import IcebergSink
-from landonce.sinks.iceberg.staged import StageOf
+from landonce.sinks.iceberg.staging import StageOf
 from landonce.sinks.pipeline_file import load
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -171,7 +170,7 @@ def stands(lake: SmallLake, *, without_copy: bool = False) -> LedgerState | None
     sink = sink_of(lake)
     if without_copy:
         with lake.table(sink.static[0]).transaction() as change:
-            change.remove_properties(f"landonce.{sink.pipeline}.{sink.told.branch}")
+            change.remove_properties(f"landonce.{sink.pipeline}.{sink.config.branch}")
     return sink.own_ledger().load()
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from landonce.config.secrets import redact
 from landonce.errors import ConfigError, TargetUnavailable
-from landonce.sinks.iceberg import rest
+from landonce.sinks.iceberg import catalog
 from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.config import Catalog
 
@@ -57,7 +57,7 @@ def test_the_identity_of_a_catalog_holds_no_password() -> None:
 def test_a_rest_catalog_that_never_answers_is_away_from_the_first_request_on(
     monkeypatch: pytest.MonkeyPatch, more: dict[str, str]
 ) -> None:
-    monkeypatch.setattr(rest, "_TIMEOUTS", (1.0, 0.3))
+    monkeypatch.setattr(catalog, "_TIMEOUTS", (1.0, 0.3))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(TargetUnavailable):

@@ -10,8 +10,8 @@ from pyiceberg.catalog import Catalog, load_catalog
 
 from landonce.errors import ConfigError
 from landonce.read.schema.ddl import parse_schema
-from landonce.sinks.iceberg.create import Creation, create_table, upgrade_statement
-from landonce.sinks.iceberg.names import schema_for
+from landonce.sinks.iceberg.table import Creation, create_table, upgrade_statement
+from landonce.sinks.iceberg.types import schema_for
 
 DECLARED = parse_schema("id BIGINT, at TIMESTAMP(3) NOT NULL, who STRUCT<name: STRING>, tags ARRAY<STRING>")
 

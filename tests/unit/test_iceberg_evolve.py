@@ -31,9 +31,9 @@ from landonce.read.schema.shapes import Shape, merged
 from landonce.sinks.iceberg import evolve
 from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.commit import Place
-from landonce.sinks.iceberg.create import Creation, create_table, require_creatable
 from landonce.sinks.iceberg.evolve import merge, schema_of_sample, steps, unknown_fields
-from landonce.sinks.iceberg.names import schema_for
+from landonce.sinks.iceberg.table import Creation, create_table, layout
+from landonce.sinks.iceberg.types import schema_for
 
 
 def apply(table, changes):
@@ -501,7 +501,7 @@ def test_a_table_that_is_made_has_no_two_columns_that_differ_in_case_alone() -> 
     assert [each.name for each in schema_of_sample(disagreeing).fields] == ["ID", "NEW", "l", "s", "t"]
     for declared in ("name STRING, Name STRING", "s STRUCT<a: INT, A: INT>", "_OFFSET BIGINT"):
         with pytest.raises(ConfigError, match="differ in upper and lower case alone"):
-            require_creatable(Schema(parse_schema(declared).fields), Creation())
+            layout(Schema(parse_schema(declared).fields), Creation())
 
 
 @pytest.mark.timeout(60)

@@ -68,10 +68,10 @@ from pyiceberg.types import (
 )
 
 from landonce.errors import TableUnfit, TargetUnavailable
-from landonce.sinks.iceberg.files import TableShape, ensure_unpartitioned_spec, fast_path, write_files
-from landonce.sinks.iceberg.metrics import measured
-from landonce.sinks.iceberg.naming import Origin, origin_of
+from landonce.sinks.iceberg.arrow import measured
+from landonce.sinks.iceberg.files import Origin, origin_of, write_files
 from landonce.sinks.iceberg.partitions import partition_values
+from landonce.sinks.iceberg.table import TableShape, ensure_unpartitioned_spec, why_spark
 
 ORIGIN = Origin("orders", 3, 7, 2)
 EPOCH = datetime(1970, 1, 1)
@@ -754,7 +754,7 @@ def test_a_shape_shows_no_secret_and_does_not_grow(catalog: Catalog) -> None:
 
 
 def test_what_needs_sparks_writer(catalog: Catalog) -> None:
-    assert fast_path(_table(catalog, EVENTS)) == ""
+    assert why_spark(_table(catalog, EVENTS)) == ""
     for properties, reason in (
         ({"write.format.default": "orc"}, "files are orc"),
         ({"write.format.default": "avro"}, "files are avro"),
@@ -764,12 +764,12 @@ def test_what_needs_sparks_writer(catalog: Catalog) -> None:
         ({"write.metadata.metrics.default": "some"}, "write.metadata.metrics"),
     ):
         table = catalog.create_table(f"db.t{uuid.uuid4().hex[:8]}", EVENTS, properties=properties)
-        assert reason in fast_path(table)
+        assert reason in why_spark(table)
         with pytest.raises(TableUnfit, match=r"workers cannot write"):
             TableShape.of(table)
     order = SortOrder(SortField(1, IdentityTransform()))
-    assert "sort order" in fast_path(catalog.create_table("db.sorted", EVENTS, sort_order=order))
-    assert "version is 3" in fast_path(_as_version_3(_table(catalog, EVENTS)))
+    assert "sort order" in why_spark(catalog.create_table("db.sorted", EVENTS, sort_order=order))
+    assert "version is 3" in why_spark(_as_version_3(_table(catalog, EVENTS)))
 
 
 def _as_version_3(table: Table) -> Table:
@@ -781,13 +781,13 @@ def _as_version_3(table: Table) -> Table:
 def test_nulls_that_pyiceberg_cannot_record(catalog: Catalog) -> None:
     """It takes a partition value for required when its source is, and fails at the commit."""
     void = _table(catalog, EVENTS, _spec((1, VoidTransform())))
-    assert "required" in fast_path(void)
-    assert fast_path(void, unpartitioned=True) == ""
+    assert "required" in why_spark(void)
+    assert why_spark(void, unpartitioned=True) == ""
     place = StructType(NestedField(2, "city", StringType(), required=True))
     nested = _table(catalog, Schema(_optional(1, "place", place)), _spec((2, IdentityTransform())))
-    assert "required" in fast_path(nested)
+    assert "required" in why_spark(nested)
     always = Schema(NestedField(1, "place", place, required=True))
-    assert fast_path(_table(catalog, always, _spec((2, IdentityTransform())))) == ""
+    assert why_spark(_table(catalog, always, _spec((2, IdentityTransform())))) == ""
 
 
 def test_rows_that_do_not_belong_to_the_table(catalog: Catalog) -> None:

@@ -46,8 +46,8 @@ from pyiceberg.types import (
 
 from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.commit import Place
-from landonce.sinks.iceberg.files import TableShape, write_files
-from landonce.sinks.iceberg.naming import Origin
+from landonce.sinks.iceberg.files import Origin, write_files
+from landonce.sinks.iceberg.table import TableShape
 
 NAME = "db.t"
 UTC = timezone.utc

@@ -16,8 +16,8 @@ from pyiceberg.types import ListType, LongType, MapType, NestedField, StringType
 from landonce.errors import TableUnfit
 from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.schema.ddl import parse_schema
-from landonce.sinks.iceberg.create import Creation, create_table
-from landonce.sinks.iceberg.names import schema_for
+from landonce.sinks.iceberg.table import Creation, create_table
+from landonce.sinks.iceberg.types import schema_for
 
 CITY = StructType(NestedField(10, "city", StringType()), NestedField(11, "zip", StringType()))
 SCHEMA = Schema(

@@ -25,7 +25,7 @@ from pyiceberg.types import (
 )
 
 from landonce.errors import ConfigError
-from landonce.sinks.iceberg.partitioning import parse_spec, spec_differs, spelled
+from landonce.sinks.iceberg.partitions import parse_spec, spec_differs, spelled
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType()),

@@ -19,13 +19,10 @@ from pyiceberg.types import IntegerType, LongType
 
 from landonce.errors import TableReshaped, TableUnfit, TargetRefused
 from landonce.read.schema.fields import Field, Schema
-from landonce.sinks.iceberg.admit import require_shape
 from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.commit import Place
-from landonce.sinks.iceberg.create import Creation, create_table
-from landonce.sinks.iceberg.files import TableShape, write_files
-from landonce.sinks.iceberg.naming import Origin
-from landonce.sinks.iceberg.scratch import Scratch
+from landonce.sinks.iceberg.files import Origin, Scratch, write_files
+from landonce.sinks.iceberg.table import Creation, TableShape, create_table, require_unchanged
 
 NAME = "shop.events"
 NOBODY = 65534
@@ -102,20 +99,20 @@ def test_files_fit_while_their_columns_are_there_by_id_or_by_name(lake: Lake) ->
     before = lake.table
     with lake.table.update_schema() as change:
         change.rename_column("kind", "sort")
-    require_shape(NAME, before, lake.table)
+    require_unchanged(NAME, before, lake.table)
     with pytest.raises(TableReshaped, match=r"the columns of shop\.events were changed"):
-        require_shape(NAME, before, lake.table, by_name=True)
+        require_unchanged(NAME, before, lake.table, by_name=True)
     with lake.table.update_schema() as change:
         change.add_column("more", LongType())
-    require_shape(NAME, before, lake.table)
+    require_unchanged(NAME, before, lake.table)
     with lake.table.update_schema() as change:
         change.delete_column("sort").add_column("sort", LongType())
     with pytest.raises(TableReshaped, match=r"the columns of shop\.events were changed"):
-        require_shape(NAME, before, lake.table)
+        require_unchanged(NAME, before, lake.table)
     now = lake.table
     lake.raise_version()
     with pytest.raises(TableReshaped, match="or its format version"):
-        require_shape(NAME, now, lake.table)
+        require_unchanged(NAME, now, lake.table)
 
 
 def replaced(lake: Lake, change: Callable[[dict[str, Any]], None]) -> Table:
@@ -148,7 +145,7 @@ def test_files_do_not_fit_a_column_of_the_same_id_that_would_read_them_as_someth
 ) -> None:
     before = lake.table
     with pytest.raises(TableReshaped):
-        require_shape(NAME, before, replaced(lake, change), by_name=by_name)
+        require_unchanged(NAME, before, replaced(lake, change), by_name=by_name)
 
 
 def test_files_fit_a_column_that_was_widened(lake: Lake) -> None:
@@ -157,7 +154,7 @@ def test_files_fit_a_column_that_was_widened(lake: Lake) -> None:
     before = lake.table
     with lake.table.update_schema() as columns:
         columns.update_column("n", field_type=LongType())
-    require_shape(NAME, before, lake.table, specs=[0])
+    require_unchanged(NAME, before, lake.table, specs=[0])
 
 
 def test_files_do_not_fit_another_partition_spec_of_the_same_number(lake: Lake) -> None:
@@ -167,14 +164,14 @@ def test_files_do_not_fit_another_partition_spec_of_the_same_number(lake: Lake) 
     before = lake.table
     with lake.table.update_spec() as change:
         change.add_field("id", BucketTransform(4), "id_bucket")
-    require_shape(NAME, before, lake.table, specs=[before.spec().spec_id])
+    require_unchanged(NAME, before, lake.table, specs=[before.spec().spec_id])
 
     def other(metadata: dict[str, Any]) -> None:
         (mine,) = (each for each in metadata["partition-specs"] if each["spec-id"] == before.spec().spec_id)
         mine["fields"][0]["transform"] = "truncate[1]"
 
     with pytest.raises(TableReshaped, match="or its partitions"):
-        require_shape(NAME, before, replaced(lake, other), specs=[before.spec().spec_id])
+        require_unchanged(NAME, before, replaced(lake, other), specs=[before.spec().spec_id])
 
 
 def test_what_only_was_renamed_keeps_the_values_that_were_written_before(lake: Lake) -> None:

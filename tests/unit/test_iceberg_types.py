@@ -44,11 +44,9 @@ from landonce.errors import ConfigError, TableUnfit
 from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.schema.ddl import parse_schema
 from landonce.read.schema.fields import Field, Schema
-from landonce.sinks.iceberg.coordinates import COLUMNS
-from landonce.sinks.iceberg.files import write_files
-from landonce.sinks.iceberg.naming import Origin
-from landonce.sinks.iceberg.shape import TableShape
-from landonce.sinks.iceberg.types import coordinate_faults, iceberg_schema, schema_of
+from landonce.sinks.iceberg.files import Origin, write_files
+from landonce.sinks.iceberg.table import TableShape
+from landonce.sinks.iceberg.types import COLUMNS, coordinate_faults, iceberg_schema, schema_of
 
 UTC = timezone.utc
 EDGES: list[tuple[IcebergType, list[tuple[str, Any]]]] = [

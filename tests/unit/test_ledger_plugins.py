@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from landonce.errors import ConfigError, LedgerUnreadable
-from landonce.ledger.as_text import state_from_text, state_to_text
+from landonce.ledger.as_text import mark_from_text, mark_to_text, state_from_text, state_to_text
 from landonce.ledger.memory import MemoryLedger
-from landonce.ledger.plugged import plugged_ledger
+from landonce.ledger.open import plugged_ledger
+from landonce.protocol.marks import Mark
+from landonce.protocol.ranges import Partition
 from landonce.sinks.parts import open_parts
 from landonce.sinks.pipeline_file import parse
 from landonce.testing.states import first_state, full_state, wide_state
@@ -132,3 +134,25 @@ def test_what_is_no_state_is_named(text: str) -> None:
 def test_a_state_that_was_cut_is_named() -> None:
     with pytest.raises(LedgerUnreadable):
         state_from_text(state_to_text(full_state())[:-20])
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        Mark(first_state()),
+        Mark(
+            full_state(), ((Partition("ü", 7), 3),), True, 17, ("a.jsonl",), "/dead ✓", ((Partition("a.b", 0), 2**62),)
+        ),
+    ],
+    ids=["first", "full"],
+)
+def test_a_mark_comes_back_from_text(mark: Mark) -> None:
+    text = mark_to_text(mark)
+    assert mark_from_text(text, mark.snapshot) == mark
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"state": {}}', mark_to_text(Mark(full_state()))[:-20]])
+def test_what_is_no_mark_is_named(text: str) -> None:
+    with pytest.raises(LedgerUnreadable, match="cannot be read"):
+        mark_from_text(text, 1)

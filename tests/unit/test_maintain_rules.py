@@ -25,16 +25,16 @@ from landonce.cli import app
 from landonce.protocol.ledger import LedgerState, taken
 from landonce.protocol.marks import Mark, TableView, Verdict, past_epochs, verdict
 from landonce.protocol.own_ledger import OwnView, own_state, own_verdict
-from landonce.sinks.iceberg.maintain import storage
-from landonce.sinks.iceberg.maintain.census import census, worth_rewriting
-from landonce.sinks.iceberg.maintain.compact import literal
-from landonce.sinks.iceberg.maintain.keep import Expiry, Policy, expiry, pipelines_of
-from landonce.sinks.iceberg.maintain.orphans import Bounds, Found, bounds, dead_stages, moment_of, orphans
-from landonce.sinks.iceberg.maintain.references import files_of, files_only_in
+from landonce.sinks.iceberg.files import Origin
+from landonce.sinks.iceberg.maintain import files
+from landonce.sinks.iceberg.maintain.compact import census, literal, worth_rewriting
+from landonce.sinks.iceberg.maintain.expire import Expiry, Policy, expiry, pipelines_of
+from landonce.sinks.iceberg.maintain.files import FoundFile as Found
+from landonce.sinks.iceberg.maintain.files import files_of, files_only_in
+from landonce.sinks.iceberg.maintain.orphans import Bounds, bounds, dead_stages, moment_of, orphans
 from landonce.sinks.iceberg.maintain.report import Deleted, TableReport, lines, size
-from landonce.sinks.iceberg.marker import copy_name, copy_of, own_view, summary, table_view
-from landonce.sinks.iceberg.naming import Origin
-from landonce.sinks.iceberg.staged import StageOf
+from landonce.sinks.iceberg.marks import copy_name, copy_of, own_view, table_view, to_summary
+from landonce.sinks.iceberg.staging import StageOf
 
 NOW = 1_000_000
 LONG, SHORT = timedelta(days=3), timedelta()
@@ -63,7 +63,7 @@ class History:
     ) -> int:
         """A snapshot on top of another, with a mark in full, or only the name of whose it is."""
         number = max(self.files, default=0) + 1
-        told = {"landonce.pipeline": mark} if isinstance(mark, str) else summary(mark) if mark else {}
+        told = {"landonce.pipeline": mark} if isinstance(mark, str) else to_summary(mark) if mark else {}
         self.snapshots[number] = Snapshot(
             **{
                 "snapshot-id": number,
@@ -410,7 +410,7 @@ class World:
         driver.file = ""
 
     def maintain(self, least: int, limit: timedelta, ledger_epoch: int | None) -> None:
-        """As `Tender.tend` does it: listed, expired, loaded, deleted."""
+        """As `TableMaintenance.run` does it: listed, expired, loaded, deleted."""
         now = datetime.now(timezone.utc)
         found = [Found(f"data/{each}", 1, now - timedelta(days=1)) for each in self.stored]
         going = expiry(self.history.metadata(), Policy(age_ms=-1, least=least), self.clock)
@@ -619,7 +619,7 @@ def test_what_only_expired_snapshots_name_goes_and_nothing_else(table: Table) ->
     after = files_of(table.io, table.metadata)
     only = files_only_in(table.io, before, going, after)
     wanted = {snapshot: sorted(_ids(table, snapshot)) for snapshot in kept}
-    assert storage.delete(table, [*only.data, *only.metadata, "file:///nowhere/at-all"]) == 0
+    assert files.delete(table, [*only.data, *only.metadata, "file:///nowhere/at-all"]) == 0
     assert on_disk(table) == set(after.data) | set(after.metadata)
     assert {snapshot: sorted(_ids(table, snapshot)) for snapshot in kept} == wanted
     assert sorted(map(len, wanted.values())) == [5, 6]
@@ -639,9 +639,9 @@ def test_folders_are_listed_whole_and_other_tables_in_them_are_not(table: Table)
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"12345")
-    folders = storage.folders_of(table, shared=True)
+    folders = files.folders_of(table, shared=True)
     assert folders == (f"{table.location()}/data", f"{table.location()}/landonce-staged")
-    found = storage.listed(table, folders, [f"{table.location()}/data/inner"])
+    found = files.listed(table, folders, [f"{table.location()}/data/inner"])
     assert {each.path.removeprefix(table.location()) for each in found} == {
         "/data/a=1/x.parquet",
         "/data/y.parquet",
@@ -649,8 +649,8 @@ def test_folders_are_listed_whole_and_other_tables_in_them_are_not(table: Table)
     }
     assert {each.size for each in found} == {5}
     assert all(datetime.now(timezone.utc) - each.modified < timedelta(minutes=5) for each in found)
-    assert storage.delete(table, [each.path for each in found]) == 0
-    assert storage.listed(table, folders) == (Found(f"{table.location()}/data/inner/data/z.parquet", 5, _any),)
+    assert files.delete(table, [each.path for each in found]) == 0
+    assert files.listed(table, folders) == (Found(f"{table.location()}/data/inner/data/z.parquet", 5, _any),)
 
 
 class _Any(datetime):
@@ -667,8 +667,8 @@ def test_a_data_folder_that_other_tables_may_share_is_not_searched(table: Table,
     with table.transaction() as change:
         change.set_properties({"write.data.path": f"file://{tmp_path}/elsewhere"})
     staged = f"{table.location()}/landonce-staged"
-    assert storage.folders_of(table, shared=True) == (staged,)
-    assert storage.folders_of(table, shared=False) == (f"file://{tmp_path}/elsewhere", staged)
+    assert files.folders_of(table, shared=True) == (staged,)
+    assert files.folders_of(table, shared=False) == (f"file://{tmp_path}/elsewhere", staged)
 
 
 # Compaction, and words.

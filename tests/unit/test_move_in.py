@@ -14,10 +14,9 @@ from landonce.protocol.ranges import Partition
 from landonce.protocol.source import Extent, SourceView, Start, bind
 from landonce.sinks.iceberg.move_in import query
 from landonce.sinks.iceberg.move_in.adopt import adopt, nothing_known
-from landonce.sinks.iceberg.move_in.avro import decode
 from landonce.sinks.iceberg.move_in.connect import ControlLog, Reported, Sink, control_topic_in, covered, stopped_at
-from landonce.sinks.iceberg.move_in.events import Complete, Written, event_of
-from landonce.sinks.iceberg.move_in.found import Found, History, Told
+from landonce.sinks.iceberg.move_in.events import Complete, Written, decode, event_of
+from landonce.sinks.iceberg.move_in.history import Found, History, LastCommit
 from landonce.sinks.iceberg.move_in.query import Checkpoint
 
 P0, P1 = Partition("t", 0), Partition("t", 1)
@@ -138,7 +137,7 @@ def test_events_that_matter() -> None:
 
 
 def history(said: dict[str, int] | None = None, table: str = "db.t", *, whole: bool = True) -> History:
-    return History(table, Told(table, 7, 0, json.dumps(said)) if said is not None else None, whole)
+    return History(table, LastCommit(table, 7, 0, json.dumps(said)) if said is not None else None, whole)
 
 
 def sink(**changes: Any) -> Sink:
@@ -239,7 +238,7 @@ CHECKPOINT = Checkpoint("/cp", "q", (1, 2, 3, 4), (1, 2, 3))
 
 
 def table_at(batch: int | None) -> History:
-    return History("db.t", Told("db.t", 7, 0, str(batch)) if batch is not None else None)
+    return History("db.t", LastCommit("db.t", 7, 0, str(batch)) if batch is not None else None)
 
 
 def test_the_table_says_which_batch_is_the_last() -> None:
@@ -298,7 +297,7 @@ FRESH = LedgerState("p", lineage="l")
 
 def found(**positions: int) -> Found:
     told = tuple((Partition("t", int(name[1:])), at) for name, at in sorted(positions.items()))
-    return Found("the writer", (Told("db.t", 7, 0, "x"),), told, notes=("Mind this.",))
+    return Found("the writer", (LastCommit("db.t", 7, 0, "x"),), told, notes=("Mind this.",))
 
 
 def test_the_first_position_is_where_the_writer_stopped() -> None:

@@ -12,9 +12,8 @@ from pyiceberg.table import Table
 
 from landonce.errors import ImportRefused
 from landonce.sinks.iceberg.config import Iceberg
-from landonce.sinks.iceberg.move_in.checkpoint import CheckpointFolder
-from landonce.sinks.iceberg.move_in.query import Checkpoint
-from landonce.sinks.iceberg.move_in.tables import histories, history_of, missing
+from landonce.sinks.iceberg.move_in.history import histories, history_of, missing
+from landonce.sinks.iceberg.move_in.query import Checkpoint, CheckpointFolder
 from landonce.sinks.iceberg.sink import IcebergSink
 
 ROWS = pa.schema([("id", pa.int64())])
@@ -47,18 +46,18 @@ def files(table: Table) -> frozenset[str]:
 
 def test_the_newest_word_of_the_writer_in_the_branch(sink: IcebergSink, table: Table) -> None:
     (none,) = histories(sink, lambda summary: summary.get("writer"))
-    assert (none.told, none.whole) == (None, True)
+    assert (none.last, none.whole) == (None, True)
     append(table, 1, writer="first")
     second = append(table, 2, writer="second")
     append(table, 3)
     (found,) = histories(sink, lambda summary: summary.get("writer"))
-    assert found.told is not None
-    assert (found.table, found.told.snapshot, found.told.said) == ("db.t", second, "second")
+    assert found.last is not None
+    assert (found.table, found.last.snapshot, found.last.text) == ("db.t", second, "second")
     table.manage_snapshots().create_branch(second, "side").commit()
     append(table, 4, writer="fourth")
-    on_side = history_of(table, "db.t", "side", lambda summary: summary.get("writer")).told
+    on_side = history_of(table, "db.t", "side", lambda summary: summary.get("writer")).last
     assert on_side is not None
-    assert on_side.said == "second"
+    assert on_side.text == "second"
 
 
 def test_a_history_that_is_cut_off_is_not_whole(table: Table) -> None:
@@ -66,7 +65,7 @@ def test_a_history_that_is_cut_off_is_not_whole(table: Table) -> None:
     append(table, 2)
     table.maintenance.expire_snapshots().by_id(first).commit()
     found = history_of(table, "db.t", "main", lambda summary: summary.get("writer"))
-    assert (found.told, found.whole) == (None, False)
+    assert (found.last, found.whole) == (None, False)
 
 
 def test_a_table_that_only_has_a_fitting_name_is_somebody_elses(sink: IcebergSink, table: Table) -> None:
@@ -75,7 +74,7 @@ def test_a_table_that_only_has_a_fitting_name_is_somebody_elses(sink: IcebergSin
     table.maintenance.expire_snapshots().by_id(first).commit()
     (named,) = histories(sink, lambda _: None)
     assert not named.whole
-    template = IcebergSink(sink.spec, sink.told.model_copy(update={"table": "db.{kind}"}), "p")
+    template = IcebergSink(sink.spec, sink.config.model_copy(update={"table": "db.{kind}"}), "p")
     (fitting,) = histories(template, lambda _: None)
     assert (fitting.table, fitting.whole) == ("db.t", True)
 

@@ -27,13 +27,12 @@ from landonce.protocol.steps import CommitTables, Committed, Moved
 from landonce.query.lake import Committing
 from landonce.read.route import Routing, Rule
 from landonce.read.schema.fields import Field, Schema
+from landonce.sinks.iceberg.commit import check_visible as refuse_unseen
 from landonce.sinks.iceberg.config import Iceberg
-from landonce.sinks.iceberg.create import Creation, create_table
-from landonce.sinks.iceberg.names import schema_for
-from landonce.sinks.iceberg.naming import origin_of
-from landonce.sinks.iceberg.recipe import FileRecipe, FileTask, TableRecipe
-from landonce.sinks.iceberg.shape import TableShape
-from landonce.sinks.iceberg.unseen import refuse_unseen
+from landonce.sinks.iceberg.files import origin_of
+from landonce.sinks.iceberg.table import Creation, TableShape, create_table
+from landonce.sinks.iceberg.types import schema_for
+from landonce.sinks.iceberg.worker import FileRecipe, FileTask, TableRecipe
 
 P = Partition("t", 0)
 YIELDS = pa.schema([("_topic", pa.string()), ("_partition", pa.int32()), ("_offset", pa.int64()), ("id", pa.int64())])

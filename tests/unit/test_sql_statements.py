@@ -374,8 +374,9 @@ def test_sections_that_will_not_do(told: dict[str, object], said: str) -> None:
 
 
 def test_a_file_of_this_machine_is_not_for_workers_on_others(tmp_path: Path) -> None:
-    from landonce.engine.assemble_sql import file_reachable
+    from landonce.engine.spark.session import is_remote
     from landonce.sinks.pipeline_file import parse
+    from landonce.sinks.sql.driver import file_reachable
 
     told = """
 pipeline: p
@@ -390,7 +391,7 @@ spark: {{master: "{master}"}}
     ):
         config = parse(told.format(url=url, master=master), tmp_path / "p.yaml")
         if fine:
-            file_reachable(config)
+            file_reachable(config, remote=is_remote(config.spark))
         else:
             with pytest.raises(ConfigError, match="of this machine"):
-                file_reachable(config)
+                file_reachable(config, remote=is_remote(config.spark))

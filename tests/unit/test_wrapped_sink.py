@@ -20,7 +20,7 @@ from pyspark import cloudpickle
 import landonce
 from landonce.config.secrets import redact
 from landonce.errors import ConfigError
-from landonce.ledger.push_ledger import PushPlace
+from landonce.ledger.block_ledgers import PushPlace
 from landonce.protocol.blocks import Block, Identity, block_key
 from landonce.protocol.ranges import Partition, Range
 from landonce.read.schema.ddl import parse_schema

@@ -7,15 +7,15 @@ from pathlib import Path
 
 from landonce.cli.state.decide import decide, new_owner, operating
 from landonce.cli.state.source import landed_of
-from landonce.engine.assemble_clickhouse import make_recipe
-from landonce.engine.assemble_sql import sql_recipe
-from landonce.engine.assemble_wrapped import wrapped_recipe
 from landonce.errors import NothingToDo
 from landonce.protocol import operate
 from landonce.sinks.contract import Guarantee
+from landonce.sinks.deduplicating import insert_recipe
 from landonce.sinks.parts import Parts
+from landonce.sinks.sql.driver import sql_recipe
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.table import SqlTable
+from landonce.sinks.wrapped.driver import wrapped_recipe
 from landonce.sinks.wrapped.sink import WrappedSink
 
 
@@ -39,7 +39,7 @@ def accept_change(file: Path, *, yes: bool) -> None:
 
 def _fingerprint(parts: Parts) -> str:
     if parts.sink.guarantee is Guarantee.SNAPSHOT:
-        from landonce.engine.assemble_iceberg import file_recipe
+        from landonce.sinks.iceberg.driver import file_recipe
 
         return file_recipe(parts).fingerprint()
     if isinstance(parts.sink, SqlSink):
@@ -47,4 +47,4 @@ def _fingerprint(parts: Parts) -> str:
             return sql_recipe(parts, table).fingerprint()
     if isinstance(parts.sink, WrappedSink):
         return wrapped_recipe(parts).fingerprint()
-    return make_recipe(parts, parts.deduplicating.target().schema()).fingerprint()
+    return insert_recipe(parts, parts.deduplicating.target().schema()).fingerprint()

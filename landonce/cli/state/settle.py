@@ -7,7 +7,7 @@ from pathlib import Path
 
 from landonce.cli.state.decide import decide, new_owner, operating
 from landonce.errors import ConfigError, NothingToDo
-from landonce.ledger.push_ledger import PushLedger, Verdict
+from landonce.ledger.block_ledgers import Decision, PushLedger
 from landonce.protocol import operate
 from landonce.protocol.block_rows import Spot, over
 from landonce.protocol.claimed import key_of
@@ -26,15 +26,15 @@ def settle(file: Path, *, block: str, landed: bool, absent: bool, yes: bool) -> 
         wait = target.settles_within
         blocks = {key_of(state, each): each for each in state.pending.blocks}
         decision, row = operate.settle(
-            state, blocks, ledger.standing(batch).rows, block, new_owner(), landed=landed
+            state, blocks, ledger.status(batch).rows, block, new_owner(), landed=landed
         )  # fmt: skip
 
         def wait_out() -> None:
-            while not over(row, ledger.standing(batch).now, wait):
+            while not over(row, ledger.status(batch).now, wait):
                 time.sleep(0.5)
 
         def change() -> None:
-            verdict = Verdict(Spot(batch, row.number), row.nonce, landed)
+            verdict = Decision(Spot(batch, row.number), row.nonce, landed)
             ledger.decide(state, decision.new, decision.note(), verdict)
 
         decide(target, file, state, decision, yes=yes, before=wait_out, change=change)

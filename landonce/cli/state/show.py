@@ -12,7 +12,7 @@ from landonce.cli.state.decide import operating
 from landonce.config.secrets import redact
 from landonce.engine import dead_letters
 from landonce.errors import LandonceError
-from landonce.ledger.push_ledger import PushLedger
+from landonce.ledger.block_ledgers import PushLedger
 from landonce.protocol.block_rows import Mark
 from landonce.protocol.blocks import Plan
 from landonce.protocol.claimed import key_of
@@ -88,7 +88,7 @@ def claimed_of(ledger: Ledger, state: LedgerState | None) -> tuple[str, ...]:
     """Blocks of a wrapped sink of which nobody has said yet what became of them."""
     if not isinstance(ledger, PushLedger) or state is None or state.pending is None:
         return ()
-    rows = ledger.standing(state.pending.batch).rows
+    rows = ledger.status(state.pending.batch).rows
     claimed = {row.number for row in rows if row.mark is Mark.CLAIMED}
     return tuple(key_of(state, block) for block in state.pending.blocks if block.number in claimed)
 

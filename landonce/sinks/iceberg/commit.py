@@ -1,20 +1,22 @@
-"""The atomic commit: load, judge, build, send; and again, from the beginning, when somebody else was faster.
+"""The atomic commit: load, judge, build, send; and all of it again when another writer was faster.
 
 The judgement is made on the same metadata that the attempt is built on, and the catalog accepts the attempt only while the
-branch's head is still the one of that metadata. PyIceberg's own commit would rebuild a stale append on the new head and send
-it without asking anyone, so it is not used. A commit without an answer is not settled here: whoever asks again finds the
-commit's mark in the table (`Verdict.DONE`), or does not.
+branch's head is still the one of that metadata. PyIceberg's own commit is not used: it would rebuild a stale append on the new
+head and send it without a check. A commit without an answer is not settled here: the next attempt finds the commit's mark in the
+table (`Verdict.DONE`), or does not.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, ManifestEntry, ManifestEntryStatus, ManifestFile
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
@@ -38,21 +40,21 @@ from landonce.errors import ConfigError, TableReplaced, TableUnfit, TargetUnavai
 from landonce.failpoints import reach
 from landonce.protocol.marks import Verdict
 from landonce.sinks.iceberg import jvm
-from landonce.sinks.iceberg.catalog import CatalogSpec, telling
-from landonce.sinks.iceberg.marker import copy_name, copy_of
-from landonce.sinks.iceberg.shape import unwritable
+from landonce.sinks.iceberg.catalog import CatalogSpec, catalog_errors
+from landonce.sinks.iceberg.marks import copy_name, copy_of
+from landonce.sinks.iceberg.table import unwritable
 
 _BY_PYICEBERG = 2
 """The newest format version in which PyIceberg makes snapshots."""
 _CONFLICTS = 50
-"""Attempts in a row that other writers may win before the driver is told; it then waits, and tries again."""
+"""Attempts in a row that other writers may win before the driver gets an error; it then waits, and tries again."""
 _UNRACED = 10
-"""Attempts in a row that a catalog may refuse on one and the same metadata: then it was no other writer."""
+"""Attempts in a row that a catalog may refuse on one and the same metadata: no other writer can be the reason."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One request to the catalog, and what to clear away if it is refused."""
+    """One request to the catalog, and how to remove its files if it is refused."""
 
     updates: tuple[TableUpdate, ...]
     requirements: tuple[TableRequirement, ...]
@@ -76,7 +78,7 @@ class Place:
 
     @property
     def catalog(self) -> Catalog:
-        """Connected to when it is first asked for something."""
+        """Connects at first use."""
         return self.open()
 
     def load(self) -> Table:
@@ -92,21 +94,21 @@ class Place:
         return table
 
     def find(self) -> Table | None:
-        """The table as it is now, if it is there."""
-        with telling(self.spec):
+        """The table as it is now. None if it does not exist."""
+        with catalog_errors(self.spec):
             try:
                 return self.catalog.load_table(self.identifier)
             except NoSuchTableError:
                 return None
 
     def exists(self) -> bool:
-        with telling(self.spec):
+        with catalog_errors(self.spec):
             return bool(self.catalog.table_exists(self.identifier))
 
     def commit(
         self, judge: Callable[[Table], Verdict], build: Callable[[Table], Attempt]
     ) -> tuple[Verdict, int, Table]:
-        """Until the judgement is anything but `GO`, or an attempt is accepted. Gives the new snapshot's id with it."""
+        """Tries until an attempt is accepted, or the judgement is not `GO`. Returns the judgement, the new snapshot's id and the table."""
         refused: Attempt | None = None
         built_on, unraced, why = "", 0, ""
         for conflict in range(_CONFLICTS):
@@ -124,9 +126,8 @@ class Place:
             reach("attempt.before")
             try:
                 self.send(table, attempt)
-            except (
-                CommitFailedException
-            ) as error:  # also by a gateway that sent the request twice: so look before clearing away
+            except CommitFailedException as error:
+                # A gateway that sends a request twice gets this answer too: look before removing the attempt's files.
                 refused, why = attempt, str(error)
                 time.sleep(random.uniform(0.01, 0.05) * min(conflict + 1, 20))  # noqa: S311  not a secret
                 continue
@@ -140,7 +141,7 @@ class Place:
 
     def send(self, table: Table, attempt: Attempt) -> None:
         """One request. `CommitFailedException`: refused, and nothing changed."""
-        with telling(self.spec):
+        with catalog_errors(self.spec):
             if table.metadata.format_version < 3 or self.spec.kind == "rest":
                 self._send_by_pyiceberg(table, attempt)
             elif self.session is None:
@@ -151,8 +152,8 @@ class Place:
                 table.refresh()
 
     def _send_by_pyiceberg(self, table: Table, attempt: Attempt) -> None:
-        """Snapshots are numbered over all branches, so another branch's commit makes an attempt stale, too; so does one that
-        was rolled back since. The head does not show it, and PyIceberg's word for it is `ValueError`."""
+        """Snapshots are numbered over all branches, so a commit to another branch makes an attempt stale too, as does one that was
+        rolled back since. The head does not show that, and PyIceberg raises `ValueError` for it."""
         try:
             table._do_commit(attempt.updates, attempt.requirements)
         except ValueError as error:
@@ -165,7 +166,7 @@ class Place:
         return ref.snapshot_id if ref is not None else None
 
     def ensure_branch(self) -> None:
-        """A branch that is not there begins where the main one is, so that its readers see the whole table. A table without a
+        """Creates the branch at the head of the main one, so that its readers see the whole table. A table without a
         snapshot gets an empty one first: PyIceberg's catalogs refuse any other branch on it."""
         if self.branch == MAIN_BRANCH:
             return
@@ -191,7 +192,7 @@ class Place:
         return Attempt(updates, (_still(table), _head_is(self.branch, None)), snapshot)
 
     def _first_snapshot(self, table: Table) -> Attempt:
-        """An empty snapshot on the main branch of a table that has none. It carries no mark: no pipeline wrote to that branch."""
+        """An empty snapshot on the main branch of a table without any. It carries no mark: no pipeline wrote to that branch."""
         updates, snapshot, _ = self._snapshot(table, MAIN_BRANCH, (), {})
         return Attempt(
             (*updates, _points(table, MAIN_BRANCH, snapshot)), (_still(table), _head_is(MAIN_BRANCH, None)), snapshot
@@ -215,11 +216,11 @@ class Place:
     def _snapshot(
         self, table: Table, branch: str, files: Sequence[DataFile], summary: Mapping[str, str]
     ) -> tuple[tuple[TableUpdate, ...], int, Callable[[], None]]:
-        """What adds a snapshot, without moving the branch to it; its id; and what removes its metadata files."""
+        """The updates that add a snapshot without moving the branch to it, its id, and what removes its metadata files."""
         producer = _Append(Operation.APPEND, _Unchanged(table), table.io, branch, None, dict(summary))
         for each in files:
             producer.append_data_file(each)
-        with telling(self.spec):
+        with catalog_errors(self.spec):
             updates, _ = producer._commit()
         adding = tuple(each for each in updates if not isinstance(each, SetSnapshotRefUpdate))
         return adding, producer.snapshot_id, producer.discard
@@ -227,7 +228,7 @@ class Place:
     def publishing(
         self, table: Table, staged: int, stage: str, summary: Mapping[str, str], properties: Mapping[str, str]
     ) -> Attempt:
-        """The branch moves forward to a snapshot that was staged on its present head, and on no other."""
+        """Moves the branch to a snapshot that was staged on its present head, and on no other."""
         copied = {**properties, copy_name(self.pipeline, self.branch): copy_of(summary, staged)}
         return Attempt(
             (
@@ -255,8 +256,8 @@ def _too_new(table: Table, name: str) -> TableUnfit:
 
 
 class _Unchanged(Transaction):
-    """A transaction without changes of its own. PyIceberg's copies all of the table's metadata whenever it is asked for it, so
-    that a commit would take longer with every snapshot that the table keeps."""
+    """A transaction without changes of its own. PyIceberg's copies all of the table's metadata at every access, so a commit
+    would take longer with every snapshot that the table keeps."""
 
     @property
     def table_metadata(self) -> TableMetadata:
@@ -264,13 +265,13 @@ class _Unchanged(Transaction):
 
 
 class _Append(_MergeAppendFiles):
-    """As PyIceberg's, with files of more than one partition spec, and small manifests merged unless the table forbids it:
-    otherwise every commit would take a little longer than the one before."""
+    """PyIceberg's append, with files of more than one partition spec, and with small manifests merged unless the table
+    forbids it: otherwise every commit would take a little longer than the one before."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)  # type: ignore[arg-type]
-        told = self._transaction.table_metadata.properties.get("commit.manifest-merge.enabled", "true")
-        self._merge_enabled = str(told).lower() == "true"
+        merging = self._transaction.table_metadata.properties.get("commit.manifest-merge.enabled", "true")
+        self._merge_enabled = str(merging).lower() == "true"
 
     def _manifests(self) -> list[ManifestFile]:
         by_spec: dict[int, list[DataFile]] = {}
@@ -280,7 +281,7 @@ class _Append(_MergeAppendFiles):
         return self._process_manifests(added + self._existing_manifests())
 
     def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
-        """Those of a former spec that PyIceberg cannot write are carried over as they are. Its column may be gone."""
+        """Manifests of a former spec that PyIceberg cannot write are kept as they are: the spec's column may be gone."""
         schema, specs = self.schema(), self._transaction.table_metadata.specs()
         kept = {number for number, spec in specs.items() if unwritable(schema, spec)}
         merged = super()._process_manifests([each for each in manifests if each.partition_spec_id not in kept])
@@ -301,8 +302,8 @@ class _Append(_MergeAppendFiles):
         return writer.to_manifest_file()
 
     def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
-        """Without a word on single partitions: PyIceberg would spell them by the default spec, which need not be that of the
-        files, and cannot spell every year."""
+        """Leaves out single partitions: PyIceberg would write them by the default spec, which need not be that of the
+        files, and it cannot write every year."""
         collector = SnapshotSummaryCollector()
         for each in self._added_data_files:
             collector.metrics.add_file(each)
@@ -314,7 +315,7 @@ class _Append(_MergeAppendFiles):
         )
 
     def discard(self) -> None:
-        """The metadata files of an attempt that was refused."""
+        """Deletes the metadata files of an attempt that was refused."""
         for path in (*self._written_manifests, *self._written_manifest_lists):
             try:
                 self._io.delete(path)
@@ -331,7 +332,7 @@ def _head_is(branch: str, snapshot: int | None) -> AssertRefSnapshotId:
 
 
 def _points(table: Table, branch: str, snapshot: int) -> SetSnapshotRefUpdate:
-    """With what the branch says of how long its snapshots are kept, which would be forgotten otherwise."""
+    """Keeps the branch's own rules of retention, which would be lost otherwise."""
     ref = table.metadata.refs.get(branch)
     return SetSnapshotRefUpdate(
         ref_name=branch,  # type: ignore[call-arg]
@@ -341,3 +342,15 @@ def _points(table: Table, branch: str, snapshot: int) -> SetSnapshotRefUpdate:
         max_snapshot_age_ms=ref.max_snapshot_age_ms if ref is not None else None,
         min_snapshots_to_keep=ref.min_snapshots_to_keep if ref is not None else None,
     )
+
+
+def check_visible(table: str, io: FileIO, files: Iterable[DataFile]) -> None:
+    """Raises if workers wrote to a disk of their own: the table would name files that nobody else can read."""
+    for path in (each.file_path for each in files):
+        if urlsplit(path).scheme in ("", "file") and not io.new_input(path).exists():
+            raise TableUnfit(
+                f"{table}: a worker wrote {path}, and on the driver's machine there is no such file: its warehouse is not a place "
+                "that all machines share.",
+                safe="Nothing was committed.",
+                command="put the warehouse where driver and workers see the same files",
+            )

@@ -1,4 +1,4 @@
-"""What a pipeline file says of tables of Apache Iceberg."""
+"""The section of a pipeline file for tables of Apache Iceberg."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def _as_text(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Catalog(Part):
-    """Which Iceberg catalog. Other keys are properties that PyIceberg and Spark both get as they are.
+    """Which Iceberg catalog. Other keys are properties that PyIceberg and Spark both get unchanged.
 
-    Without a word: a SQLite file and a warehouse in the folder `lake`, which needs no server.
+    The default is a SQLite file and a warehouse in the folder `lake`, which needs no server.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -46,7 +46,7 @@ class Catalog(Part):
         return self
 
     def __repr_args__(self) -> Any:
-        """Without the properties that are passed on: they may hold secrets."""
+        """Leaves out the other properties: they may hold secrets."""
         return [(name, getattr(self, name)) for name in ("name", "type", "uri", "warehouse")]
 
     @property
@@ -55,12 +55,12 @@ class Catalog(Part):
 
     def properties(self) -> dict[str, Any]:
         """As PyIceberg takes them."""
-        told: dict[str, Any] = {"type": self.type, **_as_text(self.model_extra or {})}
+        properties: dict[str, Any] = {"type": self.type, **_as_text(self.model_extra or {})}
         if self.uri is not None:
-            told["uri"] = self.uri.get_secret_value()
+            properties["uri"] = self.uri.get_secret_value()
         if self.warehouse is not None:
-            told["warehouse"] = self.warehouse
-        return told
+            properties["warehouse"] = self.warehouse
+        return properties
 
     def beside(self, folder: Path) -> Catalog:
         if not self.embedded:
@@ -71,7 +71,7 @@ class Catalog(Part):
 
 
 class Routed(Part):
-    """One table of a fan-out. A record goes to it if the routing field says so; without a condition, every record does."""
+    """One table of a fan-out. It takes records whose routing field meets its condition; without one, every record."""
 
     table: str = Field(min_length=1)
     equals: tuple[str, ...] = ()
@@ -79,10 +79,10 @@ class Routed(Part):
 
     @model_validator(mode="before")
     @classmethod
-    def _one_value(cls, told: Any) -> Any:
-        if isinstance(told, dict) and isinstance(told.get("equals"), str):
-            return {**told, "equals": (told["equals"],)}
-        return told
+    def _one_value(cls, given: Any) -> Any:
+        if isinstance(given, dict) and isinstance(given.get("equals"), str):
+            return {**given, "equals": (given["equals"],)}
+        return given
 
 
 class Iceberg(TableSection):
@@ -108,11 +108,11 @@ class Iceberg(TableSection):
 
     @model_validator(mode="before")
     @classmethod
-    def _one_column(cls, told: Any) -> Any:
-        if not isinstance(told, dict):
-            return told
-        alone = {name: (told[name],) for name in ("partition_by", "identity") if isinstance(told.get(name), str)}
-        return {**told, **alone}
+    def _one_column(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        alone = {name: (given[name],) for name in ("partition_by", "identity") if isinstance(given.get(name), str)}
+        return {**given, **alone}
 
     @model_validator(mode="after")
     def _sound(self) -> Iceberg:
@@ -156,7 +156,7 @@ class Iceberg(TableSection):
 
     @property
     def one_table(self) -> bool:
-        """Then the table is its own ledger, unless the file names another one."""
+        """Whether the file names exactly one table. It is its own ledger, unless the file names a ledger."""
         return self.table is not None and "{" not in self.table
 
 
@@ -171,7 +171,7 @@ def iceberg(
     """A table of Apache Iceberg, for `exactly_once`. Rows are added to it, and it keeps the position itself.
 
     `catalog` as in a pipeline file; without it, a SQLite catalog and a warehouse in the folder `lake` of the current one.
-    `partition_by` and `properties` are for a table that is made.
+    `partition_by` and `properties` are for a table that landonce creates.
     """
     made = from_program(
         Iceberg,

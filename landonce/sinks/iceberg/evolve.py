@@ -1,8 +1,8 @@
-"""Schema evolution: a table is given what its records need, and nothing is ever narrowed or dropped.
+"""Schema evolution: a table gets the columns that its records need. Nothing is ever narrowed or dropped.
 
-A column is added (also inside of structs, list elements and map values), widened (int to long, float to double, a decimal
-to more digits), or made optional. Workers find out what is needed, see `landonce.read.schema.evolution`; the driver merges what
-they found, and changes the schema once.
+A column is added (also inside structs, list elements and map values), widened (int to long, float to double, a decimal
+to more digits), or made optional. Workers report what is needed, see `landonce.read.schema.evolution`; the driver merges their
+reports and changes the schema once.
 """
 
 from __future__ import annotations
@@ -19,13 +19,8 @@ from pyiceberg.schema import Schema as TableSchema
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.types import (
-    DecimalType,
-    DoubleType,
-    FloatType,
     IcebergType,
-    IntegerType,
     ListType,
-    LongType,
     MapType,
     NestedField,
     StructType,
@@ -37,12 +32,14 @@ from landonce.read.schema.evolution import RESERVED, Evolution
 from landonce.read.schema.fields import ELEMENT, Field, Path, Schema
 from landonce.read.schema.shapes import Shape, distinct
 from landonce.sinks.iceberg.commit import Attempt, Place
-from landonce.sinks.iceberg.types import iceberg_type
+from landonce.sinks.iceberg.types import iceberg_type, widens
 
 Changes = Evolution
+
 merge = evolution.merge
 
 _ATTEMPTS = 10
+
 _PAUSE = 0.2
 
 
@@ -87,7 +84,7 @@ Step = Add | Widen | Loosen
 
 
 def steps(schema: TableSchema, changes: Changes) -> tuple[Step, ...]:
-    """What is still to be done to a table with this schema. Nothing that it has, and nothing that it cannot become."""
+    """What a table with this schema still needs. Leaves out what it has, and what Iceberg cannot change."""
     found: list[Step] = []
     names = _Names(schema.column_names)
     for path, shape in changes.added:
@@ -105,7 +102,7 @@ def steps(schema: TableSchema, changes: Changes) -> tuple[Step, ...]:
 
 
 def apply(place: Place, changes: Changes) -> Table:
-    """Changes the table's schema in one commit. If someone else changes it meanwhile, what is left to do is done on top."""
+    """Changes the table's schema in one commit. If somebody else changes it meanwhile, the rest is done on top of that."""
     for attempt in range(_ATTEMPTS):
         table = place.load()
         todo = steps(table.schema(), changes)
@@ -130,9 +127,9 @@ def apply(place: Place, changes: Changes) -> Table:
 
 
 def schema_of_sample(sample: list[bytes]) -> Schema:
-    """The fields of some records, for a table that is to be created; as `infer`, and of records that do not agree too.
+    """The columns of a table that is to be created from these records, even if they do not agree on types.
 
-    What cannot be a column beside the others is left out, as it is when a table evolves: one odd record does not decide.
+    A field that cannot be a column beside the others is left out, as when a table evolves: one odd record does not decide.
     """
     try:
         found = infer.of_sample(sample).fields
@@ -144,8 +141,8 @@ def schema_of_sample(sample: list[bytes]) -> Schema:
 
 
 def distinguishable(found: Iterable[Field]) -> Schema:
-    """The fields that records showed, as columns that every reader can tell apart: without those that differ from another in
-    upper and lower case alone, in structs too, or have a name that is reserved."""
+    """The fields of records as columns that every reader can tell apart. Leaves out fields that differ from another only in
+    case, in structs too, and fields with a reserved name."""
     names = _Names(RESERVED)
     plain = [replace(each, type=_distinct(each.type)) for each in found]
     fields = tuple(each for each in plain if names.take((each.name,), each.type))
@@ -164,8 +161,8 @@ def _distinct(type_: pa.DataType) -> pa.DataType:
 
 
 class _Names:
-    """The dotted names that a schema has by now: Iceberg takes each of them once, whatever is nested in what, and its readers
-    do not tell upper and lower case apart."""
+    """The dotted names in a schema so far. Iceberg takes each of them once, whatever is nested in what, and its readers ignore
+    case."""
 
     def __init__(self, taken: Iterable[str]) -> None:
         self._taken = {each.lower() for each in taken}
@@ -195,7 +192,7 @@ def _inside(path: Path, type_: pa.DataType | IcebergType) -> Iterator[Path]:
 
 
 def _additions(schema: TableSchema, path: Path, shape: Shape) -> Iterator[Add]:
-    """The column, or, where it is there by now, what its inside lacks."""
+    """The column, or, if it exists by now, the fields that are missing inside it."""
     field = _at(schema, path)
     if field is not None:
         yield from _inner_additions(schema, path, field.field_type, shape)
@@ -236,13 +233,6 @@ def _fields(type_: IcebergType) -> Iterable[NestedField]:
 def _is_struct(schema: TableSchema, path: Path) -> bool:
     field = _at(schema, path)
     return not path or (field is not None and isinstance(field.field_type, StructType))
-
-
-def widens(now: IcebergType, wide: IcebergType) -> bool:
-    """Whether the second type holds every value of the first one, and files of the first are read as it."""
-    if isinstance(now, DecimalType) and isinstance(wide, DecimalType):
-        return now.scale == wide.scale and now.precision < wide.precision
-    return (now, wide) in ((IntegerType(), LongType()), (FloatType(), DoubleType()))
 
 
 def _names_a_row(schema: TableSchema, field: NestedField) -> bool:

@@ -1,17 +1,22 @@
-"""A worker turns a block's rows into data files: Parquet, one open file at a time.
+"""Files that workers write: a table's own data files, and rows that wait for Spark's own writer.
 
-A file is written once, under a name that was never used. It becomes part of the table only when the driver commits it,
-so a task that dies or runs twice leaves nothing but orphans, whose names say where they come from.
+A file is written once, under a new name that says which pipeline, epoch, batch and block wrote it. It becomes part of the table
+only when the driver commits it. A task that dies or runs twice leaves orphans, which `maintain` can tell from files in flight.
 
-Two things decide how fast this is. Arrow's dictionary encoder hashes every value, and gives up only when the dictionary
-is full: columns whose values hardly repeat are written plainly, which also makes smaller files. And partitions are
-sorted once, see `partitions`. Encodings are those that every reader of Iceberg knows; the delta encodings are smaller
-and faster still, but vectorized readers of older releases refuse them.
+Rows for Spark's writer are plain Parquet files in a folder of the table; a MERGE or INSERT reads them, and they are never part of
+the table. The driver removes them once their batch is committed, and `maintain` removes what a kill left.
+
+Two things decide how fast data files are written. Arrow's dictionary encoder hashes every value, and gives up only when the
+dictionary is full: columns whose values hardly repeat are written plainly, which also makes smaller files. And rows are sorted by
+partition once, see `partitions`. The encodings are those that every reader of Iceberg knows; the delta encodings are smaller and
+faster still, but vectorized readers of older releases refuse them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -28,6 +33,7 @@ from pyiceberg.io.pyarrow import parquet_path_to_id_mapping
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionKey, PartitionSpec
 from pyiceberg.schema import Schema, sanitize_column_names
+from pyiceberg.table import Table
 from pyiceberg.table import TableProperties as Named
 from pyiceberg.table.locations import LocationProvider, load_location_provider
 from pyiceberg.transforms import VoidTransform
@@ -35,31 +41,61 @@ from pyiceberg.typedef import Record
 
 from landonce.config.secrets import redact
 from landonce.errors import TableUnfit, TargetRefused, TargetUnavailable
-from landonce.sinks.iceberg.arrow import Path, arranged, arrow_schema
-from landonce.sinks.iceberg.metrics import Plan, count_nans, floats_of, measured, plan_of
-from landonce.sinks.iceberg.naming import Origin
+from landonce.sinks.iceberg.arrow import (
+    Path,
+    Plan,
+    arranged,
+    arrow_schema,
+    count_nans,
+    floats_of,
+    measured,
+    plain,
+    plan_of,
+)
 from landonce.sinks.iceberg.partitions import by_partition
-from landonce.sinks.iceberg.shape import TableShape, ensure_unpartitioned_spec, fast_path, unpartitioned_spec
+from landonce.sinks.iceberg.table import TableShape
 
-__all__ = ["TableShape", "ensure_unpartitioned_spec", "fast_path", "unpartitioned_spec", "write_files"]
-
+_NAME = re.compile(r"landonce-(?P<pipeline>.+)-e(?P<epoch>\d+)-b(?P<batch>\d+)-(?P<block>\d+)-[0-9a-f]{16}\.[a-z]+$")
 _SAMPLE = 2_000
 _REPEATS = 4  # a dictionary pays if a value stands in this many rows, on average
 _FULL = 0.75  # of the target size: what is left is not worth a row group
 _LONGEST = 160  # of a folder's name, quoted; a disk takes 255, a bucket 1024 for the whole path
 _LEVELLED = ("zstd", "gzip", "brotli")
+FOLDER = "landonce-staged"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Who wrote a file, and for what."""
+
+    pipeline: str
+    epoch: int
+    batch: int
+    block: int
+
+    def file_name(self, extension: str = "parquet") -> str:
+        """A new name that was never used: a task that Spark runs again writes other files."""
+        return f"landonce-{self.pipeline}-e{self.epoch}-b{self.batch}-{self.block}-{uuid.uuid4().hex[:16]}.{extension}"
+
+
+def origin_of(path: str) -> Origin | None:
+    """The origin that a file's name states; None for files of others."""
+    found = _NAME.search(path.rpartition("/")[2])
+    if found is None:
+        return None
+    return Origin(found["pipeline"], int(found["epoch"]), int(found["batch"]), int(found["block"]))
 
 
 @dataclass(frozen=True)
 class _Target:
-    """What a worker makes of a shape, once."""
+    """What a worker derives from a shape, once."""
 
     name: str
     schema: Schema
     names: tuple[str, ...]
     arrow: pa.Schema
     nested: tuple[str, ...]
-    """Parquet's paths of the columns that are inside of others."""
+    """Parquet's paths of nested columns."""
     plan: Plan
     floats: tuple[tuple[int, Path], ...]
     spec: PartitionSpec
@@ -73,7 +109,7 @@ class _Target:
 
 @dataclass(frozen=True)
 class _Key(PartitionKey):
-    """A partition as a location provider asks for it."""
+    """A partition, for the location provider."""
 
     record: Record = field(default_factory=Record)
 
@@ -87,14 +123,14 @@ class _Key(PartitionKey):
 
 
 def _short(folder: str) -> str:
-    """The name of a folder, which storages limit: readers take a partition's value from the manifest, and never from here."""
+    """Shortens a folder's name, since storages limit it. Readers take a partition's value from the manifest, never from here."""
     if len(folder) <= _LONGEST:
         return folder
     return f"{folder[: _LONGEST - 33]}-{hashlib.sha256(folder.encode()).hexdigest()[:32]}"
 
 
 def write_files(shape: TableShape, rows: pa.Table, origin: Origin) -> tuple[DataFile, ...]:
-    """Writes all the rows, and gives the files that hold them. Rows hold columns by name."""
+    """Writes all the rows, and returns the files that hold them. Columns are matched by name."""
     if rows.num_rows == 0:
         return ()
     target = _target(shape)
@@ -165,7 +201,7 @@ def _number(properties: dict[str, str], name: str, default: int) -> int:
 
 
 def _repeating(rows: pa.Table) -> Iterator[str]:
-    """The columns for which a dictionary pays, told from a sample of the rows.
+    """The columns for which a dictionary pays, estimated from a sample of the rows.
 
     Of `sampled` values drawn out of `n` equally frequent ones, about `sampled² / 2n` are there already.
     """
@@ -189,7 +225,7 @@ def _estimated(sample: pa.ChunkedArray) -> float:
 
 
 def _write(target: _Target, record: Record, rows: pa.Table, origin: Origin, options: dict[str, Any]) -> list[DataFile]:
-    """The rows of one partition, in as many files as the target size asks for."""
+    """Writes the rows of one partition, in as many files as the target size asks for."""
     files = []
     start = 0
     while start < rows.num_rows:
@@ -200,7 +236,7 @@ def _write(target: _Target, record: Record, rows: pa.Table, origin: Origin, opti
 
 
 def _write_one(target: _Target, record: Record, rows: pa.Table, origin: Origin, options: dict[str, Any]) -> DataFile:
-    """The first rows of `rows`, as many as make a file of the target size."""
+    """Writes as many of the first rows as make a file of the target size."""
     path = target.locations.new_data_location(origin.file_name(), _key(target, record))
     with target.io.new_output(path).create(overwrite=True) as stream:
         sink = stream if isinstance(stream, pa.NativeFile) else pa.PythonFile(stream, mode="w")
@@ -225,7 +261,7 @@ def _write_one(target: _Target, record: Record, rows: pa.Table, origin: Origin, 
 
 
 def _fill(target: _Target, writer: pq.ParquetWriter, sink: pa.NativeFile, rows: pa.Table) -> int:
-    """Row group after row group until the file is full. The first one tells how well the rows compress."""
+    """Writes row groups until the file is full. The first one shows how well the rows compress."""
     written = 0
     weight = max(1.0, rows.nbytes / rows.num_rows)
     group = min(target.group_rows, int(target.group_bytes / weight))
@@ -241,3 +277,45 @@ def _key(target: _Target, record: Record) -> PartitionKey | None:
     if all(isinstance(each.transform, VoidTransform) for each in target.spec.fields):
         return None
     return _Key(field_values=[], partition_spec=target.spec, schema=target.schema, record=record)
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """The folder in which a table's rows wait for Spark. Picklable."""
+
+    folder: str
+    io: tuple[tuple[str, str], ...] = field(repr=False)
+    """What opens the storage: it may hold credentials."""
+
+    @staticmethod
+    def of(table: Table) -> Scratch:
+        return Scratch(f"{table.location().rstrip('/')}/{FOLDER}", tuple(sorted(table.io.properties.items())))
+
+    def write(self, rows: pa.Table, origin: Origin) -> tuple[str, int]:
+        """Writes one file with all the rows. Returns its path, and the row count of its footer."""
+        path = f"{self.folder}/{origin.file_name()}"
+        footers: list[pq.FileMetaData] = []
+        try:
+            with self._open().new_output(path).create() as stream:
+                pq.write_table(plain(rows), stream, compression="lz4", metadata_collector=footers)
+        except PermissionError as error:
+            raise TargetRefused(
+                f"the storage refused a file: {redact(str(error))}",
+                safe="Nothing was committed.",
+                command="give landonce the right to read and write the warehouse",
+            ) from None
+        except OSError as error:
+            raise TargetUnavailable(f"the storage did not take a file: {redact(str(error))}") from None
+        return path, sum(each.num_rows for each in footers)
+
+    def remove(self, paths: tuple[str, ...]) -> None:
+        """Removes files. One that cannot be removed is left for `maintain`."""
+        io = self._open()
+        for path in paths:
+            try:
+                io.delete(path)
+            except OSError:
+                continue
+
+    def _open(self) -> FileIO:
+        return load_file_io(dict(self.io), self.folder)

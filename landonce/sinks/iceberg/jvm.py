@@ -1,8 +1,8 @@
 """Iceberg's own Java code, in Spark's JVM: for what PyIceberg cannot do yet.
 
-PyIceberg reads a table of format version 3, and cannot commit to one unless a REST catalog does the work. `commit` takes
-the same requirements and updates as PyIceberg's `Catalog.commit_table` and means the same by them, in any version: the
-requirements are looked at inside every attempt.
+PyIceberg reads a table of format version 3, but can commit to one only through a REST catalog. `commit` takes the same requirements
+and updates as PyIceberg's `Catalog.commit_table`, with the same meaning, in any version: the requirements are checked inside
+every attempt.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _LASTING = {
     "SparkDateTimeException",
     "SparkNumberFormatException",
 }
-"""A column that is missing or of another type, or a value that does not fit: the next attempt would fail as well."""
+"""A column is missing or of another type, or a value does not fit: the next attempt would fail too."""
 _idle: dict[tuple[str, str], list[SparkSession]] = {}
 
 
 def quoted(*names: str) -> str:
-    """Names as one identifier of Spark SQL, whatever they hold."""
+    """Names as one identifier of Spark SQL, with any characters."""
     return ".".join("`{}`".format(name.replace("`", "``")) for name in names)
 
 
@@ -59,7 +59,7 @@ def spark_name(spec: CatalogSpec, identifier: str, *more: str) -> str:
 
 def load(session: SparkSession, spec: CatalogSpec, identifier: str) -> Any:
     """The table as a Java object, read from the catalog now."""
-    with talking(session, spec, identifier):
+    with in_session(session, spec, identifier):
         spark = _iceberg(session).spark.Spark3Util
         return spark.loadIcebergTable(session._jsparkSession, spark_name(spec, identifier))
 
@@ -74,10 +74,10 @@ def commit(
     """One atomic change. Raises PyIceberg's `CommitFailedException` where a requirement does not hold."""
     *namespace, name = identifier.split(".")
     named = TableIdentifier.model_validate({"namespace": namespace, "name": name})
-    told = CommitTableRequest(identifier=named, requirements=requirements, updates=updates)
+    change = CommitTableRequest(identifier=named, requirements=requirements, updates=updates)
     java = _iceberg(session)
-    with talking(session, spec, identifier):
-        request = java.rest.requests.UpdateTableRequestParser.fromJson(told.model_dump_json())
+    with in_session(session, spec, identifier):
+        request = java.rest.requests.UpdateTableRequestParser.fromJson(change.model_dump_json())
         catalog = java.spark.Spark3Util.loadIcebergCatalog(session._jsparkSession, spec.name)
         java.rest.CatalogHandlers.updateTable(catalog, java.catalog.TableIdentifier.parse(identifier), request)
 
@@ -95,11 +95,11 @@ def _iceberg(session: SparkSession) -> Any:
 
 
 @contextmanager
-def settings(session: SparkSession, told: Mapping[str, str]) -> Iterator[None]:
+def settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
     """The session with these settings, and afterwards as it was."""
-    before: dict[str, str | None] = {name: session.conf.get(name, None) for name in told}
+    before: dict[str, str | None] = {name: session.conf.get(name, None) for name in wanted}
     try:
-        for name, value in told.items():
+        for name, value in wanted.items():
             session.conf.set(name, value)
         yield
     finally:
@@ -112,9 +112,9 @@ def settings(session: SparkSession, told: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def own_session(session: SparkSession, spec: CatalogSpec) -> Iterator[SparkSession]:
-    """A session that no other thread uses meanwhile, in the same Spark: settings are the session's, and go into commits.
+    """A session that no other thread uses meanwhile, in the same Spark: commits take a session's settings.
 
-    It is kept for the next one who asks, since a session never gives back its connections to a catalog.
+    It is kept for later use, since a session never closes its connections to a catalog.
     """
     key = (session.sparkContext.applicationId, spec.identity)
     try:
@@ -131,10 +131,10 @@ def own_session(session: SparkSession, spec: CatalogSpec) -> Iterator[SparkSessi
 
 
 @contextmanager
-def talking(session: SparkSession, spec: CatalogSpec, identifier: str) -> Iterator[None]:
-    """Makes the session this thread's own, which is where Spark looks for settings and catalogs.
+def in_session(session: SparkSession, spec: CatalogSpec, identifier: str) -> Iterator[None]:
+    """Makes the session this thread's active one, where Spark looks for settings and catalogs.
 
-    Errors of the JVM become PyIceberg's where it has the same, else what may pass and what does not.
+    Errors of the JVM become PyIceberg's if it has the same ones, else landonce's, transient or lasting.
     """
     with spark_errors(), _active(session):
         try:
@@ -182,7 +182,7 @@ def _named(error: Exception, spec: CatalogSpec, identifier: str) -> Exception:
 
 
 def _causes(error: Exception) -> tuple[set[str], str]:
-    """The classes of a Java exception and its causes, and what the outermost one said."""
+    """The classes of a Java exception and its causes, and the message of the outermost one."""
     java = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
     said = str(java.getMessage()) if java is not None else str(error)
     names = set()

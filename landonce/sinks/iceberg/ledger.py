@@ -1,7 +1,7 @@
 """The table as its own ledger: position and epoch are in its snapshots, and change with the rows or not at all.
 
-A change is an empty snapshot, or the one that adds a batch's files. A pending plan is never kept: nothing of it can land
-but in the commit that also moves the position, so a driver that starts anew may plan anew.
+A change is an empty snapshot, or the one that adds a batch's files. A pending plan is never kept: nothing of it can land except in
+the commit that also moves the position, so a driver that starts again may make another plan.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from pyiceberg.table import Table
 
-from landonce.errors import TableReplaced
+from landonce.errors import Fenced, TableReplaced
 from landonce.protocol.ledger import Ledger, LedgerState, Note, check_change, key
-from landonce.protocol.marks import Floors, Mark, Verdict, raised
+from landonce.protocol.marks import Floors, Mark, TableView, Verdict, raised, verdict
 from landonce.protocol.own_ledger import OwnView, own_state, own_verdict, refuse, rollback_refused, rollback_told
-from landonce.sinks.iceberg.commit import Attempt, Place
-from landonce.sinks.iceberg.look import look_at
-from landonce.sinks.iceberg.marker import journal_name, summary
+from landonce.sinks.iceberg.commit import Attempt, Place, by_pyiceberg
+from landonce.sinks.iceberg.marks import journal_name, look_at, table_view, to_summary
+from landonce.sinks.iceberg.staging import staged_attempt
 
 _KEPT_NOTES = 100
-
 Build = Callable[[Table, Mapping[str, str], Mapping[str, str]], Attempt]
 """Makes an attempt of the table, a mark's summary and table properties."""
 
@@ -33,39 +33,42 @@ class TableLedger(Ledger):
         self.pipeline = place.pipeline
         self._place = place
         self._follow = follow
-        self._empty: Build = lambda table, told, properties: self._place.appending(table, (), told, properties)
+        self._empty: Build = lambda table, summary, properties: self._place.appending(table, (), summary, properties)
         self._view: OwnView | None = None
         self.vouching = False
-        """An operator says that the last commit counts, though the history that would show it is cut off."""
+        """An operator accepts the last commit, though the history that would show it is cut off."""
         self.noticed = ""
-        """What the last look found that people should hear of."""
+        """What the last `load` found that people should know."""
         self._set_back = ""
-        """The same of a table that was restored under this driver: afterwards nothing in it shows that."""
+        """The same for a table that was rolled back and restored under this driver: the table itself no longer shows it."""
 
     def build_with(self, empty: Build, place: Place) -> None:
-        """How an empty snapshot is made where PyIceberg cannot make one."""
+        """Sets how an empty snapshot is made where PyIceberg cannot make one."""
         self._empty = empty
         self._place = place
 
     @property
     def letters(self) -> tuple[str, ...]:
         """The dead-letter files of the last batch. A driver that was killed after its commit did not get to publish them."""
-        standing = self._view.standing if self._view else None
-        return standing.letters if standing else ()
+        return self._mark.letters if self._mark else ()
 
     @property
     def letters_in(self) -> str:
         """Their folder."""
-        standing = self._view.standing if self._view else None
-        return standing.letters_in if standing else ""
+        return self._mark.letters_in if self._mark else ""
+
+    @property
+    def _mark(self) -> Mark | None:
+        """The mark that counted at the last look."""
+        return self._view.standing if self._view else None
 
     def load(self) -> LedgerState | None:
         self.noticed, self._set_back = self._set_back, ""
-        if not self._place.exists():
+        table = self._place.find()
+        if table is None:
             self._view = None
             return None
-        view = self._look(self._place.load())
-        self._view = view
+        view = self._view = self._look(table)
         if view.rolled_back and (view.standing is not None or view.whole):
             if not self._follow:
                 raise rollback_refused([self._place.identifier])
@@ -88,7 +91,7 @@ class TableLedger(Ledger):
         return new
 
     def set_position(self, old: LedgerState, new: LedgerState, tops: Floors, note: Note) -> None:
-        """An operator's word on how far the table is, which the last rows in it show."""
+        """Sets the position that an operator read from the table's last rows."""
         check_change(self.pipeline, old, new)
         self.commit(old, new, self._empty, tops=tops, note=note)
 
@@ -112,9 +115,9 @@ class TableLedger(Ledger):
         valid_through: int | None = None,
         note: Note | None = None,
     ) -> None:
-        """Swaps the state, with whatever else `build` puts into the same commit. Without a batch of its own, what the last mark
-        says of its batch is said again."""
-        before = self._view.standing if self._view else None
+        """Swaps the state, with whatever else `build` puts into the same commit. A commit without a batch repeats what the last
+        mark says of its batch."""
+        before = self._mark
         begun = started if started is not None else before.started if before else ()
         mark = Mark(
             state=replace(new, tables=()),
@@ -123,28 +126,26 @@ class TableLedger(Ledger):
             letters_in=self.letters_in if letters is None else letters_in,
             tops=raised(before, new, tops),
         )
-        told = summary(mark, valid_through)
+        summary = to_summary(mark, valid_through)
 
         def judge(table: Table) -> Verdict:
             return self._judge(self._look(table), old, new)
 
         def attempt(table: Table) -> Attempt:
-            return build(table, told, self._noted(table, note))
+            return build(table, summary, self._noted(table, note))
 
         self._place.ensure_branch()
         _, _, table = self._place.commit(judge, attempt)
-        seen = self._look(table)  # after the commit, others may have committed, too: theirs must not be taken for ours
+        seen = self._look(table)  # others may have committed since: their marks must not be taken for ours
         self._judge(seen, old, new)
         self._view = seen
 
     def journal(self) -> tuple[Note, ...]:
-        if not self._place.exists():
-            return ()
-        told = self._place.load().metadata.properties.get(journal_name(self.pipeline, self._place.branch), "[]")
-        return tuple(Note(*each) for each in json.loads(told))
+        table = self._place.find()
+        return tuple(Note(*each) for each in self._notes(table)) if table is not None else ()
 
     def close(self) -> None:
-        """There is nothing to give back."""
+        """There is nothing to close."""
 
     def _judge(self, seen: OwnView, old: LedgerState, new: LedgerState) -> Verdict:
         verdict = own_verdict(self._known(), seen, new)
@@ -168,6 +169,42 @@ class TableLedger(Ledger):
     def _noted(self, table: Table, note: Note | None) -> dict[str, str]:
         if note is None:
             return {}
-        name = journal_name(self.pipeline, self._place.branch)
-        notes = [*json.loads(table.metadata.properties.get(name, "[]")), [note.at, note.action, note.detail]]
-        return {name: json.dumps(notes[-_KEPT_NOTES:], separators=(",", ":"))}
+        notes = [*self._notes(table), [note.at, note.action, note.detail]]
+        return {self._journal: json.dumps(notes[-_KEPT_NOTES:], separators=(",", ":"))}
+
+    def _notes(self, table: Table) -> list[Any]:
+        return list(json.loads(table.metadata.properties.get(self._journal, "[]")))
+
+    @property
+    def _journal(self) -> str:
+        return journal_name(self.pipeline, self._place.branch)
+
+
+def empty(place: Place) -> Build:
+    """Makes empty snapshots by PyIceberg, or by Spark if PyIceberg does not write the table's format version."""
+
+    def build(table: Table, summary: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
+        if by_pyiceberg(table) or place.session is None:
+            return place.appending(table, (), summary, properties)
+        return staged_attempt(place, table, summary, properties)
+
+    return build
+
+
+def restate(place: Place, seen: TableView, mark: Mark) -> None:
+    """Sets a table's position by an empty snapshot with a mark, unless the table has changed since it was `seen`. The
+    mark ends any doubt about the position."""
+
+    def judge(table: Table) -> Verdict:
+        now = table_view(place.identifier, look_at(table, place.pipeline, place.branch))
+        return verdict(seen, replace(now, uncertain=now.uncertain and not seen.uncertain), mark.state)
+
+    build, summary = empty(place), to_summary(mark)
+    place.ensure_branch()
+    judged, _, _ = place.commit(judge, lambda table: build(table, summary, {}))
+    if judged is Verdict.MOVED:
+        raise Fenced(
+            f"the table {place.identifier} changed while this was decided: a driver runs, or it was rolled back again.",
+            safe="The ledger has the decision, and nothing was written to this table.",
+            command="stop the driver, and give the same command again",
+        )

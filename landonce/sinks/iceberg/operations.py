@@ -1,14 +1,12 @@
-"""What an operator may decide about a pipeline to Iceberg: its tables carry the position, or a mark of how far they are."""
+"""What an operator may decide about a pipeline to Iceberg, whose tables carry the position, or a mark of their own."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
-
-from pyiceberg.table import Table
 
 from landonce.errors import ConfigError, NothingToDo, PositionUncertain
 from landonce.protocol import operate
@@ -18,25 +16,22 @@ from landonce.protocol.operate import Decision
 from landonce.protocol.ranges import Partition
 from landonce.protocol.source import Start
 from landonce.protocol.target import TargetView
-from landonce.sinks.iceberg.catalog import telling
-from landonce.sinks.iceberg.commit import Attempt, Place
-from landonce.sinks.iceberg.ledger import Build, TableLedger
-from landonce.sinks.iceberg.look import last_rows
+from landonce.sinks.iceberg.catalog import catalog_errors
+from landonce.sinks.iceberg.commit import Place
+from landonce.sinks.iceberg.ledger import TableLedger, empty, restate
 from landonce.sinks.iceberg.maintain.run import maintain
-from landonce.sinks.iceberg.move_in.adopt import adopt, beside, nothing_known
-from landonce.sinks.iceberg.move_in.checkpoint import CheckpointFolder
-from landonce.sinks.iceberg.move_in.control import Cluster
-from landonce.sinks.iceberg.move_in.found import Found, refused
-from landonce.sinks.iceberg.move_in.writers import ConnectSink, StreamingQuery, Writer
-from landonce.sinks.iceberg.restate import empty, restate
-from landonce.sinks.iceberg.sink import IcebergSink
-from landonce.sinks.iceberg.survey import Seen, catalog_made, names_of, survey
+from landonce.sinks.iceberg.marks import last_rows
+from landonce.sinks.iceberg.move_in.adopt import IcebergImport, adopt, beside, nothing_known
+from landonce.sinks.iceberg.move_in.connect import Cluster, ConnectSink
+from landonce.sinks.iceberg.move_in.history import Writer
+from landonce.sinks.iceberg.move_in.query import CheckpointFolder, StreamingQuery
+from landonce.sinks.iceberg.sink import IcebergSink, Seen, catalog_exists, survey, table_names
 from landonce.sinks.operations import UNCHANGED, Before, Choice, Operations, Report, Upkeep, Watch
 
 
 @dataclass
 class IcebergOperations(Operations):
-    """One table that is its own ledger, or the tables of a fan-out, which carry marks beside an outside ledger."""
+    """For one table that is its own ledger, or for the tables of a fan-out, which carry marks beside an outside ledger."""
 
     sink: IcebergSink
     fan_out = True
@@ -45,7 +40,7 @@ class IcebergOperations(Operations):
 
     @property
     def observed(self) -> Ledger:
-        """The one table as its own ledger follows no rollback while it is looked at."""
+        """A table that is its own ledger follows no rollback while an operator only looks at it."""
         return TableLedger(self.sink.place(self.sink.static[0])) if self._own is not None else self.parts.ledger
 
     @property
@@ -53,8 +48,8 @@ class IcebergOperations(Operations):
         return self.parts.ledger if isinstance(self.parts.ledger, TableLedger) else None
 
     def load(self, ledger: Ledger | None = None) -> LedgerState | None:
-        """Without making a catalog that is not there."""
-        return super().load(ledger) if self._own is None or catalog_made(self.sink) else None
+        """Does not create a catalog that does not exist."""
+        return super().load(ledger) if self._own is None or catalog_exists(self.sink) else None
 
     def noticed(self, ledger: Ledger) -> str:
         return ledger.noticed if isinstance(ledger, TableLedger) else ""
@@ -62,10 +57,10 @@ class IcebergOperations(Operations):
     def kept(self) -> dict[str, Any]:
         if self._own is None:
             return super().kept()
-        own = survey(self.sink, self.sink.static)[0].own if catalog_made(self.sink) else None
+        own = survey(self.sink, self.sink.static)[0].own if catalog_exists(self.sink) else None
         return {
             "table": self.sink.static[0],
-            "branch": self.sink.told.branch,
+            "branch": self.sink.config.branch,
             "uuid": own.uuid if own else None,
             "snapshot": own.standing.snapshot if own and own.standing else None,
         }
@@ -74,10 +69,10 @@ class IcebergOperations(Operations):
         return tuple(each.view for each in self._seen(state))
 
     def _seen(self, state: LedgerState | None) -> tuple[Seen, ...]:
-        """The tables of a fan-out as they are; none where the one table is the ledger."""
-        if self._own is not None or not catalog_made(self.sink):
+        """The tables of a fan-out as they are; none if the one table is the ledger."""
+        if self._own is not None or not catalog_exists(self.sink):
             return ()
-        return survey(self.sink, names_of(self.sink, state))
+        return survey(self.sink, table_names(self.sink, state))
 
     def stands(self, state: LedgerState) -> tuple[LedgerState, tuple[TableStatus, ...]]:
         views = self.tables(state)
@@ -85,21 +80,21 @@ class IcebergOperations(Operations):
         return found, tuple(status_of(found, view) for view in views)
 
     def ahead(self, state: LedgerState, stands: Iterable[TableStatus], partitions: Iterable[Partition]) -> TargetView:
-        """How far tables of a fan-out are that have more of the pending plan than the ledger knows."""
+        """The positions of tables of a fan-out that hold more of the pending plan than the ledger knows."""
         del partitions
         committed = state.committed()
         floors = (each for stand in stands if not stand.behind for each in stand.floors)
         return TargetView(_sorted((partition, at) for partition, at in floors if at > committed[partition]))
 
     def change(self, state: LedgerState, decision: Decision) -> None:
-        with self._committing() as place:
+        with self.committing() as place:
             super().change(state, decision)
             for each in decision.marks:
                 restate(place(each.view.table), each.view, each.mark)
 
     @contextmanager
-    def _committing(self) -> Iterator[Callable[[str], Place]]:
-        """Tables that can be committed to in every format version. Spark is started only for one that needs it."""
+    def committing(self) -> Iterator[Callable[[str], Place]]:
+        """Gives the place of each table for commits in any format version. Spark is started only if a table needs it."""
         with self.sessions(self.sink.spark_conf()) as session:
 
             def place(table: str) -> Place:
@@ -140,15 +135,15 @@ class IcebergOperations(Operations):
         decision = operate.accept_own_rows(state, tops, owner)
 
         def change() -> None:
-            with self._committing():
+            with self.committing():
                 ledger.set_position(state, decision.new, _sorted(tops.items()), decision.note())
 
         return Choice(state, decision, change)
 
     def _last_rows(self, seen: Seen, state: LedgerState) -> dict[Partition, int]:
         assert seen.table is not None
-        with telling(self.sink.spec):
-            return last_rows(seen.table, self.sink.told.branch, state)
+        with catalog_errors(self.sink.spec):
+            return last_rows(seen.table, self.sink.config.branch, state)
 
     def forget_table(self, table: str, owner: str, *, replay: bool) -> Choice:
         if self._own is not None:
@@ -198,44 +193,3 @@ class IcebergOperations(Operations):
 
 def _sorted(floors: Iterable[tuple[Partition, int]]) -> Floors:
     return tuple(sorted(floors))
-
-
-@dataclass(frozen=True)
-class IcebergImport:
-    """The position of another writer of the table, found and not yet written."""
-
-    operations: IcebergOperations
-    writer: Writer | None
-    state: LedgerState
-    found: Found | None
-    decision: Decision
-
-    def adopt(self) -> None:
-        parts, writer, found = self.operations.parts, self.writer, self.found
-        with self.operations._committing() as place:
-            if writer is not None and found is not None and writer.look() != found:
-                raise _went_on(found)
-            if not isinstance(parts.ledger, TableLedger):
-                parts.ledger.create(self.state)
-                parts.ledger.change(self.state, self.decision.new, self.decision.note())
-                return
-            mine = place(self.operations.sink.static[0])
-            build = empty(mine)
-            if writer is not None and found is not None:
-                build = _only_if_stopped(build, mine.identifier, writer, found)
-            parts.ledger.commit(self.state, self.decision.new, build, note=self.decision.note())
-
-
-def _only_if_stopped(build: Build, name: str, writer: Writer, found: Found) -> Build:
-    """Judged on the very metadata that each attempt is made against: a commit that comes late is not written over."""
-
-    def judged(table: Table, told: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
-        if (writer.told(name, table),) != found.told:
-            raise _went_on(found)
-        return build(table, told, properties)
-
-    return judged
-
-
-def _went_on(found: Found) -> Exception:
-    return refused(f"{found.writer} went on while this was decided.", "stop it, then import")

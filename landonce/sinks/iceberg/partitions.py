@@ -1,37 +1,179 @@
-"""Rows by partition: one pass that sorts them, and not one over all rows for each partition.
+"""Partitions: specs as a pipeline file writes them (`country`, `day(at)`, `bucket(16, id)`, `truncate(4, name)`), rows sorted by
+partition in one pass, and values that have no partition.
 
-Bucket and truncate come from PyIceberg's compiled kernels. Its kernels for years and months give null for times far
-away, and a null is a wrong partition, so times are computed here.
+Bucket and truncate come from PyIceberg's compiled kernels. Its kernels for years and months return null for distant times, and a
+null is a wrong partition, so times are computed here.
+
+A value has no partition if its transform's result does not fit the result's type. `truncate` rounds down, so the lowest values of
+a type fall below it: PyIceberg's kernel and Java's wrap around to a value by which readers skip the file, or refuse the whole
+file. `hour` counts in 32 bits, which end before 64 bits of microseconds do. Years, months, days and buckets always fit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
-from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import (
+    BucketTransform,
     DayTransform,
     HourTransform,
     IdentityTransform,
     MonthTransform,
     TimeTransform,
+    Transform,
+    TruncateTransform,
     VoidTransform,
     YearTransform,
 )
 from pyiceberg.typedef import Record
+from pyiceberg.types import DecimalType, IcebergType, IntegerType, LongType, NestedField, TimestampType, TimestamptzType
 
-from landonce.sinks.iceberg.arrow import at_path, path_of
+from landonce.errors import ConfigError
+from landonce.sinks.iceberg.arrow import at_path, fields_along, path_of
 
+_CALL = re.compile(r"\s*(?P<name>[A-Za-z]+)\s*\((?P<arguments>.*)\)\s*", re.DOTALL)
+_PLAIN: dict[str, tuple[Callable[[], Transform[Any, Any]], str]] = {
+    "identity": (IdentityTransform, ""),
+    "void": (VoidTransform, "_null"),
+    "year": (YearTransform, "_year"),
+    "month": (MonthTransform, "_month"),
+    "day": (DayTransform, "_day"),
+    "hour": (HourTransform, "_hour"),
+}
+_SIZED: dict[str, tuple[Callable[[int], Transform[Any, Any]], str]] = {
+    "bucket": (BucketTransform, "_bucket"),
+    "truncate": (TruncateTransform, "_trunc"),
+}
+_KNOWN = "identity, bucket(n, …), truncate(n, …), year, month, day, hour and void"
 _DAY = 86_400_000_000
 _HOUR = 3_600_000_000
-
 Codes = npt.NDArray[np.int64]
+_INT, _LONG = 2**31, 2**63
+
+
+def parse_spec(asked: Sequence[str], schema: Schema) -> PartitionSpec:
+    """The spec of a table with this schema."""
+    fields: list[PartitionField] = []
+    names = set(schema.column_names)
+    for number, text in enumerate(asked):
+        source, transform, suffix = _term(text, schema)
+        _refuse_misfit(text, source, transform, schema)
+        _refuse_repetition(text, source, transform, fields)
+        full_name = str(schema.find_column_name(source.field_id))
+        name = full_name if isinstance(transform, IdentityTransform) else _free(f"{full_name}{suffix}", names)
+        names.add(name)
+        fields.append(PartitionField(source.field_id, PARTITION_FIELD_ID_START + number, transform, name))
+    return PartitionSpec(*fields)
+
+
+def spec_differs(asked: PartitionSpec, there: PartitionSpec, schema: Schema) -> str:
+    """How a table's spec differs from the one that was asked for, in words; empty if it does not.
+
+    The order and the names of the fields do not matter, nor does a dropped field that left a void behind.
+    """
+    wanted, found = _terms(asked, schema), _terms(there, schema)
+    if set(wanted) == set(found):
+        return ""
+    parts = []
+    if lacking := [each for each in wanted if each not in found]:
+        parts.append(f"it is not partitioned by {', '.join(lacking)}")
+    if surplus := [each for each in found if each not in wanted]:
+        parts.append(f"it is partitioned by {', '.join(surplus)}, which was not asked for")
+    return "; ".join(parts)
+
+
+def spelled(spec: PartitionSpec, schema: Schema) -> str:
+    """A spec as a pipeline file writes it."""
+    return ", ".join(_terms(spec, schema)) or "nothing"
+
+
+def _terms(spec: PartitionSpec, schema: Schema) -> list[str]:
+    fields = [each for each in spec.fields if not isinstance(each.transform, VoidTransform)]
+    return [spell(each.transform, schema.find_column_name(each.source_id) or "a dropped column") for each in fields]
+
+
+def spell(transform: Transform[Any, Any], column: str) -> str:
+    """One field of a spec, as a pipeline file writes it."""
+    if isinstance(transform, IdentityTransform):
+        return column
+    if isinstance(transform, BucketTransform):
+        return f"bucket({transform.num_buckets}, {column})"
+    if isinstance(transform, TruncateTransform):
+        return f"truncate({transform.width}, {column})"
+    return f"{transform}({column})"
+
+
+def _term(text: str, schema: Schema) -> tuple[NestedField, Transform[Any, Any], str]:
+    """The column, the transform, and the suffix of the partition field's name."""
+    if _unquoted(text) in schema.column_names:
+        return schema.find_field(_unquoted(text)), IdentityTransform(), ""
+    call = _CALL.fullmatch(text)
+    if call is None:
+        return _column(text, text, schema), IdentityTransform(), ""
+    name = call["name"].lower()
+    name = name if name in _PLAIN or name in _SIZED else name.removesuffix("s")
+    arguments = [each.strip() for each in call["arguments"].rsplit(",", 1)]
+    if name in _PLAIN and len(arguments) == 1:
+        kind, suffix = _PLAIN[name]
+        return _column(arguments[0], text, schema), kind(), suffix
+    if name in _SIZED and len(arguments) == 2:
+        sized, suffix = _SIZED[name]
+        size, column = arguments if arguments[0].isdigit() else arguments[::-1]
+        if not size.isdigit() or not 0 < int(size) < 2**31:
+            raise _wrong(text, f"{name} takes a number from 1 on and a column, for example {name}(16, id)")
+        return _column(column, text, schema), sized(int(size)), suffix
+    raise _wrong(text, f"there is no such transform; there are {_KNOWN}")
+
+
+def _column(name: str, text: str, schema: Schema) -> NestedField:
+    try:
+        return schema.find_field(_unquoted(name))
+    except ValueError:
+        known = ", ".join(schema.column_names)
+        raise _wrong(text, f"the table has no column {_unquoted(name)!r}; it has {known}") from None
+
+
+def _refuse_misfit(text: str, source: NestedField, transform: Transform[Any, Any], schema: Schema) -> None:
+    if not source.field_type.is_primitive or not transform.can_transform(source.field_type):
+        kind = "a column" if isinstance(transform, IdentityTransform) else str(transform)
+        raise _wrong(text, f"{kind} of type {source.field_type} cannot partition a table")
+    if path_of(schema, source.field_id) is None:
+        raise _wrong(text, "a value inside of a list or a map cannot partition a table")
+
+
+def _refuse_repetition(
+    text: str, source: NestedField, transform: Transform[Any, Any], before: list[PartitionField]
+) -> None:
+    for each in before:
+        timed = isinstance(transform, TimeTransform) and isinstance(each.transform, TimeTransform)
+        if each.source_id == source.field_id and (timed or each.transform == transform):
+            raise _wrong(text, f"{source.name} partitions the table already; of several times, the finest is enough")
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """The name, or a similar one that no column and no other partition field has."""
+    candidates = [name, *(f"{name}_{number}" for number in range(2, len(taken) + 3))]
+    return next(each for each in candidates if each not in taken)
+
+
+def _unquoted(name: str) -> str:
+    name = name.strip()
+    return name[1:-1].replace("``", "`") if len(name) > 1 and name[0] == name[-1] == "`" else name
+
+
+def _wrong(text: str, why: str) -> ConfigError:
+    return ConfigError(f"sink.iceberg.partition_by: {text.strip()!r}: {why}.")
 
 
 def by_partition(spec: PartitionSpec, schema: Schema, rows: pa.Table) -> Iterator[tuple[Record, pa.Table]]:
@@ -55,13 +197,13 @@ def by_partition(spec: PartitionSpec, schema: Schema, rows: pa.Table) -> Iterato
 
 
 def _sorted(rows: pa.Table, codes: Codes, count: int) -> pa.Table:
-    """By partition. NumPy sorts small integers by radix, in linear time."""
+    """The rows sorted by partition. NumPy sorts small integers by radix, in linear time."""
     small = codes.astype(np.uint16 if count <= 2**16 else np.uint32)
     return rows.combine_chunks().take(pa.array(np.argsort(small, kind="stable")))
 
 
 def _refined(codes: Codes, keys: list[tuple[Any, ...]], values: pa.Array) -> tuple[Codes, list[tuple[Any, ...]]]:
-    """Groups divided further by one more field, numbered as they first appear."""
+    """Groups divided by one more field, numbered as they first appear."""
     encoded = values.dictionary_encode(null_encoding="encode")
     inner: Codes = encoded.indices.to_numpy().astype(np.int64)
     known = _plain(encoded.dictionary).to_pylist()
@@ -124,3 +266,77 @@ def _plain(values: pa.Array) -> pa.Array:
     if pt.is_timestamp(values.type) or pt.is_time64(values.type):
         return values.view(pa.int64())
     return values
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The lowest and the highest value of a column, or of a field in it, that has a partition. Picklable."""
+
+    path: tuple[str, ...]
+    term: str
+    type: str
+    """The type of the partition's values."""
+    low: int
+    high: int
+    scale: int = 0
+    """Digits behind the point of a decimal, whose limits are counted in its last digit."""
+
+    def exceeded(self, rows: pa.Table) -> Iterator[tuple[int, str]]:
+        """Each row beyond the limit, with the reason."""
+        if self.path[0] not in rows.column_names:
+            return
+        column = rows.column(self.path[0]).combine_chunks()
+        values = pc.struct_field(column, list(self.path[1:])) if self.path[1:] else column
+        low, high = (self._scalar(each, values.type) for each in (self.low, self.high))
+        plain = values.view(pa.int64()) if pt.is_timestamp(values.type) else values
+        beyond = pc.fill_null(pc.or_(pc.less(plain, low), pc.greater(plain, high)), False)
+        for at in np.flatnonzero(beyond.to_numpy(zero_copy_only=False)):
+            value = plain[int(at)].as_py()
+            yield (
+                int(at),
+                f"{'.'.join(self.path)}: {self.term} of {value} does not fit {self.type}: no partition takes it",
+            )
+
+    def _scalar(self, limit: int, kind: pa.DataType) -> pa.Scalar:
+        if pt.is_decimal(kind):
+            return pa.scalar(Decimal(f"{limit}E-{self.scale}"), kind)
+        return pa.scalar(limit, pa.int64() if pt.is_timestamp(kind) else kind)
+
+
+def limits_of(spec: PartitionSpec, schema: Schema) -> tuple[Limit, ...]:
+    """Which values of a table's columns have no partition."""
+    return tuple(each for each in (_limit(field, schema) for field in spec.fields) if each is not None)
+
+
+def beyond(limits: Iterable[Limit], rows: pa.Table) -> dict[int, str]:
+    """The rows that have no partition, with the reason. Columns are matched by name; a missing one is null."""
+    found: dict[int, str] = {}
+    for limit in limits:
+        for at, reason in limit.exceeded(rows):
+            found.setdefault(at, reason)
+    return found
+
+
+def _limit(field: PartitionField, schema: Schema) -> Limit | None:
+    path = path_of(schema, field.source_id)
+    bounds = _bounds(field.transform, schema.find_type(field.source_id)) if path is not None else None
+    if path is None or bounds is None:
+        return None
+    low, high, kind, scale = bounds
+    names = tuple(each.name for each in fields_along(schema, path))
+    return Limit(names, spell(field.transform, ".".join(names)), kind, low, high, scale)
+
+
+def _bounds(transform: Any, kind: IcebergType) -> tuple[int, int, str, int] | None:
+    if isinstance(transform, HourTransform) and isinstance(kind, TimestampType | TimestamptzType):
+        return -_INT * _HOUR, min(_INT * _HOUR, _LONG) - 1, "int", 0
+    if not isinstance(transform, TruncateTransform):
+        return None
+    if isinstance(kind, IntegerType):
+        return -(_INT // transform.width) * transform.width, _INT - 1, str(kind), 0
+    if isinstance(kind, LongType):
+        return -(_LONG // transform.width) * transform.width, _LONG - 1, str(kind), 0
+    if isinstance(kind, DecimalType):
+        most = 10**kind.precision - 1
+        return -(most // transform.width) * transform.width, most, str(kind), kind.scale
+    return None

@@ -1,4 +1,4 @@
-"""The Iceberg sink as a description: which catalog, which tables, and how they are written. Picklable."""
+"""The Iceberg sink as a picklable description: which catalog, which tables, how they are written, and what holds for them."""
 
 from __future__ import annotations
 
@@ -24,23 +24,34 @@ if TYPE_CHECKING:
     from landonce.sinks.parts import Parts
     from landonce.sinks.pipeline_file import Pipeline
     from landonce.sinks.promise import Promise
+from collections.abc import Iterable, Iterator
+
+from pyiceberg.table import Table
+
+from landonce.protocol.ledger import LedgerState
+from landonce.protocol.marks import TableView
+from landonce.protocol.own_ledger import OwnView
+from landonce.sinks.iceberg.catalog import catalog_errors
+from landonce.sinks.iceberg.marks import look_at, table_view
+from landonce.sinks.pipeline_file import Pipeline
+from landonce.sinks.promise import READ_IN_TIME, Promise, ledger_condition, transform_condition
 
 _FIELD = re.compile(r"\{([^{}]+)\}")
 
 
 @dataclass
 class IcebergSink(Sink):
-    """One pipeline's tables. Opening it connects to nothing yet."""
+    """One pipeline's tables. Making one connects to nothing."""
 
     spec: CatalogSpec
-    told: Iceberg
+    config: Iceberg
     pipeline: str
     guarantee: Guarantee = field(default=Guarantee.SNAPSHOT, init=False)
 
     @staticmethod
-    def of(told: Iceberg, pipeline: str) -> IcebergSink:
-        spark = {name: str(value) for name, value in told.catalog.spark.items()}
-        return IcebergSink(CatalogSpec(told.catalog.name, told.catalog.properties(), spark), told, pipeline)
+    def of(config: Iceberg, pipeline: str) -> IcebergSink:
+        spark = {name: str(value) for name, value in config.catalog.spark.items()}
+        return IcebergSink(CatalogSpec(config.catalog.name, config.catalog.properties(), spark), config, pipeline)
 
     @cached_property
     def catalog(self) -> Catalog:
@@ -50,25 +61,23 @@ class IcebergSink(Sink):
         return self.own_ledger() if config.own_ledger else super().open_ledger(config)
 
     def promise(self, config: Pipeline) -> Promise:
-        from landonce.sinks.iceberg.promise import promise
-
-        return promise(config, self.told)
+        return promise(config, self.config)
 
     @property
     def changes_rows(self) -> bool:
-        return self.told.changes is not None
+        return self.config.changes is not None
 
     def open_query_ledger(self, where: str | Path | None, name: str) -> TableLedger:
         del where, name
         return self.own_ledger()
 
     def spark_conf(self) -> dict[str, str]:
-        """A session with these settings reads and writes the sink's catalog."""
+        """What a Spark session needs to read and write the sink's catalog."""
         return {**self.spec.spark_conf(), "spark.jars": ",".join(map(str, spark_jars()))}
 
     def own_ledger(self) -> TableLedger:
         """The one table as its own ledger."""
-        return TableLedger(self.place(self.static[0]), follow=self.told.rollback == "follow")
+        return TableLedger(self.place(self.static[0]), follow=self.config.rollback == "follow")
 
     def operations(self, parts: Parts, sessions: Sessions) -> Operations:
         from landonce.sinks.iceberg.operations import IcebergOperations
@@ -77,24 +86,24 @@ class IcebergSink(Sink):
 
     @property
     def identity(self) -> str:
-        return f"{self.spec.identity} {self} {self.told.branch}"
+        return f"{self.spec.identity} {self} {self.config.branch}"
 
     def __str__(self) -> str:
-        names = self.told.table or ", ".join(each.table for each in self.told.tables)
-        branch = "" if self.told.branch == "main" else f" (branch {self.told.branch})"
+        names = self.config.table or ", ".join(each.table for each in self.config.tables)
+        branch = "" if self.config.branch == "main" else f" (branch {self.config.branch})"
         return f"Iceberg {names}{branch}"
 
     @cached_property
     def routing(self) -> Routing:
         """Which records go where."""
-        told = self.told
-        if told.table is not None:
-            found = _FIELD.search(told.table)
+        config = self.config
+        if config.table is not None:
+            found = _FIELD.search(config.table)
             if found is None:
-                return Routing(None, (Rule(told.table),))
-            return Routing(found[1], (), told.table.replace(found[0], "{value}"))
-        rules = tuple(Rule(each.table, each.equals, each.match) for each in told.tables)
-        return Routing(told.route_field, rules)
+                return Routing(None, (Rule(config.table),))
+            return Routing(found[1], (), config.table.replace(found[0], "{value}"))
+        rules = tuple(Rule(each.table, each.equals, each.match) for each in config.tables)
+        return Routing(config.route_field, rules)
 
     @property
     def static(self) -> tuple[str, ...]:
@@ -104,13 +113,13 @@ class IcebergSink(Sink):
     @property
     def table(self) -> str:
         """The one table, where there is one."""
-        return str(self.told.table)
+        return str(self.config.table)
 
     def place(self, table: str) -> Place:
-        return Place(self.spec, lambda: self.catalog, table, self.told.branch, self.pipeline)
+        return Place(self.spec, lambda: self.catalog, table, self.config.branch, self.pipeline)
 
     def dynamic(self) -> tuple[str, ...]:
-        """The tables that are there and could be of the template: for a ledger that does not know them."""
+        """The existing tables whose names fit the template: for a ledger that does not know them."""
         template = self.routing.template
         if template is None:
             return ()
@@ -120,3 +129,90 @@ class IcebergSink(Sink):
             return ()
         listed = (".".join(each) for each in self.catalog.list_tables(namespace))
         return tuple(sorted(each for each in listed if name.fullmatch(each)))
+
+
+def promise(pipeline: Pipeline, config: Iceberg) -> Promise:
+    """Rows and position are one atomic commit."""
+    return Promise(
+        _what(pipeline, config),
+        (
+            "rows and position are one atomic commit: neither is ever in a table without the other",
+            "inside every attempt of a commit, position and epoch of the table are the ones that the batch was planned "
+            "from, or nothing is committed: a driver that comes late is refused",
+            "files of tasks and drivers that died were never committed, and count for nothing",
+            _recovery(pipeline),
+        ),
+        (*_snapshot_conditions(pipeline, config), *transform_condition(pipeline), READ_IN_TIME),
+    )
+
+
+def _what(pipeline: Pipeline, config: Iceberg) -> str:
+    where = "in the table once" if config.one_table else "once in each table that it is meant for"
+    if config.changes is not None:
+        where = f"applied {where}"
+    rest = "or in the dead letters once, or filtered" + ("" if pipeline.transform.empty else " by `where`")
+    return f"exactly once: every {'record' if config.changes is None else 'change'} is {where}, {rest}"
+
+
+def _recovery(pipeline: Pipeline) -> str:
+    if pipeline.own_ledger:
+        return "the table is its own ledger: whoever starts takes it with a snapshot, and fences every earlier driver"
+    return (
+        "every batch is planned in the ledger before its first commit, and each table says itself which batch it holds: "
+        "after a crash only those are committed to that lack it"
+    )
+
+
+def _snapshot_conditions(pipeline: Pipeline, config: Iceberg) -> Iterator[str]:
+    if not pipeline.own_ledger:
+        yield ledger_condition(pipeline)
+    if not config.one_table:
+        yield "a batch becomes visible in one table after another; each of them is exact at every moment"
+    yield "the catalog swaps a table's metadata only if it is still what was read (REST, SQL, Hive and Glue catalogs do)"
+    yield (
+        f"nobody removes the marks: snapshots may expire, but the table property landonce.{pipeline.pipeline}.{config.branch} "
+        "stays"
+    )
+    yield "nothing but this pipeline writes rows with these coordinates"
+    if config.changes is not None:
+        yield "changes of one row come in one partition of a topic: their order is that of its offsets"
+    yield (
+        "a table that is rolled back gets the removed ranges again, as far as Kafka still has them"
+        if config.rollback == "follow"
+        else "a table that is rolled back is a reason to halt (`rollback: refuse`)"
+    )
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One table and what it says of the pipeline. Both are None if the table does not exist."""
+
+    name: str
+    table: Table | None = None
+    own: OwnView | None = None
+
+    @property
+    def view(self) -> TableView:
+        return table_view(self.name, self.own) if self.own is not None else TableView(self.name)
+
+
+def catalog_exists(sink: IcebergSink) -> bool:
+    """Whether there is a catalog to ask: opening a SQLite catalog would create its file."""
+    path = sink.spec.sqlite_file
+    return path is None or path.exists()
+
+
+def table_names(sink: IcebergSink, state: LedgerState | None) -> tuple[str, ...]:
+    """The tables that the file names, those that the ledger knows, and those whose names fit the template."""
+    known = (table for table, _ in state.tables) if state is not None else ()
+    with catalog_errors(sink.spec):
+        return tuple(sorted({*sink.static, *known, *sink.dynamic()}))
+
+
+def survey(sink: IcebergSink, names: Iterable[str]) -> tuple[Seen, ...]:
+    """The tables as they are now, for whoever only looks."""
+    found = ((name, sink.place(name).find()) for name in names)
+    return tuple(
+        Seen(name, table, look_at(table, sink.pipeline, sink.config.branch)) if table is not None else Seen(name)
+        for name, table in found
+    )

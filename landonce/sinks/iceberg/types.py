@@ -1,4 +1,4 @@
-"""Iceberg's types and Arrow's: which stand for which, exactly. Pure.
+"""Iceberg's types and Arrow's: which stand for which, exactly; and which field of a record goes to which column. Pure.
 
     Iceberg                          Arrow                               in JSON
     ───────────────────────────────  ──────────────────────────────────  ───────────────────────────────────────
@@ -13,17 +13,26 @@
     struct, list                     struct, list                        an object, an array
     map                              map                                 an object: its keys are strings in JSON
 
-What a table holds and JSON cannot say exactly is refused by name, never approximated.
+A type that JSON cannot express exactly is refused by name, never approximated.
+
+Fields are matched to columns by the table's name mapping (`schema.name-mapping.default`): a column that it gives names has these
+and no other. Every other column has its own name. The same holds for nested fields. If case does not matter, it does not for either.
+
+The coordinates are called `_topic`, `_kafka_partition` and `_offset`. Iceberg's readers reserve `_partition`, beside `_file` and
+`_pos`: Spark can neither read nor merge nor compact a table with a column of that name.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.types as pt
 from pyiceberg.schema import Schema as TableSchema
+from pyiceberg.table import Table, TableProperties
+from pyiceberg.table.name_mapping import MappedField, NameMapping
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
@@ -51,9 +60,10 @@ from pyiceberg.types import (
 from landonce.errors import ConfigError, TableUnfit
 from landonce.read.formats.json.texts import is_textual
 from landonce.read.schema.evolution import RESERVED
-from landonce.read.schema.fields import ELEMENT, KEY, VALUE, Field, Schema, is_uuid
-from landonce.sinks.iceberg.coordinates import COLUMNS, OFFSET, PARTITION, TOPIC
+from landonce.read.schema.fields import ELEMENT, KEY, VALUE, Field, Names, Path, Schema, is_uuid
 
+TOPIC, PARTITION, OFFSET = "_topic", "_kafka_partition", "_offset"
+COLUMNS = (TOPIC, PARTITION, OFFSET)
 _PLAIN: dict[IcebergType, pa.DataType] = {
     BooleanType(): pa.bool_(),
     IntegerType(): pa.int32(),
@@ -83,12 +93,17 @@ COORDINATE_TYPES: dict[str, IcebergType] = {TOPIC: StringType(), PARTITION: Inte
 _INSTEAD_OF_MAP = "take map<string, …>, or a list of structs with a key and a value"
 
 
+def renamed(rows: pa.Table) -> pa.Table:
+    """Rows with landonce's names of the coordinates, under the names that Iceberg tables have."""
+    return rows.rename_columns([PARTITION if name == "_partition" else name for name in rows.column_names])
+
+
 class Unsupported(Exception):
     """A type that cannot be decoded exactly. The message is a sentence about it."""
 
 
 def schema_of(table_schema: TableSchema, *, coordinates: bool) -> Schema:
-    """What the decoder must produce for a table. With `coordinates`, their columns must be there: landonce itself fills them."""
+    """What the decoder must produce for a table. With `coordinates`, the table must have their columns: landonce itself fills them."""
     if coordinates:
         _refuse_without_coordinates(table_schema)
     mine = [each for each in table_schema.fields if not (coordinates and each.name in COLUMNS)]
@@ -105,7 +120,7 @@ def schema_of(table_schema: TableSchema, *, coordinates: bool) -> Schema:
 
 
 def arrow_type(type_: IcebergType) -> pa.DataType:
-    """What stands for a type of a table."""
+    """The Arrow type for a type of a table."""
     if why := _why_not(type_):
         raise Unsupported(why)
     if isinstance(type_, StructType):
@@ -126,7 +141,7 @@ def _arrow_field(name: str, field: NestedField) -> pa.Field:
 
 
 def _why_not(type_: IcebergType) -> str:
-    """What keeps a type itself from being decoded, not counting what lies inside."""
+    """Why a type itself cannot be decoded, apart from the types inside it; empty if it can."""
     if isinstance(type_, MapType):
         key = type_.key_type
         textual = isinstance(key, FixedType) or (key in _PLAIN and (key == StringType() or is_textual(_PLAIN[key])))
@@ -180,7 +195,7 @@ def coordinate_faults(table_schema: TableSchema) -> tuple[str, ...]:
 
 
 def iceberg_schema(declared: Schema, *, identity: tuple[str, ...]) -> TableSchema:
-    """The schema of a table that is to be created. What names a row is required, and so is what it lies in."""
+    """The schema of a table that is to be created. The identity is required, and so are the structs around it."""
     ids = itertools.count(1)
     fields = [_table_field(each, identity, ids) for each in declared.fields]
     fields += [NestedField(next(ids), name, type_, required=False) for name, type_ in COORDINATE_TYPES.items()]
@@ -201,7 +216,7 @@ def _table_field(declared: Field, identity: tuple[str, ...], ids: Iterator[int])
 
 
 def iceberg_type(type_: pa.DataType, ids: Iterator[int], identity: tuple[str, ...] = ()) -> IcebergType:
-    """The type of a column that is to be made for values of this type. `identity` are paths that begin inside of it."""
+    """The type of a column that is to be created for values of this type. `identity`: paths that begin inside it."""
     if pt.is_struct(type_):
         fields = []
         for each in type_:
@@ -256,3 +271,88 @@ def _identifier(schema: TableSchema, name: str) -> int:
             "cannot name a row; what does is one value without a fraction."
         ) from None
     return field.field_id
+
+
+def widens(now: IcebergType, wide: IcebergType) -> bool:
+    """Whether the second type holds every value of the first, and Iceberg reads files of the first as the second."""
+    if isinstance(now, DecimalType) and isinstance(wide, DecimalType):
+        return now.scale == wide.scale and now.precision < wide.precision
+    return (now, wide) in ((IntegerType(), LongType()), (FloatType(), DoubleType()))
+
+
+def schema_for(table: Table, *, coordinates: bool, fold_case: bool = False, declared: Schema | None = None) -> Schema:
+    """What the decoder must produce for a table, and under which names records hold it.
+
+    `declared` may ask for more: that a field is present, and the unit of a time that is an integer, which Iceberg's types do
+    not state.
+    """
+    schema = schema_of(table.schema(), coordinates=coordinates)
+    by_name = declared.by_name() if declared is not None else {}
+    stricter = Schema(tuple(_declared(each, by_name.get(each.name)) for each in schema.fields))
+    return with_names(stricter, table.schema(), _mapping(table), fold_case=fold_case)
+
+
+def _declared(column: Field, declared: Field | None) -> Field:
+    if declared is None:
+        return column
+    timed = pt.is_timestamp(column.type) or pt.is_date32(column.type)
+    scale = declared.scale if timed else None
+    return replace(column, required=column.required or declared.required, scale=scale)
+
+
+def with_names(schema: Schema, table_schema: TableSchema, mapping: NameMapping | None, *, fold_case: bool) -> Schema:
+    """The schema of a table, with the names that records use."""
+    names = _names_by_id(mapping) if mapping is not None else {}
+    columns = {each.name: each for each in table_schema.fields}
+    fields = tuple(_named(each, columns[each.name], names) for each in schema.fields)
+    try:
+        return Schema(fields, fold_case=fold_case)
+    except ValueError as error:
+        raise TableUnfit(
+            f"the names of the table's columns cannot be told apart: {error}.",
+            safe="Nothing was written.",
+            command="rename a column"
+            + (f", correct the table's property {TableProperties.DEFAULT_NAME_MAPPING}" if names else "")
+            + (", or say `case_insensitive: false` in {file}" if fold_case else ""),
+        ) from None
+
+
+def _mapping(table: Table) -> NameMapping | None:
+    try:
+        return table.name_mapping()
+    except ValueError:
+        raise TableUnfit(
+            f"the table's property {TableProperties.DEFAULT_NAME_MAPPING} is not a name mapping.",
+            safe="Nothing was written.",
+            command="correct the property, or remove it",
+        ) from None
+
+
+def _names_by_id(fields: Iterable[MappedField]) -> dict[int, Names]:
+    found: dict[int, Names] = {}
+    for each in fields:
+        if each.field_id is not None and each.names:
+            found[each.field_id] = tuple(each.names)
+        found.update(_names_by_id(each.fields))
+    return found
+
+
+def _named(field: Field, column: NestedField, names: Mapping[int, Names]) -> Field:
+    inside = tuple(
+        (path, names[each.field_id]) for path, each in _inner_fields(column.field_type, ()) if each.field_id in names
+    )
+    inner = tuple((path, aliases) for path, aliases in inside if aliases != (path[-1],))
+    aliases = names.get(column.field_id, (column.name,))
+    return replace(field, aliases=aliases if aliases != (column.name,) else (), inner_aliases=inner)
+
+
+def _inner_fields(type_: IcebergType, path: Path) -> Iterator[tuple[Path, NestedField]]:
+    """The fields of structs inside a column. Elements and values have no names in records."""
+    if isinstance(type_, StructType):
+        for each in type_.fields:
+            yield (*path, each.name), each
+            yield from _inner_fields(each.field_type, (*path, each.name))
+    elif isinstance(type_, ListType):
+        yield from _inner_fields(type_.element_type, (*path, ELEMENT))
+    elif isinstance(type_, MapType):
+        yield from _inner_fields(type_.value_type, (*path, VALUE))

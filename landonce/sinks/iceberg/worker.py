@@ -1,31 +1,169 @@
-"""The worker's part of Iceberg: it writes the files of one block.
+"""The worker's part of Iceberg: the recipe of a pipeline and the task of one block (both picklable), and writing the block's files.
 
-Files count only once the driver has committed them, so a task that Spark runs again simply writes others.
+Files count only once the driver has committed them, so a task that Spark runs again writes other files, and no harm is done.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Message
+from pyiceberg.table import Table
 
 from landonce.failpoints import reach
 from landonce.protocol.blocks import Kind
+from landonce.protocol.marks import Floors
 from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.read.block import ReadBlock, Reader
+from landonce.read.changes.decode import Changes
 from landonce.read.decoders import Decode, Decoded, decode_by
 from landonce.read.fit import fit_to
+from landonce.read.route import Routing
 from landonce.read.rows import NOWHERE, records_of
-from landonce.sinks.iceberg.coordinates import renamed
+from landonce.read.schema.fields import Field, Schema
+from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.evolve import unknown_fields
-from landonce.sinks.iceberg.files import write_files
-from landonce.sinks.iceberg.limits import Limit, beyond
-from landonce.sinks.iceberg.naming import Origin
-from landonce.sinks.iceberg.recipe import FileRecipe, FileTask, TableRecipe, Wants
-from landonce.sinks.worker import BlockWorker, Refuse
+from landonce.sinks.iceberg.files import Origin, Scratch, write_files
+from landonce.sinks.iceberg.partitions import Limit, beyond, limits_of
+from landonce.sinks.iceberg.table import TableShape, creation, planned_table, why_spark
+from landonce.sinks.iceberg.types import renamed, schema_for
+from landonce.sinks.worker import BlockWorker, Recipe, Refuse, Task
+
+
+@dataclass(frozen=True)
+class TableRecipe:
+    """One table, as workers need it."""
+
+    name: str
+    schema: Schema
+    """What a record is decoded to."""
+    shape: TableShape | None
+    scratch: Scratch | None
+    """One of the two is set: workers write the table's own files, or files from which Spark then writes them."""
+    identity: tuple[str, ...] = ()
+    """The columns that identify one row, if records change rows."""
+    limits: tuple[Limit, ...] = ()
+    """Values that have no partition."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileRecipe(Recipe):
+    """What workers need to know to write a pipeline's files."""
+
+    routing: Routing
+    tables: tuple[TableRecipe, ...]
+    declared: Schema | None = None
+    """What a record is decoded to, if expressions follow."""
+    selected: Schema | None = None
+    """The columns that `select` makes of it, once Spark has said which."""
+    changes: Changes | None = None
+    meaning: str = ""
+    """Other options of the file that decide how records are read: part of the fingerprint."""
+    absent: tuple[tuple[str, str], ...] = ()
+    """Tables that records name, and that neither exist nor can be created, each with the reason."""
+    evolve: bool = False
+
+    @property
+    def marks(self) -> bool:
+        """The snapshots say through which moment they are valid."""
+        return True
+
+    @property
+    def source(self) -> Schema:
+        """What a record is decoded to before expressions."""
+        return self.declared or self.target
+
+    @property
+    def target(self) -> Schema:
+        """The columns that expressions may produce: those of all tables, or of tables that may be created, and the routing field."""
+        fields: dict[str, Field] = {}
+        made = self.selected or self.declared
+        schemas = [table.schema for table in self.tables] or ([made] if made else [])
+        for each in (found for schema in schemas for found in schema.fields):
+            fields.setdefault(each.name, each)
+        if self.routing.field is not None:
+            fields.setdefault(self.routing.field, Field(self.routing.field, pa.string()))
+        return Schema(tuple(fields.values()))
+
+    def by_name(self) -> Mapping[str, TableRecipe]:
+        return {each.name: each for each in self.tables}
+
+    def _decisive(self) -> tuple[object, ...]:
+        """All that could route a record elsewhere, or turn it into another row. Schemas may evolve."""
+        declared = self.declared.fingerprint() if self.declared else ""
+        return repr(self.routing), declared, self.select, self.where, repr(self.changes), self.meaning
+
+    def worker(self, task: FileTask) -> BlockWorker:
+
+        return FileWorker(self, task)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileTask(Task):
+    """One block to be written to files."""
+
+    epoch: int
+    kind: Kind
+    floors: tuple[tuple[str, Floors | None], ...]
+    """From which offsets each table takes rows; None if it takes none."""
+    final: bool = False
+    """Tables were created and evolved already: what does not fit now is a dead letter."""
+
+
+@dataclass(frozen=True)
+class Wants:
+    """What must be done to a table before a block can be written."""
+
+    table: str
+    sample: tuple[bytes, ...] = ()
+    """Some records for a table that does not exist."""
+    evolution: Any = None
+
+
+def table_recipe(config: Iceberg, name: str, table: Table, declared: Schema | None = None) -> TableRecipe:
+    """The recipe of a table, for workers."""
+    recipe = _without_files(config, name, table, declared)
+    shape = None if recipe.scratch else TableShape.of(table, unpartitioned=config.unpartitioned)
+    return replace(recipe, shape=shape)
+
+
+def planned_recipe(config: Iceberg, name: str, columns: Schema) -> TableRecipe:
+    """As much of it as is known before the table is created with these columns. Raises what creating it would."""
+    return _without_files(config, name, planned_table(name, columns, creation(config)), columns)
+
+
+def _without_files(config: Iceberg, name: str, table: Table, declared: Schema | None) -> TableRecipe:
+    staged = config.changes is not None or bool(why_spark(table))
+    return TableRecipe(
+        name=name,
+        schema=schema_for(table, coordinates=True, fold_case=config.case_insensitive, declared=declared),
+        shape=None,
+        scratch=Scratch.of(table) if staged else None,
+        identity=config.identity if config.changes is not None else (),
+        limits=limits_of(table.spec(), table.schema()) if staged or not config.unpartitioned else (),
+    )
+
+
+def table_fingerprint(table: Table) -> tuple[Any, ...]:
+    """Changes with everything in a table's recipe: its columns and files, and how its storage is opened."""
+    metadata = table.metadata
+    writing = ((key, value) for key, value in table.properties.items() if not key.startswith("landonce."))
+    opening = ((key, str(value)) for key, value in table.io.properties.items())
+    return (
+        metadata.table_uuid,
+        metadata.format_version,
+        metadata.current_schema_id,
+        metadata.default_spec_id,
+        metadata.default_sort_order_id,
+        metadata.location,
+        frozenset(writing),
+        frozenset(opening),
+    )
 
 
 @dataclass(frozen=True)
@@ -36,7 +174,7 @@ class FileWorker(BlockWorker):
     task: FileTask
 
     def reader(self) -> Reader:
-        """What is delivered again is judged only by the tables that get it."""
+        """Only tables that get a record judge it: a replay leaves the others out."""
         recipe, task, others = self.recipe, self.task, self._others
         tables = [each for each in recipe.tables if each.name not in others]
         return Reader(
@@ -52,7 +190,7 @@ class FileWorker(BlockWorker):
         )
 
     def wants(self, block: ReadBlock) -> tuple[Wants, ...] | None:
-        """Tables that records name and that are not there, and columns that tables lack."""
+        """Missing tables that records name, and columns that tables lack."""
         if self.task.final:
             return None
         wants = [Wants(table, tuple(sample)) for table, sample in sorted(block.missing.items())]
@@ -64,7 +202,7 @@ class FileWorker(BlockWorker):
         return tuple(wants) or None
 
     def write(self, block: ReadBlock, receipt: Receipt, refuse: Refuse | None) -> BlockResult:
-        """What landed is what the files say that they hold, so that a row which got lost on the way leaves the account unbalanced."""
+        """The count of landed rows comes from the files themselves, so a row that got lost on the way leaves the account unbalanced."""
         del refuse
         recipe, task, tables = self.recipe, self.task, self.recipe.by_name()
         origin = Origin(recipe.pipeline, task.epoch, task.batch, task.block.number)
@@ -99,8 +237,7 @@ class FileWorker(BlockWorker):
 
 
 def _write(table: TableRecipe, rows: pa.Table, origin: Origin) -> tuple[tuple[object, ...], int]:
-    """The table's own files, or one that Spark reads, and how many rows they hold. A change needs its coordinates to be put in
-    order."""
+    """Writes the table's own files, or one that Spark reads. Returns them, and how many rows they hold."""
     named = renamed(rows)
     if table.scratch is not None:
         path, count = table.scratch.write(named, origin)
@@ -111,7 +248,7 @@ def _write(table: TableRecipe, rows: pa.Table, origin: Origin) -> tuple[tuple[ob
 
 
 def _within(limits: tuple[Limit, ...], decode: Decode) -> Decode:
-    """A record whose row has no partition is rejected like one that does not fit its columns."""
+    """Rejects a record whose row has no partition, like one that does not fit its columns."""
 
     def decode_within(values: pa.BinaryArray, messages: list[Message]) -> Decoded:
         rows = decode(values, messages)

@@ -11,10 +11,9 @@ from sqlalchemy import URL, Connection, Engine, Inspector, make_url, text
 from sqlalchemy.exc import ArgumentError
 
 from landonce.errors import ConfigError, LandonceError
-from landonce.ledger.database import Database, misplaced
+from landonce.ledger.database import Database, SqliteDatabase, misplaced
 from landonce.ledger.mysql import MySqlDatabase
 from landonce.ledger.postgres import PostgresDatabase
-from landonce.ledger.sqlite import SqliteDatabase
 from landonce.ledger.ydb import YdbDatabase
 
 DIALECTS = ("postgresql", "sqlite", "mysql", "mariadb", "yql")

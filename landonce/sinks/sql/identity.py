@@ -22,7 +22,7 @@ from typing import Protocol
 from sqlalchemy import Connection, text
 
 from landonce.errors import TableReplaced
-from landonce.ledger.in_target import TargetLedger
+from landonce.ledger.block_ledgers import TargetLedger
 from landonce.protocol.block_rows import Mark
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.receipt import Receipt

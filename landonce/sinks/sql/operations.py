@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from landonce.errors import NothingToDo
-from landonce.ledger.in_target import TargetLedger
+from landonce.ledger.block_ledgers import TargetLedger
 from landonce.protocol import operate
 from landonce.protocol.block_rows import Row, landed
 from landonce.protocol.ledger import LedgerState

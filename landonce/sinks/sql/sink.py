@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import URL
 
 from landonce.extras import require_driver
-from landonce.ledger.in_target import TargetLedger
+from landonce.ledger.block_ledgers import TargetLedger
 from landonce.sinks.contract import Guarantee, Sink
 from landonce.sinks.sql.config import Sql
 from landonce.sinks.sql.databases import dialect_of, open_database, parsed

@@ -15,7 +15,7 @@ import pyarrow.types as pt
 from sqlalchemy import Executable, Select, Update, bindparam, column, delete, select, table, update
 from sqlalchemy.exc import DBAPIError
 
-from landonce.ledger.in_target import block_row
+from landonce.ledger.block_ledgers import block_row
 from landonce.ledger.tables import block_table
 from landonce.ledger.ydb import YdbDatabase
 from landonce.protocol.block_rows import BlockRow, Claim, Mark, flippable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from landonce.ledger.push_ledger import PushLedger
+from landonce.ledger.block_ledgers import PushLedger
 from landonce.protocol.block_rows import Row
 from landonce.protocol.ledger import LedgerState
 from landonce.sinks.operations import Operations
@@ -25,4 +25,4 @@ class WrappedOperations(Operations):
 
     def rows(self, state: LedgerState) -> Sequence[Row]:
         ledger = self.parts.ledger
-        return ledger.standing(state.pending.batch).rows if state.pending and isinstance(ledger, PushLedger) else ()
+        return ledger.status(state.pending.batch).rows if state.pending and isinstance(ledger, PushLedger) else ()

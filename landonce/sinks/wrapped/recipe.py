@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from landonce.ledger.push_ledger import PushPlace
+from landonce.ledger.block_ledgers import PushPlace
 from landonce.protocol.block_rows import Claim
 from landonce.read.schema.fields import Schema
 from landonce.sinks.worker import BlockWorker, Recipe, Task

@@ -14,7 +14,7 @@ from landonce import errors
 from landonce.clock import now
 from landonce.config.secrets import redact
 from landonce.failpoints import reach
-from landonce.ledger.push_ledger import PushLedger
+from landonce.ledger.block_ledgers import PushLedger
 from landonce.protocol import push as steps
 from landonce.protocol.block_rows import Claim, PushRow, Spot, over
 from landonce.protocol.push import Outcome, Pushing, Stage

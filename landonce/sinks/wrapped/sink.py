@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from landonce.errors import ConfigError
-from landonce.ledger.push_ledger import PushLedger, PushPlace
+from landonce.ledger.block_ledgers import PushLedger, PushPlace
 from landonce.sinks.contract import Guarantee, Sink
 from landonce.sinks.wrapped.block import PushedBlock
 

@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 
 from landonce.config.secrets import redact
 from landonce.errors import TableUnfit, TargetUnavailable
-from landonce.sinks.iceberg.catalog import CatalogSpec, telling
+from landonce.sinks.iceberg.catalog import CatalogSpec, catalog_errors
 from landonce.verify.held.columns import Columns
 from landonce.verify.held.deletes import Deletes
 from landonce.verify.held.snapshot import Files, LiveFile, described, live_files, pinned, rolled_back
@@ -124,7 +124,7 @@ class PinnedTable:
 
 
 def _load(spec: CatalogSpec, catalog: Catalog | None, identifier: str) -> Table | None:
-    with telling(spec):
+    with catalog_errors(spec):
         try:
             return (catalog or spec.open()).load_table(identifier)
         except NoSuchTableError:

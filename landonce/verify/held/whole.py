@@ -24,7 +24,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import NameMapping
 from pyiceberg.types import DoubleType, IcebergType, ListType, MapType, NestedField, StructType
 
-from landonce.sinks.iceberg.avro import read_doubles_whole
+from landonce.sinks.iceberg.catalog import read_doubles_whole
 from landonce.verify.held.columns import Positions, by_id, field_id
 
 _AT_ONCE = 20_000

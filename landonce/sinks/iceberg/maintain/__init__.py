@@ -1,6 +1,6 @@
-"""Upkeep of the Iceberg tables that a pipeline writes, safe while it runs: compaction, expiry, files that nobody needs.
+"""Maintenance of the Iceberg tables that a pipeline writes, safe while it runs: compaction, expiry, files that nobody needs.
 
 compact     small files become large ones, in commits of their own; a pipeline that commits meanwhile tries again
-expire      old snapshots go, but none that says where a pipeline stands, nor any between it and a head (`keep`)
-orphans     files of drivers and workers that died go, but none that could still be committed (`orphans`)
+expire      old snapshots go, except those that hold a pipeline's position, and those between these and a head
+orphans     files of drivers and workers that died go, except those that could still be committed
 """

@@ -1,18 +1,92 @@
-"""Compaction by Iceberg's own procedures, in Spark. Each of them makes commits of its own beside the pipeline's."""
+"""Compaction by Iceberg's own procedures, in Spark. Each of them makes commits of its own beside the pipeline's.
+
+A census of small files, deletes and manifests comes first, without Spark: Spark is started only where compaction pays.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.manifest import DataFileContent, FileFormat
+from pyiceberg.table import Table
 from pyspark.sql import Row, SparkSession
 
-from landonce.errors import LandonceError, SparkLost
+from landonce.config.secrets import redact
+from landonce.errors import LandonceError, SparkLost, TargetUnavailable
 from landonce.sinks.iceberg.catalog import CatalogSpec
-from landonce.sinks.iceberg.jvm import own_session, quoted, talking
-from landonce.sinks.iceberg.maintain.census import Census
+from landonce.sinks.iceberg.jvm import in_session, own_session, quoted
 
+_TARGET, _DEFAULT_TARGET = "write.target-file-size-bytes", 512 * 2**20
+_SMALL, _LARGE, _ENOUGH = 0.75, 1.8, 5
+"""Iceberg's own limits: files outside this range of the target size are rewritten, if there are enough of them."""
+_MANIFESTS, _MANIFEST_BYTES = 100, 4 * 2**20
+"""More manifests than this are worth rewriting, if they are smaller than this on average."""
+Sizes = Mapping[object, Iterable[int]]
+"""The sizes of data files, by partition."""
 _MAIN = "main"
+
+
+@dataclass(frozen=True)
+class Census:
+    """One branch as it is now."""
+
+    files: int = 0
+    small: int = 0
+    """Those that a compaction would rewrite."""
+    deletes: int = 0
+    """Files of position deletes."""
+    vectors: int = 0
+    """Deletion vectors, and deletes by value: they go when the files that they refer to are rewritten."""
+    manifests: int = 0
+    manifest_bytes: int = 0
+
+    @property
+    def many_manifests(self) -> bool:
+        return self.manifests > _MANIFESTS and self.manifest_bytes < self.manifests * _MANIFEST_BYTES
+
+
+def census(table: Table, branch: str, target: int | None) -> Census:
+    """Reads the manifests of the branch's head."""
+    head = table.metadata.snapshot_by_name(branch)
+    if head is None:
+        return Census()
+    sizes: dict[object, list[int]] = defaultdict(list)
+    manifests, deletes, vectors = [], 0, 0
+    try:
+        manifests = head.manifests(table.io)
+        for manifest in manifests:
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+                file = entry.data_file
+                if file.content is DataFileContent.DATA:
+                    same = manifest.partition_spec_id == table.spec().spec_id
+                    sizes[file.partition if same else None].append(file.file_size_in_bytes)
+                elif file.content is DataFileContent.POSITION_DELETES and file.file_format is not FileFormat.PUFFIN:
+                    deletes += 1
+                else:
+                    vectors += 1
+    except (OSError, ValueError) as error:
+        raise TargetUnavailable(f"the table's manifests cannot be read: {redact(str(error))}") from None
+    return Census(
+        files=sum(map(len, sizes.values())),
+        small=worth_rewriting(sizes, target or int(table.properties.get(_TARGET, _DEFAULT_TARGET))),
+        deletes=deletes,
+        vectors=vectors,
+        manifests=len(manifests),
+        manifest_bytes=sum(each.manifest_length for each in manifests),
+    )
+
+
+def worth_rewriting(sizes: Sizes, target: int) -> int:
+    """How many files Iceberg's bin packing would rewrite: those of the wrong size, in partitions that have enough of them."""
+    count = 0
+    for partition in sizes.values():
+        wrong = [each for each in partition if not _SMALL * target <= each <= _LARGE * target]
+        several = len(wrong) >= _ENOUGH or (len(wrong) > 1 and sum(wrong) > target)
+        count += len(wrong) if several or sum(wrong) > _LARGE * target else 0
+    return count
 
 
 @dataclass(frozen=True)
@@ -26,7 +100,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Compacted:
-    """What became of it."""
+    """The result of a compaction."""
 
     rewritten: int = 0
     """Data files that were replaced."""
@@ -43,9 +117,9 @@ class Compacted:
 
 
 def compact(session: SparkSession, spec: CatalogSpec, table: str, found: Census, wanted: Wanted) -> Compacted:
-    """Data files, then position deletes, then manifests, where the census says that it pays.
+    """Rewrites data files, then position deletes, then manifests, as far as the census shows that it pays.
 
-    A conflict with the pipeline costs some of the work and nothing else: the data files are committed in parts, and what
+    A conflict with the pipeline costs some of the work and nothing else: data files are committed in parts, and a part that
     lost is rewritten the next time.
     """
     done = Compacted()
@@ -60,11 +134,11 @@ def compact(session: SparkSession, spec: CatalogSpec, table: str, found: Census,
                     else done
                 )
             if found.deletes > 1:
-                told = _call(mine, spec, table, "rewrite_position_delete_files")
-                done = replace(done, deletes=done.deletes + told.rewritten_delete_files_count)
+                result = _call(mine, spec, table, "rewrite_position_delete_files")
+                done = replace(done, deletes=done.deletes + result.rewritten_delete_files_count)
             if found.many_manifests:
-                told = _call(mine, spec, table, "rewrite_manifests")
-                done = replace(done, manifests=told.rewritten_manifests_count)
+                result = _call(mine, spec, table, "rewrite_manifests")
+                done = replace(done, manifests=result.rewritten_manifests_count)
         except CommitFailedException:
             return done.noting("other writers were faster every time: run it again")
         except SparkLost:
@@ -74,14 +148,14 @@ def compact(session: SparkSession, spec: CatalogSpec, table: str, found: Census,
     return done
 
 
-def _data(told: Row) -> Compacted:
+def _data(result: Row) -> Compacted:
     done = Compacted(
-        told.rewritten_data_files_count,
-        told.added_data_files_count,
-        told.rewritten_bytes_count,
-        told.removed_delete_files_count,
+        result.rewritten_data_files_count,
+        result.added_data_files_count,
+        result.rewritten_bytes_count,
+        result.removed_delete_files_count,
     )
-    failed = told.failed_data_files_count
+    failed = result.failed_data_files_count
     return done.noting(f"{failed} files were changed by others meanwhile: run it again") if failed else done
 
 
@@ -91,8 +165,8 @@ def _arguments(found: Census, wanted: Wanted) -> dict[str, str]:
         options["remove-dangling-deletes"] = "true"
     if wanted.target is not None:
         options["target-file-size-bytes"] = str(wanted.target)
-    told = ", ".join(literal(each) for pair in options.items() for each in pair)
-    arguments = {"options": f"map({told})"}
+    pairs = ", ".join(literal(each) for pair in options.items() for each in pair)
+    arguments = {"options": f"map({pairs})"}
     if wanted.where:
         arguments["where"] = literal(wanted.where)
     if wanted.branch != _MAIN:
@@ -104,9 +178,9 @@ def _call(
     session: SparkSession, spec: CatalogSpec, table: str, procedure: str, arguments: dict[str, str] | None = None
 ) -> Row:
     named = {"table": literal(quoted(*table.split("."))), **(arguments or {})}
-    told = ", ".join(f"{name} => {value}" for name, value in named.items())
-    with talking(session, spec, table):
-        return session.sql(f"CALL {quoted(spec.name)}.system.{procedure}({told})").collect()[0]
+    passed = ", ".join(f"{name} => {value}" for name, value in named.items())
+    with in_session(session, spec, table):
+        return session.sql(f"CALL {quoted(spec.name)}.system.{procedure}({passed})").collect()[0]
 
 
 def literal(text: str) -> str:

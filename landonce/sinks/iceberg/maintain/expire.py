@@ -1,18 +1,34 @@
-"""Snapshots expire in one atomic change to the very metadata that it was decided on.
+"""Which snapshots may expire, and removing them in one atomic change to the very metadata that it was decided on.
+
+The newest mark in a branch's ancestry, which is walked from parent to parent, holds a pipeline's position. So it is not enough to
+keep the snapshot with the mark: the walk ends at the first snapshot that is missing. Kept are
+
+    every head of a branch and every tag
+    of every branch, so many snapshots and all that are younger than an age, as Iceberg does
+    snapshots that no branch leads to any more (rolled back, or staged), while they are young
+    below each of these, everything down to the newest mark of every pipeline
+
+The last line holds for every snapshot that is kept, so a table may still be rolled back to any of them. If a pipeline has no mark
+below a snapshot, all that is left below it is kept: only a whole history shows that the pipeline had not begun.
 
 Iceberg's own procedure is not used: it applies rules of age on top of the ids that it is given, to whatever the metadata
-is by then. Nor is PyIceberg's own change of metadata, which makes the oldest snapshot that is left look like the first.
+is by then. Nor is PyIceberg's change of metadata, which makes the oldest snapshot that is left look like the first.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import (
     AssertRefSnapshotId,
     AssertTableUUID,
@@ -24,16 +40,129 @@ from pyiceberg.table.update import (
 from pyspark.sql import SparkSession
 
 from landonce.errors import TargetUnavailable
-from landonce.sinks.iceberg.catalog import CatalogSpec, telling
-from landonce.sinks.iceberg.jvm import load, own_session, talking
-from landonce.sinks.iceberg.maintain.keep import Expiry
+from landonce.sinks.iceberg.catalog import CatalogSpec, catalog_errors
+from landonce.sinks.iceberg.jvm import in_session, load, own_session
 
+_PIPELINE = "landonce.pipeline"
+_PREFIX = "landonce."
+_AGE, _LEAST = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"
+_DEFAULT_AGE, _DEFAULT_LEAST = 5 * 24 * 3600 * 1000, 10
 _ATTEMPTS = 50
 
 
 @dataclass(frozen=True)
+class Policy:
+    """How much history is kept."""
+
+    age_ms: int = _DEFAULT_AGE
+    least: int = _DEFAULT_LEAST
+    """How many snapshots of every branch are kept, however old."""
+    retired: frozenset[str] = frozenset()
+    """Pipelines that will never run again: their position is not kept."""
+
+    @staticmethod
+    def of(properties: Mapping[str, str], age_ms: int | None, least: int | None, retired: Iterable[str] = ()) -> Policy:
+        """From the command's options, or else from the table's properties, which are Iceberg's own."""
+        told_age, told_least = properties.get(_AGE), properties.get(_LEAST)
+        return Policy(
+            age_ms if age_ms is not None else int(told_age) if told_age else _DEFAULT_AGE,
+            least if least is not None else max(1, int(told_least)) if told_least else _DEFAULT_LEAST,
+            frozenset(retired),
+        )
+
+
+@dataclass(frozen=True)
+class Expiry:
+    """The snapshots that may go, oldest first, and how many stay only because of a pipeline's position."""
+
+    ids: tuple[int, ...] = ()
+    for_positions: int = 0
+    pipelines: tuple[str, ...] = ()
+    """The pipelines whose position that is."""
+
+
+def expiry(metadata: TableMetadata, policy: Policy, now_ms: int) -> Expiry:
+    """The snapshots that nobody needs."""
+    known = {each.snapshot_id: each for each in metadata.snapshots}
+    since = now_ms - policy.age_ms
+    kept = {each.snapshot_id for each in known.values() if each.timestamp_ms >= since} - _led_to(metadata.refs, known)
+    for ref in metadata.refs.values():
+        kept |= _of_ref(ref, known, policy, now_ms)
+    held = _held(kept, known, pipelines_of(metadata) - policy.retired)
+    kept |= held.keys()
+    gone = sorted((each for each in known.values() if each.snapshot_id not in kept), key=lambda each: each.timestamp_ms)
+    return Expiry(tuple(each.snapshot_id for each in gone), len(held), tuple(sorted(set().union(*held.values()))))
+
+
+def pipelines_of(metadata: TableMetadata) -> frozenset[str]:
+    """The pipelines that ever committed to the table, as far as its metadata shows."""
+    found = {_marked(each) for each in metadata.snapshots}
+    for name, value in metadata.properties.items():
+        if name.startswith(_PREFIX):
+            with suppress(ValueError):  # a property of the user's own that begins like ours
+                copy = json.loads(value)
+                found.add(copy.get(_PIPELINE, "") if isinstance(copy, dict) else "")
+    return frozenset(found - {""})
+
+
+def _marked(snapshot: Snapshot) -> str:
+    """The pipeline whose mark a snapshot carries."""
+    return snapshot.summary.additional_properties.get(_PIPELINE, "") if snapshot.summary is not None else ""
+
+
+def _led_to(refs: Mapping[str, SnapshotRef], known: Mapping[int, Snapshot]) -> set[int]:
+    """The snapshots that a branch or tag leads to."""
+    found: set[int] = set()
+    for ref in refs.values():
+        at = known.get(ref.snapshot_id)
+        while at is not None and at.snapshot_id not in found:
+            found.add(at.snapshot_id)
+            at = _parent(at, known)
+    return found
+
+
+def _of_ref(ref: SnapshotRef, known: Mapping[int, Snapshot], policy: Policy, now_ms: int) -> set[int]:
+    """A tag keeps its snapshot; a branch keeps young snapshots and its last ones, by rules of its own if it has them."""
+    if ref.snapshot_ref_type is SnapshotRefType.TAG:
+        return {ref.snapshot_id}
+    since = now_ms - (policy.age_ms if ref.max_snapshot_age_ms is None else ref.max_snapshot_age_ms)
+    least = policy.least if ref.min_snapshots_to_keep is None else ref.min_snapshots_to_keep
+    kept: set[int] = set()
+    at = known.get(ref.snapshot_id)
+    while at is not None and (len(kept) < least or at.timestamp_ms >= since):
+        kept.add(at.snapshot_id)
+        at = _parent(at, known)
+    return kept | {ref.snapshot_id}
+
+
+def _held(kept: set[int], known: Mapping[int, Snapshot], pipelines: frozenset[str]) -> dict[int, frozenset[str]]:
+    """The snapshots between the kept ones and the marks below them, with the pipelines that need them.
+
+    A walk from the lowest of a row of kept snapshots serves those above it too: the marks that they need are in the row, or
+    below it.
+    """
+    held: dict[int, frozenset[str]] = {}
+    for lowest in kept:
+        at = known.get(lowest)
+        if at is None or at.parent_snapshot_id in kept:
+            continue
+        missing = pipelines - {_marked(at)}
+        at = _parent(at, known)
+        while at is not None and missing:
+            if at.snapshot_id not in kept:
+                held[at.snapshot_id] = held.get(at.snapshot_id, frozenset()) | missing
+            missing -= {_marked(at)}
+            at = _parent(at, known)
+    return held
+
+
+def _parent(snapshot: Snapshot, known: Mapping[int, Snapshot]) -> Snapshot | None:
+    return known.get(snapshot.parent_snapshot_id) if snapshot.parent_snapshot_id is not None else None
+
+
+@dataclass(frozen=True)
 class Removal:
-    """What is taken out of a table's metadata."""
+    """What is removed from a table's metadata."""
 
     expiry: Expiry = field(default_factory=Expiry)
     branches: tuple[str, ...] = ()
@@ -48,13 +177,13 @@ def remove(
     fresh: Callable[[], Table],
     decide: Callable[[Table], Removal],
 ) -> tuple[Table, Removal]:
-    """Removes what `decide` names, and gives the table as it was before. If somebody commits in between, it is asked again."""
+    """Removes what `decide` names, and returns the table as it was before. If somebody commits in between, `decide` is called again."""
     for attempt in range(_ATTEMPTS):
         table = fresh()
         wanted = decide(table)
         try:
             if wanted:
-                with telling(spec):
+                with catalog_errors(spec):
                     _send(session, spec, table, wanted)
             return table, wanted
         except CommitFailedException:
@@ -71,11 +200,11 @@ def _send(session: Callable[[], SparkSession], spec: CatalogSpec, table: Table, 
 
 
 def _ask(table: Table, wanted: Removal) -> None:
-    """A REST catalog makes the change itself, if every branch and tag is where it was."""
+    """A REST catalog makes the change itself, if every branch and tag is unchanged."""
     requirements: list[TableRequirement] = [AssertTableUUID(uuid=table.metadata.table_uuid)]
     for name, ref in table.metadata.refs.items():
-        told = {"ref": name, "snapshot-id": ref.snapshot_id}
-        requirements.append(AssertRefSnapshotId.model_validate(told))
+        expected = {"ref": name, "snapshot-id": ref.snapshot_id}
+        requirements.append(AssertRefSnapshotId.model_validate(expected))
     updates: list[TableUpdate] = [
         RemoveSnapshotRefUpdate.model_validate({"ref-name": each}) for each in wanted.branches
     ]
@@ -85,11 +214,11 @@ def _ask(table: Table, wanted: Removal) -> None:
 
 
 def _swap(session: SparkSession, spec: CatalogSpec, table: Table, wanted: Removal) -> None:
-    """Other catalogs swap one version of the metadata for another: this one, or none."""
+    """Other catalogs swap one version of the metadata for another, if it is still the version that was read."""
     assert session._jvm is not None
     identifier = ".".join(table.name())
     operations = load(session, spec, identifier).operations()
-    with talking(session, spec, identifier):
+    with in_session(session, spec, identifier):
         base = operations.current()
         if str(base.metadataFileLocation()) != table.metadata_location:
             raise CommitFailedException(f"{identifier} changed meanwhile")

@@ -1,4 +1,4 @@
-"""What was done to a table, or what would be; in words, and as a document."""
+"""What was done to a table, or would be: in words, and as a document."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Deleted:
     files: int = 0
     bytes: int = 0
     failed: int = 0
-    """Those that the storage did not give up. The next time finds them again if landonce named them."""
+    """Files that the storage did not delete. The next run finds them again if landonce named them."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class TableReport:
     table: str
     dry: bool = False
     candidates: int = 0
-    """Files that compaction took up, or would."""
+    """Files that compaction rewrote, or would."""
     compacted: Compacted = field(default_factory=Compacted)
     removed: Removal = field(default_factory=Removal)
     expired: Deleted = field(default_factory=Deleted)
@@ -37,7 +37,7 @@ class TableReport:
     """Files that no snapshot names and that may be in flight."""
     notes: tuple[str, ...] = ()
     error: str = ""
-    """Why it was left as it is."""
+    """Why the table was left as it is."""
     exit_code: int = 0
 
     def lines(self) -> list[str]:
@@ -78,12 +78,12 @@ def lines(report: TableReport) -> list[str]:
     """For people: a line for each thing that was done, or would be."""
     if report.error:
         return [f"left as it is: {report.error}"]
-    told = [_compaction(report), _expiry(report), _orphans(report)]
+    sentences = [_compaction(report), _expiry(report), _orphans(report)]
     failed = report.expired.failed + report.orphans.failed
     notes = [*report.compacted.notes, *report.notes]
     if failed:
         notes.append(f"the storage did not delete {failed} files")
-    return [*filter(None, told), *(f"note: {each}" for each in notes)] or ["nothing to do"]
+    return [*filter(None, sentences), *(f"note: {each}" for each in notes)] or ["nothing to do"]
 
 
 def _compaction(report: TableReport) -> str:
@@ -102,15 +102,15 @@ def _compaction(report: TableReport) -> str:
 
 def _expiry(report: TableReport) -> str:
     expiry, gone = report.removed.expiry, report.expired
-    told = ""
+    text = ""
     if expiry.ids:
         would = "would expire" if report.dry else "expired"
-        told = f"{would}: {len(expiry.ids)} snapshots, with {gone.files} files ({size(gone.bytes)})"
+        text = f"{would}: {len(expiry.ids)} snapshots, with {gone.files} files ({size(gone.bytes)})"
     if expiry.for_positions:
         whose = ", ".join(expiry.pipelines)
         kept = f"{expiry.for_positions} old snapshots are kept, for they lead to the position of {whose}"
-        told = f"{told}; {kept}" if told else kept
-    return told
+        text = f"{text}; {kept}" if text else kept
+    return text
 
 
 def _orphans(report: TableReport) -> str:
@@ -119,11 +119,10 @@ def _orphans(report: TableReport) -> str:
         parts.append(f"{gone.files} orphan files ({size(gone.bytes)})")
     if report.removed.branches:
         parts.append(f"{len(report.removed.branches)} staging branches")
-    told = f"{'would delete' if report.dry else 'deleted'}: {' and '.join(parts)}" if parts else ""
+    text = f"{'would delete' if report.dry else 'deleted'}: {' and '.join(parts)}" if parts else ""
     if report.waiting:
-        kept = f"{report.waiting} files may be in flight and stay"
-        told = f"{told}; {kept}" if told else kept
-    return told
+        text = "; ".join(filter(None, (text, f"{report.waiting} files may be in flight and stay")))
+    return text
 
 
 def size(count: int) -> str:

@@ -1,17 +1,35 @@
-"""A pipeline's first position, from where another writer stopped. Pure."""
+"""A pipeline's first position, from where another writer stopped."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyiceberg.table import Table
 
 from landonce.errors import PartitionVanished, PositionBeyondEnd
 from landonce.protocol.ledger import LedgerState, bound, taken
 from landonce.protocol.operate.decision import Decision, listed
 from landonce.protocol.ranges import Partition
 from landonce.protocol.source import Extent, SourceView, Start, bind
-from landonce.sinks.iceberg.move_in.found import Found, refused
+from landonce.sinks.iceberg.commit import Attempt
+from landonce.sinks.iceberg.ledger import Build, TableLedger, empty
+from landonce.sinks.iceberg.move_in.history import Found, Writer, refused
+
+if TYPE_CHECKING:
+    from landonce.sinks.iceberg.operations import IcebergOperations
+
+_TWICE = "If the tables hold records of these topics already, those land twice."
+_FROM_HERE = (
+    "Rows from before these offsets are not landonce's: `landonce verify` does not judge them, and a rollback to before this "
+    "import does not bring them back."
+)
+_NEVER_AGAIN = "If {writer} is started again, records land twice."
 
 
 def nothing_known(state: LedgerState | None, marked: str = "") -> None:
-    """A pipeline that has a position does not get another one. `marked`: a table that carries a mark of the pipeline."""
+    """Raises if the pipeline has a position already. `marked`: a table that carries its mark."""
     if (state is None or state.fresh) and not marked:
         return
     where = f"the table {marked}" if marked else "its ledger"
@@ -23,41 +41,36 @@ def nothing_known(state: LedgerState | None, marked: str = "") -> None:
 
 
 def adopt(state: LedgerState, found: Found, view: SourceView, owner: str) -> Decision:
-    """The ledger is bound to the cluster and the topics as they are, at the offsets that were found.
+    """Binds the ledger to the cluster and the topics as they are, at the offsets that were found.
 
-    Whatever lies before them is not the pipeline's: it never reads, verifies or delivers it again.
+    The pipeline never reads, verifies or delivers what is before them.
     """
-    extents, told = dict(view.extents), dict(found.positions)
-    for partition, at in sorted(told.items()):
+    extents, positions = dict(view.extents), dict(found.positions)
+    for partition, at in sorted(positions.items()):
         _there(found, partition, at, extents)
-    firsts = {partition: told.get(partition, extent.start) for partition, extent in view.extents}
+    firsts = {partition: positions.get(partition, extent.start) for partition, extent in view.extents}
     new = bound(taken(state, owner), view.cluster_id, dict(view.topic_ids), firsts)
     does = (
-        f"{state.pipeline} goes on where {found.writer} stopped, by its last commit in {listed(found.told)}.",
-        *(_say(partition, first, extents[partition], known=partition in told) for partition, first in firsts.items()),
+        f"{state.pipeline} goes on where {found.writer} stopped, by its last commit in {listed(found.commits)}.",
+        *(
+            _say(partition, first, extents[partition], known=partition in positions)
+            for partition, first in firsts.items()
+        ),
     )
     costs = (*found.notes, *_deleted(firsts, extents), _FROM_HERE, _NEVER_AGAIN.format(writer=found.writer))
     return Decision("import", new, does, costs)
 
 
 def beside(state: LedgerState, view: SourceView, owner: str, start: Start) -> Decision:
-    """The ledger is bound where the topics begin: what others carried into the tables is of other topics."""
+    """Binds the ledger to the start of the topics: the other writers brought other topics into the tables."""
     binding = bind(state, view, start)
     new = bound(taken(state, owner), binding.cluster_id, binding.topic_ids, binding.added)
     extents = dict(view.extents)
     does = (
-        f"{state.pipeline} begins anew, beside whoever wrote to its tables before.",
+        f"{state.pipeline} begins at the start of its topics, beside whoever wrote to its tables before.",
         *(f"{each}: next offset {at}, lag {extents[each].stable_end - at}" for each, at in binding.added.items()),
     )
     return Decision("import", new, does, (_TWICE,))
-
-
-_TWICE = "If the tables hold records of these topics already, those land twice."
-_FROM_HERE = (
-    "Rows from before these offsets are not landonce's: `landonce verify` does not judge them, and a rollback to before this "
-    "import does not bring them back."
-)
-_NEVER_AGAIN = "If {writer} is started again, records land twice."
 
 
 def _there(found: Found, partition: Partition, at: int, extents: dict[Partition, Extent]) -> None:
@@ -72,7 +85,7 @@ def _there(found: Found, partition: Partition, at: int, extents: dict[Partition,
         raise PositionBeyondEnd(
             f"{found.writer} stopped at offset {at} of {partition}, which ends at {extent.stable_end}.",
             safe="Nothing was changed.",
-            command="correct `source.kafka` in {file}: the topic was made anew, or is another one. If a producer's transaction "
+            command="correct `source.kafka` in {file}: the topic was created again, or is another one. If a producer's transaction "
             "is open, wait for its end",
         )
 
@@ -89,3 +102,44 @@ def _deleted(firsts: dict[Partition, int], extents: dict[Partition, Extent]) -> 
         f"Kafka deleted {ranges} before anyone read it: the next start halts until `landonce state accept-gap` says so."
     )
     return (said,) if gone else ()
+
+
+@dataclass(frozen=True)
+class IcebergImport:
+    """The position of another writer of the table, found and not yet written."""
+
+    operations: IcebergOperations
+    writer: Writer | None
+    state: LedgerState
+    found: Found | None
+    decision: Decision
+
+    def adopt(self) -> None:
+        parts, writer, found = self.operations.parts, self.writer, self.found
+        with self.operations.committing() as place:
+            if writer is not None and found is not None and writer.look() != found:
+                raise _went_on(found)
+            if not isinstance(parts.ledger, TableLedger):
+                parts.ledger.create(self.state)
+                parts.ledger.change(self.state, self.decision.new, self.decision.note())
+                return
+            mine = place(self.operations.sink.static[0])
+            build = empty(mine)
+            if writer is not None and found is not None:
+                build = _only_if_stopped(build, mine.identifier, writer, found)
+            parts.ledger.commit(self.state, self.decision.new, build, note=self.decision.note())
+
+
+def _only_if_stopped(build: Build, name: str, writer: Writer, found: Found) -> Build:
+    """Checks, on the metadata that each attempt is made against, that the writer did not commit once more."""
+
+    def judged(table: Table, summary: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
+        if (writer.last_commit(name, table),) != found.commits:
+            raise _went_on(found)
+        return build(table, summary, properties)
+
+    return judged
+
+
+def _went_on(found: Found) -> Exception:
+    return refused(f"{found.writer} went on while this was decided.", "stop it, then import")

@@ -1,4 +1,4 @@
-"""Where Iceberg's sink for Kafka Connect stopped. Pure.
+"""Where Iceberg's sink for Kafka Connect stopped.
 
 A snapshot of the sink records how far its coordinator had read the control topic: files that were reported before that
 are in the table, files reported later are not. The consumer group moves when files are reported, so it is ahead of the
@@ -6,24 +6,51 @@ table until they are committed. Only while no reported file waits, the group's o
 
     control topic    …  files  files │ files           group → 1600, table → 1500: importing the group's offsets loses 100
                           the table's offset ┘ └ these wait: start the sink again, and it commits them
+
+`Cluster` asks Kafka; everything that is decided from its answers is pure.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent import futures
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeVar
 
-from landonce.errors import ImportRefused
-from landonce.protocol.ranges import Partition
-from landonce.sinks.iceberg.look import CONNECT_OFFSETS
-from landonce.sinks.iceberg.move_in.events import Written
-from landonce.sinks.iceberg.move_in.found import History, refused, same_topics
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+from pyiceberg.table import Table
+
+from landonce.errors import ImportRefused, SourceUnavailable, TopicMissing
+from landonce.protocol.operate.decision import listed
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.source import Extent
+from landonce.read.kafka.broker import Broker
+from landonce.read.kafka.offsets import committed, known_offset
+from landonce.read.kafka.records import QUIET, read, source_error
+from landonce.sinks.iceberg.marks import CONNECT_OFFSETS
+from landonce.sinks.iceberg.move_in.events import Complete, Written, event_of
+from landonce.sinks.iceberg.move_in.history import (
+    Found,
+    History,
+    LastCommit,
+    histories,
+    history_of,
+    missing,
+    refused,
+    same_topics,
+)
+from landonce.sinks.iceberg.sink import IcebergSink
 
 _DRAIN = (
-    "start the connector again, wait until it has committed (its commit interval is 5 minutes unless told otherwise), stop it, "
+    "start the connector again, wait until it has committed (its commit interval is 5 minutes by default), stop it, "
     "then import"
 )
+T = TypeVar("T")
+_PATIENCE = 20.0
 
 
 @dataclass(frozen=True)
@@ -37,11 +64,11 @@ class Reported:
 
 @dataclass(frozen=True)
 class ControlLog:
-    """All that is left of the control topic, for one sink."""
+    """What the control topic still holds of one sink."""
 
     topic: str
     starts: Mapping[int, int]
-    """Where each partition begins: what stood before expired."""
+    """The first offset of each partition: earlier events expired."""
     ends: Mapping[int, int]
     unfinished: frozenset[int] = frozenset()
     """Partitions with a transaction that is neither committed nor aborted."""
@@ -81,8 +108,8 @@ def said_by(control: str, group: str, summary: Mapping[str, str]) -> str | None:
 def stopped_at(sink: Sink, histories: Sequence[History], topics: Iterable[str]) -> dict[Partition, int]:
     """The next offset of each partition that the sink ever delivered from; one history for each table of the pipeline."""
     _idle(sink)
-    unknown = [each.table for each in histories if each.told is None and not each.whole]
-    if unknown or not any(each.told for each in histories):
+    unknown = [each.table for each in histories if each.last is None and not each.whole]
+    if unknown or not any(each.last for each in histories):
         raise _unknown(sink, unknown or [each.table for each in histories])
     for each in histories:
         _nothing_expired(sink, each)
@@ -105,7 +132,7 @@ def _reported(sink: Sink, history: History) -> list[Reported]:
 
 def _recorded(history: History) -> dict[int, int]:
     """How far the coordinator had read the control topic, by partition."""
-    parsed = json.loads(history.told.said) if history.told is not None else {}
+    parsed = json.loads(history.last.text) if history.last is not None else {}
     return {int(partition): int(offset) for partition, offset in parsed.items()}
 
 
@@ -125,11 +152,11 @@ def _idle(sink: Sink) -> None:
 def _nothing_expired(sink: Sink, history: History) -> None:
     recorded = _recorded(history)
     gone = [each for each, start in sorted(sink.log.starts.items()) if start > recorded.get(each, 0)]
-    if gone and history.told is not None:
+    if gone and history.last is not None:
         place = f"{sink.log.topic}[{gone[0]}]"
         raise refused(
             f"{history.table} records offset {recorded.get(gone[0], 0)} of {place}, which begins at "
-            f"{sink.log.starts[gone[0]]} now: whether files were reported in between and never committed cannot be told.",
+            f"{sink.log.starts[gone[0]]} now: files may have been reported in between and never committed.",
             "let the connector commit at least one more record to the table, stop it, then import",
         )
 
@@ -152,8 +179,8 @@ def _agreed(sink: Sink) -> dict[Partition, int]:
     log, offsets = sink.log, dict(sink.offsets)
     if not offsets and any(log.starts.values()):
         raise refused(
-            f"the consumer group {sink.group} has no offsets (any more), and the beginning of {log.topic} expired: where {sink} "
-            "stopped cannot be told.",
+            f"the consumer group {sink.group} has no offsets (any more), and the beginning of {log.topic} expired: nothing "
+            f"shows where {sink} stopped.",
             f"{_DRAIN}. Check its name and --group",
         )
     for partition, reported in sorted(log.completed.items()):
@@ -173,3 +200,151 @@ def _unknown(sink: Sink, tables: Iterable[str]) -> ImportRefused:
         "check the connector's name, --group and --control-topic, and `table` and `branch` in {file}; if the snapshots "
         "expired, let the connector commit at least one more record",
     )
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The brokers that the sink and the pipeline read from."""
+
+    servers: str
+    options: Mapping[str, Any]
+    consumer: Mapping[str, Any]
+    """As the pipeline's own readers are set up."""
+
+    def sink(self, connector: str, group: str, control: str, topics: Iterable[str]) -> Sink:
+        """The sink as it is now, with its offsets in these topics and in all that its tasks had."""
+        admin = AdminClient({**QUIET, **self.options, "bootstrap.servers": self.servers})
+        described = admin.describe_consumer_groups([group, f"{group}-coord"], request_timeout=_PATIENCE)
+        members = sum(len(self._answer(each).members) for each in described.values())
+        log = self._log(admin, control, group)
+        asked = {*log.assigned, *(each for each, _ in self._broker.survey(topics).extents)}
+        offsets = self._offsets(group, asked) if not log.unfinished else {}
+        return Sink(connector, group, members, offsets, log)
+
+    @property
+    def _broker(self) -> Broker:
+        return Broker(self.servers, self.options)
+
+    def _offsets(self, group: str, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        try:
+            return committed(group, partitions, self.consumer, timeout=_PATIENCE)
+        except KafkaException as error:
+            raise source_error(error.args[0], f"the consumer group {group}") from None
+
+    def _log(self, admin: AdminClient, control: str, group: str) -> ControlLog:
+        extents = self._extents(control)
+        asked = {TopicPartition(control, each.number): OffsetSpec.latest() for each in extents}
+        answers = admin.list_offsets(asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=_PATIENCE)
+        ends = {
+            each.partition: known_offset(self._answer(future), Partition(control, each.partition))
+            for each, future in answers.items()
+        }
+        reported: list[Reported] = []
+        completed: dict[Partition, int] = {}
+        assigned: set[Partition] = set()
+        for number, offset, event in self._events(extents, group):
+            if isinstance(event, Written):
+                reported.append(Reported(number, offset, event))
+                continue
+            for partition, at in event.offsets:
+                assigned.add(partition)
+                if at is not None:
+                    completed[partition] = max(at, completed.get(partition, at))
+        return ControlLog(
+            topic=control,
+            starts={each.number: extent.start for each, extent in extents.items()},
+            ends=ends,
+            unfinished=frozenset(each.number for each, at in extents.items() if ends[each.number] > at.stable_end),
+            reported=tuple(sorted(reported, key=lambda each: (each.partition, each.offset))),
+            completed=completed,
+            assigned=frozenset(assigned),
+        )
+
+    def _extents(self, control: str) -> dict[Partition, Extent]:
+        try:
+            return dict(self._broker.survey((control,)).extents)
+        except TopicMissing:
+            raise refused(
+                f"the control topic {control} is not there at {self.servers}.",
+                "name the connector's `iceberg.control.topic` with --control-topic",
+            ) from None
+
+    def _events(self, extents: Mapping[Partition, Extent], group: str) -> Iterator[tuple[int, int, Written | Complete]]:
+        """What the group's tasks reported, with partition and offset."""
+        ranges = [Range(each, at.start, at.stable_end) for each, at in extents.items() if at.start < at.stable_end]
+        for records in read(tuple(ranges), self.consumer):
+            for offset, value in zip(records.offsets.to_pylist(), records.values.to_pylist(), strict=True):
+                try:
+                    event = event_of(value or b"", group)
+                except (ValueError, KeyError, TypeError):
+                    raise refused(
+                        f"offset {offset} of {records.partition} is not an event of Iceberg's sink.",
+                        "name the connector's `iceberg.control.topic` with --control-topic",
+                    ) from None
+                if event is not None:
+                    yield records.partition.number, offset, event
+
+    def _answer(self, future: Future[T]) -> T:
+        try:
+            return future.result(timeout=_PATIENCE * 2)
+        except KafkaException as error:
+            raise source_error(error.args[0], f"Kafka at {self.servers}") from None
+        except (TimeoutError, futures.TimeoutError):
+            raise SourceUnavailable(f"Kafka at {self.servers} did not answer in time.") from None
+
+
+@dataclass
+class ConnectSink:
+    """A connector with Iceberg's sink for Kafka Connect."""
+
+    tables: IcebergSink
+    cluster: Cluster
+    topics: tuple[str, ...]
+    connector: str
+    group: str
+    control: str | None = None
+
+    def look(self) -> Found:
+        sink = self.cluster.sink(self.connector, self.group, self._control, self.topics)
+        found = histories(self.tables, self._says)
+        positions = stopped_at(sink, found, self.topics)
+        return Found(
+            writer=str(sink),
+            commits=tuple(each.last for each in found if each.last is not None),
+            positions=tuple(sorted(positions.items())),
+            notes=tuple(note for each in found for note in self._lost(sink, each)),
+            seen=(tuple(sorted(sink.log.ends.items())), tuple(sorted(sink.offsets.items()))),
+        )
+
+    def last_commit(self, name: str, table: Table) -> LastCommit | None:
+        return history_of(table, name, self.tables.config.branch, self._says).last
+
+    @cached_property
+    def _control(self) -> str:
+        """The control topic that the operator named, or else the one in the newest snapshot of the group."""
+        if self.control is not None:
+            return self.control
+        named = histories(self.tables, lambda summary: control_topic_in(summary, self.group))
+        commits = [each.last for each in named if each.last is not None]
+        if not commits:
+            raise refused(
+                f"no snapshot of {self.tables} names the group {self.group}, as far as the history of the branch goes back: "
+                f"nothing was committed by a connector {self.connector!r}.",
+                "check the connector's name, --group, and `table` and `branch` in {file}; if the snapshots expired, let the "
+                "connector commit at least one more record",
+            )
+        return max(commits, key=lambda each: each.at).text
+
+    def _says(self, summary: Mapping[str, str]) -> str | None:
+        return said_by(self._control, self.group, summary)
+
+    def _lost(self, sink: Sink, history: History) -> tuple[str, ...]:
+        table = self.tables.place(history.table).find()
+        files = covered(sink, history)
+        lost = missing(table, self.tables.config.branch, files) if table is not None else frozenset()
+        said = (
+            f"{history.table} lacks {len(lost)} file(s) that {sink} reported and then passed over: their rows are missing by "
+            "its own fault, and landonce does not deliver them. Iceberg's procedure `add_files` brings in what is still there: "
+            f"{listed(sorted(lost), 3)}."
+        )
+        return (said,) if lost else ()

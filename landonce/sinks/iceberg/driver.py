@@ -1,4 +1,4 @@
-"""The tables of a pipeline as its driver sees them: made, evolved, looked at, committed to."""
+"""The tables of a pipeline as its driver sees them: created, evolved, looked at, committed to."""
 
 from __future__ import annotations
 
@@ -13,39 +13,46 @@ from pyspark.sql import SparkSession
 from landonce.errors import ConfigError, NothingToInfer, TableUnfit
 from landonce.protocol.marks import Mark, TableView, Verdict, verdict
 from landonce.read.schema.fields import Schema
+from landonce.sinks.declared import declared_schema, selected_from
 from landonce.sinks.iceberg import evolve, jvm
-from landonce.sinks.iceberg.admit import (
+from landonce.sinks.iceberg.catalog import catalog_errors
+from landonce.sinks.iceberg.commit import Attempt, Place, by_pyiceberg
+from landonce.sinks.iceberg.commit import check_visible as refuse_unseen
+from landonce.sinks.iceberg.ledger import Build
+from landonce.sinks.iceberg.marks import filled_by, holds, look_at, table_view, to_summary
+from landonce.sinks.iceberg.sink import IcebergSink
+from landonce.sinks.iceberg.staging import Append, Merge, drop_stages, left_behind, staged_attempt
+from landonce.sinks.iceberg.table import (
     as_text,
+    create_table,
     creation,
-    known_by,
+    ensure_unpartitioned_spec,
+    layout,
     no_table,
-    planned_recipe,
-    require_shape,
     require_spec,
+    require_unchanged,
+    upgrade_statement,
+)
+from landonce.sinks.iceberg.types import COLUMNS
+from landonce.sinks.iceberg.worker import (
+    FileRecipe,
+    TableRecipe,
+    Wants,
+    planned_recipe,
+    table_fingerprint,
     table_recipe,
 )
-from landonce.sinks.iceberg.catalog import telling
-from landonce.sinks.iceberg.commit import Attempt, Place, by_pyiceberg
-from landonce.sinks.iceberg.coordinates import COLUMNS
-from landonce.sinks.iceberg.create import create_table, require_creatable, upgrade_statement
-from landonce.sinks.iceberg.ledger import Build
-from landonce.sinks.iceberg.look import filled_by, holds, look_at
-from landonce.sinks.iceberg.marker import summary, table_view
-from landonce.sinks.iceberg.merge import Append, Merge
-from landonce.sinks.iceberg.recipe import FileRecipe, TableRecipe, Wants
-from landonce.sinks.iceberg.shape import ensure_unpartitioned_spec
-from landonce.sinks.iceberg.sink import IcebergSink
-from landonce.sinks.iceberg.staged import StageOf, drop_stage, drop_stages, left_behind, stage
-from landonce.sinks.iceberg.unseen import refuse_unseen
+from landonce.sinks.parts import Parts
 
 _Answer = TypeVar("_Answer")
+
 _AT_ONCE = 8
-"""Tables that are looked at at the same time."""
+"""How many tables are looked at at the same time."""
 
 
 @dataclass
 class Lake:
-    """Opened for one run. `recipe` is what workers are told, and changes when tables are made or evolve."""
+    """Opened for one run. `recipe` is what goes to workers; it changes when tables are created or evolve."""
 
     sink: IcebergSink
     recipe: FileRecipe
@@ -55,7 +62,7 @@ class Lake:
     session: Callable[[], SparkSession]
     """Spark with Iceberg's runtime, for what Arrow cannot write."""
     missing: tuple[str, ...] = ()
-    """Tables that the file names, and that are to be made."""
+    """Tables that the file names, and that are to be created."""
     planned: tuple[TableRecipe, ...] = ()
     """The same, once their columns are known."""
     _places: dict[str, Place] = field(default_factory=dict)
@@ -70,12 +77,12 @@ class Lake:
 
     @property
     def by_spark(self) -> bool:
-        """Whether Spark's own writer is needed, for the tables that are there or for one that may be made."""
-        told = self.sink.told
+        """Whether Spark's own writer is needed, for an existing table or for one that may be created."""
+        config = self.sink.config
         made = {"format-version": ("1", "2"), "write.format.default": ("parquet",)}
-        other = any(as_text(told.properties.get(name, usual[0])) not in usual for name, usual in made.items())
+        other = any(as_text(config.properties.get(name, usual[0])) not in usual for name, usual in made.items())
         tables = (*self.recipe.tables, *self.planned)
-        return told.changes is not None or other or any(each.scratch is not None for each in tables)
+        return config.changes is not None or other or any(each.scratch is not None for each in tables)
 
     def place(self, table: str) -> Place:
         if table not in self._places:
@@ -83,73 +90,72 @@ class Lake:
         return self._places[table]
 
     def start(self) -> None:
-        """Opens the tables that the file names, and notes those that are to be made."""
+        """Opens the tables that the file names, and notes those that are to be created."""
         for name in self.sink.static:
             table = self.place(name).find()
             if table is not None:
                 self.admit(name, table)
-            elif self.sink.told.create:
+            elif self.sink.config.create:
                 self.missing = (*self.missing, name)
             else:
                 raise no_table(name)
 
     def plan(self, columns: Schema) -> FileRecipe:
-        """The recipe as it will be once the tables that are not there are made of these columns. Raises what making them would."""
-        self.planned = tuple(planned_recipe(self.sink.told, name, columns) for name in self.missing)
+        """The recipe once the missing tables are created with these columns. Raises what creating them would."""
+        self.planned = tuple(planned_recipe(self.sink.config, name, columns) for name in self.missing)
         return replace(self.recipe, tables=(*self.recipe.tables, *self.planned))
 
     def make(self, columns: Schema) -> None:
-        """Makes the tables that are not there."""
+        """Creates the missing tables."""
         for name in self.missing:
             self._create(name, columns)
         self.missing = self.planned = ()
 
     def admit(self, name: str, table: Table) -> None:
-        """A table that is there becomes one that workers write for."""
-        require_spec(self.sink.told, name, table)
-        if self.sink.told.unpartitioned:
-            self._ensure_unpartitioned(name, table)
+        """Adds an existing table to those that workers write for. Raises if it does not fit the file."""
+        require_spec(self.sink.config, name, table)
+        if self.sink.config.unpartitioned:
+            if updates := ensure_unpartitioned_spec(table):
+                self.place(name).send(table, Attempt(updates, (), 0))
             table = self.place(name).load()
         if name not in self._opened:
             self._new.add(name)
-        self._tell(name, table)
-        self._tidy(name, table)
+        self._update_recipe(name, table)
+        self._drop_old_stages(name, table)
 
     def refresh(self, name: str, table: Table) -> None:
-        """Others may have changed its columns, its properties or its files' format, and credentials that were lent expire."""
-        if name in self._opened and known_by(table) != known_by(self._opened[name]):
-            self._tell(name, table)
+        """Updates the recipe: others may have changed the table's columns, properties or file format, and temporary credentials expire."""
+        if name in self._opened and table_fingerprint(table) != table_fingerprint(self._opened[name]):
+            self._update_recipe(name, table)
 
-    def _tell(self, name: str, table: Table) -> None:
+    def _update_recipe(self, name: str, table: Table) -> None:
         tables = {each.name: each for each in self.recipe.tables}
-        tables[name] = table_recipe(self.sink.told, name, table, self.declared)
+        tables[name] = table_recipe(self.sink.config, name, table, self.declared)
         self.recipe = replace(self.recipe, tables=tuple(tables[each] for each in sorted(tables)))
         self._opened[name] = table
 
     def _create(self, name: str, schema: Schema) -> None:
-        with telling(self.sink.spec):
-            table = create_table(self.sink.catalog, name, schema, creation(self.sink.told))
+        with catalog_errors(self.sink.spec):
+            table = create_table(self.sink.catalog, name, schema, creation(self.sink.config))
         self.admit(name, table)
 
     def upgrade(self) -> None:
-        """A table of format version 3 is made in version 2, which is all that PyIceberg makes, and raised by Spark."""
-        asked = creation(self.sink.told)
+        """A table of format version 3 is created in version 2, the newest that PyIceberg creates, and upgraded by Spark."""
+        asked = creation(self.sink.config)
         for name, table in list(self._opened.items()):
             fresh = not table.metadata.snapshots and table.metadata.format_version < asked.version
-            if self.sink.told.create and fresh:
-                with jvm.own_session(self.session(), self.sink.spec) as mine, jvm.talking(mine, self.sink.spec, name):
+            if self.sink.config.create and fresh:
+                with (
+                    jvm.own_session(self.session(), self.sink.spec) as mine,
+                    jvm.in_session(mine, self.sink.spec, name),
+                ):
                     mine.sql(upgrade_statement(self.sink.spec.name, table, asked))
                 self.admit(name, self.place(name).load())
 
-    def _ensure_unpartitioned(self, name: str, table: Table) -> None:
-        updates = ensure_unpartitioned_spec(table)
-        if updates:
-            self.place(name).send(table, Attempt(tuple(updates), (), 0))
-
     def open(self, wants: Iterable[Wants]) -> bool:
-        """Makes the tables that records name, and evolves the ones they do not fit. Once, here, never by a worker.
+        """Creates the tables that records name, and evolves those that records do not fit. Only the driver does this, once.
 
-        Gives whether there are tables that were not there before: their records were only sampled so far.
+        Returns whether there are new tables: their records were only sampled so far.
         """
         samples: dict[str, list[bytes]] = {}
         evolutions: dict[str, list[evolve.Changes]] = {}
@@ -168,12 +174,12 @@ class Lake:
         return made
 
     def _open_for(self, name: str, sample: list[bytes]) -> None:
-        """What cannot be made of records is a reason to reject them, and not to halt: anybody may send any record."""
+        """If no table can be created from records, they are rejected. The pipeline does not halt: anybody may send any record."""
         try:
             table = self.place(name).find()
             if table is not None:
                 self.admit(name, table)
-            elif self.sink.told.create:
+            elif self.sink.config.create:
                 self._create(name, self._made_of(name, sample))
             else:
                 self._do_without(name, f"there is no table {name}")
@@ -183,7 +189,7 @@ class Lake:
     def _made_of(self, name: str, sample: list[bytes]) -> Schema:
         try:
             found = self.recipe.selected or self.declared or evolve.schema_of_sample(sample)
-            require_creatable(found, creation(self.sink.told))
+            layout(found, creation(self.sink.config))
             return found
         except (NothingToInfer, ValueError, RecursionError) as error:
             raise ConfigError(f"no table {name} can be made of such records: {_first_line(error)}") from None
@@ -192,7 +198,7 @@ class Lake:
         self.recipe = replace(self.recipe, absent=(*self.recipe.absent, (name, reason)))
 
     def forget_absent(self) -> None:
-        """Tables that were not there may be there by now."""
+        """Missing tables may exist by now."""
         self.recipe = replace(self.recipe, absent=())
 
     def look(self, names: Iterable[str]) -> tuple[TableView, ...]:
@@ -213,14 +219,14 @@ class Lake:
         )
 
     def discover(self) -> tuple[TableView, ...]:
-        """Tables of the template that carry this pipeline's mark: for a ledger that does not know them. Others that happen to
-        have such a name are left alone."""
-        with telling(self.sink.spec):
+        """Tables of the template that carry this pipeline's mark: for a ledger that does not know them. Other tables with a fitting
+        name are left alone."""
+        with catalog_errors(self.sink.spec):
             could_be = self.sink.dynamic()
         return self.look(name for name in self._each(could_be, self._marked) if name)
 
     def _each(self, names: Iterable[str], ask: Callable[[str], _Answer]) -> list[_Answer]:
-        """Several tables at once, over a connection that is there before."""
+        """Asks about several tables at once. The catalog is connected before the threads start."""
         _ = self.sink.catalog
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             return list(pool.map(ask, names))
@@ -231,10 +237,10 @@ class Lake:
         return name if table is not None and self._seen(place, table).batch else ""
 
     def holds(self, topics: tuple[str, ...]) -> tuple[str, str]:
-        """The first table that holds records of these topics, of those that the file names or that its template could make;
-        or that may hold some, for somebody else carried records into it: with the one who did."""
-        branch = self.sink.told.branch
-        with telling(self.sink.spec):
+        """The first table, of those that the file names or that fit its template, that holds records of these topics, or that another
+        writer filled from Kafka. Returns its name and that writer."""
+        branch = self.sink.config.branch
+        with catalog_errors(self.sink.spec):
             for name in (*self.sink.static, *self.sink.dynamic()):
                 table = self.place(name).load()
                 writer = filled_by(table, branch)
@@ -245,13 +251,13 @@ class Lake:
     def commit(
         self, expected: TableView, mark: Mark, files: tuple[Any, ...], valid_through: int | None
     ) -> tuple[bool, TableView]:
-        """A batch's files for one table of a fan-out: True if they are in it now. With it, the table as it is."""
+        """Commits a batch's files to one table of a fan-out. Returns whether they are in it now, and the table as it is."""
         place = self.place(expected.table)
-        told = summary(mark, valid_through)
+        summary = to_summary(mark, valid_through)
         build = self.building(expected.table, files)
         place.ensure_branch()
         judged, _, table = place.commit(
-            lambda seen: verdict(expected, self._seen(place, seen), mark.state), lambda seen: build(seen, told, {})
+            lambda seen: verdict(expected, self._seen(place, seen), mark.state), lambda seen: build(seen, summary, {})
         )
         return judged is not Verdict.MOVED, self._seen(place, table)
 
@@ -259,59 +265,44 @@ class Lake:
         return table_view(place.identifier, look_at(table, place.pipeline, place.branch))
 
     def building(self, name: str, files: tuple[Any, ...]) -> Build:
-        """How a commit of these files is made: by PyIceberg, or by Spark on a staging branch."""
+        """Makes the commit of these files: by PyIceberg, or by Spark on a staging branch."""
         place, by_spark = self.place(name), self._by_spark(name)
         if files and not by_spark:
             refuse_unseen(name, self._opened[name].io, files)
 
-        def build(table: Table, told: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
+        def build(table: Table, summary: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
             if files:
                 specs = () if by_spark else {each.spec_id for each in files}
-                require_shape(name, self._opened[name], table, specs=specs, by_name=by_spark)
+                require_unchanged(name, self._opened[name], table, specs=specs, by_name=by_spark)
             if by_spark or not by_pyiceberg(table):
-                return self._staging(place, table, files, told, properties)
-            return place.appending(table, files, told, properties)
+                return staged_attempt(place, table, summary, properties, files, self._how(name))
+            return place.appending(table, files, summary, properties)
 
         return build
-
-    def _staging(
-        self,
-        place: Place,
-        table: Table,
-        files: tuple[Any, ...],
-        told: Mapping[str, str],
-        properties: Mapping[str, str],
-    ) -> Attempt:
-        session, spec, name = self.session(), self.sink.spec, place.identifier
-        branch = StageOf(place.pipeline, int(told["landonce.epoch"]), int(told["landonce.batch"])).new_name()
-        how, schema = self._how(name), table.metadata.current_schema_id
-        staged = stage(session, spec, name, branch, place.head(table), files, how, told, schema)
-        attempt = place.publishing(table, staged, branch, told, properties)
-        return replace(attempt, discard=lambda: drop_stage(session, spec, name, branch))
 
     def _by_spark(self, name: str) -> bool:
         return any(each.name == name and each.scratch is not None for each in self.recipe.tables)
 
     def _how(self, name: str) -> Append | Merge:
-        """Columns that the pipeline does not fill are left as they are in a row that changes."""
-        if self.sink.told.changes is None:
+        """A row that changes keeps the values of columns that the pipeline does not fill."""
+        if self.sink.config.changes is None:
             return Append()
         mine = {each.name for each in self.recipe.by_name()[name].schema.fields} | set(COLUMNS)
         columns = self._opened[name].schema().column_names
-        return Merge(self.sink.told.identity, tuple(each for each in columns if each in mine))
+        return Merge(self.sink.config.identity, tuple(each for each in columns if each in mine))
 
-    def tidy(self, epoch: int) -> None:
-        """Removes the staging branches that earlier drivers left, from now on of every table that is opened."""
+    def drop_old_stages(self, epoch: int) -> None:
+        """Removes the staging branches that earlier drivers left; from now on, of every table when it is opened."""
         self._epoch = epoch
         for name in self.tables:
-            self._tidy(name, self.place(name).load())
+            self._drop_old_stages(name, self.place(name).load())
 
-    def _tidy(self, name: str, table: Table) -> None:
+    def _drop_old_stages(self, name: str, table: Table) -> None:
         if left_behind(table.metadata.refs, self.sink.pipeline, self._epoch):
             drop_stages(self.session(), self.sink.spec, name, self.sink.pipeline, self._epoch)
 
     def clear(self, files: Mapping[str, tuple[Any, ...]]) -> None:
-        """Removes what only waited for Spark."""
+        """Removes the files that waited for Spark."""
         for each in self.recipe.tables:
             if each.scratch is not None and each.name in files:
                 each.scratch.remove(files[each.name])
@@ -319,3 +310,27 @@ class Lake:
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
+
+
+def file_recipe(parts: Parts) -> FileRecipe:
+    """What the file says of records, before any table is looked at."""
+    config, sink = parts.config, parts.iceberg
+    declared = selected_from(config) if config.transform.select else declared_schema(config)
+    by = sink.routing.field
+    if config.transform.select and by is not None and "." in by:
+        raise ConfigError(f"sink.iceberg: with `select`, records are routed by a column of its result, not by {by!r}.")
+    return FileRecipe(
+        pipeline=config.pipeline,
+        consumer=tuple(sorted(parts.consumer.items())),
+        routing=sink.routing,
+        tables=(),
+        dead_letters=config.dead_letters.path,
+        max_record_bytes=config.source.kafka.max_record_bytes,
+        block_bytes=config.batch.block_bytes,
+        declared=declared if not config.transform.empty else None,
+        select=config.transform.select,
+        where=config.transform.where,
+        changes=sink.config.changes.decoding() if sink.config.changes is not None else None,
+        meaning=repr((declared.fingerprint() if declared else "", sink.config.case_insensitive, sink.config.identity)),
+        evolve=sink.config.evolve,
+    )

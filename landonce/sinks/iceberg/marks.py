@@ -1,0 +1,295 @@
+"""A pipeline's marks in a table: in the summary of each of its snapshots, with a copy in the table's properties.
+
+landonce.pipeline        whose mark it is; a table may carry those of several pipelines
+landonce.epoch, .owner, .version, .lineage, .batch
+landonce.cluster         the Kafka cluster's id
+landonce.topics          JSON: topic → id
+landonce.position        JSON: topic → partition → [first offset ever, next offset to read]
+landonce.started         JSON: topic → partition → the pipeline's position before this batch
+landonce.landed          JSON: topic → partition → the offset of the last row that the table got
+landonce.labels          JSON: topic → what `_topic` holds for it, where that is not its name
+landonce.totals          JSON: [landed, dead-lettered, filtered]
+landonce.behind          "true" while a table that was rolled back is being filled up again
+landonce.letters         JSON: the batch's dead-letter files
+landonce.letters-in      their folder
+landonce.valid-through   every record up to this moment is in: the minimum, over all partitions, of the latest timestamp
+                         that was read. Absent if a partition had no record in the batch
+
+If the history that held the mark was cut off, the table's rows and files may still show that the copy's commit is part of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg import expressions
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot
+
+from landonce.errors import TableUnfit
+from landonce.protocol.ledger import LedgerState, Position, Totals
+from landonce.protocol.marks import Mark, TableView
+from landonce.protocol.own_ledger import OwnView
+from landonce.protocol.ranges import Partition
+from landonce.sinks.iceberg.files import origin_of
+from landonce.sinks.iceberg.types import COLUMNS, OFFSET, PARTITION, TOPIC
+
+_PREFIX = "landonce."
+_FIRST = 1
+"""The sequence number of a table's first snapshot. A missing parent proves nothing: when a parent expires, PyIceberg removes it from
+its children."""
+CONNECT_OFFSETS = "kafka.connect.offsets."
+"""A snapshot's summary has `kafka.connect.offsets.<control topic>.<group>`: {"0": next offset to read there}."""
+STREAMING_QUERY = "spark.sql.streaming.queryId"
+_OTHER_WRITERS = {
+    "Iceberg's Kafka Connect sink": CONNECT_OFFSETS,
+    "a Spark streaming query": STREAMING_QUERY,
+}
+term: Any = expressions
+"""As `Any`: PyIceberg's annotations do not accept the arguments that its expressions take."""
+
+
+def copy_name(pipeline: str, branch: str) -> str:
+    """The table property that holds the copy of the last mark."""
+    return f"{_PREFIX}{pipeline}.{branch}"
+
+
+def journal_name(pipeline: str, branch: str) -> str:
+    """The table property that holds operators' decisions, if the table is the ledger."""
+    return f"{copy_name(pipeline, branch)}.journal"
+
+
+def to_summary(mark: Mark, valid_through: int | None = None) -> dict[str, str]:
+    """What a snapshot's summary says of the pipeline."""
+    state = mark.state
+    values = {
+        "pipeline": state.pipeline,
+        "epoch": str(state.epoch),
+        "owner": state.owner,
+        "version": str(state.version),
+        "lineage": state.lineage,
+        "batch": str(state.batch),
+        "cluster": state.cluster_id,
+        "topics": _json(dict(state.topic_ids)),
+        "position": _json(_nested((each, [at.first, at.committed]) for each, at in state.positions)),
+        "started": _json(_nested(mark.started)),
+        "landed": _json(_nested(mark.tops)),
+        "totals": _json([state.totals.landed, state.totals.dead_lettered, state.totals.filtered]),
+    }
+    if state.labels:
+        values["labels"] = _json(dict(state.labels))
+    if mark.behind:
+        values["behind"] = "true"
+    if mark.letters:
+        values["letters"] = _json(list(mark.letters))
+        values["letters-in"] = mark.letters_in
+    if valid_through is not None:
+        moment = datetime.fromtimestamp(valid_through / 1000, timezone.utc)
+        values["valid-through"] = moment.isoformat(timespec="milliseconds")
+    return {_PREFIX + name: value for name, value in values.items()}
+
+
+def copy_of(summary: Mapping[str, str], snapshot: int) -> str:
+    """The copy for the table's properties: the same, with the id of the snapshot."""
+    return _json({"snapshot": snapshot, **summary})
+
+
+def table_view(table: str, own: OwnView) -> TableView:
+    """What a table of a fan-out says of a pipeline."""
+    return TableView(table, own.uuid, own.standing, own.last.batch if own.last else 0, own.uncertain)
+
+
+def own_view(metadata: TableMetadata, pipeline: str, branch: str) -> OwnView:
+    """What a table's metadata says of a pipeline, on one branch."""
+    mark, oldest = _newest(metadata, pipeline, branch)
+    copy = _copy(metadata, pipeline, branch)
+    whole = oldest is None or is_first(oldest)
+    vouched = copy is not None and oldest is not None and oldest.parent_snapshot_id == copy.snapshot
+    return OwnView(str(metadata.table_uuid), mark, copy, whole, vouched)
+
+
+def is_first(snapshot: Snapshot) -> bool:
+    """Whether it is the table's first snapshot."""
+    return snapshot.parent_snapshot_id is None and snapshot.sequence_number == _FIRST
+
+
+def ancestry(metadata: TableMetadata, branch: str) -> Iterator[Snapshot]:
+    """The branch's snapshots, newest first, as far back as they are kept; the main branch's if it does not exist yet."""
+    ref = metadata.refs.get(branch) or metadata.refs.get(MAIN_BRANCH)
+    known = {each.snapshot_id: each for each in metadata.snapshots}
+    at = known.get(ref.snapshot_id) if ref is not None else None
+    while at is not None:
+        yield at
+        at = known.get(at.parent_snapshot_id) if at.parent_snapshot_id is not None else None
+
+
+def summary_of(snapshot: Snapshot) -> Mapping[str, str]:
+    """The summary of a snapshot, without its operation."""
+    return snapshot.summary.additional_properties if snapshot.summary is not None else {}
+
+
+def mark_of(snapshot: Snapshot, pipeline: str) -> Mark | None:
+    """The pipeline's mark in a snapshot, if it made that snapshot."""
+    summary = summary_of(snapshot)
+    if summary.get(_PREFIX + "pipeline") != pipeline:
+        return None
+    return _read(summary, snapshot.snapshot_id)
+
+
+def _newest(metadata: TableMetadata, pipeline: str, branch: str) -> tuple[Mark | None, Snapshot | None]:
+    """The newest mark, or else the oldest snapshot that is left."""
+    oldest = None
+    for snapshot in ancestry(metadata, branch):
+        mark = mark_of(snapshot, pipeline)
+        if mark is not None:
+            return mark, snapshot
+        oldest = snapshot
+    return None, oldest
+
+
+def _copy(metadata: TableMetadata, pipeline: str, branch: str) -> Mark | None:
+    text = metadata.properties.get(copy_name(pipeline, branch))
+    if text is None:
+        return None
+    parsed = json.loads(text)
+    mine = parsed.get(_PREFIX + "pipeline") == pipeline
+    return _read(parsed, int(parsed["snapshot"])) if mine else None
+
+
+def _read(summary: Mapping[str, Any], snapshot: int) -> Mark:
+    summary = {name.removeprefix(_PREFIX): value for name, value in summary.items()}
+    positions = [
+        (partition, Position(first, committed))
+        for partition, (first, committed) in _flat(json.loads(summary["position"]))
+    ]
+    state = LedgerState(
+        pipeline=summary["pipeline"],
+        lineage=summary["lineage"],
+        epoch=int(summary["epoch"]),
+        owner=summary["owner"],
+        version=int(summary["version"]),
+        cluster_id=summary["cluster"],
+        topic_ids=tuple(sorted(json.loads(summary["topics"]).items())),
+        positions=tuple(sorted(positions)),
+        batch=int(summary["batch"]),
+        totals=Totals(*json.loads(summary["totals"])),
+        labels=tuple(sorted(json.loads(summary.get("labels", "{}")).items())),
+    )
+    return Mark(
+        state=state,
+        started=tuple(sorted(_flat(json.loads(summary["started"])))),
+        behind=summary.get("behind") == "true",
+        snapshot=snapshot,
+        letters=tuple(json.loads(summary.get("letters", "[]"))),
+        letters_in=summary.get("letters-in", ""),
+        tops=tuple(sorted(_flat(json.loads(summary["landed"])))),
+    )
+
+
+def _nested(pairs: Iterable[tuple[Partition, Any]]) -> dict[str, dict[str, Any]]:
+    nested: dict[str, dict[str, Any]] = {}
+    for partition, value in pairs:
+        nested.setdefault(partition.topic, {})[str(partition.number)] = value
+    return nested
+
+
+def _flat(nested: Mapping[str, Mapping[str, Any]]) -> list[tuple[Partition, Any]]:
+    return [
+        (Partition(topic, int(number)), value)
+        for topic, partitions in nested.items()
+        for number, value in partitions.items()
+    ]
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def look_at(table: Table, pipeline: str, branch: str, *, vouching: bool = False) -> OwnView:
+    """What the table says of the pipeline. `vouching`: an operator accepts the last commit."""
+    view = own_view(table.metadata, pipeline, branch)
+    if view.mark is None and view.copy is not None and not view.whole and not view.vouched:
+        shown = vouching or _holds_file(table, view.copy, branch) or _holds_rows(table, view.copy, branch)
+        return replace(view, vouched=shown)
+    return view
+
+
+def holds(table: Table, branch: str, labels: Iterable[str]) -> bool:
+    """Whether the branch holds a record of a topic with one of these labels."""
+    ref = branch if branch in table.metadata.refs else MAIN_BRANCH
+    if ref not in table.metadata.refs or not _has_coordinates(table):
+        return False
+    scan = table.scan(term.In(TOPIC, set(labels)), selected_fields=(TOPIC,), limit=1)
+    return bool(scan.use_ref(ref).to_arrow().num_rows)
+
+
+def last_rows(table: Table, branch: str, state: LedgerState) -> dict[Partition, int]:
+    """The highest offset that the branch holds of each partition that the pipeline covers."""
+    if not _has_coordinates(table):
+        raise TableUnfit(
+            f"{'.'.join(table.name())} has no coordinate columns, so its rows do not say how far it is.",
+            safe="Nothing was changed.",
+            command="landonce state accept-position {file}, without --by-rows; or begin a new table",
+        )
+    names = {state.labelled(each): each for each, _ in state.positions}
+    scan = table.scan(term.In(TOPIC, {each.topic for each in names}), selected_fields=COLUMNS).use_ref(branch)
+    found: dict[Partition, int] = {}
+    for batch in scan.to_arrow_batch_reader():
+        highest = pa.Table.from_batches([batch]).group_by([TOPIC, PARTITION]).aggregate([(OFFSET, "max")])
+        for row in highest.to_pylist():
+            each = names.get(Partition(row[TOPIC], row[PARTITION]))
+            if each is not None:
+                found[each] = max(row[f"{OFFSET}_max"], found.get(each, 0))
+    return found
+
+
+def _has_coordinates(table: Table) -> bool:
+    return set(COLUMNS) <= set(table.schema().column_names)
+
+
+def filled_by(table: Table, branch: str) -> str:
+    """Another writer that brought records of Kafka into the branch, by what it leaves in its snapshots; empty if none did."""
+    for snapshot in ancestry(table.metadata, branch):
+        for name in summary_of(snapshot):
+            for writer, prefix in _OTHER_WRITERS.items():
+                if name.startswith(prefix):
+                    return writer
+    return ""
+
+
+def _holds_file(table: Table, copy: Mark, branch: str) -> bool:
+    """Whether the table holds a file of the copy's commit: then that commit is part of it."""
+    head = table.metadata.snapshot_by_name(branch)
+    for manifest in head.manifests(table.io) if head is not None else ():
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+            origin = origin_of(entry.data_file.file_path)
+            if origin is not None and (origin.pipeline, origin.batch) == (copy.state.pipeline, copy.batch):
+                return True
+    return False
+
+
+def _holds_rows(table: Table, copy: Mark, branch: str) -> bool:
+    """Whether the table's rows prove it, as a compaction writes other files: the last row of every partition is there, and none at
+    or above the position."""
+    if not _has_coordinates(table):
+        return False
+    tops = dict(copy.tops)
+    for partition, position in copy.state.positions:
+        here = (table, branch, copy.state.labelled(partition).topic, partition.number)
+        if _holds_row(*here, term.GreaterThanOrEqual(OFFSET, position.committed)):
+            return False
+        if partition in tops and not _holds_row(*here, term.EqualTo(OFFSET, tops[partition])):
+            return False
+    return bool(tops)
+
+
+def _holds_row(table: Table, branch: str, label: str, number: int, offset: Any) -> bool:
+    here = term.And(term.EqualTo(TOPIC, label), term.EqualTo(PARTITION, number), offset)
+    return bool(table.scan(here, selected_fields=(OFFSET,), limit=1).use_ref(branch).to_arrow().num_rows)

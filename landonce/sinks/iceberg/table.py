@@ -1,0 +1,306 @@
+"""One table: how it is created, what workers need to know to write its files, and whether it fits the pipeline file.
+
+landonce never changes a table that exists, except by `evolve` and by the spec that `unpartitioned: true` needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.noop import NoopCatalog
+from pyiceberg.exceptions import NamespaceAlreadyExistsError, TableAlreadyExistsError
+from pyiceberg.io import load_file_io
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema as TableSchema
+from pyiceberg.table import Table, TableProperties
+from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.table.update import AddPartitionSpecUpdate, TableUpdate
+from pyiceberg.transforms import UnknownTransform, VoidTransform
+from pyiceberg.types import NestedField
+from sqlalchemy.exc import IntegrityError
+
+from landonce.errors import ConfigError, TableReshaped, TableUnfit
+from landonce.read.schema.fields import Schema
+from landonce.sinks.iceberg.arrow import fields_along, path_of, plan_of
+from landonce.sinks.iceberg.config import Iceberg
+from landonce.sinks.iceberg.partitions import parse_spec, spec_differs
+from landonce.sinks.iceberg.types import iceberg_schema, widens
+
+_NEWEST = 2
+"""The newest format version in which PyIceberg makes tables."""
+_BLOOM = f"{TableProperties.PARQUET_BLOOM_FILTER_COLUMN_ENABLED_PREFIX}."
+_JAVA_LOCATIONS = "write.location-provider.impl"
+_ENCRYPTION = "encryption.key-id"
+_OURS = "landonce."
+Properties = tuple[tuple[str, str], ...]
+_TIDY = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "20"}
+"""Every commit writes all of the metadata again: without this, the old copies would be kept for ever."""
+_MERGE_ON_READ = {
+    "write.delete.mode": "merge-on-read",
+    "write.update.mode": "merge-on-read",
+    "write.merge.mode": "merge-on-read",
+    "format-version": "2",
+}
+
+
+@dataclass(frozen=True)
+class Creation:
+    """What a user may say about a table that landonce creates."""
+
+    partition_by: tuple[str, ...] = ()
+    identity: tuple[str, ...] = ()
+    """The fields that identify one row. They become required."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def version(self) -> int:
+        """The format version that was asked for."""
+        asked = str(self.properties.get(TableProperties.FORMAT_VERSION, TableProperties.DEFAULT_FORMAT_VERSION))
+        if asked not in ("1", "2", "3"):
+            raise ConfigError(f"sink.iceberg.properties: format-version is 1, 2 or 3, not {asked!r}.")
+        return int(asked)
+
+
+def layout(declared: Schema, creation: Creation) -> tuple[TableSchema, PartitionSpec, dict[str, str]]:
+    """Columns, partitions and properties of a table that is to be created. Raises what creating it would, without asking the catalog."""
+    schema = table_schema(declared, creation)
+    version = {TableProperties.FORMAT_VERSION: str(min(creation.version, _NEWEST))}
+    return schema, parse_spec(creation.partition_by, schema), {**creation.properties, **version}
+
+
+def create_table(catalog: Catalog, identifier: str, declared: Schema, creation: Creation) -> Table:
+    """Creates the table, and its namespace if there is none. If another process was faster, returns the table of that one.
+
+    A table of version 3 is created in version 2; Spark then has to run the `upgrade_statement`.
+    """
+    namespace, _, name = identifier.rpartition(".")
+    if not namespace or not name:
+        raise ConfigError(f"sink.iceberg.table: {identifier!r} needs a namespace, for example db.{identifier}.")
+    schema, spec, properties = layout(declared, creation)
+    _make_namespace(catalog, tuple(namespace.split(".")))
+    try:
+        return catalog.create_table(identifier, schema, partition_spec=spec, properties=properties)
+    except TableAlreadyExistsError:
+        return catalog.load_table(identifier)
+
+
+def planned_table(identifier: str, declared: Schema, creation: Creation) -> Table:
+    """The table that `create_table` would create, in memory only. Raises what creating it would."""
+    schema, spec, properties = layout(declared, creation)
+    metadata = new_table_metadata(schema, spec, UNSORTED_SORT_ORDER, f"file:///{identifier}", properties)
+    return Table(tuple(identifier.split(".")), metadata, "", load_file_io(), NoopCatalog("planned"))
+
+
+def table_schema(declared: Schema, creation: Creation) -> TableSchema:
+    """The columns of a table that is to be created."""
+    schema = iceberg_schema(declared, identity=creation.identity)
+    _refuse_twins(schema)
+    try:
+        schema.check_format_version_compatibility(min(creation.version, _NEWEST))
+    except ValueError:
+        raise ConfigError(
+            "a declared field has a type that tables of format version 2 do not know.",
+            command="declare times with TIMESTAMP(6) or coarser in {file}, or create the table yourself",
+        ) from None
+    return schema
+
+
+def _refuse_twins(schema: TableSchema) -> None:
+    names = sorted(schema.column_names, key=str.lower)
+    for one, other in pairwise(names):
+        if one.lower() == other.lower():
+            raise ConfigError(
+                f"the fields {one} and {other} differ in upper and lower case alone, and Spark cannot tell such columns apart.",
+                command="rename one of them in `source.kafka.schema` or in `transform.select` of {file}",
+            )
+
+
+def upgrade_statement(catalog: str, table: Table, creation: Creation) -> str:
+    """The statement by which Spark gives a table the format version that was asked for; empty if it has it."""
+    if table.metadata.format_version >= creation.version:
+        return ""
+    name = ".".join(f"`{part}`" for part in (catalog, *table.name()))
+    return f"ALTER TABLE {name} SET TBLPROPERTIES ('{TableProperties.FORMAT_VERSION}' = '{creation.version}')"
+
+
+def _make_namespace(catalog: Catalog, namespace: tuple[str, ...]) -> None:
+    for depth in range(1, len(namespace) + 1):
+        if not catalog.namespace_exists(namespace[:depth]):
+            try:
+                catalog.create_namespace(namespace[:depth])
+            except (NamespaceAlreadyExistsError, IntegrityError):  # a SQL catalog raises the second
+                continue
+
+
+@dataclass(frozen=True)
+class TableShape:
+    """A picklable description of a table, made on the driver and sent with the task.
+
+    It holds nothing that changes with every commit, so workers can cache what they derive from it.
+    """
+
+    name: str
+    location: str
+    schema: str
+    spec: str
+    properties: Properties
+    io: Properties = field(repr=False)
+    """What opens the storage: it may hold credentials."""
+
+    @staticmethod
+    def of(table: Table, *, unpartitioned: bool = False) -> TableShape:
+        """The shape of a table that Arrow can write for; with `unpartitioned`, of files without partition values."""
+        name = ".".join(table.name())
+        reason = why_spark(table, unpartitioned=unpartitioned)
+        if reason:
+            raise TableUnfit(f"{name}: workers cannot write its files, since {reason}.", safe="Nothing was written.")
+        spec = unpartitioned_spec(table) if unpartitioned else table.spec()
+        if spec is None:
+            raise TableUnfit(
+                f"{name}: files without partition values were asked for, and the table has no such spec.",
+                safe="Nothing was written.",
+            )
+        opening = {key: value for key, value in table.io.properties.items() if not key.startswith(_OURS)}
+        return TableShape(
+            name=name,
+            location=table.location(),
+            schema=table.schema().model_dump_json(),
+            spec=spec.model_dump_json(),
+            properties=tuple(
+                sorted((key, value) for key, value in table.properties.items() if key.startswith("write."))
+            ),
+            io=tuple(
+                sorted((key, str(value)) for key, value in opening.items() if isinstance(value, str | int | float))
+            ),
+        )
+
+
+def why_spark(table: Table, *, unpartitioned: bool = False) -> str:
+    """Why Spark's own writer is needed for a table; empty if workers can write its files with Arrow."""
+    properties = table.properties
+    kind = properties.get(TableProperties.WRITE_FILE_FORMAT, TableProperties.WRITE_FILE_FORMAT_DEFAULT).lower()
+    codec = properties.get(TableProperties.PARQUET_COMPRESSION, TableProperties.PARQUET_COMPRESSION_DEFAULT).lower()
+    if table.metadata.format_version > 2:
+        return f"its format version is {table.metadata.format_version}"
+    if kind != "parquet":
+        return f"its files are {kind} (`{TableProperties.WRITE_FILE_FORMAT}`)"
+    if not table.sort_order().is_unsorted:
+        return "it has a sort order"
+    if codec != "uncompressed" and not _available(codec):
+        return f"Arrow does not compress with {codec} (`{TableProperties.PARQUET_COMPRESSION}`)"
+    for key, value in properties.items():
+        if key.startswith(_BLOOM) and value.lower() == "true":
+            return f"it asks for a Bloom filter (`{key}`)"
+        if key in (_JAVA_LOCATIONS, _ENCRYPTION):
+            return f"`{key}` is set"
+    try:
+        plan_of(table.schema(), properties)
+    except ValueError as error:
+        return f"`write.metadata.metrics` is not understood: {error}"
+    return "" if unpartitioned else unwritable(table.schema(), table.spec())
+
+
+def _available(codec: str) -> bool:
+    try:
+        return bool(pa.Codec.is_available(codec))
+    except ValueError:
+        return False
+
+
+def unwritable(schema: TableSchema, spec: PartitionSpec) -> str:
+    """Why PyIceberg cannot write manifests of a spec; empty if it can."""
+    for each in spec.fields:
+        void = isinstance(each.transform, VoidTransform)
+        path = path_of(schema, each.source_id)
+        if isinstance(each.transform, UnknownTransform):
+            return f"its partition field {each.name} has an unknown transform"
+        if path is None:
+            return f"the source of its partition field {each.name} is gone"
+        along = [field.required for field in fields_along(schema, path)]
+        if along[-1] and (void or not all(along)):
+            return (
+                f"its partition field {each.name} can be null and its source is required, which PyIceberg cannot record"
+            )
+    return ""
+
+
+def unpartitioned_spec(table: Table) -> PartitionSpec | None:
+    """The table's spec without any field, if it has one."""
+    return next((spec for spec in table.specs().values() if spec.is_unpartitioned()), None)
+
+
+def ensure_unpartitioned_spec(table: Table) -> tuple[TableUpdate, ...]:
+    """The update that lets files be written without partition values; the default spec stays."""
+    if unpartitioned_spec(table) is not None:
+        return ()
+    return (AddPartitionSpecUpdate(spec=PartitionSpec(spec_id=max(table.specs()) + 1)),)
+
+
+def creation(config: Iceberg) -> Creation:
+    """How missing tables are created."""
+    properties = {**_TIDY, **{name: as_text(value) for name, value in config.properties.items()}}
+    if config.changes is not None:
+        properties = {**_MERGE_ON_READ, **properties}
+    return Creation(config.partition_by, config.identity, properties)
+
+
+def as_text(value: object) -> str:
+    """A property's value as Iceberg writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def require_spec(config: Iceberg, name: str, table: Table) -> None:
+    """Raises if the table is not partitioned as the file says. A file without `partition_by` accepts any table."""
+    if not config.partition_by:
+        return
+    wrong = spec_differs(parse_spec(config.partition_by, table.schema()), table.spec(), table.schema())
+    if wrong:
+        raise TableUnfit(
+            f"the table {name} is not partitioned as `partition_by` says: {wrong}.",
+            safe="Nothing was read or written.",
+            command="correct `partition_by` in {file}, or change the table's partition spec",
+        )
+
+
+def require_unchanged(
+    name: str, written_for: Table, table: Table, *, specs: Iterable[int] = (), by_name: bool = False
+) -> None:
+    """Raises if files that were written for a table no longer fit it. Data files hold columns by field id, so a renamed column
+    keeps its values, and partition values by these `specs`. Files that wait for Spark hold columns `by_name`."""
+    before, now = written_for.schema(), table.schema()
+    fits = (before.schema_id, before) == (now.schema_id, now) if by_name else _readable(before, now)
+    same = all(table.specs().get(each) == written_for.specs()[each] for each in specs)
+    if not fits or not same or written_for.metadata.format_version != table.metadata.format_version:
+        raise TableReshaped(
+            f"the columns of {name} were changed while a batch was written for it, or its partitions, or its format version."
+        )
+
+
+def _readable(written: TableSchema, now: TableSchema) -> bool:
+    """Whether files of one schema are read correctly by the other. Ids alone do not prove it: a table that is replaced keeps the
+    ids of columns by their names, and the number of a removed spec or schema may be used again."""
+    return all(
+        each in now.field_ids and _reads(written.find_field(each), now.find_field(each)) for each in written.field_ids
+    )
+
+
+def _reads(written: NestedField, now: NestedField) -> bool:
+    if now.required and not written.required:
+        return False
+    old, new = written.field_type, now.field_type
+    if not old.is_primitive or not new.is_primitive:
+        return type(old) is type(new)
+    return bool(old == new) or widens(old, new)
+
+
+def no_table(name: str) -> TableUnfit:
+    return TableUnfit(
+        f"the catalog has no table {name}, or the user may not see it.",
+        safe="Nothing was read or written.",
+        command="create it, or say `create: true` in {file} and let landonce do it",
+    )
