@@ -104,12 +104,8 @@ def status_of(ledger: LedgerState, view: TableView) -> TableStatus:
     if mark.batch < last or mark.behind:
         return TableStatus(view, floors, behind=True)
     committed = ledger.committed()
-    in_step = known is not None and mark.batch == known.batch
-    return (
-        TableStatus(view)
-        if in_step and all(at <= committed[each] for each, at in floors)
-        else TableStatus(view, floors)
-    )
+    in_step = known is not None and mark.batch == known.batch and all(at <= committed[each] for each, at in floors)
+    return TableStatus(view) if in_step else TableStatus(view, floors)
 
 
 def verdict(expected: TableView, seen: TableView, after: LedgerState) -> Verdict:

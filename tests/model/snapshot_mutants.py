@@ -31,7 +31,7 @@ SNAPSHOT = "landonce.protocol.snapshot"
 MARKS = "landonce.protocol.marks"
 OWN = "landonce.protocol.own_ledger"
 
-_STAND = "return TableStatus(view) if in_step and all(at <= committed[each] for each, at in floors) else TableStatus(view, floors)"
+_STATUS = "return TableStatus(view) if in_step else TableStatus(view, floors)"
 _LAST = "mark, last = view.mark, max(known.batch if known else 0, view.latest)"
 _DONE = "if told is not None and (told.owner, told.batch) == (after.owner, after.batch):"
 _MOVED = "return self.look(replace(machine, receipts=(), opened=False, tables=None))"
@@ -49,7 +49,6 @@ _VERDICT = (
         "the verdict takes a table whose history is cut off for one that was rolled back",
         "fan-out: set forward, and history expires",
         TWICE,
-        UNCOMMITTED,
         MARKS,
         "if seen.uuid != expected.uuid or seen.uncertain:",
         "if seen.uuid != expected.uuid:",
@@ -58,7 +57,6 @@ _VERDICT = (
         "a commit without an answer is not recognised",
         "fan-out: one driver, answers are lost",
         AGAIN,
-        CHANGED,
         MARKS,
         f"    {_DONE}\n        return Verdict.DONE\n",
         "",
@@ -81,7 +79,7 @@ _VERDICT = (
     ),
 )
 
-_STANDS = (
+_STATUSS = (
     planted(
         "the batch in the table's property is not asked",
         "fan-out: the ledger is lost, and tables are rolled back",
@@ -118,12 +116,11 @@ _STANDS = (
         "a table that is ahead counts as in step",
         "fan-out: the ledger is restored",
         TWICE,
-        UNCOMMITTED,
         MARKS,
-        _STAND,
-        "return TableStatus(view) if in_step else TableStatus(view, floors)",
+        " and all(at <= committed[each] for each, at in floors)\n",
+        "\n",
     ),
-    planted("floors are ignored", "fan-out: rolled back", TWICE, MARKS, _STAND, "return TableStatus(view)"),
+    planted("floors are ignored", "fan-out: rolled back", TWICE, MARKS, _STATUS, "return TableStatus(view)"),
     planted(
         "a table that was made anew is the same one",
         "fan-out: a table is dropped and made anew",
@@ -136,7 +133,6 @@ _STANDS = (
         "a history that is cut off counts as a rollback",
         "fan-out: history expires",
         AGAIN,
-        CHANGED,
         MARKS,
         "    if view.uncertain:\n        raise _uncertain(view)\n",
         "",
@@ -172,7 +168,6 @@ _REPLAYS = (
         "a table that is in step takes part in a replay",
         "fan-out: rolled back twice",
         TWICE,
-        UNCOMMITTED,
         MARKS,
         "return each.behind and all(first",
         "return all(first",
@@ -496,4 +491,4 @@ _OWN = (
     ),
 )
 
-MUTANTS = _VERDICT + _STANDS + _REPLAYS + _STEPS + _LOST + _OWN
+MUTANTS = _VERDICT + _STATUSS + _REPLAYS + _STEPS + _LOST + _OWN
