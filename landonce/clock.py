@@ -6,6 +6,6 @@ import time
 
 
 def now() -> float:
-    """Seconds that never go back, and go on while the machine sleeps where the system can tell."""
+    """Seconds that never go back. They include the time that the machine slept, if the system reports it."""
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if clock is None else time.clock_gettime(clock)

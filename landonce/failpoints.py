@@ -3,10 +3,10 @@
     LANDONCE_FAILPOINT=record.before       the place: STEP.before or STEP.after, or one of a worker (docs/proof.md)
     LANDONCE_FAILPOINT_SKIP=2              how often to pass it first
     LANDONCE_FAILPOINT_FILE=/tmp/reached   written when the place is reached; the process then waits to be killed
-    LANDONCE_FAILPOINT_WAIT_FOR=/tmp/go    or else goes on once this file exists
+    LANDONCE_FAILPOINT_WAIT_FOR=/tmp/go    or else continues once this file exists
 
-Without these variables a failpoint is one look at a module constant. They never change what the code does: a process
-only stops at a failpoint, so whatever a test finds there is what a real crash would find.
+Without these variables a failpoint only compares a module constant. Failpoints never change what the code does: a
+process only stops there, so a test finds what a real crash would leave.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _left = int(os.environ.get("LANDONCE_FAILPOINT_SKIP", "0"))
 
 
 def reach(place: str) -> None:
-    """Stops here, for good or until it may go on, if a test asked for it."""
+    """Stops here, for ever or until the file exists, if a test asked for it."""
     global _left
     if place != _PLACE or not _FILE:
         return

@@ -1,31 +1,34 @@
-"""Whether Spark's JVM still runs, and what is raised when it does not.
+"""Spark's JVM: where Java is, whether the JVM still runs, and the error if it does not.
 
-The JVM is a process of its own. When it ends under us (the kernel's OOM killer takes it first, for it is the largest), every call
-into it fails, each in its own way: Py4J's errors, PySpark's, `EOFError`, a refused connection, even a result that is cut
-short. So nobody tries to tell by the error. `spark_errors` asks for the process itself.
+The JVM is a process of its own. If it ends early (the kernel's OOM killer takes it first, because it is the largest),
+calls into it fail in many ways: Py4J's errors, PySpark's, `EOFError`, a refused connection, even a truncated result. So
+landonce does not judge by the error: `spark_errors` checks the process itself.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 import socket
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from landonce.errors import LandonceError, SparkLost
 
 _SETTLES = 2.0
-"""Seconds. A process that is killed closes its connections some time before it is gone."""
+"""Seconds. A killed process closes its connections some time before it is gone."""
 _ENDED_EARLY = "JAVA_GATEWAY_EXITED"
 
 
 @contextmanager
 def spark_errors() -> Iterator[None]:
-    """What fails in here because the JVM has ended, or did not start, is `SparkLost`. Errors that have their name already keep it.
+    """Raises `SparkLost` for any error of the block if the JVM has ended or did not start. landonce's own errors pass.
 
-    It belongs around whatever uses Spark, and inside of whatever gives Spark's errors another name.
+    Put it around code that uses Spark, and inside code that converts Spark's errors to others.
     """
     try:
         yield
@@ -38,7 +41,7 @@ def spark_errors() -> Iterator[None]:
 
 
 def is_lost(error: Exception) -> bool:
-    """Whether this error is the end of the JVM. One that the JVM itself reports is not."""
+    """Whether the error comes from the end of the JVM. An error that the JVM itself reports does not."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors.exceptions.captured import CapturedException
 
@@ -63,7 +66,7 @@ def has_ended() -> bool:
 
 
 def forget_ended() -> None:
-    """PySpark keeps to its first JVM for good. After this, the next session starts another one."""
+    """PySpark never replaces its first JVM by itself. After this call, the next session starts another one."""
     if not has_ended():
         return
     from pyspark import SparkContext
@@ -96,17 +99,23 @@ def _gateway() -> Any:
 
 
 def _process() -> Any:
-    """The JVM, where this process started it. A gateway's `getattr` would ask the JVM."""
+    """The JVM if this process started it. Uses `vars`, because a gateway's `getattr` calls the JVM."""
     return vars(_gateway()).get("proc") if _gateway() is not None else None
 
 
 def _listens(gateway: Any) -> bool:
     """Under spark-submit the JVM is not a child of this process. Its port closes with it."""
-    told = gateway.gateway_parameters
+    gate = gateway.gateway_parameters
     try:
-        with socket.create_connection((told.address, told.port), timeout=_SETTLES):
+        with socket.create_connection((gate.address, gate.port), timeout=_SETTLES):
             return True
     except ConnectionRefusedError:
         return False
     except OSError:
         return True
+
+
+def java() -> str | None:
+    """The path of the Java that Spark uses too."""
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")

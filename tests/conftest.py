@@ -23,9 +23,8 @@ from pooler import installed as pooler_installed
 from landonce.engine.spark.archive import java_options
 from landonce.engine.spark.temp_dirs import temporary_folder
 from landonce.local import LocalClickHouse, LocalKafka, LocalRestCatalog
-from landonce.local.mariadb import LocalMariaDB
-from landonce.local.mariadb import installed as mariadb_installed
-from landonce.local.postgres import LocalPostgres
+from landonce.local.databases import LocalMariaDB, LocalPostgres
+from landonce.local.databases import installed as mariadb_installed
 
 _numbers = itertools.count(1)
 

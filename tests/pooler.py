@@ -13,10 +13,8 @@ from pathlib import Path
 
 import psycopg
 
-from landonce.local.database import DATABASE, USER
-from landonce.local.ports import LOOPBACK
-from landonce.local.postgres import LocalPostgres
-from landonce.local.server import LocalServer
+from landonce.local.databases import DATABASE, USER, LocalPostgres
+from landonce.local.server import LOOPBACK, LocalServer
 
 _CONFIG = """\
 [databases]

@@ -17,17 +17,16 @@ from rich.console import Console
 from bench.report import Section, speed, times
 from bench.rounds import Land, measure_rounds, ratios
 from landonce.ledger.block_ledgers import TargetLedger
-from landonce.local.postgres import LocalPostgres
+from landonce.local.databases import LocalPostgres
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.blocks import Block, Plan
 from landonce.protocol.ledger import LedgerState, Position, Totals, prepared, recorded, taken
 from landonce.protocol.ranges import Partition, Range
 from landonce.read.schema.ddl import parse_schema
-from landonce.sinks.sql.opened import open_writer
 from landonce.sinks.sql.sink import SqlSink
-from landonce.sinks.sql.statements import Place
+from landonce.sinks.sql.statements import BlockKey
 from landonce.sinks.sql.table import SqlTable
-from landonce.sinks.sql.writer import settle_block
+from landonce.sinks.sql.writer import open_writer, settle_block
 
 _SCHEMA = "id BIGINT NOT NULL, word STRING, amount DOUBLE, at TIMESTAMP"
 _PARTITION = Partition("t", 0)
@@ -126,7 +125,7 @@ def _landonce(url: str, name: str, rows: pa.Table) -> float:
     blocks = tuple(Block((Range(_PARTITION, end - _BLOCK, end),), name, number=at) for at, end in enumerate(ends))
     state = ledger.change(state, prepared(state, Plan(1, blocks, "f", 0)))
     for number in range(len(blocks)):
-        place = Place(name, 1, number)
+        place = BlockKey(name, 1, number)
         part = rows.slice(number * _BLOCK, _BLOCK)
         settle_block(lambda place=place: open_writer(sink, place), Claim.of(state), "{}", part, name)  # type: ignore[misc]
     ledger.change(state, recorded(state, Totals(landed=rows.num_rows)))

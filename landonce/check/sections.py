@@ -1,48 +1,161 @@
-"""The sections of `check`, in the order in which a start would meet them.
+"""The sections of `check`, in the order in which a start would meet them, and what is promised if none of them refuses.
 
-A part that is away is one finding, and the sections that need it are left out: what can be said is always said.
+A part that is unreachable is one finding, and the sections that need it are left out: what can be said is always said.
 """
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from landonce.check import clickhouse, common, sql, wrapped
-from landonce.check.found import Check, Look, Section, World, gathered
-from landonce.sinks.contract import Guarantee
+import pyspark
+
+from landonce.engine import transform
+from landonce.engine.assemble import selected_columns
+from landonce.engine.retention import Retention
+from landonce.engine.spark.session import is_remote, need_java, open_session, session_if_needed
+from landonce.errors import LandonceError, SourceUnavailable, SparkLost
+from landonce.protocol.ranges import Partition
+from landonce.sinks.checking import CheckRun, Findings, Sections, nearest, writable
+from landonce.sinks.contract import Finding, Level
+from landonce.sinks.declared import selected_from
 from landonce.sinks.parts import Parts
-from landonce.sinks.sql.sink import SqlSink
-from landonce.sinks.sql.table import SqlTable
-from landonce.sinks.wrapped.sink import WrappedSink
+from landonce.sinks.promise import Promise
+from landonce.sinks.worker import Recipe
+
+
+@dataclass(frozen=True)
+class Section:
+    """Findings about one thing."""
+
+    name: str
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
+class Check:
+    """All that was found, and what is promised if nothing was refused."""
+
+    pipeline: str
+    sections: tuple[Section, ...]
+    promise: Promise
+
+    @property
+    def refused(self) -> bool:
+        return any(finding.level is Level.REFUSED for each in self.sections for finding in each.findings)
 
 
 def check_pipeline(parts: Parts, *, spark: bool = False) -> Check:
     """Looks at everything. `spark`: starts a Spark session to examine the expressions too."""
-    world = World()
-    if parts.sink.guarantee is Guarantee.SNAPSHOT:
-        from landonce.check import iceberg
-
-        sections = _sections(parts, world, iceberg.looks(parts, world), spark=spark)
-    elif isinstance(parts.sink, SqlSink):
-        with closing(SqlTable(parts.sink)) as table:
-            sections = _sections(parts, world, sql.looks(parts, table, world), spark=spark)
-    elif isinstance(parts.sink, WrappedSink):
-        sections = _sections(parts, world, wrapped.looks(parts, world), spark=spark)
-    else:
-        with closing(parts.deduplicating.target()) as target:
-            sections = _sections(parts, world, clickhouse.looks(parts, target, world), spark=spark)
+    run = CheckRun(parts, is_remote(parts.config.spark), lambda unread: _retention(parts, unread))
+    sections = tuple(_gathered(_sections(run, spark=spark)))
     return Check(parts.config.pipeline, sections, parts.sink.promise(parts.config))
 
 
-def _sections(parts: Parts, world: World, between: tuple[Look, ...], *, spark: bool) -> tuple[Section, ...]:
-    return tuple(
-        gathered(
-            (
-                ("pipeline file", lambda: common.file(parts)),
-                ("Kafka", lambda: common.kafka(parts, world)),
-                *between,
-                ("Spark", lambda: common.spark(parts, world, start=spark)),
-                ("dead letters", lambda: common.dead_letters(parts)),
-            )
+def _sections(run: CheckRun, *, spark: bool) -> Sections:
+    yield "pipeline file", _file(run.parts)
+    yield "Kafka", _kafka(run)
+    yield from run.parts.sink.checks(run)
+    yield "Spark", _spark(run, start=spark)
+    yield "dead letters", _dead_letters(run)
+
+
+def _gathered(sections: Sections) -> Iterator[Section]:
+    """One section after another; one that has nothing to say is left out."""
+    for name, findings in sections:
+        found = tuple(_until_error(findings))
+        if found:
+            yield Section(name, found)
+
+
+def _until_error(findings: Findings) -> Findings:
+    """An error ends its section, as a finding like the others."""
+    try:
+        yield from findings
+    except SparkLost:
+        raise
+    except LandonceError as error:
+        yield Finding(Level.REFUSED, error.what, error.command)
+
+
+def _file(parts: Parts) -> Findings:
+    config = parts.config
+    kafka = config.source.kafka
+    yield Finding(Level.OK, f"{config.pipeline}: {', '.join(kafka.topics)} at {kafka.bootstrap_servers} → {parts.sink}")
+
+
+def _kafka(run: CheckRun) -> Findings:
+    try:
+        run.source = run.parts.source()
+    except SourceUnavailable as error:
+        yield Finding(
+            Level.REFUSED,
+            error.what,
+            "see that Kafka runs and that {file} has its address, and the options that its listener asks for (TLS, SASL)",
         )
-    )
+        return
+    yield Finding(Level.OK, f"cluster {run.source.cluster_id} answers")
+    for topic, topic_id in run.source.topic_ids:
+        count = sum(1 for partition, _ in run.source.extents if partition.topic == topic)
+        yield Finding(Level.OK, f"topic {topic} ({topic_id}) has {count} partitions")
+
+
+def _retention(parts: Parts, unread: Mapping[Partition, int]) -> Findings:
+    """How long each topic keeps records, and which unread ones are near their end."""
+    kafka = parts.config.source.kafka
+    retention = Retention(kafka.bootstrap_servers, kafka.options)
+    for topic in kafka.topics:
+        yield from retention.findings(topic, {each: at for each, at in unread.items() if each.topic == topic})
+
+
+def _spark(run: CheckRun, *, start: bool) -> Findings:
+    config = run.parts.config
+    need_java()
+    where = config.spark.master or "local[*], unless spark-submit says otherwise"
+    yield Finding(Level.OK, f"PySpark {pyspark.__version__} and Java are here; master {where}")
+    if config.transform.empty:
+        return
+    if not start:
+        yield Finding(Level.OK, "select and where are examined at every start; `landonce check --spark` does it now")
+    elif run.statements:
+        yield from _to_be_selected(run)
+    elif run.recipe is None:
+        yield Finding(
+            Level.WARNING,
+            "select and where were not examined: they are held against the table, and there is none yet that is fit",
+            "landonce run {file} examines them before it makes the table",
+        )
+    else:
+        yield from _examined(run.parts, run.recipe)
+
+
+def _to_be_selected(run: CheckRun) -> Findings:
+    """A table that is yet to be made takes whatever `select` yields."""
+    config = run.parts.config
+    with session_if_needed(lambda: open_session(config.pipeline, config.spark)) as session:
+        columns = selected_columns(config, session)
+        select, where = config.transform.select, config.transform.where
+        transform.examine(session(), transform.Expressions(selected_from(config), columns, select, where))
+        for statement in run.statements:
+            yield Finding(Level.OK, f"select and where are row-wise and deterministic, and make:\n{statement(columns)}")
+
+
+def _examined(parts: Parts, recipe: Recipe) -> Findings:
+    with session_if_needed(lambda: open_session(parts.config.pipeline, parts.config.spark)) as session:
+        transform.examine(session(), recipe)
+        yield Finding(Level.OK, "select and where are row-wise and deterministic, and fit the table")
+
+
+def _dead_letters(run: CheckRun) -> Findings:
+    letters = run.parts.config.dead_letters
+    path = letters.path
+    if run.remote and not letters.shared:
+        yield Finding(
+            Level.REFUSED,
+            f"{path} is a folder of this machine, and the workers run on others",
+            "name a folder that every machine shares, and say `shared: true` under `dead_letters`",
+        )
+    elif path.is_dir():
+        yield from writable(path, f"go to {path}", f"make {path} writable")
+    else:
+        yield from writable(nearest(path), f"go to {path}, which is made when there is one", f"mkdir -p {path}")

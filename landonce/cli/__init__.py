@@ -1,7 +1,7 @@
-"""The command line. One module per command; this one puts them together and turns errors into words and exit codes.
+"""The command line. This module collects the commands, and turns errors into messages and exit codes.
 
 0  done            2  the pipeline file or the call is wrong     4  fenced: a newer driver has the pipeline
-1  not exact       3  halted: a person decides, see the command  5  stalled: start again when the cause is mended
+1  not exact       3  halted: a person decides, see the command  5  stalled: start again once the cause is fixed
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from landonce.errors import LandonceError
 
 _TRY, _RUN, _LOOK = "See it work", "Run a pipeline", "Look and decide"
 _COMMANDS = {
-    "demo": ("landonce.cli.demo", _TRY),
+    "demo": ("landonce.cli.local", _TRY),
     "up": ("landonce.cli.local", _TRY),
     "down": ("landonce.cli.local", _TRY),
     "check": ("landonce.cli.check", _RUN),
@@ -33,7 +33,7 @@ _COMMANDS = {
 
 
 class _Loaded(Mapping[str, Any]):
-    """The commands by name. One's module is loaded when it is asked for: it does not wait for what another one needs."""
+    """The commands by name. Each module is loaded at first use, so that no command waits for the imports of another."""
 
     def __getitem__(self, name: str) -> Any:
         module, panel = _COMMANDS[name]
@@ -53,9 +53,9 @@ class _Loaded(Mapping[str, Any]):
 
 
 class _Commands(TyperGroup):
-    def __init__(self, **told: Any) -> None:
-        super().__init__(**told)
-        self.commands = _Loaded()  # type: ignore[assignment]  # nobody adds to it
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = _Loaded()  # type: ignore[assignment]  # nothing adds to it
 
 
 app = typer.Typer(
@@ -63,7 +63,7 @@ app = typer.Typer(
     cls=_Commands,
     help="Kafka records land exactly once in ClickHouse, Apache Iceberg, SQL databases and sinks of your own.",
     epilog="Begin with `landonce demo` or `landonce up`. Exit codes: 0 done, 1 not exact or refused, "
-    "2 the file or the call is wrong, 3 halted for a person, 4 taken over by a newer driver, 5 something was away.",
+    "2 the file or the call is wrong, 3 a person must decide, 4 taken over by a newer driver, 5 something was unreachable.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -91,7 +91,7 @@ def _options(
 
 
 def main() -> None:
-    """What the `landonce` command does."""
+    """The entry point of the `landonce` command."""
     try:
         app()
     except LandonceError as error:

@@ -1,4 +1,4 @@
-"""`landonce check`: what would happen, before anything does."""
+"""`landonce check`: finds problems before the pipeline starts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from landonce.cli.files import File, Json, opened, print_json
-from landonce.cli.output import out, way_on
+from landonce.cli.output import next_step, out
 from landonce.config.secrets import redact
 
 if TYPE_CHECKING:
@@ -22,15 +22,16 @@ def check(
     file: File,
     as_json: Json = False,
     spark: Annotated[
-        bool, typer.Option("--spark", help="Start a Spark session to examine `select` and `where` too.")
+        bool, typer.Option("--spark", help="Start a Spark session to check `select` and `where` too.")
     ] = False,
 ) -> None:
-    """Look at everything a pipeline needs, and say what is guaranteed, and why.
+    """Check everything that a pipeline needs, and say what is guaranteed, and why.
 
-    The pipeline file, Kafka, the ledger, retention and position, Spark, the dead letters; of ClickHouse the table with its
-    window and grants; of Iceberg the catalog, and each table with its columns, partitions, writer and marks; of an SQL
-    database the table with its columns, keys and engine; of a wrapped sink what it declares. Where a table is yet to be made,
-    it says how. Every finding says what to change. Nothing is created, changed or written.
+    It checks the pipeline file, Kafka, the ledger, retention and position, Spark and the dead letters. In ClickHouse it
+    checks the table, its deduplication window and the grants; in Iceberg the catalog, and each table with its columns,
+    partitions, writers and marks; in an SQL database the table with its columns, keys and engine; of a wrapped sink what
+    it declares. If a table does not exist yet, it shows how it will be created. Every finding says what to change.
+    Nothing is created, changed or written.
 
     Exit code 0 if nothing is refused, 1 otherwise.
 
@@ -71,7 +72,7 @@ def _show_finding(finding: Finding, file: Path) -> None:
 
 
 def _change(finding: Finding, file: Path) -> str:
-    return way_on(finding.change, str(file), "check")
+    return next_step(finding.change, str(file), "check")
 
 
 def _document(found: Check, file: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What every command that takes a pipeline file has in common: the argument, and the parts opened from it."""
+"""What all commands with a pipeline file share: the argument, and the parts opened from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _require_sound(file: Path) -> Path:
-    """Loads the file before the command's own modules, which take seconds: a mistake in it is answered at once."""
+    """Loads the file before the command's own modules, which take seconds, so that a mistake in it is reported at once."""
     load(file)
     return file
 
@@ -33,7 +33,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON document on standar
 
 @contextmanager
 def opened(file: Path) -> Iterator[Parts]:
-    """The pipeline's ends, closed again afterwards. Opening connects to nothing yet."""
+    """Opens the pipeline's parts, and closes them at the end. Opening does not connect yet."""
     from landonce.sinks.parts import open_parts
 
     parts = open_parts(load(file))
@@ -44,5 +44,5 @@ def opened(file: Path) -> Iterator[Parts]:
 
 
 def print_json(document: dict[str, Any]) -> None:
-    """To standard output, whole, with no colours and no secrets."""
+    """Prints to standard output without colours, line breaks of the terminal, or secrets."""
     out.print(redact(json.dumps(document, indent=2, ensure_ascii=False)), markup=False)

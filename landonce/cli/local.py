@@ -1,7 +1,10 @@
-"""`landonce up` and `landonce down`: a real Kafka and a real ClickHouse on this machine, for trying a pipeline."""
+"""`landonce demo`, and `landonce up` and `down`: real servers on this machine, to try landonce and a pipeline."""
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,10 +12,71 @@ import typer
 
 from landonce.cli.files import Json, print_json
 from landonce.cli.output import out
-from landonce.extras import require
+from landonce.packages import require
 
 if TYPE_CHECKING:
+    from landonce.demo.stage import Stage
     from landonce.local import StackInfo
+
+
+class Sink(str, Enum):
+    """Where the demo lands its records."""
+
+    CLICKHOUSE = "clickhouse"
+    ICEBERG = "iceberg"
+    POSTGRES = "postgres"
+    SQLITE = "sqlite"
+
+
+def demo(
+    sink: Annotated[Sink, typer.Option(help="The sink to land them in.")] = Sink.CLICKHOUSE,
+    records: Annotated[int, typer.Option(help="How many records to land.", min=10_000)] = 1_000_000,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the data and the logs.")] = False,
+) -> None:
+    """Land a million records exactly once while the driver and the server are killed with -9.
+
+    Starts a real Kafka and a real ClickHouse on free ports, kills the driver twice and the server once, each time with a
+    plan pending and a block in flight, then counts the rows of the table. Exit code 1 if they are not exact.
+
+    `--sink iceberg` lands them in an Iceberg table instead, which needs no server: the driver is killed three times, each
+    time with files written and not committed, and the table's snapshots are shown at the end.
+
+    `--sink postgres` kills the driver twice and a real PostgreSQL once, and `--sink sqlite` the driver three times, each time
+    with the transaction of a block open.
+
+    Example: `landonce demo --sink iceberg`
+    """
+    require("local", "landonce demo")
+    if sink in (Sink.ICEBERG, Sink.POSTGRES):
+        require(sink.value, f"landonce demo --sink {sink.value}")
+    from landonce.demo.scenario import Demo
+
+    folder = Path(tempfile.mkdtemp(prefix="landonce-demo-"))
+    try:
+        proof = Demo(out, folder, records, _stage(sink)(folder)).play()
+    finally:
+        if keep:
+            out.print(f"kept in {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    out.print(proof.sentence(), style="bold green" if proof.exact else "bold red")
+    if not proof.exact or proof.kills != 3:
+        raise typer.Exit(1)
+
+
+def _stage(sink: Sink) -> type[Stage]:
+    if sink is Sink.ICEBERG:
+        from landonce.demo.iceberg import OnIceberg
+
+        return OnIceberg
+    if sink is Sink.CLICKHOUSE:
+        from landonce.demo.clickhouse import OnClickHouse
+
+        return OnClickHouse
+    from landonce.demo.sql import OnPostgres, OnSqlite
+
+    return OnPostgres if sink is Sink.POSTGRES else OnSqlite
+
 
 _FOLDER = Path(".landonce")
 Folder = Annotated[Path, typer.Option("--folder", help="Where the servers keep their data.", file_okay=False)]
@@ -31,8 +95,8 @@ dead_letters: {{path: dead/}}
 def up(folder: Folder = _FOLDER, as_json: Json = False) -> None:
     """Start a real Kafka and a real ClickHouse, and leave them running.
 
-    What runs already is left alone; what died is started again on the same data and ports. Both listen on this machine
-    only. `landonce down` ends them, and the data stays.
+    A server that already runs is not touched; one that died is started again on the same data and ports. Both listen on
+    this machine only. `landonce down` ends them and keeps the data.
 
     Example: `landonce up --json`
     """

@@ -1,4 +1,4 @@
-"""`landonce maintain`: upkeep of Iceberg tables."""
+"""`landonce maintain`: maintenance of Iceberg tables."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from landonce.cli.files import File, Json, print_json
 from landonce.cli.output import err, out
+from landonce.config.model import byte_size, seconds
 from landonce.config.secrets import redact
-from landonce.config.values import seconds, size
 
 if TYPE_CHECKING:
     from landonce.sinks.operations import Report
@@ -32,7 +32,7 @@ def _age(value: str) -> timedelta:
 
 def _bytes(value: str) -> int:
     try:
-        return size(value)
+        return byte_size(value)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
@@ -41,49 +41,47 @@ def maintain(
     file: File,
     as_json: Json = False,
     table: Annotated[
-        list[str] | None, typer.Option("--table", help="Only this table of the pipeline; may be given again.")
+        list[str] | None, typer.Option("--table", help="Only this table of the pipeline; may be repeated.")
     ] = None,
-    compact: Annotated[bool, typer.Option(help="Write small files anew as large ones.")] = True,
+    compact: Annotated[bool, typer.Option(help="Rewrite small files as large ones.")] = True,
     target_size: Annotated[
         int | None,
         typer.Option(
-            parser=_bytes, metavar="SIZE", help="How large files become; else what the table says, or 512MiB."
+            parser=_bytes, metavar="SIZE", help="The size of rewritten files. Default: the table's own, or 512MiB."
         ),
     ] = None,
     where: Annotated[
-        str, typer.Option("--where", metavar="SQL", help="Compact only files that may hold such rows.")
+        str, typer.Option("--where", metavar="SQL", help="Compact only files that may hold rows of this condition.")
     ] = "",
     expire_older_than: Annotated[
         timedelta | None,
-        typer.Option(parser=_age, metavar="AGE", help="Expire older snapshots; else what the table says, or 5d."),
+        typer.Option(parser=_age, metavar="AGE", help="Expire older snapshots. Default: the table's own, or 5d."),
     ] = None,
     keep_last: Annotated[
         int | None,
-        typer.Option("--keep-last", min=1, help="Snapshots of a branch to keep; else what the table says, or 10."),
+        typer.Option("--keep-last", min=1, help="Snapshots of a branch to keep. Default: the table's own, or 10."),
     ] = None,
     orphans_older_than: Annotated[
         timedelta,
         typer.Option(
             parser=_age,
             metavar="AGE",
-            help="When files go that a driver left that was superseded, and may only be slow.",
+            help="Delete uncommitted files of a superseded driver after this age: the driver may only be slow.",
         ),
     ] = "3d",  # type: ignore[assignment]
     retired: Annotated[
         list[str] | None,
-        typer.Option(
-            "--retired", help="A pipeline that never runs again: its position is not kept. May be given again."
-        ),
+        typer.Option("--retired", help="A pipeline that never runs again: its position is not kept. May be repeated."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")] = False,
 ) -> None:
-    """Look after Iceberg tables: compact, expire snapshots, delete orphan files. Safe while the pipeline runs.
+    """Maintain Iceberg tables: compact, expire snapshots, delete orphan files. Safe while the pipeline runs.
 
-    Snapshots that say where a pipeline stands never expire, nor any between them and a branch's head. Of files that no
-    snapshot names, only those go that this pipeline wrote and that no driver can commit any more; manifests, metadata
-    files and whatever others wrote are never touched.
+    A snapshot that holds a pipeline's position never expires, nor does any between it and its branch's head. Of files that
+    no snapshot names, it deletes only those that this pipeline wrote and that no driver can commit any more. It never
+    touches manifests, metadata files and files of other writers.
 
-    Exit code 0 if all tables were looked after, else that of the first error.
+    Exit code 0 if all tables were maintained, otherwise that of the first error.
 
     Example: `landonce maintain clicks.yaml --dry-run`
     """
@@ -103,21 +101,21 @@ def maintain(
     with operating(file) as target, _Shown(quiet=as_json) as shown:
         reports = target.maintain(upkeep, shown, tuple(table or ()))
     if as_json:
-        told = [each.to_dict() for each in reports]
-        print_json({"pipeline": target.parts.config.pipeline, "dry_run": dry_run, "tables": told})
+        tables = [each.to_dict() for each in reports]
+        print_json({"pipeline": target.parts.config.pipeline, "dry_run": dry_run, "tables": tables})
     elif not reports:
-        out.print("there is no catalog yet: the first `landonce run` makes it.", markup=False)
+        out.print("there is no catalog yet: the first `landonce run` creates it.", markup=False)
     raise typer.Exit(next((each.exit_code for each in reports if each.exit_code), 0))
 
 
 class _Shown:
-    """Each table as it is done, and a bar for people while it goes on; nothing but the document for scripts."""
+    """Prints each finished table, and a progress bar on a terminal. Prints nothing with --json."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} of {task.total} tables"))
         self._bar = Progress(*columns, console=err, transient=True, disable=quiet or not sys.stderr.isatty())
-        self._task = self._bar.add_task("looking", total=None)
+        self._task = self._bar.add_task("starting", total=None)
 
     def __enter__(self) -> _Shown:
         self._bar.start()

@@ -1,4 +1,4 @@
-"""Progress for people: a few live lines on a terminal, one structured line per event in a log."""
+"""The progress of a run: a few live lines on a terminal, or one JSON line per event in a log."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LONG = 2.0
 
 
 class TerminalProgress:
-    """Three or four lines that are kept up to date in place. They fit into 80 columns, and numbers keep their places."""
+    """Three or four lines, updated in place. They fit into 80 columns, and numbers keep their positions."""
 
     def __init__(self, console: Console, pipeline: str) -> None:
         self._console = console
@@ -40,7 +40,7 @@ class TerminalProgress:
         self._step, self._since = "starting", time.monotonic()
         self._writing: _Writing | None = None
         self._written: _Writing | None = None
-        """What is written and not recorded yet."""
+        """Written and not recorded yet."""
         self._finished: Callable[[], int] = lambda: 0
         self._pace = CatchUp()
         self._live = Live(console=console, refresh_per_second=4, get_renderable=self._render, transient=False)
@@ -53,7 +53,7 @@ class TerminalProgress:
         self._live.stop()
 
     def watch(self, finished: Callable[[], int]) -> None:
-        """`finished`: how many blocks of the write in hand are done."""
+        """`finished` returns how many blocks of the current write are done."""
         self._finished = finished
 
     def step(self, effect: Effect) -> None:
@@ -72,7 +72,7 @@ class TerminalProgress:
         self._console.print(redact(what), style="yellow", markup=False, highlight=False)
 
     def note(self, what: str) -> None:
-        """What was asked for, and goes as it should."""
+        """Not a problem: the effect of a signal."""
         self._console.print(redact(what), style="dim", markup=False, highlight=False)
 
     def lag(self, records: int) -> None:
@@ -99,7 +99,7 @@ class TerminalProgress:
         return Group(head, numbers, self._bar(left))
 
     def _bar(self, left: int | None) -> RenderableType:
-        """While it catches up: how much of it is done, and how long the rest takes at the pace of the last seconds."""
+        """While the run catches up: the share that is done, and the time left at the rate of the last seconds."""
         if not left or self._pace.done is None:
             return Text("up to date" if left == 0 and self._committed_at else "", style="dim")
         share, seconds = self._pace.done, self._pace.seconds_left
@@ -115,7 +115,7 @@ class TerminalProgress:
         return line
 
     def _blocks_done(self) -> int:
-        """Only to be shown: whatever is wrong with Spark, the write itself says."""
+        """Only for display: if Spark fails, the write itself raises the error."""
         if self._writing is None:
             return 0
         try:
@@ -136,7 +136,7 @@ _BAR = 30
 
 @dataclass(frozen=True)
 class _Writing:
-    """A write in hand."""
+    """The current write."""
 
     batch: int
     blocks: int
@@ -151,7 +151,7 @@ class _Writing:
         return cls(plan.batch, len(indexes), sum(plan.blocks[each].span for each in indexes))
 
     def records(self, done: int) -> int:
-        """About so many: blocks are about as large as each other."""
+        """An estimate: blocks have about the same size."""
         return self.offsets * min(done, self.blocks) // self.blocks
 
     def words(self, done: int) -> str:
@@ -159,7 +159,7 @@ class _Writing:
 
 
 class CatchUp:
-    """How fast a run is, and when it will have caught up, from what was seen of it in the last seconds."""
+    """The rate of a run, and the time until it has caught up, from the last seconds."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int, int | None]] = deque()
@@ -167,12 +167,12 @@ class CatchUp:
         self.rate: float | None = None
         """Records per second."""
         self.seconds_left: float | None = None
-        """None where the topic grows as fast as it is read, or too little was seen."""
+        """None if the topic grows as fast as it is read, or there are too few measurements."""
         self.done: float | None = None
-        """Of what there was to catch up with."""
+        """The share of the backlog that is done."""
 
     def see(self, now: float, read: int, left: int | None) -> None:
-        """`read`: records of this run so far. `left`: those that wait."""
+        """Adds a measurement. `read`: records of this run so far. `left`: records that wait."""
         self._seen.append((now, read, left))
         while now - self._seen[0][0] > _WINDOW:
             self._seen.popleft()
@@ -186,7 +186,7 @@ class CatchUp:
 
 
 def _until_none(left: int, before: int, passed: float) -> float | None:
-    """Seconds until what is left is none, if it goes on to shrink as it did."""
+    """Seconds until nothing is left, if the rest keeps shrinking at the same rate."""
     return left * passed / (before - left) if before > left and passed >= _SHORTEST else None
 
 
@@ -211,7 +211,7 @@ class LogProgress:
         self._log = logger or logging.getLogger("landonce")
 
     def __enter__(self) -> LogProgress:
-        """Spark takes its time to start."""
+        """Spark needs seconds to start."""
         self._say("starting")
         return self
 
@@ -245,11 +245,11 @@ class LogProgress:
         self._say("trouble", logging.WARNING, what=redact(what))
 
     def note(self, what: str) -> None:
-        """What was asked for, and goes as it should."""
+        """Not a problem: the effect of a signal."""
         self._say("stopping", what=redact(what))
 
     def lag(self, records: int) -> None:
-        """Every batch has it."""
+        """Every batch line has it."""
 
     def _say(self, event: str, level: int = logging.INFO, **facts: object) -> None:
         at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
@@ -257,19 +257,19 @@ class LogProgress:
 
 
 def _lasting(step: str, seconds: float) -> str:
-    """A step that takes its time says for how long already."""
+    """A long step shows its duration so far."""
     return f"{step}, {seconds:.0f} s" if seconds >= _LONG else step
 
 
 def _words(effect: Effect) -> str:
     words = {
         Step.WRITE: "writing",
-        Step.ACQUIRE: "taking the pipeline",
-        Step.SURVEY: "looking at Kafka",
-        Step.AWAIT: "waiting out a deadline",
+        Step.ACQUIRE: "taking over the pipeline",
+        Step.SURVEY: "asking Kafka for new records",
+        Step.AWAIT: "waiting for a deadline to pass",
         Step.KILL: "ending old inserts",
-        Step.REARM: "arming the pending plan",
-        Step.LOOK: "looking at the target",
+        Step.REARM: "renewing the deadline of the pending plan",
+        Step.LOOK: "checking the target",
         Step.IDLE: "waiting for records",
     }
     return words.get(effect.step) or str(effect.step.value)

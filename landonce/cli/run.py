@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 def run(
     file: File,
-    once: Annotated[bool, typer.Option("--once", help="Land what is there now, then exit.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Land the records that exist now, then exit.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log every step of the protocol.")] = False,
 ) -> None:
     """Land records from Kafka in the target, exactly once, until stopped.
 
-    SIGTERM or Ctrl-C finishes the batch in hand. Whatever a crash leaves pending is settled at the next start.
-    Of two runs of the same pipeline the later one goes on, and the earlier one ends with exit code 4.
+    SIGTERM or Ctrl-C ends it after the current batch. After a crash, the next start settles what is pending. If the same
+    pipeline is started twice, the later run continues, and the earlier one ends with exit code 4.
 
     Example: `landonce run clicks.yaml --once`
     """
@@ -55,7 +55,7 @@ def run(
 
 
 def _say_letters(config: Pipeline, reasons: Reasons, total: int) -> None:
-    """Where they are, and how many by which reason."""
+    """Prints the place of the dead letters, and how many there are for each reason."""
     from landonce.protocol.receipt import lines
 
     for line in (f"dead letters are in {config.dead_letters.path}, by reason:", *lines(reasons, total)):
@@ -63,17 +63,17 @@ def _say_letters(config: Pipeline, reasons: Reasons, total: int) -> None:
 
 
 class _Signals:
-    """The first signal finishes the batch in hand; the second one ends the process, which is safe too."""
+    """The first signal ends the run after the current batch; the second one ends the process at once, which is safe too."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._note = note
         self.stopping = threading.Event()
         self._driver: Driver | None = None
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._hear)
 
     def stop(self, driver: Driver) -> None:
-        """From now on this is what is stopped."""
+        """From now on, a signal stops this driver."""
         self._driver = driver
         if self.stopping.is_set():
             driver.stopping.set()
@@ -86,8 +86,6 @@ class _Signals:
     def _hear(self, number: int, _frame: object) -> None:
         self.stopping.set()
         signal.signal(number, signal.SIG_DFL)
-        self._tell(
-            "stopping: what is in hand is finished first. The same signal again ends it at once, which is safe, too."
-        )
+        self._note("stopping after the current batch. The same signal again ends the run at once, which is safe too.")
         if self._driver is not None:
             self._driver.stopping.set()

@@ -25,25 +25,26 @@ def verify(
     file: File,
     as_json: Json = False,
     to_end: Annotated[
-        bool, typer.Option("--to-end", help="Judge up to the stable end of the topic, not only what is committed.")
+        bool,
+        typer.Option("--to-end", help="Compare up to the last stable offset of the topic, not only what is committed."),
     ] = False,
     values: Annotated[
         bool,
-        typer.Option("--values", help="Compare every value of every row with its record, too. Reads the whole table."),
+        typer.Option("--values", help="Compare every value of every row with its record too. Reads the whole table."),
     ] = False,
 ) -> None:
     """Audit a pipeline: is every record in the target or the dead letters, once? With --values: and unchanged?
 
-    Reads the topic again with a plain consumer, decides what should have become of each record, and compares that with
-    what the table and the dead letters hold: by coordinates, and by keys where records change rows.
-    Trusts nothing of the run but the ledger's bounds. Changes nothing, and may run beside the pipeline.
+    It reads the topic again with a plain consumer, computes where each record should be, and compares this with the table
+    and the dead letters: by coordinates, or by keys if records change rows. It trusts nothing of the run but the offsets in
+    the ledger. It changes nothing, and may run beside the pipeline.
 
-    With --values, every value that landonce wrote is compared with what its record decodes to and what `transform` makes of
-    it. A row that holds anything else is `changed`, and the first such values are shown: coordinates, column, what it should
-    be, what it is. Memory stays bounded; the time is that of reading topic and table once.
+    With --values, it compares every value that landonce wrote with the decoded and transformed record. A row with another
+    value is `changed`, and the first such values are shown: coordinates, column, expected value, found value. Memory is
+    bounded; the time is that of reading topic and table once.
 
-    Where records change rows, the last change of every key counts. In Iceberg, one snapshot of the branch is judged, and a
-    data file that is registered more than once is named with the snapshots that did it. A wrapped target cannot be read.
+    If records change rows, the last change of every key counts. In Iceberg, it audits one snapshot of the branch, and names
+    a data file that is registered more than once, with the snapshots that did it. A wrapped target cannot be read.
 
     Exit code 0 if it is exact, 1 if anything is missing, duplicated, unexpected, stale or changed.
 
@@ -69,7 +70,7 @@ def run_audit(parts: Parts, *, to_end: bool = False, values: bool = False, quiet
 
 @contextmanager
 def _progress(size: int, *, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A bar for people, nothing for pipes."""
+    """A progress bar on a terminal, otherwise nothing."""
     if quiet or not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -1,4 +1,4 @@
-"""Loading a pipeline file: safe YAML, `${ENV}`, pydantic, and errors that say which key and what to write instead."""
+"""Loads a pipeline file: safe YAML, `${ENV}`, pydantic. Errors name the line, the key, and what to write instead."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SECRET_NAME = re.compile(r"pass|secret|token|key|credential", re.IGNORECASE)
 
 
 Keys = Callable[[tuple[str, ...]], Sequence[str]]
-"""The keys that a section may have, by its place in the file."""
+"""Returns the keys that the section at this place of the file may have."""
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -37,15 +37,15 @@ def read(path: Path) -> str:
 
 
 def validated(text: str, path: Path, model: type[Model], keys: Keys) -> Model:
-    """What this text says, or a `ConfigError` that names every mistake in it. `path` is for messages, `keys` for hints."""
+    """The model of this text, or a `ConfigError` that names every mistake in it. `path` is for messages, `keys` for hints."""
     try:
-        said = yaml.load(text, Loader=_NoRepeats)  # noqa: S506  a SafeLoader
+        document = yaml.load(text, Loader=_NoRepeats)  # noqa: S506  a SafeLoader
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: is not YAML: {_where_and_what(error)}") from None
-    if not isinstance(said, dict):
+    if not isinstance(document, dict):
         raise ConfigError(f"{path}: a pipeline file is a mapping that begins with `pipeline: NAME`.")
     missing: set[str] = set()
-    filled = _fill(said, missing)
+    filled = _fill(document, missing)
     if missing:
         names = ", ".join(sorted(missing))
         raise ConfigError(f"{path}: the environment does not have {names}.", command=f"export {names.split(',')[0]}=…")
@@ -57,27 +57,27 @@ def validated(text: str, path: Path, model: type[Model], keys: Keys) -> Model:
 
 
 def _where_and_what(error: yaml.YAMLError) -> str:
-    """Without the line itself, which may hold a secret."""
+    """Does not quote the line, which may hold a secret."""
     mark = getattr(error, "problem_mark", None)
     where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
     return f"{where}{getattr(error, 'problem', None) or 'cannot be read'}"
 
 
 class _NoRepeats(yaml.SafeLoader):
-    """A safe loader that does not let a key stand twice, which YAML would take silently."""
+    """A safe loader that refuses a repeated key, which YAML would accept silently."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key, _ in node.value:
             name = self.construct_object(key, deep=True)
             if name in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {name!r} stands twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"key {name!r} occurs twice", key.start_mark)
             seen.add(name)
         return super().construct_mapping(node, deep)
 
 
 def _fill(value: Any, missing: set[str]) -> Any:
-    """`${NAME}` in any string, from the environment."""
+    """Replaces `${NAME}` in any string by the environment's value."""
     if isinstance(value, dict):
         return {key: _fill(each, missing) for key, each in value.items()}
     if isinstance(value, list):
@@ -92,7 +92,7 @@ def _fill(value: Any, missing: set[str]) -> Any:
 
 
 def _variable(name: str, missing: set[str], *, percent: bool) -> str:
-    """One variable's value; percent-encoded inside a URL's `user:password@`, so that any password will do."""
+    """One variable's value; percent-encoded inside a URL's `user:password@`, so that a password may hold any character."""
     value = os.environ.get(name)
     if value is None:
         missing.add(name)
@@ -125,15 +125,15 @@ def _lines(text: str) -> dict[_Place, int]:
 
 
 def _mistakes(error: ValidationError, lines: Mapping[_Place, int], keys: Keys) -> Iterator[str]:
-    """One line each, in the order of the file. A key that may hold one of several kinds has one mistake, not one per kind."""
-    said: dict[tuple[int, str], list[str]] = {}
+    """One line each, in the order of the file. A key that may hold one of several kinds gets one line, not one per kind."""
+    found: dict[tuple[int, str], list[str]] = {}
     for each in error.errors(include_input=False, include_url=False):
         place = tuple(str(part) for part in each["loc"])
         known = next(place[:length] for length in range(len(place), -1, -1) if not length or place[:length] in lines)
         kinds = [_KINDS[part] for part in place[len(known) :] if part in _KINDS]
         where = ".".join(known if kinds else place) or "pipeline file"
-        said.setdefault((lines.get(known, 0), where), []).append(kinds[0] if kinds else _say(each, place, keys))
-    for (line, where), words in sorted(said.items()):
+        found.setdefault((lines.get(known, 0), where), []).append(kinds[0] if kinds else _say(each, place, keys))
+    for (line, where), words in sorted(found.items()):
         what = words[0] if words[0] not in _KINDS.values() else f"must be {' or '.join(dict.fromkeys(words))}"
         yield f"  line {line}: {where}: {what}" if line else f"  {where}: {what}"
 
@@ -145,7 +145,7 @@ _KINDS = {
     "bool": "true or false",
     "dict[str,str]": "a mapping of names to types",
 }
-"""What pydantic adds to the place of a value that may be of several kinds."""
+"""pydantic appends one of these to the place of a value that may be of several kinds."""
 _PLAIN = {
     "missing": "is missing",
     "tuple_type": "must be a list, in brackets even if it has one element: [name]",
@@ -182,7 +182,7 @@ def _say(error: Any, place: _Place, keys: Keys) -> str:
 
 
 def keys_of(model: type[BaseModel], where: Sequence[str]) -> tuple[str, ...]:
-    """The keys of a section that lies at this place below `model`."""
+    """The keys of the section at this place below `model`."""
     for part in where:
         field = next((f for n, f in model.model_fields.items() if (f.alias or n) == part), None)
         inner = section(field.annotation) if field is not None else None
@@ -193,7 +193,7 @@ def keys_of(model: type[BaseModel], where: Sequence[str]) -> tuple[str, ...]:
 
 
 def section(annotation: Any) -> type[BaseModel] | None:
-    """The section that a key holds, which may be optional; None if it holds a value."""
+    """The model of a key's section, which may be optional; None if the key holds a value."""
     for kind in (annotation, *get_args(annotation)):
         if isinstance(kind, type) and issubclass(kind, BaseModel) and get_origin(annotation) is not tuple:
             return kind

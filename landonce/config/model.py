@@ -1,19 +1,109 @@
-"""The sections of a pipeline file that are the same for every sink. Unknown keys are errors; every default that a user may rely on
-stands here and in the `config.py` of each sink."""
+"""The sections of a pipeline file that are the same for every sink, and what sections consist of: durations, sizes, secrets.
+
+Unknown keys are errors. Every default that a user may rely on is here or in the `config.py` of a sink.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    model_validator,
+)
 
 from landonce.config import secrets
-from landonce.config.part import Part, SecretUrl, remember_secrets
-from landonce.config.values import Duration, Size
 
-_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")
+_SECRET_PROPERTY = re.compile(r"password|secret|token|credential|key|auth|sas|header|connection-string", re.IGNORECASE)
+_ADDRESS = re.compile(r"(https?://[^@]*|true|false)$", re.IGNORECASE)
+"""Not a secret, whatever the property's name: an address without a password, `true`, `false`."""
+_URL_USER = re.compile(r"(?<=://)[^/@]*@")
+
+
+def _known_secret(value: SecretStr) -> SecretStr:
+    secrets.remember_url(value.get_secret_value())
+    return value
+
+
+SecretUrl = Annotated[SecretStr, AfterValidator(_known_secret)]
+
+
+class Part(BaseModel):
+    """A section of the file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def remember_secrets(properties: Mapping[str, Any], above: str = "") -> None:
+    """Remembers the values of properties whose name, or whose parent's name, suggests a secret."""
+    for name, value in properties.items():
+        path = f"{above}.{name}"
+        if isinstance(value, list):
+            raise ValueError(f"{name}: a catalog property is one value, or several with names of their own")
+        if isinstance(value, Mapping):
+            remember_secrets(value, path)
+        elif isinstance(value, str) and _SECRET_PROPERTY.search(path) and not _ADDRESS.match(value):
+            for part in (value, *value.split(":")[1:], *value.split()[1:]):
+                secrets.remember(part)
+
+
+def without_secrets(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """The properties that stay the same when a password changes: without names that suggest a secret, and without user and
+    password in URLs."""
+    return {
+        name: without_secrets(value)
+        if isinstance(value, Mapping)
+        else _URL_USER.sub("", value)
+        if isinstance(value, str)
+        else value
+        for name, value in properties.items()
+        if not _SECRET_PROPERTY.search(name)
+    }
+
+
+def by_place(value: Any) -> Any:
+    """Turns lists in a plug-in's options into mappings by position, so that secrets in them are found too."""
+    if isinstance(value, list):
+        value = {str(place): each for place, each in enumerate(value)}
+    return {name: by_place(each) for name, each in value.items()} if isinstance(value, Mapping) else value
+
+
+_DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h)?\s*$")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
+_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmg]i?b|b)?\s*$", re.IGNORECASE)
+_BYTES = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+
+
+def seconds(value: Any) -> float:
+    """`500ms`, `15s`, `2m`, `1h`, or a plain number of seconds."""
+    found = _DURATION.match(str(value)) if not isinstance(value, bool) else None
+    if found is None:
+        raise ValueError("is not a duration; write for example 500ms, 15s, 2m or 1h")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def byte_size(value: Any) -> int:
+    """`64MB`, `256MiB`, or a plain number of bytes."""
+    found = _SIZE.match(str(value)) if not isinstance(value, bool) else None
+    if found is None:
+        raise ValueError("is not a size; write for example 64MB or 256MiB")
+    return int(float(found[1]) * _BYTES[(found[2] or "b").lower()])
+
+
+Duration = Annotated[float, BeforeValidator(seconds)]
+Size = Annotated[int, BeforeValidator(byte_size)]
+
+
+_PIPELINE_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")
 _RESERVED = {
     "bootstrap.servers",
     "group.id",
@@ -27,7 +117,7 @@ _RESERVED = {
 
 
 def pipeline_name(value: str) -> str:
-    if not _NAME.match(value):
+    if not _PIPELINE_NAME.match(value):
         raise ValueError("must be 1 to 100 letters, digits, '_', '.' or '-', and begin with a letter or digit")
     return value
 
@@ -48,7 +138,7 @@ class Kafka(Part):
         if len(set(self.topics)) != len(self.topics):
             raise ValueError("topics: a topic is named twice")
         for name in sorted(_RESERVED & set(self.options)):
-            raise ValueError(f"options: {name} is set by landonce itself, because the guarantee rests on it")
+            raise ValueError(f"options: {name} is set by landonce itself, because the guarantee depends on it")
         for name, value in self.options.items():
             if any(word in name for word in ("password", "secret", "key.pem", "sasl.oauthbearer.config")):
                 secrets.remember(str(value))
@@ -71,11 +161,11 @@ class Transform(Part):
 
 
 class LedgerPlugin(Part):
-    """A ledger that another package offers, by entry point in the group `landonce.ledgers`."""
+    """A ledger of another package, by entry point in the group `landonce.ledgers`."""
 
     name: str = Field(min_length=1)
     options: dict[str, str | int | float | bool] = Field(default_factory=dict, repr=False)
-    """What the plug-in is opened with."""
+    """The arguments of the plug-in's function."""
     _folder: Path = PrivateAttr(default=Path())
 
     @model_validator(mode="after")
@@ -85,7 +175,7 @@ class LedgerPlugin(Part):
 
     @property
     def folder(self) -> Path:
-        """What relative paths in the options are relative to."""
+        """The folder that relative paths in the options start from."""
         return self._folder
 
     def beside(self, folder: Path) -> LedgerPlugin:
@@ -114,7 +204,7 @@ class Ledger(Part):
 
 
 class Batch(Part):
-    """How large a micro-batch and a block may become, and how often there is one."""
+    """The largest size of a micro-batch and of a block, and the interval between batches."""
 
     interval: Duration = Field(default=1.0, ge=0)
     max_rows: int = Field(default=1_000_000, gt=0)
@@ -124,14 +214,14 @@ class Batch(Part):
 
 
 class DeadLetters(Part):
-    """Where records go that cannot land. `shared`: the path is the same folder on every machine of the cluster."""
+    """The place of records that cannot land. `shared`: the path is the same folder on every machine of the cluster."""
 
     path: Path
     shared: bool = False
 
 
 class Spark(Part):
-    """The Spark session, unless one is there already (spark-submit)."""
+    """The Spark session, if there is none yet (spark-submit creates one)."""
 
     master: str | None = None
     conf: dict[str, str | int | float | bool] = Field(default_factory=dict)

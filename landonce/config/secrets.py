@@ -1,7 +1,8 @@
-"""Keeping secrets out of everything a person can read.
+"""Keeps secrets out of everything that a person can read.
 
-What came into the pipeline file from the environment under a name like a secret's, and every password in a URL, is
-remembered here and blotted out of messages, logs and reports. It is the last line of defence, not the first: code must not put secrets there.
+It remembers values that came into the pipeline file from environment variables whose names suggest a secret, and every
+password in a URL, and replaces them with *** in messages, logs and reports. It is the last line of defence, not the
+first: code must not put secrets there.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import logging
 import re
 from urllib.parse import quote, unquote, urlsplit
 
-_BLOT = "***"
+_HIDDEN = "***"
 _SHORTEST = 3
 _known: set[str] = set()
 _URL_PASSWORD = re.compile(
@@ -19,7 +20,7 @@ _URL_PASSWORD = re.compile(
 
 
 def remember(secret: str) -> None:
-    """From now on `secret` is blotted out, plain or percent-encoded. Too short ones would blot out ordinary words."""
+    """From now on `secret` is replaced, plain or percent-encoded. Short ones are not: ordinary words would be replaced too."""
     for form in {secret, quote(secret, safe=""), unquote(secret)}:
         if len(form) >= _SHORTEST:
             _known.add(form)
@@ -36,15 +37,15 @@ def remember_url(url: str) -> None:
 
 
 def redact(text: str) -> str:
-    """`text` without any secret that is known, and without passwords in URLs."""
-    text = _URL_PASSWORD.sub(lambda found: found["before"] + _BLOT + found["after"], text)
+    """`text` without known secrets, and without passwords in URLs."""
+    text = _URL_PASSWORD.sub(lambda found: found["before"] + _HIDDEN + found["after"], text)
     for secret in sorted(_known, key=len, reverse=True):
-        text = text.replace(secret, _BLOT)
+        text = text.replace(secret, _HIDDEN)
     return text
 
 
 class RedactingFilter(logging.Filter):
-    """Blots secrets out of every log record, its arguments and its traceback."""
+    """Removes secrets from every log record, its arguments and its traceback."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.msg = redact(record.getMessage())

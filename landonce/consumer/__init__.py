@@ -11,8 +11,8 @@
 This package needs neither Spark nor Arrow: it imports only confluent-kafka and SQLAlchemy.
 """
 
-from landonce.consumer.handler import OffsetHandler, Step, Stored
 from landonce.consumer.kafka import KafkaOffsets, KafkaTransaction
+from landonce.consumer.offsets import OffsetHandler, Step, Stored
 from landonce.consumer.sql import SqlOffsets
 from landonce.consumer.store import OffsetStore
 from landonce.errors import Fenced, OffsetOutOfStep, OffsetsNotSaved, OffsetStoreExpired, TransactionUnsettled

@@ -2,23 +2,155 @@
 
 If a partition is assigned and cannot be claimed, it is paused, and later polls try again. Its offsets may be
 unreachable for a moment, or another consumer may have taken the fence last, because it does not know yet that Kafka
-removed it.
+removed it. The offset to start from comes from the stored offset and the brokers; records are never skipped silently.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping
+from concurrent import futures
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
-from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from landonce.clock import now
-from landonce.consumer.handler import OffsetHandler, Step, Stored
-from landonce.consumer.holding import Holding, came_back, in_doubt, unsettled
-from landonce.consumer.options import Settings
-from landonce.consumer.topics import Extent, Topics, named, recreated, start_of
-from landonce.errors import SourceUnavailable, TopicMissing
+from landonce.consumer.offsets import Holding, OffsetHandler, Step, Stored, came_back, in_doubt, unsettled
+from landonce.consumer.options import Settings, Start
+from landonce.errors import (
+    Halt,
+    PositionBeyondEnd,
+    RetentionOverrun,
+    SourceRefused,
+    SourceUnavailable,
+    TopicMissing,
+    TopicRecreated,
+)
 from landonce.protocol.ranges import Partition
+from landonce.read.kafka.client import committed, known_offset
+
+T = TypeVar("T")
+_ANSWER_SECONDS = 10.0
+_NOTHING = "Nothing was read or skipped."
+_REFUSALS = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError._AUTHENTICATION,
+    KafkaError._FATAL,
+    KafkaError.FENCED_INSTANCE_ID,
+)
+
+
+@dataclass(frozen=True)
+class Extent:
+    """One partition, as the brokers know it."""
+
+    topic_id: str
+    first: int
+    end: int
+
+
+def start_of(partition: Partition, stored: Stored, extent: Extent, committed: int | None, start: Start) -> int:
+    """The offset to read from, or a named error that says why there is none."""
+    offset = stored.offset if stored.offset is not None else committed
+    if offset is None:
+        return extent.first if start == "earliest" else extent.end
+    by_hand = _by_hand(partition)
+    if stored.offset is not None and stored.topic_id not in ("", extent.topic_id):
+        raise recreated(partition, stored.topic_id, extent.topic_id)
+    if offset < extent.first:
+        raise RetentionOverrun(
+            f"{partition}: the next offset to read is {offset}, and the topic now begins at {extent.first}.",
+            safe=_NOTHING,
+            command=by_hand,
+        )
+    if offset > extent.end:
+        raise PositionBeyondEnd(
+            f"{partition}: the next offset to read is {offset}, and the topic ends at {extent.end}.",
+            safe=_NOTHING,
+            command=by_hand,
+        )
+    return offset
+
+
+def recreated(partition: Partition, stored: str, found: str, safe: str = _NOTHING) -> TopicRecreated:
+    return TopicRecreated(
+        f"topic {partition.topic!r} is not the one whose offsets are stored: it was deleted and created again, or "
+        f"these brokers are another cluster (stored id {stored}, now {found}).",
+        safe=safe,
+        command=_by_hand(partition),
+    )
+
+
+def _by_hand(partition: Partition) -> str:
+    return f"handler.reset(group, {{{partition!r}: OFFSET}}), with the offset to continue from"
+
+
+def named(error: KafkaError, topic: str = "") -> SourceUnavailable | Halt:
+    """Kafka's error as an error of landonce."""
+    if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+        return TopicMissing(f"topic {topic!r} does not exist.", safe=_NOTHING, command="create the topic")
+    if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+        return RetentionOverrun(
+            f"topic {topic!r}: records were deleted before they were read ({error.str()}).",
+            safe="Nothing was skipped.",
+            command="handler.reset(group, {Partition(topic, number): OFFSET}), with the offset to continue from",
+        )
+    if error.code() in _REFUSALS or error.fatal():
+        return SourceRefused(
+            f"Kafka refused: {error.str()}.",
+            safe="Nothing was skipped.",
+            command="fix what Kafka names, then create a new OffsetStore",
+        )
+    return SourceUnavailable(f"Kafka: {error.str()}.")
+
+
+class Topics:
+    """Asks the brokers through an admin client, apart from the consumer and its group."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._config = {"log_level": 2, **config}
+        self._admin = AdminClient(self._config)
+
+    def extents(self, partitions: Collection[Partition]) -> dict[Partition, Extent]:
+        ids = self.ids({each.topic for each in partitions})
+        firsts, ends = self._offsets(partitions, OffsetSpec.earliest()), self._offsets(partitions, OffsetSpec.latest())
+        return {each: Extent(ids[each.topic], firsts[each], ends[each]) for each in partitions}
+
+    def ids(self, names: Collection[str], patience: float = _ANSWER_SECONDS) -> dict[str, str]:
+        if not names:
+            return {}
+        described = self._admin.describe_topics(TopicCollection(sorted(names)), request_timeout=patience)
+        return {name: str(_answer(future, name).topic_id) for name, future in described.items()}
+
+    def committed(self, group: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """The offsets that the group has committed to Kafka, if any."""
+        try:
+            return committed(group, partitions, self._config, timeout=_ANSWER_SECONDS)
+        except KafkaException as error:
+            raise named(error.args[0]) from None
+
+    def _offsets(self, partitions: Collection[Partition], spec: OffsetSpec) -> dict[Partition, int]:
+        specs = {TopicPartition(each.topic, each.number): spec for each in partitions}
+        found = self._admin.list_offsets(specs, request_timeout=_ANSWER_SECONDS)
+        return {
+            (where := Partition(each.topic, each.partition)): known_offset(_answer(future, each.topic), where)
+            for each, future in found.items()
+        }
+
+
+def _answer(future: Future[T], topic: str = "") -> T:
+    try:
+        return future.result(timeout=_ANSWER_SECONDS * 2)
+    except KafkaException as error:
+        raise named(error.args[0], topic) from None
+    except (TimeoutError, futures.TimeoutError):
+        raise SourceUnavailable("Kafka did not answer in time.") from None
+
 
 _TRY_AGAIN = 1.0
 _LOOK_AGAIN = 1.0
@@ -127,16 +259,17 @@ class Claims:
             for each in partitions
         }
         if new:
-            self._pin({each: _first_step(starts[each], stored[each], extents[each]) for each in new})
+            # Store the start before anything is read: after a crash, `latest` must not mean a later offset.
+            steps = {
+                each: Step(None, starts[each], stored[each].epoch, stored[each].owner, extents[each].topic_id)
+                for each in new
+            }
+            with self._handler.transaction() as transaction:
+                self._handler.save(group, steps, transaction)
         for each in partitions:
             fence = replace(stored[each], offset=starts[each], topic_id=extents[each].topic_id)
             self.held[each] = Holding(fence, starts[each], starts[each])
         return starts
-
-    def _pin(self, steps: dict[Partition, Step]) -> None:
-        """Stores the start before anything is read: after a crash, `latest` must not mean a later offset."""
-        with self._handler.transaction() as transaction:
-            self._handler.save(self._settings.group, steps, transaction)
 
     def _go_back(self) -> None:
         """Renews the fence only if it is still ours: a zombie must not take it from the new owner.
@@ -215,7 +348,3 @@ class Claims:
         if aside:
             self._waiting |= aside
             self._consumer.pause([TopicPartition(each.topic, each.number) for each in aside])
-
-
-def _first_step(start: int, stored: Stored, extent: Extent) -> Step:
-    return Step(None, start, stored.epoch, stored.owner, extent.topic_id)

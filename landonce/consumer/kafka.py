@@ -21,12 +21,10 @@ from typing import Any
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
-from landonce.consumer.handler import Step, Stored
-from landonce.consumer.holding import forgotten
-from landonce.consumer.refusals import fenced
+from landonce.consumer.offsets import Step, Stored, fenced, forgotten
 from landonce.errors import ConfigError, LedgerUnavailable, SourceUnavailable
 from landonce.protocol.ranges import Partition
-from landonce.read.kafka.offsets import known_offset
+from landonce.read.kafka.client import known_offset
 
 _PATIENCE = 90.0
 """Seconds. Longer than a transaction may stay open by default (60): a stopped consumer's blocks readers."""

@@ -16,25 +16,44 @@ owner is a random name beside the epoch, so a database restored from a backup ca
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Engine, and_, inspect, select, update
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Connection,
+    Engine,
+    Executable,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    and_,
+    inspect,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
-from landonce.consumer.handler import Step, Stored
-from landonce.consumer.refusals import autocommits, behind, ended_inside, fenced, out_of_step
-from landonce.consumer.tables import GROUP_LENGTH, end_when_idle, insert_new, offset_table, waiting
-from landonce.errors import ConfigError, LedgerUnavailable
+from landonce.consumer.offsets import Step, Stored, fenced, out_of_step
+from landonce.errors import ConfigError, LedgerUnavailable, TransactionUnsettled
+from landonce.ledger.database import first_line
 from landonce.protocol.ranges import Partition
 
 T = TypeVar("T")
 _DIALECTS = ("postgresql", "sqlite", "mysql", "mariadb")
 _PAUSE = 0.2
+GROUP_LENGTH = 255
+"""MySQL and MariaDB cut longer names, and ignore trailing spaces."""
 
 
 class SqlOffsets:
@@ -192,7 +211,7 @@ class SqlOffsets:
             except (OperationalError, InterfaceError) as failure:
                 if time.monotonic() > deadline:
                     raise LedgerUnavailable(
-                        f"the offsets could not be taken over within {self._lock_seconds:g} s: {behind(failure)}.",
+                        f"the offsets could not be taken over within {self._lock_seconds:g} s: {first_line(failure)}.",
                         safe="Nothing was changed. Another consumer may be stopped in the middle of its transaction.",
                         command="poll again, or end that consumer's database session",
                     ) from failure
@@ -206,3 +225,79 @@ class SqlOffsets:
                 connection = connection.execution_options(isolation_level="READ COMMITTED")
             with connection.begin(), waiting(connection, seconds):
                 yield connection
+
+
+def offset_table(name: str, schema: str | None) -> Table:
+    """Names compare exactly: with MariaDB's default, `a` would equal `A`."""
+
+    def words(length: int) -> Any:
+        exact = mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin")
+        return String(length).with_variant(exact, "mysql", "mariadb")
+
+    return Table(
+        name,
+        MetaData(),
+        Column("consumer_group", words(GROUP_LENGTH), primary_key=True),
+        Column("topic", words(249), primary_key=True),
+        Column("kafka_partition", Integer, primary_key=True, autoincrement=False),
+        Column("next_offset", BigInteger),
+        Column("epoch", BigInteger, nullable=False),
+        Column("owner", words(32), nullable=False),
+        Column("topic_id", words(64), nullable=False),
+        schema=schema,
+        mysql_engine="InnoDB",
+        mariadb_engine="InnoDB",
+    )
+
+
+def insert_new(table: Table, dialect: str) -> Executable:
+    """Inserts a row, or keeps the existing one."""
+    if dialect in ("mysql", "mariadb"):
+        return mysql.insert(table).prefix_with("IGNORE")
+    if dialect == "sqlite":
+        return sqlite.insert(table).on_conflict_do_nothing()
+    return postgresql.insert(table).on_conflict_do_nothing()
+
+
+@contextmanager
+def waiting(connection: Connection, seconds: float) -> Iterator[None]:
+    """Limits how long a lock is waited for. MySQL has only a limit per session, so the old one is restored."""
+    if connection.dialect.name in ("mysql", "mariadb"):
+        before = connection.scalar(text("SELECT @@SESSION.innodb_lock_wait_timeout"))
+        limit = text("SET SESSION innodb_lock_wait_timeout = :limit")
+        connection.execute(limit, {"limit": max(1, math.ceil(seconds))})
+        try:
+            yield
+        finally:
+            if not connection.invalidated:
+                connection.execute(limit, {"limit": before})
+        return
+    if connection.dialect.name == "postgresql":
+        timeout = f"{max(1, int(seconds * 1000))}ms"
+        connection.execute(text("SELECT set_config('lock_timeout', :limit, true)"), {"limit": timeout})
+    yield
+
+
+def end_when_idle(connection: Connection, seconds: float) -> None:
+    """PostgreSQL ends the session if it stays idle in this transaction for so long."""
+    limit = text("SELECT set_config('idle_in_transaction_session_timeout', :limit, true)")
+    connection.execute(limit, {"limit": f"{int(seconds * 1000)}ms"})
+
+
+def ended_inside() -> TransactionUnsettled:
+    return TransactionUnsettled(
+        "the transaction was ended inside its block, and its outcome is unknown.",
+        safe="Nothing was lost: the next poll continues from the stored offset.",
+        command="leave COMMIT and ROLLBACK to store.transaction(), which rolls back after an exception; drop the "
+        "records that you hold, and continue to poll",
+    )
+
+
+def autocommits(connection: Connection) -> bool:
+    """Whether each statement of this connection commits by itself. SQLite engines may send BEGIN in events."""
+    if not connection.in_transaction():
+        connection.execute(select(1))
+    driver: Any = connection.connection.driver_connection
+    if connection.dialect.name == "sqlite":
+        return driver.isolation_level is None and not driver.in_transaction
+    return connection.dialect.detect_autocommit_setting(driver)

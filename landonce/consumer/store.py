@@ -13,6 +13,7 @@ revoked     the store refuses a save for the partition without asking the handle
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -20,12 +21,19 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from landonce.consumer.claims import Claims
-from landonce.consumer.clock import PollClock
-from landonce.consumer.handler import OffsetHandler
-from landonce.consumer.holding import committed_without, forgotten, next_offsets, not_held, place, runs, unsettled
+from landonce.clock import now
+from landonce.consumer.claims import Claims, Topics, named
+from landonce.consumer.offsets import (
+    OffsetHandler,
+    committed_without,
+    forgotten,
+    next_offsets,
+    not_held,
+    place,
+    runs,
+    unsettled,
+)
 from landonce.consumer.options import Settings, check_foreign, client_config, consumer_config, settings
-from landonce.consumer.topics import Topics, named
 from landonce.errors import OffsetStoreExpired
 from landonce.protocol.ranges import Partition
 
@@ -245,3 +253,54 @@ class OffsetStore:
                 self._consumer.commit(offsets=offsets, asynchronous=False)
         except KafkaException as error:
             _LOG.warning("Kafka did not accept the offsets; they are safe in their own store: %s", error.args[0].str())
+
+
+Now = Callable[[], float]
+
+
+class PollClock:
+    """How long this consumer may assume that its partitions are its own.
+
+    There are two limits. The poll limit, `max.poll.interval.ms`, counts from the end of the last poll, as in
+    librdkafka. The session limit is not visible: librdkafka sends heartbeats in the background and does not report
+    their answers. But a process that did not run cannot have sent any. A thread calls `beat` ten times per session; if
+    the last beat is older than `session.timeout.ms`, the process was stopped, or the machine slept. This clock does not
+    notice a network that lost the heartbeats of a running process. The fence covers that case; the clock only avoids
+    useless work.
+    """
+
+    def __init__(self, poll_ms: int, session_ms: int, read: Now = now) -> None:
+        self._poll = poll_ms / 1000
+        self._session = session_ms / 1000
+        self._now = read
+        self._polled = self._beaten = read()
+        self._longest = 0.0
+        self._ended = threading.Event()
+
+    def start(self) -> None:
+        """Starts the beats, in a daemon thread."""
+        threading.Thread(target=self._run, name="landonce-poll-clock", daemon=True).start()
+
+    def stop(self) -> None:
+        self._ended.set()
+
+    def beat(self) -> None:
+        moment = self._now()
+        self._longest = max(self._longest, moment - self._beaten)
+        self._beaten = moment
+
+    def polled(self) -> None:
+        """A poll has returned: partitions lost before it are known by now, or the fence finds them."""
+        self._polled = self._beaten = self._now()
+        self._longest = 0.0
+
+    def remaining_ms(self) -> int:
+        """Milliseconds until the nearer limit; 0 or less when it has passed."""
+        moment = self._now()
+        silent = max(self._longest, moment - self._beaten)
+        left = min(self._poll - (moment - self._polled), self._session - silent)
+        return int(left * 1000)
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._session / 10):
+            self.beat()

@@ -9,8 +9,7 @@ import clickhouse_connect
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
-from landonce.demo.proof import Proof, proof_of
-from landonce.demo.stage import TOPIC, InFlight, Stage
+from landonce.demo.stage import TOPIC, InFlight, Proof, Stage, proof_of
 from landonce.ledger.open import sqlite_ledger
 from landonce.local import LocalClickHouse
 from landonce.protocol.blocks import token

@@ -14,8 +14,7 @@ from pyiceberg.table import Table
 from rich.console import Console
 from rich.table import Table as Shown
 
-from landonce.demo.proof import Proof, proof_of
-from landonce.demo.stage import TOPIC, InFlight, Stage
+from landonce.demo.stage import TOPIC, InFlight, Proof, Stage, proof_of
 from landonce.sinks.iceberg.files import origin_of
 
 _TABLE = f"demo.{TOPIC}"

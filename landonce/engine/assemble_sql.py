@@ -29,11 +29,11 @@ from landonce.protocol.transactional import Transactional
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.declared import declared_schema
 from landonce.sinks.parts import Parts
+from landonce.sinks.sql.ddl import refuse_recreation
 from landonce.sinks.sql.driver import NOTHING, sql_creation, sql_of, sql_recipe
-from landonce.sinks.sql.identity import refuse_replaced
-from landonce.sinks.sql.making import refuse_made_anew
-from landonce.sinks.sql.recipe import SqlRecipe
+from landonce.sinks.sql.fingerprint import refuse_replaced
 from landonce.sinks.sql.table import SqlTable
+from landonce.sinks.sql.worker import SqlRecipe
 
 _ALTERED = (
     "The table was altered since the start. The block's transaction was rolled back, and the position did not move."
@@ -44,7 +44,7 @@ def sql_to_be_made(parts: Parts, table: SqlTable) -> Columns | None:
     """The columns of the table, if the file asks for it and there is none."""
     if not sql_of(parts).create or table.exists():
         return None
-    refuse_made_anew(parts.sql, parts.ledger.load())
+    refuse_recreation(parts.sql, parts.ledger.load())
     return columns_to_make(parts, lambda columns: sql_creation(parts, table, columns))
 
 
@@ -83,7 +83,7 @@ def make_sql_driver(
         raise TypeError("the ledger of a database is in it")
 
     def examined(safe: str = NOTHING) -> SqlRecipe:
-        seen = table.likeness()
+        seen = table.fingerprint()
         ledger.table = parts.sql.table, refuse_replaced(table, ledger, safe)
         refuse_unfit(table.check(declared_schema(config), selected=bool(config.transform.select)), safe)
         recipe = sql_recipe(parts, table)

@@ -23,7 +23,7 @@ from landonce.read.schema.fields import Schema
 from landonce.sinks.parts import Parts
 from landonce.sinks.wrapped.driver import ledger_reachable, wrapped_recipe
 from landonce.sinks.wrapped.find import need_picklable
-from landonce.sinks.wrapped.recipe import WrappedRecipe
+from landonce.sinks.wrapped.worker import WrappedRecipe
 
 
 def with_selected(session: SparkSession, recipe: WrappedRecipe) -> WrappedRecipe:

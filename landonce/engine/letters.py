@@ -10,7 +10,7 @@ from landonce import errors
 from landonce.engine.dead_letters import DeadLetter, stage, stage_refused
 from landonce.protocol.ranges import Partition, label_of
 from landonce.read.block import Rejected, find
-from landonce.read.kafka.identity import require_same
+from landonce.read.kafka.broker import require_same
 from landonce.sinks.worker import Recipe, Task
 
 Messages = Mapping[tuple[Partition, int], Message]

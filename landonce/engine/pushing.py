@@ -18,7 +18,7 @@ from landonce.protocol.claimed import Claimed, key_of
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.receipt import BlockResult
 from landonce.protocol.steps import Asked, Await, Commit, LookAtClaims, Reply, Write
-from landonce.sinks.wrapped.recipe import WrappedRecipe, WrappedTask
+from landonce.sinks.wrapped.worker import WrappedRecipe, WrappedTask
 
 _GLANCE = 0.25
 

@@ -23,8 +23,8 @@ from landonce.failpoints import reach
 from landonce.protocol.receipt import BlockResult, Fate, Receipt, counted
 from landonce.read.block import ReadAccount, ReadBlock, Reader
 from landonce.read.decoders import decode_by
-from landonce.read.fit import chosen
-from landonce.read.kafka.identity import require_same
+from landonce.read.kafka.broker import require_same
+from landonce.read.rows import chosen
 from landonce.read.schema.fields import Schema
 from landonce.sinks.worker import BlockWorker, Recipe, Task, failed, halted
 

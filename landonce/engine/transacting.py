@@ -18,8 +18,8 @@ from landonce.protocol.steps import Asked, Commit, Look, Open, Reply, Write
 from landonce.protocol.transactional import Transactional
 from landonce.read.schema.evolution import Evolution, merge
 from landonce.sinks.contract import look_by_name
-from landonce.sinks.sql.recipe import Again, SqlRecipe, SqlTask
 from landonce.sinks.sql.table import SqlTable
+from landonce.sinks.sql.worker import Again, SqlRecipe, SqlTask
 
 
 class Workers(Protocol):

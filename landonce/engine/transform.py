@@ -29,8 +29,8 @@ from landonce.errors import ConfigError, LandonceError
 from landonce.jvm import spark_errors
 from landonce.protocol.receipt import BlockResult, Fate
 from landonce.read.block import ReadAccount
-from landonce.read.fit import KEEP
 from landonce.read.formats.json.columns import can_fit
+from landonce.read.rows import KEEP
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.contract import COORDINATES
 from landonce.sinks.worker import Task, named

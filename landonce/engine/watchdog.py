@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager, suppress
 from landonce.errors import LandonceError
 from landonce.ledger.block_ledgers import PushPlace
 from landonce.protocol.block_rows import Mark, PushRows, over
-from landonce.sinks.wrapped.recipe import WrappedTask
+from landonce.sinks.wrapped.worker import WrappedTask
 
 
 def overdue(seen: PushRows, names: Mapping[int, str]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from landonce.errors import LocalStackError
-from landonce.java import java
+from landonce.jvm import java
 
 KAFKA_VERSION = "4.1.1"
 ICEBERG_VERSION = "1.11.0"

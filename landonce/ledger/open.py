@@ -12,11 +12,10 @@ from sqlalchemy.exc import ArgumentError
 from landonce.config import model
 from landonce.config.secrets import redact
 from landonce.errors import ConfigError, LandonceError
-from landonce.extras import require
 from landonce.ledger.database import Database, SqliteDatabase, misplaced
 from landonce.ledger.postgres import PostgresDatabase
 from landonce.ledger.sql import SqlLedger
-from landonce.plugins import plug_in
+from landonce.packages import plug_in, require
 from landonce.protocol.ledger import Ledger
 
 GROUP = "landonce.ledgers"

@@ -1,14 +1,12 @@
 """Real servers on this machine, for the demo, the tests and the benchmarks: no Docker, loopback only.
 
-A pipeline does not need this folder, and does not import it, except for `jars`: where Spark
-itself writes to Iceberg, it brings Iceberg's jars.
+A pipeline does not need this folder, and never imports it.
 """
 
 from landonce.errors import LocalStackError
 from landonce.local.clickhouse import LocalClickHouse, LocalUser
-from landonce.local.connect import LocalConnect
+from landonce.local.iceberg import LocalConnect, LocalRestCatalog
 from landonce.local.kafka import LocalKafka
-from landonce.local.rest_catalog import LocalRestCatalog
 from landonce.local.stack import StackInfo, down, status, up
 
 __all__ = [

@@ -18,14 +18,12 @@ from urllib.parse import quote
 from xml.sax.saxutils import escape
 
 from landonce.errors import LocalStackError
-from landonce.local.ports import LOOPBACK
-from landonce.local.server import LocalServer
+from landonce.local.server import LOOPBACK, NO_PROXY, LocalServer
 
 _SERVER = Path(__file__).with_name("clickhouse_server.py")
 _MEMORY_LIMIT = 4 << 30
 # The rights of the built-in user under which chdb runs its queries.
 _OWN_GRANTS = ("GRANT SYSTEM LISTEN ON *.*", "GRANT SELECT ON system.numbers")
-_NO_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,7 @@ class LocalClickHouse(LocalServer):
             f"http://{LOOPBACK}:{self.http_port}/", data=query.encode(), headers={"Authorization": f"Basic {login}"}
         )
         try:
-            with _NO_PROXY.open(request, timeout=timeout) as answer:
+            with NO_PROXY.open(request, timeout=timeout) as answer:
                 return bytes(answer.read()).decode()
         except HTTPError as error:
             raise LocalStackError(error.read().decode().strip()) from None

@@ -16,12 +16,10 @@ from confluent_kafka.admin import AdminClient
 
 from landonce.errors import LocalStackError
 from landonce.jars import KAFKA, class_path
-from landonce.local.jvm import java_command, java_environment, prepare_java, properties
-from landonce.local.ports import LOOPBACK, is_open
-from landonce.local.server import LocalServer
+from landonce.local.server import LOOPBACK, LocalJavaServer, is_open, properties
 
 
-class LocalKafka(LocalServer):
+class LocalKafka(LocalJavaServer):
     """One broker that is its own controller. The same folder means the same data, cluster id and port."""
 
     name = "Kafka"
@@ -89,7 +87,7 @@ class LocalKafka(LocalServer):
 
     def _prepare(self) -> None:
         (self.folder / "server.properties").write_text(properties(self.config()))
-        prepare_java(self.folder, {"org.apache.kafka.clients.NetworkClient": "ERROR"})
+        self._prepare_java({"org.apache.kafka.clients.NetworkClient": "ERROR"})
         if not (self.folder / "data" / "meta.properties").exists():
             self._format()
 
@@ -101,18 +99,13 @@ class LocalKafka(LocalServer):
         cluster_id = cluster_id.replace("-", "A")
         (self.folder / "cluster-id").write_text(cluster_id + "\n")
         arguments = ["format", "--cluster-id", cluster_id, "--config", "server.properties"]
-        command = java_command(
-            self.folder, class_path(KAFKA), "-XX:TieredStopAtLevel=1", "kafka.tools.StorageTool", *arguments
-        )
+        command = self._java(class_path(KAFKA), "-XX:TieredStopAtLevel=1", "kafka.tools.StorageTool", *arguments)
         done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise LocalStackError(f"Kafka could not format {self.folder}: {(done.stderr or done.stdout).strip()}")
 
     def _command(self) -> Sequence[str]:
-        return java_command(self.folder, class_path(KAFKA), f"-Xmx{self._heap}", "kafka.Kafka", "server.properties")
-
-    def _environment(self) -> Mapping[str, str]:
-        return java_environment()
+        return self._java(class_path(KAFKA), f"-Xmx{self._heap}", "kafka.Kafka", "server.properties")
 
     def _answers(self) -> bool:
         # The client library writes to stderr if nothing listens, so try the port first.

@@ -1,4 +1,4 @@
-"""What all local servers have in common: a folder, ports, one process, a log, a state file.
+"""What all local servers have in common: a folder, loopback ports, one process, a log, a state file.
 
 The folder is the server: start it again on the same folder and it has the same data, ports and identity. A server
 never listens beyond loopback, and never puts a secret on a command line.
@@ -6,20 +6,61 @@ never listens beyond loopback, and never puts a secret on a command line.
 
 import json
 import os
+import random
+import shutil
 import signal
+import socket
 import subprocess
 import time
+import urllib.request
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
 from landonce.errors import LocalStackError
+from landonce.jars import need_java
 from landonce.local import process
-from landonce.local.ports import free_ports, is_free
 from landonce.local.process import ProcessRef
+
+LOOPBACK = "127.0.0.1"
+FIRST, END = 15_000, 32_000
+"""No port of the kernel's ephemeral range: an outgoing connection could take such a port between the moment it is picked
+and the moment the server binds it, or while the server is down between two starts."""
+NO_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could bind the port now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+def is_open(port: int, timeout: float = 0.5) -> bool:
+    """Whether something accepts connections on the port."""
+    try:
+        socket.create_connection((LOOPBACK, port), timeout=timeout).close()
+    except OSError:
+        return False
+    return True
+
+
+def free_ports(count: int) -> list[int]:
+    """`count` different free ports, in random order so that parallel test runs rarely meet."""
+    candidates = random.SystemRandom().sample(range(FIRST, END), END - FIRST)
+    picked = list(islice(filter(is_free, candidates), count))
+    if len(picked) < count:
+        raise OSError(f"fewer than {count} free ports between {FIRST} and {END} on {LOOPBACK}")
+    return picked
+
 
 _LOG_LINES_IN_ERRORS = 15
 _POLL_SECONDS = 0.05
@@ -200,3 +241,51 @@ class LocalServer(ABC):
             text = ""
         lines = text.splitlines()[-_LOG_LINES_IN_ERRORS:]
         return f"the end of {self.log}:\n" + "\n".join(f"  {line}" for line in lines or ["(empty)"])
+
+
+HADOOP_AND_LOGS = (
+    "hadoop-client-api",
+    "hadoop-client-runtime",
+    "slf4j-api",
+    "log4j-api",
+    "log4j-core",
+    "log4j-slf4j2-impl",
+)
+"""Jars that PySpark includes, for servers whose own sets leave them out."""
+
+_LOG4J = """\
+rootLogger.level = WARN
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d %p %m (%c)%n
+"""
+
+
+class LocalJavaServer(LocalServer):
+    """A local server that runs on Java: quiet logs, and nothing from the caller's class path."""
+
+    def _prepare_java(self, levels: Mapping[str, str]) -> None:
+        """Logs warnings and errors to the console; `levels` overrides single loggers. Java's temporary files go into the
+        folder and are removed here, because a killed server cannot remove them."""
+        shutil.rmtree(self.folder / "tmp", ignore_errors=True)
+        (self.folder / "tmp").mkdir()
+        loggers = (
+            f"logger.{number}.name = {name}\nlogger.{number}.level = {level}\n"
+            for number, (name, level) in enumerate(levels.items())
+        )
+        (self.folder / "log4j2.properties").write_text(_LOG4J + "".join(loggers))
+
+    def _java(self, class_path: str, *arguments: str) -> list[str]:
+        """The command to run in the folder, once it is prepared."""
+        options = ["-XX:-UsePerfData", "-Djava.awt.headless=true", "-Dlog4j2.configurationFile=log4j2.properties"]
+        return [need_java(), *options, f"-Djava.io.tmpdir={self.folder / 'tmp'}", "-cp", class_path, *arguments]
+
+    def _environment(self) -> Mapping[str, str]:
+        return {name: value for name, value in os.environ.items() if name not in ("CLASSPATH", "JAVA_TOOL_OPTIONS")}
+
+
+def properties(config: Mapping[str, str]) -> str:
+    """A Java properties file; only backslashes need escaping in our values."""
+    return "".join(f"{name}={value}\n".replace("\\", "\\\\") for name, value in config.items())

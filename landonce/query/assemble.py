@@ -36,14 +36,14 @@ from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.contract import DeduplicatingSink, Guarantee, Sink
 from landonce.sinks.deduplicating import InsertRecipe
 from landonce.sinks.section import SinkSection
-from landonce.sinks.sql.identity import refuse_replaced
-from landonce.sinks.sql.making import refuse_made_anew
-from landonce.sinks.sql.recipe import SqlRecipe
+from landonce.sinks.sql.ddl import refuse_recreation
+from landonce.sinks.sql.fingerprint import refuse_replaced
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.table import SqlTable
+from landonce.sinks.sql.worker import SqlRecipe
 from landonce.sinks.wrapped.find import need_picklable
-from landonce.sinks.wrapped.recipe import WrappedRecipe
 from landonce.sinks.wrapped.sink import WrappedSink
+from landonce.sinks.wrapped.worker import WrappedRecipe
 
 QuerySink = SinkSection | Sink
 """A table, as `landonce.clickhouse`, `sql` and `iceberg` describe it, or what `landonce.wrap` gives."""
@@ -151,12 +151,12 @@ def _transacting(sink: SqlSink, frame: DataFrame, ledger: Ledger, pace: Pace, to
         raise ConfigError("sink: a SQLite file is one of this machine, and the query's workers run on others.")
     table = SqlTable(sink)
     if sink.create and not table.exists():
-        refuse_made_anew(sink, ledger.load())
+        refuse_recreation(sink, ledger.load())
         table.create(declared(yields))
     beside = cast(TargetLedger, ledger)
 
     def examined() -> SqlRecipe:
-        seen = replace(sink, examined=table.likeness())
+        seen = replace(sink, examined=table.fingerprint())
         beside.table = sink.table, refuse_replaced(table, beside)
         refuse_unfit(table.check(declared(yields)))
         taken = table.schema(declared(yields))

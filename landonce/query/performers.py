@@ -37,8 +37,8 @@ from landonce.protocol.target import TargetView
 from landonce.query.rows import write
 from landonce.sinks.contract import Counting, Target, look_by_name, wait_out
 from landonce.sinks.deduplicating import InsertRecipe
-from landonce.sinks.sql.recipe import SqlRecipe, SqlTask
 from landonce.sinks.sql.table import SqlTable
+from landonce.sinks.sql.worker import SqlRecipe, SqlTask
 
 
 @dataclass

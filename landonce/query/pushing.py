@@ -16,7 +16,7 @@ from landonce.protocol.receipt import BlockResult
 from landonce.protocol.steps import Asked, Await, Commit, LookAtClaims, Reply, Write
 from landonce.query.performers import PlanPerformer
 from landonce.query.rows import write
-from landonce.sinks.wrapped.recipe import WrappedRecipe, WrappedTask
+from landonce.sinks.wrapped.worker import WrappedRecipe, WrappedTask
 
 
 @dataclass

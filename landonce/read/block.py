@@ -20,13 +20,14 @@ from confluent_kafka import Message
 from landonce.errors import BlockTooLarge
 from landonce.protocol.ranges import Partition, Range, label_of, topics_of
 from landonce.read.decoders import Decode, Decoded, Indexes
-from landonce.read.fit import Fit, as_is
 from landonce.read.kafka.records import Records, read
 from landonce.read.route import Routing, Rule, route_values, routes
 from landonce.read.rows import (
     COORDINATES,
     NO_ROWS,
     NOWHERE,
+    Fit,
+    as_is,
     from_floors,
     highest_offsets,
     in_order,
@@ -35,12 +36,12 @@ from landonce.read.rows import (
 
 _SAMPLE = 1_000
 _SPARE = 8
-"""A worker takes so many times what a block should hold."""
+"""A worker accepts this many times the size that a block should have."""
 
 
 @dataclass(frozen=True)
 class Rejected:
-    """A record that cannot land, where it stands, and why."""
+    """A record that cannot land, its coordinates, and the reason."""
 
     partition: Partition
     offset: int
@@ -49,7 +50,7 @@ class Rejected:
 
 @dataclass(frozen=True)
 class ReadAccount:
-    """The account of the reading half, as it goes through Spark beside the rows."""
+    """The counts of the reading half. They go through Spark beside the rows."""
 
     read: int
     bytes_read: int
@@ -60,29 +61,29 @@ class ReadAccount:
 
 @dataclass
 class ReadBlock:
-    """What a block held: rows per table, the rejected records, and the account."""
+    """The content of a block: rows per table, the rejected records, and the counts."""
 
     tables: dict[str, list[pa.Table]] = field(default_factory=dict)
     in_order: bool = True
-    """The rows of each table came in (topic, partition, offset) order. Records of several partitions do not."""
+    """Whether the rows of each table came in (topic, partition, offset) order. With several partitions they do not."""
     read: int = 0
     filtered: int = 0
     bytes_read: int = 0
     rejected: list[Rejected] = field(default_factory=list)
     messages: dict[tuple[Partition, int], Message] = field(default_factory=dict)
-    """The rejected records themselves, as far as they are at hand."""
+    """The rejected records themselves, if they were read here."""
     latest: dict[Partition, int] = field(default_factory=dict)
-    """The latest timestamp in each partition, in milliseconds, where they are asked for."""
+    """The latest timestamp in each partition, in milliseconds, if `Reader.marks`."""
     tops: dict[str, dict[Partition, int]] = field(default_factory=dict)
-    """The highest offset of the rows that each table gets, by partition."""
+    """The highest offset of each table's rows, by partition, if `Reader.marks`."""
     missing: dict[str, list[bytes]] = field(default_factory=dict)
-    """Tables that records name and that are not known, with some of those records."""
+    """Unknown tables that records are routed to, with some of those records."""
     payloads: dict[str, list[pa.BinaryArray]] = field(default_factory=dict)
-    """What went to each table, where the schema may have to evolve."""
+    """The records of each table, if its schema may evolve."""
     held: int = 0
-    """Records that a table holds already, once for each such table."""
+    """Records that a table already holds, counted once for each such table."""
     shared: int = 0
-    """How often a record goes to one more table than to its first."""
+    """How often a record goes to a further table after its first one."""
 
     @property
     def account(self) -> ReadAccount:
@@ -98,7 +99,7 @@ class ReadBlock:
         return rows if self.in_order else in_order(rows)
 
     def keep(self, table: str, rows: pa.Table, tops: Mapping[Partition, int]) -> None:
-        """More rows of a table, and the highest offset of each partition in them."""
+        """Adds rows of a table, and the highest offset of each partition in them."""
         self.tables.setdefault(table, []).append(rows)
         self.tops.setdefault(table, {}).update(tops)
 
@@ -110,7 +111,8 @@ class ReadBlock:
         bad: Collection[int],
         filtered: Sequence[Indexes] = (),
     ) -> None:
-        """Of `count` records: those that each table keeps, and those that other tables have. What is in no table may be filtered."""
+        """Counts `count` records. `kept`: by table. `elsewhere`: in tables that take no part. A record in no table may be
+        filtered."""
         times = np.zeros(count, np.int64)
         for each in kept:
             times[np.unique(each)] += 1
@@ -124,25 +126,25 @@ class ReadBlock:
 
 @dataclass(frozen=True)
 class Reader:
-    """How records, or rows that expressions made of them, become rows of tables."""
+    """Turns records, or rows that SQL expressions made of them, into rows of tables."""
 
     routing: Routing
     decoders: Mapping[str, Decode]
-    """Of the tables that take part: what makes rows of records."""
+    """By table that takes part: turns records into rows."""
     fits: Mapping[str, Fit] = field(default_factory=dict)
-    """Of the same tables: what makes rows of rows."""
+    """By the same tables: fits rows of a transform or a query to the table."""
     floors: Mapping[str, Mapping[Partition, int]] = field(default_factory=dict)
-    """Rows below a table's floor are in it already; `NOWHERE` for a table that takes no part."""
+    """A table already holds the rows below its floor; `NOWHERE` for a table that takes no part."""
     asking: bool = False
-    """The driver is asked for tables that are not known yet; otherwise records for them are rejected."""
+    """True: unknown tables are reported to the driver. False: records for them are rejected."""
     others: frozenset[str] = frozenset()
-    """Tables that take no part, and do not judge records either."""
+    """Tables that take no part, and reject no records."""
     absent: Mapping[str, str] = field(default_factory=dict)
     """Tables that do not exist, with the reason."""
     payloads: bool = False
-    """Whether the records of each table are kept, for a schema that may evolve."""
+    """Whether to keep the records of each table, for a schema that may evolve."""
     marks: bool = False
-    """Whether the latest timestamp and the highest offset of each partition are noted, which costs time."""
+    """Whether to find the latest timestamp and the highest offset of each partition, which costs time."""
 
     @staticmethod
     def of_one(table: str, decode: Decode, fit: Fit = as_is, *, payloads: bool = False, marks: bool = False) -> Reader:
@@ -161,7 +163,7 @@ class Reader:
         return block
 
     def add(self, records: Records, label: str, block: ReadBlock) -> None:
-        """Some more records. Nearly always one table takes all of them, each as one row: then nothing is left to count."""
+        """Adds records. Nearly always one table takes all of them, each as one row; that case is short."""
         count = len(records.values)
         block.read += count
         block.bytes_read += records.values.nbytes
@@ -181,7 +183,7 @@ class Reader:
     def _decode(
         self, table: str, records: Records, indexes: Indexes | None, block: ReadBlock
     ) -> tuple[Decoded, Indexes]:
-        """A table's rows, and which of the records were decoded for it."""
+        """A table's rows, and the indexes of the records that were decoded for it."""
         if indexes is None:
             values, messages, indexes = records.values, records.messages, np.arange(len(records.values))
         else:
@@ -248,7 +250,7 @@ class Reader:
         label: str,
         block: ReadBlock,
     ) -> None:
-        """The rows of records that are good and at or above the table's floor. `places`: the record of each row."""
+        """Keeps the rows of good records at or above the table's floor. `places`: the record of each row."""
         floor = self._floor(table, records.partition)
         offsets = np.asarray(records.offsets.to_numpy())[places]
         keep = offsets >= floor if floor != NOWHERE else np.zeros(len(offsets), np.bool_)
@@ -266,7 +268,7 @@ class Reader:
         block.keep(table, kept, {records.partition: int(offsets[-1])} if self.marks else {})
 
     def sort(self, rows: pa.Table, account: ReadAccount, labels: Mapping[str, str]) -> ReadBlock:
-        """Rows (with coordinates, in order) that expressions or a query made: routed by a column, and made to fit each table."""
+        """Routes rows of a transform or a query (with coordinates, in order) by a column, and fits them to each table."""
         block = ReadBlock(read=account.read, filtered=account.filtered, bytes_read=account.bytes_read)
         block.latest = dict(account.latest)
         found, bad, elsewhere = self._route_rows(rows, block)
@@ -286,7 +288,7 @@ class Reader:
         return block
 
     def _route_rows(self, rows: pa.Table, block: ReadBlock) -> tuple[dict[str, Indexes], dict[int, str], list[Indexes]]:
-        """As `_route`, of rows."""
+        """Like `_route`, for rows."""
         by = self.routing.field
         found = routes(self.routing, rows.column(by).cast(pa.string()) if by is not None else pa.nulls(rows.num_rows))
         bad = {each.index: each.reason for each in found.rejects}
@@ -302,32 +304,33 @@ class Reader:
 
 
 def rejected_row(labels: Mapping[str, str], rows: pa.Table, at: int, reason: str) -> Rejected:
-    """A row that a table does not take, as the record that it came from."""
+    """The rejected record of a row that a table does not take."""
     topics = topics_of(labels)
     label, number, offset = (rows.column(name)[at].as_py() for name in COORDINATES)
     return Rejected(Partition(topics.get(label, label), number), offset, reason)
 
 
 def too_large(ranges: tuple[Range, ...], read_so_far: int, bytes_read: int, most_bytes: int) -> BlockTooLarge:
-    """What a worker says before a block fills its memory. The rest is taken to be twice as large as what was read."""
+    """The error of a worker before a block fills its memory. It assumes that the rest is twice as large as what was read."""
     each = bytes_read / max(read_so_far, 1)
     fitting = max(1, int(most_bytes / _SPARE / each))
     rest = max(0, sum(piece.span for piece in ranges) - read_so_far)
     enough = math.ceil((bytes_read + 2 * each * rest) / _SPARE / 2**20)
     return BlockTooLarge(
         f"the block that begins with {ranges[0]} holds more than {most_bytes // 10**6} MB: its records are much larger "
-        "than those before.",
+        "than earlier ones.",
         safe="Nothing of it was sent.",
         command=f"set `batch.block_bytes: {enough}MiB` (a worker takes up to {_SPARE} times that) and `batch.block_rows: {fitting}` in {{file}}, "
-        "then `landonce run {file}`: the block is written as it is, and later ones are smaller. Where a worker has not so much memory: "
-        "`block_rows` alone, then `landonce state rebase {file} --drop-pending`, unless a block of the plan is in the target",
+        "then `landonce run {file}`: this block is written unchanged, and later ones are smaller. If workers do not have that much "
+        "memory: set `block_rows` alone, then `landonce state rebase {file} --drop-pending`, unless a block of the plan is in the "
+        "target",
     )
 
 
 def find(
     wanted: Iterable[Rejected], ranges: tuple[Range, ...], options: Mapping[str, Any]
 ) -> dict[tuple[Partition, int], Message]:
-    """Reads a block once more for the records behind these rejects. Rare: only for what Spark or a cast rejected."""
+    """Reads a block again to find the records of these rejects. Rare: only if Spark or a cast rejected rows."""
     sought = {(each.partition, each.offset) for each in wanted}
     found: dict[tuple[Partition, int], Message] = {}
     if sought:

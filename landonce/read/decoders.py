@@ -1,4 +1,4 @@
-"""The decoder of a table: of records that are rows, or of records that say how rows change."""
+"""The decoder of a table: for records that are rows, or records that describe changes of rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Indexes = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Decoded:
-    """What a decoder made of some records: rows, which records they are, and what became of the others."""
+    """The result of a decoder: rows, the indexes of their records, and the rejected and filtered records."""
 
     table: pa.Table
     kept: Indexes
@@ -40,7 +40,7 @@ Decode = Callable[[pa.BinaryArray, list[Message]], Decoded]
 def decoder_of(
     schema: Schema, identity: tuple[str, ...] = (), changes: Changes | None = None, *, max_record_bytes: int
 ) -> Decode:
-    """One per worker and table: it learns how a topic writes its times."""
+    """Cached per worker and table, because a decoder learns how a topic writes its times."""
     if changes is None:
         return _of_rows(JsonDecoder(schema, max_record_bytes=max_record_bytes))
     return _of_changes(ChangeDecoder(schema, identity, changes, max_record_bytes=max_record_bytes))
@@ -49,7 +49,7 @@ def decoder_of(
 def decode_by(
     schema: Schema, identity: tuple[str, ...] = (), changes: Changes | None = None, *, max_record_bytes: int
 ) -> Decode:
-    """As `decoder_of`, made when the first records come. Rows that a query made need none."""
+    """Like `decoder_of`, created when the first records come: rows of a query need none."""
 
     def decode(values: pa.BinaryArray, messages: list[Message]) -> Decoded:
         return decoder_of(schema, identity, changes, max_record_bytes=max_record_bytes)(values, messages)

@@ -1,22 +1,122 @@
-"""Which tables a record goes to, by one field of it.
+"""Chooses the tables of each record by one of its fields, which is read from the raw JSON before any table's decoder.
 
-What is decided is decided once for each distinct value, and rows are then gathered by value: the cost grows with the
-rows and with the values, and not with rows times tables. Every record goes somewhere, or is rejected with a reason.
+The choice is made once for each distinct value, and rows are then grouped by value: the cost grows with rows plus
+values, not with rows times tables. Every record goes to a table, or is rejected with a reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from landonce.errors import ConfigError
-from landonce.read.formats.json.decode import Reject
-from landonce.read.sample_field import route_values
+from landonce.read.formats.json.decode import JsonDecoder, Reject
+from landonce.read.schema.fields import Field, Schema
+
+_KINDS = (pa.string(), pa.int64(), pa.bool_(), pa.float64())
+_LOOKS = ('"', r"-?\d+\s*[,}]", "[tf]", r"-?\d")
+_SAMPLE = 32
+
+Integers = npt.NDArray[np.int64]
+
+
+def route_values(payloads: pa.BinaryArray, field: str) -> pa.StringArray:
+    """One field of each JSON payload as text; dots lead into objects.
+
+    A number or a boolean becomes its text, a fraction the shortest text. A missing field is null, and so is the field of
+    a payload that is not JSON: the decoder gives the reason. A topic nearly always holds one type of value, so the
+    payloads are read as the type of a sample, and only the others are read again. The result for a payload depends only
+    on that payload, not on its neighbours.
+    """
+    found = pa.nulls(len(payloads), pa.string())
+    every = np.arange(len(payloads), dtype=np.int64)
+    likely = _sampled(payloads, field)
+    left = []
+    for kind, rows in _guessed(payloads, field) if len(likely) > 1 else [(likely[0], every)]:
+        found, refused = _read(found, payloads, rows, field, kind)
+        left.append(refused)
+        if pt.is_floating(kind):
+            found, _ = _read(found, payloads, _perhaps_whole(found, rows), field, pa.int64())
+    rest = np.sort(np.concatenate([every[:0], *left]))
+    for kind in (kind for kind in _KINDS if len(rest)):
+        found, rest = _read(found, payloads, rest, field, kind)
+    return found
+
+
+def _sampled(payloads: pa.BinaryArray, field: str) -> list[pa.DataType]:
+    """The types of the field in a few payloads."""
+    spread = np.unique(np.linspace(0, max(0, len(payloads) - 1), _SAMPLE).astype(np.int64))
+    kinds = {_kind_in(payload, field) for payload in payloads.take(pa.array(spread[: len(payloads)])).to_pylist()}
+    return [kind for kind in _KINDS if kind in kinds] or [_KINDS[0]]
+
+
+def _kind_in(payload: bytes | None, field: str) -> pa.DataType | None:
+    try:
+        value = json.loads(payload or b"")
+    except (ValueError, RecursionError):
+        return None
+    for name in field.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    return {str: pa.string(), int: pa.int64(), bool: pa.bool_(), float: pa.float64()}.get(type(value))
+
+
+def _guessed(payloads: pa.BinaryArray, field: str) -> Iterator[tuple[pa.DataType, Integers]]:
+    """Groups the payloads by the text after the field's name; a wrong guess costs only time."""
+    name = re.escape(json.dumps(field.rpartition(".")[2], ensure_ascii=False))
+    left = np.ones(len(payloads), dtype=np.bool_)
+    for kind, look in zip(_KINDS, _LOOKS, strict=True):
+        seen = pc.match_substring_regex(payloads, pattern=rf"{name}\s*:\s*{look}").fill_null(False)
+        rows = np.flatnonzero(seen.to_numpy(zero_copy_only=False) & left)
+        left[rows] = False
+        yield kind, rows
+    yield _KINDS[0], np.flatnonzero(left)
+
+
+def _read(
+    found: pa.StringArray, payloads: pa.BinaryArray, rows: Integers, field: str, kind: pa.DataType
+) -> tuple[pa.StringArray, Integers]:
+    """Adds the values of these rows to those found so far; also returns the rows whose value has another type."""
+    whole = len(rows) == len(payloads)
+    decoded = _decoder(field, kind).decode(payloads if whole else payloads.take(pa.array(rows)))
+    text = _inside(decoded.table.column(0).combine_chunks()).cast(pa.string())
+    refused = rows[[reject.index for reject in decoded.rejects]]
+    if whole and not len(refused):
+        return text, refused
+    mask = np.zeros(len(found), dtype=np.bool_)
+    mask[rows[decoded.kept.to_numpy()]] = True
+    return pc.replace_with_mask(found, pa.array(mask), text), refused
+
+
+def _perhaps_whole(found: pa.StringArray, rows: Integers) -> Integers:
+    """The rows whose number has another text as an integer: zeros, because of the sign, and numbers with more digits than a
+    double holds."""
+    numbers = np.abs(found.take(pa.array(rows)).cast(pa.float64()).to_numpy(zero_copy_only=False))
+    chosen: Integers = rows[(numbers == 0) | (numbers >= 2**53)]
+    return chosen
+
+
+def _inside(column: pa.Array) -> pa.Array:
+    while pt.is_struct(column.type):
+        column = pc.struct_field(column, [0])
+    return column
+
+
+@lru_cache(maxsize=64)
+def _decoder(field: str, kind: pa.DataType) -> JsonDecoder:
+    first, *rest = field.split(".")
+    for name in reversed(rest):
+        kind = pa.struct([pa.field(name, kind)])
+    return JsonDecoder(Schema((Field(first, kind),)))
+
 
 __all__ = ["LONGEST", "PLACEHOLDER", "Routed", "Routing", "Rule", "route_values", "routes"]
 
@@ -24,12 +124,10 @@ PLACEHOLDER = "{value}"
 LONGEST = 100
 """Characters of a value that may become part of a table's name."""
 
-Integers = npt.NDArray[np.int64]
-
 
 @dataclass(frozen=True)
 class Rule:
-    """A table, and the values of the field that belong to it: some by name, some by a regular expression (RE2) for the
+    """A table, and the values of the field that belong to it: by name, or by a regular expression (RE2) that matches the
     whole value. A rule with neither takes every record."""
 
     table: str
@@ -43,8 +141,8 @@ class Rule:
 
 @dataclass(frozen=True)
 class Routing:
-    """A record goes to the table of each rule that takes it. If no rule takes it by its value, it goes to the table that
-    `template` makes of the value, such as `db.events_{value}`, beside those that take every record."""
+    """A record goes to the table of each rule that takes it. If no rule takes it by its value, it goes to the table whose
+    name `template` makes from the value, such as `db.events_{value}`, and to those that take every record."""
 
     field: str | None
     rules: tuple[Rule, ...] = ()
@@ -52,9 +150,9 @@ class Routing:
 
     def __post_init__(self) -> None:
         if not self.rules and self.template is None:
-            raise ConfigError("a routing needs a rule or a template, or no record would go anywhere.")
+            raise ConfigError("a routing needs a rule or a template; otherwise no record would go anywhere.")
         if self.field is None and (self.template is not None or not all(rule.takes_all for rule in self.rules)):
-            raise ConfigError("a routing by value needs the field whose value it is.")
+            raise ConfigError("a routing by value needs a field.")
         if self.template is not None and self.template.rpartition(".")[2].count(PLACEHOLDER) != 1:
             raise ConfigError(
                 f"the routing's template needs {PLACEHOLDER} once, in the table's own name: {self.template!r}"
@@ -69,19 +167,19 @@ def _check_pattern(rule: Rule) -> None:
     try:
         _matches(pa.array([""]), rule.match or "")
     except pa.ArrowInvalid as error:
-        raise ConfigError(f"the routing's expression for {rule.table} is not one: {error}") from None
+        raise ConfigError(f"the routing's expression for {rule.table} is not a regular expression: {error}") from None
 
 
 @dataclass(frozen=True)
 class Routed:
-    """For each table the rows that go there, in their order; and the rows that go nowhere."""
+    """For each table its rows, in order; and the rejected rows."""
 
     tables: Mapping[str, pa.Int64Array] = field(default_factory=dict)
     rejects: tuple[Reject, ...] = ()
 
 
 def routes(routing: Routing, values: pa.Array | pa.ChunkedArray) -> Routed:
-    """Where each row goes by its value. Without a field, `values` only says how many rows there are."""
+    """The tables of each row, by its value. Without a field, only the length of `values` counts."""
     everywhere = [rule.table for rule in routing.rules if rule.takes_all]
     tables: dict[str, pa.Int64Array] = {name: pa.array(np.arange(len(values))) for name in everywhere}
     if routing.field is None:
@@ -108,8 +206,8 @@ def routes(routing: Routing, values: pa.Array | pa.ChunkedArray) -> Routed:
 
 @dataclass(frozen=True)
 class _Groups:
-    """Rows in the order of their distinct values: those of value `i` are `order[ends[i] : ends[i + 1]]`, and the rows
-    without a value come last."""
+    """Rows in the order of their distinct values: those of value `i` are `order[ends[i] : ends[i + 1]]`. Rows without a
+    value come last."""
 
     values: pa.StringArray
     order: Integers
@@ -134,7 +232,7 @@ class _Groups:
 
 
 def _by_rules(routing: Routing, values: pa.StringArray) -> dict[str, Integers]:
-    """For each table the values that rules send there, each once; what rules name is found in one pass for all."""
+    """For each table the values that rules send there, each once. One pass finds the values that rules name."""
     chosen: dict[str, list[Integers]] = {}
     tables: dict[str, list[str]] = {}
     for rule in routing.rules:
@@ -152,7 +250,7 @@ def _by_rules(routing: Routing, values: pa.StringArray) -> dict[str, Integers]:
 def _by_template(
     routing: Routing, values: pa.StringArray, homeless: npt.NDArray[np.bool_], chosen: dict[str, Integers]
 ) -> None:
-    """Gives a table to the values that no rule took and that can be part of its name."""
+    """Gives a table to each value that no rule took and that can be part of a table's name."""
     assert routing.template is not None
     fit = np.flatnonzero(_matches(values, f"[A-Za-z0-9_]{{1,{LONGEST}}}") & homeless)
     homeless[fit] = False

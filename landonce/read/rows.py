@@ -1,17 +1,24 @@
-"""Rows with their coordinates: `_topic`, `_partition` and `_offset` stand in front of what a record was decoded to."""
+"""Rows with their coordinates: the columns `_topic`, `_partition` and `_offset`, before those of the decoded record.
+
+A row fits a table if every value converts to the table's type without loss. If not, only this row is rejected.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from landonce.protocol.ranges import Partition, label_of
+from landonce.read.decoders import Decoded
+from landonce.read.formats.json.columns import fit
+from landonce.read.formats.json.values import Fault
+from landonce.read.schema.fields import Schema
 
 COORDINATES = ("_topic", "_partition", "_offset")
-"""Beside every row, through every transform. `_topic` is the topic's label: its name, unless it was rebased."""
+"""Columns of every row, kept by every transform. `_topic` is the topic's label: its name, unless it was rebased."""
 NOWHERE = -1
 """The floor of a table that takes no rows at all."""
 _SCHEMA = pa.schema(
@@ -39,7 +46,7 @@ def in_order(rows: pa.Table) -> pa.Table:
 
 
 def records_of(rows: pa.Table) -> int:
-    """How many records these rows (in order) came from: a change may be two rows."""
+    """How many records these rows, which are in order, came from: one change may be two rows."""
     if not rows.num_rows:
         return 0
     topics = rows.column("_topic").cast(pa.string()).combine_chunks()
@@ -69,3 +76,64 @@ def highest_offsets(rows: pa.Table, topics: Mapping[str, str]) -> dict[Partition
         Partition(topics.get(each["_topic"], each["_topic"]), each["_partition"]): each["_offset_max"]
         for each in highest
     }
+
+
+KEEP = "__landonce_keep"
+"""The boolean column of `where`."""
+
+
+def chosen(rows: pa.Table) -> pa.Table:
+    """The rows that `where` keeps."""
+    return rows.filter(pc.fill_null(rows.column(KEEP).combine_chunks().cast(pa.bool_()), False))
+
+
+Fit = Callable[[pa.Table], Decoded]
+"""Converts rows with coordinates to the types of one table."""
+Refuses = Callable[[pa.Table], Mapping[int, str]]
+"""The rows that a table cannot hold although their types fit: the reason by index."""
+
+
+def fit_to(target: Schema, refuses: Refuses | None = None) -> Fit:
+    """The `Fit` for a table with these columns."""
+
+    def fit_rows(rows: pa.Table) -> Decoded:
+        table, misfits = conform(rows, target, COORDINATES)
+        kept = np.delete(np.arange(rows.num_rows), [at for at, _ in misfits])
+        refused = refuses(table) if refuses is not None else {}
+        return Decoded(table, kept, (*misfits, *((int(kept[at]), reason) for at, reason in refused.items())))
+
+    return fit_rows
+
+
+def as_is(rows: pa.Table) -> Decoded:
+    """The `Fit` of a target that takes any columns."""
+    return Decoded(rows, np.arange(rows.num_rows))
+
+
+def conform(rows: pa.Table, target: Schema, kept: tuple[str, ...]) -> tuple[pa.Table, list[tuple[int, str]]]:
+    """The rows in the table's types, without those that do not fit; and the index and reason of each of those.
+
+    `kept` are columns that pass unchanged. Columns that the table does not have are left out: names were checked before
+    the start.
+    """
+    reasons: dict[int, str] = {}
+    columns = {name: rows.column(name) for name in kept}
+    for each in target.fields:
+        if each.name not in rows.column_names:
+            continue
+        array = rows.column(each.name).combine_chunks()
+        fitted, faults = fit(array, each)
+        _note(reasons, faults, each.name)
+        columns[each.name] = fitted
+    table = pa.table(columns)
+    if reasons:
+        keep = np.ones(rows.num_rows, dtype=np.bool_)
+        keep[list(reasons)] = False
+        table = table.filter(pa.array(keep))
+    return table, sorted(reasons.items())
+
+
+def _note(reasons: dict[int, str], faults: list[Fault], name: str) -> None:
+    for fault in faults:
+        for row in np.flatnonzero(fault.rows):
+            reasons.setdefault(int(row), fault.reason(name))

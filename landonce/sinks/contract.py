@@ -27,6 +27,7 @@ from landonce.read.rows import COORDINATES as COORDINATES
 from landonce.read.schema.fields import Schema
 
 if TYPE_CHECKING:
+    from landonce.sinks.checking import CheckRun, Sections
     from landonce.sinks.operations import Operations, Sessions
     from landonce.sinks.parts import Parts
     from landonce.sinks.pipeline_file import Pipeline
@@ -250,9 +251,20 @@ class Sink(ABC):
 
         return Operations(parts, sessions)
 
+    def checks(self, run: CheckRun) -> Sections:
+        """What `landonce check` says of a pipeline with this sink, in the order in which a start would meet it. Reads only."""
+        from landonce.sinks import checking
+
+        return checking.ledger_and_position(run)
+
 
 class DeduplicatingSink(Sink):
     """A target that takes blocks under tokens, refuses late ones, and can be looked into. Its ledger is outside."""
+
+    def checks(self, run: CheckRun) -> Sections:
+        from landonce.sinks import checking
+
+        return checking.of_deduplicating(run)
 
     def operations(self, parts: Parts, sessions: Sessions) -> Operations:
         from landonce.sinks.operations import LookingOperations

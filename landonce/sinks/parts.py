@@ -9,7 +9,7 @@ from landonce.errors import ConfigError
 from landonce.protocol.ledger import Ledger
 from landonce.protocol.source import SourceView
 from landonce.read.kafka.broker import Broker
-from landonce.read.kafka.records import consumer_options
+from landonce.read.kafka.client import consumer_options
 from landonce.sinks.contract import DeduplicatingSink, Sink
 from landonce.sinks.pipeline_file import Pipeline
 from landonce.sinks.sql.sink import SqlSink

@@ -8,9 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from landonce.config.load import keys_of, read, validated
-from landonce.config.model import Batch, DeadLetters, Ledger, Source, Spark, Transform, pipeline_name
-from landonce.config.part import Part
-from landonce.config.values import Duration
+from landonce.config.model import Batch, DeadLetters, Duration, Ledger, Part, Source, Spark, Transform, pipeline_name
 from landonce.sinks import registry
 from landonce.sinks.section import LedgerPlace, SinkSection
 

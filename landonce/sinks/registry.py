@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import ValidationError, create_model
 
-from landonce.config.part import Part
-from landonce.plugins import plug_in
+from landonce.config.model import Part
+from landonce.packages import plug_in
 from landonce.sinks.section import SinkSection
 
 GROUP = "landonce.sinks"

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 from pydantic import ValidationError, model_validator
 
 from landonce.config import secrets
-from landonce.config.model import Ledger, Transform
-from landonce.config.part import Part
+from landonce.config.model import Ledger, Part, Transform
 from landonce.errors import ConfigError
 
 if TYPE_CHECKING:

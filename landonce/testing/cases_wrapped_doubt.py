@@ -30,7 +30,7 @@ from landonce.testing.wrapped_sites import LEAVES, SETTLES, WRAPPED_CASES, Drive
 __all__ = ["WRAPPED_CASES", "cases_wrapped"]
 
 case = WRAPPED_CASES.case
-_STEPS = ("landonce.sinks.wrapped.send",)
+_STEPS = ("landonce.sinks.wrapped.worker",)
 """landonce's own lines between claim, push and settle, beside those of the plug-in."""
 _TO_ITS_END = "pushed to its end"
 

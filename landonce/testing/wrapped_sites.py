@@ -18,8 +18,8 @@ from landonce.protocol.ledger import LedgerState, Position, prepared, taken
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.sinks.wrapped.block import PushedBlock
-from landonce.sinks.wrapped.send import Sending, push_block
 from landonce.sinks.wrapped.sink import WrappedSink
+from landonce.sinks.wrapped.worker import Sending, push_block
 from landonce.testing.case import Need, Suite
 from landonce.testing.crashing import MOST_MOMENTS
 from landonce.testing.sink_sites import TOPIC, Row, rows, span

@@ -17,9 +17,9 @@ from landonce.sinks.contract import Guarantee
 from landonce.sinks.deduplicating import insert_recipe
 from landonce.sinks.parts import Parts
 from landonce.sinks.sql.driver import sql_recipe
-from landonce.sinks.sql.recipe import SqlRecipe
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.table import SqlTable
+from landonce.sinks.sql.worker import SqlRecipe
 from landonce.verify.audit import Auditor, Targets
 from landonce.verify.compare import ValueAudit
 from landonce.verify.expect import Decoded, Decoder, Expectation, OneTable, PlainDecoder, Transformed

@@ -21,8 +21,8 @@ from pyspark.sql.functions import col
 from landonce.engine.transform import chosen_columns, keep_column, widened
 from landonce.errors import TransformFailed
 from landonce.jvm import spark_errors
-from landonce.read.fit import KEEP, conform
 from landonce.read.formats.json.decode import JsonDecoder
+from landonce.read.rows import KEEP, conform
 from landonce.read.schema.fields import Schema
 from landonce.verify.judge import Fates, Offsets
 from landonce.verify.topic import Window

@@ -15,11 +15,10 @@ from landonce.ledger.tables import block_table
 from landonce.protocol.block_rows import BlockRow, Claim
 from landonce.protocol.ledger import LedgerState
 from landonce.sinks.sql.databases import open_database
-from landonce.sinks.sql.opened import open_writer
 from landonce.sinks.sql.sink import SqlSink
-from landonce.sinks.sql.statements import Place
+from landonce.sinks.sql.statements import BlockKey
 from landonce.sinks.sql.table import SqlTable
-from landonce.sinks.sql.writer import BlockWriter
+from landonce.sinks.sql.writer import BlockWriter, open_writer
 from landonce.testing.cases_transactions import BATCH, PIPELINE, TransactionSite
 from landonce.testing.sink_sites import SCHEMA, Row
 
@@ -73,7 +72,7 @@ class SqliteTransactions(TransactionSite):
         return self._keeps(open_database(self._sink.address), PIPELINE, attempts=3, backoff=0.05)
 
     def writer(self, number: int) -> BlockWriter:
-        return self._writes(open_writer(self._sink, Place(PIPELINE, BATCH, number)), self.path, number)
+        return self._writes(open_writer(self._sink, BlockKey(PIPELINE, BATCH, number)), self.path, number)
 
     def held(self) -> list[Row]:
         with closing(sqlite3.connect(self.path, timeout=60)) as connection:

@@ -22,7 +22,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from oracle import Produced
 
 from landonce.local import exec_with_parent
-from landonce.local.tree import kill_tree, members
+from landonce.local.process import kill_tree, members
 
 SCHEMA = "id BIGINT NOT NULL, word STRING NOT NULL, amount DOUBLE"
 PATIENCE = 240.0

@@ -21,7 +21,7 @@ from harness import SCHEMA, Drivers, Feed, Home
 from scene import Play
 
 from landonce.local import LocalKafka
-from landonce.local.mariadb import LocalMariaDB
+from landonce.local.databases import LocalMariaDB
 
 _PIPELINE = Template("""\
 pipeline: $pipeline

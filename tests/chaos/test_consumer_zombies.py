@@ -24,7 +24,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from sqlalchemy import Engine, create_engine, text
 
 from landonce.local import LocalKafka, exec_with_parent
-from landonce.local.postgres import LocalPostgres
+from landonce.local.databases import LocalPostgres
 
 pytestmark = [pytest.mark.integration, pytest.mark.chaos, pytest.mark.timeout(300)]
 

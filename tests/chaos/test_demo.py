@@ -13,8 +13,8 @@ from plain_driver import UNDISTURBED, PlainProcess
 
 from landonce.cli import main
 from landonce.demo import scenario
-from landonce.demo.driver import DriverProcess
-from landonce.demo.proof import Proof, proof_of
+from landonce.demo.scenario import DriverProcess
+from landonce.demo.stage import Proof, proof_of
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -11,7 +11,7 @@ from harness import Drivers
 from sql_scene import IN_TRANSACTIONS, Base, base, mariadb_judge
 
 from landonce.local import LocalKafka
-from landonce.local.mariadb import LocalMariaDB, installed
+from landonce.local.databases import LocalMariaDB, installed
 
 pytestmark = [
     pytest.mark.chaos,

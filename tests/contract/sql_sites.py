@@ -13,19 +13,18 @@ import psycopg
 import pyarrow as pa
 
 from landonce.ledger.block_ledgers import TargetLedger
-from landonce.local.mariadb import LocalMariaDB
+from landonce.local.databases import LocalMariaDB
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.blocks import Block, Plan
 from landonce.protocol.ledger import LedgerState, Position, prepared, taken
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.transact import Transacting
 from landonce.read.schema.ddl import parse_schema
-from landonce.sinks.sql.opened import open_writer
-from landonce.sinks.sql.refused import Found, refused_rows
 from landonce.sinks.sql.sink import SqlSink
-from landonce.sinks.sql.statements import Place
+from landonce.sinks.sql.statements import BlockKey
 from landonce.sinks.sql.table import SqlTable
-from landonce.sinks.sql.writer import BlockWriter, settle_rows
+from landonce.sinks.sql.worker import Found, refused_rows
+from landonce.sinks.sql.writer import BlockWriter, open_writer, settle_rows
 
 PIPELINE = "contract"
 TOPIC = Partition("t", 0)
@@ -74,7 +73,7 @@ class Site:
         return self.ledger().change(state, taken(state, owner))
 
     def writer(self, number: int = 0, batch: int = 1, url: str = "") -> BlockWriter:
-        return open_writer(replace(self.sink, url=url or self.url), Place(PIPELINE, batch, number))
+        return open_writer(replace(self.sink, url=url or self.url), BlockKey(PIPELINE, batch, number))
 
     def settle(
         self, state: LedgerState, rows: pa.Table, number: int = 0, url: str = "", receipt: str = RECEIPT

@@ -40,7 +40,7 @@ from landonce.query.performers import Inserting
 from landonce.query.pushing import Pushing as QueryPushing
 from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.deduplicating import InsertTask, InsertWorker
-from landonce.sinks.wrapped.recipe import WrappedRecipe
+from landonce.sinks.wrapped.worker import WrappedRecipe
 from landonce.testing.cases_transactions import RECEIPT, _prepared, _settled
 
 GIVEN = parse_schema("id BIGINT")

@@ -14,7 +14,7 @@ from test_push_ledgers import SPOT, prepared
 from landonce.engine.watchdog import overdue, watched
 from landonce.ledger.block_ledgers import PushLedger, PushPlace
 from landonce.protocol.block_rows import Claim
-from landonce.sinks.wrapped.recipe import WrappedTask
+from landonce.sinks.wrapped.worker import WrappedTask
 
 NAMES = {0: "t-0-0-5-abc", 1: "t-1-0-5-abc"}
 

@@ -22,7 +22,7 @@ from landonce.protocol.block_rows import Claim, Mark
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
-from landonce.sinks.wrapped.send import Sending, push_block
+from landonce.sinks.wrapped.worker import Sending, push_block
 
 ROWS = pa.table({"_topic": ["t"] * 3, "_partition": [0] * 3, "_offset": [0, 1, 4], "id": [1, 2, 3]})
 RECEIPT = Receipt(read=3, landed=3)

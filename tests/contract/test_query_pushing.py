@@ -27,7 +27,7 @@ from landonce.protocol.receipt import Receipt
 from landonce.protocol.steps import Asked, Change, Step, Surveyed
 from landonce.query.pushing import Pushing
 from landonce.read.schema.ddl import parse_schema
-from landonce.sinks.wrapped.recipe import WrappedRecipe
+from landonce.sinks.wrapped.worker import WrappedRecipe
 
 RECEIPT = Receipt(read=5, landed=5).to_json()
 

@@ -21,7 +21,7 @@ from landonce.ledger.block_ledgers import PushLedger, PushPlace
 from landonce.protocol.block_rows import Claim, Mark
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.read.schema.ddl import parse_schema
-from landonce.sinks.wrapped.recipe import WrappedRecipe, WrappedTask
+from landonce.sinks.wrapped.worker import WrappedRecipe, WrappedTask
 
 ROWS = pa.table({"_topic": ["t"] * 3, "_partition": [0] * 3, "_offset": [0, 1, 4], "id": [1, 2, 3]})
 GIVEN = parse_schema("id BIGINT")

@@ -15,15 +15,14 @@ import pytest
 from sql_sites import RECEIPT, Site, mariadb_site, postgres_site, rows, sqlite_site
 
 from landonce.errors import TableUnfit
-from landonce.local.mariadb import LocalMariaDB
+from landonce.local.databases import LocalMariaDB
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.receipt import Fate
-from landonce.sinks.sql.opened import open_writer
-from landonce.sinks.sql.refused import refused_rows
-from landonce.sinks.sql.statements import Place
+from landonce.sinks.sql.statements import BlockKey
 from landonce.sinks.sql.table import SqlTable
-from landonce.sinks.sql.writer import Altered, BlockWriter, Trouble, settle_block
+from landonce.sinks.sql.worker import refused_rows
+from landonce.sinks.sql.writer import Altered, BlockWriter, Trouble, open_writer, settle_block
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -88,8 +87,8 @@ def opening(site: Site) -> Callable[[], BlockWriter]:
     """Writers to the table as it is now."""
     table = SqlTable(site.sink)
     site.tables.append(table)
-    sink = replace(site.sink, examined=table.likeness())
-    return lambda: open_writer(sink, Place(sink.pipeline, 1, 0))
+    sink = replace(site.sink, examined=table.fingerprint())
+    return lambda: open_writer(sink, BlockKey(sink.pipeline, 1, 0))
 
 
 def settle(opened: Callable[[], BlockWriter], state: LedgerState) -> Fate | None:

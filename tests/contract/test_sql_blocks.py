@@ -17,7 +17,7 @@ from cutting_proxy import Cut, CuttingProxy
 from sql_sites import RECEIPT, TOPIC, Site, changes, mariadb_site, postgres_site, rows, sqlite_site, ydb_site
 
 from landonce.errors import DuplicatePresent, PlanPending, TargetUnavailable, Unbalanced
-from landonce.local.postgres import LocalPostgres
+from landonce.local.databases import LocalPostgres
 from landonce.protocol.block_rows import Claim, Mark, accounted
 from landonce.protocol.ledger import LedgerState, Totals, recorded, taken
 from landonce.protocol.operate import accept_gap
@@ -26,9 +26,9 @@ from landonce.protocol.source import Extent, SourceView
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.sql import statements
 from landonce.sinks.sql.databases import TargetPostgres
+from landonce.sinks.sql.postgres import Patience
 from landonce.sinks.sql.table import SqlTable
-from landonce.sinks.sql.watch import Patience
-from landonce.sinks.sql.writer import Blame, Trouble, named
+from landonce.sinks.sql.writer import Blame, Trouble, as_error
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -179,7 +179,7 @@ def test_coordinates_that_something_else_wrote_are_named(site: Site) -> None:
     site.ask("INSERT INTO events (_topic, _partition, _offset, id) VALUES ('t', 0, 1, 1) RETURNING id")
     with pytest.raises(Trouble) as told:
         site.settle(state, rows(0, 1, 2))
-    assert isinstance(named(told.value, "block"), DuplicatePresent)
+    assert isinstance(as_error(told.value, "block"), DuplicatePresent)
     assert [(at, each.blame) for at, each in site.refused(state, rows(0, 1, 2)) or ()] == [(1, Blame.TWICE)]
     assert site.coordinates() == [("t", 0, 1)]
 

@@ -16,8 +16,7 @@ from cutting_proxy import Cut, CuttingProxy
 from sql_sites import RECEIPT, Site, changes, mariadb_site, postgres_site, rows, sqlite_site
 
 from landonce.errors import LandonceError, TargetRefused, TargetUnavailable
-from landonce.local.mariadb import LocalMariaDB
-from landonce.local.postgres import LocalPostgres
+from landonce.local.databases import LocalMariaDB, LocalPostgres
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.ranges import Partition

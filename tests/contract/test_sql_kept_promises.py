@@ -11,15 +11,14 @@ import pyarrow as pa
 import pytest
 from sql_sites import RECEIPT, Site, changes, mariadb_site, postgres_site
 
-from landonce.local.mariadb import LocalMariaDB
+from landonce.local.databases import LocalMariaDB
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import Fate
 from landonce.sinks.contract import Level
-from landonce.sinks.sql.opened import open_writer
-from landonce.sinks.sql.statements import Place
+from landonce.sinks.sql.statements import BlockKey
 from landonce.sinks.sql.table import SqlTable
-from landonce.sinks.sql.writer import settle_block
+from landonce.sinks.sql.writer import open_writer, settle_block
 from landonce.verify.held.sql import SqlKeys
 from landonce.verify.keys import LAST, OFFSET, LastChanges
 
@@ -55,7 +54,7 @@ def test_what_a_row_gave_up_is_a_later_rows(pg: Site) -> None:
     state = pg.prepared((0, 1), (1, 3))
 
     def settled(number: int, rows: pa.Table) -> Fate | None:
-        place = Place(pg.sink.pipeline, 1, number)
+        place = BlockKey(pg.sink.pipeline, 1, number)
         return settle_block(lambda: open_writer(pg.sink, place), Claim.of(state), RECEIPT, rows, "block").fate
 
     settled(0, changes((0, "U", 2, "x@example.org")))

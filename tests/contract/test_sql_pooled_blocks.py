@@ -22,7 +22,7 @@ def test_many_blocks_at_once_share_few_sessions(
     would be somebody else's."""
     straight = new_database()
     site = postgres_site(straight, key=key)
-    site.examined = site.made().likeness()
+    site.examined = site.made().fingerprint()
     site.url = pooler.url_of(straight)
     state = site.prepared(*((at * 10, at * 10 + 10) for at in range(60)))
 

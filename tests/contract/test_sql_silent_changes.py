@@ -14,7 +14,7 @@ import pytest
 from sql_sites import Site, changes, mariadb_site, postgres_site, rows, sqlite_site
 
 from landonce.errors import ConfigError, TargetUnavailable
-from landonce.local.mariadb import LocalMariaDB
+from landonce.local.databases import LocalMariaDB
 from landonce.protocol.receipt import Fate
 from landonce.read.formats.json.values import unfit_value
 from landonce.read.schema.ddl import parse_schema

@@ -25,11 +25,11 @@ from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.settle import Mode
 from landonce.read.block import ReadAccount
-from landonce.read.fit import KEEP
+from landonce.read.rows import KEEP
 from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.deduplicating import InsertRecipe, InsertTask
-from landonce.sinks.sql.recipe import SqlRecipe, SqlTask
-from landonce.sinks.wrapped.recipe import WrappedRecipe, WrappedTask
+from landonce.sinks.sql.worker import SqlRecipe, SqlTask
+from landonce.sinks.wrapped.worker import WrappedRecipe, WrappedTask
 from landonce.testing.sqlite_sink import SqliteSink
 
 SCHEMA = parse_schema("id BIGINT, word STRING")

@@ -14,15 +14,16 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 
+import landonce
 from landonce.local import LocalClickHouse
 from landonce.protocol.ranges import Partition, Range
 from landonce.sinks.clickhouse import wire
+from landonce.sinks.clickhouse.columns import fitted, tables_of
+from landonce.sinks.clickhouse.driver import ClickHouseTarget
 from landonce.sinks.clickhouse.replies import Answer
-from landonce.sinks.clickhouse.rows import fitted, tables_of
 from landonce.sinks.clickhouse.sink import ClickHouseSink
-from landonce.sinks.clickhouse.target import ClickHouseTarget
 from landonce.sinks.clickhouse.wire import Form
-from landonce.sinks.clickhouse.writer import insert_columns, insert_statement
+from landonce.sinks.clickhouse.worker import insert_columns, insert_statement
 from landonce.sinks.contract import Insert
 
 COORDINATES = "_topic LowCardinality(String), _partition Int32, _offset Int64"
@@ -37,7 +38,7 @@ def make(
 
 
 def sink_for(server: LocalClickHouse, table: str, **options: object) -> ClickHouseSink:
-    return ClickHouseSink(server.url, table, "orders", **options)  # type: ignore[arg-type]
+    return landonce.clickhouse(server.url, table, **options).to_sink("orders")  # type: ignore[arg-type]
 
 
 def block(columns: dict[str, object], *, first: int = 0, topic: str = "t", partition: int = 0) -> pa.Table:

@@ -7,7 +7,7 @@ import pytest
 from pipelines import SmallPipeline, landonce
 
 from landonce.local import LocalClickHouse, LocalUser
-from landonce.local.ports import free_ports
+from landonce.local.server import free_ports
 
 pytestmark = pytest.mark.integration
 

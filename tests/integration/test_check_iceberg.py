@@ -10,7 +10,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import IntegerType, LongType, MapType, NestedField, StringType
 
-from landonce.local.ports import free_ports
+from landonce.local.server import free_ports
 
 pytestmark = pytest.mark.integration
 

@@ -23,13 +23,13 @@ from sqlalchemy import make_url
 import landonce
 from landonce import errors
 from landonce.check import check_pipeline
-from landonce.check.iceberg_table import table_findings
 from landonce.engine.retention import Retention
 from landonce.ledger.block_ledgers import TargetLedger
 from landonce.protocol.ledger import LedgerState, TableMark
 from landonce.protocol.ranges import Partition
 from landonce.protocol.source import Extent, SourceView
 from landonce.sinks.contract import Level
+from landonce.sinks.iceberg.check_table import table_findings
 from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.parts import open_parts
 from landonce.sinks.pipeline_file import load
@@ -44,8 +44,6 @@ ELSEWHERE = (
         "protocol/operate",
         "sinks/operations",
         "sinks/iceberg/operations",
-        "sinks/sql/operations",
-        "sinks/wrapped/operations",
     ),
     *("sinks/iceberg/maintain", "sinks/iceberg/move_in"),
     *("protocol/cases", "protocol/match_ranges", "protocol/query_refusals"),
@@ -130,12 +128,12 @@ def _words_for(wording: Refusing, caller: Refusing, asked: set[str]) -> bool:
 UNKNOWABLE = {
     "it depends on records, which a check does not read": """
         read/block.py:too_large  engine/workers.py:_expression_failed  engine/letters.py:_letters  protocol/receipt.py:unbalanced
-        sinks/sql/writer.py:named  sinks/wrapped/send.py:_no_answer  sinks/iceberg/arrow.py:_unfit  sinks/iceberg/files.py:_number
+        sinks/sql/writer.py:as_error  sinks/wrapped/worker.py:_no_answer  sinks/iceberg/arrow.py:_unfit  sinks/iceberg/files.py:_number
         sinks/iceberg/files.py:write_files  sinks/iceberg/evolve.py:apply  sinks/iceberg/evolve.py:distinguishable
         sinks/iceberg/driver.py:Lake._made_of  sinks/worker.py:named
     """,
     "it is what others do while a batch is written": """
-        read/kafka/identity.py:require_same  protocol/deduplicating.py:refuse_not_kept  engine/assemble_sql.py:make_sql_driver.examined_again  engine/committing.py:_different
+        read/kafka/broker.py:require_same  protocol/deduplicating.py:refuse_not_kept  engine/assemble_sql.py:make_sql_driver.examined_again  engine/committing.py:_different
         engine/driver.py:Driver._judged  sinks/sql/writer.py:settle_block  protocol/target.py:nobody_else  sinks/deduplicating.py:_duplicate
         sinks/deduplicating.py:_partial  sinks/iceberg/commit.py:_too_new  sinks/iceberg/ledger.py:TableLedger._known
         sinks/iceberg/staging.py:_closed  sinks/iceberg/staging.py:_staging_errors  sinks/iceberg/commit.py:check_visible
@@ -144,7 +142,7 @@ UNKNOWABLE = {
     "it is a change of the ledger, and a check makes none": """
         protocol/block_rows.py:_keeps_receipts  protocol/block_rows.py:_may_go  protocol/block_rows.py:claims_may_change
     """,
-    "it is about a plan that is pending or a position that was lost: check/common.py and the position of each sink say it": """
+    "it is about a plan that is pending or a position that was lost: sinks/checking.py and the position of each sink say it": """
         protocol/deduplicating.py:Deduplicating.plan_changed  protocol/claimed.py:Claimed.plan_changed
         protocol/snapshot.py:Snapshot.plan_changed  protocol/transactional.py:Transactional.plan_changed
         protocol/claimed.py:outcome_unknown  protocol/snapshot.py:_readable  protocol/snapshot.py:refuse_unmarked
@@ -163,7 +161,7 @@ UNKNOWABLE = {
         sinks/iceberg/jvm.py:_named
     """,
     "Kafka is a stand-in here; a check asks the real one": """
-        read/kafka/broker.py:Broker._named  read/schema/infer.py:agreed  read/schema/sample.py:Sample._refused  read/schema/infer.py:of_sample  read/kafka/records.py:_reached  read/kafka/records.py:source_error
+        read/kafka/broker.py:Broker._named  read/schema/sample.py:agreed  read/schema/sample.py:Sample._refused  read/schema/sample.py:of_sample  read/kafka/records.py:_reached  read/kafka/client.py:source_error
     """,
     "a database that fails is not part of this test, and each is asked by its own ledger's": """
         ledger/database.py:refused  ledger/as_text.py:state_from_text
@@ -291,7 +289,7 @@ def test_a_refusal_that_no_check_runs_is_found(asked: set[tuple[str, int]]) -> N
     """The test itself: without what SQL's check ran, SQL's refusals are missed."""
     others = {(file, line) for file, line in asked if "sql" not in file.rpartition("landonce/")[2]}
     missed = unasked(others)
-    assert {"sinks/sql/driver.py:_source", "sinks/sql/identity.py:_replaced"} <= missed
+    assert {"sinks/sql/driver.py:_source", "sinks/sql/fingerprint.py:_replaced"} <= missed
 
 
 def test_what_iceberg_refuses_at_a_start_is_a_finding(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from clickhouse_tables import block, covering, insert, make, parts, sink_for, wa
 from landonce.errors import TargetRefused
 from landonce.local import LocalClickHouse
 from landonce.protocol.settle import Reply
-from landonce.sinks.clickhouse import writer as writing
+from landonce.sinks.clickhouse import worker as writing
 from landonce.sinks.clickhouse.sink import ClickHouseSink
-from landonce.sinks.clickhouse.writer import ClickHouseWriter
+from landonce.sinks.clickhouse.worker import ClickHouseWriter
 
 pytestmark = pytest.mark.integration
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from clickhouse_tables import COORDINATES, WINDOW, make, sink_for
 
+import landonce
 from landonce.errors import TargetRefused
 from landonce.local import LocalClickHouse, LocalUser
 from landonce.sinks.clickhouse.sink import ClickHouseSink
@@ -157,5 +158,5 @@ def test_a_row_policy_would_blind_the_probe(tmp_path: Path) -> None:
     odd = LocalUser("odd")
     with WithPolicy(tmp_path / "ch", extra_users=(odd,)) as server:
         make(server, "t", "id Int64")
-        assert "can hide rows from odd" in refusals(ClickHouseSink(server.url_for(odd), "t", "orders"))
+        assert "can hide rows from odd" in refusals(landonce.clickhouse(server.url_for(odd), "t").to_sink("orders"))
         assert refusals(sink_for(server, "t")) == ""

@@ -11,6 +11,7 @@ from urllib.parse import quote
 import pytest
 from clickhouse_tables import Proxy
 
+import landonce
 from landonce.local import LocalClickHouse, LocalUser
 from landonce.sinks.clickhouse.sink import ClickHouseSink
 from landonce.testing import SINK_CASES, Row, SinkContract, SinkSite, prove
@@ -46,7 +47,7 @@ class Table(SinkSite):
 
     def sink(self) -> ClickHouseSink:
         url = self.url.replace(f":{self.server.http_port}/", f":{self.proxy.port}/")
-        return ClickHouseSink(url, self.table, "contract")
+        return landonce.clickhouse(url, self.table).to_sink("contract")
 
     def held(self) -> list[Row]:
         asked = f"SELECT _topic, _partition, _offset, id, word FROM {self.table} FORMAT JSONCompactEachRow"

@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from clickhouse_tables import (
     wait_until,
 )
 
+import landonce
 from landonce.errors import TargetRefused, TargetUnavailable
 from landonce.local import LocalClickHouse, LocalUser
 from landonce.protocol.ranges import Partition, Range
@@ -34,7 +36,6 @@ from landonce.protocol.settle import Presence, Reply
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.clickhouse import wire
 from landonce.sinks.clickhouse.replies import judge
-from landonce.sinks.clickhouse.sink import ClickHouseSink
 
 pytestmark = pytest.mark.integration
 
@@ -104,7 +105,7 @@ def test_a_request_that_will_never_be_taken_is_not_tried_again(tmp_path: Path, s
     server.profile = f"<{setting}>20</{setting}><constraints><{setting}><const/></{setting}></constraints>"
     with server:
         make(server, "t", ", ".join(f"c{at} Nullable(Int64)" for at in range(30)))
-        sink = ClickHouseSink(server.url_for(odd), "t", "orders")
+        sink = landonce.clickhouse(server.url_for(odd), "t").to_sink("orders")
         rows = block({f"c{at}": [1] for at in range(30)})
         with pytest.raises(TargetRefused, match=r"too (large|many)"):
             sink.writer().send(rows, insert(sink_for(server, "t").target(), "a"))
@@ -144,7 +145,7 @@ def test_no_profile_can_take_the_guarantee_away(tmp_path: Path, more: dict[str, 
     server.profile = "".join(f"<{name}>{value}</{name}>" for name, value in {**HOSTILE, **more}.items())
     with server:
         make(server, "t", "id Int64", rest="PARTITION BY id % 3 ORDER BY _offset")
-        sink = ClickHouseSink(server.url_for(odd), "t", "orders")
+        sink = landonce.clickhouse(server.url_for(odd), "t").to_sink("orders")
         target, writer = sink.target(), sink.writer()
         rows = numbers(3000)
         for _ in range(2):
@@ -166,7 +167,7 @@ def test_a_profile_that_fixes_a_setting_is_refused_by_name(tmp_path: Path) -> No
     )
     with server:
         make(server, "t", "id Int64")
-        sink = ClickHouseSink(server.url_for(odd), "t", "orders")
+        sink = landonce.clickhouse(server.url_for(odd), "t").to_sink("orders")
         with pytest.raises(TargetRefused, match="fixes insert_deduplicate to '0'"):
             sink.writer().send(numbers(1), insert(sink.target(), "a"))
 
@@ -208,7 +209,7 @@ def test_a_running_insert_is_killed(clickhouse: LocalClickHouse, new_table: NewT
     thread = threading.Thread(target=lambda: replies.append(writer.send(numbers(290), going)))
     thread.start()
     wait_until(lambda: bool(target._running()))
-    ClickHouseSink(clickhouse.url, table, "other").target().kill()
+    landonce.clickhouse(clickhouse.url, table).to_sink("other").target().kill()
     assert target._running()  # another pipeline's inserts are left alone
     target.kill()
     assert target._running() == ()
@@ -239,7 +240,7 @@ def test_only_clickhouse_itself_acknowledges(
     make(clickhouse, table, "id Int64")
     proxy = Proxy(clickhouse.http_port, answer)
     url = re.sub(r":\d+/", f":{proxy.port}/", clickhouse.url)
-    sink = ClickHouseSink(url, table, "orders", timeout=2)
+    sink = replace(landonce.clickhouse(url, table).to_sink("orders"), timeout=2)
     rows = numbers(10)
     assert sink.writer().send(rows, insert(sink.target(), "a")) is reply
     assert proxy.inserts == 1  # nobody resent by himself
@@ -280,13 +281,13 @@ def test_errors_are_told_apart(clickhouse: LocalClickHouse, new_table: NewTable)
 def test_a_wrong_password_is_named_and_no_password_is_shown(tmp_path: Path) -> None:
     with LocalClickHouse(tmp_path / "ch", user="lander", password="right") as server:
         server.ask(f"CREATE TABLE t (id Int64, {COORDINATES}) ENGINE = MergeTree ORDER BY id")
-        sink = ClickHouseSink(server.url.replace("right", "sesame"), "t", "orders")
+        sink = landonce.clickhouse(server.url.replace("right", "sesame"), "t").to_sink("orders")
         with pytest.raises(TargetRefused, match=r"\b516\b") as refused:
             sink.target().now()
-        writer = ClickHouseSink(server.url, "t", "orders").writer()
+        writer = landonce.clickhouse(server.url, "t").to_sink("orders").writer()
         writer._access = sink.access
         with pytest.raises(TargetRefused, match=r"\b516\b") as refused_insert:
-            writer.send(numbers(500_000), insert(ClickHouseSink(server.url, "t", "orders").target(), "a"))
+            writer.send(numbers(500_000), insert(landonce.clickhouse(server.url, "t").to_sink("orders").target(), "a"))
         shown = "".join(map(str, [refused.value, refused_insert.value, sink, repr(sink), repr(sink.access)]))
         assert "sesame" not in shown
         assert "right" not in shown
@@ -297,11 +298,11 @@ def test_a_user_without_grants_is_told_which(tmp_path: Path) -> None:
     lander = LocalUser("lander", grants=("GRANT SELECT, INSERT ON default.t", "GRANT SELECT ON system.processes"))
     with LocalClickHouse(tmp_path / "ch", extra_users=(reader, lander)) as server:
         make(server, "t", "id Int64")
-        refused = ClickHouseSink(server.url_for(reader), "t", "orders")
+        refused = landonce.clickhouse(server.url_for(reader), "t").to_sink("orders")
         with pytest.raises(TargetRefused, match="access denied"):
             refused.writer().send(numbers(1), insert(refused.target(), "a"))
         assert "lacks INSERT" in " ".join(each.what for each in refused.target().check())
-        enough = ClickHouseSink(server.url_for(lander), "t", "orders")
+        enough = landonce.clickhouse(server.url_for(lander), "t").to_sink("orders")
         assert enough.writer().send(numbers(1), insert(enough.target(), "a")) is Reply.ACKNOWLEDGED
         assert enough.writer().probe(numbers(1), covering(numbers(1))).presence.complete
         assert not [each for each in enough.target().check() if each.level == "refused"]
@@ -312,7 +313,7 @@ def test_a_user_may_kill_his_own_insert_but_not_anothers(tmp_path: Path) -> None
     lander = LocalUser("lander", grants=("GRANT SELECT, INSERT ON default.t", "GRANT SELECT ON system.processes"))
     with LocalClickHouse(tmp_path / "ch", extra_users=(lander,)) as server:
         make(server, "t", "id Int64, slow UInt8 MATERIALIZED sleepEachRow(0.01)")
-        mine, theirs = ClickHouseSink(server.url_for(lander), "t", "orders"), sink_for(server, "t")
+        mine, theirs = landonce.clickhouse(server.url_for(lander), "t").to_sink("orders"), sink_for(server, "t")
         target = mine.target()
         for sink, ends in ((mine, True), (theirs, False)):
             writer, going = sink.writer(), insert(target, "a")

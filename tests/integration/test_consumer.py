@@ -18,8 +18,7 @@ from sqlalchemy.orm import Session
 from landonce import errors
 from landonce.consumer import OffsetStore, Partition, SqlOffsets
 from landonce.local import LocalKafka
-from landonce.local.mariadb import LocalMariaDB
-from landonce.local.postgres import LocalPostgres
+from landonce.local.databases import LocalMariaDB, LocalPostgres
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from small_lakes import SmallLake, once
 
 from landonce.local import LocalKafka, LocalRestCatalog
-from landonce.local.postgres import LocalPostgres
+from landonce.local.databases import LocalPostgres
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

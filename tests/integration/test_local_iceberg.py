@@ -23,7 +23,7 @@ from requests import RequestException
 
 from landonce.jars import spark_jars
 from landonce.local import LocalConnect, LocalKafka, LocalRestCatalog
-from landonce.local.postgres import LocalPostgres
+from landonce.local.databases import LocalPostgres
 from landonce.sinks.iceberg.catalog import CatalogSpec
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]

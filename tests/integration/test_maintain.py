@@ -32,7 +32,7 @@ from small_lakes import SmallLake, once
 
 from landonce.ledger.open import sqlite_ledger
 from landonce.local import LocalKafka, LocalRestCatalog, exec_with_parent
-from landonce.local.tree import kill_tree
+from landonce.local.process import kill_tree
 from landonce.protocol.ledger import LedgerState
 from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.files import Origin, origin_of

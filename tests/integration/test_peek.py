@@ -9,9 +9,8 @@ from confluent_kafka import Producer
 
 from landonce.local.kafka import LocalKafka
 from landonce.protocol.ranges import Partition, Range
-from landonce.read.kafka.broker import Broker
-from landonce.read.kafka.records import consumer_options
-from landonce.read.kafka.sample_sizes import record_bytes
+from landonce.read.kafka.broker import Broker, sample_size
+from landonce.read.kafka.client import consumer_options
 
 pytestmark = pytest.mark.integration
 
@@ -27,8 +26,8 @@ def test_the_mean_of_the_next_records_and_nothing_of_those_before(
         assert producer.flush(60) == 0
     options = consumer_options(kafka.bootstrap_servers, {}, "peek")
     next_ones = (Range(Partition(topic, 0), 10, 16), Range(Partition(topic, 1), 0, 1))
-    assert record_bytes(next_ones, options, seconds=60) == 200
-    whole = record_bytes((Range(Partition(topic, 0), 0, 16),), options, seconds=60)
+    assert sample_size(next_ones, options, seconds=60) == 200
+    whole = sample_size((Range(Partition(topic, 0), 0, 16),), options, seconds=60)
     assert whole == (10 * 100_000 + 3 * 300 + 3 * 100) / 16
 
 

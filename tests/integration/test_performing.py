@@ -20,7 +20,7 @@ from landonce.protocol.packing import Pace
 from landonce.protocol.settle import Reply
 from landonce.protocol.steps import Await, Kill
 from landonce.query import performers as query_performers
-from landonce.sinks.clickhouse.target import ClickHouseTarget
+from landonce.sinks.clickhouse.driver import ClickHouseTarget
 from landonce.sinks.contract import Insert
 from landonce.testing.forking import started
 

@@ -19,7 +19,7 @@ from landonce.engine.observe import BatchReport, Silent
 from landonce.engine.pipeline import run_pipeline
 from landonce.errors import ConfigError, LandonceError, TableReplaced, TableUnfit
 from landonce.local import LocalKafka
-from landonce.local.mariadb import LocalMariaDB
+from landonce.local.databases import LocalMariaDB
 from landonce.protocol.ledger import Totals
 from landonce.sinks.pipeline_file import parse
 

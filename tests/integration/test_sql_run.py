@@ -33,11 +33,11 @@ from landonce.errors import (
     Unbalanced,
 )
 from landonce.local import LocalKafka
-from landonce.local.ports import free_ports
+from landonce.local.server import free_ports
 from landonce.protocol.ledger import Totals
 from landonce.protocol.receipt import BlockResult
 from landonce.sinks.pipeline_file import parse
-from landonce.sinks.sql.recipe import SqlRecipe, SqlTask
+from landonce.sinks.sql.worker import SqlRecipe, SqlTask
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.usefixtures("spark")]
 

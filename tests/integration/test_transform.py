@@ -18,7 +18,7 @@ from landonce.errors import ConfigError, PlanChanged, TableUnfit, TargetRefused,
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.protocol.ledger import Totals
 from landonce.protocol.steps import Effect, Step
-from landonce.sinks.clickhouse.target import ClickHouseTarget
+from landonce.sinks.clickhouse.driver import ClickHouseTarget
 from landonce.sinks.contract import Finding, Level
 from landonce.sinks.parts import open_parts
 from landonce.sinks.pipeline_file import Pipeline

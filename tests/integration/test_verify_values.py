@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 
 import landonce
 from landonce.local import LocalClickHouse, LocalKafka
-from landonce.local.mariadb import LocalMariaDB
+from landonce.local.databases import LocalMariaDB
 from landonce.sinks.pipeline_file import parse
 from landonce.verify import compare, topic
 from landonce.verify.held import clickhouse_values

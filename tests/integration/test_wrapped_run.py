@@ -28,7 +28,7 @@ from pyspark.sql import SparkSession
 import landonce
 from landonce.errors import ConfigError, PlanPending, TargetRefused
 from landonce.local import LocalKafka
-from landonce.local.ports import free_ports, is_open
+from landonce.local.server import free_ports, is_open
 from landonce.sinks.pipeline_file import parse
 from landonce.sinks.wrapped.find import find_sink
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from landonce.read.changes import envelopes
+from landonce.read.changes import images
 from landonce.read.changes.decode import OPERATION, Changed, ChangeDecoder, Changes
 from landonce.read.formats.json import decode as decode_module
 from landonce.read.schema.fields import Field, Schema
@@ -430,7 +430,7 @@ def test_good_records_are_not_looked_at_one_by_one(mode: str, monkeypatch: pytes
     json_loads = json.loads
     records = [record(number) for number in range(50_000)]
     monkeypatch.setattr(decode_module, "explain", explain)
-    monkeypatch.setattr(envelopes.json, "loads", loads)
+    monkeypatch.setattr(images.json, "loads", loads)
     changed = run(decoder(HOW[mode]), records)
     assert changed.table.num_rows == len(records)
     assert parsed <= 1

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import landonce
 from landonce.errors import ConfigError, TableUnfit, TargetRefused
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Reply
@@ -17,14 +18,10 @@ from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.clickhouse import settings
 from landonce.sinks.clickhouse.address import TableName, parse_table, parse_url, query_prefix, quoted
 from landonce.sinks.clickhouse.columns import Column, coordinate_faults, schema_of, structure
-from landonce.sinks.clickhouse.coordinates import Line, compare, where
-from landonce.sinks.clickhouse.create import Creation, create_statement
-from landonce.sinks.clickhouse.keys import words
+from landonce.sinks.clickhouse.probe import Line, compare, where
 from landonce.sinks.clickhouse.replies import LATE, PERMANENT, UNDECIDED, Answer, first_line, judge
-from landonce.sinks.clickhouse.sink import ClickHouseSink
-from landonce.sinks.clickhouse.tables import Table
-from landonce.sinks.clickhouse.typenames import TypeName, parse_type
-from landonce.sinks.clickhouse.types import Unsupported, column_type, map_type
+from landonce.sinks.clickhouse.table import Creation, Table, create_statement, words
+from landonce.sinks.clickhouse.types import TypeName, Unsupported, column_type, map_type, parse_type
 from landonce.sinks.contract import Guarantee
 
 URL = "http://me:open%40sesame@host:8124/sales"
@@ -136,7 +133,7 @@ def test_a_created_table_has_what_the_guarantee_needs() -> None:
 def test_a_url_is_read_and_its_password_never_shown() -> None:
     address = parse_url(URL)
     assert (address.user, address.password, address.host, address.port) == ("me", "open@sesame", "host", 8124)
-    sink = ClickHouseSink(URL, "t", "orders", settings={"max_memory_usage": 5, "async_insert": False})
+    sink = landonce.clickhouse(URL, "t", settings={"max_memory_usage": 5, "async_insert": False}).to_sink("orders")
     shown = f"{address!r} {address} {sink!r} {sink} {sink.access!r}"
     assert "sesame" not in shown
     assert pickle.loads(pickle.dumps(sink)) == sink
@@ -149,7 +146,7 @@ def test_a_url_is_read_and_its_password_never_shown() -> None:
 )
 def test_a_bad_url_is_refused_without_being_shown(url: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        ClickHouseSink(url, "t", "orders")
+        landonce.clickhouse(url, "t").to_sink("orders")
     assert "sesame" not in str(refused.value)
 
 
@@ -169,7 +166,7 @@ def test_tables_and_identifiers() -> None:
 )
 def test_a_setting_against_the_guarantee_is_refused(asked: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="belongs to the guarantee"):
-        ClickHouseSink(URL, "t", "orders", settings=asked)
+        landonce.clickhouse(URL, "t", settings=asked).to_sink("orders")
 
 
 def test_a_setting_is_sent_only_where_it_is_known_and_free() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from landonce.config.values import seconds, size
+from landonce.config.model import byte_size, seconds
 from landonce.errors import ConfigError
 from landonce.sinks.pipeline_file import load, parse
 
@@ -90,7 +90,7 @@ class TestYaml:
         ["pipeline: a\npipeline: b\n", "pipeline: a\nsource: {kafka: {topics: [a], topics: [b]}}\n"],
     )
     def test_a_key_stands_twice(self, text):
-        with pytest.raises(ConfigError, match="stands twice"):
+        with pytest.raises(ConfigError, match="occurs twice"):
             parse(text, FOLDER / "clicks.yaml")
 
     def test_there_is_no_such_file(self, tmp_path):
@@ -259,12 +259,12 @@ class TestValues:
         ("said", "meant"), [("64MB", 64_000_000), ("256MiB", 2**28), ("1kb", 1000), (17, 17), ("1.5KiB", 1536)]
     )
     def test_sizes(self, said, meant):
-        assert size(said) == meant
+        assert byte_size(said) == meant
 
     @pytest.mark.parametrize("said", ["big", "-1", "1TBs", False, None])
     def test_what_is_no_size(self, said):
         with pytest.raises(ValueError, match="not a size"):
-            size(said)
+            byte_size(said)
 
     def test_are_named_with_their_place(self):
         assert "batch.interval: is not a duration" in refusal(batch__interval="soon")

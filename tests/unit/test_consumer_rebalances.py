@@ -15,12 +15,10 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from landonce import errors
 from landonce.consumer import claims as claiming
-from landonce.consumer.claims import Claims
-from landonce.consumer.clock import PollClock
-from landonce.consumer.handler import Step, Stored
+from landonce.consumer.claims import Claims, Extent
+from landonce.consumer.offsets import Step, Stored
 from landonce.consumer.options import settings
-from landonce.consumer.store import OffsetStore
-from landonce.consumer.topics import Extent
+from landonce.consumer.store import OffsetStore, PollClock
 from landonce.protocol.ranges import Partition
 
 P, Q = Partition("t", 0), Partition("t", 1)

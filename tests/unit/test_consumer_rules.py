@@ -13,11 +13,11 @@ from sqlalchemy.schema import CreateTable
 
 from landonce import errors
 from landonce.consumer import OffsetStore, Partition, SqlOffsets, Stored
-from landonce.consumer.clock import PollClock
-from landonce.consumer.holding import Holding, in_doubt
+from landonce.consumer.claims import Extent, start_of
+from landonce.consumer.offsets import Holding, in_doubt
 from landonce.consumer.options import Start, check_foreign, client_config, consumer_config, settings
-from landonce.consumer.tables import insert_new, offset_table
-from landonce.consumer.topics import Extent, start_of
+from landonce.consumer.sql import insert_new, offset_table
+from landonce.consumer.store import PollClock
 
 P = Partition("orders", 0)
 GROUP = {"group.id": "g", "bootstrap.servers": "127.0.0.1:1"}

@@ -13,10 +13,9 @@ from landonce.read.formats.json.columns import check_supported
 from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.schema.ddl import parse_schema, spelled_schema
 from landonce.read.schema.fields import Field
-from landonce.read.schema.infer import of_sample
-from landonce.read.schema.sample import Record, Sample
+from landonce.read.schema.sample import Record, Sample, of_sample
 from landonce.sinks.clickhouse.address import TableName
-from landonce.sinks.clickhouse.create import Creation, create_statement
+from landonce.sinks.clickhouse.table import Creation, create_statement
 
 UTC = {"tz": "UTC"}
 

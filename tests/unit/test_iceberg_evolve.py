@@ -25,9 +25,8 @@ from pyiceberg.types import LongType, StringType
 from landonce.errors import ConfigError, NothingToInfer, TargetRefused
 from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.schema.ddl import parse_schema
-from landonce.read.schema.evolution import Evolution, observed
+from landonce.read.schema.evolution import Evolution, Shape, merged, observed
 from landonce.read.schema.fields import Field, Schema
-from landonce.read.schema.shapes import Shape, merged
 from landonce.sinks.iceberg import evolve
 from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.commit import Place

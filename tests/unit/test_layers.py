@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2] / "landonce"
 LAYERS = (
-    ("errors", "failpoints", "clock", "config", "plugins", "extras", "java", "jars", "jvm"),
+    ("errors", "failpoints", "clock", "config", "packages", "jars", "jvm"),
     ("protocol",),
     ("read", "ledger"),
     ("sinks",),

@@ -100,7 +100,7 @@ def test_a_secret_of_the_options_is_not_shown(tmp_path: Path) -> None:
 
 
 def test_without_any_package_the_error_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("landonce.plugins.entry_points", lambda **_: ())
+    monkeypatch.setattr("landonce.packages.entry_points", lambda **_: ())
     with pytest.raises(ConfigError, match="no installed package offers any"):
         plugged_ledger("folder", {}, "clicks", tmp_path)
 

@@ -13,12 +13,10 @@ import pytest
 from landonce import jars
 from landonce.local import LocalClickHouse, LocalConnect, LocalStackError, LocalUser, process
 from landonce.local.clickhouse import user_xml
-from landonce.local.connect import ConnectorStatus
-from landonce.local.jvm import properties
+from landonce.local.iceberg import ConnectorStatus
 from landonce.local.kafka import LocalKafka
-from landonce.local.ports import END, FIRST, free_ports, is_free
 from landonce.local.process import ProcessRef
-from landonce.local.server import ServerState
+from landonce.local.server import END, FIRST, ServerState, free_ports, is_free, properties
 
 
 def test_free_ports_are_different_free_and_not_ephemeral() -> None:

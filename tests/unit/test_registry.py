@@ -34,7 +34,7 @@ def offered(monkeypatch: pytest.MonkeyPatch) -> None:
         EntryPoint("shelf", f"{__name__}:Shelf", registry.GROUP),
         EntryPoint("pushes", f"{__name__}:offered", registry.GROUP),
     ]
-    for module in ("landonce.plugins", "landonce.sinks.registry"):
+    for module in ("landonce.packages", "landonce.sinks.registry"):
         monkeypatch.setattr(f"{module}.entry_points", lambda group: points if group == registry.GROUP else [])
 
 

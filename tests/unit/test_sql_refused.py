@@ -27,10 +27,10 @@ from landonce.engine.dead_letters import (
 from landonce.errors import TargetUnavailable
 from landonce.protocol.block_rows import BlockRow, Claim
 from landonce.protocol.ranges import Partition, Range
-from landonce.sinks.sql import refused
-from landonce.sinks.sql.documents import as_text, versioned
-from landonce.sinks.sql.refused import refused_rows
-from landonce.sinks.sql.watch import Patience, Watch
+from landonce.sinks.sql import worker
+from landonce.sinks.sql.postgres import Patience, Watch
+from landonce.sinks.sql.types import as_jsonb, documents_as_text
+from landonce.sinks.sql.worker import refused_rows
 from landonce.sinks.sql.writer import Blame, BlockWriter, Trouble
 
 CLAIM = Claim(1, "me")
@@ -92,7 +92,7 @@ def test_the_search_ends_with_a_row_that_may_be_welcome_later() -> None:
 
 
 def test_the_search_ends_where_the_table_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refused, "MOST", 5)
+    monkeypatch.setattr(worker, "MOST", 5)
     assert len(searched(Judging(dict.fromkeys(range(1000), Blame.ROW))) or ()) == 6
 
 
@@ -156,14 +156,14 @@ def test_nested_values_are_json() -> None:
             "map": pa.array([[("k", 'ü"')], []], pa.map_(pa.string(), pa.string())),
         }
     )
-    told = as_text(rows)
-    assert told.column("id").to_pylist() == [1, 2]
-    first, second = told.column("doc").to_pylist()
+    texts = documents_as_text(rows)
+    assert texts.column("id").to_pylist() == [1, 2]
+    first, second = texts.column("doc").to_pylist()
     assert json.loads(first) == {"t": "2024-01-02T00:00:00+00:00", "d": "1.50", "b": "aGk=", "x": [0.5, "nan"]}
     assert second is None
-    assert told.column("map").to_pylist() == ['{"k":"ü\\""}', "{}"]
-    assert versioned(told.column("doc")).to_pylist()[1] is None
-    assert versioned(told.column("map")).to_pylist()[1] == "\x01{}"
+    assert texts.column("map").to_pylist() == ['{"k":"ü\\""}', "{}"]
+    assert as_jsonb(texts.column("doc")).to_pylist()[1] is None
+    assert as_jsonb(texts.column("map")).to_pylist()[1] == "\x01{}"
 
 
 def test_a_line_to_a_server_that_answers_nobody_is_cut() -> None:

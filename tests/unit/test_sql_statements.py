@@ -28,22 +28,22 @@ from landonce.sinks.sql.mysql import MySqlWriter
 from landonce.sinks.sql.postgres import conninfo, trouble_of
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.statements import (
-    Place,
+    BlockKey,
     delete_statement,
     flip_statement,
     insert_statement,
     merge_statement,
     purge_statement,
     read_statement,
+    syntax_of,
     upsert_statement,
-    words_of,
 )
 from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.sql.types import Unsupported, column_type, document_of, field_of
 from landonce.sinks.sql.worker import last_changes
 from landonce.sinks.sql.writer import Blame
 
-PLACE = Place("p", 7, 2)
+PLACE = BlockKey("p", 7, 2)
 COLUMNS = ("_topic", "_partition", "_offset", "id", "wo rd")
 TYPES = {
     "BOOLEAN": pa.bool_(),
@@ -81,14 +81,14 @@ TYPES = {
     ],
 )
 def test_a_block_is_flipped_where_it_is_claimed_and_not_written(dialect: str, expected: str) -> None:
-    text, values = flip_statement(words_of(dialect), PLACE, Claim(3, "me"), "{}")
+    text, values = flip_statement(syntax_of(dialect), PLACE, Claim(3, "me"), "{}")
     assert text == expected
     assert values == ("AFTER", "{}", "p", 7, 2, 3, "me", "BEFORE")
     assert text.count("$") + text.count("?") + text.count("%s") == len(values)
 
 
 def test_a_block_is_read() -> None:
-    text, values = read_statement(words_of("sqlite"), PLACE)
+    text, values = read_statement(syntax_of("sqlite"), PLACE)
     assert text == (
         'SELECT "number", "epoch", "owner", "state", "receipt" FROM "landonce_block" '
         'WHERE "pipeline" = ? AND "batch" = ? AND "number" = ?'
@@ -97,19 +97,19 @@ def test_a_block_is_read() -> None:
 
 
 def test_names_are_quoted() -> None:
-    assert insert_statement(words_of("sqlite"), 'a.b"c', ("x y",)) == 'INSERT INTO "a"."b""c" ("x y") VALUES (?)'
-    assert insert_statement(words_of("mysql"), "a`b", ("x%",)).startswith("INSERT INTO `a``b` (`x%%`)")
+    assert insert_statement(syntax_of("sqlite"), 'a.b"c', ("x y",)) == 'INSERT INTO "a"."b""c" ("x y") VALUES (?)'
+    assert insert_statement(syntax_of("mysql"), "a`b", ("x%",)).startswith("INSERT INTO `a``b` (`x%%`)")
 
 
 def test_sqlite_changes_rows_by_their_key() -> None:
-    assert upsert_statement(words_of("sqlite"), "t", COLUMNS, ("id",)) == (
+    assert upsert_statement(syntax_of("sqlite"), "t", COLUMNS, ("id",)) == (
         'INSERT INTO "t" ("_topic", "_partition", "_offset", "id", "wo rd") VALUES (?, ?, ?, ?, ?) '
         'ON CONFLICT ("id") DO UPDATE SET "_topic" = excluded."_topic", "_partition" = excluded."_partition", '
         '"_offset" = excluded."_offset", "wo rd" = excluded."wo rd" WHERE "t"."_offset" IS NULL OR '
         '"t"."_topic" COLLATE BINARY <> excluded."_topic" OR "t"."_partition" <> excluded."_partition" OR '
         '"t"."_offset" < excluded."_offset"'
     )
-    assert delete_statement(words_of("sqlite"), "t", ("a", "b")) == (
+    assert delete_statement(syntax_of("sqlite"), "t", ("a", "b")) == (
         'DELETE FROM "t" WHERE "a" = ? AND "b" = ? AND ("t"."_offset" IS NULL OR "t"."_topic" COLLATE BINARY <> ? '
         'OR "t"."_partition" <> ? OR "t"."_offset" < ?)'
     )
@@ -117,7 +117,7 @@ def test_sqlite_changes_rows_by_their_key() -> None:
 
 def test_mysql_changes_rows_by_their_key() -> None:
     """The coordinates are assigned last: whoever compares with them sees the old ones."""
-    text = upsert_statement(words_of("mysql"), "t", COLUMNS, ("id",))
+    text = upsert_statement(syntax_of("mysql"), "t", COLUMNS, ("id",))
     head, _, sets = text.partition(" ON DUPLICATE KEY UPDATE ")
     assert head.endswith("VALUES (%s, %s, %s, %s, %s)")
     assigned = [part.split(" = ", 1)[0] for part in sets.replace("VALUES(", "").split(", `")]
@@ -127,14 +127,14 @@ def test_mysql_changes_rows_by_their_key() -> None:
 
 
 def test_postgres_merges_what_is_staged() -> None:
-    text = merge_statement(words_of("postgresql"), "own.t", COLUMNS, ("id",))
+    text = merge_statement(syntax_of("postgresql"), "own.t", COLUMNS, ("id",))
     assert text.startswith('INSERT INTO "own"."t" AS landonce_old ("_topic"')
     assert (
         'FROM "landonce_rows" ORDER BY "id", "_offset" DESC) AS landonce_new ORDER BY "_offset" ON CONFLICT ("id") DO'
         in text
     )
     assert text.endswith('OR landonce_old."_offset" < excluded."_offset"')
-    assert purge_statement(words_of("postgresql"), "t", ("id",)).startswith(
+    assert purge_statement(syntax_of("postgresql"), "t", ("id",)).startswith(
         'DELETE FROM "t" AS landonce_old USING "landonce_gone" WHERE landonce_old."id" = "landonce_gone"."id" '
         'AND (landonce_old."_offset" IS NULL OR '
     )
@@ -192,8 +192,13 @@ def test_documents_go_to_columns_of_documents_and_of_text() -> None:
     assert document_of("x", postgresql.JSONB(), nested, required=True) == Field("x", nested, required=True)
     assert document_of("x", sql.JSON(), text, required=False) == Field("x", text)
     assert document_of("x", sql.Text(), nested, required=False) == Field("x", nested)
-    for type_, told in ((sql.Text(), text), (sql.JSON(), pa.int64()), (sql.Integer(), nested), (sql.Enum("a"), nested)):
-        assert document_of("x", type_, told, required=False) is None
+    for type_, declared in (
+        (sql.Text(), text),
+        (sql.JSON(), pa.int64()),
+        (sql.Integer(), nested),
+        (sql.Enum("a"), nested),
+    ):
+        assert document_of("x", type_, declared, required=False) is None
     made = {each: column_type(nested, each, "x") for each in ("postgresql", "sqlite", "mysql")}
     assert isinstance(made["postgresql"].dialect_impl(postgresql.dialect()), postgresql.JSONB)
     assert isinstance(made["sqlite"], sql.JSON)
@@ -220,8 +225,8 @@ def test_documents_go_to_columns_of_documents_and_of_text() -> None:
 def test_what_postgres_says_is_told_apart(state: str | None, passing: bool, answered: bool, blame: Blame) -> None:
     """A session that was ended for standing still is no reason to halt."""
     failure = adbc_driver_manager.Error("said", status_code=adbc_driver_manager.AdbcStatusCode.UNKNOWN, sqlstate=state)
-    told = trouble_of(failure)
-    assert (told.passing, told.answered, told.blame) == (passing, answered, blame)
+    trouble = trouble_of(failure)
+    assert (trouble.passing, trouble.answered, trouble.blame) == (passing, answered, blame)
 
 
 @pytest.mark.parametrize(
@@ -242,19 +247,19 @@ def test_the_reason_of_a_dead_letter_is_in_the_words_of_postgres(text: str, expe
 
 
 @pytest.mark.parametrize(
-    ("told", "blame"),
+    ("details", "blame"),
     [
         ({b"PG_DIAG_TABLE_NAME": b"t"}, Blame.OTHERS),
         ({b"PG_DIAG_TABLE_NAME": b"t", b"PG_DIAG_CONSTRAINT_NAME": b"c"}, Blame.ROW),
         ({b"PG_DIAG_CONTEXT": b"a function that raises it"}, Blame.ROW),
     ],
 )
-def test_a_check_without_a_name_is_a_partition_that_is_not_there(told: dict[bytes, bytes], blame: Blame) -> None:
+def test_a_check_without_a_name_is_a_partition_that_is_not_there(details: dict[bytes, bytes], blame: Blame) -> None:
     failure = adbc_driver_manager.Error(
         "said",
         status_code=adbc_driver_manager.AdbcStatusCode.INTEGRITY,
         sqlstate="23514",
-        details=list(told.items()),
+        details=list(details.items()),
     )
     assert trouble_of(failure).blame is blame
 
@@ -277,8 +282,8 @@ def test_a_check_without_a_name_is_a_partition_that_is_not_there(told: dict[byte
 )
 def test_what_mysql_says_is_told_apart(failure: Exception, passing: bool, answered: bool, blame: Blame) -> None:
     """Numbers from 3000 on are the server's again."""
-    told = MySqlWriter.__new__(MySqlWriter)._trouble(failure)
-    assert (told.passing, told.answered, told.blame) == (passing, answered, blame)
+    trouble = MySqlWriter.__new__(MySqlWriter)._trouble(failure)
+    assert (trouble.passing, trouble.answered, trouble.blame) == (passing, answered, blame)
 
 
 def test_a_table_is_made_with_its_key_and_its_coordinates(tmp_path: object) -> None:
@@ -339,28 +344,28 @@ def test_a_sqlite_table_with_columns_that_nothing_fits(tmp_path: Path) -> None:
 
 def test_a_url_is_told_to_libpq_without_landing_in_a_repr() -> None:
     sink = SqlSink("postgresql://u:p%40ss@h:5433/d?sslmode=require", "t", "p")
-    told = conninfo(sink)
+    options = conninfo(sink)
     for part in ("host=h", "port=5433", "dbname=d", "user=u", "password=p@ss", "sslmode=require", "connect_timeout=5"):
-        assert part in told
+        assert part in options
     assert "p@ss" not in repr(sink) + str(sink)
     assert "p%40ss" not in repr(sink) + str(sink)
 
 
 @pytest.mark.parametrize(
-    ("told", "said"),
+    ("config", "said"),
     [
         ({"url": "oracle://h/d"}, "not to 'oracle'"),
         ({"url": "no url at all"}, "cannot be read"),
         ({"url": "sqlite://"}, "memory"),
     ],
 )
-def test_urls_that_will_not_do(told: dict[str, str], said: str) -> None:
+def test_urls_that_will_not_do(config: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        SqlSink.of(Sql(table="t", **told), "p")  # type: ignore[arg-type]
+        SqlSink.of(Sql(table="t", **config), "p")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("told", "said"),
+    ("config", "said"),
     [
         ({"mode": "upsert"}, "go together"),
         ({"key": "id"}, "go together"),
@@ -368,9 +373,9 @@ def test_urls_that_will_not_do(told: dict[str, str], said: str) -> None:
         ({"mode": "upsert", "key": "id", "evolve": True, "changes": {"mode": "dms"}}, "envelopes"),
     ],
 )
-def test_sections_that_will_not_do(told: dict[str, object], said: str) -> None:
+def test_sections_that_will_not_do(config: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        Sql(url="sqlite:///x.db", table="t", **told)  # type: ignore[arg-type]
+        Sql(url="sqlite:///x.db", table="t", **config)  # type: ignore[arg-type]
 
 
 def test_a_file_of_this_machine_is_not_for_workers_on_others(tmp_path: Path) -> None:
@@ -378,7 +383,7 @@ def test_a_file_of_this_machine_is_not_for_workers_on_others(tmp_path: Path) -> 
     from landonce.sinks.pipeline_file import parse
     from landonce.sinks.sql.driver import file_reachable
 
-    told = """
+    text = """
 pipeline: p
 source: {{kafka: {{bootstrap_servers: h, topics: [t]}}}}
 sink: {{sql: {{url: "{url}", table: t}}}}
@@ -389,7 +394,7 @@ spark: {{master: "{master}"}}
         ("sqlite:///x.db", "spark://h:7077", False),
         ("postgresql://h/d", "spark://h:7077", True),
     ):
-        config = parse(told.format(url=url, master=master), tmp_path / "p.yaml")
+        config = parse(text.format(url=url, master=master), tmp_path / "p.yaml")
         if fine:
             file_reachable(config, remote=is_remote(config.spark))
         else:

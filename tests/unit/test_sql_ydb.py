@@ -25,11 +25,11 @@ from landonce.protocol.ledger import LedgerState, taken
 from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.sql.databases import open_database
 from landonce.sinks.sql.sink import SqlSink
-from landonce.sinks.sql.statements import Place
+from landonce.sinks.sql.statements import BlockKey
 from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.sql.ydb import delete_rows, flipping_statement, found_statement, upsert_rows
 
-PLACE = Place("p", 7, 2)
+PLACE = BlockKey("p", 7, 2)
 
 
 def text(statement: Executable) -> str:

@@ -19,7 +19,7 @@ from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Mode
 from landonce.protocol.steps import Write
 from landonce.read.block import Rejected
-from landonce.read.kafka import identity
+from landonce.read.kafka import broker
 from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.deduplicating import InsertRecipe, InsertTask
 from landonce.testing.sqlite_sink import SqliteSink
@@ -51,20 +51,20 @@ class Brokers:
 @pytest.fixture
 def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
     made = Brokers(t=OLD, u=OLD.lower())
-    monkeypatch.setattr(identity, "Broker", made)
-    monkeypatch.setattr(identity, "_brokers", {})
+    monkeypatch.setattr(broker, "Broker", made)
+    monkeypatch.setattr(broker, "_brokers", {})
     return made
 
 
 def test_the_same_topics_pass(brokers: Brokers) -> None:
-    identity.require_same({"t": OLD, "u": OLD.lower()}, OPTIONS)
+    broker.require_same({"t": OLD, "u": OLD.lower()}, OPTIONS)
     assert brokers.asked == [("t", "u")], "one request for all"
 
 
 def test_a_topic_made_anew_halts_with_the_way_on(brokers: Brokers) -> None:
     brokers.ids["t"] = NEW
     with pytest.raises(TopicRecreated, match=f"'t'.*{OLD}.*{NEW}") as caught:
-        identity.require_same({"u": OLD.lower(), "t": OLD}, OPTIONS)
+        broker.require_same({"u": OLD.lower(), "t": OLD}, OPTIONS)
     assert isinstance(caught.value, Halt)
     assert "no row of it was written" in caught.value.safe
     assert caught.value.command == "landonce state rebase {file} --drop-pending"
@@ -73,30 +73,30 @@ def test_a_topic_made_anew_halts_with_the_way_on(brokers: Brokers) -> None:
 def test_a_topic_that_is_away_may_come_back(brokers: Brokers) -> None:
     del brokers.ids["t"]
     with pytest.raises(SourceUnavailable, match="'t'") as caught:
-        identity.require_same({"t": OLD}, OPTIONS)
+        broker.require_same({"t": OLD}, OPTIONS)
     assert isinstance(caught.value, Transient)
 
 
 @pytest.mark.parametrize("nothing", ["", "AAAAAAAAAAAAAAAAAAAAAA"])
 def test_topics_without_ids_are_not_asked_for(brokers: Brokers, nothing: str) -> None:
-    identity.require_same({"t": nothing}, OPTIONS)
-    identity.require_same({}, OPTIONS)
+    broker.require_same({"t": nothing}, OPTIONS)
+    broker.require_same({}, OPTIONS)
     assert not brokers.asked
 
 
 def test_brokers_without_ids_cannot_be_asked(brokers: Brokers) -> None:
     brokers.ids["t"] = "AAAAAAAAAAAAAAAAAAAAAA"
-    identity.require_same({"t": OLD}, OPTIONS)
+    broker.require_same({"t": OLD}, OPTIONS)
 
 
 def test_one_client_serves_all_blocks_of_a_process(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(5):
-        identity.require_same({"t": OLD}, dict(OPTIONS))
+        broker.require_same({"t": OLD}, dict(OPTIONS))
     assert (brokers.clients, len(brokers.asked)) == (1, 5)
-    identity.require_same({"t": OLD}, {"bootstrap.servers": "elsewhere:9092"})
+    broker.require_same({"t": OLD}, {"bootstrap.servers": "elsewhere:9092"})
     assert brokers.clients == 2
     monkeypatch.setattr(os, "getpid", lambda: -1)
-    identity.require_same({"t": OLD}, OPTIONS)
+    broker.require_same({"t": OLD}, OPTIONS)
     assert brokers.clients == 3, "a forked process cannot use the client of its parent"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from landonce.cli.output import say_error, way_on
+from landonce.cli.output import next_step, say_error
 from landonce.errors import TargetRefused
 
 
@@ -19,7 +19,7 @@ from landonce.errors import TargetRefused
     ],
 )
 def test_it_does_not_name_the_command_that_says_it(command: str, running: str, said: str) -> None:
-    assert way_on(command, "clicks.yaml", running) == said
+    assert next_step(command, "clicks.yaml", running) == said
 
 
 def test_an_error_of_check_does_not_send_to_check(capsys: pytest.CaptureFixture[str]) -> None:

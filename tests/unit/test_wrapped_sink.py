@@ -29,7 +29,7 @@ from landonce.sinks.wrapped import find
 from landonce.sinks.wrapped.block import pushed_rows
 from landonce.sinks.wrapped.config import Wrapped
 from landonce.sinks.wrapped.find import find_sink, need_picklable
-from landonce.sinks.wrapped.recipe import WrappedRecipe
+from landonce.sinks.wrapped.worker import WrappedRecipe
 
 ROWS = 11
 
@@ -192,13 +192,13 @@ def test_the_pipeline_file_says_which_sink_it_is(tmp_path: Path, monkeypatch: py
     (tmp_path / "file_sinks.py").write_text(code)
     (tmp_path / "rival_sinks.py").write_text(code)
     try:
-        told = [
+        named = [
             ("file_sinks:made", {"url": "http://one", "retries": 3}),
             ("file_sinks:made", {"url": "http://two", "retries": 3}),
             ("file_sinks:made", {}),
             ("file_sinks:other", {}),
         ]
-        found = [find_sink(name, options, tmp_path).identity for name, options in told]
+        found = [find_sink(name, options, tmp_path).identity for name, options in named]
         assert len(set(found)) == len(found)
         assert found[0] == find_sink("file_sinks:made", {"retries": 3, "url": "http://one"}, tmp_path).identity
         secret = {"retries": 3, "url": "http://me:word@one", "api_token": "word"}
@@ -237,7 +237,7 @@ class Waiting:
 
 
 @pytest.mark.parametrize(
-    ("told", "says"),
+    ("arguments", "says"),
     [
         ({"push": print}, "whether pushing the same block again is harmless"),
         ({"push": 7, "idempotent": True}, "neither a function"),
@@ -260,9 +260,9 @@ class Waiting:
         ({"push": Arguments("x"), "idempotent": True}, "`push` takes one argument, the block"),
     ],
 )
-def test_what_is_refused(told: dict[str, object], says: str) -> None:
+def test_what_is_refused(arguments: dict[str, object], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        landonce.wrap(**told)  # type: ignore[arg-type]
+        landonce.wrap(**arguments)  # type: ignore[arg-type]
 
 
 class Kinds:
@@ -369,10 +369,10 @@ def test_two_packages_that_offer_one_name_are_refused(tmp_path: Path, monkeypatc
     """Which of them gets the records would depend on the order of folders in a path."""
     for name in ("rival_a", "rival_b"):
         (tmp_path / f"{name}.py").write_text("import landonce\nsink = landonce.wrap(print, idempotent=True)\n")
-        told = tmp_path / f"{name}-1.0.dist-info"
-        told.mkdir()
-        (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        (told / "entry_points.txt").write_text(f"[landonce.sinks]\nrivals = {name}:sink\n")
+        package = tmp_path / f"{name}-1.0.dist-info"
+        package.mkdir()
+        (package / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (package / "entry_points.txt").write_text(f"[landonce.sinks]\nrivals = {name}:sink\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(
         ConfigError, match=r"2 packages offer a plug-in 'rivals': rival_a:sink of rival_a 1.0; rival_b:"
@@ -384,10 +384,10 @@ def test_a_sink_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "plugged_sink.py").write_text(
         "import landonce\ndef make(to):\n    return landonce.wrap(print, idempotent=True, name=to)\n"
     )
-    told = tmp_path / "plugged-1.0.dist-info"
-    told.mkdir()
-    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged\nVersion: 1.0\n")
-    (told / "entry_points.txt").write_text("[landonce.sinks]\nplugged = plugged_sink:make\nbroken = not_there:x\n")
+    package = tmp_path / "plugged-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text("[landonce.sinks]\nplugged = plugged_sink:make\nbroken = not_there:x\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert find_sink("plugged", {"to": "there"}, Path("/nowhere")).name == "there"
     with pytest.raises(ConfigError, match=r"the plug-in 'broken' \(not_there:x of plugged 1.0\) cannot be loaded"):
@@ -403,11 +403,11 @@ def test_what_a_pipeline_file_says_of_it(tmp_path: Path) -> None:
         "sink: {wrapped: {sink: 'm:n', options: {hosts: [a, b], deep: {list: [1], token: hush-hush}, url: 'http://x', "
         "replicas: [{password: inner-word}]}}}\n"
     )
-    told = parse(text, tmp_path / "p.yaml").sink
-    assert isinstance(told, Wrapped)
-    assert (told.sink, told.folder) == ("m:n", tmp_path)
-    assert told.options["hosts"] == ["a", "b"]
+    section = parse(text, tmp_path / "p.yaml").sink
+    assert isinstance(section, Wrapped)
+    assert (section.sink, section.folder) == ("m:n", tmp_path)
+    assert section.options["hosts"] == ["a", "b"]
     assert redact("it is hush-hush and inner-word") == "it is *** and ***"
-    assert "hush-hush" not in repr(told)
+    assert "hush-hush" not in repr(section)
     with pytest.raises(ConfigError, match="name one sink: clickhouse, iceberg, sql or wrapped"):
         parse(text.replace("{wrapped:", "{sql: {url: 'sqlite:///x', table: t}, wrapped:"), tmp_path / "p.yaml")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyspark
 
-from landonce.java import java
+from landonce.jvm import java
 
 _USE = "-XX:SharedArchiveFile={path} -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off"
 _MAKE = "-XX:ArchiveClassesAtExit={path} -Xlog:cds=off -Xlog:cds+dynamic=off"

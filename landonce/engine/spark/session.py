@@ -23,8 +23,7 @@ from landonce.config.model import Spark
 from landonce.engine.spark import archive, daemon
 from landonce.engine.spark.temp_dirs import temporary_folder
 from landonce.errors import ConfigError
-from landonce.java import java
-from landonce.jvm import forget_ended, has_ended, spark_errors
+from landonce.jvm import forget_ended, has_ended, java, spark_errors
 
 _PINNED = {
     "spark.sql.session.timeZone": "UTC",

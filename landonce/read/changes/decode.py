@@ -23,8 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from landonce.read.changes.envelopes import Debezium, Dms
-from landonce.read.changes.images import DELETE, INSERT, UPDATE, Images, Plain, Reader, Rows, Words
+from landonce.read.changes.images import DELETE, INSERT, UPDATE, Debezium, Dms, Images, Plain, Reader, Rows, Words
 from landonce.read.changes.tombstones import KeyDecoder
 from landonce.read.formats.json.decode import MAX_RECORD_BYTES, Reject
 from landonce.read.formats.json.values import Mask, mask_of

@@ -1,28 +1,73 @@
-"""Asking the brokers: which cluster, which topics, how far. Reads only, and never joins a consumer group."""
+"""Asks the brokers: the cluster, the ids and ends of topics, the size of the next records. Never joins a consumer group."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Mapping
 from concurrent import futures
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from landonce.errors import ConfigError, SourceRefused, SourceUnavailable, TopicMissing
+from landonce.errors import ConfigError, SourceRefused, SourceUnavailable, TopicMissing, TopicRecreated
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.source import Extent, SourceView
-from landonce.read.kafka.offsets import known_offset
-from landonce.read.kafka.records import QUIET, REFUSALS, consumer_options, source_error
-from landonce.read.kafka.sample_sizes import record_bytes
+from landonce.read.kafka.client import QUIET, REFUSALS, consumer_options, known_offset, source_error
+
+_PARTITIONS = 8
+_RECORDS = 200
+_BYTES = 8 * 2**20
+_AT_ONCE, _WAIT = 50, 0.05
+
+
+def sample_size(ranges: tuple[Range, ...], options: Mapping[str, Any], *, seconds: float = 1.0) -> float | None:
+    """The mean size of the first records of some of these ranges; None if none came in time.
+
+    It only helps to choose the size of the first batch, so every error here means None: reading the batch itself
+    reports it.
+    """
+    longest = sorted(ranges, key=lambda each: each.span, reverse=True)[:_PARTITIONS]
+    try:
+        consumer = Consumer({**options, "queued.max.messages.kbytes": 1024}, logger=None)
+    except KafkaException:
+        return None
+    try:
+        consumer.assign([TopicPartition(each.partition.topic, each.partition.number, each.first) for each in longest])
+        return _mean(consumer, len(longest), time.monotonic() + seconds)
+    except KafkaException:
+        return None
+    finally:
+        consumer.close()
+
+
+def _mean(consumer: Consumer, partitions: int, until: float) -> float | None:
+    count = size = 0
+    ended: set[tuple[str | None, int | None]] = set()
+    while count < _RECORDS and size < _BYTES and len(ended) < partitions and time.monotonic() < until:
+        for message in consumer.consume(_AT_ONCE, timeout=_WAIT):
+            error = message.error()
+            if error is None:
+                count, size = count + 1, size + len(message.value() or b"")
+            elif error.code() == KafkaError._PARTITION_EOF:
+                ended.add((message.topic(), message.partition()))
+    return size / count if count else None
+
 
 T = TypeVar("T")
 _PATIENCE = 10.0
 _LISTEN = 0.1
 _UNREACHABLE = 3.0
-"""Seconds without any broker after which it is said. A name may have several addresses, which are tried one after another."""
+"""Seconds without any broker until an error says so. A name may have several addresses, which are tried in turn."""
 
 
 class Broker:
@@ -32,8 +77,9 @@ class Broker:
         self._heard: KafkaError | None = None
         self._down: float | None = None
         try:
-            told: dict[str, Any] = {**QUIET, **options, "bootstrap.servers": bootstrap_servers, "error_cb": self._hear}
-            self._admin = AdminClient(told)
+            config: dict[str, Any] = {**QUIET, **options, "bootstrap.servers": bootstrap_servers}
+            config["error_cb"] = self._hear
+            self._admin = AdminClient(config)
         except KafkaException as error:
             raise ConfigError(
                 f"Kafka's client refuses its options: {error.args[0].str()}.",
@@ -58,7 +104,7 @@ class Broker:
         )
 
     def require(self, topics: Iterable[str]) -> None:
-        """Raises `TopicMissing` where one of these topics is not there."""
+        """Raises `TopicMissing` if one of these topics does not exist."""
         self._describe(tuple(topics))
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
@@ -66,8 +112,8 @@ class Broker:
         return {topic: str(info.topic_id) for topic, info in self._describe(tuple(topics)).items()}
 
     def record_bytes(self, ranges: tuple[Range, ...]) -> float | None:
-        """How large the next records of these ranges are, if that is easily seen."""
-        return record_bytes(ranges, consumer_options(self._servers, self._options, "peek"))
+        """The mean size of the next records of these ranges, if it is quickly known."""
+        return sample_size(ranges, consumer_options(self._servers, self._options, "peek"))
 
     def _describe(self, topics: tuple[str, ...]) -> dict[str, Any]:
         self._forget_troubles()
@@ -85,7 +131,7 @@ class Broker:
         }
 
     def _answer(self, future: Future[T], topic: str = "") -> T:
-        """Waits for it, but not for the whole timeout where no broker can be reached: what is in the way is said soon."""
+        """Waits for the result. If no broker can be reached, it raises the reason before the timeout is over."""
         until = time.monotonic() + self._timeout * 2
         while True:
             try:
@@ -103,8 +149,8 @@ class Broker:
                     raise self._unanswered() from None
 
     def _forget_troubles(self) -> None:
-        """Those of connections that were lost since the last question. That no broker can be reached librdkafka says once, and maybe
-        before the first question: it stays known until one answers."""
+        """Forgets errors of connections that were lost since the last request. librdkafka reports only once, perhaps
+        before the first request, that no broker can be reached: this is kept until a broker answers."""
         while self._admin.poll(0):
             pass
         if self._down is None:
@@ -113,7 +159,7 @@ class Broker:
             self._down = time.monotonic()
 
     def _hear(self, error: KafkaError) -> None:
-        """librdkafka tells what is wrong with a connection here, and nowhere else. It goes on trying meanwhile."""
+        """librdkafka reports errors of connections only here. Meanwhile it continues to try."""
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
             self._down = self._down or time.monotonic()
         else:
@@ -131,8 +177,46 @@ class Broker:
     def _named(self, error: KafkaError, topic: str) -> Exception:
         if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART and topic:
             return TopicMissing(
-                f"topic {topic!r} is not there at {self._servers}.",
+                f"topic {topic!r} does not exist at {self._servers}.",
                 safe="Nothing was read or written.",
                 command="create the topic, or correct `source.kafka.topics` in {file}",
             )
         return source_error(error, f"Kafka at {self._servers}")
+
+
+_NONE = ("", "AAAAAAAAAAAAAAAAAAAAAA")
+"""The id of a topic that has none: empty, or all bits zero."""
+_brokers: dict[tuple[object, ...], Broker] = {}
+"""By process and options, kept for the next block. A forked process cannot use the client of its parent."""
+
+
+def require_same(topics: Mapping[str, str], options: Mapping[str, Any]) -> None:
+    """Raises `TopicRecreated` unless the brokers know these topics by these ids.
+
+    A topic may be deleted and created again after the driver asked for it; then the same offsets are other records. A
+    topic's id is never used again, in any cluster. So if the brokers, asked after the last record was read, report the
+    ids of the plan, all records came from these topics. Rows are written only after that. Two cases remain: brokers that
+    give topics no ids, and a broker that learns of the new topic later than the one that was read from.
+    """
+    known = {topic: topic_id for topic, topic_id in topics.items() if topic_id not in _NONE}
+    if not known:
+        return
+    try:
+        found = _broker(options).topic_ids(known)
+    except TopicMissing as error:
+        raise SourceUnavailable(error.what) from None
+    for topic, topic_id in known.items():
+        if found[topic] not in (topic_id, *_NONE):
+            raise TopicRecreated(
+                f"topic {topic!r} was deleted and created again while a batch of it was read: the ledger knows id {topic_id}, "
+                f"the broker has {found[topic]}.",
+                safe="The records that were read are discarded, and no row of them was written. The position did not move.",
+                command="landonce state rebase {file} --drop-pending",
+            )
+
+
+def _broker(options: Mapping[str, Any]) -> Broker:
+    key = (os.getpid(), *sorted((name, str(value)) for name, value in options.items()))
+    if key not in _brokers:
+        _brokers[key] = Broker(str(options["bootstrap.servers"]), options)
+    return _brokers[key]

@@ -1,8 +1,8 @@
-"""Reading exactly the ranges of a block: librdkafka, `read_committed`, straight into Arrow.
+"""Reads exactly the ranges of a block: librdkafka, `read_committed`, straight into Arrow.
 
-A range is read whole when its last offset was seen, or a later one, or the end of the partition at or past its end:
-offsets may be missing at its end too, and their number says nothing. A consumer is kept per process, for the next block
-that the same worker reads. Nothing is ever committed to Kafka, and an offset that is gone is an error, never a jump.
+A range is complete once its last offset, a later one, or the end of the partition at or past its end was seen: offsets
+may be missing, also at the end, so their number proves nothing. Each process keeps a consumer for the next block that
+it reads. Nothing is ever committed to Kafka, and a deleted offset is an error, never skipped.
 """
 
 from __future__ import annotations
@@ -19,26 +19,18 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from landonce.errors import RetentionOverrun, SourceRefused, SourceUnavailable
 from landonce.protocol.ranges import Partition, Range
+from landonce.read.kafka.client import source_error
 
 _AT_ONCE = 20_000
-_GLANCE = 0.1
-"""How long to wait for a full hand of records: offsets may be missing, and then it is never full."""
+_WAIT = 0.1
+"""Seconds to wait for `_AT_ONCE` records. Offsets may be missing, and then so many never come."""
 _SILENCE = 30.0
 _LEADERS_KNOWN_FOR = 60.0
-"""Seconds after which a topic's leaders are asked for again, before it is read: librdkafka forgets those it does not use."""
+"""Seconds until a topic's leaders are requested again before it is read: librdkafka forgets those it does not use."""
 _GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
-QUIET = {"log_level": 2}
-"""librdkafka writes a line of its own to stderr at every reconnection. What matters comes back as an error anyway."""
-REFUSALS = (
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.GROUP_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    KafkaError.SASL_AUTHENTICATION_FAILED,
-    KafkaError._AUTHENTICATION,
-)
 _consumers: dict[tuple[tuple[str, str], ...], Consumer] = {}
 _introduced: dict[Consumer, dict[str, float]] = {}
-"""When each consumer was last given the leaders of a topic."""
+"""When each consumer last learned the leaders of a topic."""
 
 
 @dataclass(frozen=True)
@@ -51,30 +43,8 @@ class Records:
     messages: list[Message]
 
 
-def consumer_options(bootstrap_servers: str, options: Mapping[str, Any], pipeline: str) -> dict[str, Any]:
-    """What every reader of a pipeline uses. The user's options cannot touch what the guarantee rests on."""
-    return {
-        # A block ends somewhere in its partition, and what was fetched beyond is thrown away: fetch little ahead, and
-        # look for room again at once.
-        "max.partition.fetch.bytes": 2 * 2**20,
-        "queued.min.messages": 20_000,
-        "queued.max.messages.kbytes": 8 * 2**10,
-        "fetch.queue.backoff.ms": 2,
-        "fetch.wait.max.ms": 20,
-        **QUIET,
-        **options,
-        "bootstrap.servers": bootstrap_servers,
-        "group.id": f"landonce-{pipeline}",
-        "enable.auto.commit": False,
-        "enable.auto.offset.store": False,
-        "isolation.level": "read_committed",
-        "auto.offset.reset": "error",
-        "enable.partition.eof": True,
-    }
-
-
 def read(ranges: tuple[Range, ...], options: Mapping[str, Any]) -> Iterator[Records]:
-    """Every record of these ranges, once. Between partitions in any order, inside one in offset order."""
+    """Every record of these ranges, once. Each partition in offset order, partitions in any order."""
     consumer = _consumer(options)
     waiting = {each.partition: each for each in ranges}
     one_topic = len({each.partition.topic for each in ranges}) == 1
@@ -85,7 +55,7 @@ def read(ranges: tuple[Range, ...], options: Mapping[str, Any]) -> Iterator[Reco
         consumer.resume(places)  # librdkafka remembers a pause across assignments
         heard = time.monotonic()
         while waiting:
-            messages = consumer.consume(min(_AT_ONCE, _left(waiting)), timeout=_GLANCE)
+            messages = consumer.consume(min(_AT_ONCE, _left(waiting)), timeout=_WAIT)
             if messages:
                 heard = time.monotonic()
                 yield from _sort_out(consumer, messages, waiting, one_topic)
@@ -109,8 +79,8 @@ def _consumer(options: Mapping[str, Any]) -> Consumer:
 
 
 def _introduce(consumer: Consumer, topics: set[str]) -> None:
-    """Asks for the leaders of topics that are new to this consumer. If it is only assigned one, it looks for them at the
-    next tick of a timer that ticks once a second."""
+    """Requests the leaders of topics that are new to this consumer. Without this, an assigned consumer requests them at
+    the next tick of a timer, once a second."""
     known, now = _introduced.setdefault(consumer, {}), time.monotonic()
     for topic in topics:
         if now - known.get(topic, -_LEADERS_KNOWN_FOR) >= _LEADERS_KNOWN_FOR:
@@ -119,33 +89,22 @@ def _introduce(consumer: Consumer, topics: set[str]) -> None:
 
 
 def _left(waiting: Mapping[Partition, Range]) -> int:
-    """At most this many records are still to come: librdkafka waits for as many as it is asked for."""
+    """The largest number of records still to come: librdkafka waits for as many as it is asked for."""
     return sum(each.span for each in waiting.values())
 
 
 def _forget(consumer: Consumer) -> None:
-    """One that failed may never work again; the next block gets a new one."""
+    """A consumer that failed may never work again; the next block gets a new one."""
     for key in [key for key, each in _consumers.items() if each is consumer]:
         del _consumers[key]
     _introduced.pop(consumer, None)
     consumer.close()
 
 
-def source_error(error: KafkaError, who: str) -> SourceUnavailable | SourceRefused:
-    """What may pass, and what does not."""
-    if error.code() in REFUSALS:
-        return SourceRefused(
-            f"{who} refused: {error.str()}",
-            safe="Nothing was skipped.",
-            command="give the user of {file} the rights READ and DESCRIBE on the topics, or correct `source.kafka.options`",
-        )
-    return SourceUnavailable(f"{who}: {error.str()}")
-
-
 def _sort_out(
     consumer: Consumer, messages: list[Message], waiting: dict[Partition, Range], one_topic: bool
 ) -> Iterator[Records]:
-    """Splits what came by partition, leaves out what lies outside the ranges, and notes which ranges are done."""
+    """Splits the messages by partition, leaves out those outside the ranges, and removes finished ranges from `waiting`."""
     ended: set[Partition] = set()
     if any(map(Message.error, messages)):
         ended = _reached(messages, waiting)
@@ -178,7 +137,7 @@ def _sort_out(
 def _by_partition(
     messages: list[Message], waiting: Mapping[Partition, Range], one_topic: bool
 ) -> dict[Partition, list[Message]]:
-    """Messages come in long runs of one partition, so runs are told apart rather than messages."""
+    """Messages come in long runs of one partition, so this compares runs, not messages."""
     split: dict[Partition, list[Message]] = {}
     for _, run in groupby(messages, key=Message.partition if one_topic else _place):
         mine = list(run)
@@ -191,7 +150,7 @@ def _place(message: Message) -> tuple[str, int]:
 
 
 def _reached(messages: list[Message], waiting: Mapping[Partition, Range]) -> set[Partition]:
-    """The partitions whose end came, at or past the end of their range. Raises for what is an error."""
+    """The partitions whose end, at or past the end of their range, is reached. Raises if a message is an error."""
     reached = set()
     for message in messages:
         error = message.error()

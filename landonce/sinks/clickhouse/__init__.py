@@ -1,9 +1,8 @@
-"""The ClickHouse sink: rows go in as Arrow over HTTP, one block as one insert, and are looked at after any doubt.
+"""The ClickHouse sink: rows are sent as Arrow over HTTP, one block as one insert. After any doubt the table is asked which rows it holds.
 
-sink         the description that travels          writer     one insert, and its probe
-target       the driver's view                     wire       one request over one connection, never repeated
-check        whether a table is fit                replies    what an answer means
-create       a table made for the guarantee        settings   what every request carries
-columns, types, typenames                          what a column takes, exactly
-coordinates, probe                                 which rows are there
+config, sink      the description of a table          driver      the table as the driver sees it
+table, columns    what the server says about it       worker      one insert
+types             what a column takes, exactly        probe       which rows the table holds
+check             whether a table is fit              connection  queries; `wire` sends one request, never again
+settings          what every request carries          replies     what an answer means
 """

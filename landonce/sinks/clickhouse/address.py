@@ -1,7 +1,7 @@
-"""Where a table is and what things are called there: the server, the table, the query ids.
+"""Names: the server, the table, the query ids. Pure.
 
-Pure. A password lives only in `Address.password`; no repr and no message shows it. Every identifier that goes into a
-statement goes through `quoted`; values travel as parameters or as whole numbers, never as text.
+The password is only in `Address.password`; no repr and no message shows it. Every identifier in a statement goes through `quoted`; values
+are parameters or integers, never text in a statement.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NAME = re.compile(r"`(?:[^`\\]|\\.)+`|[^`.\s][^`.]*")
 
 @dataclass(frozen=True)
 class Address:
-    """A server's HTTP interface and the user to be there."""
+    """A server's HTTP interface, and the user."""
 
     scheme: str
     host: str
@@ -47,7 +47,7 @@ class TableName:
 
 
 def parse_url(url: str) -> Address:
-    """`http(s)://user:password@host:port/database`. The URL itself never appears in an error, for it holds a secret."""
+    """Reads `http(s)://user:password@host:port/database`. No error shows the URL, because it holds a secret."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -79,7 +79,7 @@ def parse_table(table: str, database: str) -> TableName:
 
 
 def quoted(identifier: str) -> str:
-    """An identifier as it may stand in any statement."""
+    """An identifier, quoted for a statement."""
     if not identifier or "\0" in identifier:
         raise ConfigError(f"{identifier!r} cannot be a name in ClickHouse")
     escaped = identifier.replace("\\", "\\\\").replace("`", "\\`")
@@ -87,13 +87,13 @@ def quoted(identifier: str) -> str:
 
 
 def literal(text: str) -> str:
-    """A string as it may stand where ClickHouse takes no parameter, such as a DDL."""
+    """A string literal, for statements that take no parameters, such as DDL."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
 
 def query_prefix(pipeline: str, table: TableName) -> str:
-    """What the ids of all inserts of this pipeline into this table begin with, and those of no other pipeline."""
+    """The beginning of the query ids of this pipeline's inserts into this table, and of no others."""
     return f"landonce:{quote(pipeline, safe='')}:{quote(str(table), safe='')}:"
 
 

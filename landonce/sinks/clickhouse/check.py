@@ -1,8 +1,8 @@
-"""Whether a table can hold the guarantee: every finding with what to change. Reads only; never starts anything.
+"""Whether a table can hold the guarantee, and what to change where it cannot. Reads only.
 
 REFUSED   the pipeline does not start
-WARNING   it starts, and someone should know
-OK        looked at, and fit
+WARNING   the pipeline starts, and the user should know
+OK        checked, and fit
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ from landonce.errors import TableUnfit
 from landonce.sinks.clickhouse.address import TableName
 from landonce.sinks.clickhouse.columns import coordinate_faults, filled, structure
 from landonce.sinks.clickhouse.connection import Connection
-from landonce.sinks.clickhouse.keys import partition_key_faults
-from landonce.sinks.clickhouse.rights import check_rights
-from landonce.sinks.clickhouse.tables import Table, describe
+from landonce.sinks.clickhouse.table import WINDOW, Table, describe, key_columns, words
 from landonce.sinks.clickhouse.wire import MOST_BYTES_OF_A_FIELD
 from landonce.sinks.contract import Finding, Level
 
-SMALLEST_WINDOW = 1_000
+_SMALLEST_WINDOW = 1_000
 _SKEW_MS = 5_000
 _OLDEST = (24, 10)  # CHECK GRANT
 
@@ -39,9 +37,16 @@ _WRONG_ENGINES = {
     "Kafka": "is a queue: writing to it writes to Kafka",
 }
 
+_POLICIES = """
+SELECT short_name FROM system.row_policies
+WHERE database = {database:String} AND table IN ({name:String}, '')
+  AND (has(apply_to_list, currentUser()) OR hasAny(apply_to_list, currentRoles())
+       OR (apply_to_all AND NOT has(apply_to_except, currentUser())))
+"""
+
 
 def check(connection: Connection, name: TableName, *, cluster: str) -> tuple[Finding, ...]:
-    """Everything there is to say about a table."""
+    """All findings about a table."""
     table = describe(connection, name)
     findings = [*_server(connection), *_engine(table)]
     if any(each.level is Level.REFUSED for each in findings):
@@ -53,7 +58,7 @@ def check(connection: Connection, name: TableName, *, cluster: str) -> tuple[Fin
     findings += _reading(connection, table)
     findings += _beside(table)
     findings += _replicas(connection, table, cluster)
-    findings += check_rights(connection, table)
+    findings += _rights(connection, table)
     return tuple(findings)
 
 
@@ -134,19 +139,19 @@ def _coordinates(table: Table) -> Iterator[Finding]:
 
 
 def _window(connection: Connection, table: Table) -> Iterator[Finding]:
-    name = _window_setting(table)
-    window = _deduplication_window(connection, table)
-    change = f"ALTER TABLE {table.name.sql} MODIFY SETTING {name} = {max(SMALLEST_WINDOW, 10_000)}"
+    name = "replicated_deduplication_window" if table.replicated else "non_replicated_deduplication_window"
+    window = int(_table_setting(connection, table, name) or 0)
+    change = f"ALTER TABLE {table.name.sql} MODIFY SETTING {name} = {WINDOW}"
     if window == 0:
         yield Finding(Level.REFUSED, f"{name} is 0: ClickHouse ignores tokens", change)
-    elif window < SMALLEST_WINDOW:
+    elif window < _SMALLEST_WINDOW:
         yield Finding(Level.WARNING, f"{name} is {window}: other writers can push tokens out", change)
     else:
         yield Finding(Level.OK, f"{name} = {window}")
 
 
 def _partition_key(connection: Connection, table: Table) -> Iterator[Finding]:
-    faults = partition_key_faults(connection, table)
+    faults = _partition_key_faults(connection, table)
     for fault in faults:
         yield Finding(
             Level.REFUSED,
@@ -206,14 +211,6 @@ def _replicas(connection: Connection, table: Table, cluster: str) -> Iterator[Fi
         )
 
 
-def _window_setting(table: Table) -> str:
-    return "replicated_deduplication_window" if table.replicated else "non_replicated_deduplication_window"
-
-
-def _deduplication_window(connection: Connection, table: Table) -> int:
-    return int(_table_setting(connection, table, _window_setting(table)) or 0)
-
-
 def _table_setting(connection: Connection, table: Table, name: str) -> str:
     own = table.setting(name)
     if own is not None:
@@ -222,3 +219,69 @@ def _table_setting(connection: Connection, table: Table, name: str) -> str:
     sql = f"SELECT value FROM system.{source} WHERE name = {{name:String}}"  # noqa: S608
     rows = connection.ask_if_allowed(sql, {"name": name})
     return str(rows.column(0)[0].as_py()) if rows is not None and rows.num_rows else ""
+
+
+def _partition_key_faults(connection: Connection, table: Table) -> tuple[str, ...]:
+    """What could send the same row to another table partition when it is sent again.
+
+    ClickHouse itself refuses a partition key that is not deterministic. What remains are columns that landonce does not send, or that
+    take a default: their expressions are followed to the columns of the record.
+    """
+    expressions = tuple(each for each in key_columns(table) if each.default)
+    if not expressions:
+        return ()
+    called = {word for each in expressions for word in words(each.default)}
+    sql = "SELECT name FROM system.functions WHERE name IN {names:Array(String)} AND NOT {column}"
+    column = _deterministic_column(connection)
+    loose = set(connection.ask(sql.replace("{column}", column), {"names": sorted(called)}).column(0).to_pylist())
+    return tuple(
+        f"column {each.name} takes {each.default_kind} {each.default}"
+        for each in expressions
+        if loose & words(each.default)
+    )
+
+
+def _deterministic_column(connection: Connection) -> str:
+    sql = (
+        "SELECT name FROM system.columns WHERE database = 'system' AND table = 'functions' "
+        "AND name IN ('deterministic', 'is_deterministic')"
+    )
+    found = connection.ask(sql).column(0).to_pylist()
+    return f"ifNull({found[0]}, 1)" if found else "1"
+
+
+def _rights(connection: Connection, table: Table) -> Iterator[Finding]:
+    """Grants and row policies of the user who asks."""
+    user = connection.one("SELECT currentUser()")
+    needed = [f"INSERT ON {table.name.sql}", f"SELECT ON {table.name.sql}", "SELECT ON system.processes"]
+    if table.replicated:
+        needed.append(f"SYSTEM SYNC REPLICA ON {table.name.sql}")
+    missing = [right for right in needed if not connection.granted(right)]
+    for right in missing:
+        yield Finding(Level.REFUSED, f"user {user} lacks {right.replace('`', '')}", f"GRANT {right} TO {user}")
+    if not missing:
+        yield Finding(Level.OK, f"user {user} may insert, select, and see running inserts")
+    if not connection.granted("KILL QUERY ON *.*"):
+        yield Finding(
+            Level.WARNING,
+            f"user {user} lacks KILL QUERY: it can end only inserts that it sent itself",
+            f"GRANT KILL QUERY ON *.* TO {user}, before the pipeline ever changes its user",
+        )
+    yield from _policies(connection, table, user)
+
+
+def _policies(connection: Connection, table: Table, user: str) -> Iterator[Finding]:
+    found = connection.ask_if_allowed(_POLICIES, {"database": table.name.database, "name": table.name.name})
+    if found is None:
+        yield Finding(
+            Level.WARNING,
+            f"user {user} may not see row policies: rows could be hidden from it, and would be written again",
+            f"GRANT SELECT ON system.row_policies TO {user}; GRANT SHOW ROW POLICIES ON {table.name.sql} TO {user}",
+        )
+        return
+    for name in found.column(0).to_pylist():
+        yield Finding(
+            Level.REFUSED,
+            f"row policy {name} can hide rows from {user}, which would then be written again",
+            f"ALTER ROW POLICY so that it does not apply to {user}",
+        )

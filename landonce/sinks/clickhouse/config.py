@@ -1,4 +1,4 @@
-"""What a pipeline file says of a table in ClickHouse."""
+"""A table in ClickHouse, as a pipeline file or a program describes it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from landonce.config.part import SecretUrl
-from landonce.config.values import Duration
+from landonce.config.model import Duration, SecretUrl
 from landonce.errors import ConfigError
 from landonce.sinks.section import TableSection, from_program
 
@@ -21,33 +20,25 @@ class ClickHouse(TableSection):
     """A table in ClickHouse."""
 
     url: SecretUrl
+    """`http(s)://user:password@host:port/database`"""
     table: str = Field(min_length=1)
+    """`table` or `database.table`"""
     create: bool = False
     order_by: str | None = None
     partition_by: str | None = None
     deadline: Duration = Field(default=15.0, ge=1, le=3600)
+    """Seconds. ClickHouse refuses an insert that begins later."""
     cluster: str = ""
+    """On which running inserts are looked for and killed. A replicated table behind one URL needs it."""
     settings: dict[str, str | int | float | bool] = Field(default_factory=dict, repr=False)
     compression: Literal["lz4", "zstd"] | None = None
     ca_cert: Path | None = None
-    """The certificate of the authority that signed the server's, where the system does not know it."""
+    """The certificate of the authority that signed the server's, if the system does not know it."""
 
     def to_sink(self, pipeline: str) -> ClickHouseSink:
         from landonce.sinks.clickhouse.sink import ClickHouseSink, read_authority
 
-        return ClickHouseSink(
-            url=self.url.get_secret_value(),
-            table=self.table,
-            pipeline=pipeline,
-            cluster=self.cluster,
-            settings=self.settings,
-            compression=self.compression,
-            authority=read_authority(self.ca_cert),
-            create=self.create,
-            order_by=self.order_by,
-            partition_by=self.partition_by,
-            deadline=self.deadline,
-        )
+        return ClickHouseSink(self, pipeline, read_authority(self.ca_cert))
 
     def beside(self, folder: Path) -> ClickHouse:
         return self.model_copy(update={"ca_cert": folder / self.ca_cert}) if self.ca_cert is not None else self
@@ -67,22 +58,10 @@ def clickhouse(
     ca_cert: str | Path | None = None,
 ) -> ClickHouse:
     """A table in ClickHouse, for `exactly_once`. `deadline`: how many seconds an insert has before ClickHouse refuses it. `ca_cert`: the
-    certificate of the authority that signed the server's, where the system does not know it."""
+    certificate of the authority that signed the server's, if the system does not know it."""
+    options = dict(locals())
     if not 1 <= deadline <= 3600:
         raise ConfigError(f"deadline: between 1 and 3600 seconds, not {deadline}.")
-    made = from_program(
-        ClickHouse,
-        "clickhouse",
-        url=url,
-        table=table,
-        create=create,
-        order_by=order_by,
-        partition_by=partition_by,
-        deadline=deadline,
-        cluster=cluster,
-        settings=dict(settings or {}),
-        compression=compression,
-        ca_cert=ca_cert,
-    )
+    made = from_program(ClickHouse, "clickhouse", **{**options, "settings": dict(settings or {})})
     made.to_sink("check")
     return made

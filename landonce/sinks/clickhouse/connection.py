@@ -1,7 +1,7 @@
-"""Asking a server: settings that no profile can change, and patience with what passes.
+"""Queries and administrative statements, sent again if a failure may pass. Inserts never go through here (`worker`).
 
-Only questions and administrative statements go through here, and they may be asked again. Inserts never do (`writer`).
-A password never leaves the request's own header: not into a message, a log line or a statement.
+The settings that the guarantee needs go with every request, so that no profile changes them. The password is only in the request's
+header: never in a message, a log line or a statement.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ T = TypeVar("T")
 
 _PAUSES = (0.2, 1.0, 3.0)
 _QUESTION_SECONDS = 60.0
-"""A question is answered sooner than an insert, and a server that hangs must not outlast the run's patience."""
+"""A query takes less time than an insert, and a server that hangs must not block the run."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """Everything that is needed to reach a server, as a value: hashable, picklable, silent about its password."""
+    """Everything needed to reach a server: hashable, picklable, with a repr that hides the password."""
 
     address: Address
     tls: Tls = field(default_factory=Tls)
@@ -40,7 +40,7 @@ class Access:
 
 
 class Connection:
-    """A server to ask, any number of threads at a time. Get it with `connect`, which keeps one per process."""
+    """A server. Any number of threads may use it. `connect` keeps one per process."""
 
     def __init__(self, access: Access) -> None:
         self.access = access
@@ -48,23 +48,23 @@ class Connection:
         self._known: dict[str, tuple[str, bool]] | None = None
 
     def ask(self, sql: str, parameters: Mapping[str, Value] | None = None, *, rows: Sequence[Rows] = ()) -> pa.Table:
-        """A question, asked again while its failure may pass. Values go in as `{name:Type}` parameters."""
+        """The result of a query, which is sent again while its failure may pass. Values are `{name:Type}` parameters."""
         known = self._settings(settings.READ)
         return _patiently(lambda: self._table(sql, parameters or {}, known, rows))
 
     def ask_if_allowed(self, sql: str, parameters: Mapping[str, Value] | None = None) -> pa.Table | None:
-        """A question to a system table that the user may not be allowed to read: None if so."""
+        """The result of a query, or None if the user may not read the table."""
         try:
             return self.ask(sql, parameters)
         except TargetRefused:
             return None
 
     def one(self, sql: str, parameters: Mapping[str, Value] | None = None) -> Any:
-        """The one value of the one row that a question yields."""
+        """The one value of the one row of a query."""
         return self.ask(sql, parameters).column(0)[0].as_py()
 
     def do(self, sql: str) -> str:
-        """An administrative statement that may be repeated, and what it says."""
+        """Runs an administrative statement that may be repeated, and returns its output."""
         return _patiently(lambda: self._request(sql, dict(self.access.extra)).text)
 
     def granted(self, right: str) -> bool:
@@ -72,7 +72,7 @@ class Connection:
         return self.do(f"CHECK GRANT {right}").strip() == "1"
 
     def insert_settings(self) -> dict[str, str]:
-        """The settings of every insert, as far as this server knows them."""
+        """The settings of every insert, without those that this server does not know."""
         return self._settings(settings.INSERT)
 
     def _settings(self, wanted: Mapping[str, str]) -> dict[str, str]:
@@ -84,8 +84,8 @@ class Connection:
     def _ask_known(self) -> dict[str, tuple[str, bool]]:
         names = sorted({*settings.INSERT, *settings.READ})
         sql = "SELECT name, value, readonly FROM system.settings WHERE name IN {names:Array(String)}"
-        told = self._table(sql, {"names": names}, settings.ASKING).to_pylist()
-        return {row["name"]: (row["value"], bool(row["readonly"])) for row in told}
+        rows = self._table(sql, {"names": names}, settings.ASKING).to_pylist()
+        return {row["name"]: (row["value"], bool(row["readonly"])) for row in rows}
 
     def _table(
         self, sql: str, parameters: Mapping[str, Value], sent: Mapping[str, str], rows: Sequence[Rows] = ()
@@ -99,7 +99,7 @@ class Connection:
             raise self._unavailable("an answer that is not whole") from error
 
     def _request(self, sql: str, parameters: Mapping[str, str], rows: Sequence[Rows] = ()) -> Answer:
-        """One request. Raises `TargetRefused` for what waiting does not mend, `TargetUnavailable` for the rest."""
+        """One request. Raises `TargetRefused` if waiting does not help, and `TargetUnavailable` otherwise."""
         access = self.access
         parameters = {**parameters, "database": access.address.database, "wait_end_of_query": "1"}
         body = Form(sql, tuple(rows)) if rows else sql.encode()
@@ -125,7 +125,7 @@ _lock = threading.Lock()
 
 
 def connect(access: Access) -> Connection:
-    """This process's connection to a server, which remembers what settings the server knows."""
+    """This process's connection to a server. It remembers which settings the server knows."""
     with _lock:
         return _connections.setdefault(access, Connection(access))
 
@@ -140,7 +140,7 @@ def _patiently(once: Callable[[], T]) -> T:
 
 
 def _bound(value: Value) -> str:
-    """A parameter's value as ClickHouse reads it: escaped as in a line of tab-separated text."""
+    """A parameter's value, escaped as in tab-separated text."""
     if isinstance(value, str):
         return value.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n")
     return f"[{','.join(literal(each) for each in value)}]"

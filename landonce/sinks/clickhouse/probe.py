@@ -1,33 +1,34 @@
-"""Looking which rows are there: the only proof that landonce accepts after a doubt.
+"""Reads which rows are in the table: the only proof that landonce accepts after a doubt.
 
-Reads the coordinates inside the ranges, with no FINAL and no cache, from a replica that was brought up to date. What
-the token says is never asked: a token can outlive its rows.
+Reads the coordinates inside the ranges, without FINAL and without a cache, from a replica that is up to date. The token proves nothing:
+it can outlive its rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from landonce.protocol.ranges import Range
+from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Presence
 from landonce.sinks.clickhouse.address import TableName, literal, quoted
-from landonce.sinks.clickhouse.columns import Column
+from landonce.sinks.clickhouse.columns import Column, fitted, rows_in, tables_of
 from landonce.sinks.clickhouse.connection import Connection
-from landonce.sinks.clickhouse.coordinates import Line, compare, where
-from landonce.sinks.clickhouse.keys import key_columns
-from landonce.sinks.clickhouse.rows import fitted, rows_in, tables_of
-from landonce.sinks.clickhouse.tables import Table
+from landonce.sinks.clickhouse.table import Table, key_columns
 from landonce.sinks.contract import COORDINATES, Probe
 
 _RANGES_PER_QUESTION = 500
 _FOUND = pa.schema([("_topic", pa.string()), ("_partition", pa.int32()), ("_offset", pa.int64())])
+Numbers = npt.NDArray[np.int64]
 
 
 def probe(connection: Connection, table: Table, rows: pa.Table, ranges: Sequence[Range]) -> Probe:
-    """Which of these rows the table holds, which not, and whether an atomic write can have left it so."""
+    """Which of these rows the table holds, and whether atomic inserts can have left it so."""
     if rows.num_rows == 0:
         return Probe(Presence(0, 0), pa.array([], pa.bool_()))
     bring_up_to_date(connection, table)
@@ -46,7 +47,7 @@ def probe(connection: Connection, table: Table, rows: pa.Table, ranges: Sequence
 
 
 def count(connection: Connection, table: TableName, ranges: Sequence[Range]) -> int:
-    """How many rows the table holds in these ranges, as far as the replica that answers knows."""
+    """How many rows the replica that answers holds in these ranges."""
     return sum(
         connection.one(f"SELECT count() FROM {table.sql} WHERE {wanted}", parameters)  # noqa: S608
         for wanted, parameters in _questions(ranges)
@@ -54,7 +55,7 @@ def count(connection: Connection, table: TableName, ranges: Sequence[Range]) -> 
 
 
 def bring_up_to_date(connection: Connection, table: Table) -> None:
-    """A replica that lags would hide rows that are there."""
+    """A replica that lags behind does not show all rows."""
     if table.replicated:
         connection.do(f"SYSTEM SYNC REPLICA {table.name.sql} LIGHTWEIGHT")
 
@@ -75,7 +76,7 @@ def _questions(ranges: Sequence[Range]) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def _torn(connection: Connection, table: Table, missing: pa.Table, ranges: Sequence[Range]) -> bool:
-    """Whether one table partition holds rows of these ranges and lacks others: one insert cannot do that."""
+    """Whether one table partition holds some rows of these ranges and lacks others: no insert leaves that behind."""
     if not table.partition_key:
         return True
     return not _partitions_held(connection, table, ranges).isdisjoint(_partitions_lacking(connection, table, missing))
@@ -90,7 +91,7 @@ def _partitions_held(connection: Connection, table: Table, ranges: Sequence[Rang
 
 
 def _partitions_lacking(connection: Connection, table: Table, missing: pa.Table) -> set[str]:
-    """The table partitions that rows would go to, computed by the server itself from the rows, as an insert would."""
+    """The table partitions that rows belong to. The server computes them from the rows, as for an insert."""
     columns = key_columns(table)
     sent = [each for each in columns if each.name in missing.column_names and not each.computed] or [
         each for each in table.columns if each.name in COORDINATES
@@ -104,7 +105,7 @@ def _partitions_lacking(connection: Connection, table: Table, missing: pa.Table)
 
 
 def _as_inserted(column: Column, sent: bool) -> str:
-    """All columns so far, and this one with the value that an insert gives it."""
+    """All columns so far, and this one with the value that an insert would give it."""
     name, type_ = quoted(column.name), literal(column.type)
     default = column.default or f"defaultValueOfTypeName({type_})"
     if not sent:
@@ -112,3 +113,81 @@ def _as_inserted(column: Column, sent: bool) -> str:
     if column.wire.startswith("Nullable(") and not column.type.startswith(("Nullable(", "LowCardinality(Nullable(")):
         return f"* REPLACE (CAST(ifNull({name}, {default}), {type_}) AS {name})"
     return f"* REPLACE (CAST({name}, {type_}) AS {name})"
+
+
+# Coordinates as SQL, and as numbers: within the ranges of a block every coordinate has one number, which is where its partition begins in a
+# line of all partitions, plus its offset from there. So sets of coordinates are compared as sets of integers, without a Python loop over rows.
+
+
+def condition(topic: str, partition: int, first: int, end: int | None = None) -> str:
+    """One range as a condition. `topic` is the name of a parameter."""
+    upper = "" if end is None else f" AND _offset < {int(end)}"
+    return f"(_topic = {{{topic}:String}} AND _partition = {int(partition)} AND _offset >= {int(first)}{upper})"
+
+
+def where(wanted: Iterable[tuple[Partition, int, int | None]]) -> tuple[str, dict[str, str]]:
+    """Ranges as one condition and its parameters."""
+    topics: dict[str, str] = {}
+    parts = []
+    for partition, first, end in wanted:
+        name = topics.setdefault(partition.topic, f"topic_{len(topics)}")
+        parts.append(condition(name, partition.number, first, end))
+    return " OR ".join(parts), {name: topic for topic, name in topics.items()}
+
+
+@dataclass(frozen=True)
+class Line:
+    """All partitions of some ranges, one behind the other."""
+
+    partitions: tuple[Partition, ...]
+    lows: Numbers
+    highs: Numbers
+    bases: Numbers
+
+    @staticmethod
+    def of(ranges: Sequence[Range]) -> Line:
+        spans: dict[Partition, tuple[int, int]] = {}
+        for each in ranges:
+            low, high = spans.get(each.partition, (each.first, each.end))
+            spans[each.partition] = (min(low, each.first), max(high, each.end))
+        partitions = tuple(sorted(spans))
+        lows = np.array([spans[each][0] for each in partitions], np.int64)
+        highs = np.array([spans[each][1] for each in partitions], np.int64)
+        bases = np.concatenate([np.zeros(1, np.int64), np.cumsum(highs - lows)[:-1]]) if partitions else lows
+        return Line(partitions, lows, highs, bases)
+
+    def numbers(self, rows: pa.Table) -> Numbers:
+        """The number of each row's coordinate. Every row must be within the ranges."""
+        topics = sorted({each.topic for each in self.partitions})
+        keys = np.array([(topics.index(each.topic) << 32) | each.number for each in self.partitions], np.int64)
+        topic = pc.index_in(rows.column("_topic").cast(pa.string()), value_set=pa.array(topics, pa.string()))
+        wanted = (_plain(pc.fill_null(topic, -1)) << 32) | _plain(rows.column("_partition"))
+        order = np.argsort(keys)
+        at = order[np.minimum(np.searchsorted(keys, wanted, sorter=order), len(keys) - 1)]
+        offsets = _plain(rows.column("_offset"))
+        if not np.all((keys[at] == wanted) & (offsets >= self.lows[at]) & (offsets < self.highs[at])):
+            raise ValueError("a row lies outside of the ranges of its block")
+        return np.asarray(self.bases[at] + offsets - self.lows[at], np.int64)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A mask of the expected coordinates that are missing, and how many were found more than once."""
+
+    missing: npt.NDArray[np.bool_]
+    found_any: bool
+    duplicated: int
+
+
+def compare(expected: Numbers, found: Numbers) -> Comparison:
+    """Which expected coordinates were found. Others may be there too, of records that were compacted away since."""
+    there, counts = np.unique(found, return_counts=True)
+    return Comparison(
+        missing=~np.isin(expected, there, assume_unique=False),
+        found_any=len(there) > 0,
+        duplicated=int(np.count_nonzero(counts > 1)),
+    )
+
+
+def _plain(column: pa.ChunkedArray | pa.Array) -> Numbers:
+    return np.asarray(column.cast(pa.int64()).to_numpy(), np.int64)

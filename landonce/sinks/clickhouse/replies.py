@@ -50,14 +50,14 @@ _LIMIT = {158: "too many rows", 161: "too many columns", 165: "too many temporar
 PERMANENT: dict[int, str] = {**_LOGIN, **_GRANT, **_TABLE, **_VALUE, **_LIMIT}
 _VIEW = re.compile(rb"while pushing to view (\S+)")
 _FORM = "HTML Form Exception"
-"""What ClickHouse says with a code that stands for much else, where a field of a request is too long for it."""
+"""ClickHouse's message if a field of a request is too long. Its code has other meanings too."""
 UNDECIDED = frozenset({216, 319})
 """The same query id still runs; unknown status of insert."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An HTTP answer, as far as it matters. `code` is ClickHouse's own, which no proxy makes up."""
+    """The relevant parts of an HTTP answer. `code` is ClickHouse's own; a proxy does not send one."""
 
     status: int
     code: int | None = None
@@ -66,22 +66,22 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """What it says, as far as anyone wants to read."""
+        """The beginning of the body."""
         return self.data[:10_000].decode(errors="replace")
 
     def threw(self, message: str) -> bool:
-        """Whether a `throwIf` of the statement ended it. A message may also stand in a statement that is quoted."""
+        """Whether a `throwIf` with this message ended the statement. ClickHouse may also quote the message as a part of the statement."""
         return self.code == _THROW_IF and f"DB::Exception: {message}" in self.text
 
     @property
     def view(self) -> str:
-        """The view behind the table that failed; by then the table has the rows. Empty where none did."""
+        """The materialized view that failed; the table itself has the rows by then. Empty if none failed."""
         found = _VIEW.search(self.data) if self.code is not None else None
         return found[1].decode(errors="replace").rstrip(".:") if found else ""
 
     @property
     def said(self) -> str:
-        """What it says to people."""
+        """The message for people."""
         for ours in (LATE, ALTERED):
             if self.threw(ours):
                 return ours.removeprefix("landonce: ")
@@ -89,7 +89,7 @@ class Answer:
 
 
 def judge(answer: Answer, query_id: str, table: str) -> Reply:
-    """What an answer to an insert means. Raises `TargetRefused` for what waiting does not mend."""
+    """What an answer to an insert means. Raises `TargetRefused` if waiting does not help."""
     if answer.code is None:
         proven = answer.status == 200 and answer.query_id == query_id
         return Reply.ACKNOWLEDGED if proven else Reply.LOST
@@ -104,7 +104,7 @@ def judge(answer: Answer, query_id: str, table: str) -> Reply:
 
 
 def refuse_permanent(answer: Answer, asked: str) -> None:
-    """Raises `TargetRefused`, with what to do about it, where the same request would be refused again."""
+    """Raises `TargetRefused`, with the next step, if the same request would be refused again."""
     if answer.code is None or (answer.code not in PERMANENT and _FORM not in answer.text):
         return
     why = PERMANENT.get(answer.code, "request too large")
@@ -116,7 +116,7 @@ def refuse_permanent(answer: Answer, asked: str) -> None:
 
 
 def first_line(text: str) -> str:
-    """The part of a server's message that helps, without version and stack."""
+    """The first line of a server's message, without version and stack."""
     line = re.sub(r"^Code: \d+\. ", "", text.strip().partition("\n")[0])
     line = re.sub(r"\s*\(version .*\)\s*$", "", line).removeprefix("DB::Exception: ")
     return line if len(line) <= 300 else line[:297] + "..."

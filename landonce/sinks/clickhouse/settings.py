@@ -1,8 +1,7 @@
-"""The settings that the guarantee rests on, sent with every request so that no profile can take them away.
+"""The settings that the guarantee needs. They go with every request, so that no profile changes them.
 
-A user's own settings are welcome, except where one of these says otherwise: that is a `ConfigError`, never a silent
-win for either side. A setting that came late and that the server does not know is not sent; one that the
-user's profile has fixed to another value is `TargetRefused`.
+A user may add settings. One that contradicts these is a `ConfigError`. A setting that an older server does not know is not sent; one that the
+user's profile fixes to another value is `TargetRefused`.
 """
 
 from __future__ import annotations
@@ -109,16 +108,16 @@ MAY_BE_UNKNOWN = frozenset(
         "use_strict_insert_block_limits",
     }
 )
-"""Newer than the oldest server that is fit, or due to go. Every other setting must be known, or it was hidden."""
+"""Newer than the oldest supported server, or obsolete. Every other setting must be known."""
 
 ASKING = {name: READ[name] for name in READ if name not in MAY_BE_UNKNOWN}
-"""What the question for the server's settings itself is asked with."""
+"""For the query that reads the server's settings."""
 
 _OURS = {"insert_deduplication_token", "query_id", "session_id", "query", "wait_end_of_query", "readonly"}
 
 
 def refuse_conflicts(asked: Mapping[str, object]) -> None:
-    """A user's settings may add to the guarantee's, and may repeat them, but not contradict them."""
+    """A user's settings may repeat those of the guarantee, but not contradict them."""
     fixed = {**READ, **INSERT}
     for name, value in asked.items():
         if name in _OURS or (name in fixed and as_text(value) != fixed[name]):
@@ -126,7 +125,7 @@ def refuse_conflicts(asked: Mapping[str, object]) -> None:
 
 
 def to_send(wanted: Mapping[str, str], known: Mapping[str, tuple[str, bool]], user: str) -> dict[str, str]:
-    """Those of the settings that this server knows. `known` holds for each its value there and whether it is fixed."""
+    """The settings that this server knows. `known`: the value of each on the server, and whether the profile fixes it."""
     sent = {}
     for name, value in wanted.items():
         if name not in known and name in MAY_BE_UNKNOWN:

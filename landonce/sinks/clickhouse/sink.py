@@ -1,32 +1,30 @@
-"""ClickHouse as a sink: the picklable description that travels to the workers. Its repr hides the password."""
+"""ClickHouse as a sink: the description that travels to the workers. Picklable; its repr hides the password."""
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from landonce.errors import ConfigError
 from landonce.read.schema.fields import Schema
-from landonce.sinks.clickhouse.address import TableName, parse_table, parse_url
+from landonce.sinks.clickhouse.address import parse_table, parse_url
+from landonce.sinks.clickhouse.config import ClickHouse
 from landonce.sinks.clickhouse.connection import Access
-from landonce.sinks.clickhouse.create import Creation, create_statement
+from landonce.sinks.clickhouse.driver import ClickHouseTarget
 from landonce.sinks.clickhouse.settings import as_text, refuse_conflicts
-from landonce.sinks.clickhouse.target import ClickHouseTarget
+from landonce.sinks.clickhouse.table import Creation, create_statement
 from landonce.sinks.clickhouse.wire import Timeouts, Tls
-from landonce.sinks.clickhouse.writer import ClickHouseWriter
+from landonce.sinks.clickhouse.worker import ClickHouseWriter
 from landonce.sinks.contract import DeduplicatingSink, Guarantee, Target
 
-_COMPRESSIONS = (None, "lz4", "zstd")
 
-
-def read_authority(path: str | Path | None) -> str:
-    """The certificates in a file, as text; empty where none is named."""
+def read_authority(path: Path | None) -> str:
+    """The certificates in a file, as text. Empty if no file is named."""
     if path is None:
         return ""
     try:
-        found = Path(path).read_text(encoding="ascii")
+        found = path.read_text(encoding="ascii")
         Tls(found).context()
     except (OSError, UnicodeDecodeError, ssl.SSLError) as error:
         raise ConfigError(
@@ -38,47 +36,28 @@ def read_authority(path: str | Path | None) -> str:
     return found
 
 
-@dataclass(frozen=True)
+@dataclass
 class ClickHouseSink(DeduplicatingSink):
-    """A table in ClickHouse.
+    """A table in ClickHouse, as its section of the pipeline file describes it (`config`)."""
 
-    `url` is `http(s)://user:password@host:port/database`, `table` is `table` or `database.table`. `cluster` names the
-    cluster on which running inserts are looked for and killed; a replicated table behind one URL needs it. `authority` is the
-    certificate of who signed the server's (`read_authority`): its text, so that workers on other machines need no file.
-    """
-
-    url: str = field(repr=False)
-    table: str
+    config: ClickHouse
     pipeline: str
-    cluster: str = ""
-    settings: Mapping[str, object] = field(default_factory=dict, repr=False, hash=False)
-    compression: str | None = None
-    connect_timeout: float = 5.0
-    timeout: float = 300.0
     authority: str = field(default="", repr=False)
-    create: bool = field(default=False, repr=False, compare=False)
-    """The table is made if it is not there, with these keys."""
-    order_by: str | None = field(default=None, repr=False, compare=False)
-    partition_by: str | None = field(default=None, repr=False, compare=False)
-    deadline: float = field(default=15.0, repr=False, compare=False)
+    """The text of `ca_cert`: workers on other machines do not have the file."""
+    timeout: float = 300.0
+    """Seconds that an insert may take."""
     guarantee = Guarantee.DEDUPLICATING
 
     def __post_init__(self) -> None:
         if not self.pipeline:
             raise ConfigError("a pipeline needs a name")
-        if self.compression not in _COMPRESSIONS:
-            raise ConfigError(f"compression is lz4, zstd or nothing, not {self.compression!r}")
-        if min(self.connect_timeout, self.timeout) <= 0:
-            raise ConfigError("timeouts are more than zero seconds")
-        refuse_conflicts(self.settings)
-        parse_table(self.table, parse_url(self.url).database)
+        refuse_conflicts(self.config.settings)
+        self.address = parse_url(self.config.url.get_secret_value())
+        self.table_name = parse_table(self.config.table, self.address.database)
+        self.table, self.create, self.deadline = self.config.table, self.config.create, self.config.deadline
 
     def __str__(self) -> str:
-        return f"{self.table_name} at {parse_url(self.url)}"
-
-    @property
-    def table_name(self) -> TableName:
-        return parse_table(self.table, parse_url(self.url).database)
+        return f"{self.table_name} at {self.address}"
 
     @property
     def identity(self) -> str:
@@ -86,22 +65,18 @@ class ClickHouseSink(DeduplicatingSink):
 
     @property
     def access(self) -> Access:
-        return Access(
-            address=parse_url(self.url),
-            tls=Tls(self.authority),
-            timeouts=Timeouts(self.connect_timeout, self.timeout),
-            extra=tuple(sorted((name, as_text(value)) for name, value in self.settings.items())),
-        )
+        extra = sorted((name, as_text(value)) for name, value in self.config.settings.items())
+        return Access(self.address, Tls(self.authority), Timeouts(answer=self.timeout), tuple(extra))
 
     def creation(self, columns: Schema) -> str:
-        keys = Creation(order_by=self.order_by or "", partition_by=self.partition_by or "")
+        keys = Creation(self.config.order_by or "", self.config.partition_by or "")
         return create_statement(self.table_name, columns, keys)
 
     def make(self, target: Target, columns: Schema) -> None:
-        target.create(columns, order_by=self.order_by, partition_by=self.partition_by)
+        target.create(columns, order_by=self.config.order_by, partition_by=self.config.partition_by)
 
     def target(self) -> ClickHouseTarget:
-        return ClickHouseTarget(self.access, self.table_name, self.pipeline, cluster=self.cluster)
+        return ClickHouseTarget(self.access, self.table_name, self.pipeline, cluster=self.config.cluster)
 
     def writer(self) -> ClickHouseWriter:
-        return ClickHouseWriter(self.access, self.table_name, self.pipeline, compression=self.compression)
+        return ClickHouseWriter(self.access, self.table_name, self.pipeline, compression=self.config.compression)

@@ -1,8 +1,8 @@
-"""ClickHouse's types and Arrow's: which stand for which, exactly. Pure.
+"""Which ClickHouse type holds which Arrow type exactly. Pure.
 
-A ClickHouse type has three faces here: what a decoder must produce for it (`arrow`), what ClickHouse is told that
-it reads (`wire`), and the type itself, which ClickHouse converts the wire type to. What Arrow cannot hold exactly is
-refused by name, never approximated.
+There are three types for a column: what a decoder must produce (`arrow`), the type in which values are sent (`wire`), and the
+column's own type, to which ClickHouse converts the wire type. A type that Arrow cannot hold exactly is refused by name; values are
+never approximated.
 
     ClickHouse                      Arrow                                    wire
     ──────────────────────────────  ───────────────────────────────────────  ────────────────────
@@ -26,10 +26,9 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from landonce.read.formats.json.texts import is_textual
-from landonce.read.schema.fields import Field, Schema
+from landonce.read.formats.json.values import is_textual
+from landonce.read.schema.fields import Schema
 from landonce.sinks.clickhouse.address import quoted
-from landonce.sinks.clickhouse.typenames import TypeName, parse_type, unquote
 
 UUID = r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
@@ -72,7 +71,7 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True)
 class Mapped:
-    """One ClickHouse type and what stands for it. `bounds` are what it can hold, both ends, in units of `arrow`."""
+    """One ClickHouse type and its Arrow type. `bounds`: the least and the greatest value that it can hold, in units of `arrow`."""
 
     arrow: pa.DataType
     wire: str
@@ -81,7 +80,7 @@ class Mapped:
     pattern: str | None = None
     scale: int | None = None
     digits: int | None = None
-    """How many digits after the second it keeps."""
+    """Digits of a fraction of a second that it keeps."""
     bounds: tuple[int, int] | None = None
     inner: tuple[tuple[str, Mapped], ...] = ()
     """The elements of a Tuple that cannot hold all that `arrow` can."""
@@ -93,12 +92,12 @@ class Mapped:
 
     @property
     def plain(self) -> bool:
-        """Whether no string has to be looked at, so that it may stand inside a tuple."""
+        """Whether no string has to be checked, so that it may be inside a tuple."""
         return self.allowed is None and self.pattern is None
 
 
 def map_type(text: str) -> Mapped:
-    """What stands for a type as ClickHouse spells it."""
+    """The Arrow type for a type as ClickHouse writes it."""
     return _map(parse_type(text))
 
 
@@ -116,10 +115,6 @@ def _nullable(type_: TypeName) -> Mapped:
     if pa.types.is_nested(inner.arrow):
         raise Unsupported(f"{type_} cannot be sent: ClickHouse takes no NULL for it")
     return replace(inner, nullable=True, wire=f"Nullable({inner.wire})")
-
-
-def _low_cardinality(type_: TypeName) -> Mapped:
-    return _map(type_.inner)
 
 
 def _enum(type_: TypeName) -> Mapped:
@@ -142,10 +137,6 @@ def _decimal(type_: TypeName) -> Mapped:
     precision, scale = (int(argument) for argument in type_.arguments)
     make = pa.decimal128 if precision <= 38 else pa.decimal256
     return Mapped(make(precision, scale), str(type_))
-
-
-def _datetime(type_: TypeName) -> Mapped:
-    return Mapped(pa.timestamp("s", tz="UTC"), str(type_), scale=0, digits=0, bounds=_DATETIME_BOUNDS)
 
 
 def _datetime64(type_: TypeName) -> Mapped:
@@ -179,7 +170,7 @@ def _tuple(type_: TypeName) -> Mapped:
 
 _MAKERS = {
     "Nullable": _nullable,
-    "LowCardinality": _low_cardinality,
+    "LowCardinality": lambda type_: _map(type_.inner),
     "Enum8": _enum,
     "Enum16": _enum,
     "FixedString": _fixed_string,
@@ -187,7 +178,9 @@ _MAKERS = {
     "IPv4": lambda _: _text(IPV4),
     "IPv6": lambda _: _text(IPV6),
     "Decimal": _decimal,
-    "DateTime": _datetime,
+    "DateTime": lambda type_: Mapped(
+        pa.timestamp("s", tz="UTC"), str(type_), scale=0, digits=0, bounds=_DATETIME_BOUNDS
+    ),
     "DateTime64": _datetime64,
     "Array": _array,
     "Tuple": _tuple,
@@ -205,7 +198,7 @@ def column_type(type_: pa.DataType, *, required: bool) -> str:
 
 
 def unfit(type_: pa.DataType, path: str, *, required: bool) -> Iterator[tuple[str, str]]:
-    """Every place in a field that has no column type, by its path, with the reason."""
+    """Every part of a field that has no column type, by its path, with the reason."""
     if pa.types.is_list(type_):
         yield from unfit(type_.value_type, f"{path}[]", required=not type_.value_field.nullable)
     elif pa.types.is_struct(type_):
@@ -221,19 +214,20 @@ def unfit(type_: pa.DataType, path: str, *, required: bool) -> Iterator[tuple[st
 
 
 def instead_of(declared: Schema) -> Schema | None:
-    """The same fields as ClickHouse can hold them: objects are required, what JSON holds as text is text, and what there is no
-    type for is left out."""
+    """The same fields as ClickHouse can hold them: objects are required, what JSON holds as text is text, and fields without a type are
+    left out."""
     made = [(each, _instead(each.type)) for each in declared.fields]
     fields = [
-        replace(each, type=type_, required=each.required or pa.types.is_struct(type_), scale=_scale(each, type_))
+        replace(
+            each,
+            type=type_,
+            required=each.required or pa.types.is_struct(type_),
+            scale=each.scale if type_ == each.type else None,
+        )
         for each, type_ in made
         if type_ is not None
     ]
     return Schema(tuple(fields)) if fields else None
-
-
-def _scale(field: Field, type_: pa.DataType) -> int | None:
-    return field.scale if type_ == field.type else None
 
 
 def _instead(type_: pa.DataType) -> pa.DataType | None:
@@ -270,3 +264,81 @@ def _clickhouse_type(type_: pa.DataType) -> str:
         elements = (f"{quoted(each.name)} {column_type(each.type, required=not each.nullable)}" for each in type_)
         return f"Tuple({', '.join(elements)})"
     raise Unsupported(f"{re.sub(r'<.*', '', str(type_))} has no ClickHouse type here")
+
+
+_HEAD = re.compile(r"\s*(\w+)\s*")
+_ELEMENT = re.compile(r"(`(?:[^`\\]|\\.)+`|\w+)\s+(?=[A-Za-z])")
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "b": "\b", "f": "\f"}
+
+
+@dataclass(frozen=True)
+class TypeName:
+    """A type's name and its arguments, as they are spelled."""
+
+    name: str
+    arguments: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(self.arguments)})" if self.arguments else self.name
+
+    @property
+    def inner(self) -> TypeName:
+        """The type that this one wraps."""
+        return parse_type(self.arguments[0])
+
+    def elements(self) -> Iterator[tuple[str, str]]:
+        """A tuple's elements as (name, type); the name is empty where there is none."""
+        for argument in self.arguments:
+            found = _ELEMENT.match(argument)
+            yield (unquote(found[1]), argument[found.end() :]) if found else ("", argument)
+
+
+def parse_type(text: str) -> TypeName:
+    """One level of a type: its name and the text of each argument."""
+    head = _HEAD.match(text)
+    if head is None:
+        raise ValueError(f"not a ClickHouse type: {text!r}")
+    rest = text[head.end() :].strip()
+    if not rest:
+        return TypeName(head[1])
+    if not (rest.startswith("(") and rest.endswith(")")):
+        raise ValueError(f"not a ClickHouse type: {text!r}")
+    return TypeName(head[1], tuple(split_list(rest[1:-1])))
+
+
+def split_list(text: str) -> list[str]:
+    """The parts of a list, cut at the commas that stand outside of brackets and quotes."""
+    parts, depth, start = [], 0, 0
+    for at, character in _outside_quotes(text):
+        if character == "(":
+            depth += 1
+        elif character == ")":
+            depth -= 1
+        elif character == "," and depth == 0:
+            parts.append(text[start:at].strip())
+            start = at + 1
+    last = text[start:].strip()
+    return [*parts, last] if last else parts
+
+
+def unquote(text: str) -> str:
+    """The string behind a literal or an identifier in backticks; anything else is returned as it is."""
+    if len(text) < 2 or text[0] not in "'`" or text[-1] != text[0]:
+        return text
+    body = text[1:-1].replace(text[0] * 2, text[0])
+    return re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[1]), body, flags=re.DOTALL)
+
+
+def _outside_quotes(text: str) -> Iterator[tuple[int, str]]:
+    quote, at = "", 0
+    while at < len(text):
+        character = text[at]
+        if character == "\\":
+            at += 1
+        elif quote:
+            quote = "" if character == quote else quote
+        elif character in "'`\"":
+            quote = character
+        else:
+            yield at, character
+        at += 1

@@ -1,14 +1,13 @@
-"""One request over one connection: nothing here ever sends a request again.
+"""One request over one new connection. Nothing here sends a request again.
 
-A pool could hand out a connection that the server has just closed, and a client library could then resend by itself;
-both turn a known outcome into an unknown one, or worse. A fresh connection costs less than a millisecond. It also tells
-"never connected" (nothing was sent) from "no answer" (anything may have happened). A client library would moreover ask
-its own questions first, under whatever the user's profile says.
+A pool could hand out a connection that the server has just closed, and a client library could send again by itself; both make an
+outcome unknown. A new connection takes less than a millisecond, and tells "never connected" (nothing was sent) from "no answer"
+(anything may have happened). A client library would also send its own queries first, with the settings of the user's profile.
 
-Rows go as external data (a multipart form), not as the body of an INSERT. So ClickHouse has all of them before it begins
-with the statement: an upload that stalls never becomes a running insert, and the deadline is tried after the upload.
-The user needs no right but INSERT and SELECT, where `input()` asks for READ ON FILE and, before 26.5, CREATE TEMPORARY
-TABLE. That costs the server some 0.15 µs per row of 64 bytes.
+Rows are sent as external data (a multipart form), not as the body of an INSERT. So ClickHouse has all rows before the statement begins: a
+stalled upload never becomes a running insert, and the deadline is checked after the upload. The user needs only INSERT and SELECT;
+`input()` would need READ ON FILE and, before 26.5, CREATE TEMPORARY TABLE. External data costs the server about 0.15 µs per row of
+64 bytes.
 """
 
 from __future__ import annotations
@@ -31,22 +30,22 @@ _EARLY_ANSWER_SECONDS = 2.0
 MOST_BYTES_OF_A_FIELD = 100_000
 """ClickHouse refuses a field of a form that holds more than 128 KiB, unless the server is configured otherwise."""
 _LONG_STATEMENT = 250_000
-"""Bytes. Above 256 KiB ClickHouse wants to be told that a statement is meant to be so long."""
+"""Bytes. Above 256 KiB ClickHouse needs settings that allow so long a statement."""
 _SIZES = ("max_query_size", "max_ast_elements", "max_expanded_ast_elements")
 _END = memoryview(b"\r\n")
 
 
 class NotSent(Exception):
-    """There was no connection, so nothing was sent."""
+    """No connection was made, so nothing was sent."""
 
 
 class NoAnswer(Exception):
-    """The request went out, in part or whole, and no complete answer came back."""
+    """The request was sent, at least in part, and no complete answer came."""
 
 
 @dataclass(frozen=True)
 class Tls:
-    """How a server's certificate is checked: by the authorities that the system knows, or by this one."""
+    """Who may have signed the server's certificate: this authority, or those that the system knows."""
 
     authority: str = ""
 
@@ -64,7 +63,7 @@ class Timeouts:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows as external data: the name that the statement knows them by, their structure, and Arrow's stream of them."""
+    """Rows as external data: their name in the statement, their structure, and an Arrow stream."""
 
     name: str
     structure: str
@@ -73,13 +72,13 @@ class Rows:
 
 @dataclass(frozen=True)
 class Form:
-    """A statement and the rows that it knows by name. All of it travels in the body: a URL has no room for many columns."""
+    """A statement and its rows. All of it is in the body: a URL has no room for many columns."""
 
     statement: str
     tables: tuple[Rows, ...]
 
     def encode(self) -> tuple[str, tuple[memoryview, ...]]:
-        """The content type and the pieces of the body. Rows are not copied for it."""
+        """The content type, and the pieces of the body. Rows are not copied."""
         boundary = secrets.token_hex(24)
         pieces: list[memoryview] = []
         for name, value in self._fields():
@@ -89,7 +88,7 @@ class Form:
         return f"multipart/form-data; boundary={boundary}", (*pieces, memoryview(f"--{boundary}--\r\n".encode()))
 
     def _fields(self) -> Iterator[tuple[str, bytes]]:
-        """ClickHouse puts a statement together from all fields that are called `query`."""
+        """ClickHouse joins all fields named `query` to one statement."""
         statement = self.statement.encode()
         for start in range(0, len(statement), MOST_BYTES_OF_A_FIELD):
             yield "query", statement[start : start + MOST_BYTES_OF_A_FIELD]

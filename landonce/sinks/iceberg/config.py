@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, SecretStr, model_validator
 
-from landonce.config.model import Ledger, Transform
-from landonce.config.part import Part, SecretUrl, remember_secrets
+from landonce.config.model import Ledger, Part, SecretUrl, Transform, remember_secrets
 from landonce.errors import ConfigError
-from landonce.extras import require
+from landonce.packages import require
 from landonce.sinks.section import Changes, LedgerPlace, TableSection, from_program
 
 if TYPE_CHECKING:

@@ -27,10 +27,10 @@ from pyiceberg.types import (
 )
 
 from landonce.errors import ConfigError, NothingToInfer, TargetRefused, TargetUnavailable
-from landonce.read.schema import evolution, infer
-from landonce.read.schema.evolution import RESERVED, Evolution
+from landonce.read.schema import evolution
+from landonce.read.schema.evolution import RESERVED, Evolution, Shape, distinct
 from landonce.read.schema.fields import ELEMENT, Field, Path, Schema
-from landonce.read.schema.shapes import Shape, distinct
+from landonce.read.schema.sample import of_sample
 from landonce.sinks.iceberg.commit import Attempt, Place
 from landonce.sinks.iceberg.types import iceberg_type, widens
 
@@ -132,7 +132,7 @@ def schema_of_sample(sample: list[bytes]) -> Schema:
     A field that cannot be a column beside the others is left out, as when a table evolves: one odd record does not decide.
     """
     try:
-        found = infer.of_sample(sample).fields
+        found = of_sample(sample).fields
     except ConfigError:
         shape = evolution.shape_of(pa.array(sample, pa.binary()))
         shown = [(name, each.type()) for name, each in shape.fields]

@@ -20,6 +20,7 @@ from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.ledger import TableLedger
 
 if TYPE_CHECKING:
+    from landonce.sinks.checking import CheckRun, Sections
     from landonce.sinks.operations import Operations, Sessions
     from landonce.sinks.parts import Parts
     from landonce.sinks.pipeline_file import Pipeline
@@ -78,6 +79,11 @@ class IcebergSink(Sink):
     def own_ledger(self) -> TableLedger:
         """The one table as its own ledger."""
         return TableLedger(self.place(self.static[0]), follow=self.config.rollback == "follow")
+
+    def checks(self, run: CheckRun) -> Sections:
+        from landonce.sinks.iceberg.check import sections
+
+        return sections(run, self)
 
     def operations(self, parts: Parts, sessions: Sessions) -> Operations:
         from landonce.sinks.iceberg.operations import IcebergOperations

@@ -58,7 +58,7 @@ from pyiceberg.types import (
 )
 
 from landonce.errors import ConfigError, TableUnfit
-from landonce.read.formats.json.texts import is_textual
+from landonce.read.formats.json.values import is_textual
 from landonce.read.schema.evolution import RESERVED
 from landonce.read.schema.fields import ELEMENT, KEY, VALUE, Field, Names, Path, Schema, is_uuid
 

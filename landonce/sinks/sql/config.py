@@ -1,4 +1,4 @@
-"""What a pipeline file says of a table in an SQL database."""
+"""A table in an SQL database, as a pipeline file or a program describes it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, SecretStr, model_validator
 
-from landonce.config.model import Ledger, Transform
-from landonce.config.part import SecretUrl
+from landonce.config.model import Ledger, SecretUrl, Transform
 from landonce.sinks.section import Changes, LedgerPlace, TableSection, from_program
 
 if TYPE_CHECKING:
@@ -25,17 +24,17 @@ class Sql(TableSection):
     create: bool = False
     mode: Literal["insert", "upsert"] = "insert"
     key: tuple[str, ...] = ()
-    """The columns that name one row, where records change rows."""
+    """The columns that identify a row, if records change rows."""
     changes: Changes | None = None
-    """How records say what happened; without a word, each is the new row of its key, and a tombstone deletes it."""
+    """How records say what happened. Default: each record is the new row of its key, and a tombstone deletes the row."""
     evolve: bool = False
 
     @model_validator(mode="before")
     @classmethod
-    def _one_column(cls, told: Any) -> Any:
-        if isinstance(told, dict) and isinstance(told.get("key"), str):
-            return {**told, "key": (told["key"],)}
-        return told
+    def _one_column(cls, given: Any) -> Any:
+        if isinstance(given, dict) and isinstance(given.get("key"), str):
+            return {**given, "key": (given["key"],)}
+        return given
 
     @model_validator(mode="after")
     def _sound(self) -> Sql:
@@ -49,7 +48,7 @@ class Sql(TableSection):
 
     @property
     def meaning(self) -> Changes | None:
-        """How records change rows; None where they are rows."""
+        """How records change rows; None if each record is a row."""
         return self.changes or Changes(mode="upsert") if self.mode == "upsert" else None
 
     @property
@@ -72,7 +71,7 @@ class Sql(TableSection):
         return SqlSink.of(self, pipeline)
 
     def beside(self, folder: Path) -> Sql:
-        """A file that is named by a relative path is taken from the folder."""
+        """A relative path of a SQLite file is taken from the folder."""
         scheme, mark, path = self.url.get_secret_value().partition(":///")
         if not (mark and scheme.startswith("sqlite") and path) or path.startswith(("/", ":")):
             return self

@@ -1,4 +1,4 @@
-"""The target database of each dialect, as the driver opens it: the same that keeps a ledger, for tables beside it."""
+"""The target database of each dialect, as the driver opens it. It holds the ledger too."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from landonce.ledger.ydb import YdbDatabase
 DIALECTS = ("postgresql", "sqlite", "mysql", "mariadb", "yql")
 """As SQLAlchemy calls them; `ydb` in a URL is `yql` there."""
 BUSY_SECONDS = 60.0
-"""One writer at a time in SQLite: the others wait so long before they say that it is busy."""
+"""SQLite has one writer at a time. The others wait so long before they report that it is busy."""
 _END_WRITERS = text(
     """
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity
@@ -30,14 +30,14 @@ _END_WRITERS = text(
 
 
 class TargetPostgres(PostgresDatabase):
-    """Workers' sessions carry the pipeline's name, so that a takeover can end what a stopped machine holds open."""
+    """Workers' sessions carry the pipeline's name, so that a takeover can end the sessions of a stopped machine."""
 
     def end_writers(self, connection: Connection, pipeline: str) -> None:
         connection.execute(_END_WRITERS, {"name": session_name(pipeline)})
 
 
 class TargetSqlite(SqliteDatabase):
-    """A file with tables of the user's own."""
+    """A file that may hold the user's own tables."""
 
     def check_ours(self, inspector: Inspector) -> None:
         del inspector
@@ -52,7 +52,7 @@ class TargetSqlite(SqliteDatabase):
 
 
 def session_name(pipeline: str) -> str:
-    """What workers' sessions are called. PostgreSQL keeps 63 bytes of it."""
+    """The name of workers' sessions. PostgreSQL keeps 63 bytes of a name."""
     return f"landonce {hashlib.sha256(pipeline.encode()).hexdigest()[:32]}"
 
 
@@ -75,7 +75,7 @@ def parsed(url: str) -> URL:
     if dialect in ("mysql", "mariadb") and "init_command" in found.query:
         raise ConfigError(
             "sink.sql.url: `init_command` would take the place of landonce's own, which sets strict mode and UTC: values that do "
-            "not fit would be changed without a word.",
+            "not fit would be changed silently.",
             command="remove `init_command` from the URL in {file}; set what it sets for the user or the server",
         )
     if dialect == "sqlite" and found.database in (None, "", ":memory:"):
@@ -84,7 +84,7 @@ def parsed(url: str) -> URL:
 
 
 def dialect_of(url: URL) -> str:
-    """The backend's name in SQLAlchemy."""
+    """The database's name in SQLAlchemy."""
     name = url.get_backend_name()
     return "yql" if name in ("ydb", "yql") else name
 

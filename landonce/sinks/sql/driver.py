@@ -1,21 +1,35 @@
-"""What the driver of a pipeline to an SQL database needs of the pipeline file and the table: the recipe, and the statements that make a table."""
+"""What the driver of a pipeline to an SQL database makes of the pipeline file and the table: the recipe, the statements that create a table, and
+what an operator may decide."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
-from landonce.errors import ConfigError
+from landonce.errors import ConfigError, NothingToDo
+from landonce.ledger.block_ledgers import TargetLedger
+from landonce.protocol import operate
+from landonce.protocol.block_rows import Row, landed
+from landonce.protocol.ledger import LedgerState
+from landonce.protocol.marks import TableStatus, TableView
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.target import TargetView
 from landonce.read.decoders import decoder_of
 from landonce.read.schema.ddl import UnfitFields
-from landonce.read.schema.fields import Field, Schema
+from landonce.read.schema.fields import Schema
+from landonce.sinks.contract import look_by_name
 from landonce.sinks.declared import declared_schema, selected_from
+from landonce.sinks.operations import UNCHANGED, Choice, Operations
 from landonce.sinks.parts import Parts
 from landonce.sinks.pipeline_file import Pipeline
 from landonce.sinks.sql.config import Sql
-from landonce.sinks.sql.recipe import SqlRecipe
+from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.table import SqlTable
+from landonce.sinks.sql.worker import SqlRecipe
 
 NOTHING = "Nothing was read or written."
 
@@ -48,7 +62,7 @@ def sql_creation(parts: Parts, table: SqlTable, columns: Schema) -> str:
 
 
 def _refuse_nested_sample(sampled: Schema) -> None:
-    """A sample does not tell what else a document may hold, so those are declared."""
+    """A sample does not show what else a document may hold, so nested fields must be declared."""
     nested = [each.name for each in sampled.fields if pa.types.is_nested(each.type)]
     if nested:
         why = "a nested value becomes a column of JSON, and a sample does not tell what else it may hold"
@@ -56,12 +70,12 @@ def _refuse_nested_sample(sampled: Schema) -> None:
 
 
 def sql_recipe(parts: Parts, table: SqlTable) -> SqlRecipe:
-    """What a record is decoded to and what the table takes, and that the one can become the other."""
-    config, told = parts.config, sql_of(parts)
+    """What a record is decoded to, and what the table takes. Raises if the one cannot become the other."""
+    config, section = parts.config, sql_of(parts)
     declared = declared_schema(config)
     selecting = bool(config.transform.select)
     target = table.schema(None if selecting else declared, selected=selecting)
-    source = selected_from(config) if selecting else _source(declared, target, evolve=told.evolve)
+    source = selected_from(config) if selecting else _source(declared, target, evolve=section.evolve)
     recipe = SqlRecipe(
         pipeline=config.pipeline,
         consumer=tuple(sorted(parts.consumer.items())),
@@ -73,21 +87,21 @@ def sql_recipe(parts: Parts, table: SqlTable) -> SqlRecipe:
         block_bytes=config.batch.block_bytes,
         select=config.transform.select,
         where=config.transform.where,
-        changes=told.meaning.decoding() if told.meaning is not None else None,
-        evolve=told.evolve,
+        changes=section.meaning.decoding() if section.meaning is not None else None,
+        evolve=section.evolve,
         declared=declared.fingerprint() if declared is not None else "",
     )
-    _refuse_key(source, told, parts)
+    _refuse_key(source, section, parts)
     return recipe
 
 
-def _refuse_key(source: Schema, told: Sql, parts: Parts) -> None:
-    """What no change of a record can be decoded by, before any is read."""
+def _refuse_key(source: Schema, section: Sql, parts: Parts) -> None:
+    """Raises for a key by which no change can be decoded, before any record is read."""
     try:
         decoder_of(
             source,
             parts.sql.key,
-            told.meaning.decoding() if told.meaning is not None else None,
+            section.meaning.decoding() if section.meaning is not None else None,
             max_record_bytes=parts.config.source.kafka.max_record_bytes,
         )
     except ValueError as reason:
@@ -97,8 +111,8 @@ def _refuse_key(source: Schema, told: Sql, parts: Parts) -> None:
 
 
 def _source(declared: Schema | None, table: Schema, *, evolve: bool) -> Schema:
-    """The table decides the types, and a declaration which fields there are and must be; columns that were added since
-    are filled too, where the table may evolve."""
+    """What a record is decoded to: the table says the types, a declared schema says which fields there are and which are required. If the
+    table may evolve, columns that were added since are filled too."""
     if declared is None:
         return table
     columns, named = table.by_name(), declared.by_name()
@@ -116,9 +130,49 @@ def _source(declared: Schema | None, table: Schema, *, evolve: bool) -> Schema:
             safe=NOTHING,
             command="declare the field in {file}, or let the column be NULL or have a default",
         )
-    fields = [_declared(each, columns[each.name]) for each in declared.fields]
+    fields = [
+        replace(columns[each.name], required=each.required or columns[each.name].required, scale=each.scale)
+        for each in declared.fields
+    ]
     return Schema((*fields, *(each for name, each in columns.items() if evolve and name not in named)))
 
 
-def _declared(declared: Field, column: Field) -> Field:
-    return replace(column, required=declared.required or column.required, scale=declared.scale)
+@dataclass
+class SqlOperations(Operations):
+    """Rows and ledger are in one database: the ledger's block rows say which blocks landed."""
+
+    sink: SqlSink
+    no_fill = (
+        "there is nothing to fill: a block's rows are in the table if its row in the ledger says so, and else none is."
+    )
+
+    def kept(self) -> dict[str, Any]:
+        return {"target": str(self.sink)}
+
+    def rows(self, state: LedgerState) -> Sequence[Row]:
+        ledger = self.parts.ledger
+        return ledger.blocks(state.pending.batch) if state.pending and isinstance(ledger, TargetLedger) else ()
+
+    def ahead(self, state: LedgerState, stands: Iterable[TableStatus], partitions: Iterable[Partition]) -> TargetView:
+        del stands
+        floors = [(each, 0) for each in partitions]
+        with closing(SqlTable(self.sink)) as table:
+            seen = look_by_name(table, state, floors) if table.exists() else TargetView(())
+        return operate.landed_too(seen, state.pending, landed(self.rows(state)))
+
+    def count(self, ranges: Sequence[Range]) -> int | None:
+        with closing(SqlTable(self.sink)) as table:
+            return table.count(ranges) if table.exists() else None
+
+    def forget_table(self, table: str, owner: str, *, replay: bool) -> Choice:
+        """The next plan binds the pipeline to the table that exists then."""
+        if replay:
+            raise NothingToDo(
+                "a table of an SQL database is not filled up again by the pipeline that it belongs to.",
+                safe=UNCHANGED,
+                command="give the pipeline another `pipeline` name and an empty table in {file}, then: landonce run {file}",
+            )
+        known = self.required()
+        with closing(SqlTable(replace(self.sink, table=table))) as there:
+            view = TableView(table, there.identity())
+        return Choice(known, operate.forget_table(known, view, owner))

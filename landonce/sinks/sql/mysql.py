@@ -10,12 +10,12 @@ from sqlalchemy.engine.interfaces import DBAPIModule
 
 from landonce.ledger.mysql import NO_TABLE, PASSING, connect_arguments, error_code, is_clients_own, mysql_url
 from landonce.sinks.sql.rows import RowWriter
-from landonce.sinks.sql.statements import words_of
+from landonce.sinks.sql.statements import syntax_of
 from landonce.sinks.sql.writer import Blame, Trouble
 
 _OF_ROWS = (1048, 1264, 1265, 1292, 1366, 1367, 1406, 1416, 1644, 3140, 3819, 4025, 4078)
-"""NULL, out of range, truncated, no such value, no such character, too long, what a trigger raises, CHECK. Not 1364, no default: that
-is a column that was added since the start, and the record may well hold it."""
+"""NULL, out of range, truncated, no such value, no such character, too long, what a trigger raises, CHECK. Not 1364 (no default): such a
+column was added since the start, and records may hold it."""
 _BLAME = {
     1062: Blame.TWICE,
     1451: Blame.OTHERS,
@@ -27,7 +27,7 @@ _LONGEST = 4 * 2**20
 
 
 class _Cursor(pymysql.cursors.Cursor):
-    """Even in strict mode blanks that TEXT has no room for are cut with a note, and nothing more."""
+    """Raises for warnings: even in strict mode MySQL cuts trailing blanks that do not fit into TEXT, with only a warning."""
 
     max_stmt_length = _LONGEST
 
@@ -42,9 +42,9 @@ class _Cursor(pymysql.cursors.Cursor):
 
 
 class MySqlWriter(RowWriter):
-    """An update counts the rows that it found, and its row's lock is waited for."""
+    """UPDATE counts the rows that it found, and waits for locks on them."""
 
-    words = words_of("mysql")
+    syntax = syntax_of("mysql")
     failures = pymysql.MySQLError
     begin = "START TRANSACTION"
 
@@ -52,8 +52,8 @@ class MySqlWriter(RowWriter):
         url = mysql_url(self._sink.address)
         dialect = MySQLDialect_pymysql()
         dialect.dbapi = cast(DBAPIModule, pymysql)
-        _, told = dialect.create_connect_args(url)
-        connection = pymysql.connect(**{**connect_arguments(url), **told, "cursorclass": _Cursor})
+        _, options = dialect.create_connect_args(url)
+        connection = pymysql.connect(**{**connect_arguments(url), **options, "cursorclass": _Cursor})
         with connection.cursor() as cursor:
             cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         return connection

@@ -1,143 +1,187 @@
 """A block's transaction in PostgreSQL, through ADBC: rows go from Arrow by COPY, on the connection that flips the block.
 
-What was answered is on disk, even where the server's default is `synchronous_commit=off`. A worker that stops in the middle
-does not hold the block for ever: the server ends sessions that stand in a transaction, and a takeover ends them at once. Nor
-does a server that stands still hold a worker for ever (`watch`).
+A confirmed commit is on disk, even if the server's default is `synchronous_commit=off`. A worker that stops in a transaction does not
+hold the block for ever: the server ends idle transactions, and a takeover ends them at once. A server that hangs does not hold a
+worker for ever either (`Watch`).
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+import socket
+import stat
+import threading
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import adbc_driver_manager
 import pyarrow as pa
-import pyarrow.compute as pc
 from adbc_driver_postgresql import dbapi
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import PGconn, Ping
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from landonce.ledger.postgres import postgres_url
-from landonce.protocol.block_rows import BlockRow, Claim, Mark
-from landonce.read.changes.decode import OPERATION
-from landonce.read.changes.images import DELETE
-from landonce.sinks.contract import COORDINATES
+from landonce.protocol.block_rows import Claim
 from landonce.sinks.sql.databases import session_name
-from landonce.sinks.sql.documents import versioned
-from landonce.sinks.sql.likeness import asking, holding, likeness
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.statements import (
     GONE,
     STAGED,
-    Place,
+    BlockKey,
     counted_statement,
     flip_statement,
     merge_statement,
     purge_statement,
-    read_statement,
     staging_statement,
-    words_of,
+    syntax_of,
 )
-from landonce.sinks.sql.watch import Patience, Watch
-from landonce.sinks.sql.writer import Blame, BlockWriter, Trouble, swallowed
+from landonce.sinks.sql.types import as_jsonb
+from landonce.sinks.sql.writer import Blame, StatementWriter, Trouble, rows_left_out
 
-PATIENCE = Patience()
 _PORTION = 8_192
-"""Rows that are encoded at once: while the server takes some, the next are encoded."""
+"""Rows that are encoded at once: while the server reads some, the next are encoded."""
 _CONNECT_SECONDS = 5
 _IDLE = "60s"
 _LOCK = "20s"
-_WORDS = words_of("postgresql")
+_SYNTAX = syntax_of("postgresql")
 _DURABLE = (
     "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' "
     "ELSE current_setting('synchronous_commit') END, true), "
     f"set_config('lock_timeout', '{_LOCK}', true), set_config('idle_in_transaction_session_timeout', '{_IDLE}', true)"
 )
-"""For the transaction only: with a pooler in between, the session is another one before and after it."""
+"""For the transaction only: behind a pooler the next transaction may use another session."""
 _HOME = (
     "SELECT n.nspname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1)"
 )
-"""Where a table without a schema before its name is found. ADBC itself looks in the first schema only."""
+"""The schema of a table that is named without one. ADBC itself looks only in the first schema of the search path."""
 _SCREENED = (
     "SELECT 1 FROM pg_trigger, to_regclass($1) AS own WHERE NOT tgisinternal AND tgenabled <> 'D' AND tgtype & 7 = 7 "
     "AND (tgrelid = own OR tgrelid IN (SELECT relid FROM pg_partition_tree(own))) LIMIT 1"
 )
-"""Whether a trigger looks at each row before it is inserted, in the table or a partition of it."""
+"""Whether the table or a partition of it has a BEFORE INSERT trigger for each row."""
 _AT_ONCE = "SET CONSTRAINTS ALL IMMEDIATE"
-"""Constraints that are deferred speak here, and not with the COMMIT."""
+"""Deferred constraints fail here, and not at the COMMIT."""
 _PASSING = ("08", "40", "53", "55006", "55P03", "57", "58", "25006", "25P03", "25P04", "72")
 """Connections, serialization and deadlocks, resources, locks, an operator's hand, the system, a standby, and a session that
 stood still in its transaction for too long."""
 _OF_ROWS = ("22", "23502", "23514", "44000", "54000", "54001", "P0001")
 """Values, NULL, CHECK, a view's own check, what is too long for an index or nested too deep, what a trigger raises."""
 _OF_ADBC = re.compile(r"^\w+: \[libpq\] (?:.*?PGRES_FATAL_ERROR\]?:? )?(?:ERROR:\s+)?")
-"""What ADBC says before PostgreSQL's own words."""
+"""What ADBC puts before PostgreSQL's own message."""
 _PROTOCOL = "08P01"
 _OF_COPY = ("22P03", "22P04", _PROTOCOL)
-"""Bytes that are not of the column's type: then it is the table that is wrong, and no row. PostgreSQL speaks of the message then; a pooler
-has the same state for a server that it lost or cannot reach."""
+"""Bytes that are not of the column's type: the table is wrong, not a row. 08P01 counts only if PostgreSQL speaks of a message; a pooler
+uses the same state for a server that it cannot reach."""
 _TABLE, _COLUMN, _CONSTRAINT = b"PG_DIAG_TABLE_NAME", b"PG_DIAG_COLUMN_NAME", b"PG_DIAG_CONSTRAINT_NAME"
 _MISSING = ("42P01", "3F000")
 """No such table, or schema."""
 _ENDED = ("08", "57P0", "25P03", "25P04")
-"""The session is over, so what was sent last may not have been looked at."""
+"""The session is over. The last statement may not have run."""
 
 
-class PostgresWriter(BlockWriter):
+@dataclass(frozen=True)
+class Patience:
+    """Seconds between two pings, how many may stay unanswered, and seconds in all."""
+
+    every: float = 10.0
+    unanswered: int = 3
+    longest: float = 1800.0
+
+
+PATIENCE = Patience()
+
+
+class Watch:
+    """Cuts the connections that this process opens between now and `end` if the server hangs, so that a waiting worker gets an error.
+
+    The kernel of a frozen server still acknowledges packets, so TCP settings do not help, and neither do the server's own timeouts. Nobody
+    knows how long a statement may take, but whether the server answers a ping can be asked. So it is asked while the statement runs, and
+    after some pings without an answer the connection is cut. The block's row then says what became of the transaction.
+    """
+
+    def __init__(self, alive: Callable[[], bool], patience: Patience) -> None:
+        self._alive, self._patience = alive, patience
+        self._before = set(_sockets().values())
+        self._over = threading.Event()
+        self._turn = threading.Lock()
+        self.cut = False
+        threading.Thread(target=self._watch, daemon=True, name="landonce-watch").start()
+
+    def end(self) -> None:
+        with self._turn:
+            self._over.set()
+
+    def _watch(self) -> None:
+        asked = missed = 0
+        while not self._over.wait(self._patience.every):
+            asked += 1
+            missed = 0 if self._alive() else missed + 1
+            if missed >= self._patience.unanswered or asked * self._patience.every >= self._patience.longest:
+                self._cut()
+                return
+
+    def _cut(self) -> None:
+        with self._turn:
+            if self._over.is_set():
+                return
+            self.cut = True
+            for descriptor, number in _sockets().items():
+                if number not in self._before:
+                    _shut(descriptor)
+
+
+def _sockets() -> dict[int, int]:
+    """Descriptors of open sockets, with the inode of each: a descriptor may be used again, an inode may not while it is open."""
+    found = {}
+    for name in os.listdir("/dev/fd"):
+        with suppress(OSError):
+            status = os.fstat(int(name))
+            if stat.S_ISSOCK(status.st_mode):
+                found[int(name)] = status.st_ino
+    return found
+
+
+def _shut(descriptor: int) -> None:
+    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as line:
+        line.shutdown(socket.SHUT_RDWR)
+
+
+class PostgresWriter(StatementWriter):
     """One connection of one block."""
 
-    def __init__(self, sink: SqlSink, place: Place) -> None:
-        self._sink, self._place = sink, place
+    syntax = _SYNTAX
+    failures = adbc_driver_manager.Error
+
+    def __init__(self, sink: SqlSink, block: BlockKey) -> None:
+        super().__init__(sink, block)
         self._connection: Any = None
         self._cursor: Any = None
         self._columns: frozenset[str] = frozenset()
-        told = conninfo(sink)
-        self._watch = Watch(lambda: _answers(told), PATIENCE)
+        options = conninfo(sink)
+        self._watch = Watch(lambda: _answers(options), PATIENCE)
         try:
-            self._connection = dbapi.connect(told, autocommit=True)
+            self._connection = dbapi.connect(options, autocommit=True)
             self._cursor = self._connection.cursor()
         except adbc_driver_manager.Error as error:
             self.close()
             raise trouble_of(error) from None
 
     def flip(self, claim: Claim, receipt: str) -> bool:
-        self._begin()
+        """Begins in one message. A statement with a result is prepared and then executed; behind a pooler these may be two sessions,
+        unless a transaction is open."""
+        with self._errors():
+            self._cursor.executescript("BEGIN ISOLATION LEVEL READ COMMITTED")
         self._ask(_DURABLE)
-        return bool(self._ask(*flip_statement(_WORDS, self._place, claim, receipt)))
-
-    def unaltered(self) -> bool:
-        if not self._sink.examined:
-            return True
-        try:
-            self._do(holding(_WORDS, self._sink.table))
-        except Trouble as trouble:
-            if trouble.missing:
-                return False
-            raise
-        return likeness(row for each in asking(self._sink) for row in self._ask(*each)) == self._sink.examined
-
-    def read(self) -> BlockRow | None:
-        found = self._ask(*read_statement(_WORDS, self._place))
-        for number, epoch, owner, mark, receipt in found:
-            return BlockRow(number, Claim(epoch, owner), Mark(mark), receipt)
-        return None
+        return bool(self._ask(*flip_statement(_SYNTAX, self._block, claim, receipt)))
 
     def write(self, rows: pa.Table) -> None:
-        rows = landing(rows, self._sink.jsonb)
         self._columns = frozenset(rows.column_names)
-        if self._sink.key:
-            gone = pc.equal(rows.column(OPERATION), DELETE)
-            rows = rows.drop_columns([OPERATION])
-            self._change(rows.filter(pc.invert(gone)), rows.filter(gone))
-        else:
-            self._add(rows)
+        super().write(landing(rows, self._sink.jsonb))
         self._do(_AT_ONCE)
-
-    def savepoint(self, statement: str) -> None:
-        self._do(statement)
 
     def commit(self) -> None:
         self._do("COMMIT")
@@ -150,75 +194,51 @@ class PostgresWriter(BlockWriter):
         self._watch.end()
 
     def _add(self, rows: pa.Table) -> None:
-        """COPY does not tell how many rows a trigger left out: where there is one that could, they are counted."""
-        if not self._ask(_SCREENED, (_WORDS.table(self._sink.table),)):
-            self._copy(rows, self._sink.name, schema=self._sink.schema or self._home())
+        """COPY does not report rows that a trigger left out. If there is such a trigger, rows are staged and counted."""
+        table = (_SYNTAX.table(self._sink.table),)
+        if not self._ask(_SCREENED, table):
+            home = [(self._sink.schema,)] if self._sink.schema else self._ask(_HOME, table)
+            self._copy(rows, self._sink.name, db_schema_name=str(home[0][0]) if home else None)
             return
         self._stage(rows, STAGED)
-        taken = self._ask(counted_statement(_WORDS, self._sink.table, rows.column_names))[0][0]
+        taken = self._ask(counted_statement(_SYNTAX, self._sink.table, rows.column_names))[0][0]
         if taken < rows.num_rows:
-            raise swallowed(taken, rows.num_rows)
+            raise rows_left_out(taken, rows.num_rows)
         self._do(f"DROP TABLE pg_temp.{STAGED}")
 
-    def _change(self, rows: pa.Table, gone: pa.Table) -> None:
-        """Deletions come first: what a row held under another unique key may be another row's by now. Those that a row of this
-        block outlives, since the table takes its key for the deleted one, are made again: coordinates tell which is later."""
-        purge = purge_statement(_WORDS, self._sink.table, self._sink.key)
-        if gone.num_rows:
-            self._stage(gone.select([*self._sink.key, *COORDINATES]), GONE)
+    def _change(self, rows: pa.Table, deleted: pa.Table) -> None:
+        purge = purge_statement(_SYNTAX, self._sink.table, self._sink.key)
+        if deleted.num_rows:
+            self._stage(deleted, GONE)
             self._do(purge)
         if rows.num_rows:
             self._stage(rows, STAGED)
-            self._do(merge_statement(_WORDS, self._sink.table, rows.column_names, self._sink.key))
+            self._do(merge_statement(_SYNTAX, self._sink.table, rows.column_names, self._sink.key))
             self._do(f"DROP TABLE pg_temp.{STAGED}")
-        if gone.num_rows:
+        if deleted.num_rows:
             if rows.num_rows:
                 self._do(purge)
             self._do(f"DROP TABLE pg_temp.{GONE}")
 
-    def _home(self) -> str | None:
-        found = self._ask(_HOME, (_WORDS.table(self._sink.table),))
-        return str(found[0][0]) if found else None
-
     def _stage(self, rows: pa.Table, temporary: str) -> None:
-        self._do(staging_statement(_WORDS, temporary, self._sink.table, rows.column_names))
+        self._do(staging_statement(_SYNTAX, temporary, self._sink.table, rows.column_names))
         self._copy(rows, temporary, temporary=True)
 
-    def _copy(self, rows: pa.Table, table: str, *, schema: str | None = None, temporary: bool = False) -> None:
-        try:
-            self._cursor.adbc_ingest(
-                table,
-                rows.to_reader(_PORTION),
-                mode="append",
-                db_schema_name=None if temporary else schema,
-                temporary=temporary,
-            )
-        except adbc_driver_manager.Error as error:
-            raise self._trouble(error) from None
-
-    def _begin(self) -> None:
-        """In one message. What is asked for with an answer is prepared first and executed then, and with a pooler in between these may be
-        two sessions, until a transaction holds one."""
-        try:
-            self._cursor.executescript("BEGIN ISOLATION LEVEL READ COMMITTED")
-        except adbc_driver_manager.Error as error:
-            raise self._trouble(error) from None
+    def _copy(self, rows: pa.Table, table: str, **options: Any) -> None:
+        with self._errors():
+            self._cursor.adbc_ingest(table, rows.to_reader(_PORTION), mode="append", **options)
 
     def _do(self, statement: str) -> None:
-        try:
+        with self._errors():
             self._cursor.execute(statement)
-        except adbc_driver_manager.Error as error:
-            raise self._trouble(error) from None
 
-    def _ask(self, statement: str, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
-        try:
+    def _ask(self, statement: str, parameters: tuple[object, ...] = ()) -> list[Any]:
+        with self._errors():
             self._cursor.execute(statement, parameters or None)
             return list(self._cursor.fetchall())
-        except adbc_driver_manager.Error as error:
-            raise self._trouble(error) from None
 
-    def _trouble(self, error: adbc_driver_manager.Error) -> Trouble:
-        """A column that is not written and may not be NULL was added since the start: then it is no row's fault."""
+    def _trouble(self, error: Any) -> Trouble:
+        """If a NOT NULL column was added since the start, no row is to blame."""
         trouble = trouble_of(error)
         details: dict[Any, bytes] = dict(error.details)
         here = error.sqlstate == "23502" and details.get(_TABLE) == self._sink.name.encode()
@@ -228,10 +248,10 @@ class PostgresWriter(BlockWriter):
 
 
 def landing(rows: pa.Table, jsonb: tuple[str, ...] = ()) -> pa.Table:
-    """As COPY takes them: a UUID is its sixteen bytes, and a document begins with its version."""
+    """Rows as COPY takes them: a UUID is its sixteen bytes, and a document begins with its version."""
     for at, each in enumerate(rows.schema):
         if each.name in jsonb:
-            rows = rows.set_column(at, each.name, versioned(rows.column(at)))
+            rows = rows.set_column(at, each.name, as_jsonb(rows.column(at)))
         if each.type == pa.uuid():
             storage = pa.chunked_array([chunk.storage for chunk in rows.column(at).chunks], pa.binary(16))
             rows = rows.set_column(at, each.name, storage)
@@ -239,9 +259,9 @@ def landing(rows: pa.Table, jsonb: tuple[str, ...] = ()) -> pa.Table:
 
 
 def conninfo(sink: SqlSink) -> str:
-    """What libpq is told: the URL, and that nothing waits for ever."""
-    _, told = PGDialect_psycopg().create_connect_args(postgres_url(sink.address))
-    told = {name: value for name, value in told.items() if name not in ("context", "prepare_threshold")}
+    """The URL for libpq, with timeouts, so that nothing waits for ever."""
+    _, options = PGDialect_psycopg().create_connect_args(postgres_url(sink.address))
+    options = {name: value for name, value in options.items() if name not in ("context", "prepare_threshold")}
     defaults = {
         "connect_timeout": _CONNECT_SECONDS,
         "target_session_attrs": "read-write",
@@ -250,16 +270,16 @@ def conninfo(sink: SqlSink) -> str:
         "keepalives_count": 3,
         "tcp_user_timeout": 60_000,
     }
-    return str(make_conninfo(**{**defaults, **told, "application_name": session_name(sink.pipeline)}))
+    return str(make_conninfo(**{**defaults, **options, "application_name": session_name(sink.pipeline)}))
 
 
-def _answers(told: str) -> bool:
-    """Whether the server answers anybody at all, be it with a no."""
-    return Ping(PGconn.ping(told.encode())) is not Ping.NO_RESPONSE
+def _answers(options: str) -> bool:
+    """Whether the server answers at all, even if it refuses."""
+    return Ping(PGconn.ping(options.encode())) is not Ping.NO_RESPONSE
 
 
 def trouble_of(error: adbc_driver_manager.Error) -> Trouble:
-    """What PostgreSQL said, and whether it said it."""
+    """What PostgreSQL reported, and whether it was PostgreSQL that reported it."""
     state = error.sqlstate or ""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = _OF_ADBC.sub("", lines[0]) if lines else type(error).__name__
@@ -275,7 +295,7 @@ def trouble_of(error: adbc_driver_manager.Error) -> Trouble:
 
 
 def _blame(state: str, details: Mapping[Any, object]) -> Blame:
-    """A row for which a table has no partition breaks a CHECK of that table, too, but one without a name."""
+    """A row without a partition violates a CHECK too (23514), but one without a constraint name."""
     if state in ("23505", "23P01"):
         return Blame.TWICE
     if state == "23503" or (state == "23514" and _TABLE in details and _CONSTRAINT not in details):

@@ -1,7 +1,7 @@
-"""What the user may not do, and a block or the ledger would do first: asked beforehand, so that `check` says it.
+"""Rights that the user lacks for writing blocks or the ledger. `check` and every start report them.
 
-PostgreSQL is asked for rights by name. MySQL and MariaDB explain a statement only to those who may run it. In SQLite a file and its folder
-are writable or not, which is seen when the database is opened for writing.
+PostgreSQL tells about rights by name. MySQL and MariaDB explain a statement only to a user who may run it. For SQLite the file and its
+folder have to be writable.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from landonce.ledger.mysql import error_code
 from landonce.ledger.tables import block_table, journal_table, pipeline_table, position_table
 from landonce.sinks.contract import Finding, Level
 from landonce.sinks.sql.sink import SqlSink
-from landonce.sinks.sql.statements import words_of
+from landonce.sinks.sql.statements import syntax_of
 
 _LACKS = text(
     "SELECT kind FROM unnest(CAST(:kinds AS text[])) AS kind WHERE NOT CASE WHEN kind IN ('SELECT', 'UPDATE') "
     "THEN has_any_column_privilege(:name, kind) ELSE has_table_privilege(:name, kind) END"
 )
-"""INSERT on the whole table, or a block could not keep it from being altered. The others may be for the columns that are written."""
+"""INSERT is needed on the whole table, or a block could not lock it against ALTER. The others may be granted for single columns."""
 _SEQUENCES = text(
     """
     SELECT CAST(a.attname AS text), CAST(CAST(s.oid AS regclass) AS text) FROM pg_attrdef AS d
@@ -35,20 +35,20 @@ _SEQUENCES = text(
         AND NOT CASE WHEN s.relkind = 'S' THEN has_sequence_privilege(s.oid, 'USAGE, UPDATE') ELSE true END ORDER BY 1
     """
 )
-"""That the defaults of columns take numbers from."""
+"""Sequences that defaults of columns use."""
 _TEMPORARY = text("SELECT has_database_privilege(current_database(), 'TEMPORARY')")
 _MAY_CREATE = text("SELECT has_schema_privilege(current_schema(), 'CREATE')")
 _THERE = text("SELECT to_regclass(:name) IS NOT NULL")
 _LEDGER = tuple(each.name for each in (pipeline_table, position_table, journal_table, block_table))
 _DENIED = (1142, 1143)
-"""Commands on a table, and on some of its columns."""
+"""Denied on the table, and on a column."""
 _CHANGES = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
 
-def lacking(
+def check_rights(
     sink: SqlSink, columns: Sequence[str], written: Collection[str], connection: Connection
 ) -> Iterator[Finding]:
-    """Rights that are missing: on the table, with these columns, and on the ledger's own. `written`: the columns that records fill."""
+    """Rights that are missing on the table and on the ledger's tables. `written`: the columns that records fill."""
     if sink.dialect == "postgresql":
         yield from _of_postgres(sink, written, connection)
     elif sink.dialect == "sqlite":
@@ -58,7 +58,7 @@ def lacking(
 
 
 def _of_postgres(sink: SqlSink, written: Collection[str], connection: Connection) -> Iterator[Finding]:
-    table = words_of("postgresql").table(sink.table)
+    table = syntax_of("postgresql").table(sink.table)
     wanted = _CHANGES if sink.key else ("INSERT", "SELECT")
     yield from _missing(connection, table, sink.table, wanted)
     for column, sequence in connection.execute(_SEQUENCES, {"name": table}):
@@ -105,8 +105,8 @@ def _of_sqlite(sink: SqlSink) -> Iterator[Finding]:
 
 
 def _of_mysql(sink: SqlSink, first: str, connection: Connection) -> Iterator[Finding]:
-    words = words_of(sink.dialect)
-    table, column = words.table(sink.table), words.name(first)
+    syntax = syntax_of(sink.dialect)
+    table, column = syntax.table(sink.table), syntax.name(first)
     statements = {"INSERT": f"INSERT INTO {table} ({column}) SELECT {column} FROM {table} WHERE false"}  # noqa: S608
     if sink.key:
         statements["UPDATE"] = f"UPDATE {table} SET {column} = {column} WHERE false"  # noqa: S608
@@ -115,7 +115,7 @@ def _of_mysql(sink: SqlSink, first: str, connection: Connection) -> Iterator[Fin
         try:
             connection.exec_driver_sql(f"EXPLAIN {statement}")
         except DBAPIError as failure:
-            if error_code(failure.orig) not in _DENIED:  # what else is wrong with the statement is of no interest
+            if error_code(failure.orig) not in _DENIED:  # other errors of this statement do not matter
                 continue
             yield Finding(
                 Level.REFUSED,

@@ -1,7 +1,7 @@
 """The statements of a block's transaction, per dialect, as text. Pure.
 
-Every dialect begins with the same flip of the block's row. Rows are then added, or changed by their key: where the table
-keeps coordinates, no change of a partition ever replaces a newer one of the same partition.
+Every transaction begins with the same flip of the block's row. Rows are then added, or changed by key. An older change never
+replaces a newer one of the same Kafka partition: the coordinates in the row say which is newer.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from landonce.protocol.block_rows import Claim, Mark, flippable
 from landonce.sinks.contract import COORDINATES
 
 STAGED, GONE = "landonce_rows", "landonce_gone"
-"""Temporary tables of a transaction, where a dialect needs them."""
+"""Temporary tables of a transaction in PostgreSQL: rows to write, keys to delete."""
 
 
 @dataclass(frozen=True)
-class Words:
+class Syntax:
     """How a dialect writes names and parameters."""
 
     dialect: str
     made: DefaultDialect
     mark: str
-    """A parameter; `{}` stands for its number."""
+    """A parameter; `{}` is its number."""
 
     def name(self, name: str) -> str:
         return str(self.made.identifier_preparer.quote_identifier(name))
 
     def table(self, table: str) -> str:
-        """A name that may have its schema before it."""
+        """A table's name, with or without a schema."""
         return ".".join(self.name(part) for part in table.split("."))
 
     def names(self, names: Iterable[str]) -> str:
@@ -43,7 +43,7 @@ class Words:
         return ", ".join(self.parameter(number) for number in range(first, first + count))
 
     def exact(self, text: str) -> str:
-        """Text as it is compared whatever the column's collation says: upper and lower case differ in topics' names."""
+        """Compares text exactly, whatever the column's collation: topics' names distinguish upper and lower case."""
         if self.dialect in ("mysql", "mariadb"):
             return f"CONVERT({text} USING utf8mb4) COLLATE utf8mb4_bin"
         return f"{text} COLLATE {'BINARY' if self.dialect == 'sqlite' else self.name('C')}"
@@ -52,18 +52,18 @@ class Words:
         return self.mark.format(number)
 
 
-def words_of(dialect: str) -> Words:
-    """Of PostgreSQL (as ADBC takes it), SQLite, MySQL and MariaDB."""
+def syntax_of(dialect: str) -> Syntax:
+    """For PostgreSQL (as ADBC takes it), SQLite, MySQL and MariaDB."""
     if dialect == "postgresql":
-        return Words(dialect, postgresql.dialect(paramstyle="numeric_dollar"), "${}")
+        return Syntax(dialect, postgresql.dialect(paramstyle="numeric_dollar"), "${}")
     if dialect == "sqlite":
-        return Words(dialect, sqlite.dialect(), "?")
-    return Words(dialect, mysql.dialect(), "%s")
+        return Syntax(dialect, sqlite.dialect(), "?")
+    return Syntax(dialect, mysql.dialect(), "%s")
 
 
 @dataclass(frozen=True)
-class Place:
-    """One block's row."""
+class BlockKey:
+    """The key of a block's row in the ledger."""
 
     pipeline: str
     batch: int
@@ -73,116 +73,114 @@ class Place:
 Statement = tuple[str, tuple[object, ...]]
 
 
-def flip_statement(words: Words, place: Place, claim: Claim, receipt: str) -> Statement:
-    """The block is claimed and not written yet: from here on it is, if the transaction holds."""
+def flip_statement(syntax: Syntax, place: BlockKey, claim: Claim, receipt: str) -> Statement:
+    """Flips the block's row to AFTER, if it has this claim and is not flipped yet."""
     wanted = {**_key(place), **flippable(claim)}
-    where = _equal(words, wanted, first=3)
+    where = _equal(syntax, wanted, first=3)
     text = (
-        f"UPDATE {words.name(block_table.name)} SET {words.name('state')} = {words.parameter(1)}, "
-        f"{words.name('receipt')} = {words.parameter(2)} WHERE {where}"
+        f"UPDATE {syntax.name(block_table.name)} SET {syntax.name('state')} = {syntax.parameter(1)}, "
+        f"{syntax.name('receipt')} = {syntax.parameter(2)} WHERE {where}"
     )
-    returning = f" RETURNING {words.name('number')}" if words.dialect == "postgresql" else ""
+    returning = f" RETURNING {syntax.name('number')}" if syntax.dialect == "postgresql" else ""
     return text + returning, (Mark.AFTER.value, receipt, *wanted.values())
 
 
-def read_statement(words: Words, place: Place) -> Statement:
+def read_statement(syntax: Syntax, place: BlockKey) -> Statement:
     wanted = _key(place)
-    columns = words.names(("number", "epoch", "owner", "state", "receipt"))
-    return f"SELECT {columns} FROM {words.name(block_table.name)} WHERE {_equal(words, wanted)}", tuple(wanted.values())
+    columns = syntax.names(("number", "epoch", "owner", "state", "receipt"))
+    return f"SELECT {columns} FROM {syntax.name(block_table.name)} WHERE {_equal(syntax, wanted)}", tuple(
+        wanted.values()
+    )
 
 
-def _key(place: Place) -> dict[str, object]:
+def _key(place: BlockKey) -> dict[str, object]:
     return {"pipeline": place.pipeline, "batch": place.batch, "number": place.number}
 
 
-def _equal(words: Words, wanted: Iterable[str], first: int = 1) -> str:
-    return " AND ".join(f"{words.name(name)} = {words.parameter(at)}" for at, name in enumerate(wanted, first))
+def _equal(syntax: Syntax, wanted: Iterable[str], first: int = 1) -> str:
+    return " AND ".join(f"{syntax.name(name)} = {syntax.parameter(at)}" for at, name in enumerate(wanted, first))
 
 
-def insert_statement(words: Words, table: str, columns: Sequence[str]) -> str:
-    return f"INSERT INTO {words.table(table)} ({words.names(columns)}) VALUES ({words.marks(len(columns))})"
+def insert_statement(syntax: Syntax, table: str, columns: Sequence[str]) -> str:
+    return f"INSERT INTO {syntax.table(table)} ({syntax.names(columns)}) VALUES ({syntax.marks(len(columns))})"
 
 
-def upsert_statement(words: Words, table: str, columns: Sequence[str], key: Sequence[str]) -> str:
-    """One row per execution: new, or in place of the one with its key."""
-    insert = insert_statement(words, table, columns)
-    if words.dialect in ("mysql", "mariadb"):
-        return f"{insert} ON DUPLICATE KEY UPDATE {_mysql_changes(words, columns, key)}"
-    return f"{insert} {_on_conflict(words, table, columns, key)}"
+def upsert_statement(syntax: Syntax, table: str, columns: Sequence[str], key: Sequence[str]) -> str:
+    """Adds one row per execution, or replaces the one with its key."""
+    insert = insert_statement(syntax, table, columns)
+    if syntax.dialect in ("mysql", "mariadb"):
+        return f"{insert} ON DUPLICATE KEY UPDATE {_mysql_changes(syntax, columns, key)}"
+    return f"{insert} {_on_conflict(syntax, table, columns, key)}"
 
 
-def delete_statement(words: Words, table: str, key: Sequence[str]) -> str:
-    """One row per execution: the key, then the coordinates of the deletion."""
-    marks = [words.parameter(len(key) + at) for at in range(1, len(COORDINATES) + 1)]
-    older = _older(words, words.table(table), marks)
-    return f"DELETE FROM {words.table(table)} WHERE {_equal(words, key)} AND ({older})"
+def delete_statement(syntax: Syntax, table: str, key: Sequence[str]) -> str:
+    """Deletes one row per execution. Parameters: the key, then the coordinates of the deletion."""
+    marks = [syntax.parameter(len(key) + at) for at in range(1, len(COORDINATES) + 1)]
+    older = _older(syntax, syntax.table(table), marks)
+    return f"DELETE FROM {syntax.table(table)} WHERE {_equal(syntax, key)} AND ({older})"
 
 
-def _on_conflict(words: Words, table: str, columns: Sequence[str], key: Sequence[str]) -> str:
+def _on_conflict(syntax: Syntax, table: str, columns: Sequence[str], key: Sequence[str]) -> str:
     changed = [name for name in columns if name not in key]
-    sets = ", ".join(f"{words.name(name)} = excluded.{words.name(name)}" for name in changed)
-    older = _older(words, words.table(table), [f"excluded.{words.name(name)}" for name in COORDINATES])
-    return f"ON CONFLICT ({words.names(key)}) DO UPDATE SET {sets} WHERE {older}"
+    sets = ", ".join(f"{syntax.name(name)} = excluded.{syntax.name(name)}" for name in changed)
+    older = _older(syntax, syntax.table(table), [f"excluded.{syntax.name(name)}" for name in COORDINATES])
+    return f"ON CONFLICT ({syntax.names(key)}) DO UPDATE SET {sets} WHERE {older}"
 
 
-def _older(words: Words, row: str, new: Sequence[str]) -> str:
-    """The row is older than these coordinates, or of another partition, or of somebody else."""
-    topic, partition, offset = (f"{row}.{words.name(name)}" for name in COORDINATES)
-    return f"{offset} IS NULL OR {words.exact(topic)} <> {new[0]} OR {partition} <> {new[1]} OR {offset} < {new[2]}"
+def _older(syntax: Syntax, row: str, new: Sequence[str]) -> str:
+    """The row is older than these coordinates, or from another Kafka partition, or not from landonce."""
+    topic, partition, offset = (f"{row}.{syntax.name(name)}" for name in COORDINATES)
+    return f"{offset} IS NULL OR {syntax.exact(topic)} <> {new[0]} OR {partition} <> {new[1]} OR {offset} < {new[2]}"
 
 
-def _mysql_changes(words: Words, columns: Sequence[str], key: Sequence[str]) -> str:
-    """Assignments are made from left to right, and see what those before them made: the coordinates come last."""
+def _mysql_changes(syntax: Syntax, columns: Sequence[str], key: Sequence[str]) -> str:
+    """MySQL assigns from left to right, and later assignments see earlier ones: so the coordinates come last."""
     changed = [name for name in columns if name not in key]
-    topic, partition, offset = (words.name(name) for name in COORDINATES)
-    exact = words.exact(topic)
+    topic, partition, offset = (syntax.name(name) for name in COORDINATES)
+    exact = syntax.exact(topic)
     older = f"{offset} IS NULL OR {exact} <> VALUES({topic}) OR {partition} <> VALUES({partition}) OR {offset} < VALUES({offset})"
-    plain = [words.name(name) for name in changed if name not in COORDINATES]
+    plain = [syntax.name(name) for name in changed if name not in COORDINATES]
     sets = [f"{name} = IF({older}, VALUES({name}), {name})" for name in plain]
     keep = f"{exact} = VALUES({topic}) AND {partition} = VALUES({partition}) AND {offset} > VALUES({offset})"
-    return ", ".join(
-        (*sets, f"{offset} = IF({keep}, {offset}, VALUES({offset}))", *(_last(each) for each in (topic, partition)))
+    sets += [f"{offset} = IF({keep}, {offset}, VALUES({offset}))"]
+    sets += [f"{name} = VALUES({name})" for name in (topic, partition)]
+    return ", ".join(sets)
+
+
+def staging_statement(syntax: Syntax, temporary: str, table: str, columns: Sequence[str]) -> str:
+    """PostgreSQL: creates a temporary table with some columns of the table."""
+    return (
+        f"CREATE TEMPORARY TABLE {syntax.name(temporary)} ON COMMIT DROP AS "
+        f"SELECT {syntax.names(columns)} FROM {syntax.table(table)} WITH NO DATA"
     )
 
 
-def _last(name: str) -> str:
-    return f"{name} = VALUES({name})"
-
-
-def staging_statement(words: Words, temporary: str, table: str, columns: Sequence[str]) -> str:
-    """PostgreSQL: a temporary table with some of the columns of the table."""
+def counted_statement(syntax: Syntax, table: str, columns: Sequence[str]) -> str:
+    """PostgreSQL: adds the staged rows, and counts those that the table took."""
+    listed = syntax.names(columns)
     return (
-        f"CREATE TEMPORARY TABLE {words.name(temporary)} ON COMMIT DROP AS "
-        f"SELECT {words.names(columns)} FROM {words.table(table)} WITH NO DATA"
-    )
-
-
-def counted_statement(words: Words, table: str, columns: Sequence[str]) -> str:
-    """PostgreSQL: the staged rows are added, and those that the table took are counted."""
-    listed = words.names(columns)
-    return (
-        f"WITH landed AS (INSERT INTO {words.table(table)} ({listed}) SELECT {listed} FROM {words.name(STAGED)} RETURNING 1) "
+        f"WITH landed AS (INSERT INTO {syntax.table(table)} ({listed}) SELECT {listed} FROM {syntax.name(STAGED)} RETURNING 1) "
         "SELECT count(*) FROM landed"
     )
 
 
-def merge_statement(words: Words, table: str, columns: Sequence[str], key: Sequence[str]) -> str:
-    """PostgreSQL: the staged rows, new or in place of those with their keys, in the order in which they came: what one row held under
-    another unique key may be a later one's. Of keys that differ and that the table takes for one (CHAR, CITEXT, some collations)
-    the last change counts; one statement may not change a row twice."""
-    listed, keys = words.names(columns), words.names(key)
-    last = words.name(COORDINATES[-1])
-    staged = words.name(STAGED)
+def merge_statement(syntax: Syntax, table: str, columns: Sequence[str], key: Sequence[str]) -> str:
+    """PostgreSQL: adds the staged rows, or replaces those with their keys, in order: a later row may need a value that an earlier one frees
+    under another unique key. If the table takes different keys for one (CHAR, CITEXT, some collations), the last change counts: one
+    statement may not change a row twice."""
+    listed, keys = syntax.names(columns), syntax.names(key)
+    last = syntax.name(COORDINATES[-1])
+    staged = syntax.name(STAGED)
     source = f"(SELECT DISTINCT ON ({keys}) {listed} FROM {staged} ORDER BY {keys}, {last} DESC) AS landonce_new"
-    conflict = _on_conflict(words, table, columns, key).replace(f"{words.table(table)}.", "landonce_old.")
+    conflict = _on_conflict(syntax, table, columns, key).replace(f"{syntax.table(table)}.", "landonce_old.")
     return (
-        f"INSERT INTO {words.table(table)} AS landonce_old ({listed}) "
+        f"INSERT INTO {syntax.table(table)} AS landonce_old ({listed}) "
         f"SELECT {listed} FROM {source} ORDER BY {last} {conflict}"
     )
 
 
-def purge_statement(words: Words, table: str, key: Sequence[str]) -> str:
-    """PostgreSQL: rows whose keys are staged as deleted go."""
-    same = " AND ".join(f"landonce_old.{words.name(name)} = {words.name(GONE)}.{words.name(name)}" for name in key)
-    older = _older(words, "landonce_old", [f"{words.name(GONE)}.{words.name(name)}" for name in COORDINATES])
-    return f"DELETE FROM {words.table(table)} AS landonce_old USING {words.name(GONE)} WHERE {same} AND ({older})"
+def purge_statement(syntax: Syntax, table: str, key: Sequence[str]) -> str:
+    """PostgreSQL: deletes the rows whose keys are staged as deleted."""
+    same = " AND ".join(f"landonce_old.{syntax.name(name)} = {syntax.name(GONE)}.{syntax.name(name)}" for name in key)
+    older = _older(syntax, "landonce_old", [f"{syntax.name(GONE)}.{syntax.name(name)}" for name in COORDINATES])
+    return f"DELETE FROM {syntax.table(table)} AS landonce_old USING {syntax.name(GONE)} WHERE {same} AND ({older})"

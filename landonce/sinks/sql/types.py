@@ -1,4 +1,4 @@
-"""Types of SQL databases and Arrow's: which stand for which, exactly. Pure.
+"""Which SQL type holds which Arrow type exactly, and nested values as JSON. Pure.
 
     SQL                                     Arrow                                       of which databases
     ──────────────────────────────────────  ──────────────────────────────────────────  ─────────────────────────────
@@ -14,15 +14,19 @@
     UUID, ENUM                              uuid, string of a closed set                PostgreSQL
     JSON, JSONB, TEXT                       any nested type, as JSON                    all but YDB, where it is declared
 
-A column of another type is left to its default, or to whoever fills it where a declaration leaves it out; else it is refused.
-It is never approximated.
+A column of another type is left to its default, or left out if `source.kafka.schema` does not name it; otherwise it is refused. Values
+are never approximated.
 """
 
 from __future__ import annotations
 
+import base64
+import json
+import math
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 from sqlalchemy import types as sql
 from sqlalchemy.dialects import mysql, postgresql
@@ -36,11 +40,11 @@ _POSTGRES_DATE = (-2_440_588, 2_145_042_905)
 """From the 24th of November 4714 BC on, in days."""
 _POSTGRES_MOMENT = (_POSTGRES_DATE[0] * _DAY * _MICROSECONDS, 2**63 - 1)
 _FINITE = ("sqlite", "mysql", "mariadb")
-"""SQLite makes NULL of what is not a number, and MySQL has neither that nor infinity."""
+"""SQLite turns NaN into NULL, and MySQL has neither NaN nor infinity."""
 _NO_NUMBER = r"(?s)[\s\v]*(?:[^-+.0-9\s\v].*)?"
-"""SQLite makes a number of text in a JSON column, where it looks like one: `007` would become 7."""
+"""SQLite turns text in a JSON column into a number if it looks like one: `007` would become 7."""
 _NO_BLANK_AT_THE_END = r"(?s)(?:.*[^ ])?"
-"""MySQL's CHAR forgets those."""
+"""MySQL's CHAR drops trailing blanks."""
 _MYSQL_DATE = (-354_285, 2_932_896)
 """The years 1000 to 9999, in days."""
 _MYSQL_TIMESTAMP = (1, 2**31 - 1)
@@ -56,11 +60,11 @@ _MYSQL_BLOBS = ("TINYBLOB", "MEDIUMBLOB", "LONGBLOB")
 
 
 class Unsupported(Exception):
-    """A type that records cannot become exactly. The message names it."""
+    """Records cannot become this type exactly. The message names it."""
 
 
 def field_of(name: str, type_: Any, dialect: str, *, required: bool) -> Field:
-    """What a record must hold for a column, as the database reflects it."""
+    """The field that a record must hold for a column of this type."""
     if dialect in ("mysql", "mariadb") and (found := _of_mysql(name, type_, required)) is not None:
         return found
     if isinstance(type_, postgresql.DOMAIN):
@@ -84,20 +88,20 @@ def _moment(name: str, type_: Any, dialect: str, required: bool) -> Field:
     return Field(name, arrow, required, bounds=_POSTGRES_MOMENT, digits=getattr(type_, "precision", None))
 
 
-def document_of(name: str, type_: Any, told: pa.DataType, dialect: str = "", *, required: bool) -> Field | None:
-    """What a record must hold for a column of documents, or of text that holds one; None for a column that is neither."""
-    if isinstance(type_, sql.JSON) and pt.is_string(told):
-        return Field(name, told, required, pattern=_NO_NUMBER if dialect == "sqlite" else None)
-    if isinstance(type_, sql.JSON) and pt.is_nested(told):
-        return Field(name, told, required)
+def document_of(name: str, type_: Any, declared: pa.DataType, dialect: str = "", *, required: bool) -> Field | None:
+    """The field for a column of JSON documents, or of text that holds one. None for another column."""
+    if isinstance(type_, sql.JSON) and pt.is_string(declared):
+        return Field(name, declared, required, pattern=_NO_NUMBER if dialect == "sqlite" else None)
+    if isinstance(type_, sql.JSON) and pt.is_nested(declared):
+        return Field(name, declared, required)
     is_text = isinstance(type_, sql.String) and not isinstance(type_, sql.Enum)
-    return Field(name, told, required) if is_text and pt.is_nested(told) else None
+    return Field(name, declared, required) if is_text and pt.is_nested(declared) else None
 
 
-def number_of(name: str, type_: Any, told: pa.DataType, *, required: bool) -> Field | None:
-    """What a record must hold for a NUMERIC without digits, which takes any number of them; None for another column."""
+def number_of(name: str, type_: Any, declared: pa.DataType, *, required: bool) -> Field | None:
+    """The field for a NUMERIC without digits, which takes any number of digits. None for another column."""
     is_open = isinstance(type_, sql.Numeric) and not isinstance(type_, sql.Float) and type_.precision is None
-    return Field(name, told, required) if is_open and pt.is_decimal128(told) else None
+    return Field(name, declared, required) if is_open and pt.is_decimal128(declared) else None
 
 
 def _plain(type_: Any, dialect: str) -> pa.DataType:
@@ -150,7 +154,7 @@ def _of_mysql(name: str, type_: Any, required: bool) -> Field | None:
 
 
 def column_type(type_: pa.DataType, dialect: str, name: str) -> sql.TypeEngine[Any]:
-    """What a column is made as, so that `field_of` gives the same type back."""
+    """The type of a column that landonce creates: `field_of` gives the same Arrow type back."""
     if dialect == "sqlite" and pt.is_decimal(type_):
         raise _not_here(name, "SQLite has no exact decimals; declare it as STRING or DOUBLE")
     plain: dict[pa.DataType, sql.TypeEngine[Any]] = {
@@ -187,7 +191,7 @@ def _timestamp(type_: pa.TimestampType, name: str) -> sql.TypeEngine[Any]:
 
 
 def key_type(dialect: str, collation: str = "utf8mb4_bin") -> sql.TypeEngine[Any]:
-    """Text that can be part of a key, and in which upper and lower case differ."""
+    """Text that can be part of a key and distinguishes upper and lower case."""
     if dialect in ("mysql", "mariadb"):
         return mysql.VARCHAR(255, charset="utf8mb4", collation=collation)
     return sql.Text()
@@ -195,3 +199,40 @@ def key_type(dialect: str, collation: str = "utf8mb4_bin") -> sql.TypeEngine[Any
 
 def _not_here(name: str, why: str) -> ConfigError:
     return ConfigError(f"sink.sql.create: column {name!r}: {why}.")
+
+
+def documents_as_text(rows: pa.Table) -> pa.Table:
+    """The rows with nested values as JSON. Value by value: Arrow has no writer for it."""
+    for at, each in enumerate(rows.schema):
+        if pt.is_nested(each.type):
+            texts = [_json_text(value, each.type) for value in rows.column(at).to_pylist()]
+            rows = rows.set_column(at, each.name, pa.array(texts, pa.string()))
+    return rows
+
+
+def as_jsonb(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """JSON as PostgreSQL's binary JSONB: the version 1, then the text."""
+    return pc.binary_join_element_wise("\x01", column, "")
+
+
+def _json_text(value: Any, type_: pa.DataType) -> str | None:
+    if value is None:
+        return None
+    return json.dumps(_json_value(value, type_), ensure_ascii=False, separators=(",", ":"))
+
+
+def _json_value(value: Any, type_: pa.DataType) -> Any:
+    """As a JSON value. Times are ISO 8601 text, bytes are base64, decimals are text."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if pt.is_struct(type_):
+        return {child.name: _json_value(value[child.name], child.type) for child in type_}
+    if pt.is_map(type_):
+        return {str(_json_value(key, type_.key_type)): _json_value(each, type_.item_type) for key, each in value}
+    if pt.is_list(type_):
+        return [_json_value(each, type_.value_type) for each in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return value.isoformat() if pt.is_temporal(type_) else str(value)

@@ -6,26 +6,78 @@ A task that Spark runs again does the same again: the block's row says whether t
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import Enum
 
 import numpy as np
 import pyarrow as pa
 
 from landonce import errors
+from landonce.protocol.block_rows import Claim
 from landonce.protocol.receipt import BlockResult, Fate, Receipt, counted, merged, unbalanced
 from landonce.protocol.transact import Transacting
 from landonce.read.block import ReadBlock, Reader, Rejected, rejected_row
-from landonce.read.changes.decode import OPERATION
+from landonce.read.changes.decode import OPERATION, Changes
 from landonce.read.decoders import decode_by
-from landonce.read.fit import fit_to
-from landonce.read.rows import records_of
+from landonce.read.rows import fit_to, records_of
 from landonce.read.schema.evolution import Evolution, observed
-from landonce.sinks.sql.documents import as_text
-from landonce.sinks.sql.opened import open_writer
-from landonce.sinks.sql.recipe import Again, SqlRecipe, SqlTask
-from landonce.sinks.sql.refused import MOST, refused_rows
-from landonce.sinks.sql.statements import Place
-from landonce.sinks.sql.writer import Altered, Blame, BlockWriter, Trouble, named, settle_block, settle_rows
-from landonce.sinks.worker import BlockWorker, Refuse
+from landonce.read.schema.fields import Schema
+from landonce.sinks.sql.sink import SqlSink
+from landonce.sinks.sql.statements import BlockKey
+from landonce.sinks.sql.types import documents_as_text
+from landonce.sinks.sql.writer import (
+    Altered,
+    Blame,
+    BlockWriter,
+    Opened,
+    Trouble,
+    as_error,
+    open_writer,
+    settle_block,
+    settle_rows,
+)
+from landonce.sinks.worker import BlockWorker, Recipe, Refuse, Task
+
+MOST = 1_000
+"""If a database refuses more rows of one block, the table is wrong, not the rows."""
+_SAVE, _BACK = "SAVEPOINT landonce_half", "ROLLBACK TO SAVEPOINT landonce_half"
+_DONE = "RELEASE SAVEPOINT landonce_half"
+
+
+class Again(str, Enum):
+    """What a block waits for, other than new columns."""
+
+    TABLE = "the table was altered, and has to be examined again"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SqlRecipe(Recipe):
+    """The recipe of an SQL database."""
+
+    source: Schema
+    """What a record is decoded to."""
+    target: Schema
+    """What the table takes."""
+    sink: SqlSink
+    changes: Changes | None = None
+    evolve: bool = False
+    declared: str = ""
+    """The declared schema's fingerprint."""
+
+    def _decisive(self) -> tuple[object, ...]:
+        """What the pipeline file says about rows. The table's own columns may change: each block lands whole."""
+        return self.sink.identity, self.sink.key, self.declared, self.select, self.where, repr(self.changes)
+
+    def worker(self, task: SqlTask) -> BlockWorker:
+        return SqlWorker(self, task)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SqlTask(Task):
+    """One block to be landed in a transaction."""
+
+    claim: Claim
+    final: bool = False
+    """Columns were added already: fields that still have no column are left out."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +97,7 @@ class SqlWorker(BlockWorker):
         return Reader.of_one(recipe.sink.table, decode, fit_to(recipe.target), payloads=self._evolves)
 
     def wants(self, block: ReadBlock) -> Evolution | None:
-        """Fields that the table has no column for, as far as one column can hold them."""
+        """Fields without a column in the table, if one column can hold them."""
         recipe, payloads = self.recipe, block.payloads.get(self.recipe.sink.table, [])
         found = observed(payloads, recipe.source, identity=recipe.sink.key) if payloads else None
         added = tuple(
@@ -56,8 +108,8 @@ class SqlWorker(BlockWorker):
         return Evolution(added) if added else None
 
     def write(self, block: ReadBlock, receipt: Receipt, refuse: Refuse | None) -> BlockResult:
-        """What lands is counted from the rows, so that one that got lost on the way leaves the account unbalanced. Without changes each
-        record is a row; a change may be two."""
+        """Counts what lands from the rows, so that a lost row makes the receipt unbalanced. Without changes each record is one row; a
+        change may be two."""
         rows = block.rows(self.recipe.sink.table)
         landing = rows.num_rows if self.recipe.changes is None else records_of(rows)
         receipt = replace(receipt, landed=landing)
@@ -72,8 +124,8 @@ class SqlWorker(BlockWorker):
             return BlockResult(self.task.index, Fate.WAITING, wants=Again.TABLE)
 
     def _write(self, rows: pa.Table, receipt: Receipt, refuse: Refuse) -> BlockResult:
-        """Rows that the database refuses become dead letters, and the others are tried again: then an earlier change of the same key
-        may count."""
+        """Makes dead letters of the rows that the database refuses, and tries the others again. Then an earlier change of the same
+        key may be the last one."""
         claim, refused = self.task.claim, tuple[Rejected, ...]()
         while True:
             account = _without(receipt, refused, refuse(refused))
@@ -91,14 +143,14 @@ class SqlWorker(BlockWorker):
                     rows = rows.filter(pa.array(~np.isin(np.arange(rows.num_rows), [index for index, _ in bad])))
 
     def _open(self) -> BlockWriter:
-        return open_writer(self.recipe.sink, Place(self.recipe.pipeline, self.task.batch, self.task.block.number))
+        return open_writer(self.recipe.sink, BlockKey(self.recipe.pipeline, self.task.batch, self.task.block.number))
 
     @property
     def _where(self) -> str:
         return f"block {self.task.block}"
 
     def _result(self, settled: Transacting, receipt: Receipt) -> BlockResult:
-        """An earlier run of the task may have landed the block: then its receipt counts."""
+        """If an earlier run of the task landed the block, its receipt counts."""
         if settled.fate is not Fate.LANDED:
             return BlockResult(self.task.index, Fate.HALTED, error=fenced(self.recipe.pipeline, self.task))
         known = Receipt.from_json(settled.settled) if settled.settled else receipt
@@ -117,29 +169,29 @@ def _without(receipt: Receipt, refused: tuple[Rejected, ...], letters: str) -> R
 
 
 def _judged(task: SqlTask, rows: pa.Table, bad: list[tuple[int, Trouble]], trouble: Trouble) -> tuple[Rejected, ...]:
-    """Rows that can never be there are dead letters. All else halts, and names the first record that it is about."""
+    """The dead letters of rows that the database can never take. Raises for everything else, and names the record."""
     if not bad:
-        raise named(trouble, f"block {task.block}")
+        raise as_error(trouble, f"block {task.block}")
     records = tuple(rejected_row(dict(task.labels), rows, at, why.said) for at, why in bad)
     first, last = records[0], records[-1]
     if bad[-1][1].blame is not Blame.ROW:
-        raise named(bad[-1][1], f"{last.partition}: the record at offset {last.offset}")
+        raise as_error(bad[-1][1], f"{last.partition}: the record at offset {last.offset}")
     if len(bad) > MOST:
-        raise named(
+        raise as_error(
             bad[0][1], f"{first.partition}: the record at offset {first.offset}, and {MOST:,} others of its block"
         )
     return records
 
 
 def _shaped(rows: pa.Table) -> pa.Table:
-    """The columns that are written."""
+    """The columns as they are written."""
     if not rows.num_rows:
         return rows
-    return as_text(rows.set_column(0, "_topic", rows.column("_topic").cast(pa.string())))
+    return documents_as_text(rows.set_column(0, "_topic", rows.column("_topic").cast(pa.string())))
 
 
 def last_changes(rows: pa.Table, key: tuple[str, ...]) -> pa.Int64Array:
-    """Of each key the last row, by its index, in the order in which they came."""
+    """The index of the last row of each key, in order."""
     keyed = pa.table([_stored(rows.column(name)) for name in key], names=list(key))
     keyed = keyed.append_column(OPERATION, pa.array(np.arange(rows.num_rows)))
     last = keyed.group_by(list(key)).aggregate([(OPERATION, "max")]).column(f"{OPERATION}_max")
@@ -147,16 +199,72 @@ def last_changes(rows: pa.Table, key: tuple[str, ...]) -> pa.Int64Array:
 
 
 def _stored(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Arrow groups by no type of an extension: a UUID is its sixteen bytes."""
+    """Arrow cannot group by an extension type: a UUID is grouped by its sixteen bytes."""
     if isinstance(column.type, pa.BaseExtensionType):
         return pa.chunked_array([each.storage for each in column.chunks], column.type.storage_type)
     return column
 
 
 def fenced(pipeline: str, task: SqlTask) -> errors.Fenced:
-    """What a worker hears whose block is another driver's by now."""
+    """The error of a worker whose block another driver has claimed."""
     return errors.Fenced(
         f"pipeline {pipeline!r} was taken over: block {task.block} of batch {task.batch} is not claimed by epoch "
         f"{task.claim.epoch} any more.",
         safe="Its transaction was rolled back, and this driver stops. Nothing is lost: the newer driver goes on.",
     )
+
+
+Found = tuple[tuple[int, Trouble], ...]
+
+
+def refused_rows(opened: Opened, claim: Claim, rows: pa.Table, where: str) -> Found | None:
+    """Which rows the database refuses, by index, and why. None if the block has another claim by now.
+
+    Searches half by half, in a transaction that is rolled back. Halves that are taken stay while the rest is tried, as in the block's own
+    transaction. The search ends early at a row that is refused because of other rows in the table, which no dead letter can fix, and
+    after `MOST` rows.
+    """
+    try:
+        writer = opened()
+        try:
+            if not writer.flip(claim, ""):
+                return None
+            if not writer.unaltered():
+                raise Altered
+            return _search(writer, rows)
+        finally:
+            writer.close()
+    except Trouble as trouble:
+        raise as_error(trouble, where) from None
+
+
+def _search(writer: BlockWriter, rows: pa.Table) -> Found:
+    found: list[tuple[int, Trouble]] = []
+    left = [(0, rows.num_rows)]
+    while left and len(found) <= MOST:
+        first, end = left.pop()
+        trouble = _tried(writer, rows.slice(first, end - first))
+        if trouble is None:
+            continue
+        if end - first == 1:
+            found.append((first, trouble))
+            if trouble.blame is not Blame.ROW:
+                break
+        else:
+            middle = (first + end) // 2
+            left += [(middle, end), (first, middle)]
+    return tuple(found)
+
+
+def _tried(writer: BlockWriter, rows: pa.Table) -> Trouble | None:
+    refusal = None
+    writer.savepoint(_SAVE)
+    try:
+        writer.write(rows)
+    except Trouble as trouble:
+        if trouble.blame is Blame.ELSE:
+            raise
+        writer.savepoint(_BACK)
+        refusal = trouble
+    writer.savepoint(_DONE)
+    return refusal

@@ -1,22 +1,31 @@
-"""The port: one block's transaction on one connection, and the one way to drive it (`protocol.transact`)."""
+"""The port to a database: one block's transaction on one connection, and the loop that drives it as `protocol.transact` decides."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import Enum
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from landonce import errors
 from landonce.config.secrets import redact
 from landonce.failpoints import reach
 from landonce.protocol import transact
-from landonce.protocol.block_rows import BlockRow, Claim
+from landonce.protocol.block_rows import BlockRow, Claim, Mark
 from landonce.protocol.transact import Stage, Transacting
+from landonce.read.changes.decode import OPERATION
+from landonce.read.changes.images import DELETE
+from landonce.sinks.contract import COORDINATES
+from landonce.sinks.sql.fingerprint import fingerprint_statements, lock_statement, table_fingerprint
+from landonce.sinks.sql.sink import SqlSink
+from landonce.sinks.sql.statements import BlockKey, Syntax, read_statement
 
 _UNANSWERED = 5
-"""Commits in a row that were not answered, before the driver is told."""
+"""After so many unanswered commits in a row the worker gives up, and the driver decides."""
 
 
 class Blame(str, Enum):
@@ -31,8 +40,8 @@ class Blame(str, Enum):
 
 
 class Trouble(Exception):
-    """The database, or the way to it, failed. `answered`: the database itself said so, and the transaction is over. `missing`: there is
-    no such table."""
+    """The database or the connection failed. `passing`: it may work later. `answered`: the database itself said so, and the transaction
+    is over. `missing`: there is no such table."""
 
     def __init__(
         self, said: str, *, passing: bool, answered: bool, blame: Blame = Blame.ELSE, missing: bool = False
@@ -46,60 +55,130 @@ class Trouble(Exception):
 
 
 class Altered(Exception):
-    """The table is not what it was when it was examined. Nothing was written."""
+    """The table was altered after the driver examined it. Nothing was written."""
 
 
 class BlockWriter(ABC):
-    """One connection. Every method but `close` may raise `Trouble`; what is open then is rolled back."""
+    """One connection. Every method except `close` may raise `Trouble`; the open transaction is then rolled back."""
 
     @abstractmethod
     def flip(self, claim: Claim, receipt: str) -> bool:
-        """Begins the transaction with the block's row. False: it was not claimed so, or is flipped already."""
+        """Begins the transaction and flips the block's row to AFTER. False: the row has another claim, or is flipped already."""
 
     @abstractmethod
     def read(self) -> BlockRow | None:
-        """What the block's row holds."""
+        """The block's row."""
 
     @abstractmethod
     def write(self, rows: pa.Table) -> None:
-        """The rows, in the transaction."""
+        """Writes the rows, in the transaction."""
 
     @abstractmethod
     def commit(self) -> None:
-        """Returns once it is answered that the transaction holds."""
+        """Returns once the database confirmed the commit."""
 
     @abstractmethod
     def close(self) -> None:
-        """Ends the connection, and with it what is open."""
+        """Ends the connection, and with it an open transaction."""
 
     def unaltered(self) -> bool:
-        """In the transaction, before any row: whether the table is as it was examined. From here on it stays so until the end."""
+        """Whether the table is as it was examined. Called in the transaction, before any row; from then on the table cannot be altered
+        until the transaction ends."""
         return True
 
     def savepoint(self, statement: str) -> None:
-        """`SAVEPOINT …`, or back to it. Only where the database blames rows."""
+        """Runs `SAVEPOINT …`, `ROLLBACK TO …` or `RELEASE …`. Needed only if `Trouble` blames rows."""
         raise NotImplementedError(statement)
+
+
+class StatementWriter(BlockWriter):
+    """A database that takes SQL as text: what PostgreSQL, SQLite, MySQL and MariaDB have in common."""
+
+    syntax: Syntax
+    failures: type[Exception]
+    """What the Python driver raises."""
+
+    def __init__(self, sink: SqlSink, block: BlockKey) -> None:
+        self._sink, self._block = sink, block
+
+    @abstractmethod
+    def _ask(self, statement: str, parameters: tuple[object, ...] = ()) -> list[Any]:
+        """Runs a statement that yields rows."""
+
+    @abstractmethod
+    def _do(self, statement: str) -> None:
+        """Runs a statement that yields none."""
+
+    @abstractmethod
+    def _trouble(self, error: Any) -> Trouble: ...
+
+    @abstractmethod
+    def _add(self, rows: pa.Table) -> None:
+        """Adds rows."""
+
+    @abstractmethod
+    def _change(self, rows: pa.Table, deleted: pa.Table) -> None:
+        """Changes rows by their key. `deleted`: keys and coordinates of deletions.
+
+        Deletes first: a deleted row may hold a value under another unique key that a new row needs. Deletes again afterwards, because the
+        table may take two different keys of this block for one (CITEXT, collations): coordinates say which change is later.
+        """
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except self.failures as error:
+            raise self._trouble(error) from None
+
+    def unaltered(self) -> bool:
+        if not self._sink.examined:
+            return True
+        try:
+            self._do(lock_statement(self.syntax, self._sink.table))
+            rows = [row for each in fingerprint_statements(self._sink) for row in self._ask(*each)]
+        except Trouble as trouble:
+            if trouble.missing:
+                return False
+            raise
+        return table_fingerprint(rows) == self._sink.examined
+
+    def read(self) -> BlockRow | None:
+        for number, epoch, owner, mark, receipt in self._ask(*read_statement(self.syntax, self._block)):
+            return BlockRow(number, Claim(epoch, owner), Mark(mark), receipt)
+        return None
+
+    def write(self, rows: pa.Table) -> None:
+        if not self._sink.key:
+            self._add(rows)
+            return
+        gone = pc.equal(rows.column(OPERATION), DELETE)
+        rows = rows.drop_columns([OPERATION])
+        self._change(rows.filter(pc.invert(gone)), rows.filter(gone).select([*self._sink.key, *COORDINATES]))
+
+    def savepoint(self, statement: str) -> None:
+        self._do(statement)
 
 
 Opened = Callable[[], BlockWriter]
 
 
 def settle_block(opened: Opened, claim: Claim, receipt: str, rows: pa.Table, where: str) -> Transacting:
-    """Until the block's fate is known."""
+    """Returns once the block's fate is known."""
     try:
         return settle_rows(opened, claim, receipt, rows, where)
     except Trouble as trouble:
-        raise named(trouble, where) from None
+        raise as_error(trouble, where) from None
     except Altered:
         raise errors.TableUnfit(
             f"{where}: the table was altered since it was examined.",
             safe="Nothing of the block was written; the position did not move.",
-            command="start again: the table is examined anew",
+            command="start again: the table is examined again",
         ) from None
 
 
 def settle_rows(opened: Opened, claim: Claim, receipt: str, rows: pa.Table, where: str) -> Transacting:
-    """As `settle_block`, but `Altered` is raised as it is, and so is the `Trouble` where rows are to blame: they can be searched for."""
+    """As `settle_block`, but raises `Altered` itself, and `Trouble` itself if rows are to blame, so that the caller can search for them."""
     settling = transact.begin()
     for _ in range(_UNANSWERED):
         try:
@@ -111,14 +190,14 @@ def settle_rows(opened: Opened, claim: Claim, receipt: str, rows: pa.Table, wher
         except Trouble as trouble:
             if trouble.blame is not Blame.ELSE:
                 raise
-            raise named(trouble, where) from None
+            raise as_error(trouble, where) from None
         if settling.fate is not None:
             return settling
-    raise errors.TargetUnavailable(f"{where}: COMMIT is not answered, again and again.")
+    raise errors.TargetUnavailable(f"{where}: {_UNANSWERED} times COMMIT was not answered.")
 
 
 def _through(writer: BlockWriter, settling: Transacting, claim: Claim, receipt: str, rows: pa.Table) -> Transacting:
-    """One transaction: to a fate, or to a COMMIT without an answer."""
+    """One transaction, up to a fate or an unanswered COMMIT."""
     while settling.fate is None:
         if settling.stage is Stage.FLIP:
             reach("flip.before")
@@ -145,7 +224,7 @@ def _through(writer: BlockWriter, settling: Transacting, claim: Claim, receipt: 
 
 
 def _commit(writer: BlockWriter) -> bool:
-    """Whether it was answered that the transaction holds. An error of the database itself is an answer too: it does not."""
+    """Whether the commit was confirmed. Raises if the database answered with an error: then the transaction is rolled back."""
     try:
         writer.commit()
     except Trouble as trouble:
@@ -155,8 +234,8 @@ def _commit(writer: BlockWriter) -> bool:
     return True
 
 
-def named(trouble: Trouble, where: str) -> errors.LandonceError:
-    """`where`: the block, or the record in it that the database blames."""
+def as_error(trouble: Trouble, where: str) -> errors.LandonceError:
+    """As the error that the user sees. `where`: the block, or the record in it that the database blames."""
     if trouble.passing:
         return errors.TargetUnavailable(f"{where}: {trouble.said}")
     if trouble.blame is Blame.TWICE:
@@ -169,23 +248,42 @@ def named(trouble: Trouble, where: str) -> errors.LandonceError:
     if trouble.blame is Blame.OTHERS:
         return errors.TargetRefused(
             f"{where}: {trouble.said}.",
-            safe="Nothing of the block was written; the position did not move. The row may be welcome later, so it is no dead "
-            "letter.",
+            safe="Nothing of the block was written; the position did not move. The database may accept the row later, so it is not "
+            "a dead letter.",
             command="add what it lacks (the row that it refers to, a partition for it), or drop the foreign key, then: "
             "landonce run {file}",
         )
     return errors.TargetRefused(
         f"{where}: the database refused its rows: {trouble.said}.",
         safe="Nothing of the block was written; the position did not move.",
-        command="mend what the database names, then: landonce run {file}",
+        command="fix what the database names, then: landonce run {file}",
     )
 
 
-def swallowed(taken: int, told: int) -> Trouble:
-    """The database said nothing, and did not take all of the rows."""
+def rows_left_out(taken: int, sent: int) -> Trouble:
+    """The database reported no error and did not take all rows."""
     return Trouble(
-        f"the database took {taken} of {told} rows without a word: a trigger leaves rows out",
+        f"the database took {taken} of {sent} rows and reported no error: a trigger leaves rows out",
         passing=False,
         answered=True,
         blame=Blame.ROW,
     )
+
+
+def open_writer(sink: SqlSink, block: BlockKey) -> BlockWriter:
+    """Opens one connection for one block. Only the driver of this database is imported."""
+    if sink.dialect == "postgresql":
+        from landonce.sinks.sql.postgres import PostgresWriter
+
+        return PostgresWriter(sink, block)
+    if sink.dialect == "sqlite":
+        from landonce.sinks.sql.rows import SqliteWriter
+
+        return SqliteWriter(sink, block)
+    if sink.dialect == "yql":
+        from landonce.sinks.sql.ydb import YdbWriter
+
+        return YdbWriter(sink, block)
+    from landonce.sinks.sql.mysql import MySqlWriter
+
+    return MySqlWriter(sink, block)

@@ -1,8 +1,8 @@
 """A block's transaction in YDB, through its SQLAlchemy dialect.
 
-YDB counts no rows that an update found: the block's row is read first. Transactions are serializable, so a row that somebody else
-flips or claims in between makes the COMMIT fail, and nothing is written. Rows go in by UPSERT, whatever the mode: where rows
-are only added, their coordinates are the table's primary key.
+YDB does not count the rows that an UPDATE found, so the block's row is read first. Transactions are serializable: if another driver flips or
+claims the row in between, the COMMIT fails and nothing is written. Rows are always written by UPSERT: if rows are only added,
+their coordinates are the table's primary key.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from landonce.protocol.block_rows import BlockRow, Claim, Mark, flippable
 from landonce.read.changes.decode import OPERATION
 from landonce.read.changes.images import DELETE
 from landonce.sinks.sql.sink import SqlSink
-from landonce.sinks.sql.statements import Place
+from landonce.sinks.sql.statements import BlockKey
 from landonce.sinks.sql.writer import BlockWriter, Trouble
 
 _REFUSED = ("IntegrityError", "ProgrammingError", "DataError", "NotSupportedError")
@@ -30,14 +30,14 @@ _AT_ONCE = 1_000
 """Rows of one statement."""
 
 
-def found_statement(place: Place) -> Select[Any]:
+def found_statement(place: BlockKey) -> Select[Any]:
     row = block_table.c
     return select(block_table).where(
         row.pipeline == place.pipeline, row.batch == place.batch, row.number == place.number
     )
 
 
-def flipping_statement(place: Place, receipt: str) -> Update:
+def flipping_statement(place: BlockKey, receipt: str) -> Update:
     row = block_table.c
     return (
         update(block_table)
@@ -60,7 +60,7 @@ def delete_rows(name: str, key: tuple[str, ...]) -> Executable:
 class YdbWriter(BlockWriter):
     """One connection of one block."""
 
-    def __init__(self, sink: SqlSink, place: Place) -> None:
+    def __init__(self, sink: SqlSink, place: BlockKey) -> None:
         self._sink, self._place = sink, place
         self._database = YdbDatabase(sink.address)
         try:

@@ -1,6 +1,6 @@
 """What a user's function gets: one range of one Kafka partition, with a key that is the same on every retry.
 
-Whatever is made of a block's rows here is byte-identical on every retry, however Kafka cut the records into answers.
+`ipc` and `json_lines` return the same bytes on every retry, however Kafka split the records into fetches.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ import pyarrow.compute as pc
 
 @dataclass(frozen=True)
 class PushedBlock:
-    """Some records of one partition, in the order of their offsets. `key` names them for ever."""
+    """Records of one partition, in the order of offsets. `key` always names the same records."""
 
     key: str
-    """Letters, digits and `.-_@`, at most 190 of them: good for a file's name or an idempotency key."""
+    """At most 190 letters, digits and `.-_@`: good for a file name or an idempotency key."""
     topic: str
-    """As in `_topic`: the topic's name, unless it was rebased."""
+    """As in `_topic`: the topic's name, unless the topic was rebased."""
     partition: int
     first: int
     end: int
     """One past the last offset that the block may hold. Offsets have gaps: count rows."""
     rows: pa.Table
-    """The fields of the records, and in front `_topic`, `_partition`, `_offset`."""
+    """`_topic`, `_partition`, `_offset`, then the fields of the records."""
     attempt: int = 1
-    """How often this block was pushed, with this time; 0 where a probe is asked. Nothing but this and `deadline` differs on a retry."""
+    """How often this block was pushed, this push included; 0 for a probe. On a retry only this and `deadline` differ."""
     deadline: int = 0
-    """Milliseconds on the ledger's clock after which landonce takes it that this attempt can take effect no more. A target
-    that can refuse what comes later closes the last gap: that of a machine which was stopped just before it pushed."""
+    """Milliseconds on the ledger's clock. landonce assumes that after it this attempt can take effect no more. A target that refuses
+    later pushes closes the last gap: a machine that was stopped just before it pushed."""
 
     def __str__(self) -> str:
         return f"{self.topic}[{self.partition}] [{self.first}, {self.end})"
@@ -50,9 +50,9 @@ class PushedBlock:
         return bytes(out.getvalue().to_pybytes())
 
     def json_lines(self) -> bytes:
-        """One JSON object per row, UTF-8. Times, decimals and numbers that JSON lacks are text, bytes are hexadecimal digits."""
+        """One JSON object per row, UTF-8. Times, decimals, NaN and infinity are text, bytes are hexadecimal digits."""
         names = self.rows.column_names
-        columns = [column.cast(_texts(column.type)).to_pylist() for column in self.rows.columns]
+        columns = [column.cast(_retyped(column.type, _text_type)).to_pylist() for column in self.rows.columns]
         lines = (_line(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True))
         return "".join(f"{line}\n" for line in lines).encode()
 
@@ -64,7 +64,7 @@ def pushed_rows(rows: pa.Table) -> pa.Table:
 
 
 def _canonical(array: Any) -> pa.Array:
-    """The same values in the same bytes: what lies under a null, or behind the last bit, is zero."""
+    """The same values in the same bytes: the bytes under a null and after the last bit are zero."""
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
     if isinstance(array, pa.ExtensionArray):
@@ -86,13 +86,13 @@ def _bits(flags: pa.BooleanArray) -> pa.Buffer:
 
 
 def _zero(type_: pa.DataType) -> pa.Scalar:
-    """All bits are zero, or there are none."""
+    """A value of zero bytes."""
     zeros = pa.py_buffer(bytes(64))
     return pa.Array.from_buffers(type_, 1, [None, *[zeros] * (type_.num_buffers - 1)])[0]
 
 
 def _retyped(type_: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """The same shape with other types in it. Python's own times would not do: they end with the year 9999."""
+    """The same nesting with other types. Python's own times end with the year 9999, so they cannot be used."""
     if pa.types.is_struct(type_):
         return pa.struct([each.with_type(_retyped(each.type, leaf)) for each in type_])
     if pa.types.is_map(type_):
@@ -103,14 +103,10 @@ def _retyped(type_: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType]) -> 
 
 
 def _number(type_: pa.DataType) -> pa.DataType:
-    """What a time is counted in."""
+    """The integer type of a time; other types stay."""
     if not pa.types.is_temporal(type_):
         return type_
     return pa.int32() if type_.bit_width == 32 else pa.int64()
-
-
-def _texts(type_: pa.DataType) -> pa.DataType:
-    return _retyped(type_, _text_type)
 
 
 def _text_type(type_: pa.DataType) -> pa.DataType:
@@ -125,7 +121,7 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def _named(value: Any) -> Any:
-    """JSON has no word for numbers that are none: they are text."""
+    """JSON has no NaN and no infinity: they are text."""
     if isinstance(value, dict):
         return {name: _named(each) for name, each in value.items()}
     if isinstance(value, list | tuple):

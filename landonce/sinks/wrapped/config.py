@@ -1,4 +1,4 @@
-"""What a pipeline file says of a sink of the user's own."""
+"""A user's own sink, as a pipeline file names it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from landonce.config.model import Ledger, Transform
-from landonce.config.part import by_place, remember_secrets
+from landonce.config.model import Ledger, Transform, by_place, remember_secrets
 from landonce.errors import ConfigError
 from landonce.sinks.section import SinkSection
 
@@ -21,9 +20,9 @@ class Wrapped(SinkSection):
     """A sink of the user's own, made by `landonce.wrap`."""
 
     sink: str | None = None
-    """`module:name`, or the name of a plug-in. None where a program hands the sink over itself."""
+    """`module:name`, or the name of a plug-in. None if a program passes the sink itself."""
     options: dict[str, Any] = Field(default_factory=dict, repr=False)
-    """For a `name` that is a function: what it is called with."""
+    """If the name is a function that makes the sink: its arguments."""
     _folder: Path = PrivateAttr(default=Path())
 
     @model_validator(mode="after")
@@ -33,7 +32,7 @@ class Wrapped(SinkSection):
 
     @property
     def folder(self) -> Path:
-        """Where modules are looked for first."""
+        """Modules are searched here first."""
         return self._folder
 
     def refuse(self, transform: Transform, ledger: Ledger | None) -> None:

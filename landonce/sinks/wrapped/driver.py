@@ -1,12 +1,20 @@
-"""What the driver of a pipeline with a wrapped sink needs of the pipeline file: the recipe, and a ledger that workers reach."""
+"""What the driver of a pipeline with a wrapped sink makes of the pipeline file: the recipe, a ledger that workers reach, and what an operator
+may decide."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from landonce.errors import ConfigError
-from landonce.ledger.block_ledgers import PushPlace
+from landonce.ledger.block_ledgers import PushLedger, PushPlace
+from landonce.protocol.block_rows import Row
+from landonce.protocol.ledger import LedgerState
 from landonce.sinks.declared import declared_schema
+from landonce.sinks.operations import Operations
 from landonce.sinks.parts import Parts
-from landonce.sinks.wrapped.recipe import WrappedRecipe
+from landonce.sinks.wrapped.sink import HANDED_OVER, WrappedSink
+from landonce.sinks.wrapped.worker import WrappedRecipe
 
 
 def wrapped_recipe(parts: Parts) -> WrappedRecipe:
@@ -41,3 +49,19 @@ def ledger_reachable(parts: Parts, *, remote: bool) -> None:
             f"ledger.sqlite: {path} is a file of this machine, and the workers, which claim blocks in it, run on others.",
             command="name a PostgreSQL ledger: `ledger: {postgres: …}`",
         )
+
+
+@dataclass
+class WrappedOperations(Operations):
+    """The target cannot be asked; the ledger says what became of each block."""
+
+    sink: WrappedSink
+    no_fill = "there is nothing to fill: a block is pushed whole, and its row in the ledger says what became of it."
+
+    @property
+    def settles_within(self) -> int:  # type: ignore[override]
+        return self.sink.wait if self.sink is not HANDED_OVER else 0
+
+    def rows(self, state: LedgerState) -> Sequence[Row]:
+        ledger = self.parts.ledger
+        return ledger.status(state.pending.batch).rows if state.pending and isinstance(ledger, PushLedger) else ()

@@ -1,4 +1,4 @@
-"""From a name in a pipeline file to the sink that it stands for, and whether workers will be able to load it."""
+"""Finds the sink that a pipeline file names, and checks that workers can load it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from landonce.config.part import without_secrets
+from landonce.config.model import without_secrets
 from landonce.config.secrets import redact
 from landonce.errors import ConfigError, LandonceError
-from landonce.plugins import IMPORT_ENDS, plug_in
+from landonce.packages import IMPORT_ENDS, plug_in
 from landonce.sinks.wrapped.sink import WrappedSink
 
 GROUP = "landonce.sinks"
@@ -24,7 +24,7 @@ _KEY = "sink.wrapped.sink"
 
 
 def find_sink(name: str, options: Mapping[str, Any], folder: Path) -> WrappedSink:
-    """`module:name`, or the name of an entry point. A module may lie beside the pipeline file, in `folder`."""
+    """`name`: `module:name`, or the name of an entry point. The module may be beside the pipeline file, in `folder`."""
     offered = _attribute(name, folder) if ":" in name else plug_in(GROUP, name, key=_KEY, instead="write `module:name`")
     found = offered
     if not isinstance(found, WrappedSink):
@@ -40,14 +40,14 @@ def find_sink(name: str, options: Mapping[str, Any], folder: Path) -> WrappedSin
 
 
 def _origin(name: str, offered: Any, options: Mapping[str, Any]) -> str:
-    """The name and the options say which target it is. Another package may offer the same name later."""
+    """Which target it is: the name, the package and the options. Another package may offer the same name later."""
     package = str(getattr(offered, "__module__", "")).partition(".")[0]
-    told = json.dumps([package, without_secrets(options)], sort_keys=True, default=str)
-    return f"{name} {hashlib.sha256(told.encode()).hexdigest()[:8]}"
+    config = json.dumps([package, without_secrets(options)], sort_keys=True, default=str)
+    return f"{name} {hashlib.sha256(config.encode()).hexdigest()[:8]}"
 
 
 def need_picklable(sink: WrappedSink) -> None:
-    """One clear sentence before the start instead of a failed job."""
+    """Raises before the start, with one clear sentence, instead of in a Spark job."""
     try:
         _cloudpickle().dumps(sink)
     except Exception as error:
@@ -58,7 +58,7 @@ def need_picklable(sink: WrappedSink) -> None:
 
 
 def _cloudpickle() -> Any:
-    """As PySpark pickles functions."""
+    """PySpark pickles functions with it."""
     return importlib.import_module("pyspark.cloudpickle")
 
 
@@ -82,7 +82,7 @@ def _attribute(name: str, folder: Path) -> Any:
 
 
 def _module(name: str, folder: Path) -> ModuleType:
-    """One that lies beside the pipeline file goes to the workers by value, with those beside it that it imports."""
+    """Imports a module. One beside the pipeline file is pickled by value, with the modules beside it that it imports."""
     before = set(sys.modules)
     sys.path.insert(0, str(folder))
     try:
@@ -102,7 +102,7 @@ def _module(name: str, folder: Path) -> ModuleType:
 
 
 def _lies_in(module: ModuleType, folder: Path) -> bool:
-    """Beside the pipeline file, and neither installed in an environment that happens to lie there too, nor landonce's own."""
+    """Whether it is beside the pipeline file, and neither in a virtual environment there, nor a part of landonce."""
     path, place = Path(getattr(module, "__file__", None) or "/").resolve(), folder.resolve()
     if not path.is_relative_to(place) or module.__name__.partition(".")[0] == "landonce":
         return False
@@ -110,7 +110,7 @@ def _lies_in(module: ModuleType, folder: Path) -> bool:
 
 
 def _refuse_another(module: ModuleType, name: str, folder: Path) -> None:
-    """A module of the same name that was loaded before, from elsewhere, would push to somebody else's target."""
+    """Refuses a module of the same name that was loaded from another place: it would push to another target."""
     stem = folder.joinpath(*name.split("."))
     beside = [path for path in (stem.with_suffix(".py"), stem / "__init__.py") if path.exists()]
     if beside and not any(path.samefile(module.__file__ or "/") for path in beside):

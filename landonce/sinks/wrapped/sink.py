@@ -15,6 +15,7 @@ from landonce.sinks.contract import Guarantee, Sink
 from landonce.sinks.wrapped.block import PushedBlock
 
 if TYPE_CHECKING:
+    from landonce.sinks.checking import CheckRun, Sections
     from landonce.sinks.operations import Operations, Sessions
     from landonce.sinks.parts import Parts
     from landonce.sinks.pipeline_file import Pipeline
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
 Push = Callable[[PushedBlock], None]
 Probe = Callable[[PushedBlock], bool]
 _BEGIN_WITHIN = 10.0
-"""Seconds: a push that is not begun so soon after its claim is not begun at all."""
+"""Seconds. A push that does not begin so soon after its claim does not begin at all."""
 _YEAR = 366 * 24 * 3600
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """The user's own, opened on a worker."""
+    """The user's functions, opened on a worker."""
 
     push: Push
     probe: Probe | None
@@ -37,7 +38,7 @@ class Delivery:
 
 @dataclass(frozen=True)
 class WrappedSink(Sink):
-    """Made by `wrap`. Picklable as far as what it wraps is, by PySpark's rules: functions go by value."""
+    """Made by `wrap`. Picklable if what it wraps is, by PySpark's rules: functions are pickled by value."""
 
     wrapped: Any = field(repr=False)
     """A function, an object with `push`, or a class of such objects."""
@@ -46,7 +47,7 @@ class WrappedSink(Sink):
     probe: Probe | None = field(default=None, repr=False)
     settles_within: float = 60.0
     origin: str = ""
-    """What tells it from others of its name: what the pipeline file says of it."""
+    """Tells it from other sinks of its name: a hash of what the pipeline file says about it."""
     guarantee = Guarantee.WRAPPED
 
     def __str__(self) -> str:
@@ -56,9 +57,28 @@ class WrappedSink(Sink):
         return PushPlace(config.outside_ledger.place, config.pipeline).open()
 
     def promise(self, config: Pipeline) -> Promise:
-        from landonce.sinks.wrapped.promise import promise
+        """The target is the user's own; its part is what its sink declares."""
+        from landonce.sinks.promise import READ_IN_TIME, Promise, ledger_condition, transform_condition
 
-        return promise(config)
+        return Promise(
+            "exactly once: every record is pushed and takes effect once, or is in the dead letters once, or filtered; or the pipeline "
+            "halts and says which block is in doubt",
+            (
+                "every batch is planned in the ledger before the first block is pushed, and a block is the same bytes under the same key "
+                "on every retry",
+                "before an attempt is made, it is claimed in the ledger by compare-and-set; after it, the ledger says what became of it",
+                "an outcome that nobody knows is never guessed: where pushing again is harmless the block is pushed again; else the "
+                "attempt is waited out and the probe is asked, or a person",
+                "a second driver fences the first by its epoch",
+            ),
+            (
+                "what the sink declares is true: `idempotent`, the probe, `settles_within`, and that NotPushed means that nothing arrived",
+                ledger_condition(config),
+                "the ledger is not lost or restored: the target cannot be asked how far it is, so its records would be pushed again",
+                *transform_condition(config),
+                READ_IN_TIME,
+            ),
+        )
 
     @property
     def unreadable(self) -> str:
@@ -69,8 +89,13 @@ class WrappedSink(Sink):
             raise ConfigError("ledger: say where the position is kept.")
         return PushPlace(where, name).open()
 
+    def checks(self, run: CheckRun) -> Sections:
+        from landonce.sinks.wrapped.check import sections
+
+        return sections(run)
+
     def operations(self, parts: Parts, sessions: Sessions) -> Operations:
-        from landonce.sinks.wrapped.operations import WrappedOperations
+        from landonce.sinks.wrapped.driver import WrappedOperations
 
         return WrappedOperations(parts, sessions, self)
 
@@ -89,12 +114,12 @@ class WrappedSink(Sink):
 
     @property
     def wait(self) -> int:
-        """Milliseconds from a claim until nothing of its attempt can take effect any more."""
+        """Milliseconds after a claim. Then its attempt can take effect no more."""
         return int((self.begins_within + self.settles_within) * 1000)
 
     @contextmanager
     def opened(self) -> Iterator[Delivery]:
-        """On a worker, for one block. Closing comes after the outcome is known, and cannot change it."""
+        """Opens it on a worker, for one block. It is closed after the outcome is known, so closing cannot change the outcome."""
         target = self.wrapped() if isinstance(self.wrapped, type) else self.wrapped
         if not hasattr(target, "push"):
             yield Delivery(target, self.probe)
@@ -110,7 +135,7 @@ class WrappedSink(Sink):
 
 
 HANDED_OVER = WrappedSink(None, "the sink that a program hands over", idempotent=False)
-"""Stands for it in commands that read the pipeline file alone. Nothing is pushed with it."""
+"""Replaces it in commands that only read the pipeline file. Nothing is pushed with it."""
 
 
 def wrap(
@@ -123,17 +148,16 @@ def wrap(
 ) -> WrappedSink:
     """Turns a function or a class into a sink that landonce drives: every block is pushed, and none takes effect twice.
 
-    `push(block)` gets a `PushedBlock`. Returning, and returning nothing, means that all of it landed. Raising `landonce.NotPushed` means that certainly
-    nothing of it did, and `landonce.errors.TargetRefused` that it never will; whatever else is raised is an unknown outcome.
-    Instead of a function: an object with `push`, or a class without arguments of such objects, optionally with `open`, `close`
-    and `probe`.
+    `push(block)` gets a `PushedBlock`. If it returns None, all of the block landed. If it raises `landonce.NotPushed`, nothing of it landed; if it
+    raises `landonce.errors.TargetRefused`, it can never land. Any other exception is an unknown outcome. Instead of a function: an
+    object with `push`, or a class of such objects that takes no arguments. Both may also have `open`, `close` and `probe`.
 
-    `idempotent=True`: the same block pushed again, at any later time, changes nothing. `idempotent=False`: an attempt is
-    claimed in the ledger before it is made. One of which nobody knows whether it arrived is waited out: `settles_within`
-    seconds after `push` was called it can take effect no more. Then `probe(block)` says whether the block is there, or, where
-    there is no probe, the pipeline halts with `OutcomeUnknown` and a person says.
+    `idempotent=True`: pushing the same block again, at any later time, changes nothing. `idempotent=False`: every attempt is claimed in the
+    ledger first. If its outcome is unknown, landonce waits until it can take effect no more, which is `settles_within` seconds after
+    `push` was called. Then `probe(block)` says whether the block is there. Without a probe the pipeline halts with
+    `OutcomeUnknown`, and a person decides.
 
-    `name`: which target this is. A pending plan is not pushed to another one. Without it, that of the function or class.
+    `name`: which target this is. A pending plan is not pushed to another one. Default: the name of the function or class.
     """
     if not isinstance(idempotent, bool):
         raise ConfigError(
@@ -151,7 +175,7 @@ def wrap(
 
 
 def _refuse_deferred(what: str, given: Any) -> None:
-    """Calling one of these runs nothing of it: every block would count as landed, and none would be."""
+    """A call of a coroutine function or a generator function runs none of its code: every block would count as landed, and none would."""
     kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
     if any(kind(each) for kind in kinds for each in (given, getattr(given, "__call__", None))):  # noqa: B004
         raise ConfigError(
@@ -161,7 +185,7 @@ def _refuse_deferred(what: str, given: Any) -> None:
 
 
 def _refuse_arguments(push: Any, probe: Any) -> None:
-    """A call that cannot be made would pass for one that may have arrived."""
+    """A call with wrong arguments would count as a push that may have arrived."""
     if isinstance(push, type):
         _refuse_unless_takes("the class", push)
     for what, given in (("push", getattr(push, "push", push)), ("probe", probe or getattr(push, "probe", None))):
@@ -173,7 +197,7 @@ def _refuse_arguments(push: Any, probe: Any) -> None:
 def _refuse_unless_takes(what: str, given: Any, *arguments: None) -> None:
     try:
         inspect.signature(given).bind(*arguments)
-    except ValueError:  # some of C's own do not say
+    except ValueError:  # some functions in C have no signature
         return
     except TypeError as error:
         wanted = "takes one argument, the block" if arguments else "is called without arguments"

@@ -1,4 +1,4 @@
-"""The worker's part of a wrapped sink: it pushes one block as the ledger allows.
+"""The worker's part of a wrapped sink: claim a block in the ledger, push it, record the outcome, as `protocol.push` decides.
 
 A task that Spark runs again does the same again: the block's row says whether it may push.
 """
@@ -7,19 +7,60 @@ from __future__ import annotations
 
 import time
 import uuid
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 
-from landonce.protocol.block_rows import Mark, PushRow, Spot, over
+import numpy as np
+import pyarrow as pa
+
+from landonce import errors
+from landonce.clock import now
+from landonce.config.secrets import redact
+from landonce.failpoints import reach
+from landonce.ledger.block_ledgers import PushLedger, PushPlace
+from landonce.protocol import push as steps
+from landonce.protocol.block_rows import Claim, Mark, PushRow, Spot, over
+from landonce.protocol.push import Outcome, Pushing, Stage
+from landonce.protocol.ranges import Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.read.block import ReadBlock, Reader
 from landonce.read.decoders import decode_by
-from landonce.read.fit import as_is, fit_to
-from landonce.sinks.worker import BlockWorker, Refuse, failed
-from landonce.sinks.wrapped.recipe import WrappedRecipe, WrappedTask
-from landonce.sinks.wrapped.send import Sending, push_block
+from landonce.read.rows import as_is, fit_to
+from landonce.read.schema.fields import Schema
+from landonce.sinks.worker import BlockWorker, Recipe, Refuse, Task, failed
+from landonce.sinks.wrapped.block import PushedBlock, pushed_rows
+from landonce.sinks.wrapped.sink import Delivery, WrappedSink
 
 _PAUSE = 0.25
+_RAISED = (Exception, SystemExit)
+"""What a user's function may raise. `SystemExit` would end the process, with the worker's other blocks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrappedRecipe(Recipe):
+    """The recipe of a wrapped sink."""
+
+    source: Schema
+    """What a record is decoded to."""
+    target: Schema
+    """What the sink gets: the source, or what `select` makes of it. Rows of a query are pushed as they are."""
+    sink: WrappedSink
+    ledger: PushPlace
+
+    def _decisive(self) -> tuple[object, ...]:
+        return pa.__version__, self.sink.identity, self.source.fingerprint(), self.select, self.where
+
+    def worker(self, task: WrappedTask) -> BlockWorker:
+        return WrappedWorker(self, task)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrappedTask(Task):
+    """One block to be pushed."""
+
+    key: str
+    claim: Claim
 
 
 @dataclass(frozen=True)
@@ -60,8 +101,8 @@ class WrappedWorker(BlockWorker):
             return push_block(self.recipe.sink, ledger, sending)
 
     def _push_beside_others(self, sending: Sending) -> BlockResult:
-        """The first task of a block that returns ends the others, in the middle of a push too, and then nobody knows what became of it.
-        So one that did not land its block leaves the others the time that they have; what they settle counts."""
+        """Spark ends the other tasks of a block when the first one returns, even in the middle of a push, whose outcome is then unknown. So a
+        task that did not land the block waits as long as the others may take; what they record counts."""
         try:
             with closing(self.recipe.ledger.open()) as ledger:
                 result = push_block(self.recipe.sink, ledger, sending)
@@ -81,5 +122,187 @@ class WrappedWorker(BlockWorker):
                 time.sleep(_PAUSE)
 
     def _under_way(self, row: PushRow, now: int) -> bool:
-        """Another attempt than mine may be pushing the block."""
+        """Whether another attempt may be pushing the block."""
         return row.mark is Mark.CLAIMED and row.nonce != self.nonce and not over(row, now, self.recipe.sink.wait)
+
+
+@dataclass(frozen=True)
+class Sending:
+    """One block of a pending plan, with its rows."""
+
+    index: int
+    """Its index in the plan, for the result."""
+    spot: Spot
+    """Its row in the ledger."""
+    claim: Claim
+    """The claim of the driver that sent the task."""
+    key: str
+    range: Range
+    """Under the name that the target knows the topic by."""
+    rows: pa.Table
+    """`_topic`, `_partition`, `_offset` and the fields, in the order of offsets. The same records must give the same rows on every retry."""
+    receipt: Receipt
+    """The receipt if the block lands."""
+    nonce: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Names the attempt."""
+
+
+def push_block(sink: WrappedSink, ledger: PushLedger, sending: Sending) -> BlockResult:
+    """Returns once the block's fate is known, or the driver has to find it out. Pushes at most once."""
+    with ExitStack() as stack:
+        try:
+            delivery = stack.enter_context(sink.opened())
+        except _RAISED as error:
+            if isinstance(error, errors.LandonceError) and not isinstance(error, errors.NotPushed):
+                raise
+            return BlockResult(sending.index, Fate.DOUBTFUL, why=_failure("the sink could not be opened", error))
+        return _Attempt(sink, ledger, sending, delivery).run()
+
+
+class _Attempt:
+    """One attempt of one worker to push one block."""
+
+    def __init__(self, sink: WrappedSink, ledger: PushLedger, sending: Sending, delivery: Delivery) -> None:
+        self._sink, self._ledger, self._sending, self._delivery = sink, ledger, sending, delivery
+        self._nonce = sending.nonce
+        self._row: PushRow | None = None
+        self._began = 0.0
+        self._why = "another attempt is claimed, and what became of it is not known yet"
+        self._error: errors.LandonceError | None = None
+        self._state = steps.begin(harmless=sink.idempotent, can_probe=sink.can_probe, empty=sending.rows.num_rows == 0)
+
+    def run(self) -> BlockResult:
+        while self._state.fate is None:
+            stage = self._state.stage
+            reach(f"{stage.value}.before")
+            self._state = self._step(stage)
+            reach(f"{stage.value}.after")
+        return self._result(self._state)
+
+    def _step(self, stage: Stage) -> Pushing:
+        """Does what the stage asks for, and returns the next state."""
+        ledger, sending, state, nonce = self._ledger, self._sending, self._state, self._nonce
+        spot, claim, receipt = sending.spot, sending.claim, sending.receipt.to_json()
+        if stage is Stage.CLAIM:
+            return steps.after_claim(state, won=self._claimed(reclaim=False))
+        if stage is Stage.RECLAIM:
+            return steps.after_claim(state, won=self._claimed(reclaim=True))
+        if stage is Stage.ROW:
+            return self._read(state)
+        if stage is Stage.PROBE:
+            return self._probe(state)
+        if stage is Stage.PUSH:
+            return steps.after_push(state, self._push())
+        if stage is Stage.FOUND:
+            return steps.after_found(state, won=ledger.found(spot, claim, state.seen, receipt))
+        if stage is Stage.SETTLE:
+            return steps.after_settle(state, won=ledger.settle(spot, nonce, receipt))
+        if stage is Stage.RELEASE:
+            ledger.release(spot, nonce)
+            return steps.after_release(state)
+        return steps.after_found(state, won=ledger.skip(spot, claim, receipt))
+
+    def _claimed(self, *, reclaim: bool) -> bool:
+        ledger, spot, claim, sink = self._ledger, self._sending.spot, self._sending.claim, self._sink
+        self._began = now()
+        if reclaim:
+            self._row = ledger.reclaim(spot, claim, self._nonce, self._state.seen, wait=sink.wait)
+        else:
+            self._row = ledger.claim(spot, claim, self._nonce, harmless=sink.idempotent, wait=sink.wait)
+        return self._row is not None
+
+    def _read(self, state: Pushing) -> Pushing:
+        seen = self._ledger.row(self._sending.spot)
+        row = seen.rows[0] if seen.rows else None
+        done = row is not None and over(row, seen.now, self._sink.wait)
+        return steps.after_row(state, row, self._sending.claim, over=done)
+
+    def _probe(self, state: Pushing) -> Pushing:
+        """A probe that raises proves nothing: the driver tries again."""
+        try:
+            there: object = self._delivery.probe(self._block()) if self._delivery.probe is not None else None
+        except _RAISED as error:
+            self._why = _failure("the probe failed", error)
+            return replace(state, fate=Fate.DOUBTFUL)
+        if not isinstance(there, bool | np.bool_):
+            self._error = _no_answer(
+                self._sending, "probe", there, "returns True or False, and raises where it cannot tell"
+            )
+            return replace(state, fate=Fate.DOUBTFUL)
+        return steps.after_probe(state, there=bool(there))
+
+    def _push(self) -> Outcome:
+        block = self._block()
+        if now() - self._began > self._sink.begins_within and not self._sink.idempotent:
+            self._why = "it was too late after the claim to begin"
+            return Outcome.NOT_PUSHED
+        try:
+            said: object = self._delivery.push(block)  # type: ignore[func-returns-value]
+        except errors.NotPushed as error:
+            self._why = _failure("not pushed", error)
+            return Outcome.NOT_PUSHED
+        except errors.TargetRefused as error:
+            self._error = error
+            return Outcome.REFUSED
+        except _RAISED as error:
+            self._why = _failure("the push failed, and may have arrived", error)
+            return Outcome.UNKNOWN
+        if said is not None:
+            self._error = _no_answer(
+                self._sending, "push", said, "returns nothing once all has landed, and raises otherwise"
+            )
+            return Outcome.UNKNOWN
+        return Outcome.RETURNED
+
+    def _block(self) -> PushedBlock:
+        sending, row = self._sending, self._row
+        return PushedBlock(
+            key=sending.key,
+            topic=sending.range.partition.topic,
+            partition=sending.range.partition.number,
+            first=sending.range.first,
+            end=sending.range.end,
+            rows=pushed_rows(sending.rows),
+            attempt=row.attempt if row is not None else 0,
+            deadline=row.claimed_at + self._sink.wait if row is not None else 0,
+        )
+
+    def _result(self, state: Pushing) -> BlockResult:
+        index, receipt = self._sending.index, self._sending.receipt
+        if state.fate is Fate.LANDED:
+            known = Receipt.from_json(state.settled) if state.settled is not None else receipt
+            return BlockResult(index, Fate.LANDED, known)
+        if state.fate is Fate.HALTED or self._error is not None:
+            return BlockResult(index, Fate.HALTED, error=self._error or _fenced(self._sending))
+        return BlockResult(index, Fate.DOUBTFUL, why=self._why)
+
+
+def _failure(what: str, error: BaseException) -> str:
+    return redact(f"{what}: {type(error).__name__}: {_shown(str, error)}")[:2000]
+
+
+def _shown(show: Callable[[object], str], given: object) -> str:
+    """The text of a user's object. Its `__str__` is the user's code, and may fail."""
+    try:
+        return show(given)
+    except Exception as error:
+        return f"(its own text cannot be made: {type(error).__name__})"
+
+
+def _no_answer(sending: Sending, what: str, said: object, rule: str) -> errors.OutcomeUnknown:
+    """A return value that was not asked for is not interpreted: it may be a refusal."""
+    return errors.OutcomeUnknown(
+        redact(
+            f"`{what}` returned {_shown(repr, said)[:200]} for block {sending.key} ({sending.range}): what that means is not known."
+        ),
+        safe="The block was not pushed again, and the position did not move.",
+        command=f"write `{what}` so that it {rule}; then: landonce run {{file}}",
+    )
+
+
+def _fenced(sending: Sending) -> errors.Fenced:
+    return errors.Fenced(
+        f"the pipeline was taken over: block {sending.range} of batch {sending.spot.batch} is not claimed by epoch "
+        f"{sending.claim.epoch} any more.",
+        safe="It was not pushed again, and this driver stops. Nothing is lost: the newer driver goes on.",
+    )

@@ -12,7 +12,7 @@ from landonce.sinks.clickhouse.columns import Column
 from landonce.sinks.clickhouse.connection import connect
 from landonce.sinks.clickhouse.probe import bring_up_to_date
 from landonce.sinks.clickhouse.sink import ClickHouseSink
-from landonce.sinks.clickhouse.tables import Table, describe
+from landonce.sinks.clickhouse.table import Table, describe
 from landonce.verify.held.port import LAST, Held
 from landonce.verify.judge import Counted
 

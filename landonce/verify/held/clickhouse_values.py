@@ -14,7 +14,7 @@ import pyarrow.types as pt
 
 from landonce.protocol.ranges import Partition
 from landonce.sinks.clickhouse.address import quoted
-from landonce.sinks.clickhouse.typenames import parse_type
+from landonce.sinks.clickhouse.types import parse_type
 from landonce.verify.held.clickhouse import ClickHouseRows
 from landonce.verify.held.port import HeldValues, Piece
 from landonce.verify.values import each_text

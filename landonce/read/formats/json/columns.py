@@ -26,8 +26,18 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from landonce.read.formats.json.rewrite import ENTRIES
-from landonce.read.formats.json.texts import cast_or_null, fixed, from_text, is_textual
-from landonce.read.formats.json.values import MISSING, Fault, mask_of, settle_value, unfit_value, unless
+from landonce.read.formats.json.values import (
+    MISSING,
+    Fault,
+    cast_or_null,
+    fixed,
+    from_text,
+    is_textual,
+    mask_of,
+    settle_value,
+    unfit_value,
+    unless,
+)
 from landonce.read.schema.fields import KEY, VALUE, Field, is_uuid, spelled
 
 

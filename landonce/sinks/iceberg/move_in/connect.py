@@ -29,8 +29,8 @@ from landonce.protocol.operate.decision import listed
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.source import Extent
 from landonce.read.kafka.broker import Broker
-from landonce.read.kafka.offsets import committed, known_offset
-from landonce.read.kafka.records import QUIET, read, source_error
+from landonce.read.kafka.client import QUIET, committed, known_offset, source_error
+from landonce.read.kafka.records import read
 from landonce.sinks.iceberg.marks import CONNECT_OFFSETS
 from landonce.sinks.iceberg.move_in.events import Complete, Written, event_of
 from landonce.sinks.iceberg.move_in.history import (

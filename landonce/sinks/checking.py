@@ -1,0 +1,273 @@
+"""What `landonce check` asks of a sink, and the answers that sinks share. Reads only: makes no table, no file, no topic.
+
+A sink yields its sections in the order in which a start would meet them (`Sink.checks`). `CheckRun` carries what earlier sections
+found out to later ones. An error ends its section, and is a finding like the others: what can be said is always said.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from landonce.errors import PlanChanged
+from landonce.protocol.ledger import LedgerState, bound
+from landonce.protocol.ranges import Partition
+from landonce.protocol.source import SourceView, Start, available, bind
+from landonce.protocol.target import ahead
+from landonce.read.formats.json.decode import JsonDecoder
+from landonce.read.schema.fields import Schema
+from landonce.read.schema.sample import take_sample
+from landonce.sinks.contract import Finding, Level, Target, look_by_name
+from landonce.sinks.declared import declared_schema, selected_from
+from landonce.sinks.deduplicating import insert_recipe
+from landonce.sinks.section import LedgerPlace
+from landonce.sinks.worker import Recipe
+
+if TYPE_CHECKING:
+    from landonce.sinks.parts import Parts
+
+Findings = Iterator[Finding]
+Sections = Iterator[tuple[str, Findings]]
+"""Sections by name. The findings of one are read before the next section is asked for."""
+Statement = Callable[[Schema], str]
+"""The statement that makes a table of these columns, for people. Raises for columns that the table cannot have."""
+
+
+@dataclass
+class CheckRun:
+    """One check of a pipeline: what it asks, and what its sections found out."""
+
+    parts: Parts
+    remote: bool
+    """Workers may run on other machines."""
+    retention: Callable[[Mapping[Partition, int]], Findings]
+    """How long Kafka keeps records, given the next offset to read of each partition that has unread ones."""
+    source: SourceView | None = None
+    state: LedgerState | None = None
+    ledger: bool = False
+    """The ledger was asked; `state` is None if it has no entry."""
+    table: bool = False
+    """The one table is there."""
+    fit: bool = False
+    """And it can hold the guarantee."""
+    recipe: Recipe | None = None
+    """What becomes of records, where the tables are there and fit."""
+    statements: tuple[Statement, ...] = ()
+    """Of tables that are not there yet, and whose columns `select` makes: what a start would run."""
+
+
+def ledger_and_position(run: CheckRun) -> Sections:
+    """What can be said of any sink."""
+    outside = run.parts.config.ledger_place is LedgerPlace.OUTSIDE
+    yield "ledger", outside_ledger(run) if outside else entries(run)
+    yield "position", position(run)
+
+
+def of_deduplicating(run: CheckRun) -> Sections:
+    """A target that deduplicates: the ledger, the table, what becomes of records, and the position."""
+    sink = run.parts.deduplicating
+    with closing(sink.target()) as target:
+        yield "ledger", outside_ledger(run)
+        yield "table", _target_table(run, target)
+        if run.table:
+            yield "records", _target_records(run, target)
+        yield "position", _target_position(run, target)
+
+
+def _target_table(run: CheckRun, target: Target) -> Findings:
+    sink = run.parts.deduplicating
+    findings = target.check() if target.exists() else None
+    created = _creatable(run, target) if sink.create else None
+    yield from table(run, findings, sink.identity, created)
+
+
+def _creatable(run: CheckRun, target: Target) -> Findings:
+    yield from target.creatable()
+    yield from to_be_created(run, run.parts.deduplicating.creation)
+
+
+def _target_records(run: CheckRun, target: Target) -> Findings:
+    recipe = insert_recipe(run.parts, target.schema())
+    yield from records(run, recipe, recipe.source)
+
+
+def _target_position(run: CheckRun, target: Target) -> Findings:
+    state = bound_state(run, run.state)
+    if state is None or run.source is None:
+        return
+    yield from distances(run, state)
+    if not run.fit or state.pending is not None:
+        return
+    unbound = run.state is None or run.state.fresh
+    start = Start(run.parts.config.source.kafka.start)
+    seen = look_by_name(target, state, floors(state))
+    ranges = ahead(state, seen, run.source, start, unbound=unbound)
+    if ranges:
+        span = sum(each.span for each in ranges)
+        yield Finding(
+            Level.WARNING,
+            f"the table holds rows of {len(ranges)} partitions that the ledger does not know of, within {span} offsets",
+            "nothing to change: they are compared with Kafka at the next start and not written again",
+        )
+
+
+def outside_ledger(run: CheckRun) -> Findings:
+    """A ledger in a file or a database, or another package's."""
+    named, ledger = run.parts.config.outside_ledger, run.parts.ledger
+    if named.plugin is not None:
+        yield Finding(Level.OK, f"plug-in {named.plugin.name}, {type(ledger).__module__}.{type(ledger).__name__}")
+    path = named.sqlite
+    if path is not None and not path.exists():
+        run.ledger = True
+        yield from writable(path.parent, f"none yet: the first run makes {path}", f"mkdir -p {path.parent}")
+        return
+    yield from entries(run)
+
+
+def entries(run: CheckRun, place: str = "") -> Findings:
+    """What the ledger says of this pipeline."""
+    run.state = run.parts.ledger.load()
+    run.ledger = True
+    if run.state is None:
+        yield Finding(Level.OK, f"{place}answers, and has no entry for this pipeline yet")
+        return
+    yield Finding(Level.OK, entry(run.state))
+    if run.state.pending is not None:
+        yield Finding(
+            Level.WARNING,
+            f"batch {run.state.pending.batch} is pending: a driver is at work, or ended before it was done",
+            "nothing to change: the next start settles it first",
+        )
+
+
+def entry(state: LedgerState) -> str:
+    return f"epoch {state.epoch}, batch {state.batch}, {state.totals.read} records so far"
+
+
+def table(run: CheckRun, findings: tuple[Finding, ...] | None, name: object, created: Findings | None) -> Findings:
+    """The one table of a pipeline: what was found in it, or, where there is none, what a start would make."""
+    run.table = findings is not None
+    if findings is not None:
+        run.fit = not any(each.level is Level.REFUSED for each in findings)
+        yield from findings
+    else:
+        yield from created or missing(name)
+
+
+def missing(name: object) -> Findings:
+    yield Finding(
+        Level.REFUSED,
+        f"there is no table {name}, or the user may not see it",
+        "create it, or say `create: true` in {file} and let landonce do it",
+    )
+
+
+def to_be_created(run: CheckRun, statement: Statement) -> Findings:
+    """What a start would create, of the declared fields or of those of a sample. Nothing is created."""
+    config = run.parts.config
+    if config.transform.select:
+        selected_from(config)
+        run.statements = (*run.statements, statement)
+        yield Finding(
+            Level.OK,
+            "the table is not there yet; the first start creates it, of the columns that `select` makes: "
+            "`landonce check --spark` shows them",
+        )
+        return
+    schema = declared_schema(config)
+    if schema is None and run.source is not None:
+        schema = take_sample(run.source, run.parts.consumer).columns(statement)
+    if schema is None:
+        yield Finding(Level.WARNING, "the table is not there yet; it is created at the first start, from a sample")
+    else:
+        yield Finding(Level.OK, f"the table is not there yet; the first start creates it:\n{statement(schema)}")
+
+
+def records(run: CheckRun, recipe: Recipe, source: Schema) -> Findings:
+    """What becomes of records, where there is one table."""
+    run.recipe = recipe
+    yield decoded(source, recipe.max_record_bytes)
+    same_fingerprint(run, recipe)
+
+
+def decoded(schema: Schema, max_record_bytes: int, into: str = "") -> Finding:
+    """Whether records can become these fields at all."""
+    try:
+        JsonDecoder(schema, max_record_bytes=max_record_bytes)
+    except (TypeError, ValueError) as error:
+        return Finding(Level.REFUSED, str(error), "declare another type in `source.kafka.schema`")
+    fields = ", ".join(each.name + (" (required)" if each.required else "") for each in schema.fields)
+    return Finding(Level.OK, f"decoded to {fields}{into}")
+
+
+def same_fingerprint(run: CheckRun, recipe: Recipe) -> None:
+    """A pending plan is settled by the file that made it."""
+    pending = run.state.pending if run.state else None
+    if pending is not None and pending.fingerprint != recipe.fingerprint():
+        raise PlanChanged(
+            "the pending plan was made with another transform, schema or decoder: the pipeline file was changed since, or the table",
+            command="put the old file or columns back and run it once, or: landonce state accept-change {file}",
+        )
+
+
+def position(run: CheckRun) -> Findings:
+    """Where a start would go on, for a target that is not asked."""
+    state = bound_state(run, run.state)
+    if state is not None:
+        yield from distances(run, state)
+
+
+def bound_state(run: CheckRun, state: LedgerState | None) -> LedgerState | None:
+    """The ledger's state as a start would bind it; raises what keeps it from doing so. None where Kafka or the ledger did not answer."""
+    if run.source is None or not run.ledger:
+        return None
+    config = run.parts.config
+    state = state or LedgerState(config.pipeline, lineage="check")
+    binding = bind(state, run.source, Start(config.source.kafka.start))
+    return bound(state, binding.cluster_id, binding.topic_ids, binding.added)
+
+
+def floors(state: LedgerState) -> list[tuple[Partition, int]]:
+    """From where a target is asked for rows that the ledger does not know of."""
+    return [(each, 0 if state.batch == 0 else at) for each, at in state.committed().items()]
+
+
+def distances(run: CheckRun, state: LedgerState) -> Findings:
+    """How far the position is from the topics' ends, and from being overrun."""
+    if run.source is None:
+        return
+    yield from _lag(state, run.source)
+    yield from run.retention({each.partition: each.first for each in available(state, run.source)})
+
+
+def _lag(state: LedgerState, view: SourceView) -> Findings:
+    """One line for all partitions: the sum of the lag, and the nearest distance to what is deleted."""
+    extents = dict(view.extents)
+    positions = [(each, at) for each, at in state.committed().items() if each in extents]
+    if not positions:
+        return
+    lag = sum(max(0, extents[each].stable_end - at) for each, at in positions)
+    nearest_, at = min(positions, key=lambda each: each[1] - extents[each[0]].start)
+    begun = "would begin" if state.version == 1 and state.batch == 0 else "is"
+    yield Finding(
+        Level.OK,
+        f"the position {begun} at most {lag} records behind {len(positions)} partitions; nearest to retention is "
+        f"{nearest_} at offset {at}, {at - extents[nearest_].start} past the first that is kept",
+    )
+
+
+def writable(folder: Path, fine: str, change: str) -> Iterable[Finding]:
+    """Whether a file can be made in a folder."""
+    if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
+        return (Finding(Level.OK, fine),)
+    what = "is not writable for this user" if folder.exists() else "is not there"
+    return (Finding(Level.REFUSED, f"the folder {folder} {what}", change),)
+
+
+def nearest(path: Path) -> Path:
+    """The nearest folder above that is there."""
+    return next((each for each in path.parents if each.exists()), Path("/"))

@@ -1,0 +1,172 @@
+"""Which table it is, and whether it was altered since the driver examined it.
+
+**Altered?** An ALTER under a running driver changes what values become (another type, rounded digits), which row a change finds (another unique
+key) and whether a transaction rolls back (another engine). So each block's transaction first locks the table against ALTER, then compares
+its fingerprint with the one that the driver took. YDB is not asked.
+
+**Replaced?** Another table may have the same fingerprint. What is remembered to tell them apart:
+
+    database         what is remembered                it changes when
+    ───────────────  ────────────────────────────────  ──────────────────────────────────────────────────────────────────────
+    PostgreSQL       the table's oid                   the table is dropped and made again, swapped or restored. Not by ALTER,
+                                                       RENAME, TRUNCATE or VACUUM
+    MySQL, MariaDB   the second in which the table     the same, and also by TRUNCATE and by an ALTER that rebuilds the table
+                     was created
+    SQLite           the version of the file's schema  the same, and also by any other change of the schema, and by VACUUM
+    YDB              nothing                           -
+
+In PostgreSQL another oid is another table, and a person decides. The other databases have no lasting name for a table, so a change only
+says that something may have happened. Then the table is asked for rows of the pipeline's topics; if it holds none, it counts as another
+table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from sqlalchemy import Connection, text
+
+from landonce.errors import TableReplaced
+from landonce.ledger.block_ledgers import TargetLedger
+from landonce.protocol.block_rows import Mark
+from landonce.protocol.ledger import LedgerState
+from landonce.protocol.receipt import Receipt
+from landonce.sinks.sql.ddl import refuse_recreation
+from landonce.sinks.sql.sink import SqlSink
+from landonce.sinks.sql.statements import Statement, Syntax, syntax_of
+
+_POSTGRES = """
+WITH RECURSIVE examined AS (SELECT CAST(to_regclass({name}) AS oid) AS id), parts AS (
+    SELECT id FROM examined UNION SELECT h.inhrelid FROM pg_inherits AS h JOIN parts ON h.inhparent = parts.id
+)
+SELECT concat_ws(' ', c.oid, c.relkind, c.relpersistence, c.relhasrules, c.relrowsecurity, c.relforcerowsecurity)
+FROM pg_class AS c WHERE c.oid = (SELECT id FROM examined)
+UNION ALL
+SELECT concat_ws(' ', 'column', a.attnum, quote_ident(a.attname), a.atttypid, a.atttypmod, a.attcollation, a.attnotnull,
+    a.atthasdef, a.attidentity, a.attgenerated, t.typnotnull,
+    (SELECT string_agg(quote_literal(e.enumlabel), ',' ORDER BY e.enumsortorder) FROM pg_enum AS e
+     WHERE e.enumtypid IN (t.oid, t.typbasetype)))
+FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
+WHERE a.attrelid = (SELECT id FROM examined) AND a.attnum > 0 AND NOT a.attisdropped
+UNION ALL
+SELECT concat_ws(' ', 'unique', i.indkey, i.indcollation, i.indclass, i.indisvalid, i.indimmediate, i.indpred IS NULL)
+FROM pg_index AS i WHERE i.indrelid = (SELECT id FROM examined) AND i.indisunique
+UNION ALL
+SELECT concat_ws(' ', 'trigger', quote_ident(g.tgname), g.tgtype, g.tgenabled)
+FROM pg_trigger AS g WHERE g.tgrelid = (SELECT id FROM examined) AND NOT g.tgisinternal
+UNION ALL
+SELECT concat_ws(' ', 'partition', p.oid, p.relkind, p.relpersistence)
+FROM parts JOIN pg_class AS p ON p.oid = parts.id
+WHERE p.relispartition AND (p.relkind NOT IN ('r', 'p') OR p.relpersistence <> 'p')
+"""
+"""By oid where a name depends on the session. Only partitions that make a table unfit: others come and go."""
+_SQLITE = (
+    "SELECT type, name, sql FROM sqlite_master WHERE tbl_name = ? COLLATE NOCASE "
+    "UNION ALL SELECT 'schema', schema_version, '' FROM pragma_schema_version"
+)
+_MYSQL = (
+    "SELECT create_time FROM information_schema.tables "
+    "WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s"
+)
+_COUNTER = re.compile(r" AUTO_INCREMENT=\d+")
+
+
+def lock_statement(syntax: Syntax, table: str) -> str:
+    """Keeps the table from being altered until the transaction ends. In MySQL any access does, and in SQLite the write lock."""
+    if syntax.dialect == "postgresql":
+        return f"LOCK TABLE ONLY {syntax.table(table)} IN ROW EXCLUSIVE MODE"
+    return f"SELECT 1 FROM {syntax.table(table)} LIMIT 0"  # noqa: S608  (a quoted name)
+
+
+def fingerprint_statements(sink: SqlSink, mark: str = "") -> tuple[Statement, ...]:
+    """The queries whose rows make the fingerprint. `mark`: how PostgreSQL's parameter is written if ADBC does not ask."""
+    syntax = syntax_of(sink.dialect)
+    if sink.dialect == "postgresql":
+        return ((_POSTGRES.format(name=f"CAST({mark or syntax.parameter(1)} AS text)"), (syntax.table(sink.table),)),)
+    if sink.dialect == "sqlite":
+        return ((_SQLITE, (sink.name,)),)
+    return (f"SHOW CREATE TABLE {syntax.table(sink.table)}", ()), (_MYSQL, (sink.schema, sink.name))
+
+
+def table_fingerprint(answer: Iterable[Sequence[Any]]) -> str:
+    """A hash of all rows. The table's AUTO_INCREMENT counter does not count."""
+    lines = sorted(_COUNTER.sub("", repr(tuple(row))) for row in answer)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+_OID = text("SELECT CAST(CAST(to_regclass(:name) AS oid) AS text)")
+_CREATED = text(
+    "SELECT CAST(create_time AS char) FROM information_schema.tables "
+    "WHERE table_schema = COALESCE(:schema, DATABASE()) AND table_name = :name"
+)
+_SCHEMA = text(
+    "SELECT schema_version FROM pragma_schema_version WHERE EXISTS "
+    "(SELECT 1 FROM sqlite_master WHERE lower(name) = lower(:name) AND type = 'table')"
+)
+
+
+class Asked(Protocol):
+    """What is asked of a table here."""
+
+    sink: SqlSink
+
+    def exists(self) -> bool: ...
+    def identity(self) -> str: ...
+    def holds_any(self, topics: Iterable[str]) -> bool: ...
+
+
+def identity(sink: SqlSink, connection: Connection) -> str:
+    """Empty if there is no such table, or the database has nothing to tell."""
+    if sink.dialect == "postgresql":
+        found = connection.scalar(_OID, {"name": syntax_of("postgresql").table(sink.table)})
+        return f"oid {found}" if found is not None else ""
+    if sink.dialect == "sqlite":
+        found = connection.scalar(_SCHEMA, {"name": sink.name})
+        return f"schema {found}" if found is not None else ""
+    if sink.dialect == "yql":
+        return ""
+    found = connection.scalar(_CREATED, {"schema": sink.schema, "name": sink.name})
+    return f"created {found}" if found is not None else ""
+
+
+def refuse_replaced(table: Asked, ledger: TargetLedger, safe: str = "Nothing was read or written.") -> str:
+    """Returns which table it is. Raises if it is gone, or not the one that records landed in."""
+    state = ledger.load()
+    if not table.exists():
+        refuse_recreation(table.sink, state)
+        return ""
+    seen = table.identity()
+    if state is not None and state.tables and seen:
+        ((name, known),) = state.tables
+        same = known.uuid == seen and (table.sink.dialect == "postgresql" or name == table.sink.table)
+        landed = 0 if same else _landed(ledger, state)
+        if landed and not _same_rows(table, state):
+            raise _replaced(table.sink, state, name, landed, safe)
+    return seen
+
+
+def _landed(ledger: TargetLedger, state: LedgerState) -> int:
+    """Records that landed, including those of a pending plan."""
+    rows = ledger.blocks(state.pending.batch) if state.pending is not None else ()
+    receipts = [Receipt.from_json(row.receipt) for row in rows if row.mark is Mark.AFTER and row.receipt]
+    return state.totals.landed + sum(each.landed for each in receipts)
+
+
+def _same_rows(table: Asked, state: LedgerState) -> bool:
+    if table.sink.dialect == "postgresql":
+        return False
+    return table.holds_any(state.labelled(partition).topic for partition, _ in state.positions)
+
+
+def _replaced(sink: SqlSink, state: LedgerState, name: str, landed: int, safe: str) -> TableReplaced:
+    return TableReplaced(
+        f"the table {sink.table} is not the one that {landed:,} records of {state.pipeline!r} landed in"
+        + (f", {name}" if name != sink.table else "")
+        + ": it was dropped and made again, swapped for another, or restored from a backup.",
+        safe=f"{safe} What it lacks of these records would never land in it.",
+        command=f"bring the old table back; or, if the table holds what it should hold (it was restored with the tables landonce_*): "
+        f"landonce state forget-table {{file}} {name}; to land everything again, give the pipeline another name and an empty table",
+    )

@@ -1,0 +1,65 @@
+"""What `landonce check` says of a wrapped sink: the ledger that workers claim blocks in, the sink itself, records, and the position."""
+
+from __future__ import annotations
+
+from landonce.errors import PlanChanged
+from landonce.ledger.block_ledgers import PushLedger
+from landonce.protocol.block_rows import Mark
+from landonce.protocol.claimed import key_of
+from landonce.sinks import checking
+from landonce.sinks.checking import CheckRun, Findings, Sections
+from landonce.sinks.contract import Finding, Level
+from landonce.sinks.wrapped.driver import ledger_reachable, wrapped_recipe
+from landonce.sinks.wrapped.find import need_picklable
+
+
+def sections(run: CheckRun) -> Sections:
+    """In the order in which a start would meet them."""
+    yield "ledger", _ledger(run)
+    yield "sink", _sink(run)
+    yield "records", _records(run)
+    yield "position", checking.position(run)
+
+
+def _ledger(run: CheckRun) -> Findings:
+    yield from checking.outside_ledger(run)
+    ledger_reachable(run.parts, remote=run.remote)
+    state, ledger = run.state, run.parts.ledger
+    if state is None or state.pending is None or not isinstance(ledger, PushLedger):
+        return
+    rows = {row.number: row for row in ledger.status(state.pending.batch).rows}
+    for block in state.pending.blocks:
+        row = rows.get(block.number)
+        if row is not None and row.mark is Mark.CLAIMED and not run.parts.wrapped.idempotent:
+            yield Finding(
+                Level.WARNING,
+                f"block {key_of(state, block)} was pushed and is not settled: it may be on its way, or nobody knows",
+                "the next start asks the sink's probe"
+                if run.parts.wrapped.can_probe
+                else "look for it in the target; `landonce state settle {file}` says what you found",
+            )
+
+
+def _sink(run: CheckRun) -> Findings:
+    sink = run.parts.wrapped
+    need_picklable(sink)
+    yield Finding(Level.OK, f"{sink} can be sent to workers")
+    if sink.idempotent or sink.can_probe:
+        return
+    yield Finding(
+        Level.WARNING,
+        "the sink is not idempotent and has no probe: whenever nobody knows whether a block arrived, the pipeline halts with "
+        "OutcomeUnknown until a person says",
+        "give it a probe, if the target can be asked for a block's key or coordinates",
+    )
+
+
+def _records(run: CheckRun) -> Findings:
+    recipe = wrapped_recipe(run.parts)
+    yield checking.decoded(recipe.source, recipe.max_record_bytes)
+    pending = run.state.pending if run.state else None
+    if pending is not None and pending.fingerprint != recipe.fingerprint():
+        raise PlanChanged(
+            "the pending plan was made with another sink, transform, schema, decoder or version of pyarrow than there is now",
+            command="put the old file back and run it once, or: landonce state accept-change {file}",
+        )
