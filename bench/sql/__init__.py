@@ -17,6 +17,7 @@ from rich.console import Console
 from bench.report import Section, speed, times
 from bench.rounds import Land, measure_rounds, ratios
 from landonce.ledger.block_ledgers import TargetLedger
+from landonce.ledger.plain_sql import BlockKey
 from landonce.local.databases import LocalPostgres
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.blocks import Block, Plan
@@ -24,9 +25,9 @@ from landonce.protocol.ledger import LedgerState, Position, Totals, prepared, re
 from landonce.protocol.ranges import Partition, Range
 from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.sql.sink import SqlSink
-from landonce.sinks.sql.statements import BlockKey
 from landonce.sinks.sql.table import SqlTable
-from landonce.sinks.sql.writer import open_writer, settle_block
+from landonce.sinks.sql.writer import open_writer
+from landonce.sinks.transactional import settle_block
 
 _SCHEMA = "id BIGINT NOT NULL, word STRING, amount DOUBLE, at TIMESTAMP"
 _PARTITION = Partition("t", 0)

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table as Shown
 
 from landonce.demo.stage import TOPIC, InFlight, Proof, Stage, proof_of
-from landonce.sinks.iceberg.files import origin_of
+from landonce.sinks.snapshot import origin_of
 
 _TABLE = f"demo.{TOPIC}"
 

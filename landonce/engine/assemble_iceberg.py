@@ -25,8 +25,8 @@ from landonce.protocol.source import Start
 from landonce.sinks.declared import landing_schema
 from landonce.sinks.iceberg import evolve
 from landonce.sinks.iceberg.driver import Lake, file_recipe
-from landonce.sinks.iceberg.ledger import TableLedger
 from landonce.sinks.parts import Parts
+from landonce.sinks.snapshot import TableLedger
 
 
 def open_lake(parts: Parts, session: Callable[[], SparkSession]) -> Lake:
@@ -70,7 +70,7 @@ def make_iceberg_driver(parts: Parts, lake: Lake, observer: Observer, *, once: b
     workers = SparkWorkers(lake.session, examine)
     own = parts.ledger if isinstance(parts.ledger, TableLedger) else None
     if own is not None:
-        own.build_with(lake.building(lake.tables[0], ()), lake.place(lake.tables[0]))
+        own.table = lake.marked(lake.tables[0])
     settings = Snapshot(
         target=str(parts.iceberg),
         fingerprint=lake.recipe.fingerprint(),

@@ -32,8 +32,9 @@ from landonce.protocol.steps import (
     Write,
 )
 from landonce.sinks.iceberg.driver import Lake
-from landonce.sinks.iceberg.ledger import TableLedger
+from landonce.sinks.iceberg.ledger import IcebergTable
 from landonce.sinks.iceberg.worker import FileRecipe, FileTask
+from landonce.sinks.snapshot import TableLedger
 
 _LOOK_EVERY = 5.0
 """Seconds after which the tables are looked at again, though there is nothing to write."""
@@ -122,7 +123,9 @@ class Committing(Performer):
         topics = tuple(held.label(topic) for topic in self.lake.topics)
         if self.own is not None:
             if not held.fresh:
-                self.lake.refresh(self.lake.tables[0], self.own.glance(held))
+                self.own.glance(held)
+                if isinstance(self.own.table, IcebergTable) and self.own.table.loaded is not None:
+                    self.lake.refresh(self.lake.tables[0], self.own.table.loaded)
             views: tuple[TableView, ...] = ()
         else:
             seen = self.ledger.load()
@@ -176,12 +179,11 @@ class Committing(Performer):
         self.letters.require(names, folder)
         if self.own is not None:
             table = self.lake.tables[0]
-            build = self.lake.building(table, files.get(table, ()))
             tops = highest(effect.receipts).get(table, ())
             self.own.commit(
                 held,
                 effect.after,
-                build,
+                files.get(table, ()),
                 started=started,
                 letters=names,
                 letters_in=str(folder) if names else "",

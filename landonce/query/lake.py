@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 from pyiceberg.table import Table
@@ -41,13 +42,14 @@ from landonce.read.route import Routing, Rule
 from landonce.sinks.iceberg.catalog import catalog_errors
 from landonce.sinks.iceberg.commit import Attempt, Place
 from landonce.sinks.iceberg.commit import check_visible as refuse_unseen
-from landonce.sinks.iceberg.ledger import TableLedger
+from landonce.sinks.iceberg.ledger import Build, IcebergTable
 from landonce.sinks.iceberg.marks import filled_by, holds
 from landonce.sinks.iceberg.partitions import limits_of
 from landonce.sinks.iceberg.sink import IcebergSink
 from landonce.sinks.iceberg.table import TableShape, create_table, creation, require_spec, require_unchanged, why_spark
 from landonce.sinks.iceberg.types import schema_for
 from landonce.sinks.iceberg.worker import FileRecipe, FileTask, TableRecipe, table_fingerprint
+from landonce.sinks.snapshot import TableLedger
 
 _PAUSE = 1.0
 
@@ -61,6 +63,7 @@ class Committing(BatchPerformer):
     ledger: TableLedger
     yields: pa.Schema
     """What the query gives."""
+    marked: IcebergTable = field(init=False)
     memory: Machine | None = field(default=None, init=False)
     _recipe: FileRecipe | None = field(default=None, init=False)
     _table: Table | None = field(default=None, init=False)
@@ -109,7 +112,8 @@ class Committing(BatchPerformer):
     def _look(self, held: LedgerState) -> Looked:
         """Check ownership first: a fenced driver must not act on what it reads. A topic that is new to the ledger may
         not be in the table already."""
-        table = self.ledger.glance(held)
+        self.ledger.glance(held)
+        table = self.marked.loaded or self.place.load()
         self.admit(table)
         known, branch = dict(held.topic_ids), self.place.branch
         new = [held.label(topic) for topic, _ in self.batch[0].topic_ids if topic not in known]
@@ -144,21 +148,26 @@ class Committing(BatchPerformer):
         left stay noted."""
         name = self.told.table
         files = gathered(effect.receipts).get(name, ())
-        refuse_unseen(name, self._opened.io, files)
-
-        def build(table: Table, told: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
-            if files:
-                require_unchanged(name, self._opened, table, specs={each.spec_id for each in files})
-            return self.place.appending(table, files, told, properties)
-
         self.ledger.commit(
             held,
             effect.after,
-            build,
+            files,
             started=tuple(sorted(held.committed().items())),
             tops=highest(effect.receipts).get(name, ()),
         )
         return Committed()
+
+    def building(self, files: tuple[Any, ...]) -> Build:
+        """How a commit of these files is made."""
+        name = self.told.table
+        refuse_unseen(name, self._opened.io, files)
+
+        def build(table: Table, summary: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
+            if files:
+                require_unchanged(name, self._opened, table, specs={each.spec_id for each in files})
+            return self.place.appending(table, files, summary, properties)
+
+        return build
 
     def close(self) -> None:
         """The catalog's connections are closed with it."""
@@ -179,6 +188,7 @@ def committing(sink: IcebergSink, frame: DataFrame, ledger: TableLedger, setting
             table = create_table(sink.catalog, sink.table, declared(yields), creation(sink.config))
     performer = Committing(settings, pace, sink, place, ledger, yields)
     performer.admit(table)
+    performer.marked = ledger.table = IcebergTable(place, performer.building)
     return performer
 
 

@@ -20,6 +20,7 @@ from landonce.protocol.operate import Decision, landed_too
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.target import TargetView
 from landonce.sinks.contract import look_by_name, wait_out
+from landonce.sinks.transactional import BlockLedger, TransactionalSink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -229,3 +230,31 @@ class LookingOperations(Operations):
 
     def count(self, ranges: Sequence[Range]) -> int | None:
         return self.parts.deduplicating.writer().count(ranges)
+
+
+@dataclass
+class TransactionalOperations(Operations):
+    """Rows and ledger are in one database: the blocks' rows say which of them landed."""
+
+    sink: TransactionalSink
+    no_fill = (
+        "there is nothing to fill: a block's rows are in the table if its row in the ledger says so, and else none is."
+    )
+
+    def kept(self) -> dict[str, Any]:
+        return {"target": str(self.sink)}
+
+    def rows(self, state: LedgerState) -> Sequence[Row]:
+        ledger = self.parts.ledger
+        return ledger.blocks(state.pending.batch) if state.pending and isinstance(ledger, BlockLedger) else ()
+
+    def ahead(self, state: LedgerState, stands: Iterable[TableStatus], partitions: Iterable[Partition]) -> TargetView:
+        del stands
+        floors = [(each, 0) for each in partitions]
+        with closing(self.sink.open_table()) as table:
+            seen = look_by_name(table, state, floors) if table.exists() else TargetView(())
+        return landed_too(seen, state.pending, landed(self.rows(state)))
+
+    def count(self, ranges: Sequence[Range]) -> int | None:
+        with closing(self.sink.open_table()) as table:
+            return table.count(ranges) if table.exists() else None

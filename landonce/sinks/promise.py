@@ -38,6 +38,51 @@ def of_deduplicating(config: Pipeline) -> Promise:
     )
 
 
+def of_transactional(config: Pipeline, *, keyed: bool) -> Promise:
+    """Rows and the ledger change in one transaction."""
+    what = "change is applied to the table once" if keyed else "record is in the table once"
+    conditions = [
+        "the tables landonce_* are kept, backed up and restored together with the table",
+        "nothing but this pipeline writes rows with these " + ("keys" if keyed else "coordinates"),
+    ]
+    if keyed:
+        conditions.append("changes of one key come in one partition of a topic: their order is that of its offsets")
+    return Promise(
+        f"exactly once: every {what}, or in the dead letters once, or filtered",
+        (
+            "every batch is planned in the ledger before the first row is written, and is replayed literally after a crash",
+            "a block's rows and its row in the ledger change in one transaction: neither is ever there without the other",
+            "that transaction holds only while the block is claimed by its driver: whoever starts claims all blocks, waits for "
+            "transactions that are open, and makes every later one of an earlier driver roll back",
+            "a COMMIT without an answer is never guessed: the block's row says what became of it",
+        ),
+        (*conditions, *transform_condition(config), READ_IN_TIME),
+    )
+
+
+def of_snapshot(config: Pipeline) -> Promise:
+    """Rows and position are one atomic commit, to one table."""
+    own = "the table is its own ledger: whoever starts takes it with a commit, and fences every earlier driver"
+    outside = "every batch is planned in the ledger before its commit, and the table says itself which batch it holds"
+    return Promise(
+        "exactly once: every record is in the table once, or in the dead letters once, or filtered by `where`",
+        (
+            "rows and position are one atomic commit: neither is ever in the table without the other",
+            "inside every attempt of a commit, position and epoch of the table are the ones that the batch was planned from, or "
+            "nothing is committed: a driver that comes late is refused",
+            "files of tasks and drivers that died were never committed, and count for nothing",
+            own if config.own_ledger else outside,
+        ),
+        (
+            *(() if config.own_ledger else (ledger_condition(config),)),
+            "nobody removes the marks that the commits carry",
+            "nothing but this pipeline writes rows with these coordinates",
+            *transform_condition(config),
+            READ_IN_TIME,
+        ),
+    )
+
+
 def transform_condition(config: Pipeline) -> tuple[str, ...]:
     return () if config.transform.empty else ("select and where are deterministic, which is examined at every start",)
 

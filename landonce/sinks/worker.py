@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import pyspark
 
@@ -24,6 +24,20 @@ from landonce.protocol.ranges import Range, label_of
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.read.block import ReadBlock, Reader, Rejected
 from landonce.read.formats.json import decode
+from landonce.read.schema.fields import Schema
+
+
+class Basics(TypedDict):
+    """What a recipe says whatever the sink: the fields of `Recipe`."""
+
+    pipeline: str
+    consumer: tuple[tuple[str, object], ...]
+    dead_letters: Path
+    max_record_bytes: int
+    block_bytes: int
+    select: tuple[str, ...]
+    where: str | None
+    shuffled: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +65,16 @@ class Recipe(ABC):
     @property
     def transforms(self) -> bool:
         return bool(self.select) or self.where is not None
+
+    @property
+    @abstractmethod
+    def source(self) -> Schema:
+        """What a record is decoded to."""
+
+    @property
+    @abstractmethod
+    def target(self) -> Schema:
+        """What rows may hold: the columns of the table, or what expressions may make."""
 
     @property
     def marks(self) -> bool:

@@ -18,6 +18,7 @@ pytest.register_assert_rewrite(
     "landonce.testing.cases_ledgers_shared",
     "landonce.testing.cases_sinks",
     "landonce.testing.cases_sinks_doubt",
+    "landonce.testing.cases_snapshots",
     "landonce.testing.cases_transactions",
     "landonce.testing.cases_wrapped",
     "landonce.testing.cases_wrapped_doubt",
@@ -29,21 +30,25 @@ from landonce.testing.cases_transactions import TransactionSite  # noqa: E402
 from landonce.testing.contracts import (  # noqa: E402
     LEDGER_CASES,
     SINK_CASES,
+    SNAPSHOT_CASES,
     TRANSACTION_CASES,
     WRAPPED_CASES,
     LedgerContract,
     SinkContract,
+    SnapshotContract,
     TransactionContract,
     WrappedContract,
     prove,
 )
 from landonce.testing.ledger_sites import LedgerSite  # noqa: E402
 from landonce.testing.sink_sites import Row, SinkSite  # noqa: E402
+from landonce.testing.snapshot_sites import SnapshotSite  # noqa: E402
 from landonce.testing.wrapped_sites import WrappedSite  # noqa: E402
 
 __all__ = [
     "LEDGER_CASES",
     "SINK_CASES",
+    "SNAPSHOT_CASES",
     "TRANSACTION_CASES",
     "WRAPPED_CASES",
     "Case",
@@ -53,6 +58,8 @@ __all__ = [
     "Row",
     "SinkContract",
     "SinkSite",
+    "SnapshotContract",
+    "SnapshotSite",
     "Suite",
     "TransactionContract",
     "TransactionSite",

@@ -1,6 +1,6 @@
 """What a database keeps in which a block's rows and its row in the ledger change in one transaction.
 
-The port is `landonce.sinks.sql.writer.BlockWriter`, for another database or another way to write to one.
+The port is `landonce.sinks.transactional.BlockTransaction`, for another database or another way to write to one.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import pyarrow as pa
 
 from landonce.errors import PlanPending, Unbalanced
 from landonce.ledger.block_ledgers import TargetLedger
+from landonce.ledger.plain_sql import PlainSqlLedger
 from landonce.protocol.block_rows import Claim, Mark
 from landonce.protocol.blocks import Block, Plan
 from landonce.protocol.ledger import LedgerState, Position, Totals, prepared, recorded, taken
 from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import Fate
 from landonce.protocol.transact import Transacting
-from landonce.sinks.sql.writer import BlockWriter, settle_block
+from landonce.sinks.transactional import BlockTransaction, settle_block
 from landonce.testing.case import Suite, refused
 from landonce.testing.crashing import SOME_MOMENTS, crashed, lines_of, moments, require_kills
 from landonce.testing.sink_sites import TOPIC, Row, as_rows, rows, span
@@ -37,11 +38,11 @@ class TransactionSite(ABC):
     """At how many lines, at most, a crash is tried."""
 
     @abstractmethod
-    def ledger(self) -> TargetLedger:
+    def ledger(self) -> TargetLedger | PlainSqlLedger:
         """The ledger of the pipeline `contract`, which is in the database too."""
 
     @abstractmethod
-    def writer(self, number: int) -> BlockWriter:
+    def writer(self, number: int) -> BlockTransaction:
         """For the block of this number, of batch 1 of the pipeline `contract`."""
 
     @abstractmethod
@@ -158,7 +159,7 @@ def a_plan_is_not_forgotten_with_blocks_that_are_there(site: TransactionSite) ->
 def after_a_crash_at_any_line_a_block_lands_once(site: TransactionSite) -> None:
     """The whole promise. Recovery is landonce's own: a takeover, and then every block once more."""
     state = _prepared(site, site.moments + 1)
-    lines = (*lines_of(site.writer(0)), "landonce.sinks.sql.writer")
+    lines = (*lines_of(site.writer(0)), "landonce.sinks.transactional")
     found = moments(lines, _settling(site, state, site.moments), site.moments)
     require_kills([crashed(lines, _settling(site, state, number), moment) for number, moment in enumerate(found)])
     state = _taken_over(site, state)

@@ -18,22 +18,26 @@ import pytest
 from landonce.testing.case import Case, Site
 from landonce.testing.cases_ledgers_shared import LEDGER_CASES
 from landonce.testing.cases_sinks_doubt import SINK_CASES
+from landonce.testing.cases_snapshots import KILLING, SNAPSHOT_CASES
 from landonce.testing.cases_transactions import TRANSACTION_CASES
 from landonce.testing.cases_wrapped_doubt import WRAPPED_CASES
+from landonce.testing.snapshot_sites import apart
 
 __all__ = [
     "LEDGER_CASES",
     "SINK_CASES",
+    "SNAPSHOT_CASES",
     "TRANSACTION_CASES",
     "WRAPPED_CASES",
     "LedgerContract",
     "SinkContract",
+    "SnapshotContract",
     "TransactionContract",
     "WrappedContract",
     "prove",
 ]
 
-_TOLD = "give the class a fixture `site` that returns an empty site"
+_NO_SITE = "give the class a fixture `site` that returns an empty site"
 
 
 def prove(case: Case[Site], site: Site) -> None:
@@ -48,7 +52,7 @@ class LedgerContract:
 
     @pytest.fixture
     def site(self) -> Any:
-        raise NotImplementedError(_TOLD)
+        raise NotImplementedError(_NO_SITE)
 
     @pytest.mark.parametrize("case", tuple(LEDGER_CASES), ids=str)
     def test_ledger(self, site: Any, case: Case[Any]) -> None:
@@ -60,7 +64,7 @@ class SinkContract:
 
     @pytest.fixture
     def site(self) -> Any:
-        raise NotImplementedError(_TOLD)
+        raise NotImplementedError(_NO_SITE)
 
     @pytest.mark.parametrize("case", tuple(SINK_CASES), ids=str)
     def test_sink(self, site: Any, case: Case[Any]) -> None:
@@ -72,11 +76,27 @@ class WrappedContract:
 
     @pytest.fixture
     def site(self) -> Any:
-        raise NotImplementedError(_TOLD)
+        raise NotImplementedError(_NO_SITE)
 
     @pytest.mark.parametrize("case", tuple(WRAPPED_CASES), ids=str)
     def test_wrapped(self, site: Any, case: Case[Any]) -> None:
         prove(case, site)
+
+
+class SnapshotContract:
+    """What every snapshot sink keeps: `site` is a `SnapshotSite`."""
+
+    @pytest.fixture
+    def site(self) -> Any:
+        raise NotImplementedError(_NO_SITE)
+
+    @pytest.mark.parametrize("case", tuple(SNAPSHOT_CASES), ids=str)
+    def test_snapshot(self, site: Any, case: Case[Any]) -> None:
+        """A case that kills processes starts them itself. It must find this process untouched by libraries that do not survive a fork."""
+        if site.forks or case.excused(site) or case.name == KILLING:
+            prove(case, site)
+        else:
+            apart(lambda: case.check(site))
 
 
 class TransactionContract:
@@ -84,7 +104,7 @@ class TransactionContract:
 
     @pytest.fixture
     def site(self) -> Any:
-        raise NotImplementedError(_TOLD)
+        raise NotImplementedError(_NO_SITE)
 
     @pytest.mark.parametrize("case", tuple(TRANSACTION_CASES), ids=str)
     def test_transaction(self, site: Any, case: Case[Any]) -> None:

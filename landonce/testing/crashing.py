@@ -202,7 +202,7 @@ def _within(name: str, lines: Lines) -> bool:
 
 _NEVER = tuple(
     f"landonce.testing.{each}"
-    for each in ("crashing", "cases_", "states", "ledger_sites", "sink_sites", "wrapped_sites")
+    for each in ("crashing", "cases_", "states", "ledger_sites", "sink_sites", "snapshot_sites", "wrapped_sites")
 )
 """The kit's own lines are nobody's steps."""
 

@@ -11,22 +11,23 @@ import pyarrow as pa
 from sqlalchemy import Connection, delete
 
 from landonce.ledger.block_ledgers import TargetLedger
+from landonce.ledger.plain_sql import BlockKey
 from landonce.ledger.tables import block_table
 from landonce.protocol.block_rows import BlockRow, Claim
 from landonce.protocol.ledger import LedgerState
 from landonce.sinks.sql.databases import open_database
 from landonce.sinks.sql.sink import SqlSink
-from landonce.sinks.sql.statements import BlockKey
 from landonce.sinks.sql.table import SqlTable
-from landonce.sinks.sql.writer import BlockWriter, open_writer
+from landonce.sinks.sql.writer import open_writer
+from landonce.sinks.transactional import BlockTransaction
 from landonce.testing.cases_transactions import BATCH, PIPELINE, TransactionSite
 from landonce.testing.sink_sites import SCHEMA, Row
 
 
-class Delegating(BlockWriter):
+class Delegating(BlockTransaction):
     """Does what SQLite's own writer does."""
 
-    def __init__(self, inner: BlockWriter, path: Path, number: int) -> None:
+    def __init__(self, inner: BlockTransaction, path: Path, number: int) -> None:
         self.inner = inner
         self.path = path
         self.number = number
@@ -71,7 +72,7 @@ class SqliteTransactions(TransactionSite):
     def ledger(self) -> TargetLedger:
         return self._keeps(open_database(self._sink.address), PIPELINE, attempts=3, backoff=0.05)
 
-    def writer(self, number: int) -> BlockWriter:
+    def writer(self, number: int) -> BlockTransaction:
         return self._writes(open_writer(self._sink, BlockKey(PIPELINE, BATCH, number)), self.path, number)
 
     def held(self) -> list[Row]:

@@ -13,6 +13,7 @@ import psycopg
 import pyarrow as pa
 
 from landonce.ledger.block_ledgers import TargetLedger
+from landonce.ledger.plain_sql import BlockKey
 from landonce.local.databases import LocalMariaDB
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.blocks import Block, Plan
@@ -21,10 +22,10 @@ from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.transact import Transacting
 from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.sql.sink import SqlSink
-from landonce.sinks.sql.statements import BlockKey
 from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.sql.worker import Found, refused_rows
-from landonce.sinks.sql.writer import BlockWriter, open_writer, settle_rows
+from landonce.sinks.sql.writer import open_writer
+from landonce.sinks.transactional import BlockTransaction, settle_rows
 
 PIPELINE = "contract"
 TOPIC = Partition("t", 0)
@@ -72,7 +73,7 @@ class Site:
     def taken_over(self, state: LedgerState, owner: str = "second") -> LedgerState:
         return self.ledger().change(state, taken(state, owner))
 
-    def writer(self, number: int = 0, batch: int = 1, url: str = "") -> BlockWriter:
+    def writer(self, number: int = 0, batch: int = 1, url: str = "") -> BlockTransaction:
         return open_writer(replace(self.sink, url=url or self.url), BlockKey(PIPELINE, batch, number))
 
     def settle(

@@ -11,11 +11,12 @@ from broken_transactions import BROKEN_TRANSACTIONS, SqliteTransactions
 from kit_controls import check_fails, check_mostly_sound
 
 from landonce.ledger.block_ledgers import TargetLedger
+from landonce.ledger.plain_sql import BlockKey
 from landonce.sinks.sql.databases import open_database
 from landonce.sinks.sql.sink import SqlSink
-from landonce.sinks.sql.statements import BlockKey
 from landonce.sinks.sql.table import SqlTable
-from landonce.sinks.sql.writer import BlockWriter, open_writer
+from landonce.sinks.sql.writer import open_writer
+from landonce.sinks.transactional import BlockTransaction
 from landonce.testing import TRANSACTION_CASES, Case, Row, TransactionContract, TransactionSite
 from landonce.testing.cases_transactions import BATCH, PIPELINE
 from landonce.testing.sink_sites import SCHEMA
@@ -50,7 +51,7 @@ class InPostgres(TransactionSite):
     def ledger(self) -> TargetLedger:
         return TargetLedger(open_database(self.sink.address), PIPELINE)
 
-    def writer(self, number: int) -> BlockWriter:
+    def writer(self, number: int) -> BlockTransaction:
         return open_writer(self.sink, BlockKey(PIPELINE, BATCH, number))
 
     def held(self) -> list[Row]:

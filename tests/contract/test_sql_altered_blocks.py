@@ -15,14 +15,15 @@ import pytest
 from sql_sites import RECEIPT, Site, mariadb_site, postgres_site, rows, sqlite_site
 
 from landonce.errors import TableUnfit
+from landonce.ledger.plain_sql import BlockKey
 from landonce.local.databases import LocalMariaDB
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.receipt import Fate
-from landonce.sinks.sql.statements import BlockKey
 from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.sql.worker import refused_rows
-from landonce.sinks.sql.writer import Altered, BlockWriter, Trouble, open_writer, settle_block
+from landonce.sinks.sql.writer import open_writer
+from landonce.sinks.transactional import Altered, BlockTransaction, Trouble, settle_block
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -83,7 +84,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
     made.close()
 
 
-def opening(site: Site) -> Callable[[], BlockWriter]:
+def opening(site: Site) -> Callable[[], BlockTransaction]:
     """Writers to the table as it is now."""
     table = SqlTable(site.sink)
     site.tables.append(table)
@@ -91,7 +92,7 @@ def opening(site: Site) -> Callable[[], BlockWriter]:
     return lambda: open_writer(sink, BlockKey(sink.pipeline, 1, 0))
 
 
-def settle(opened: Callable[[], BlockWriter], state: LedgerState) -> Fate | None:
+def settle(opened: Callable[[], BlockTransaction], state: LedgerState) -> Fate | None:
     return settle_block(opened, Claim.of(state), RECEIPT, rows(0, 1, 2), "block").fate
 
 

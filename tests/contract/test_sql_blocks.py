@@ -28,7 +28,7 @@ from landonce.sinks.sql import statements
 from landonce.sinks.sql.databases import TargetPostgres
 from landonce.sinks.sql.postgres import Patience
 from landonce.sinks.sql.table import SqlTable
-from landonce.sinks.sql.writer import Blame, Trouble, as_error
+from landonce.sinks.transactional import Blame, Trouble, as_error
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

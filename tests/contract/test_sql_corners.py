@@ -25,7 +25,7 @@ from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.contract import Level
 from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.sql.worker import last_changes
-from landonce.sinks.sql.writer import Blame, Trouble
+from landonce.sinks.transactional import Blame, Trouble
 from landonce.verify.held.sql import SqlKeys
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]

@@ -11,14 +11,15 @@ import pyarrow as pa
 import pytest
 from sql_sites import RECEIPT, Site, changes, mariadb_site, postgres_site
 
+from landonce.ledger.plain_sql import BlockKey
 from landonce.local.databases import LocalMariaDB
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import Fate
 from landonce.sinks.contract import Level
-from landonce.sinks.sql.statements import BlockKey
 from landonce.sinks.sql.table import SqlTable
-from landonce.sinks.sql.writer import open_writer, settle_block
+from landonce.sinks.sql.writer import open_writer
+from landonce.sinks.transactional import settle_block
 from landonce.verify.held.sql import SqlKeys
 from landonce.verify.keys import LAST, OFFSET, LastChanges
 

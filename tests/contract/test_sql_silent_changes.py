@@ -21,7 +21,7 @@ from landonce.read.schema.ddl import parse_schema
 from landonce.read.schema.fields import Field
 from landonce.sinks.contract import Level
 from landonce.sinks.sql.table import SqlTable
-from landonce.sinks.sql.writer import Blame, Trouble
+from landonce.sinks.transactional import Blame, Trouble
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

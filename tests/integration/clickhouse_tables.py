@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from http.client import HTTPConnection
 from unittest import mock
 
@@ -37,8 +38,9 @@ def make(
     server.ask(f"CREATE TABLE {table} ({columns}, {COORDINATES}) ENGINE = MergeTree {rest} SETTINGS {window}")
 
 
-def sink_for(server: LocalClickHouse, table: str, **options: object) -> ClickHouseSink:
-    return landonce.clickhouse(server.url, table, **options).to_sink("orders")  # type: ignore[arg-type]
+def sink_for(server: LocalClickHouse, table: str, *, timeout: float = 300.0, **options: object) -> ClickHouseSink:
+    made = landonce.clickhouse(server.url, table, **options).to_sink("orders")  # type: ignore[arg-type]
+    return replace(made, timeout=timeout)
 
 
 def block(columns: dict[str, object], *, first: int = 0, topic: str = "t", partition: int = 0) -> pa.Table:

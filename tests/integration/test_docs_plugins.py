@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from landonce.testing import LEDGER_CASES, SINK_CASES, TRANSACTION_CASES, WRAPPED_CASES
+from landonce import plugin
+from landonce.testing import LEDGER_CASES, SINK_CASES, SNAPSHOT_CASES, TRANSACTION_CASES, WRAPPED_CASES
 
 PAGE = Path(__file__).parents[2] / "docs" / "plugins.md"
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -48,9 +49,23 @@ def test_the_page_is_true(tmp_path: Path) -> None:
     assert ran == 2
 
 
-@pytest.mark.parametrize(
-    "suite", [LEDGER_CASES, SINK_CASES, TRANSACTION_CASES, WRAPPED_CASES], ids=lambda suite: suite.kind
-)
-def test_the_number_of_cases_is_true(suite) -> None:
-    name = {"ledger": "Ledger", "sink": "Sink", "transaction": "Transaction", "wrapped sink": "Wrapped"}[suite.kind]
-    assert f"`{name}Contract` | {len(suite)} |" in PAGE.read_text()
+SUITES = {
+    "Ledger": LEDGER_CASES,
+    "Sink": SINK_CASES,
+    "Snapshot": SNAPSHOT_CASES,
+    "Transaction": TRANSACTION_CASES,
+    "Wrapped": WRAPPED_CASES,
+}
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_the_number_of_cases_is_true(name: str) -> None:
+    assert f"`{name}Contract` | {len(SUITES[name])} |" in PAGE.read_text()
+
+
+def test_every_name_on_the_page_is_for_authors() -> None:
+    """Classes of the tables, and what is called `landonce.plugin.…`."""
+    text = PAGE.read_text()
+    named = {*re.findall(r"landonce\.plugin\.(\w+)", text), *re.findall(r"^\| `([A-Z]\w+)` \|", text, re.MULTILINE)}
+    assert {"TransactionalSink", "SnapshotTable", "PlainSqlLedger", "fenced"} <= named
+    assert named <= set(plugin.__all__), named - set(plugin.__all__)

@@ -1,45 +1,51 @@
-"""The worked example of a plug-in, as a third party would have it: installed, proved by the kit, and named in pipeline files."""
+"""The example packages, as a third party would have them: installed, proved by the kit, and named in pipeline files."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
+import duckdb
 import pytest
 from confluent_kafka import Producer
+from deltalake import DeltaTable
 
 from landonce.local import LocalClickHouse, LocalKafka
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "examples" / "landonce-jsonl"
+EXAMPLES = ROOT / "examples"
+MOST_LINES = {"landonce-jsonl": 200, "landonce-duckdb": 300, "landonce-delta": 500}
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package in a folder of its own, with its entry points. Nothing is fetched."""
-    folder = tmp_path_factory.mktemp("package")
-    shutil.copytree(PACKAGE, folder / "source", ignore=shutil.ignore_patterns("__pycache__", ".*"))
-    uv = Path(sys.executable).parent / "uv"
-    install = [
-        uv,
-        "pip",
-        "install",
-        "--quiet",
-        "--offline",
-        "--no-deps",
-        "--no-build-isolation",
-        "--python",
-        sys.executable,
-    ]
-    subprocess.run([*install, "--target", folder / "site", folder / "source"], check=True, timeout=300)
-    return folder
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A package in a folder of its own, with its entry points. Nothing is fetched."""
+
+    @cache
+    def install(name: str) -> Path:
+        folder = tmp_path_factory.mktemp("package")
+        ignored = shutil.ignore_patterns("__pycache__", ".*", "build", "*.egg-info")
+        shutil.copytree(EXAMPLES / name, folder / "source", ignore=ignored)
+        uv = [Path(sys.executable).parent / "uv", "pip", "install", "--quiet", "--offline", "--no-deps"]
+        options = ["--no-build-isolation", "--python", sys.executable, "--target", folder / "site"]
+        subprocess.run([*uv, *options, folder / "source"], check=True, timeout=300)
+        return folder
+
+    return install
+
+
+@pytest.fixture
+def installed(packages: Callable[[str], Path]) -> Path:
+    return packages("landonce-jsonl")
 
 
 def run(installed: Path, *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -65,10 +71,28 @@ def produce(kafka: LocalKafka, topic: str, numbers: range) -> None:
 
 
 @pytest.mark.slow
-def test_the_package_passes_the_kit(installed: Path) -> None:
-    done = run(installed, "pytest", "-q", "-rs", "-p", "no:cacheprovider", "tests", folder=installed / "source")
+@pytest.mark.parametrize("package", MOST_LINES)
+def test_the_package_passes_the_kit(package: str, packages: Callable[[str], Path]) -> None:
+    folder = packages(package)
+    done = run(folder, "pytest", "-q", "-rs", "-p", "no:cacheprovider", "tests", folder=folder / "source")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "the sink has no probe, and needs none if idempotent" in done.stdout
+    if package == "landonce-jsonl":
+        assert "the sink has no probe, and needs none if idempotent" in done.stdout
+
+
+@pytest.mark.parametrize("package", MOST_LINES)
+def test_a_package_is_small(package: str) -> None:
+    modules = [each for each in (EXAMPLES / package).rglob("*.py") if "tests" not in each.parts]
+    assert sum(len(each.read_text().splitlines()) for each in modules) <= MOST_LINES[package]
+
+
+@pytest.mark.parametrize("package", ["landonce-duckdb", "landonce-delta"])
+def test_a_package_needs_no_name_of_landonce_but_those_for_authors(package: str) -> None:
+    for module in (EXAMPLES / package).rglob("landonce_*/*.py"):
+        imported = re.findall(r"^from (landonce\S*) import|^import (landonce\S*)", module.read_text(), re.MULTILINE)
+        names = {first or second for first, second in imported}
+        own = {name for name in names if name.startswith(package.replace("-", "_"))}
+        assert names - own <= {"landonce", "landonce.plugin", "landonce.errors"}, module
 
 
 @pytest.mark.slow
@@ -92,6 +116,52 @@ spark: {{master: "local[2]"}}
     found = [json.loads(line) for file in landed.glob("*.jsonl") for line in file.read_text().splitlines()]
     assert sorted(each["id"] for each in found) == list(range(150))
     assert sorted(each["_offset"] for each in found if each["_partition"] == 0) == list(range(75))
+
+
+def duckdb_rows(folder: Path) -> list[tuple[int, int, int]]:
+    with duckdb.connect(str(folder / "events.duckdb")) as connection:
+        return connection.execute("SELECT id, _partition, _offset FROM events").fetchall()
+
+
+def delta_rows(folder: Path) -> list[tuple[int, int, int]]:
+    rows = DeltaTable(folder / "events").to_pyarrow_table(columns=["id", "_partition", "_offset"]).to_pylist()
+    return [(row["id"], row["_partition"], row["_offset"]) for row in rows]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("package", "sink", "held"),
+    [
+        ("landonce-duckdb", "duckdb: {path: events.duckdb, table: events, create: true}", duckdb_rows),
+        ("landonce-delta", "delta: {table: events, create: true}", delta_rows),
+    ],
+    ids=["duckdb", "delta"],
+)
+def test_a_pipeline_file_names_a_sink_of_another_kind(
+    package: str,
+    sink: str,
+    held: Callable[[Path], list[tuple[int, int, int]]],
+    packages: Callable[[str], Path],
+    kafka: LocalKafka,
+    new_topic: Callable[..., str],
+    tmp_path: Path,
+) -> None:
+    """With Spark. The pipeline file does not say where the package is, nor of what kind its sink is."""
+    installed, topic = packages(package), new_topic(partitions=2)
+    (tmp_path / "pipeline.yaml").write_text(
+        f"""
+pipeline: example
+source: {{kafka: {{bootstrap_servers: "{kafka.bootstrap_servers}", topics: [{topic}], schema: id BIGINT NOT NULL}}}}
+sink: {{{sink}}}
+spark: {{master: "local[2]"}}
+"""
+    )
+    for numbers in (range(100), range(100, 150)):
+        produce(kafka, topic, numbers)
+        landonce(installed, tmp_path, "run", "pipeline.yaml", "--once")
+    assert sorted(held(tmp_path)) == sorted((number, number % 2, number // 2) for number in range(150))
+    landonce(installed, tmp_path, "check", "pipeline.yaml")
+    assert "example" in landonce(installed, tmp_path, "state", "show", "pipeline.yaml")
 
 
 @pytest.mark.slow

@@ -35,12 +35,12 @@ from landonce.local import LocalKafka, LocalRestCatalog, exec_with_parent
 from landonce.local.process import kill_tree
 from landonce.protocol.ledger import LedgerState
 from landonce.sinks.iceberg.config import Iceberg
-from landonce.sinks.iceberg.files import Origin, origin_of
 from landonce.sinks.iceberg.jvm import own_session
 from landonce.sinks.iceberg.maintain.expire import Expiry, Removal, remove
 from landonce.sinks.iceberg.sink import IcebergSink
 from landonce.sinks.iceberg.staging import StageOf
 from landonce.sinks.pipeline_file import load
+from landonce.sinks.snapshot import Origin, origin_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

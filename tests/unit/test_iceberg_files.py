@@ -69,9 +69,10 @@ from pyiceberg.types import (
 
 from landonce.errors import TableUnfit, TargetUnavailable
 from landonce.sinks.iceberg.arrow import measured
-from landonce.sinks.iceberg.files import Origin, origin_of, write_files
+from landonce.sinks.iceberg.files import write_files
 from landonce.sinks.iceberg.partitions import partition_values
 from landonce.sinks.iceberg.table import TableShape, ensure_unpartitioned_spec, why_spark
+from landonce.sinks.snapshot import Origin, origin_of
 
 ORIGIN = Origin("orders", 3, 7, 2)
 EPOCH = datetime(1970, 1, 1)

@@ -21,13 +21,14 @@ from landonce.protocol.ranges import Partition
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.commit import Attempt, Place
-from landonce.sinks.iceberg.files import Origin, write_files
-from landonce.sinks.iceberg.ledger import TableLedger
+from landonce.sinks.iceberg.files import write_files
+from landonce.sinks.iceberg.ledger import IcebergTable
 from landonce.sinks.iceberg.maintain import run as maintaining
 from landonce.sinks.iceberg.maintain.run import TableMaintenance
 from landonce.sinks.iceberg.sink import IcebergSink
 from landonce.sinks.iceberg.table import Creation, TableShape, create_table
 from landonce.sinks.operations import Upkeep
+from landonce.sinks.snapshot import Origin, TableLedger
 
 P = Partition("topic", 0)
 NAME = "shop.events"
@@ -58,7 +59,7 @@ class Driver:
 
     def __post_init__(self) -> None:
         self.place = self.kind(self.spec, lambda: self.catalog, NAME, "main", "events")
-        self.ledger = TableLedger(self.place)
+        self.ledger = TableLedger(IcebergTable(self.place), "events")
         state = self.ledger.load() or self.ledger.create(LedgerState("events", lineage="l"))
         state = self.ledger.change(state, taken(state, uuid.uuid4().hex))
         self.state = (
@@ -80,10 +81,7 @@ class Driver:
         )
         files = write_files(TableShape.of(self.place.load()), rows, Origin("events", old.epoch, new.batch, 0))
 
-        def build(table: Table, told: Any, properties: Any) -> Attempt:
-            return self.place.appending(table, files, told, properties)
-
-        self.ledger.commit(old, new, build, started=((P, first),))
+        self.ledger.commit(old, new, files, started=((P, first),))
         self.state = new
 
 

@@ -46,8 +46,9 @@ from pyiceberg.types import (
 
 from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.commit import Place
-from landonce.sinks.iceberg.files import Origin, write_files
+from landonce.sinks.iceberg.files import write_files
 from landonce.sinks.iceberg.table import TableShape
+from landonce.sinks.snapshot import Origin
 
 NAME = "db.t"
 UTC = timezone.utc

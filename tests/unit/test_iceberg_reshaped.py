@@ -21,8 +21,9 @@ from landonce.errors import TableReshaped, TableUnfit, TargetRefused
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.commit import Place
-from landonce.sinks.iceberg.files import Origin, Scratch, write_files
+from landonce.sinks.iceberg.files import Scratch, write_files
 from landonce.sinks.iceberg.table import Creation, TableShape, create_table, require_unchanged
+from landonce.sinks.snapshot import Origin
 
 NAME = "shop.events"
 NOBODY = 65534

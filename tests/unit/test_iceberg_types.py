@@ -44,9 +44,10 @@ from landonce.errors import ConfigError, TableUnfit
 from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.schema.ddl import parse_schema
 from landonce.read.schema.fields import Field, Schema
-from landonce.sinks.iceberg.files import Origin, write_files
+from landonce.sinks.iceberg.files import write_files
 from landonce.sinks.iceberg.table import TableShape
 from landonce.sinks.iceberg.types import COLUMNS, coordinate_faults, iceberg_schema, schema_of
+from landonce.sinks.snapshot import Origin
 
 UTC = timezone.utc
 EDGES: list[tuple[IcebergType, list[tuple[str, Any]]]] = [

@@ -25,7 +25,6 @@ from landonce.cli import app
 from landonce.protocol.ledger import LedgerState, taken
 from landonce.protocol.marks import Mark, TableView, Verdict, past_epochs, verdict
 from landonce.protocol.own_ledger import OwnView, own_state, own_verdict
-from landonce.sinks.iceberg.files import Origin
 from landonce.sinks.iceberg.maintain import files
 from landonce.sinks.iceberg.maintain.compact import census, literal, worth_rewriting
 from landonce.sinks.iceberg.maintain.expire import Expiry, Policy, expiry, pipelines_of
@@ -33,8 +32,9 @@ from landonce.sinks.iceberg.maintain.files import FoundFile as Found
 from landonce.sinks.iceberg.maintain.files import files_of, files_only_in
 from landonce.sinks.iceberg.maintain.orphans import Bounds, bounds, dead_stages, moment_of, orphans
 from landonce.sinks.iceberg.maintain.report import Deleted, TableReport, lines, size
-from landonce.sinks.iceberg.marks import copy_name, copy_of, own_view, table_view, to_summary
+from landonce.sinks.iceberg.marks import copy_name, copy_of, own_view, to_summary
 from landonce.sinks.iceberg.staging import StageOf
+from landonce.sinks.snapshot import Origin, table_view
 
 NOW = 1_000_000
 LONG, SHORT = timedelta(days=3), timedelta()

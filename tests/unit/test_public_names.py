@@ -4,6 +4,16 @@ import subprocess
 import sys
 
 import landonce
+from landonce import plugin
+
+NAMES_OF_AUTHORS = """
+    COORDINATES Blame BlockKey BlockRow BlockTransaction BlockWriter Claim DeduplicatingSink Duration
+    Execute Field Finding Guarantee Insert Judge Ledger LedgerPlace LedgerState Level Mark Note Origin OwnView
+    Partition PlainSqlLedger Presence Probe Promise PushedBlock Range Reply Schema SecretUrl Seen Sink SinkSection
+    SnapshotSink SnapshotTable TableLedger TableSection Target TargetView Totals TransactionalSink TransactionalTable
+    Trouble Verdict WrappedSink check_change check_order errors fenced flip_block key mark_from_text
+    mark_to_text origin_of read_block remember_secret rows_left_out state_from_text state_to_text wrap
+"""
 
 
 def test_the_public_names() -> None:
@@ -29,3 +39,9 @@ def test_the_public_names() -> None:
 def test_importing_the_package_does_not_load_spark() -> None:
     code = "import sys, landonce; sys.exit('pyspark' in sys.modules or 'confluent_kafka' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_names_for_authors_of_sinks_and_ledgers() -> None:
+    assert plugin.__all__ == NAMES_OF_AUTHORS.split()
+    for name in plugin.__all__:
+        assert getattr(plugin, name) is not None

@@ -29,10 +29,10 @@ from landonce.read.route import Routing, Rule
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg.commit import check_visible as refuse_unseen
 from landonce.sinks.iceberg.config import Iceberg
-from landonce.sinks.iceberg.files import origin_of
 from landonce.sinks.iceberg.table import Creation, TableShape, create_table
 from landonce.sinks.iceberg.types import schema_for
 from landonce.sinks.iceberg.worker import FileRecipe, FileTask, TableRecipe
+from landonce.sinks.snapshot import origin_of
 
 P = Partition("t", 0)
 YIELDS = pa.schema([("_topic", pa.string()), ("_partition", pa.int32()), ("_offset", pa.int64()), ("id", pa.int64())])

@@ -6,7 +6,7 @@ import adbc_driver_manager
 import pytest
 
 from landonce.sinks.sql.postgres import trouble_of
-from landonce.sinks.sql.writer import Blame
+from landonce.sinks.transactional import Blame
 
 
 def said(text: str, state: str) -> adbc_driver_manager.Error:

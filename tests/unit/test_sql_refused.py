@@ -31,13 +31,13 @@ from landonce.sinks.sql import worker
 from landonce.sinks.sql.postgres import Patience, Watch
 from landonce.sinks.sql.types import as_jsonb, documents_as_text
 from landonce.sinks.sql.worker import refused_rows
-from landonce.sinks.sql.writer import Blame, BlockWriter, Trouble
+from landonce.sinks.transactional import Blame, BlockTransaction, Trouble
 
 CLAIM = Claim(1, "me")
 PLAN = stem("p", 1, "lineage0")
 
 
-class Judging(BlockWriter):
+class Judging(BlockTransaction):
     """A database that refuses some numbers, and knows savepoints."""
 
     def __init__(self, bad: dict[int, Blame], mine: bool = True) -> None:

@@ -18,6 +18,7 @@ from sqlalchemy.schema import CreateTable
 
 from landonce.errors import ConfigError
 from landonce.ledger.mysql import MySqlDatabase
+from landonce.ledger.plain_sql import BlockKey
 from landonce.ledger.tables import block_metadata, block_table, metadata, pipeline_table, push_metadata
 from landonce.protocol.block_rows import Claim
 from landonce.read.schema.ddl import parse_schema
@@ -28,7 +29,6 @@ from landonce.sinks.sql.mysql import MySqlWriter
 from landonce.sinks.sql.postgres import conninfo, trouble_of
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.statements import (
-    BlockKey,
     delete_statement,
     flip_statement,
     insert_statement,
@@ -41,7 +41,7 @@ from landonce.sinks.sql.statements import (
 from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.sql.types import Unsupported, column_type, document_of, field_of
 from landonce.sinks.sql.worker import last_changes
-from landonce.sinks.sql.writer import Blame
+from landonce.sinks.transactional import Blame
 
 PLACE = BlockKey("p", 7, 2)
 COLUMNS = ("_topic", "_partition", "_offset", "id", "wo rd")

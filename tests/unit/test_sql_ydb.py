@@ -10,6 +10,7 @@ from sqlalchemy import Executable, create_engine, insert, select
 from sqlalchemy.schema import CreateTable
 from ydb_sqlalchemy.sqlalchemy import YqlDialect
 
+from landonce.ledger.plain_sql import BlockKey
 from landonce.ledger.tables import (
     SCHEMA_VERSION,
     block_table,
@@ -25,7 +26,6 @@ from landonce.protocol.ledger import LedgerState, taken
 from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.sql.databases import open_database
 from landonce.sinks.sql.sink import SqlSink
-from landonce.sinks.sql.statements import BlockKey
 from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.sql.ydb import delete_rows, flipping_statement, found_statement, upsert_rows
 

@@ -33,9 +33,10 @@ from landonce.protocol.ranges import Partition
 from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.iceberg.catalog import CatalogSpec
-from landonce.sinks.iceberg.files import Origin, write_files
+from landonce.sinks.iceberg.files import write_files
 from landonce.sinks.iceberg.table import TableShape
 from landonce.sinks.iceberg.types import iceberg_schema, schema_for
+from landonce.sinks.snapshot import Origin
 from landonce.verify.held.iceberg_values import IcebergValues
 from landonce.verify.held.scan import PinnedTable
 from landonce.verify.values import differing

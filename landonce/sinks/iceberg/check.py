@@ -19,12 +19,12 @@ from landonce.sinks.iceberg.catalog import catalog_errors
 from landonce.sinks.iceberg.check_table import creation_text, table_findings
 from landonce.sinks.iceberg.driver import file_recipe
 from landonce.sinks.iceberg.jvm import spark_name
-from landonce.sinks.iceberg.ledger import TableLedger
 from landonce.sinks.iceberg.marks import holds
 from landonce.sinks.iceberg.sink import IcebergSink, Seen, survey, table_names
 from landonce.sinks.iceberg.table import why_spark
 from landonce.sinks.iceberg.types import schema_for
 from landonce.sinks.iceberg.worker import TableRecipe
+from landonce.sinks.snapshot import TableLedger
 
 _EXAMINED = 20
 """Tables of a template that are looked at one by one."""

@@ -18,8 +18,8 @@ from landonce.sinks.iceberg import evolve, jvm
 from landonce.sinks.iceberg.catalog import catalog_errors
 from landonce.sinks.iceberg.commit import Attempt, Place, by_pyiceberg
 from landonce.sinks.iceberg.commit import check_visible as refuse_unseen
-from landonce.sinks.iceberg.ledger import Build
-from landonce.sinks.iceberg.marks import filled_by, holds, look_at, table_view, to_summary
+from landonce.sinks.iceberg.ledger import Build, IcebergTable
+from landonce.sinks.iceberg.marks import filled_by, holds, look_at, to_summary
 from landonce.sinks.iceberg.sink import IcebergSink
 from landonce.sinks.iceberg.staging import Append, Merge, drop_stages, left_behind, staged_attempt
 from landonce.sinks.iceberg.table import (
@@ -43,6 +43,7 @@ from landonce.sinks.iceberg.worker import (
     table_recipe,
 )
 from landonce.sinks.parts import Parts
+from landonce.sinks.snapshot import table_view
 
 _Answer = TypeVar("_Answer")
 
@@ -88,6 +89,10 @@ class Lake:
         if table not in self._places:
             self._places[table] = replace(self.sink.place(table), session=self.session)
         return self._places[table]
+
+    def marked(self, table: str) -> IcebergTable:
+        """The table as it carries marks, with commits made as it needs them."""
+        return IcebergTable(self.place(table), lambda files: self.building(table, files))
 
     def start(self) -> None:
         """Opens the tables that the file names, and notes those that are to be created."""

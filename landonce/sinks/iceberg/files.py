@@ -15,8 +15,6 @@ faster still, but vectorized readers of older releases refuse them.
 from __future__ import annotations
 
 import hashlib
-import re
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -54,36 +52,14 @@ from landonce.sinks.iceberg.arrow import (
 )
 from landonce.sinks.iceberg.partitions import by_partition
 from landonce.sinks.iceberg.table import TableShape
+from landonce.sinks.snapshot import Origin
 
-_NAME = re.compile(r"landonce-(?P<pipeline>.+)-e(?P<epoch>\d+)-b(?P<batch>\d+)-(?P<block>\d+)-[0-9a-f]{16}\.[a-z]+$")
 _SAMPLE = 2_000
 _REPEATS = 4  # a dictionary pays if a value stands in this many rows, on average
 _FULL = 0.75  # of the target size: what is left is not worth a row group
 _LONGEST = 160  # of a folder's name, quoted; a disk takes 255, a bucket 1024 for the whole path
 _LEVELLED = ("zstd", "gzip", "brotli")
 FOLDER = "landonce-staged"
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Who wrote a file, and for what."""
-
-    pipeline: str
-    epoch: int
-    batch: int
-    block: int
-
-    def file_name(self, extension: str = "parquet") -> str:
-        """A new name that was never used: a task that Spark runs again writes other files."""
-        return f"landonce-{self.pipeline}-e{self.epoch}-b{self.batch}-{self.block}-{uuid.uuid4().hex[:16]}.{extension}"
-
-
-def origin_of(path: str) -> Origin | None:
-    """The origin that a file's name states; None for files of others."""
-    found = _NAME.search(path.rpartition("/")[2])
-    if found is None:
-        return None
-    return Origin(found["pipeline"], int(found["epoch"]), int(found["batch"]), int(found["block"]))
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
-"""The table as its own ledger: position and epoch are in its snapshots, and change with the rows or not at all.
+"""One branch of one table, as it carries marks: in the summaries of its snapshots, and a copy in its properties.
 
-A change is an empty snapshot, or the one that adds a batch's files. A pending plan is never kept: nothing of it can land except in
-the commit that also moves the position, so a driver that starts again may make another plan.
+Where the table is its own ledger, `sinks.snapshot.TableLedger` keeps the position here.
 """
 
 from __future__ import annotations
@@ -13,158 +12,64 @@ from typing import Any
 
 from pyiceberg.table import Table
 
-from landonce.errors import Fenced, TableReplaced
-from landonce.protocol.ledger import Ledger, LedgerState, Note, check_change, key
-from landonce.protocol.marks import Floors, Mark, TableView, Verdict, raised, verdict
-from landonce.protocol.own_ledger import OwnView, own_state, own_verdict, refuse, rollback_refused, rollback_told
+from landonce.errors import Fenced
+from landonce.protocol.ledger import Note
+from landonce.protocol.marks import Mark, TableView, Verdict, verdict
+from landonce.protocol.own_ledger import OwnView
 from landonce.sinks.iceberg.commit import Attempt, Place, by_pyiceberg
-from landonce.sinks.iceberg.marks import journal_name, look_at, table_view, to_summary
+from landonce.sinks.iceberg.marks import journal_name, look_at, to_summary
 from landonce.sinks.iceberg.staging import staged_attempt
+from landonce.sinks.snapshot import Judge, MarkedTable, table_view
 
 _KEPT_NOTES = 100
 Build = Callable[[Table, Mapping[str, str], Mapping[str, str]], Attempt]
 """Makes an attempt of the table, a mark's summary and table properties."""
 
 
-class TableLedger(Ledger):
-    """Keeps one pipeline's state in one branch of the table that it writes."""
+class IcebergTable(MarkedTable):
+    """A place in a catalog, and how commits to it are made."""
 
-    def __init__(self, place: Place, *, follow: bool = True) -> None:
-        self.pipeline = place.pipeline
-        self._place = place
-        self._follow = follow
-        self._empty: Build = lambda table, summary, properties: self._place.appending(table, (), summary, properties)
-        self._view: OwnView | None = None
-        self.vouching = False
-        """An operator accepts the last commit, though the history that would show it is cut off."""
-        self.noticed = ""
-        """What the last `load` found that people should know."""
-        self._set_back = ""
-        """The same for a table that was rolled back and restored under this driver: the table itself no longer shows it."""
+    def __init__(
+        self, place: Place, building: Callable[[tuple[Any, ...]], Build] | None = None, *, vouching: bool = False
+    ) -> None:
+        """`building`: how a commit of these files is made. Without it, by PyIceberg. `vouching`: an operator accepts the last commit,
+        though the history that would show it is cut off."""
+        self.name = place.identifier
+        self.place = place
+        self._building = building or self._appending
+        self._vouching = vouching
+        self.loaded: Table | None = None
+        """The table as `view` saw it last."""
 
-    def build_with(self, empty: Build, place: Place) -> None:
-        """Sets how an empty snapshot is made where PyIceberg cannot make one."""
-        self._empty = empty
-        self._place = place
-
-    @property
-    def letters(self) -> tuple[str, ...]:
-        """The dead-letter files of the last batch. A driver that was killed after its commit did not get to publish them."""
-        return self._mark.letters if self._mark else ()
-
-    @property
-    def letters_in(self) -> str:
-        """Their folder."""
-        return self._mark.letters_in if self._mark else ""
-
-    @property
-    def _mark(self) -> Mark | None:
-        """The mark that counted at the last look."""
-        return self._view.standing if self._view else None
-
-    def load(self) -> LedgerState | None:
-        self.noticed, self._set_back = self._set_back, ""
-        table = self._place.find()
-        if table is None:
-            self._view = None
-            return None
-        view = self._view = self._look(table)
-        if view.rolled_back and (view.standing is not None or view.whole):
-            if not self._follow:
-                raise rollback_refused([self._place.identifier])
-            self.noticed = rollback_told(view)
-        return own_state(view)
-
-    def glimpse(self) -> None:
-        """`glance` says it: what `load` sees, the next commit would take for what this driver had seen before."""
-
-    def create(self, state: LedgerState) -> LedgerState:
-        """The first change makes the first snapshot; before that there is nothing to create."""
-        return self.load() or state
-
-    def change(self, old: LedgerState, new: LedgerState, note: Note | None = None) -> LedgerState:
-        check_change(self.pipeline, old, new)
-        last = self._view.last if self._view else None
-        recorded = last is not None and key(last.state) == key(new)
-        if new.pending is None and not recorded:
-            self.commit(old, new, self._empty, note=note)
-        return new
-
-    def set_position(self, old: LedgerState, new: LedgerState, tops: Floors, note: Note) -> None:
-        """Sets the position that an operator read from the table's last rows."""
-        check_change(self.pipeline, old, new)
-        self.commit(old, new, self._empty, tops=tops, note=note)
-
-    def glance(self, held: LedgerState) -> Table:
-        """The table as it is. Raises `Fenced` or `RolledBack` if somebody touched the pipeline's marks since this driver did."""
-        table = self._place.load()
-        seen = self._look(table)
-        self._judge(seen, held, held)
-        return table
+    def view(self) -> OwnView | None:
+        self.loaded = self.place.find()
+        return None if self.loaded is None else self._look(self.loaded)
 
     def commit(
         self,
-        old: LedgerState,
-        new: LedgerState,
-        build: Build,
+        judge: Judge,
+        mark: Mark,
+        files: tuple[Any, ...],
         *,
-        started: Floors | None = None,
-        letters: tuple[str, ...] | None = None,
-        letters_in: str = "",
-        tops: Floors = (),
         valid_through: int | None = None,
         note: Note | None = None,
-    ) -> None:
-        """Swaps the state, with whatever else `build` puts into the same commit. A commit without a batch repeats what the last
-        mark says of its batch."""
-        before = self._mark
-        begun = started if started is not None else before.started if before else ()
-        mark = Mark(
-            state=replace(new, tables=()),
-            started=begun,
-            letters=self.letters if letters is None else letters,
-            letters_in=self.letters_in if letters is None else letters_in,
-            tops=raised(before, new, tops),
+    ) -> tuple[Verdict, OwnView]:
+        build, summary = self._building(files), to_summary(mark, valid_through)
+        self.place.ensure_branch()
+        judged, _, table = self.place.commit(
+            lambda seen: judge(self._look(seen)), lambda seen: build(seen, summary, self._noted(seen, note))
         )
-        summary = to_summary(mark, valid_through)
-
-        def judge(table: Table) -> Verdict:
-            return self._judge(self._look(table), old, new)
-
-        def attempt(table: Table) -> Attempt:
-            return build(table, summary, self._noted(table, note))
-
-        self._place.ensure_branch()
-        _, _, table = self._place.commit(judge, attempt)
-        seen = self._look(table)  # others may have committed since: their marks must not be taken for ours
-        self._judge(seen, old, new)
-        self._view = seen
+        return judged, self._look(table)
 
     def journal(self) -> tuple[Note, ...]:
-        table = self._place.find()
-        return tuple(Note(*each) for each in self._notes(table)) if table is not None else ()
+        table = self.place.find()
+        return () if table is None else tuple(Note(*each) for each in self._notes(table))
 
-    def close(self) -> None:
-        """There is nothing to close."""
-
-    def _judge(self, seen: OwnView, old: LedgerState, new: LedgerState) -> Verdict:
-        verdict = own_verdict(self._known(), seen, new)
-        if verdict is Verdict.MOVED and not seen.rolled_back:
-            self._set_back = rollback_told(seen)
-        refuse(verdict, old, seen)
-        return verdict
-
-    def _known(self) -> OwnView:
-        if self._view is None:
-            raise TableReplaced(
-                f"the table {self._place.identifier} was not there when the pipeline was taken.",
-                safe="Nothing was written.",
-                command="start again: landonce run {file}",
-            )
-        return self._view
+    def _appending(self, files: tuple[Any, ...]) -> Build:
+        return lambda table, summary, properties: self.place.appending(table, files, summary, properties)
 
     def _look(self, table: Table) -> OwnView:
-        return look_at(table, self.pipeline, self._place.branch, vouching=self.vouching)
+        return look_at(table, self.place.pipeline, self.place.branch, vouching=self._vouching)
 
     def _noted(self, table: Table, note: Note | None) -> dict[str, str]:
         if note is None:
@@ -177,7 +82,7 @@ class TableLedger(Ledger):
 
     @property
     def _journal(self) -> str:
-        return journal_name(self.pipeline, self._place.branch)
+        return journal_name(self.place.pipeline, self.place.branch)
 
 
 def empty(place: Place) -> Build:

@@ -35,11 +35,11 @@ from pyiceberg.table.snapshots import Snapshot
 
 from landonce.errors import TableUnfit
 from landonce.protocol.ledger import LedgerState, Position, Totals
-from landonce.protocol.marks import Mark, TableView
+from landonce.protocol.marks import Mark
 from landonce.protocol.own_ledger import OwnView
 from landonce.protocol.ranges import Partition
-from landonce.sinks.iceberg.files import origin_of
 from landonce.sinks.iceberg.types import COLUMNS, OFFSET, PARTITION, TOPIC
+from landonce.sinks.snapshot import origin_of
 
 _PREFIX = "landonce."
 _FIRST = 1
@@ -99,11 +99,6 @@ def to_summary(mark: Mark, valid_through: int | None = None) -> dict[str, str]:
 def copy_of(summary: Mapping[str, str], snapshot: int) -> str:
     """The copy for the table's properties: the same, with the id of the snapshot."""
     return _json({"snapshot": snapshot, **summary})
-
-
-def table_view(table: str, own: OwnView) -> TableView:
-    """What a table of a fan-out says of a pipeline."""
-    return TableView(table, own.uuid, own.standing, own.last.batch if own.last else 0, own.uncertain)
 
 
 def own_view(metadata: TableMetadata, pipeline: str, branch: str) -> OwnView:

@@ -18,7 +18,7 @@ from landonce.protocol.source import Start
 from landonce.protocol.target import TargetView
 from landonce.sinks.iceberg.catalog import catalog_errors
 from landonce.sinks.iceberg.commit import Place
-from landonce.sinks.iceberg.ledger import TableLedger, empty, restate
+from landonce.sinks.iceberg.ledger import IcebergTable, empty, restate
 from landonce.sinks.iceberg.maintain.run import maintain
 from landonce.sinks.iceberg.marks import last_rows
 from landonce.sinks.iceberg.move_in.adopt import IcebergImport, adopt, beside, nothing_known
@@ -27,6 +27,7 @@ from landonce.sinks.iceberg.move_in.history import Writer
 from landonce.sinks.iceberg.move_in.query import CheckpointFolder, StreamingQuery
 from landonce.sinks.iceberg.sink import IcebergSink, Seen, catalog_exists, survey, table_names
 from landonce.sinks.operations import UNCHANGED, Before, Choice, Operations, Report, Upkeep, Watch
+from landonce.sinks.snapshot import TableLedger
 
 
 @dataclass
@@ -35,13 +36,17 @@ class IcebergOperations(Operations):
 
     sink: IcebergSink
     fan_out = True
+    _vouching = False
+    """The operator accepts the last commit, though the history that would show it is cut off."""
     no_fill = "there is nothing to fill: a commit to an Iceberg table lands whole, with its position, or not at all."
     instead = "roll the table back to a snapshot that holds the rows; `landonce run {file}` delivers the rest again"
 
     @property
     def observed(self) -> Ledger:
         """A table that is its own ledger follows no rollback while an operator only looks at it."""
-        return TableLedger(self.sink.place(self.sink.static[0])) if self._own is not None else self.parts.ledger
+        if self._own is None:
+            return self.parts.ledger
+        return TableLedger(IcebergTable(self.sink.place(self.sink.static[0])), self.sink.pipeline)
 
     @property
     def _own(self) -> TableLedger | None:
@@ -102,7 +107,7 @@ class IcebergOperations(Operations):
 
             if self._own is not None:
                 mine = place(self.sink.static[0])
-                self._own.build_with(empty(mine), mine)
+                self._own.table = IcebergTable(mine, lambda _: empty(mine), vouching=self._vouching)
             yield place
 
     def accept_position(self, table: str | None, owner: str, *, by_rows: bool) -> Choice:
@@ -122,7 +127,8 @@ class IcebergOperations(Operations):
         try:
             ledger.load()
         except PositionUncertain:
-            ledger.vouching = True
+            self._vouching = True
+            ledger.table = IcebergTable(self.sink.place(self.sink.static[0]), vouching=True)
         else:
             raise operate.nothing_uncertain()
         state = self.required()

@@ -17,7 +17,8 @@ from landonce.sinks.contract import Guarantee, Sink
 from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.commit import Place
 from landonce.sinks.iceberg.config import Iceberg
-from landonce.sinks.iceberg.ledger import TableLedger
+from landonce.sinks.iceberg.ledger import IcebergTable
+from landonce.sinks.snapshot import TableLedger
 
 if TYPE_CHECKING:
     from landonce.sinks.checking import CheckRun, Sections
@@ -33,9 +34,10 @@ from landonce.protocol.ledger import LedgerState
 from landonce.protocol.marks import TableView
 from landonce.protocol.own_ledger import OwnView
 from landonce.sinks.iceberg.catalog import catalog_errors
-from landonce.sinks.iceberg.marks import look_at, table_view
+from landonce.sinks.iceberg.marks import look_at
 from landonce.sinks.pipeline_file import Pipeline
 from landonce.sinks.promise import READ_IN_TIME, Promise, ledger_condition, transform_condition
+from landonce.sinks.snapshot import table_view
 
 _FIELD = re.compile(r"\{([^{}]+)\}")
 
@@ -78,7 +80,9 @@ class IcebergSink(Sink):
 
     def own_ledger(self) -> TableLedger:
         """The one table as its own ledger."""
-        return TableLedger(self.place(self.static[0]), follow=self.config.rollback == "follow")
+        return TableLedger(
+            IcebergTable(self.place(self.static[0])), self.pipeline, follow=self.config.rollback == "follow"
+        )
 
     def checks(self, run: CheckRun) -> Sections:
         from landonce.sinks.iceberg.check import sections

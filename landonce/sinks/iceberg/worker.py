@@ -27,10 +27,11 @@ from landonce.read.rows import NOWHERE, fit_to, records_of
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.evolve import unknown_fields
-from landonce.sinks.iceberg.files import Origin, Scratch, write_files
+from landonce.sinks.iceberg.files import Scratch, write_files
 from landonce.sinks.iceberg.partitions import Limit, beyond, limits_of
 from landonce.sinks.iceberg.table import TableShape, creation, planned_table, why_spark
 from landonce.sinks.iceberg.types import renamed, schema_for
+from landonce.sinks.snapshot import Origin
 from landonce.sinks.worker import BlockWorker, Recipe, Refuse, Task
 
 

@@ -3,27 +3,19 @@ what an operator may decide."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pyarrow as pa
 
 from landonce.errors import ConfigError, NothingToDo
-from landonce.ledger.block_ledgers import TargetLedger
 from landonce.protocol import operate
-from landonce.protocol.block_rows import Row, landed
-from landonce.protocol.ledger import LedgerState
-from landonce.protocol.marks import TableStatus, TableView
-from landonce.protocol.ranges import Partition, Range
-from landonce.protocol.target import TargetView
+from landonce.protocol.marks import TableView
 from landonce.read.decoders import decoder_of
 from landonce.read.schema.ddl import UnfitFields
 from landonce.read.schema.fields import Schema
-from landonce.sinks.contract import look_by_name
 from landonce.sinks.declared import declared_schema, selected_from
-from landonce.sinks.operations import UNCHANGED, Choice, Operations
+from landonce.sinks.operations import UNCHANGED, Choice, TransactionalOperations
 from landonce.sinks.parts import Parts
 from landonce.sinks.pipeline_file import Pipeline
 from landonce.sinks.sql.config import Sql
@@ -138,31 +130,10 @@ def _source(declared: Schema | None, table: Schema, *, evolve: bool) -> Schema:
 
 
 @dataclass
-class SqlOperations(Operations):
-    """Rows and ledger are in one database: the ledger's block rows say which blocks landed."""
+class SqlOperations(TransactionalOperations):
+    """Also knows which table it is, where the database says so."""
 
     sink: SqlSink
-    no_fill = (
-        "there is nothing to fill: a block's rows are in the table if its row in the ledger says so, and else none is."
-    )
-
-    def kept(self) -> dict[str, Any]:
-        return {"target": str(self.sink)}
-
-    def rows(self, state: LedgerState) -> Sequence[Row]:
-        ledger = self.parts.ledger
-        return ledger.blocks(state.pending.batch) if state.pending and isinstance(ledger, TargetLedger) else ()
-
-    def ahead(self, state: LedgerState, stands: Iterable[TableStatus], partitions: Iterable[Partition]) -> TargetView:
-        del stands
-        floors = [(each, 0) for each in partitions]
-        with closing(SqlTable(self.sink)) as table:
-            seen = look_by_name(table, state, floors) if table.exists() else TargetView(())
-        return operate.landed_too(seen, state.pending, landed(self.rows(state)))
-
-    def count(self, ranges: Sequence[Range]) -> int | None:
-        with closing(SqlTable(self.sink)) as table:
-            return table.count(ranges) if table.exists() else None
 
     def forget_table(self, table: str, owner: str, *, replay: bool) -> Choice:
         """The next plan binds the pipeline to the table that exists then."""

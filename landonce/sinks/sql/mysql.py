@@ -11,7 +11,7 @@ from sqlalchemy.engine.interfaces import DBAPIModule
 from landonce.ledger.mysql import NO_TABLE, PASSING, connect_arguments, error_code, is_clients_own, mysql_url
 from landonce.sinks.sql.rows import RowWriter
 from landonce.sinks.sql.statements import syntax_of
-from landonce.sinks.sql.writer import Blame, Trouble
+from landonce.sinks.transactional import Blame, Trouble
 
 _OF_ROWS = (1048, 1264, 1265, 1292, 1366, 1367, 1406, 1416, 1644, 3140, 3819, 4025, 4078)
 """NULL, out of range, truncated, no such value, no such character, too long, what a trigger raises, CHECK. Not 1364 (no default): such a

@@ -24,6 +24,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq import PGconn, Ping
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
+from landonce.ledger.plain_sql import BlockKey
 from landonce.ledger.postgres import postgres_url
 from landonce.protocol.block_rows import Claim
 from landonce.sinks.sql.databases import session_name
@@ -31,7 +32,6 @@ from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.statements import (
     GONE,
     STAGED,
-    BlockKey,
     counted_statement,
     flip_statement,
     merge_statement,
@@ -40,7 +40,8 @@ from landonce.sinks.sql.statements import (
     syntax_of,
 )
 from landonce.sinks.sql.types import as_jsonb
-from landonce.sinks.sql.writer import Blame, StatementWriter, Trouble, rows_left_out
+from landonce.sinks.sql.writer import StatementWriter
+from landonce.sinks.transactional import Blame, Trouble, rows_left_out
 
 _PORTION = 8_192
 """Rows that are encoded at once: while the server reads some, the next are encoded."""

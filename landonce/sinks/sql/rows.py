@@ -11,18 +11,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
+from landonce.ledger.plain_sql import BlockKey
 from landonce.protocol.block_rows import Claim
 from landonce.sinks.sql.databases import BUSY_SECONDS, TargetSqlite
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.statements import (
-    BlockKey,
     delete_statement,
     flip_statement,
     insert_statement,
     syntax_of,
     upsert_statement,
 )
-from landonce.sinks.sql.writer import Blame, StatementWriter, Trouble, rows_left_out
+from landonce.sinks.sql.writer import StatementWriter
+from landonce.sinks.transactional import Blame, Trouble, rows_left_out
 
 
 class RowWriter(StatementWriter):

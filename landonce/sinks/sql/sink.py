@@ -10,21 +10,22 @@ from typing import TYPE_CHECKING
 from sqlalchemy import URL
 
 from landonce.ledger.block_ledgers import TargetLedger
+from landonce.ledger.plain_sql import BlockKey
 from landonce.packages import require_driver
-from landonce.sinks.contract import Guarantee, Sink
 from landonce.sinks.sql.config import Sql
 from landonce.sinks.sql.databases import dialect_of, open_database, parsed
+from landonce.sinks.transactional import BlockTransaction, TransactionalSink
 
 if TYPE_CHECKING:
     from landonce.sinks.checking import CheckRun, Sections
     from landonce.sinks.operations import Operations, Sessions
     from landonce.sinks.parts import Parts
     from landonce.sinks.pipeline_file import Pipeline
-    from landonce.sinks.promise import Promise
+    from landonce.sinks.sql.table import SqlTable
 
 
 @dataclass(frozen=True)
-class SqlSink(Sink):
+class SqlSink(TransactionalSink):
     """Where rows go, and how they get there."""
 
     url: str = field(repr=False)
@@ -37,7 +38,6 @@ class SqlSink(Sink):
     examined: str = ""
     """The table's fingerprint when the driver examined it. Empty: workers do not compare it."""
     create: bool = field(default=False, repr=False, compare=False)
-    guarantee = Guarantee.TRANSACTIONAL
 
     @staticmethod
     def of(config: Sql, pipeline: str) -> SqlSink:
@@ -52,28 +52,15 @@ class SqlSink(Sink):
     def open_ledger(self, config: Pipeline) -> TargetLedger:
         return TargetLedger(open_database(self.address), config.pipeline)
 
-    def promise(self, config: Pipeline) -> Promise:
-        """Rows and the ledger change in one transaction."""
-        from landonce.sinks.promise import READ_IN_TIME, Promise, transform_condition
+    def open_table(self) -> SqlTable:
+        from landonce.sinks.sql.table import SqlTable
 
-        what = "change is applied to the table once" if self.key else "record is in the table once"
-        conditions = [
-            "the tables landonce_* are kept, backed up and restored together with the table",
-            "nothing but this pipeline writes rows with these " + ("keys" if self.key else "coordinates"),
-        ]
-        if self.key:
-            conditions.append("changes of one key come in one partition of a topic: their order is that of its offsets")
-        return Promise(
-            f"exactly once: every {what}, or in the dead letters once, or filtered",
-            (
-                "every batch is planned in the ledger before the first row is written, and is replayed literally after a crash",
-                "a block's rows and its row in the ledger change in one transaction: neither is ever there without the other",
-                "that transaction holds only while the block is claimed by its driver: whoever starts claims all blocks, waits for "
-                "transactions that are open, and makes every later one of an earlier driver roll back",
-                "a COMMIT without an answer is never guessed: the block's row says what became of it",
-            ),
-            (*conditions, *transform_condition(config), READ_IN_TIME),
-        )
+        return SqlTable(self)
+
+    def open_block(self, block: BlockKey) -> BlockTransaction:
+        from landonce.sinks.sql.writer import open_writer
+
+        return open_writer(self, block)
 
     @property
     def changes_rows(self) -> bool:

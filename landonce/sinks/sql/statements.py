@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.engine.default import DefaultDialect
 
+from landonce.ledger.plain_sql import BlockKey
 from landonce.ledger.tables import block_table
 from landonce.protocol.block_rows import Claim, Mark, flippable
 from landonce.sinks.contract import COORDINATES
@@ -59,15 +60,6 @@ def syntax_of(dialect: str) -> Syntax:
     if dialect == "sqlite":
         return Syntax(dialect, sqlite.dialect(), "?")
     return Syntax(dialect, mysql.dialect(), "%s")
-
-
-@dataclass(frozen=True)
-class BlockKey:
-    """The key of a block's row in the ledger."""
-
-    pipeline: str
-    batch: int
-    number: int
 
 
 Statement = tuple[str, tuple[object, ...]]

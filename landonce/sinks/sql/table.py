@@ -29,12 +29,13 @@ from landonce.sinks.sql.fingerprint import fingerprint_statements, identity, tab
 from landonce.sinks.sql.rights import check_rights
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.types import column_type, key_type
+from landonce.sinks.transactional import TransactionalTable
 
 _LONGEST_NAME = 63
 
 
 @dataclass
-class SqlTable:
+class SqlTable(TransactionalTable):
     """One table. Opening asks nothing."""
 
     sink: SqlSink

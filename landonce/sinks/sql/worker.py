@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from landonce import errors
+from landonce.ledger.plain_sql import BlockKey
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.receipt import BlockResult, Fate, Receipt, counted, merged, unbalanced
 from landonce.protocol.transact import Transacting
@@ -22,16 +23,15 @@ from landonce.read.rows import fit_to, records_of
 from landonce.read.schema.evolution import Evolution, observed
 from landonce.read.schema.fields import Schema
 from landonce.sinks.sql.sink import SqlSink
-from landonce.sinks.sql.statements import BlockKey
 from landonce.sinks.sql.types import documents_as_text
-from landonce.sinks.sql.writer import (
+from landonce.sinks.sql.writer import open_writer
+from landonce.sinks.transactional import (
     Altered,
     Blame,
-    BlockWriter,
+    BlockTransaction,
     Opened,
     Trouble,
     as_error,
-    open_writer,
     settle_block,
     settle_rows,
 )
@@ -142,7 +142,7 @@ class SqlWorker(BlockWorker):
                     refused += _judged(self.task, rows, bad, trouble)
                     rows = rows.filter(pa.array(~np.isin(np.arange(rows.num_rows), [index for index, _ in bad])))
 
-    def _open(self) -> BlockWriter:
+    def _open(self) -> BlockTransaction:
         return open_writer(self.recipe.sink, BlockKey(self.recipe.pipeline, self.task.batch, self.task.block.number))
 
     @property
@@ -238,7 +238,7 @@ def refused_rows(opened: Opened, claim: Claim, rows: pa.Table, where: str) -> Fo
         raise as_error(trouble, where) from None
 
 
-def _search(writer: BlockWriter, rows: pa.Table) -> Found:
+def _search(writer: BlockTransaction, rows: pa.Table) -> Found:
     found: list[tuple[int, Trouble]] = []
     left = [(0, rows.num_rows)]
     while left and len(found) <= MOST:
@@ -256,7 +256,7 @@ def _search(writer: BlockWriter, rows: pa.Table) -> Found:
     return tuple(found)
 
 
-def _tried(writer: BlockWriter, rows: pa.Table) -> Trouble | None:
+def _tried(writer: BlockTransaction, rows: pa.Table) -> Trouble | None:
     refusal = None
     writer.savepoint(_SAVE)
     try:

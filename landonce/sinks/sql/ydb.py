@@ -16,14 +16,14 @@ from sqlalchemy import Executable, Select, Update, bindparam, column, delete, se
 from sqlalchemy.exc import DBAPIError
 
 from landonce.ledger.block_ledgers import block_row
+from landonce.ledger.plain_sql import BlockKey
 from landonce.ledger.tables import block_table
 from landonce.ledger.ydb import YdbDatabase
 from landonce.protocol.block_rows import BlockRow, Claim, Mark, flippable
 from landonce.read.changes.decode import OPERATION
 from landonce.read.changes.images import DELETE
 from landonce.sinks.sql.sink import SqlSink
-from landonce.sinks.sql.statements import BlockKey
-from landonce.sinks.sql.writer import BlockWriter, Trouble
+from landonce.sinks.transactional import BlockTransaction, Trouble
 
 _REFUSED = ("IntegrityError", "ProgrammingError", "DataError", "NotSupportedError")
 _AT_ONCE = 1_000
@@ -57,7 +57,7 @@ def delete_rows(name: str, key: tuple[str, ...]) -> Executable:
     return delete(table(name, *map(column, key))).where(*(column(each) == bindparam(f"key_{each}") for each in key))
 
 
-class YdbWriter(BlockWriter):
+class YdbWriter(BlockTransaction):
     """One connection of one block."""
 
     def __init__(self, sink: SqlSink, place: BlockKey) -> None:

@@ -27,10 +27,10 @@ from datetime import datetime, timedelta
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 
-from landonce.sinks.iceberg.files import origin_of
 from landonce.sinks.iceberg.maintain.files import FoundFile
 from landonce.sinks.iceberg.marks import copy_name, own_view
 from landonce.sinks.iceberg.staging import stage_of
+from landonce.sinks.snapshot import origin_of
 
 Moment = tuple[int, int]
 """An epoch, and a batch in it."""

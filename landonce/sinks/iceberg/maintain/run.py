@@ -17,7 +17,6 @@ from pyspark.sql import SparkSession
 from landonce.errors import ConfigError, LandonceError
 from landonce.protocol.ledger import LedgerState
 from landonce.sinks.iceberg.commit import Place
-from landonce.sinks.iceberg.ledger import TableLedger
 from landonce.sinks.iceberg.maintain.compact import Compacted, Wanted, census, compact
 from landonce.sinks.iceberg.maintain.expire import Policy, Removal, expiry, pipelines_of, remove
 from landonce.sinks.iceberg.maintain.files import (
@@ -34,6 +33,7 @@ from landonce.sinks.iceberg.maintain.report import Deleted, TableReport
 from landonce.sinks.iceberg.sink import IcebergSink, catalog_exists, table_names
 from landonce.sinks.operations import Sessions, Upkeep, Watch
 from landonce.sinks.parts import Parts
+from landonce.sinks.snapshot import TableLedger
 
 _NO_GC = "`gc.enabled` is false: its files may be another table's, so nothing of it expires and nothing is deleted"
 _SHARED = (

@@ -14,8 +14,9 @@ from landonce.protocol.operate.decision import Decision, listed
 from landonce.protocol.ranges import Partition
 from landonce.protocol.source import Extent, SourceView, Start, bind
 from landonce.sinks.iceberg.commit import Attempt
-from landonce.sinks.iceberg.ledger import Build, TableLedger, empty
+from landonce.sinks.iceberg.ledger import Build, IcebergTable, empty
 from landonce.sinks.iceberg.move_in.history import Found, Writer, refused
+from landonce.sinks.snapshot import TableLedger
 
 if TYPE_CHECKING:
     from landonce.sinks.iceberg.operations import IcebergOperations
@@ -127,7 +128,8 @@ class IcebergImport:
             build = empty(mine)
             if writer is not None and found is not None:
                 build = _only_if_stopped(build, mine.identifier, writer, found)
-            parts.ledger.commit(self.state, self.decision.new, build, note=self.decision.note())
+            parts.ledger.table = IcebergTable(mine, lambda _: build)
+            parts.ledger.commit(self.state, self.decision.new, note=self.decision.note())
 
 
 def _only_if_stopped(build: Build, name: str, writer: Writer, found: Found) -> Build:

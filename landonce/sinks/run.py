@@ -1,0 +1,280 @@
+"""What a sink gets that is opened on the driver: which rows are to come, the ledger, and what only the engine can do.
+
+A `Run` comes from a pipeline file (`run_of`, completed by `engine.pipeline`) or from a user's own query (`query`). What a sink makes of it
+is an `OpenSink`, in its folder's `driver.py`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
+
+from landonce.errors import ConfigError, TableUnfit
+from landonce.protocol import query_refusals
+from landonce.protocol.ledger import Ledger
+from landonce.read.formats.json.columns import can_fit
+from landonce.read.schema.fields import Field, Schema
+from landonce.sinks.contract import COORDINATES, Finding, Level
+from landonce.sinks.declared import declared_schema
+from landonce.sinks.worker import Basics, Recipe
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from landonce.sinks.parts import Parts
+
+Columns = Callable[[], Schema]
+"""The columns of a table that is to be made. With `select`, only Spark can say them, and is started for it."""
+NOTHING_DONE = "Nothing was read or written."
+
+
+class Expressions(Protocol):
+    """As much of a recipe as `select` and `where` can be examined with."""
+
+    @property
+    def source(self) -> Schema: ...
+    @property
+    def target(self) -> Schema: ...
+    @property
+    def select(self) -> tuple[str, ...]: ...
+    @property
+    def where(self) -> str | None: ...
+    @property
+    def transforms(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class SourceAndTarget:
+    """Expressions where there is no table yet."""
+
+    source: Schema
+    target: Schema
+    select: tuple[str, ...]
+    where: str | None = None
+    transforms: bool = True
+
+
+def _no_session() -> SparkSession:
+    raise RuntimeError("this run has no Spark session")
+
+
+def _no_columns() -> Schema:
+    raise RuntimeError("this run has no Spark session")
+
+
+def _not_examined(expressions: Expressions) -> None:
+    """Whoever only looks at a pipeline examines its expressions by itself."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a pipeline, or of a user's own query."""
+
+    name: str
+    """Of the pipeline."""
+    ledger: Ledger
+    basics: Basics
+    """What every recipe says, whatever the sink."""
+    parts: Parts | None = None
+    """The pipeline's ends; None where a query runs."""
+    topics: tuple[str, ...] = ()
+    declared: Schema | None = None
+    """The fields of the records, as the file declares them."""
+    query: pa.Schema | None = None
+    """What a user's own query gives. None: records come from Kafka, and the file says what becomes of them."""
+    remote: bool = False
+    """Workers run on other machines."""
+    one_process: bool = True
+    """All tasks of a query run in the driver's own JVM: no executor is ever lost alone."""
+    session: Callable[[], SparkSession] = _no_session
+    """Starts Spark when it is first asked for."""
+    examine: Callable[[Expressions], None] = _not_examined
+    """Raises what is wrong with `select` and `where`. Starts Spark, if there are such."""
+    select_columns: Callable[[], Schema] = _no_columns
+    """What `select` makes of the declared fields. Starts Spark."""
+    sample: Callable[[Callable[[Schema], object], Callable[[Schema], Schema]], Schema] | None = None
+    """The columns of some records that are in the topics: see `columns`."""
+    tell: Callable[[str], None] = lambda _: None
+    """Of what a person should know while the run goes on."""
+
+    @property
+    def selects(self) -> bool:
+        """`select` makes the columns."""
+        return bool(self.basics["select"])
+
+    @property
+    def landing(self) -> Schema | None:
+        """What is known of the rows that land, before the table is asked."""
+        if self.query is not None:
+            return query_columns(self.query)
+        return None if self.selects else self.declared
+
+    @property
+    def selected_from(self) -> Schema:
+        """What expressions start from: neither a table nor a sample says what else a record may hold."""
+        if self.declared is None:
+            raise ConfigError(
+                "transform.select: the table's columns say nothing about the records; declare `source.kafka.schema`."
+            )
+        return self.declared
+
+    def columns(
+        self, usable: Callable[[Schema], object], tidy: Callable[[Schema], Schema] = lambda sampled: sampled
+    ) -> Columns:
+        """Of a table that is to be made: the declared fields, or those of a sample; with `select`, what it makes of them.
+
+        What is known before Spark starts must be `usable`, which raises otherwise: nobody waits for Spark to hear it. `tidy`: what
+        becomes of a sample.
+        """
+        if self.selects:
+            return self.select_columns
+        made = self.landing
+        if made is not None:
+            usable(made)
+        elif self.sample is not None:
+            made = self.sample(usable, tidy)
+        else:
+            raise ConfigError("source.kafka.schema: is missing, and there are no records to look at.")
+        found = made
+        return lambda: found
+
+    def source(self, table: Schema) -> Schema:
+        """What a record is decoded to. The table decides the types, a declaration which fields there are and must be. Rows of a
+        query are of the table's types already, or become so."""
+        if self.query is not None:
+            return table
+        return self.selected_from if self.selects else _declared_in(self.declared, table)
+
+    def refuse_misfits(self, target: Schema, table: str) -> None:
+        """Raises where a query gives columns that the table does not take. A value may turn out not to fit, which stops the query; a type
+        that never fits is a mistake in it."""
+        if self.query is None:
+            return
+        known = target.by_name()
+        given = [name for name in self.query.names if name not in COORDINATES]
+        unknown = [name for name in given if name not in known]
+        if unknown:
+            raise query_refusals.query(
+                f"{table} has no column {', '.join(map(repr, unknown))}; it has {', '.join(known)}",
+                "select what the table takes, under the names of its columns, beside topic, partition and offset",
+            )
+        missing = [name for name, each in known.items() if each.required and name not in given]
+        if missing:
+            raise query_refusals.query(f"its rows lack {', '.join(missing)}, which {table} requires")
+        for name in given:
+            type_ = self.query.field(name).type
+            if not can_fit(type_, known[name]):
+                raise query_refusals.query(
+                    f"column {name!r} is of type {type_}, which that of {table} ({known[name].type}) cannot take"
+                )
+
+
+@dataclass(frozen=True)
+class SparkNeeds:
+    """What a sink needs of the Spark session of its run."""
+
+    modules: tuple[str, ...] = ()
+    """What workers run. It is loaded once for all workers of this machine."""
+    conf: Mapping[str, str] = field(default_factory=dict, repr=False)
+    plans: bool = False
+    """Spark evaluates something itself. Otherwise it only passes tasks on, and starts faster."""
+
+
+class OpenSink(ABC):
+    """A sink, opened on the driver for one run. It is not kept across processes.
+
+    The engine calls, in this order: `start`, `columns_to_make`, `spark`, `make_ready`; then the performer of the sink's kind; then `close`.
+    Until `make_ready` nothing is changed outside.
+    """
+
+    recipe: Recipe
+    """What workers get, once `make_ready` was called. It changes when tables are made or their columns are."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def start(self) -> None:  # noqa: B027  most sinks have nothing to do here
+        """Opens what is there. Raises what can be refused before anything else is asked."""
+
+    def columns_to_make(self) -> Columns | None:
+        """The columns of what is to be made: None if everything is there, or nothing may be made."""
+        return None
+
+    def spark(self) -> SparkNeeds:
+        return SparkNeeds()
+
+    @abstractmethod
+    def make_ready(self, columns: Columns | None) -> None:
+        """Makes what is to be made, refuses what does not hold the guarantee, and sets `recipe`. Harmless if it is called again."""
+
+    def examine(self) -> None:
+        """Raises what is wrong with the expressions, once there is a session. Called before any plan is made."""
+        self.run.examine(self.recipe)
+
+    def close(self) -> None:  # noqa: B027  most sinks keep nothing open
+        """Gives connections back."""
+
+
+def run_of(parts: Parts, *, remote: bool = False) -> Run:
+    """A pipeline's run as far as its file says it: without Spark."""
+    config, kafka = parts.config, parts.config.source.kafka
+    return Run(
+        name=config.pipeline,
+        ledger=parts.ledger,
+        basics=Basics(
+            pipeline=config.pipeline,
+            consumer=tuple(sorted(parts.consumer.items())),
+            dead_letters=config.dead_letters.path,
+            max_record_bytes=kafka.max_record_bytes,
+            block_bytes=config.batch.block_bytes,
+            select=config.transform.select,
+            where=config.transform.where,
+            shuffled=False,
+        ),
+        topics=kafka.topics,
+        parts=parts,
+        declared=declared_schema(config),
+        remote=remote,
+    )
+
+
+def query_columns(given: pa.Schema) -> Schema:
+    """What a query gives beside the coordinates, as columns of a table."""
+    fields = [Field(each.name, each.type, required=not each.nullable) for each in given if each.name not in COORDINATES]
+    if not fields:
+        raise query_refusals.query("its rows hold nothing but coordinates")
+    return Schema(tuple(fields))
+
+
+def refuse_unfit(findings: Iterable[Finding], safe: str = NOTHING_DONE) -> None:
+    """The table holds the guarantee, or nothing starts."""
+    refused = [finding for finding in findings if finding.level is Level.REFUSED]
+    if refused:
+        raise TableUnfit(
+            "\n".join(finding.what for finding in refused),
+            safe=safe,
+            command="\n  ".join(finding.change for finding in refused if finding.change),
+        )
+
+
+def _declared_in(declared: Schema | None, table: Schema) -> Schema:
+    if declared is None:
+        return table
+    columns = table.by_name()
+    unknown = [each.name for each in declared.fields if each.name not in columns]
+    if unknown:
+        raise ConfigError(f"source.kafka.schema: the table has no column {', '.join(map(repr, unknown))}.")
+    missing = [name for name, each in columns.items() if each.required and name not in declared.by_name()]
+    if missing:
+        raise ConfigError(f"source.kafka.schema: lacks {', '.join(map(repr, missing))}, which the table requires.")
+
+    def merged(field: Field) -> Field:
+        column = columns[field.name]
+        scale = field.scale if column.scale is not None else None
+        return replace(column, required=field.required or column.required, scale=scale)
+
+    return Schema(tuple(map(merged, declared.fields)))

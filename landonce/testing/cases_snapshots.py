@@ -1,0 +1,473 @@
+"""What a snapshot sink keeps: rows and position are one commit, on the version that was looked at, whatever happens around it."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from landonce.errors import Fenced, PositionUncertain, RolledBack, TableReplaced, TargetUnavailable
+from landonce.protocol.ledger import LedgerState, Note
+from landonce.protocol.marks import Mark
+from landonce.read.schema.fields import Schema
+from landonce.sinks.contract import COORDINATES, Finding, Guarantee, Level
+from landonce.sinks.snapshot import Seen, SnapshotSink, SnapshotTable
+from landonce.testing.case import refused
+from landonce.testing.crashing import crashed, lines_of, moments, require_kills
+from landonce.testing.sink_sites import SCHEMA, TOPIC, as_rows, odd_rows, rows
+from landonce.testing.snapshot_sites import (
+    EXPIRES,
+    FIRST,
+    OTHERS,
+    REPLACES,
+    ROLLS,
+    SECRET,
+    SNAPSHOT_CASES,
+    SnapshotSite,
+    apart,
+    batch_of,
+    below,
+    held,
+    land,
+    landed,
+    ledger_of,
+    made,
+    opened,
+    plan,
+    position,
+    stage,
+    state_of,
+    taken_by,
+)
+from landonce.testing.together import in_threads
+
+__all__ = ["KILLING", "SNAPSHOT_CASES"]
+
+case = SNAPSHOT_CASES.case
+KILLING = "after_a_crash_at_any_line_rows_and_position_agree"
+"""The case that touches the sink in other processes only."""
+
+
+@case()
+def the_guarantee_is_one_that_this_port_keeps(site: SnapshotSite) -> None:
+    """A pipeline would start with a promise that nothing backs."""
+    declared = opened(site).guarantee
+    assert declared is Guarantee.SNAPSHOT, f"a sink with look and attempt cannot be {declared}"
+
+
+@case()
+def a_sink_travels_to_the_workers(site: SnapshotSite) -> None:
+    """No Spark task could write. A sink is a description: what is open belongs to its table."""
+    sink = made(site)
+    try:
+        copy = pickle.loads(pickle.dumps(sink))  # noqa: S301
+    except Exception as error:
+        raise AssertionError(f"the sink cannot be pickled: {error}") from error
+    assert copy.identity == sink.identity == opened(site).identity, "a pending plan would belong to another table"
+    ledger, state = taken_by(sink, "first")
+    files = pickle.loads(pickle.dumps(stage(copy, state, batch_of(state))))  # noqa: S301
+    ledger.commit(*plan(ledger, state), files)
+    assert held(site) == below(4), "what a worker staged is not there after the commit"
+
+
+@case(SECRET)
+def no_secret_is_shown(site: SnapshotSite) -> None:
+    """Passwords would stand in logs and in bug reports."""
+    for shown in (repr(opened(site)), str(opened(site))):
+        assert site.secret not in shown, "the sink shows its secret"
+
+
+@case()
+def a_table_is_made_once(site: SnapshotSite) -> None:
+    """A second start would empty the table, or fail."""
+    table = opened(site).open_table()
+    assert table.look() is None, "there is a table before anybody made it"
+    assert table.journal() == (), "there is a journal before there is a table"
+    table.create(SCHEMA)
+    assert table.look() is not None, "there is no table after it was made"
+    landed(opened(site), 1)
+    table.create(SCHEMA)
+    assert held(site) == below(4), "making a table that is there changed it"
+    assert position(state_of(site)) == 4, "making a table that is there changed its position"
+
+
+@case()
+def the_schema_comes_back(site: SnapshotSite) -> None:
+    """Records would be decoded to other columns than the table has."""
+    seen = made(site).open_table().schema().by_name()
+    assert {name: each.type for name, each in seen.items() if name not in COORDINATES} == {
+        each.name: each.type for each in SCHEMA.fields
+    }, "the table's columns are not the declared ones"
+    assert not set(seen) & set(COORDINATES), "coordinates are landonce's own, and no record fills them"
+
+
+@case()
+def a_fit_table_is_not_refused(site: SnapshotSite) -> None:
+    """No pipeline could start, or a check would change the table."""
+    table = made(site).open_table()
+    refusals = [finding.what for finding in table.check() if finding.level is Level.REFUSED]
+    assert not refusals, f"a table that the sink made itself is refused: {refusals}"
+    assert looked(table).view.last is None, "a check wrote something"
+
+
+@case()
+def values_come_back_as_they_were(site: SnapshotSite) -> None:
+    """Rows would land once, and wrong."""
+    sink = made(site)
+    ledger, state = taken_by(sink, "first")
+    ledger.commit(*plan(ledger, state), stage(sink, state, odd_rows()))
+    assert held(site) == as_rows(odd_rows()), "a value was changed"
+
+
+@case()
+def all_blocks_of_a_batch_land_together(site: SnapshotSite) -> None:
+    """The position covers all blocks of a batch: those that are left out are lost."""
+    sink = made(site)
+    ledger, state = taken_by(sink, "first")
+    topic = rows(2).column("_topic").dictionary_encode()  # workers may hold the topic as a dictionary
+    parts = [rows(0, 1), rows(2).set_column(0, "_topic", topic), rows(3)]
+    files = tuple(file for number, part in enumerate(parts) for file in stage(sink, state, part, number))
+    ledger.commit(*plan(ledger, state), files)
+    assert held(site) == below(4), "some blocks of the batch are missing"
+
+
+@case()
+def a_mark_comes_back_whole(site: SnapshotSite) -> None:
+    """The next driver would go on from another state than the last one left: dead letters, epochs and positions come from the mark."""
+    sink = made(site)
+    ledger, state = taken_by(sink, "first")
+    before, after = plan(ledger, state)
+    started, tops = ((FIRST, 0),), ((FIRST, 3),)
+    ledger.commit(
+        before,
+        after,
+        stage(sink, state, rows(0, 3)),
+        started=started,
+        letters=("a ü.jsonl",),
+        letters_in="/x",
+        tops=tops,
+    )
+    view = looked(opened(site).open_table()).view
+    for name, mark in (("mark", view.mark), ("copy", view.copy)):
+        assert mark is not None, f"the {name} of the last commit is not there"
+        assert mark.state == after, f"the state in the {name} is not the one that was committed"
+        known = (mark.started, mark.letters, mark.letters_in, mark.tops)
+        assert known == (started, ("a ü.jsonl",), "/x", tops), f"a field of the {name} was changed"
+
+
+@case()
+def a_batch_without_rows_moves_the_position(site: SnapshotSite) -> None:
+    """A batch of filtered records would be read again for ever."""
+    sink = made(site)
+    ledger, state = landed(sink, 1)
+    ledger.commit(*plan(ledger, state))
+    assert position(state_of(site)) == 8, "a batch without rows did not move the position"
+    assert held(site) == below(4), "a batch without rows changed the table"
+
+
+@case()
+def what_is_staged_is_not_there(site: SnapshotSite) -> None:
+    """Readers would see rows of tasks that failed, and see them again when the task is repeated."""
+    sink = made(site)
+    ledger, state = taken_by(sink, "first")
+    stage(sink, state, batch_of(state))
+    assert held(site) == [], "rows are visible before their commit"
+    land(sink, ledger, state)
+    assert held(site) == below(4), "files of a task that was repeated are in the table"
+
+
+@case()
+def files_of_a_dead_driver_never_appear(site: SnapshotSite) -> None:
+    """What a driver staged before it died, the next one reads and stages again: both would be there."""
+    sink = made(site)
+    _, state = landed(sink, 1, "dead")
+    stage(sink, state, batch_of(state))
+    ledger, state = taken_by(sink, "next")
+    assert held(site) == below(4), "taking the table made files visible that nobody committed"
+    land(sink, ledger, state)
+    assert held(site) == below(8), "files of a dead driver are in the table, or rows are missing"
+
+
+@case()
+def an_attempt_on_an_older_version_is_refused(site: SnapshotSite) -> None:
+    """The check of position and epoch would be made on one version, and the commit on another: delivered twice."""
+    sink = made(site)
+    ledger, state = landed(sink, 1)
+    table = sink.open_table()
+    seen = looked(table)
+    files = stage(sink, state, batch_of(state))
+    after = land(sink, ledger, state)
+    assert not table.attempt(seen, Mark(after), files, None), "an attempt on an older version of the table took effect"
+    assert held(site) == below(8), "a refused attempt changed the rows"
+    assert position(state_of(site)) == 8, "a refused attempt changed the position"
+
+
+@case(OTHERS)
+def an_attempt_is_never_moved_to_a_newer_version(site: SnapshotSite) -> None:
+    """A library that tries again by itself commits on a version that nobody judged: a driver that was replaced would be let through."""
+    sink = made(site)
+    ledger, state = taken_by(sink, "first")
+    table = sink.open_table()
+    seen = looked(table)
+    site.write_aside(rows(100, partition=9))
+    _, after = plan(ledger, state)
+    taken = table.attempt(seen, Mark(after), stage(sink, state, batch_of(state)), None)
+    assert not taken, "an attempt took effect on another version than the one that was looked at"
+    assert held(site) == as_rows(rows(100, partition=9)), "a refused attempt added rows"
+
+
+@case()
+def of_attempts_at_once_one_takes_effect(site: SnapshotSite) -> None:
+    """Two drivers that start together would both own the table, and both deliver."""
+    sink = made(site)
+    ledger, state = taken_by(sink, "first")
+    _, after = plan(ledger, state)
+    table = sink.open_table()
+    seen, tries = [looked(table) for _ in range(4)], [stage(sink, state, batch_of(state), each) for each in range(4)]
+
+    def attempt(name: str) -> bool:
+        number = int(name[-1])
+        return table.attempt(seen[number], Mark(after), tries[number], None)
+
+    assert sum(in_threads(4, attempt)) == 1, "of four attempts on one version, not exactly one took effect"
+    assert held(site) == below(4), "rows of a refused attempt are there, or those of the accepted one are not"
+
+
+@case()
+def a_driver_that_was_replaced_is_fenced(site: SnapshotSite) -> None:
+    """A driver that was paused wakes up and delivers what the next one has delivered."""
+    sink = made(site)
+    old_ledger, old = landed(sink, 1, "old")
+    files = stage(sink, old, batch_of(old))
+    new_ledger, new = taken_by(sink, "new")
+    before, after = plan(old_ledger, old)
+    refused(Fenced, lambda: old_ledger.commit(before, after, files), "a driver with an older epoch committed")
+    assert held(site) == below(4), "a driver with an older epoch added rows"
+    land(sink, new_ledger, new)
+    refused(Fenced, lambda: old_ledger.glance(old), "a driver that was replaced did not notice it")
+    assert held(site) == below(8), "rows are missing, or there twice"
+
+
+@case(OTHERS)
+def commits_of_others_disturb_nothing(site: SnapshotSite) -> None:
+    """A table has other writers: each of their commits would stop the pipeline, hide its position, or be undone by it."""
+    sink = made(site)
+    ledger, state = landed(sink, 1)
+    site.write_aside(rows(100, partition=9))
+    assert position(state_of(site)) == 4, "another writer's commit hides the position"
+    state = land(sink, ledger, state)
+    site.write_aside(rows(101, partition=9))
+    ledger, state = taken_by(opened(site), "next")
+    land(sink, ledger, state)
+    others = as_rows(rows(100, 101, partition=9))
+    assert held(site) == sorted([*below(12), *others]), (
+        "rows of the pipeline or of another writer are missing, or twice"
+    )
+
+
+@case()
+def pipelines_in_one_table_do_not_mix(site: SnapshotSite) -> None:
+    """Two pipelines may write to one table: one would go on from the position of the other."""
+    sink = made(site)
+    ledger, state = landed(sink, 1)
+    _, other = taken_by(site.sink("contract-2"), "second", "contract-2")
+    assert position(other) == 0, "a pipeline begins at the position of another one"
+    land(sink, ledger, state)
+    assert position(state_of(site)) == 8, "another pipeline's commit moved the position"
+    assert position(state_of(site, "contract-2")) == 0, "another pipeline's commit moved the position"
+
+
+@case()
+def a_lost_answer_is_found_out(site: SnapshotSite) -> None:
+    """A commit that took effect and was not answered would be made again: delivered twice."""
+    sink = made(site)
+    ledger, state = landed(sink, 1)
+    files = stage(sink, state, batch_of(state))
+    before, after = plan(ledger, state)
+    table = Unanswered(sink.open_table())
+    ledger.table = table
+    refused(TargetUnavailable, lambda: ledger.commit(before, after, files), "a lost answer was not noticed")
+    ledger.commit(before, after, files)
+    assert table.attempts == 1, "the commit was there, and was made again"
+    assert held(site) == below(8), "rows are missing, or there twice"
+
+
+@case(ROLLS)
+def a_rollback_is_followed(site: SnapshotSite) -> None:
+    """The rows that a rollback removes would be lost: the position must go back with them, and the numbers must not."""
+    sink = made(site)
+    _, state = landed(sink, 3)
+    site.roll_back(2)
+    assert held(site) == below(4), "the site's `roll_back` does something else"
+    view = looked(opened(site).open_table()).view
+    assert view.rolled_back, "the rollback is not noticed"
+    assert not view.uncertain, "the history is there, and says how far the table is"
+    ledger, now = taken_by(opened(site), "next")
+    assert position(now) == 4, f"after the rollback the table holds 4 rows, and the position is {position(now)}"
+    assert now.version > state.version, "a version number is used for a second time"
+    assert now.epoch > state.epoch, "an epoch is used for a second time"
+    for _ in range(2):
+        now = land(sink, ledger, now)
+    assert held(site) == below(12), "what the rollback removed was not delivered again, or twice"
+
+
+@case(ROLLS)
+def a_driver_at_work_notices_a_rollback(site: SnapshotSite) -> None:
+    """The next batch would land on top of a hole, and nobody would ever fill it."""
+    sink = made(site)
+    ledger, state = landed(sink, 2)
+    site.roll_back(1)
+    files = stage(sink, state, batch_of(state))
+    before, after = plan(ledger, state)
+    refused(RolledBack, lambda: ledger.commit(before, after, files), "a batch was committed on top of a rollback")
+    assert held(site) == below(4), "a batch was committed on top of a rollback"
+
+
+@case(EXPIRES)
+def the_position_survives_the_history(site: SnapshotSite) -> None:
+    """Checkpoints and expiry clear the history away: the pipeline would begin again, and deliver everything twice."""
+    sink = made(site)
+    ledger, state = landed(sink, 2)
+    site.expire()
+    assert held(site) == below(8), "the site's `expire` does something else"
+    seen = state_of(site)
+    assert seen == state, f"the state is not what was committed before the history expired: {seen}"
+    state = land(sink, ledger, state)
+    site.expire()
+    ledger, state = taken_by(opened(site), "next")
+    land(sink, ledger, state)
+    assert held(site) == below(16), "rows are missing, or there twice"
+
+
+@case(EXPIRES, ROLLS, OTHERS)
+def a_rollback_is_not_forgotten_with_the_history(site: SnapshotSite) -> None:
+    """The removed rows would be lost, once nothing in the history shows that they were removed."""
+    sink = made(site)
+    landed(sink, 2)
+    site.roll_back(1)
+    site.write_aside(rows(100, partition=9))
+    site.expire()
+    try:
+        ledger, state = taken_by(opened(site), "next")
+    except PositionUncertain:
+        return
+    assert position(state) == 4, f"the table holds 4 of the rows, and the position is {position(state)}"
+    land(sink, ledger, state)
+    assert held(site) == sorted([*below(8), *as_rows(rows(100, partition=9))]), "rows are missing, or there twice"
+
+
+@case(REPLACES)
+def another_table_of_the_same_name_is_noticed(site: SnapshotSite) -> None:
+    """Rows of the last batches would go to a new table that lacks all that came before."""
+    sink = made(site)
+    ledger, state = landed(sink, 1)
+    files = stage(sink, state, batch_of(state))
+    site.replace()
+    before, after = plan(ledger, state)
+    refused(TableReplaced, lambda: ledger.commit(before, after, files), "a batch went to another table")
+    assert held(site) == [], "a batch went to another table"
+
+
+@case()
+def rows_without_a_mark_are_seen(site: SnapshotSite) -> None:
+    """A pipeline that begins in a table with records of its topics must hear of them, or it delivers them again."""
+    sink = made(site)
+    table = sink.open_table()
+    assert not table.holds((TOPIC,)), "an empty table holds records"
+    landed(sink, 1)
+    assert table.holds((TOPIC,)), "the table holds records of the topic, and says that it does not"
+    assert table.holds(("another", TOPIC)), "the table holds records of one of the topics, and says that it does not"
+    assert not table.holds(("another",)), "records of one topic pass for records of another"
+
+
+@case()
+def the_journal_is_kept(site: SnapshotSite) -> None:
+    """What an operator decided, and when, would be forgotten."""
+    sink = made(site)
+    ledger, state = landed(sink, 1)
+    notes = tuple(Note(f"2026-11-01T00:00:0{each}Z", "accept-gap", f"detail {each} ✓") for each in range(2))
+    for each in notes:
+        state = ledger.change(state, _next(state), each)
+    land(sink, ledger, state)
+    assert ledger_of(opened(site)).journal() == notes, "a note is missing, changed, or in another order"
+
+
+@case()
+def after_a_crash_at_any_line_rows_and_position_agree(site: SnapshotSite) -> None:
+    """The whole promise: after each crash, the table holds exactly the rows below its position, and the next driver goes on from there."""
+    apart(lambda: made(site) and None)
+    lines = _own_lines(opened(site))
+
+    def start_and_land() -> None:
+        ledger, state = taken_by(opened(site), "driver")
+        land(opened(site), ledger, state)
+
+    def check(moment: object) -> int:
+        at = position(state_of(site))
+        assert held(site) == below(at), f"rows and position do not agree after a crash (line {moment})"
+        return at
+
+    apart(start_and_land)
+    deaths = []
+    for moment in moments(lines, start_and_land, site.moments):
+        deaths.append(crashed(lines, start_and_land, moment))
+        apart(partial(check, moment))
+    require_kills(deaths)
+    before = apart(lambda: check("none"))
+    apart(start_and_land)
+    assert apart(lambda: check("none")) == before + 4, "after the crashes no batch can land any more"
+
+
+class Unanswered(SnapshotTable):
+    """The first answer to an attempt is lost on its way."""
+
+    def __init__(self, inner: SnapshotTable) -> None:
+        self._inner = inner
+        self.name = inner.name
+        self.attempts = 0
+
+    def attempt(self, seen: Seen, mark: Mark, files: Sequence[Any], note: Note | None) -> bool:
+        self.attempts += 1
+        taken = self._inner.attempt(seen, mark, files, note)
+        if self.attempts == 1:
+            raise TargetUnavailable("the answer is lost")
+        return taken
+
+    def look(self) -> Seen | None:
+        return self._inner.look()
+
+    def create(self, columns: Schema) -> None:
+        self._inner.create(columns)
+
+    def creation(self, columns: Schema) -> str:
+        return self._inner.creation(columns)
+
+    def schema(self) -> Schema:
+        return self._inner.schema()
+
+    def check(self) -> tuple[Finding, ...]:
+        return self._inner.check()
+
+    def holds(self, labels: tuple[str, ...]) -> bool:
+        return self._inner.holds(labels)
+
+    def journal(self) -> tuple[Note, ...]:
+        return self._inner.journal()
+
+
+def looked(table: SnapshotTable) -> Seen:
+    seen = table.look()
+    assert seen is not None, "the table is not there any more"
+    return seen
+
+
+def _next(state: LedgerState) -> LedgerState:
+    return replace(state, version=state.version + 1)
+
+
+def _own_lines(sink: SnapshotSink) -> tuple[str, ...]:
+    """Those of the sink's package, and those of the ledger that drives it."""
+    found = {*lines_of(sink), *lines_of(sink.open_table())} - {"landonce.sinks"}
+    return (*sorted(found), SnapshotTable.__module__)

@@ -1,0 +1,184 @@
+"""Where the cases of a snapshot sink run, and how they drive it: as landonce's own driver does, through `TableLedger`."""
+
+from __future__ import annotations
+
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from landonce.protocol.blocks import Block, Plan
+from landonce.protocol.ledger import LedgerState, Position, Totals, prepared, recorded, taken
+from landonce.protocol.ranges import Partition, Range
+from landonce.sinks.snapshot import Origin, SnapshotSink, TableLedger
+from landonce.testing.case import Need, Suite
+from landonce.testing.crashing import SOME_MOMENTS
+from landonce.testing.forking import FORK, started
+from landonce.testing.sink_sites import SCHEMA, TOPIC, Row, rows
+
+PIPELINE = "contract"
+BATCH_ROWS = 4
+FIRST = Partition(TOPIC, 0)
+_SECONDS = 120
+
+
+class SnapshotSite(ABC):
+    """A table of its own for one case, which is not there yet, and what is declared of it.
+
+    What the site cannot do (`write_aside`, `roll_back`, `expire`, `replace`) excuses the cases that need it, and pytest says so.
+    """
+
+    secret = ""
+    """A word of the sink's description that nobody may read in a log: a password."""
+    moments = SOME_MOMENTS
+    """At how many lines, at most, a crash is tried."""
+    forks = True
+    """The sink's libraries survive a fork. If they do not (threads of Rust or Java), each case runs in a process of its own."""
+
+    @abstractmethod
+    def sink(self, pipeline: str) -> SnapshotSink:
+        """The sink, as a pipeline of this name opens it. Always of the same table."""
+
+    @abstractmethod
+    def held(self) -> list[Row]:
+        """All that a reader of the table sees, in any order, read without the sink."""
+
+    def write_aside(self, table: pa.Table) -> None:
+        """Another program adds rows, in a commit of its own."""
+        raise NotImplementedError
+
+    def roll_back(self, commits: int) -> None:
+        """An operator sets the table back by so many commits."""
+        raise NotImplementedError
+
+    def expire(self) -> None:
+        """The table's upkeep removes all of the history that it ever may. What the table holds stays."""
+        raise NotImplementedError
+
+    def replace(self) -> None:
+        """Drops the table. Another one of the same name and columns is made."""
+        raise NotImplementedError
+
+
+SNAPSHOT_CASES: Suite[SnapshotSite] = Suite("snapshot sink")
+
+
+def _can(name: str, otherwise: str) -> Need[SnapshotSite]:
+    return Need(lambda site: getattr(type(site), name) is not getattr(SnapshotSite, name), f"{otherwise} ({name})")
+
+
+SECRET: Need[SnapshotSite] = Need(lambda site: bool(site.secret), "the site names no secret")
+OTHERS = _can("write_aside", "the site has no other writer")
+ROLLS = _can("roll_back", "the site has no way to roll the table back")
+EXPIRES = _can("expire", "the site has no way to let the history expire")
+REPLACES = _can("replace", "the site has no way to replace the table")
+
+
+def opened(site: SnapshotSite) -> SnapshotSink:
+    return site.sink(PIPELINE)
+
+
+def made(site: SnapshotSite) -> SnapshotSink:
+    """The sink, with its table."""
+    sink = opened(site)
+    sink.open_table().create(SCHEMA)
+    return sink
+
+
+def ledger_of(sink: SnapshotSink, pipeline: str = PIPELINE) -> TableLedger:
+    return TableLedger(sink.open_table(), pipeline)
+
+
+def state_of(site: SnapshotSite, pipeline: str = PIPELINE) -> LedgerState | None:
+    """What a driver that starts now finds."""
+    return ledger_of(site.sink(pipeline), pipeline).load()
+
+
+def taken_by(sink: SnapshotSink, owner: str, pipeline: str = PIPELINE) -> tuple[TableLedger, LedgerState]:
+    """A driver starts: it takes the table, and binds the pipeline to a topic if nobody did before."""
+    ledger = ledger_of(sink, pipeline)
+    state = ledger.create(LedgerState(pipeline, f"lineage of {pipeline}"))
+    state = ledger.change(state, taken(state, owner))
+    if state.fresh:
+        positions = ((FIRST, Position(0, 0)),)
+        bound = replace(state, cluster_id="c", topic_ids=((TOPIC, "id"),), positions=positions)
+        state = ledger.change(state, replace(bound, version=state.version + 1))
+    return ledger, state
+
+
+def position(state: LedgerState | None) -> int:
+    return state.committed().get(FIRST, 0) if state is not None else 0
+
+
+def batch_of(state: LedgerState) -> pa.Table:
+    """The rows of the next batch."""
+    return rows(*range(position(state), position(state) + BATCH_ROWS))
+
+
+def stage(sink: SnapshotSink, state: LedgerState, table: pa.Table, block: int = 0) -> tuple[Any, ...]:
+    """As a worker does."""
+    files, count = sink.stage(table, Origin(state.pipeline, state.epoch, state.batch + 1, block))
+    assert count == table.num_rows, f"of {table.num_rows} rows {count} were staged"
+    return files
+
+
+def plan(ledger: TableLedger, state: LedgerState) -> tuple[LedgerState, LedgerState]:
+    """The states before and after the next batch."""
+    at = position(state)
+    block = Block((Range(FIRST, at, at + BATCH_ROWS),), "events")
+    before = ledger.change(state, prepared(state, Plan(state.batch + 1, (block,), "fingerprint", 0)))
+    return before, recorded(before, Totals(landed=BATCH_ROWS))
+
+
+def land(sink: SnapshotSink, ledger: TableLedger, state: LedgerState) -> LedgerState:
+    """The next batch, from its files to its commit."""
+    files = stage(sink, state, batch_of(state))
+    before, after = plan(ledger, state)
+    ledger.commit(before, after, files, tops=((FIRST, position(after) - 1),))
+    return after
+
+
+def landed(sink: SnapshotSink, batches: int, owner: str = "first") -> tuple[TableLedger, LedgerState]:
+    """A driver that has landed so many batches."""
+    ledger, state = taken_by(sink, owner)
+    for _ in range(batches):
+        state = land(sink, ledger, state)
+    return ledger, state
+
+
+def below(offset: int) -> list[Row]:
+    """What the table holds if the position is at this offset."""
+    found = rows(*range(offset)).to_pydict()
+    return sorted(Row(*each) for each in zip(*found.values(), strict=True))
+
+
+def held(site: SnapshotSite) -> list[Row]:
+    return sorted(site.held())
+
+
+def apart(act: Callable[[], Any]) -> Any:
+    """What the act returns, done in a process of its own. An assertion that fails there fails here."""
+    told, tell = FORK.Pipe(duplex=False)
+
+    def run() -> None:
+        try:
+            tell.send((True, act()))
+        except BaseException as error:
+            tell.send((False, (isinstance(error, AssertionError), str(error), traceback.format_exc())))
+
+    process = started(run)
+    tell.close()
+    try:
+        done, answer = told.recv() if told.poll(_SECONDS) else (False, (False, "it did not end", ""))
+    except EOFError:
+        done, answer = False, (False, "it ended without a word", "")
+    process.join(_SECONDS)
+    if done:
+        return answer
+    is_assertion, text, trace = answer
+    if is_assertion:
+        raise AssertionError(f"{text}\n{trace}")
+    raise RuntimeError(f"{text}\n{trace}")
