@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from landonce.errors import ConfigError
+from landonce.errors import ConfigError, TableUnfit
 from landonce.ledger.open import named_ledger, open_ledger
 from landonce.protocol.ledger import Ledger, LedgerState
 from landonce.protocol.ranges import Partition, Range
@@ -27,6 +27,7 @@ from landonce.read.rows import COORDINATES as COORDINATES
 from landonce.read.schema.fields import Schema
 
 if TYPE_CHECKING:
+    from landonce.sinks.audit import HeldTables
     from landonce.sinks.checking import CheckRun, Sections
     from landonce.sinks.operations import Operations, Sessions
     from landonce.sinks.parts import Parts
@@ -236,8 +237,17 @@ class Sink(ABC):
 
     @property
     def unreadable(self) -> str:
-        """Why an audit cannot compare what the target holds with the topics. Empty where it can."""
-        return ""
+        """Why an audit cannot compare what the target holds with the topics, where it cannot."""
+        return f"{self} offers no audit: landonce can write to its target and cannot read what it holds."
+
+    def held(self, parts: Parts, state: LedgerState | None) -> HeldTables:
+        """What the tables of a pipeline with this sink hold, for `landonce verify`. `state`: what the ledger says. Reads only."""
+        del parts, state
+        raise TableUnfit(
+            self.unreadable,
+            safe="An audit changes nothing.",
+            command="compare the coordinates in the target with the topic yourself: every row has _topic, _partition and _offset",
+        )
 
     def open_query_ledger(self, where: str | Path | None, name: str) -> Ledger:
         """The same for a user's own query of this name. `where`: the place that the user names; None where the sink keeps the position."""

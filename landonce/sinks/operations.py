@@ -20,6 +20,8 @@ from landonce.protocol.operate import Decision, landed_too
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.target import TargetView
 from landonce.sinks.contract import look_by_name, wait_out
+from landonce.sinks.deduplicating import insert_recipe
+from landonce.sinks.section import LedgerPlace
 from landonce.sinks.transactional import BlockLedger, TransactionalSink
 
 if TYPE_CHECKING:
@@ -39,8 +41,18 @@ class Choice:
     state: LedgerState
     """What was decided about."""
     decision: Decision
+    before: Callable[[], None] | None = None
+    """What to do first, once it is confirmed."""
     change: Callable[[], None] | None = None
     """What to do instead of changing the ledger's state alone."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Where a ledger is: for people, and for scripts."""
+
+    words: str
+    document: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -107,8 +119,6 @@ class Operations:
     """The plan of a batch is committed to several tables, one after the other."""
     no_fill = "there is nothing to fill: every block lands whole or not at all."
     """Why a partial block cannot be filled up. Empty where it can."""
-    settles_within = 0
-    """Milliseconds from a claim until nothing of its attempt can take effect any more. 0: its claims say so themselves."""
     instead = "landonce run {file}"
     """What to do instead."""
 
@@ -137,12 +147,17 @@ class Operations:
             )
         return found
 
-    def kept(self) -> dict[str, Any]:
+    def kept(self) -> Kept:
         """Where the ledger is."""
-        named = self.parts.config.outside_ledger
+        config = self.parts.config
+        place, named = config.ledger_place, config.outside_ledger
+        if place is not LedgerPlace.OUTSIDE:
+            return Kept(f"{place.value}, in {self.parts.sink}", {"target": str(self.parts.sink)})
         if named.plugin is not None:
-            return {"plugin": named.plugin.name}
-        return {"sqlite": str(named.sqlite)} if named.sqlite is not None else {"postgres": True}
+            return Kept(f"the plug-in {named.plugin.name}", {"plugin": named.plugin.name})
+        if named.sqlite is not None:
+            return Kept(f"the file {named.sqlite}", {"sqlite": str(named.sqlite)})
+        return Kept("PostgreSQL", {"postgres": True})
 
     def tables(self, state: LedgerState | None) -> tuple[TableView, ...]:
         """The tables that carry a position of their own beside the ledger's."""
@@ -157,6 +172,19 @@ class Operations:
         """What is known of the pending plan's blocks, where each has a row of its own."""
         del state
         return ()
+
+    def claimed(self, state: LedgerState) -> tuple[str, ...]:
+        """Keys of blocks that were sent, and of which nobody has said yet what became of them."""
+        del state
+        return ()
+
+    def fingerprint(self) -> str:
+        """Of all in the pipeline file that decides what rows are, as a plan made now would carry it."""
+        raise NothingToDo(
+            f"{self.parts.sink} does not say whether the pipeline file fits a plan that another version of it made.",
+            safe=UNCHANGED,
+            command="put the old pipeline file back, then: landonce run {file}",
+        )
 
     def ahead(self, state: LedgerState, stands: Iterable[TableStatus], partitions: Iterable[Partition]) -> TargetView:
         """How far the target holds each partition, by the topics' own names."""
@@ -175,6 +203,11 @@ class Operations:
         """The ledger first, which fences; then whatever else says where the pipeline stands."""
         self.parts.ledger.change(state, decision.new, decision.note())
 
+    def settle(self, block: str, owner: str, *, landed: bool) -> Choice:
+        """A person has looked for a block with this key in the target, and found it or not."""
+        del block, owner, landed
+        raise nothing_to_settle()
+
     def accept_position(self, table: str | None, owner: str, *, by_rows: bool) -> Choice:
         """A position that is uncertain is taken for true."""
         del table, owner, by_rows
@@ -188,13 +221,15 @@ class Operations:
     def take_over(self, before: Before, owner: str) -> Import:
         """Goes on where another writer of the table stopped."""
         del before, owner
-        raise ConfigError("sink: only a pipeline to Iceberg can go on where another writer stopped.")
+        raise ConfigError(
+            f"sink: {self.parts.sink} cannot go on where another writer stopped: that is for Iceberg tables."
+        )
 
     def maintain(self, upkeep: Upkeep, watch: Watch, tables: tuple[str, ...]) -> Sequence[Report]:
         """Looks after the tables that were named, or all that the pipeline writes."""
         del upkeep, watch, tables
         raise ConfigError(
-            "maintain is for Iceberg tables; ClickHouse merges its parts and drops what it replaced by itself."
+            f"maintain is for Iceberg tables, and {self.parts.sink} is none: it needs no upkeep by landonce."
         )
 
 
@@ -202,11 +237,23 @@ def carries_no_position() -> NothingToDo:
     return NothingToDo("this pipeline does not write to Iceberg, and other targets carry no position.", safe=UNCHANGED)
 
 
+def nothing_to_settle() -> NothingToDo:
+    return NothingToDo(
+        "there is nothing to settle: no plan of a wrapped sink is pending.",
+        safe=UNCHANGED,
+        command="landonce run {file}",
+    )
+
+
 @dataclass
 class LookingOperations(Operations):
     """A target that can be looked into, and that takes inserts with deadlines."""
 
     no_fill = ""
+
+    def fingerprint(self) -> str:
+        with closing(self.parts.deduplicating.target()) as target:
+            return insert_recipe(self.parts, target.schema()).fingerprint()
 
     def ahead(self, state: LedgerState, stands: Iterable[TableStatus], partitions: Iterable[Partition]) -> TargetView:
         del stands
@@ -240,9 +287,6 @@ class TransactionalOperations(Operations):
     no_fill = (
         "there is nothing to fill: a block's rows are in the table if its row in the ledger says so, and else none is."
     )
-
-    def kept(self) -> dict[str, Any]:
-        return {"target": str(self.sink)}
 
     def rows(self, state: LedgerState) -> Sequence[Row]:
         ledger = self.parts.ledger

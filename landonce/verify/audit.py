@@ -14,11 +14,10 @@ from landonce.protocol.source import SourceView
 from landonce.verify.bounds import Bounds, bounds, notes
 from landonce.verify.expect import Expectation
 from landonce.verify.judge import Fates, Place, judge_letters
-from landonce.verify.letters import Letters
 from landonce.verify.partition import PartitionReport
 from landonce.verify.report import Report
 from landonce.verify.table import Stretch, TableAudit, cut
-from landonce.verify.topic import PlainReader, Window
+from landonce.verify.topic import Letters, PlainReader, Window
 
 Progress = Callable[[int], None]
 """Called with the number of offsets that were judged."""

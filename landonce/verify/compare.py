@@ -17,11 +17,10 @@ import pyarrow.compute as pc
 from landonce.protocol.ranges import Partition
 from landonce.read.changes.decode import OPERATION
 from landonce.read.changes.images import DELETE
+from landonce.sinks.audit import HeldValues, Offsets, Piece
 from landonce.verify.bounds import Bounds
-from landonce.verify.held.port import HeldValues, Piece
-from landonce.verify.judge import Fates, Fault, Offsets, Place
-from landonce.verify.partition import PartitionReport
-from landonce.verify.runs import LISTED
+from landonce.verify.judge import Fates, Fault, Place
+from landonce.verify.partition import LISTED, PartitionReport
 from landonce.verify.values import as_type, differing, shown
 
 _OFFSET = "_offset"

@@ -6,7 +6,7 @@ record lands in all of its tables or, where it does not fit one of them or has n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
@@ -21,10 +21,13 @@ from pyspark.sql.functions import col
 from landonce.engine.transform import chosen_columns, keep_column, widened
 from landonce.errors import TransformFailed
 from landonce.jvm import spark_errors
+from landonce.read.changes.decode import ChangeDecoder, Changes
 from landonce.read.formats.json.decode import JsonDecoder
+from landonce.read.route import Routed, Routing, route_values, routes
 from landonce.read.rows import KEEP, conform
 from landonce.read.schema.fields import Schema
-from landonce.verify.judge import Fates, Offsets
+from landonce.sinks.audit import HeldTables, Offsets
+from landonce.verify.judge import Fates
 from landonce.verify.topic import Window
 
 _AT = "__landonce_at"
@@ -44,25 +47,27 @@ class Sorted:
     bad: Offsets
 
 
-class Sorting(Protocol):
-    """Tells which tables a record goes to: by its bytes, or by what expressions made of it."""
-
-    def of_values(self, values: pa.BinaryArray) -> Sorted: ...
-
-    def of_rows(self, rows: pa.Table) -> Sorted: ...
+def sort_records(routing: Routing, values: pa.BinaryArray) -> Sorted:
+    """By the value of a field of each record."""
+    field = routing.field
+    return _sorted(routes(routing, values if field is None else route_values(values, field)))
 
 
-@dataclass(frozen=True)
-class OneTable:
-    """Every record goes to the same table."""
+def sort_rows(routing: Routing, rows: pa.Table) -> Sorted:
+    """By the value of a column of what expressions made of records."""
+    field = routing.field
+    if field is None:
+        return _sorted(routes(routing, pa.nulls(rows.num_rows)))
+    return _sorted(routes(routing, rows.column(field).combine_chunks().cast(pa.string())))
 
-    table: str
 
-    def of_values(self, values: pa.BinaryArray) -> Sorted:
-        return Sorted({self.table: np.arange(len(values))}, np.empty(0, np.int64))
+def _sorted(routed: Routed) -> Sorted:
+    tables = {table: _indexes(at) for table, at in routed.tables.items() if len(at)}
+    return Sorted(tables, np.array([each.index for each in routed.rejects], np.int64))
 
-    def of_rows(self, rows: pa.Table) -> Sorted:
-        return Sorted({self.table: np.arange(rows.num_rows)}, np.empty(0, np.int64))
+
+def _indexes(array: pa.Int64Array) -> Offsets:
+    return np.asarray(array.to_numpy(), np.int64)
 
 
 @dataclass(frozen=True)
@@ -99,15 +104,38 @@ class PlainDecoder:
         return np.asarray(decoded.kept.to_numpy(), np.int64), decoded.table
 
 
+class ChangingDecoder:
+    """Records that change rows."""
+
+    def __init__(self, schema: Schema, identity: tuple[str, ...], changes: Changes, max_record_bytes: int) -> None:
+        self._decoder = ChangeDecoder(schema, identity, changes, max_record_bytes=max_record_bytes)
+
+    def decode(self, values: pa.BinaryArray, keys: list[bytes | None]) -> Rows:
+        changed = self._decoder.decode(values, keys)
+        rejected = np.array([each.index for each in changed.rejects], np.int64)
+        return Rows(_indexes(changed.kept), rejected, changed.table, changes=True)
+
+
 class Decoded:
     """Every record that can be decoded for all of its tables lands in them."""
 
-    def __init__(self, sorting: Sorting, decoder_of: Callable[[str], Decoder | None]) -> None:
-        self._sorting = sorting
-        self._decoder_of = lru_cache(maxsize=None)(decoder_of)
+    def __init__(self, tables: HeldTables) -> None:
+        self._tables = tables
+        self._decoder_of = lru_cache(maxsize=None)(self._decoder)
+
+    def _decoder(self, table: str) -> Decoder | None:
+        """None if records for the table are dead letters."""
+        tables, limit = self._tables, self._tables.recipe.max_record_bytes
+        schema = tables.schema(table)
+        if schema is None:
+            lost = tables.lost(table)
+            return PlainDecoder(lost, limit) if lost is not None else None
+        if tables.changes is not None:
+            return ChangingDecoder(schema, tables.identity, tables.changes, limit)
+        return PlainDecoder(schema, limit)
 
     def of(self, window: Window) -> Fates:
-        sorted_ = self._sorting.of_values(window.values)
+        sorted_ = sort_records(self._tables.routing, window.values)
         dead = np.zeros(len(window.offsets), np.bool_)
         dead[sorted_.bad] = True
         found: dict[str, tuple[Offsets, pa.Table]] = {}
@@ -127,14 +155,12 @@ class Decoded:
 class Transformed:
     """Of the records that can be decoded, `where` filters, and those that do not fit a table are dead letters."""
 
-    def __init__(
-        self, recipe: Any, sorting: Sorting, schema_of: Callable[[str], Schema | None], session: SparkSession
-    ) -> None:
-        self._recipe = recipe
-        self._sorting = sorting
-        self._schema_of = lru_cache(maxsize=None)(schema_of)
+    def __init__(self, tables: HeldTables, session: SparkSession) -> None:
+        self._recipe = tables.recipe
+        self._routing = tables.routing
+        self._schema_of = lru_cache(maxsize=None)(tables.schema)
         self._session = session
-        self._decoder = PlainDecoder(recipe.source, recipe.max_record_bytes)
+        self._decoder = PlainDecoder(self._recipe.source, self._recipe.max_record_bytes)
 
     def of(self, window: Window) -> Fates:
         kept, rows = self._decoder.rows(window.values)
@@ -147,7 +173,7 @@ class Transformed:
         at = np.asarray(chosen.column(_AT).to_numpy(), np.int64)
         order = np.argsort(at, kind="stable")
         at, chosen = at[order], chosen.take(pa.array(order))
-        sorted_ = self._sorting.of_rows(chosen)
+        sorted_ = sort_rows(self._routing, chosen)
         dead[at[sorted_.bad]] = True
         found: dict[str, tuple[Offsets, pa.Table]] = {}
         for table, places in sorted_.tables.items():

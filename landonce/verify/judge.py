@@ -27,11 +27,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-Offsets = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
+from landonce.sinks.audit import Counted, Mask, Offsets
 
 
 class Fault(str, Enum):
@@ -128,27 +126,6 @@ class Fates:
                 for rows in (self.changes, self.rows)
             ),
         )
-
-
-@dataclass(frozen=True)
-class Counted:
-    """Distinct offsets in order, and how often each of them is there."""
-
-    offsets: Offsets
-    counts: Offsets
-
-    @staticmethod
-    def none() -> Counted:
-        return Counted(np.empty(0, np.int64), np.empty(0, np.int64))
-
-    @staticmethod
-    def of(offsets: Offsets) -> Counted:
-        distinct, counts = np.unique(offsets, return_counts=True)
-        return Counted(distinct, counts.astype(np.int64))
-
-    def between(self, first: int, end: int) -> Counted:
-        low, high = np.searchsorted(self.offsets, (first, end))
-        return Counted(self.offsets[low:high], self.counts[low:high])
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from landonce.protocol.ranges import Partition
+from landonce.sinks.audit import Doubled
 from landonce.verify.compare import Compared
-from landonce.verify.held.port import Doubled
 from landonce.verify.judge import FAULTS, Fault
 from landonce.verify.partition import PartitionReport
 

@@ -1,24 +1,29 @@
-"""Reads a partition again with a plain consumer: `read_committed`, one partition at a time; it never commits offsets.
+"""What an audit reads beside the target: the topic again, with a plain consumer, and the offsets of the dead letters that count.
 
-It is deliberately not the reader of the run. A deleted offset is an error here too: an audit must not skip anything.
+The consumer reads `read_committed`, one partition at a time, and never commits offsets. It is deliberately not the reader of the run. A
+deleted offset is an error here too: an audit must not skip anything.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from array import array
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from landonce.engine.dead_letters import committed, refused
 from landonce.errors import RetentionOverrun, SourceUnavailable
 from landonce.protocol.ranges import Partition
-from landonce.verify.judge import Offsets
+from landonce.sinks.audit import Counted, Offsets
 
 _AT_ONCE = 20_000
 _SILENCE = 30.0
@@ -131,3 +136,30 @@ def _is_end(message: Message, partition: Partition, end: int) -> bool:
     if error.fatal() or not error.retriable():
         raise SourceUnavailable(f"Kafka: {error.str()}")
     return False
+
+
+class Letters:
+    """The offsets of dead letters, per partition: one pass over the files, eight bytes for each letter. Topics are labels."""
+
+    def __init__(self, folder: Path, pipeline: str, labels: Collection[str]) -> None:
+        counted = _by_partition(committed(folder, pipeline), labels)
+        self._counted = {partition: Counted.of(offsets) for partition, offsets in counted.items()}
+        self._refused = _by_partition(refused(folder, pipeline), labels)
+
+    def of(self, partition: Partition) -> Counted:
+        return self._counted.get(partition, Counted.none())
+
+    def refused(self, partition: Partition) -> Offsets:
+        """The records that the target itself refused. Nothing else could predict that."""
+        return self._refused.get(partition, np.empty(0, np.int64))
+
+    def partitions(self) -> tuple[Partition, ...]:
+        return tuple(sorted(self._counted))
+
+
+def _by_partition(letters: Iterable[dict[str, Any]], labels: Collection[str]) -> dict[Partition, Offsets]:
+    found: dict[Partition, array[int]] = defaultdict(lambda: array("q"))
+    for letter in letters:
+        if letter["topic"] in labels:
+            found[Partition(letter["topic"], int(letter["partition"]))].append(int(letter["offset"]))
+    return {partition: np.frombuffer(offsets, np.int64) for partition, offsets in found.items()}

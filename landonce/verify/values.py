@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from landonce.verify.judge import Offsets
+from landonce.sinks.audit import Offsets
 
 _WAYS = 8
 _SMALL = 64
@@ -148,17 +147,3 @@ def _text(value: Any) -> str:
     if isinstance(value, dict):
         return f"{{{', '.join(f'{_text(key)}: {_text(each)}' for key, each in value.items())}}}"
     return f"[{', '.join(map(_text, value))}]" if isinstance(value, list) else str(value)
-
-
-def each_text(array: pa.Array, spell: Any) -> pa.Array:
-    """The same values with every string in one spelling. Each distinct string is converted once."""
-    type_ = array.type
-    if pt.is_string(type_):
-        coded = array.dictionary_encode()
-        spelled = pa.array([spell(each) for each in coded.dictionary.to_pylist()], pa.string())
-        return pc.take(spelled, coded.indices)
-    if pt.is_list(type_):
-        array = pa.concat_arrays([array, array.slice(0, 0)]) if array.offset else array
-        mask = array.is_null() if array.null_count else None
-        return pa.ListArray.from_arrays(array.offsets, each_text(array.values, spell), mask=mask)
-    return array

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from rich.table import Table
 
+from landonce.sinks.audit import Doubled
 from landonce.verify.compare import Compared
-from landonce.verify.held.port import Doubled
 from landonce.verify.judge import Fault, Place
 from landonce.verify.partition import PartitionReport
 from landonce.verify.report import KeyFault, Report, TableReport

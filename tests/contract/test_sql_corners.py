@@ -23,10 +23,10 @@ from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import Fate
 from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.contract import Level
+from landonce.sinks.sql.held import SqlKeys
 from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.sql.worker import last_changes
 from landonce.sinks.transactional import Blame, Trouble
-from landonce.verify.held.sql import SqlKeys
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

@@ -16,12 +16,13 @@ from landonce.local.databases import LocalMariaDB
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import Fate
+from landonce.sinks.audit import OFFSET
 from landonce.sinks.contract import Level
+from landonce.sinks.sql.held import SqlKeys
 from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.sql.writer import open_writer
 from landonce.sinks.transactional import settle_block
-from landonce.verify.held.sql import SqlKeys
-from landonce.verify.keys import LAST, OFFSET, LastChanges
+from landonce.verify.keys import LAST, LastChanges
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

@@ -81,7 +81,9 @@ def _compact(gone: Gone) -> None:
 
 
 def _audit(gone: Gone) -> None:
-    audit = Transformed(gone.recipe(max_record_bytes=10, **WHERE), None, lambda _: SCHEMA, gone.session)  # type: ignore[arg-type]
+    recipe = gone.recipe(max_record_bytes=10, **WHERE)
+    tables = SimpleNamespace(recipe=recipe, routing=None, schema=lambda _: SCHEMA)
+    audit = Transformed(tables, gone.session)  # type: ignore[arg-type]
     audit._evaluate(pa.table({"__landonce_at": [0], "id": [1]}))
 
 

@@ -28,9 +28,9 @@ from pyspark.sql import SparkSession
 import landonce
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.local.databases import LocalMariaDB
+from landonce.sinks.clickhouse import held
 from landonce.sinks.pipeline_file import parse
 from landonce.verify import compare, topic
-from landonce.verify.held import clickhouse_values
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -442,7 +442,7 @@ def test_no_more_than_a_window_and_a_piece_are_held(clicks: Site, monkeypatch: p
     assert clicks.run().landed == 5_000
     monkeypatch.setattr(topic, "_WINDOW_RECORDS", 500)
     monkeypatch.setattr(topic, "_AT_ONCE", 200)
-    monkeypatch.setattr(clickhouse_values, "_AT_ONCE", 100)
+    monkeypatch.setattr(held, "_AT_ONCE", 100)
     seen: list[tuple[int, int]] = []
     whole = compare.ValueAudit._piece
 

@@ -7,8 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from landonce.verify.judge import Counted, Fates, Fault, Place, judge_letters, judge_rows
-from landonce.verify.runs import LISTED, Run, Runs
+from landonce.sinks.audit import Counted
+from landonce.verify.judge import Fates, Fault, Place, judge_letters, judge_rows
+from landonce.verify.partition import LISTED, Run, Runs
 
 FATES = ("none", "lands", "dead", "filtered")
 

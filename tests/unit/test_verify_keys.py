@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from landonce.sinks.audit import OFFSET, PLACE, UNKNOWN, plain
 from landonce.verify.judge import Fault
-from landonce.verify.judge_keys import Limits, judge_keys
-from landonce.verify.keys import LAST, OFFSET, PLACE, UNKNOWN, LastChanges, plain
+from landonce.verify.keys import LAST, LastChanges, Limits, judge_keys
 
 KEYS = pa.schema([("id", pa.int64())])
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from landonce.protocol.ranges import Partition
-from landonce.verify.held.offsets import OffsetIndex, split
-from landonce.verify.held.port import LAST
+from landonce.sinks.audit import LAST
+from landonce.sinks.iceberg.held_offsets import OffsetIndex, split
 
 HERE = Partition("clicks", 0)
 FAR = 5_000_000_000

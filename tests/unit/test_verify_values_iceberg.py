@@ -34,11 +34,11 @@ from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.files import write_files
+from landonce.sinks.iceberg.held import IcebergValues
+from landonce.sinks.iceberg.held_snapshot import PinnedTable
 from landonce.sinks.iceberg.table import TableShape
 from landonce.sinks.iceberg.types import iceberg_schema, schema_for
 from landonce.sinks.snapshot import Origin
-from landonce.verify.held.iceberg_values import IcebergValues
-from landonce.verify.held.scan import PinnedTable
 from landonce.verify.values import differing
 
 WORD = UUID("61f0c404-5cb3-11e7-907b-a6006ad3dba0")

@@ -62,7 +62,7 @@ def test_a_wrong_file_or_key_is_answered_before_anything_heavy_is_loaded(
 
 @pytest.mark.parametrize(
     "module",
-    ["engine.pipeline", "check", "verify.assemble", "cli.state.show", "cli.state.source", "cli.state.plans"],
+    ["engine.pipeline", "check", "verify.assemble", "cli.state.show", "cli.state.decide"],
 )
 def test_pyiceberg_and_pandas_are_loaded_for_iceberg_only(module: str) -> None:
     assert not loaded_by(f"import landonce.{module}") & {"pyiceberg", "pandas"}
@@ -101,7 +101,7 @@ IMPORTED = (
     "query.running",
     "consumer",
     "cli.state.show",
-    "cli.state.source",
+    "cli.state.decide",
 )
 
 

@@ -1,9 +1,9 @@
 """`landonce state`: look at the ledger, and decide what only a person can decide.
 
-Every decision is explained before it is made, is one compare-and-set that also fences a driver that still runs, and
-leaves a line in the ledger's journal.
+Every decision is explained before it is made. It is one compare-and-set, which also fences a driver that still runs, and it leaves a line
+in the ledger's journal.
 
-What they have to offer is said here, and nothing is loaded for it: what a command needs, it loads when it is run.
+This module only declares the commands. Each loads what it needs when it runs.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class To(str, Enum):
 
 @state.command(rich_help_panel=_LOOK)
 def show(file: File, as_json: Json = False) -> None:
-    """Say where a pipeline stands: position, lag, pending plan, tables, epoch, journal.
+    """Show a pipeline's position, lag, pending plan, tables, epoch and journal.
 
     Also where the ledger is: a file, a database, or the Iceberg table itself. For each table of a fan-out: the last batch
-    that is in it, and whether it is in step, was rolled back, or is another one by the same name.
+    that is in it, and whether it is in step, was rolled back, or is another table of the same name.
 
     Example: `landonce state show clicks.yaml`
     """
@@ -50,15 +50,15 @@ def show(file: File, as_json: Json = False) -> None:
 
 @state.command("accept-gap", rich_help_panel=_SOURCE)
 def accept_gap(file: File, yes: Yes = False) -> None:
-    """Go on behind records that Kafka deleted before they were read.
+    """Continue after records that Kafka deleted before they were read.
 
-    Moves the position of each overrun partition to where its topic begins now. Of a pending plan, the ranges that are
-    gone are given up and the rest is kept, with all dead letters. An Iceberg table that was rolled back further than Kafka reaches is filled up
-    from where the topic begins now. What is given up is recorded for ever.
+    Moves the position of each overrun partition to the first offset that Kafka still has. Of a pending plan, the ranges that are
+    gone are given up and the rest is kept, with all dead letters. An Iceberg table that was rolled back further than Kafka reaches is filled
+    from there too. The ledger's journal keeps what was given up.
 
     Example: `landonce state accept-gap clicks.yaml`
     """
-    from landonce.cli.state.source import accept_gap as work
+    from landonce.cli.state.decide import accept_gap as work
 
     work(file, yes=yes)
 
@@ -66,24 +66,26 @@ def accept_gap(file: File, yes: Yes = False) -> None:
 @state.command(rich_help_panel=_SOURCE)
 def rebase(
     file: File,
-    to: Annotated[To, typer.Option(help="Where topics begin that are other ones now.")] = To.EARLIEST,
+    to: Annotated[To, typer.Option(help="Where changed topics begin.")] = To.EARLIEST,
     drop_pending: Annotated[
         bool,
-        typer.Option("--drop-pending", help="Forget what of a pending plan cannot be read as it was, or all of it."),
+        typer.Option(
+            "--drop-pending", help="Forget the part of a pending plan that cannot be read again, or all of it."
+        ),
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Bind a pipeline to a topic that was made anew, or to another cluster.
+    """Bind a pipeline to a topic that was deleted and created again, or to another cluster.
 
     Offsets of the old topic mean nothing in the new one, so the changed topics begin at their earliest offset, and their
     rows get a `_topic` of their own, `topic@id`, beside which the old rows stay. Where only one partition lost its end, only
     that one does so. What did not change stays where it is, with its part of a pending plan.
 
-    Where nothing changed, `--drop-pending` forgets the whole plan, and its records are planned anew.
+    Where nothing changed, `--drop-pending` forgets the whole plan, and its records are planned again.
 
     Example: `landonce state rebase clicks.yaml --to latest`
     """
-    from landonce.cli.state.source import rebase as work
+    from landonce.cli.state.decide import rebase as work
 
     work(file, to=to.value, drop_pending=drop_pending, yes=yes)
 
@@ -93,11 +95,11 @@ def fill(file: File, yes: Yes = False) -> None:
     """Write what is missing of a pending plan that is in the table in part (ClickHouse).
 
     A block lands whole or not at all, so landonce halts with PartialPresence when some rows of it are gone: somebody
-    deleted them, or a TTL did. This command says that they shall be written again.
+    deleted them, or a TTL did. This command lets landonce write them again.
 
     Example: `landonce state fill clicks.yaml`
     """
-    from landonce.cli.state.plans import fill as work
+    from landonce.cli.state.decide import fill as work
 
     work(file, yes=yes)
 
@@ -106,13 +108,13 @@ def fill(file: File, yes: Yes = False) -> None:
 def accept_change(file: File, yes: Yes = False) -> None:
     """Let the present pipeline file settle a plan that another version of it made.
 
-    The safe way is to put the old file back, run it once, and then make the change. Take this one if you know that the
+    The safe way is to put the old file back, run it once, and then make the change. Use this command if you know that the
     change does not decide which records of the pending plan land, or where. One Iceberg table that is its own ledger never
-    needs it: no plan of it is ever pending.
+    needs it: it never has a pending plan.
 
     Example: `landonce state accept-change clicks.yaml`
     """
-    from landonce.cli.state.plans import accept_change as work
+    from landonce.cli.state.decide import accept_change as work
 
     work(file, yes=yes)
 
@@ -127,12 +129,12 @@ def settle(
 ) -> None:
     """Say whether a block that was pushed, and never settled, is in the target (wrapped sinks).
 
-    A sink that is not idempotent and has no probe halts with OutcomeUnknown when nobody knows whether a block arrived. Look
-    for its key or its coordinates in the target, and say what you found.
+    A pipeline whose sink is not idempotent and has no probe halts with OutcomeUnknown when nobody knows whether a block arrived.
+    Look for the block's key or its coordinates in the target, and say what you found.
 
     Example: `landonce state settle clicks.yaml --block clicks-0-0-500-0123456789abcdef --absent`
     """
-    from landonce.cli.state.settle import settle as work
+    from landonce.cli.state.decide import settle as work
 
     work(file, block=block, landed=landed, absent=absent, yes=yes)
 
@@ -154,15 +156,15 @@ def accept_position(
 ) -> None:
     """Say how far an Iceberg table is whose history is gone.
 
-    The position stands in the table's snapshots, and a copy of it in the table's properties. Where all snapshots of the
-    pipeline expired, nobody can tell whether the table was rolled back before: then landonce halts with PositionUncertain.
+    The table's snapshots hold the position, and the table's properties a copy of it. If all snapshots of the
+    pipeline have expired, nobody can tell whether the table was rolled back before: then landonce halts with PositionUncertain.
     Without --by-rows this command says that it was not, and the copy counts. With --by-rows, the last row of each Kafka
     partition in the table counts, and all that comes after it is delivered again: right after a rollback, and never a
     duplicate.
 
     Example: `landonce state accept-position clicks.yaml --by-rows`
     """
-    from landonce.cli.state.tables import accept_position as work
+    from landonce.cli.state.decide import accept_position as work
 
     work(file, table=table, by_rows=by_rows, yes=yes)
 
@@ -185,7 +187,7 @@ def forget_table(
 
     Example: `landonce state forget-table clicks.yaml db.views --replay`
     """
-    from landonce.cli.state.tables import forget_table as work
+    from landonce.cli.state.decide import forget_table as work
 
     work(file, table=table, replay=replay, yes=yes)
 
@@ -220,7 +222,7 @@ def import_position(
     ] = None,
     nothing: Annotated[
         bool,
-        typer.Option("--from-nothing", help="The writer before carried other topics: begin anew, beside it."),
+        typer.Option("--from-nothing", help="The writer before carried other topics: begin again, beside it."),
     ] = False,
     yes: Yes = False,
 ) -> None:
@@ -241,7 +243,7 @@ def import_position(
 
     Example: `landonce state import clicks.yaml --from-checkpoint s3://bucket/checkpoints/clicks`
     """
-    from landonce.cli.state.importing import import_position as work
+    from landonce.cli.state.decide import import_position as work
     from landonce.sinks.operations import Before
 
     work(file, Before(connector, checkpoint, nothing, control_topic, group), yes=yes)

@@ -1,4 +1,7 @@
-"""What every decision has in common: the ledger's entry, the explanation, the question, the change."""
+"""What an operator decides about a pipeline: each command looks, explains what it does and costs, asks, and then changes the ledger.
+
+The sink says what can be decided about it (`Sink.operations`), and one sentence where it cannot.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,15 @@ import typer
 from landonce.cli.files import opened
 from landonce.cli.output import out
 from landonce.engine.publish import Letters
+from landonce.errors import ConfigError, Halt, NothingToDo, Transient
+from landonce.protocol import operate
+from landonce.protocol.block_rows import accounted
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.operate import Decision
-from landonce.sinks.operations import Choice, Operations
+from landonce.protocol.ranges import Range
+from landonce.protocol.source import Start
+from landonce.protocol.target import TargetView
+from landonce.sinks.operations import UNCHANGED, Before, Choice, Operations
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,49 +51,121 @@ def operations_of(parts: Parts) -> Operations:
     return parts.sink.operations(parts, sessions)
 
 
-def choose(target: Operations, file: Path, choice: Choice, *, yes: bool) -> None:
-    decide(target, file, choice.state, choice.decision, yes=yes, change=choice.change)
+def accept_gap(file: Path, *, yes: bool) -> None:
+    with operating(file) as target:
+        state, view = target.required(bound=False), target.parts.source()
+        known, stands = target.stands(state)
+        decision = operate.accept_gap(known, view, _new_owner(), stands, accounted(target.rows(state)))
+        _decide(target, file, Choice(state, decision), yes=yes, also=_landed(target, state, decision.lost))
 
 
-def decide(
-    target: Operations,
-    file: Path,
-    ledger: LedgerState,
-    decision: Decision,
-    *,
-    yes: bool,
-    also: str = "",
-    before: Callable[[], None] | None = None,
-    change: Callable[[], None] | None = None,
-) -> None:
+def rebase(file: Path, *, to: str, drop_pending: bool, yes: bool) -> None:
+    with operating(file) as target:
+        state, view = target.required(bound=False), target.parts.source()
+        known, stands = target.stands(state)
+        partitions = {*known.committed(), *(partition for partition, _ in view.extents)}
+
+        def ask() -> TargetView:
+            return target.ahead(known, stands, partitions)
+
+        def give_up() -> None:
+            if state.pending is not None:
+                target.give_up(state.pending, held, ask)
+
+        held = ask()
+        decision = operate.rebase(
+            known, view, held, _new_owner(), to=Start(to), drop_pending=drop_pending, stands=stands
+        )
+        _decide(target, file, Choice(state, decision, before=give_up), yes=yes)
+
+
+def fill(file: Path, *, yes: bool) -> None:
+    with operating(file) as target:
+        if target.no_fill:
+            raise NothingToDo(target.no_fill, safe=UNCHANGED, command=target.instead)
+        state = target.required()
+        decision = operate.fill(state, _new_owner())
+        ranges = tuple(each for block in state.pending.blocks for each in block.ranges) if state.pending else ()
+        _decide(target, file, Choice(state, decision), yes=yes, also=_landed(target, state, ranges))
+
+
+def accept_change(file: Path, *, yes: bool) -> None:
+    with operating(file) as target:
+        state = target.required()
+        fingerprint = target.fingerprint() if state.pending else ""
+        decision = operate.accept_change(state, fingerprint, _new_owner(), fan_out=target.fan_out)
+        _decide(target, file, Choice(state, decision), yes=yes)
+
+
+def settle(file: Path, *, block: str, landed: bool, absent: bool, yes: bool) -> None:
+    if landed == absent:
+        raise ConfigError("say --landed or --absent: one of them.", safe=UNCHANGED)
+    with operating(file) as target:
+        _decide(target, file, target.settle(block, _new_owner(), landed=landed), yes=yes)
+
+
+def accept_position(file: Path, *, table: str | None, by_rows: bool, yes: bool) -> None:
+    with operating(file) as target:
+        _decide(target, file, target.accept_position(table, _new_owner(), by_rows=by_rows), yes=yes)
+
+
+def forget_table(file: Path, *, table: str, replay: bool, yes: bool) -> None:
+    with operating(file) as target:
+        _decide(target, file, target.forget_table(table, _new_owner(), replay=replay), yes=yes)
+
+
+def import_position(file: Path, before: Before, *, yes: bool) -> None:
+    with operating(file) as target:
+        found = target.take_over(before, _new_owner())
+        _confirm(found.decision, yes=yes)
+        found.adopt()
+    _done(found.decision, file)
+
+
+def _decide(target: Operations, file: Path, choice: Choice, *, yes: bool, also: str = "") -> None:
     """Explains, asks, swaps. A driver that changed the ledger in the meantime makes this `Fenced`, and nothing is done.
-    Dead letters that are staged of a plan that is given up count from then on: nobody writes it again.
-
-    `change`: what to do instead of swapping the state alone.
-    """
-    config = target.parts.config
+    Dead letters that are staged of a plan that is given up count from then on: nobody writes it again."""
+    config, ledger, decision = target.parts.config, choice.state, choice.decision
     letters = Letters(config.dead_letters.path, config.pipeline)
     given_up = ledger.pending is not None and decision.new.pending is None
     if given_up:
         decision = replace(decision, does=(*decision.does, letters.given_up(ledger)))
-    for line in decision.does:
-        out.print(line, markup=False)
-    for line in (*decision.costs, also, "A driver of this pipeline that still runs ends with exit code 4."):
-        if line:
-            out.print(line, style="yellow", markup=False)
-    if not yes:
-        typer.confirm("Do it?", abort=True)
-    if before is not None:
-        before()
-    if change is not None:
-        change()
+    _confirm(decision, also, "A driver of this pipeline that still runs ends with exit code 4.", yes=yes)
+    if choice.before is not None:
+        choice.before()
+    if choice.change is not None:
+        choice.change()
     else:
         target.change(ledger, decision)
     if given_up:
         letters.publish_given_up(ledger)
+    _done(decision, file)
+
+
+def _confirm(decision: Decision, *also: str, yes: bool) -> None:
+    """Says what is done and what it costs, and asks."""
+    for line in decision.does:
+        out.print(line, markup=False)
+    for line in filter(None, (*decision.costs, *also)):
+        out.print(line, style="yellow", markup=False)
+    if not yes:
+        typer.confirm("Do it?", abort=True)
+
+
+def _done(decision: Decision, file: Path) -> None:
     out.print(f"[green]done[/], and recorded in the journal: epoch {decision.new.epoch}. Next:", end=" ")
     out.print(f"landonce run {file}", markup=False)
 
 
-def new_owner() -> str:
+def _landed(target: Operations, state: LedgerState, ranges: tuple[Range, ...]) -> str:
+    """How much of these ranges the target holds; silent where it cannot be asked."""
+    labelled = [Range(state.labelled(each.partition), each.first, each.end) for each in ranges]
+    try:
+        rows = target.count(labelled)
+    except (Transient, Halt):
+        return ""
+    return f"The target holds {rows} rows of these offsets now." if rows is not None else ""
+
+
+def _new_owner() -> str:
     return uuid.uuid4().hex

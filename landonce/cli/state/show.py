@@ -1,4 +1,4 @@
-"""`landonce state show`: where a pipeline stands, in words or as a document."""
+"""`landonce state show`: a pipeline's position, plan, tables and journal, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ from landonce.cli.state.decide import operating
 from landonce.config.secrets import redact
 from landonce.engine import dead_letters
 from landonce.errors import LandonceError
-from landonce.ledger.block_ledgers import PushLedger
-from landonce.protocol.block_rows import Mark
 from landonce.protocol.blocks import Plan
-from landonce.protocol.claimed import key_of
-from landonce.protocol.ledger import Ledger, LedgerState, Note
+from landonce.protocol.ledger import LedgerState, Note
 from landonce.protocol.marks import TableReport, TableState, report_on
 from landonce.protocol.receipt import Reasons, lines
 from landonce.protocol.source import SourceView
-from landonce.sinks.operations import Operations
+from landonce.sinks.operations import Kept, Operations
 from landonce.sinks.parts import Parts
 
 _LISTED = 5
@@ -43,7 +40,7 @@ class _Seen:
     """All that is shown."""
 
     pipeline: str
-    kept: dict[str, Any]
+    kept: Kept
     ledger: LedgerState | None
     journal: tuple[Note, ...]
     source: SourceView | None
@@ -77,20 +74,11 @@ def _look(target: Operations) -> _Seen:
         tables=tables,
         no_tables=no_tables,
         noticed=target.noticed(ledger),
-        claimed=claimed_of(ledger, state),
+        claimed=target.claimed(state) if state is not None else (),
         letters=parts.config.dead_letters.path if reasons else None,
         reasons=reasons,
         no_letters=no_letters,
     )
-
-
-def claimed_of(ledger: Ledger, state: LedgerState | None) -> tuple[str, ...]:
-    """Blocks of a wrapped sink of which nobody has said yet what became of them."""
-    if not isinstance(ledger, PushLedger) or state is None or state.pending is None:
-        return ()
-    rows = ledger.status(state.pending.batch).rows
-    claimed = {row.number for row in rows if row.mark is Mark.CLAIMED}
-    return tuple(key_of(state, block) for block in state.pending.blocks if block.number in claimed)
 
 
 def _survey(parts: Parts) -> tuple[SourceView | None, str]:
@@ -117,17 +105,6 @@ def _reasons(parts: Parts) -> tuple[Reasons, str]:
         return (), error.what
 
 
-def _say_kept(kept: dict[str, Any]) -> str:
-    if "table" in kept:
-        snapshot = f", snapshot {kept['snapshot']}" if kept["snapshot"] else ""
-        return f"the table {kept['table']} itself, branch {kept['branch']}{snapshot}"
-    if "target" in kept:
-        return f"the tables landonce_* beside the table, in {kept['target']}"
-    if "plugin" in kept:
-        return f"the plug-in {kept['plugin']}"
-    return f"the file {kept['sqlite']}" if "sqlite" in kept else "PostgreSQL"
-
-
 def _show(seen: _Seen) -> None:
     ledger = seen.ledger
     if ledger is None:
@@ -145,7 +122,7 @@ def _show(seen: _Seen) -> None:
         out.print(redact(f"{there:,} dead letters were counted in {seen.letters}, by reason:"), markup=False)
         for line in lines(seen.reasons, there):
             out.print(redact(line), markup=False)
-    out.print(f"ledger: {_say_kept(seen.kept)}", markup=False)
+    out.print(f"ledger: {seen.kept.words}", markup=False)
     out.print(f"bound to Kafka cluster {ledger.cluster_id or '-'}", markup=False)
     troubles = (
         seen.noticed,
@@ -212,7 +189,12 @@ def _table_lines(tables: tuple[TableReport, ...]) -> list[str]:
 
 def _document(seen: _Seen) -> dict[str, Any]:
     ledger = seen.ledger
-    document: dict[str, Any] = {"pipeline": seen.pipeline, "kept_in": seen.kept, "ledger": None, "journal": []}
+    document: dict[str, Any] = {
+        "pipeline": seen.pipeline,
+        "kept_in": dict(seen.kept.document),
+        "ledger": None,
+        "journal": [],
+    }
     if ledger is None:
         return document
     document["ledger"] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from landonce.errors import ConfigError
 from landonce.read.schema.fields import Schema
@@ -17,6 +18,11 @@ from landonce.sinks.clickhouse.table import Creation, create_statement
 from landonce.sinks.clickhouse.wire import Timeouts, Tls
 from landonce.sinks.clickhouse.worker import ClickHouseWriter
 from landonce.sinks.contract import DeduplicatingSink, Guarantee, Target
+
+if TYPE_CHECKING:
+    from landonce.protocol.ledger import LedgerState
+    from landonce.sinks.audit import HeldTables
+    from landonce.sinks.parts import Parts
 
 
 def read_authority(path: Path | None) -> str:
@@ -58,6 +64,12 @@ class ClickHouseSink(DeduplicatingSink):
 
     def __str__(self) -> str:
         return f"{self.table_name} at {self.address}"
+
+    def held(self, parts: Parts, state: LedgerState | None) -> HeldTables:
+        from landonce.sinks.clickhouse.held import held
+
+        del state
+        return held(parts, self)
 
     @property
     def identity(self) -> str:

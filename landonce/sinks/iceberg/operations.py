@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 from landonce.errors import ConfigError, NothingToDo, PositionUncertain
 from landonce.protocol import operate
@@ -18,6 +17,7 @@ from landonce.protocol.source import Start
 from landonce.protocol.target import TargetView
 from landonce.sinks.iceberg.catalog import catalog_errors
 from landonce.sinks.iceberg.commit import Place
+from landonce.sinks.iceberg.driver import file_recipe
 from landonce.sinks.iceberg.ledger import IcebergTable, empty, restate
 from landonce.sinks.iceberg.maintain.run import maintain
 from landonce.sinks.iceberg.marks import last_rows
@@ -26,7 +26,7 @@ from landonce.sinks.iceberg.move_in.connect import Cluster, ConnectSink
 from landonce.sinks.iceberg.move_in.history import Writer
 from landonce.sinks.iceberg.move_in.query import CheckpointFolder, StreamingQuery
 from landonce.sinks.iceberg.sink import IcebergSink, Seen, catalog_exists, survey, table_names
-from landonce.sinks.operations import UNCHANGED, Before, Choice, Operations, Report, Upkeep, Watch
+from landonce.sinks.operations import UNCHANGED, Before, Choice, Kept, Operations, Report, Upkeep, Watch
 from landonce.sinks.snapshot import TableLedger
 
 
@@ -59,16 +59,18 @@ class IcebergOperations(Operations):
     def noticed(self, ledger: Ledger) -> str:
         return ledger.noticed if isinstance(ledger, TableLedger) else ""
 
-    def kept(self) -> dict[str, Any]:
+    def kept(self) -> Kept:
         if self._own is None:
             return super().kept()
         own = survey(self.sink, self.sink.static)[0].own if catalog_exists(self.sink) else None
-        return {
-            "table": self.sink.static[0],
-            "branch": self.sink.config.branch,
-            "uuid": own.uuid if own else None,
-            "snapshot": own.standing.snapshot if own and own.standing else None,
-        }
+        table, branch = self.sink.static[0], self.sink.config.branch
+        snapshot = own.standing.snapshot if own and own.standing else None
+        words = f"the table {table} itself, branch {branch}" + (f", snapshot {snapshot}" if snapshot else "")
+        uuid_ = own.uuid if own else None
+        return Kept(words, {"table": table, "branch": branch, "uuid": uuid_, "snapshot": snapshot})
+
+    def fingerprint(self) -> str:
+        return file_recipe(self.parts).fingerprint()
 
     def tables(self, state: LedgerState | None) -> tuple[TableView, ...]:
         return tuple(each.view for each in self._seen(state))
@@ -144,7 +146,7 @@ class IcebergOperations(Operations):
             with self.committing():
                 ledger.set_position(state, decision.new, _sorted(tops.items()), decision.note())
 
-        return Choice(state, decision, change)
+        return Choice(state, decision, change=change)
 
     def _last_rows(self, seen: Seen, state: LedgerState) -> dict[Partition, int]:
         assert seen.table is not None

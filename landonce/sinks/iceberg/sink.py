@@ -21,6 +21,7 @@ from landonce.sinks.iceberg.ledger import IcebergTable
 from landonce.sinks.snapshot import TableLedger
 
 if TYPE_CHECKING:
+    from landonce.sinks.audit import HeldTables
     from landonce.sinks.checking import CheckRun, Sections
     from landonce.sinks.operations import Operations, Sessions
     from landonce.sinks.parts import Parts
@@ -88,6 +89,11 @@ class IcebergSink(Sink):
         from landonce.sinks.iceberg.check import sections
 
         return sections(run, self)
+
+    def held(self, parts: Parts, state: LedgerState | None) -> HeldTables:
+        from landonce.sinks.iceberg.held import IcebergTables
+
+        return IcebergTables(parts, self, state)
 
     def operations(self, parts: Parts, sessions: Sessions) -> Operations:
         from landonce.sinks.iceberg.operations import IcebergOperations

@@ -15,7 +15,7 @@ from landonce.read.decoders import decoder_of
 from landonce.read.schema.ddl import UnfitFields
 from landonce.read.schema.fields import Schema
 from landonce.sinks.declared import declared_schema, selected_from
-from landonce.sinks.operations import UNCHANGED, Choice, TransactionalOperations
+from landonce.sinks.operations import UNCHANGED, Choice, Kept, TransactionalOperations
 from landonce.sinks.parts import Parts
 from landonce.sinks.pipeline_file import Pipeline
 from landonce.sinks.sql.config import Sql
@@ -134,6 +134,13 @@ class SqlOperations(TransactionalOperations):
     """Also knows which table it is, where the database says so."""
 
     sink: SqlSink
+
+    def kept(self) -> Kept:
+        return Kept(f"the tables landonce_* beside the table, in {self.sink}", {"target": str(self.sink)})
+
+    def fingerprint(self) -> str:
+        with closing(SqlTable(self.sink)) as table:
+            return sql_recipe(self.parts, table).fingerprint()
 
     def forget_table(self, table: str, owner: str, *, replay: bool) -> Choice:
         """The next plan binds the pipeline to the table that exists then."""

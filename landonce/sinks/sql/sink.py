@@ -17,6 +17,8 @@ from landonce.sinks.sql.databases import dialect_of, open_database, parsed
 from landonce.sinks.transactional import BlockTransaction, TransactionalSink
 
 if TYPE_CHECKING:
+    from landonce.protocol.ledger import LedgerState
+    from landonce.sinks.audit import HeldTables
     from landonce.sinks.checking import CheckRun, Sections
     from landonce.sinks.operations import Operations, Sessions
     from landonce.sinks.parts import Parts
@@ -79,6 +81,12 @@ class SqlSink(TransactionalSink):
         from landonce.sinks.sql.driver import SqlOperations
 
         return SqlOperations(parts, sessions, self)
+
+    def held(self, parts: Parts, state: LedgerState | None) -> HeldTables:
+        from landonce.sinks.sql.held import held
+
+        del state
+        return held(parts, self)
 
     @property
     def identity(self) -> str:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from landonce.protocol.ranges import Partition
-from landonce.verify.judge import Counted, Offsets
+from landonce.sinks.audit import Counted, Offsets
 
 
 class OffsetIndex:

@@ -1,17 +1,19 @@
-"""Columns of one data file with everything inside, found by field id at every depth, some thousand rows at a time.
+"""Some columns of one data file, found by field id at every depth, some thousand rows at a time and in the order of the file.
 
-Columns that a file lacks are reported, and not read as null: the table did not have them then.
+Arrow reads Parquet and ORC; PyIceberg's reader of manifests reads Avro, row by row and so more slowly. Columns that a file lacks are
+reported: the table did not have them when the file was written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 from uuid import UUID
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -25,17 +27,23 @@ from pyiceberg.table.name_mapping import NameMapping
 from pyiceberg.types import DoubleType, IcebergType, ListType, MapType, NestedField, StructType
 
 from landonce.sinks.iceberg.catalog import read_doubles_whole
-from landonce.verify.held.columns import Positions, by_id, field_id
 
+Positions = npt.NDArray[np.int64]
+MayHold = Callable[[pq.RowGroupMetaData], bool]
+"""Whether a row group of Parquet may hold wanted rows, by its statistics."""
+_NONE: Positions = np.empty(0, np.int64)
+_IDS = (b"PARQUET:field_id", b"iceberg.id")
 _AT_ONCE = 20_000
+_FLAT_AT_ONCE = 100_000
 
 
 @dataclass(frozen=True)
 class Projected:
     """Some rows of a file."""
 
+    count: int
     rows: pa.Table
-    """Without the columns that are absent."""
+    """Without the columns that are absent. It may have none."""
     absent: frozenset[str] = frozenset()
     """Columns that the file lacks, entirely or in part."""
     single: frozenset[str] = frozenset()
@@ -47,35 +55,37 @@ class _Absent(Exception):
 
 
 @dataclass(frozen=True)
-class WholeColumns:
+class FileColumns:
     """Which columns are read."""
 
     schema: Schema
+    """With the field ids of the table."""
     names: NameMapping | None = None
+    """For files without field ids."""
 
-    def of(
-        self, io: FileIO, file: DataFile, deleted: Positions, may_hold: Callable[[pq.RowGroupMetaData], bool]
-    ) -> Iterator[Projected]:
-        """The rows of a file without those at the `deleted` positions. Of Parquet: row groups of `may_hold`."""
+    def flat(self, io: FileIO, file: DataFile, deleted: Positions = _NONE) -> Iterator[pa.RecordBatch]:
+        """All rows of a file without those at the `deleted` positions, which are in order. A missing column is null."""
+        wanted, count = schema_to_pyarrow(self.schema, include_field_ids=False), 0
+        for first, found in self._read(io, file, lambda _: True, _FLAT_AT_ONCE):
+            count += found.count
+            yield from _filled(_without(found, deleted, first), wanted)
+        if count != file.record_count:
+            raise ValueError(f"it holds {count} rows, and the table's metadata say {file.record_count}")
+
+    def of(self, io: FileIO, file: DataFile, deleted: Positions, may_hold: MayHold) -> Iterator[Projected]:
+        """The same rows with columns that hold anything, and without those that are missing. Of Parquet: row groups of `may_hold`."""
+        for first, found in self._read(io, file, may_hold, _AT_ONCE):
+            yield _without(found, deleted, first)
+
+    def _read(self, io: FileIO, file: DataFile, may_hold: MayHold, at_once: int) -> Iterator[tuple[int, Projected]]:
+        """Pieces of a file, each with the position of its first row."""
         if file.file_format == FileFormat.AVRO:
-            read = self._avro(io, file)
-        elif file.file_format == FileFormat.ORC:
-            read = self._orc(io, file)
-        else:
-            read = self._parquet(io, file, may_hold)
-        for first, found in read:
-            count = found.rows.num_rows
-            low, high = np.searchsorted(deleted, (first, first + count))
-            if low == high:
-                yield found
-                continue
-            keep = np.ones(count, np.bool_)
-            keep[deleted[low:high] - first] = False
-            yield Projected(found.rows.filter(pa.array(keep)), found.absent, found.single)
+            return self._avro(io, file, at_once)
+        if file.file_format == FileFormat.ORC:
+            return self._orc(io, file, at_once)
+        return self._parquet(io, file, may_hold, at_once)
 
-    def _parquet(
-        self, io: FileIO, file: DataFile, may_hold: Callable[[pq.RowGroupMetaData], bool]
-    ) -> Iterator[tuple[int, Projected]]:
+    def _parquet(self, io: FileIO, file: DataFile, may_hold: MayHold, at_once: int) -> Iterator[tuple[int, Projected]]:
         with io.new_input(file.file_path).open() as stream, pq.ParquetFile(stream) as parquet:
             physical = parquet.schema_arrow
             there = self._there(physical)
@@ -85,17 +95,17 @@ class WholeColumns:
                 begins, at = at, at + group.num_rows
                 if not may_hold(group):
                     continue
-                for batch in parquet.iter_batches(_AT_ONCE, row_groups=[number], columns=list(there.values())):
+                for batch in parquet.iter_batches(at_once, row_groups=[number], columns=list(there.values())):
                     yield begins, self._projected(batch, physical, there)
                     begins += batch.num_rows
 
-    def _orc(self, io: FileIO, file: DataFile) -> Iterator[tuple[int, Projected]]:
+    def _orc(self, io: FileIO, file: DataFile, at_once: int) -> Iterator[tuple[int, Projected]]:
         with io.new_input(file.file_path).open() as stream:
             fragment = ds.OrcFileFormat().make_fragment(stream)
             physical = fragment.physical_schema
             there = self._there(physical)
             scanner = ds.Scanner.from_fragment(
-                fragment, schema=physical, columns=list(there.values()), batch_size=_AT_ONCE, batch_readahead=2
+                fragment, schema=physical, columns=list(there.values()), batch_size=at_once, batch_readahead=2
             )
             at = 0
             for batch in scanner.to_batches():
@@ -104,7 +114,7 @@ class WholeColumns:
 
     def _there(self, physical: pa.Schema) -> dict[int, str]:
         wanted = {each.field_id for each in self.schema.fields}
-        return {number: name for number, name in by_id(physical, self.names).items() if number in wanted}
+        return {number: name for number, name in _by_id(physical, self.names).items() if number in wanted}
 
     def _projected(self, batch: pa.RecordBatch, physical: pa.Schema, there: dict[int, str]) -> Projected:
         columns, absent, single = {}, set(), set()
@@ -118,9 +128,9 @@ class WholeColumns:
                     single.add(each.name)
             except _Absent:
                 absent.add(each.name)
-        return Projected(pa.table(columns), frozenset(absent), frozenset(single))
+        return Projected(batch.num_rows, pa.table(columns), frozenset(absent), frozenset(single))
 
-    def _avro(self, io: FileIO, file: DataFile) -> Iterator[tuple[int, Projected]]:
+    def _avro(self, io: FileIO, file: DataFile, at_once: int) -> Iterator[tuple[int, Projected]]:
         """Reads whole records, row by row: PyIceberg's reader loses its place if it must skip some kinds of columns."""
         read_doubles_whole()
         types = schema_to_pyarrow(self.schema, include_field_ids=False)
@@ -129,7 +139,7 @@ class WholeColumns:
             known = [each for each in self.schema.fields if _is_in(each, held)]
             absent = frozenset(each.name for each in self.schema.fields) - {each.name for each in known}
             once, at = (each for each in records), 0
-            while rows := list(islice(once, _AT_ONCE)):
+            while rows := list(islice(once, at_once)):
                 columns = {}
                 for each in known:
                     place, field = held[each.field_id]
@@ -138,8 +148,43 @@ class WholeColumns:
                 doubles = {
                     each.name for each in known if _avro_single(held[each.field_id][1].field_type, each.field_type)
                 }
-                yield at, Projected(pa.table(columns), absent, frozenset(doubles))
+                yield at, Projected(len(rows), pa.table(columns), absent, frozenset(doubles))
                 at += len(rows)
+
+
+def _without(found: Projected, deleted: Positions, first: int) -> Projected:
+    """Without the rows at these positions. `first`: the position of the first row."""
+    low, high = np.searchsorted(deleted, (first, first + found.count))
+    if low == high:
+        return found
+    keep = np.ones(found.count, np.bool_)
+    keep[deleted[low:high] - first] = False
+    rows = found.rows.filter(pa.array(keep)) if found.rows.num_columns else found.rows
+    return replace(found, count=found.count - int(high - low), rows=rows)
+
+
+def _filled(found: Projected, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """In the types of the table, with nulls in columns that the file lacks."""
+    columns = [
+        pa.nulls(found.count, each.type) if each.name in found.absent else found.rows.column(each.name).cast(each.type)
+        for each in wanted
+    ]
+    yield from pa.table(columns, names=wanted.names).to_batches()
+
+
+def _field_id(field: pa.Field) -> int | None:
+    """The field id of a column, or of something inside it, in the file."""
+    number = next((field.metadata[key] for key in _IDS if field.metadata and key in field.metadata), None)
+    return int(number) if number is not None else None
+
+
+def _by_id(physical: pa.Schema, names: NameMapping | None) -> dict[int, str]:
+    """The names of the columns in the file."""
+    found = {number: each.name for each in physical if (number := _field_id(each)) is not None}
+    if not found and names is not None:
+        mapped = {name: entry.field_id for entry in names.root for name in entry.names if entry.field_id is not None}
+        found = {mapped[each.name]: each.name for each in physical if each.name in mapped}
+    return found
 
 
 def _project(array: pa.Array, held: pa.Field, type_: IcebergType) -> pa.Array:
@@ -161,7 +206,7 @@ def _project(array: pa.Array, held: pa.Field, type_: IcebergType) -> pa.Array:
 
 def _child(array: pa.StructArray, held: pa.DataType, wanted: NestedField) -> pa.Array:
     for at in range(held.num_fields):
-        number = field_id(held.field(at))
+        number = _field_id(held.field(at))
         if number == wanted.field_id or (number is None and held.field(at).name == wanted.name):
             return _project(array.field(at), held.field(at), wanted.field_type)
     raise _Absent
@@ -176,7 +221,7 @@ def _was_single(held: pa.DataType, type_: IcebergType) -> bool:
         by_number = {each.field_id: each for each in type_.fields}
         by_name = {each.name: each for each in type_.fields}
         for at in range(held.num_fields):
-            wanted = by_number.get(field_id(held.field(at)) or 0) or by_name.get(held.field(at).name)
+            wanted = by_number.get(_field_id(held.field(at)) or 0) or by_name.get(held.field(at).name)
             if wanted is not None and _was_single(held.field(at).type, wanted.field_type):
                 return True
         return False

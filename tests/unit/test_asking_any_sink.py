@@ -1,0 +1,114 @@
+"""`check`, `state` and `verify` know a sink of another package by what it says of itself, and give one sentence where it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from landonce.check import check_pipeline
+from landonce.cli.state.decide import operations_of
+from landonce.cli.state.show import _look
+from landonce.config.model import Ledger, Source
+from landonce.engine.retention import Retention
+from landonce.errors import ConfigError, NothingToDo, TableUnfit
+from landonce.ledger.memory import MemoryLedger
+from landonce.protocol.ledger import LedgerState
+from landonce.protocol.ranges import Partition
+from landonce.protocol.source import Extent, SourceView
+from landonce.sinks.contract import Guarantee, Sink
+from landonce.sinks.operations import Before, Operations, Upkeep
+from landonce.sinks.parts import Parts, open_parts
+from landonce.sinks.pipeline_file import Pipeline
+from landonce.sinks.promise import Promise
+from landonce.sinks.section import LedgerPlace, SinkSection
+from landonce.verify.assemble import opened_audit
+
+
+@dataclass(frozen=True)
+class Pigeons(Sink):
+    """A sink that says nothing of itself but what it must."""
+
+    guarantee = Guarantee.TRANSACTIONAL
+
+    def __str__(self) -> str:
+        return "pigeons"
+
+    @property
+    def identity(self) -> str:
+        return "pigeons"
+
+    def promise(self, config: Pipeline) -> Promise:
+        return Promise(f"{config.pipeline} arrives", (), ())
+
+
+class Outside(SinkSection):
+    def to_sink(self, pipeline: str) -> Sink:
+        return Pigeons()
+
+
+class Beside(Outside):
+    def ledger_place(self, *, named: bool) -> LedgerPlace:
+        return LedgerPlace.BESIDE_ROWS
+
+
+class Brokers:
+    def survey(self, topics: tuple[str, ...]) -> SourceView:
+        return SourceView("cluster", (("t", "id"),), ((Partition("t", 0), Extent(0, 10)),))
+
+
+@pytest.fixture(params=[Outside, Beside])
+def parts(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Parts]:
+    monkeypatch.setattr(Retention, "findings", lambda *_: ())
+    config = Pipeline(
+        pipeline="p",
+        source=Source.model_validate({"kafka": {"bootstrap_servers": "127.0.0.1:1", "topics": ["t"]}}),
+        sink=request.param(),
+        ledger=Ledger(sqlite=tmp_path / "ledger"),
+        dead_letters={"path": tmp_path / "dead"},  # type: ignore[arg-type]
+    )
+    opened = replace(open_parts(config), broker=Brokers())  # type: ignore[arg-type]
+    yield opened
+    opened.ledger.close()
+
+
+def operations(parts: Parts) -> Operations:
+    return operations_of(parts)
+
+
+def test_check_says_what_can_be_said_of_any_sink(parts: Parts) -> None:
+    check = check_pipeline(parts)
+    assert [each.name for each in check.sections] == [
+        "pipeline file", "Kafka", "ledger", "position", "Spark", "dead letters",
+    ]  # fmt: skip
+    assert not check.refused
+    assert check.promise.what == "p arrives"
+
+
+def test_state_shows_any_sink(parts: Parts) -> None:
+    ledger = MemoryLedger("p")
+    ledger.create(LedgerState("p", "lineage"))
+    seen = _look(operations(replace(parts, ledger=ledger)))
+    assert seen.ledger is not None
+    assert seen.claimed == ()
+    place = seen.kept.document
+    assert place == {"target": "pigeons"} if isinstance(parts.config.sink, Beside) else "sqlite" in place
+
+
+def test_verify_says_in_one_sentence_that_there_is_no_audit(parts: Parts) -> None:
+    with pytest.raises(TableUnfit, match=r"^pigeons offers no audit: landonce can write to its target and cannot read"):
+        opened_audit(parts).__enter__()
+
+
+def test_what_a_sink_cannot_is_one_sentence(parts: Parts) -> None:
+    target = operations(parts)
+    with pytest.raises(NothingToDo, match="nothing to settle"):
+        target.settle("block", "owner", landed=True)
+    with pytest.raises(NothingToDo, match="pigeons does not say whether the pipeline file fits"):
+        target.fingerprint()
+    with pytest.raises(ConfigError, match="pigeons cannot go on where another writer stopped"):
+        target.take_over(Before(), "owner")
+    with pytest.raises(ConfigError, match="maintain is for Iceberg tables, and pigeons is none"):
+        target.maintain(Upkeep(), None, ())  # type: ignore[arg-type]
