@@ -21,8 +21,7 @@ pytest.register_assert_rewrite(
     "landonce.testing.cases_snapshots",
     "landonce.testing.cases_transactions",
     "landonce.testing.cases_wrapped",
-    "landonce.testing.cases_wrapped_doubt",
-    "landonce.testing.states",
+    "landonce.testing.ledger_sites",
 )
 
 from landonce.testing.case import Case, Need, Suite  # noqa: E402

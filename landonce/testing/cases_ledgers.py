@@ -1,4 +1,4 @@
-"""What every ledger keeps. Each case opens its ledgers anew from the site, as other drivers would."""
+"""What every ledger keeps. Each case opens its ledgers again from the site, as other drivers would."""
 
 from __future__ import annotations
 
@@ -9,9 +9,19 @@ from dataclasses import replace
 from landonce.errors import Fenced
 from landonce.protocol.ledger import Ledger, LedgerState, taken
 from landonce.testing.case import refused
-from landonce.testing.ledger_sites import LEDGER_CASES, LedgerSite
-from landonce.testing.states import PIPELINE, counted, counter, first_state, full_state, moved, note, wide_state
-from landonce.testing.together import in_threads
+from landonce.testing.crashing import in_threads
+from landonce.testing.ledger_sites import (
+    LEDGER_CASES,
+    PIPELINE,
+    LedgerSite,
+    counted,
+    counter,
+    first_state,
+    full_state,
+    moved,
+    note,
+    wide_state,
+)
 
 case = LEDGER_CASES.case
 
@@ -155,14 +165,14 @@ def a_pipeline_without_an_entry_is_fenced(site: LedgerSite) -> None:
 
 @case()
 def notes_come_back_in_order(site: LedgerSite) -> None:
-    """What an operator decided, and when, would not be told as it happened."""
+    """What an operator decided, and when, would not be recorded as it happened."""
     ledger = site.open(PIPELINE)
     state = ledger.create(counter())
     for number in range(12):
         state = ledger.change(state, moved(state), note(number) if number % 2 else None)
-    told = tuple(note(number) for number in range(1, 12, 2))
-    assert ledger.journal() == told, "notes are missing, or in another order"
-    assert site.open(PIPELINE).journal() == told, "another driver reads other notes"
+    notes = tuple(note(number) for number in range(1, 12, 2))
+    assert ledger.journal() == notes, "notes are missing, or in another order"
+    assert site.open(PIPELINE).journal() == notes, "another driver reads other notes"
 
 
 @case()

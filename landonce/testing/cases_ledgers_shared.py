@@ -10,11 +10,24 @@ from dataclasses import replace
 from landonce.errors import Fenced
 from landonce.protocol.ledger import Ledger, LedgerState, Note, taken
 from landonce.testing.cases_ledgers import check_agreed, check_counted, count
-from landonce.testing.crashing import Lines, Moment, crashed, in_another_process, lines_of, moments, require_kills
-from landonce.testing.forking import FORK, started
-from landonce.testing.ledger_sites import BARE, LEDGER_CASES, SHARED, LedgerSite
-from landonce.testing.states import (
+from landonce.testing.crashing import (
+    FORK,
+    Lines,
+    Moment,
+    crashed,
+    in_another_process,
+    in_processes,
+    lines_of,
+    moments,
+    require_kills,
+    started,
+)
+from landonce.testing.ledger_sites import (
+    BARE,
+    LEDGER_CASES,
     PIPELINE,
+    SHARED,
+    LedgerSite,
     advanced,
     check_whole,
     counter,
@@ -25,7 +38,6 @@ from landonce.testing.states import (
     moved,
     note,
 )
-from landonce.testing.together import in_processes
 
 __all__ = ["LEDGER_CASES"]
 
@@ -34,7 +46,7 @@ case = LEDGER_CASES.case
 
 @case(SHARED)
 def the_store_outlives_its_process(site: LedgerSite) -> None:
-    """Every restart would begin anew, and deliver everything again."""
+    """Every restart would begin again, and deliver everything again."""
     in_another_process(lambda: site.open(PIPELINE).create(full_state()))
     assert site.open(PIPELINE).load() == full_state(), "the state ended with the process that made it"
 
@@ -181,7 +193,7 @@ def _take(ledger: Ledger, name: str, times: int) -> list[int]:
 
 def _kill_marcher(site: LedgerSite, name: str, seconds: float) -> int:
     """Lets a process march for a while, kills it, and gives back the last version that it was answered."""
-    told, tell = FORK.Pipe(duplex=False)
+    reading, sending = FORK.Pipe(duplex=False)
 
     def go() -> None:
         ledger = site.open(name)
@@ -189,16 +201,16 @@ def _kill_marcher(site: LedgerSite, name: str, seconds: float) -> int:
         old = next(states)
         for new in states:
             ledger.change(old, new)
-            tell.send(new.version)
+            sending.send(new.version)
             old = new
 
     worker = started(go)
-    tell.close()
-    answered = told.recv()
+    sending.close()
+    answered = reading.recv()
     time.sleep(seconds)
     worker.kill()
     worker.join(60)
     with suppress(EOFError):
         while True:
-            answered = told.recv()
+            answered = reading.recv()
     return int(answered)

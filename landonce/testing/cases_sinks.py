@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from landonce.protocol.settle import Reply
 from landonce.sinks.contract import COORDINATES, Guarantee, Insert, Level, wait_out
+from landonce.testing.crashing import in_threads
 from landonce.testing.sink_sites import (
     SCHEMA,
     SECRET,
@@ -22,7 +23,6 @@ from landonce.testing.sink_sites import (
     rows,
     send,
 )
-from landonce.testing.together import in_threads
 
 case = SINK_CASES.case
 
@@ -30,8 +30,8 @@ case = SINK_CASES.case
 @case()
 def the_guarantee_is_one_that_this_port_keeps(site: SinkSite) -> None:
     """A pipeline would start with a promise that nothing backs."""
-    told = site.sink().guarantee
-    assert told is Guarantee.DEDUPLICATING, f"a sink with send and probe cannot be {told}"
+    declared = site.sink().guarantee
+    assert declared is Guarantee.DEDUPLICATING, f"a sink with send and probe cannot be {declared}"
 
 
 @case()

@@ -14,7 +14,7 @@ from landonce.protocol.settle import Mode, Reply
 from landonce.sinks.contract import DeduplicatingSink, Insert, wait_out
 from landonce.testing import cases_sinks
 from landonce.testing.case import refused
-from landonce.testing.crashing import crashed, lines_of, moments, require_kills
+from landonce.testing.crashing import crashed, in_threads, lines_of, moments, require_kills
 from landonce.testing.sink_sites import (
     ATOMIC,
     COPIES,
@@ -33,7 +33,6 @@ from landonce.testing.sink_sites import (
     span,
     token,
 )
-from landonce.testing.together import in_threads
 
 __all__ = ["SINK_CASES", "cases_sinks"]
 
@@ -75,7 +74,7 @@ def a_probe_names_exactly_the_missing_rows(site: SinkSite) -> None:
 
 @case(PROBED)
 def a_probe_tells_partitions_and_topics_apart(site: SinkSite) -> None:
-    """Offsets are counted anew in every partition: another one's row would be taken for this one's."""
+    """Offsets are counted from the beginning in every partition: another one's row would be taken for this one's."""
     sink = made(site)
     send(sink, rows(0, 1), 1)
     for topic, partition in (("t", 1), ("u", 0)):
@@ -182,10 +181,10 @@ def a_silent_target_acknowledges_nothing(site: SinkSite) -> None:
     """The position would move past records that never landed."""
     sink = made(site)
     writer = sink.writer()
-    told = insert(sink, 1)
-    with site.away():
+    first = insert(sink, 1)
+    with site.unreachable():
         try:
-            reply: Reply | None = writer.send(rows(0, 1), told)
+            reply: Reply | None = writer.send(rows(0, 1), first)
         except Transient:
             reply = None
         assert reply is not Reply.ACKNOWLEDGED, "an insert was acknowledged by a target that does not answer"
@@ -199,7 +198,7 @@ def a_silent_target_is_not_an_empty_one(site: SinkSite) -> None:
     sink, block = made(site), rows(0, 1)
     send(sink, block, 1)
     writer = sink.writer()
-    with site.away():
+    with site.unreachable():
         refused(Transient, lambda: writer.probe(block, [span(0, 2)]), "a probe without an answer says what is missing")
         refused(Transient, lambda: writer.count([span(0, 2)]), "a count without an answer says how many there are")
     assert writer.probe(block, [span(0, 2)]).presence.complete, "a probe after the silence finds nothing"
@@ -231,8 +230,8 @@ def nothing_lands_after_deadline_and_kill(site: SinkSite) -> None:
             target.kill()
             seen.extend(held(site))
         else:
-            told = Insert(token(number), deadline, f"attempt{number}")
-            sink.writer().send(rows(number * 10, number * 10 + 1, partition=number), told)
+            mine = Insert(token(number), deadline, f"attempt{number}")
+            sink.writer().send(rows(number * 10, number * 10 + 1, partition=number), mine)
 
     in_threads(4, work)
     assert held(site) == seen, "rows landed after the deadline had passed and everything was killed"

@@ -15,7 +15,7 @@ from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import COORDINATES, Finding, Guarantee, Level
 from landonce.sinks.snapshot import Seen, SnapshotSink, SnapshotTable
 from landonce.testing.case import refused
-from landonce.testing.crashing import crashed, lines_of, moments, require_kills
+from landonce.testing.crashing import crashed, in_threads, lines_of, moments, require_kills
 from landonce.testing.sink_sites import SCHEMA, TOPIC, as_rows, odd_rows, rows
 from landonce.testing.snapshot_sites import (
     EXPIRES,
@@ -41,7 +41,6 @@ from landonce.testing.snapshot_sites import (
     state_of,
     taken_by,
 )
-from landonce.testing.together import in_threads
 
 __all__ = ["KILLING", "SNAPSHOT_CASES"]
 

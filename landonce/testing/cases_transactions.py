@@ -22,9 +22,8 @@ from landonce.protocol.receipt import Fate
 from landonce.protocol.transact import Transacting
 from landonce.sinks.transactional import BlockTransaction, settle_block
 from landonce.testing.case import Suite, refused
-from landonce.testing.crashing import SOME_MOMENTS, crashed, lines_of, moments, require_kills
+from landonce.testing.crashing import SOME_MOMENTS, crashed, in_threads, lines_of, moments, require_kills
 from landonce.testing.sink_sites import TOPIC, Row, as_rows, rows, span
-from landonce.testing.together import in_threads
 
 PIPELINE = "contract"
 BATCH = 1

@@ -20,7 +20,7 @@ from landonce.testing.cases_ledgers_shared import LEDGER_CASES
 from landonce.testing.cases_sinks_doubt import SINK_CASES
 from landonce.testing.cases_snapshots import KILLING, SNAPSHOT_CASES
 from landonce.testing.cases_transactions import TRANSACTION_CASES
-from landonce.testing.cases_wrapped_doubt import WRAPPED_CASES
+from landonce.testing.cases_wrapped import WRAPPED_CASES
 from landonce.testing.snapshot_sites import apart
 
 __all__ = [

@@ -1,4 +1,6 @@
-"""Crashes that are real: a process of its own dies by SIGKILL at a chosen line of the plug-in's own Python code.
+"""Processes of the kit's own, work that several do at the same time, and crashes.
+
+Crashes are real: a process of its own dies by SIGKILL at a chosen line of the plug-in's own Python code.
 
 No `finally` runs, no buffer is flushed, no lock is given back by hand: what the next process finds is what a crash leaves.
 Every line of the plug-in's package that an act passes is a moment to die at: when it is passed first, and when it is passed last.
@@ -9,6 +11,8 @@ What is sent in portions passes the same lines again and again: `repeats` are mo
 from __future__ import annotations
 
 import functools
+import gc
+import multiprocessing
 import os
 import signal
 import sys
@@ -18,9 +22,76 @@ from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
 from typing import Any
 
-from landonce.testing.forking import FORK, started
+FORK = multiprocessing.get_context("fork")
+
+
+def started(work: Callable[..., Any], *arguments: Any) -> Any:
+    """A process that does this. It leaves alone what it inherits: were a client of Kafka or of a database collected as garbage there,
+    it would end threads and connections that only the parent has, and the process with them."""
+
+    def run() -> None:
+        gc.freeze()
+        work(*arguments)
+
+    process = FORK.Process(target=run)
+    process.start()
+    return process
+
 
 _SECONDS = 120
+
+
+def in_threads(number: int, work: Callable[[str], Any]) -> list[Any]:
+    """All start at once; what each gives back. Fails with what the first of them failed with."""
+    gate = threading.Barrier(number)
+    results: dict[str, Any] = {}
+    failed: list[str] = []
+
+    def one(name: str) -> None:
+        try:
+            gate.wait(_SECONDS)
+            results[name] = work(name)
+        except BaseException:
+            failed.append(traceback.format_exc())
+
+    workers = [threading.Thread(target=one, args=(f"thread-{each}",), daemon=True) for each in range(number)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(_SECONDS)
+    assert not failed, f"a worker failed: {failed[0]}"
+    assert len(results) == number, "a worker did not come to its end"
+    return list(results.values())
+
+
+def in_processes(number: int, work: Callable[[str], Any]) -> list[Any]:
+    """All start at once; what each gives back. Fails if one of them did."""
+    gate = FORK.Barrier(number)
+    pipes, workers = [], []
+
+    def one(name: str, sending: Any) -> None:
+        gate.wait(_SECONDS)
+        sending.send(work(name))
+
+    for each in range(number):
+        reading, sending = FORK.Pipe(duplex=False)
+        worker = started(one, f"process-{each}", sending)
+        sending.close()
+        pipes.append(reading)
+        workers.append(worker)
+    results = []
+    for reading in pipes:
+        try:
+            results += [reading.recv()] if reading.poll(_SECONDS) else []
+        except EOFError:
+            continue
+    for worker in workers:
+        worker.join(_SECONDS)
+    codes = [worker.exitcode for worker in workers]
+    assert codes == [0] * number, f"a worker failed, see its traceback: exit codes {codes}"
+    return results
+
+
 MOST_MOMENTS = 200
 """Of a plug-in's own lines."""
 SOME_MOMENTS = 24
@@ -88,11 +159,11 @@ def repeats(lines: Lines, act: Callable[[], Any], most: int = SOME_MOMENTS) -> t
 
 def _observed(lines: Lines, act: Callable[[], Any], also: Lines = ()) -> tuple[Sequence[Place], Sequence[int]]:
     """The lines that the act passes, and which of them are the plug-in's own."""
-    told, tell = FORK.Pipe(duplex=False)
-    process = _child(lambda: tell.send(_passed((*lines, *also), act)), tell)
-    tell.close()
-    passed: Any = _heard(told, _SECONDS)
-    code = _end(process, tell)
+    reading, sending = FORK.Pipe(duplex=False)
+    process = _child(lambda: sending.send(_passed((*lines, *also), act)), sending)
+    sending.close()
+    passed: Any = _heard(reading, _SECONDS)
+    code = _end(process, sending)
     assert code == 0, f"the act failed by itself: {passed}"
     own = [at for at, (name, _) in enumerate(passed) if _within(name, lines)]
     assert own, f"no line of {', '.join(lines)} was passed: say in `packages` where the plug-in's own code is"
@@ -121,16 +192,16 @@ def _spread(among: Sequence[int], most: int) -> list[int]:
 
 def crashed(lines: Lines, act: Callable[[], Any], moment: int) -> bool:
     """Lets the act run in a process that dies before the line of this number. False if the act was over before."""
-    told, tell = FORK.Pipe(duplex=False)
+    reading, sending = FORK.Pipe(duplex=False)
 
     def run() -> None:
         with _Tracer(lines, moment):
             act()
 
-    code = _end(_child(run, tell), tell)
+    code = _end(_child(run, sending), sending)
     if code == -signal.SIGKILL:
         return True
-    assert code == 0, f"the act failed by itself: {_heard(told)}"
+    assert code == 0, f"the act failed by itself: {_heard(reading)}"
     return False
 
 
@@ -149,9 +220,9 @@ def struck(lines: Lines, act: Callable[[], Any], moment: int, strike: Callable[[
 
 def in_another_process(act: Callable[[], Any]) -> None:
     """Runs the act to its end, in a process that is gone afterwards."""
-    told, tell = FORK.Pipe(duplex=False)
-    code = _end(_child(act, tell), tell)
-    assert code == 0, f"the act failed by itself: {_heard(told)}"
+    reading, sending = FORK.Pipe(duplex=False)
+    code = _end(_child(act, sending), sending)
+    assert code == 0, f"the act failed by itself: {_heard(reading)}"
 
 
 class _Tracer:
@@ -202,7 +273,7 @@ def _within(name: str, lines: Lines) -> bool:
 
 _NEVER = tuple(
     f"landonce.testing.{each}"
-    for each in ("crashing", "cases_", "states", "ledger_sites", "sink_sites", "snapshot_sites", "wrapped_sites")
+    for each in ("crashing", "cases_", "ledger_sites", "sink_sites", "snapshot_sites", "wrapped_sites")
 )
 """The kit's own lines are nobody's steps."""
 
@@ -213,28 +284,28 @@ def _passed(lines: Lines, act: Callable[[], Any]) -> list[Place]:
     return tracer.passed
 
 
-def _child(act: Callable[[], Any], tell: Any) -> Any:
+def _child(act: Callable[[], Any], sending: Any) -> Any:
     def run() -> None:
         try:
             act()
         except BaseException:
             sys.settrace(None)
-            tell.send(traceback.format_exc())
+            sending.send(traceback.format_exc())
             os._exit(1)
 
     return started(run)
 
 
-def _heard(told: Any, seconds: float = 1.0) -> Any:
+def _heard(reading: Any, seconds: float = 1.0) -> Any:
     """What the process said before it ended."""
     try:
-        return told.recv() if told.poll(seconds) else "it said nothing"
+        return reading.recv() if reading.poll(seconds) else "it said nothing"
     except EOFError:
         return "it said nothing"
 
 
-def _end(process: Any, tell: Any) -> int | None:
-    tell.close()
+def _end(process: Any, sending: Any) -> int | None:
+    sending.close()
     process.join(_SECONDS)
     if process.exitcode is None:
         process.kill()

@@ -1,16 +1,133 @@
-"""Where the cases of a ledger run, and two sound stores: in memory, and in an SQLite file."""
+"""Where the cases of a ledger run, two sound stores (in memory, and in an SQLite file), and the states that the cases write.
+
+A march is a series of states of which each version is known. It makes a torn state visible: whatever a ledger holds after a crash has to be
+exactly the march's state of that version.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from landonce.ledger.database import SqliteDatabase
 from landonce.ledger.memory import MemoryLedger, MemoryStore
 from landonce.ledger.sql import SqlLedger
-from landonce.protocol.ledger import Ledger
+from landonce.protocol.blocks import Block, Kind, Plan
+from landonce.protocol.ledger import (
+    Ledger,
+    LedgerState,
+    Note,
+    Position,
+    TableMark,
+    Totals,
+    bound,
+    prepared,
+    recorded,
+    taken,
+)
+from landonce.protocol.ranges import Partition, Range
 from landonce.testing.case import Need, Suite
 from landonce.testing.crashing import MOST_MOMENTS, SOME_MOMENTS
+
+PIPELINE = "orders"
+MARCH_PARTITIONS = tuple(Partition("march", number) for number in range(30))
+STEP = 10
+
+
+def note(number: int) -> Note:
+    return Note(f"2026-11-01T00:00:{number:02}Z", "accept-gap", f"detail {number} ✓")
+
+
+def first_state(pipeline: str = PIPELINE, lineage: str = "lineage-1") -> LedgerState:
+    return LedgerState(pipeline, lineage)
+
+
+def full_state(pipeline: str = PIPELINE) -> LedgerState:
+    """Every field differs from its default, and from every other field."""
+    blocks = (
+        Block((Range(Partition("a.b", 0), 0, 5), Range(Partition("ü", 7), 2**62, 2**62 + 9)), "db.täble", "s1", 3),
+        Block((Range(Partition("ü", 8), 1, 2),), "db.täble", number=1),
+    )
+    return LedgerState(
+        pipeline,
+        lineage="lineage-1",
+        epoch=2**40,
+        owner="owner 'quoted' \"twice\" ✓",
+        version=2**41,
+        cluster_id="cluster",
+        topic_ids=(("ü", "id-1"), ("a.b", "id-2")),
+        positions=(
+            (Partition("B", 0), Position(0, 0)),
+            (Partition("a.b", 0), Position(3, 2**62)),
+            (Partition("a.b", 10), Position(4, 5)),
+            (Partition("ü", 9), Position(6, 7)),
+        ),
+        pending=Plan(17, blocks, "fingerprint", 1_790_000_000_123, Kind.FILL),
+        batch=17,
+        totals=Totals(2**50, 11, 12),
+        labels=(("ü", "ü@2"), ("a.b", "a.b@1")),
+        tables=(("db.täble", TableMark("uuid-1", 17)),),
+    )
+
+
+def wide_state(count: int) -> LedgerState:
+    """Bound to `count` partitions, with a pending plan of as many blocks."""
+    partitions = [Partition("wide", number) for number in range(count)]
+    state = bound(first_state(), "cluster", {"wide": "id"}, dict.fromkeys(partitions, 0))
+    blocks = tuple(Block((Range(each, 0, STEP),), "table") for each in partitions)
+    return prepared(state, Plan(1, blocks, "fingerprint", 1))
+
+
+def advanced(state: LedgerState) -> LedgerState:
+    """The march's next state: take, bind, then prepare and record in turn, every partition by one step."""
+    if not state.owner:
+        return taken(state, "marcher")
+    if state.fresh:
+        return bound(state, "cluster", {"march": "id"}, dict.fromkeys(MARCH_PARTITIONS, 0))
+    if state.pending is not None:
+        return recorded(state, Totals(landed=STEP * len(MARCH_PARTITIONS)))
+    start = state.positions[0][1].committed
+    blocks = tuple(Block((Range(each, start, start + STEP),), "table") for each in MARCH_PARTITIONS)
+    return prepared(state, Plan(state.batch + 1, blocks, "fingerprint", 1))
+
+
+def march(state: LedgerState | None = None) -> Iterator[LedgerState]:
+    """The march from a state on, or from its beginning."""
+    state = state or first_state()
+    while True:
+        yield state
+        state = advanced(state)
+
+
+def marched(version: int) -> LedgerState:
+    """The march's state of this version."""
+    return next(islice(march(), version, None))
+
+
+def check_whole(seen: LedgerState | None) -> None:
+    """Raises unless this is a state of the march, whole."""
+    assert seen is not None
+    assert seen == marched(seen.version), "torn: not a state that anybody wrote"
+
+
+def moved(state: LedgerState, owner: str = "moved") -> LedgerState:
+    """Every position by one step, and nothing else but the owner."""
+    positions = tuple((each, replace(at, committed=at.committed + STEP)) for each, at in state.positions)
+    return replace(state, owner=owner, version=state.version + 1, positions=positions)
+
+
+def counter() -> LedgerState:
+    return replace(first_state(), positions=((Partition("counter", 0), Position(0, 0)),))
+
+
+def counted(state: LedgerState, owner: str) -> LedgerState:
+    """One more on the only counter: what two writers lose if either is not fenced."""
+    (partition, position), *others = state.positions
+    more = replace(position, committed=position.committed + 1)
+    return replace(state, owner=owner, version=state.version + 1, positions=((partition, more), *others))
 
 
 class LedgerSite(ABC):

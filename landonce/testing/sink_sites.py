@@ -39,7 +39,7 @@ class Row(NamedTuple):
 class SinkSite(ABC):
     """A table of its own for one case, which is not there yet, and what is declared of it.
 
-    What the sink itself declares (`guarantee`, `atomic`, `resend_harmless`) decides which cases apply. `remove` and `away`
+    What the sink itself declares (`guarantee`, `atomic`, `resend_harmless`) decides which cases apply. `remove` and `unreachable`
     are worth having: without them the cases that need them are excused, and pytest says so.
     """
 
@@ -60,7 +60,7 @@ class SinkSite(ABC):
         """Takes rows away, as an operator, a TTL or a lost disk would."""
         raise NotImplementedError
 
-    def away(self) -> AbstractContextManager[None]:
+    def unreachable(self) -> AbstractContextManager[None]:
         """While it is open, the target does not answer."""
         raise NotImplementedError
 
@@ -85,7 +85,8 @@ REMOVES: Need[SinkSite] = Need(
     lambda site: type(site).remove is not SinkSite.remove, "the site has no way to take rows away (remove)"
 )
 LEAVES: Need[SinkSite] = Need(
-    lambda site: type(site).away is not SinkSite.away, "the site has no way to make its target silent (away)"
+    lambda site: type(site).unreachable is not SinkSite.unreachable,
+    "the site has no way to make its target unreachable (unreachable)",
 )
 
 
@@ -100,14 +101,14 @@ def made(site: SinkSite) -> DeduplicatingSink:
 
 def rows(*offsets: int, topic: str = TOPIC, partition: int = 0, words: Iterable[str | None] = ()) -> pa.Table:
     """Rows with coordinates, in order."""
-    told = [*words] or [f"w{at}" for at in offsets]
+    given = [*words] or [f"w{at}" for at in offsets]
     return pa.table(
         {
             "_topic": pa.array([topic] * len(offsets), pa.string()),
             "_partition": pa.array([partition] * len(offsets), pa.int32()),
             "_offset": pa.array(offsets, pa.int64()),
             "id": pa.array(offsets, pa.int64()),
-            "word": pa.array(told, pa.string()),
+            "word": pa.array(given, pa.string()),
         }
     )
 

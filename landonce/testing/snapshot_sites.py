@@ -15,8 +15,7 @@ from landonce.protocol.ledger import LedgerState, Position, Totals, prepared, re
 from landonce.protocol.ranges import Partition, Range
 from landonce.sinks.snapshot import Origin, SnapshotSink, TableLedger
 from landonce.testing.case import Need, Suite
-from landonce.testing.crashing import SOME_MOMENTS
-from landonce.testing.forking import FORK, started
+from landonce.testing.crashing import FORK, SOME_MOMENTS, started
 from landonce.testing.sink_sites import SCHEMA, TOPIC, Row, rows
 
 PIPELINE = "contract"
@@ -161,18 +160,18 @@ def held(site: SnapshotSite) -> list[Row]:
 
 def apart(act: Callable[[], Any]) -> Any:
     """What the act returns, done in a process of its own. An assertion that fails there fails here."""
-    told, tell = FORK.Pipe(duplex=False)
+    reading, sending = FORK.Pipe(duplex=False)
 
     def run() -> None:
         try:
-            tell.send((True, act()))
+            sending.send((True, act()))
         except BaseException as error:
-            tell.send((False, (isinstance(error, AssertionError), str(error), traceback.format_exc())))
+            sending.send((False, (isinstance(error, AssertionError), str(error), traceback.format_exc())))
 
     process = started(run)
-    tell.close()
+    sending.close()
     try:
-        done, answer = told.recv() if told.poll(_SECONDS) else (False, (False, "it did not end", ""))
+        done, answer = reading.recv() if reading.poll(_SECONDS) else (False, (False, "it did not end", ""))
     except EOFError:
         done, answer = False, (False, "it ended without a word", "")
     process.join(_SECONDS)

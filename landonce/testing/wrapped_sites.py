@@ -51,7 +51,7 @@ class WrappedSite(ABC):
     def held(self) -> list[Row]:
         """All that the target holds, in any order, read without the sink."""
 
-    def away(self) -> AbstractContextManager[None]:
+    def unreachable(self) -> AbstractContextManager[None]:
         """While it is open, the target does not answer."""
         raise NotImplementedError
 
@@ -68,7 +68,8 @@ SETTLES: Need[WrappedSite] = Need(
 )
 SECRET: Need[WrappedSite] = Need(lambda site: bool(site.secret), "the site names no secret")
 LEAVES: Need[WrappedSite] = Need(
-    lambda site: type(site).away is not WrappedSite.away, "the site has no way to make its target silent (away)"
+    lambda site: type(site).unreachable is not WrappedSite.unreachable,
+    "the site has no way to make its target unreachable (unreachable)",
 )
 
 

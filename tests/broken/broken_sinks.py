@@ -16,8 +16,8 @@ from broken_sinks_doubt import BROKEN_IN_DOUBT, with_target, with_writer
 from landonce.protocol.settle import Reply
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.contract import Finding, Guarantee, Insert, Level
+from landonce.testing.reference_sinks import SqliteSink, SqliteSite, SqliteTarget, SqliteWriter, coordinates
 from landonce.testing.sink_sites import SinkSite
-from landonce.testing.sqlite_sink import SqliteSink, SqliteSite, SqliteTarget, SqliteWriter, coordinates
 
 
 class Boasting(SqliteSink):

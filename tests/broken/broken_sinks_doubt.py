@@ -16,8 +16,8 @@ from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Reply
 from landonce.protocol.target import TargetView
 from landonce.sinks.contract import BlockWriter, Insert, Probe, Target
+from landonce.testing.reference_sinks import SqliteSink, SqliteSite, SqliteTarget, SqliteWriter, coordinates, opened
 from landonce.testing.sink_sites import SinkSite
-from landonce.testing.sqlite_sink import SqliteSink, SqliteSite, SqliteTarget, SqliteWriter, coordinates, opened
 
 
 @dataclass(frozen=True)

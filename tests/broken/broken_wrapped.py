@@ -18,8 +18,8 @@ from broken_wrapped_doubt import Chunked, Confirming, Noting
 from landonce.errors import NotPushed
 from landonce.sinks.wrapped.block import PushedBlock
 from landonce.sinks.wrapped.sink import WrappedSink, wrap
+from landonce.testing.reference_sinks import Appending, FilePerBlock, values
 from landonce.testing.sink_sites import Row
-from landonce.testing.wrapped_references import Appending, FilePerBlock, values
 from landonce.testing.wrapped_sites import WrappedSite
 
 
@@ -44,7 +44,7 @@ class FilesSite(WrappedSite):
         return [Row(*json.loads(line).values()) for line in lines]
 
     @contextmanager
-    def away(self) -> Iterator[None]:
+    def unreachable(self) -> Iterator[None]:
         elsewhere = self.folder.with_name("away")
         self.folder.rename(elsewhere)
         try:
@@ -73,7 +73,7 @@ class TableSite(WrappedSite):
             return [Row(*row) for row in connection.execute("SELECT * FROM events")]
 
     @contextmanager
-    def away(self) -> Iterator[None]:
+    def unreachable(self) -> Iterator[None]:
         elsewhere = self.path.with_suffix(".away")
         self.path.rename(elsewhere)
         try:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from landonce.errors import NotPushed
 from landonce.sinks.wrapped.block import PushedBlock
-from landonce.testing.wrapped_references import Appending
+from landonce.testing.reference_sinks import Appending
 
 
 class Noting(Appending):

@@ -13,17 +13,20 @@ from broken_wrapped import FilesSite
 from landonce.testing import (
     LEDGER_CASES,
     SINK_CASES,
+    SNAPSHOT_CASES,
     TRANSACTION_CASES,
     WRAPPED_CASES,
     Case,
     cases_ledgers_shared,
     cases_sinks_doubt,
+    cases_snapshots,
     cases_transactions,
-    cases_wrapped_doubt,
+    cases_wrapped,
 )
 from landonce.testing.crashing import in_another_process, require_kills
+from landonce.testing.folder_sink import FolderSite
 from landonce.testing.ledger_sites import InSqlite
-from landonce.testing.sqlite_sink import SqliteSite
+from landonce.testing.reference_sinks import SqliteSite
 
 pytestmark = pytest.mark.timeout(300)
 KILLING: list[tuple[Any, Any, Callable[[Path], Any], str]] = [
@@ -32,9 +35,10 @@ KILLING: list[tuple[Any, Any, Callable[[Path], Any], str]] = [
     (cases_ledgers_shared, LEDGER_CASES, InSqlite, "a_driver_that_was_killed_locks_nobody_out"),
     (cases_sinks_doubt, SINK_CASES, SqliteSite, "a_send_that_is_killed_at_any_line_is_whole_or_absent"),
     (cases_sinks_doubt, SINK_CASES, SqliteSite, "after_a_crash_at_any_line_a_block_lands_once"),
+    (cases_snapshots, SNAPSHOT_CASES, FolderSite, "after_a_crash_at_any_line_rows_and_position_agree"),
     (cases_transactions, TRANSACTION_CASES, SqliteTransactions, "after_a_crash_at_any_line_a_block_lands_once"),
-    (cases_wrapped_doubt, WRAPPED_CASES, FilesSite, "after_a_crash_at_any_line_a_block_lands_once"),
-    (cases_wrapped_doubt, WRAPPED_CASES, FilesSite, "after_a_crash_between_its_portions_a_large_block_lands_once"),
+    (cases_wrapped, WRAPPED_CASES, FilesSite, "after_a_crash_at_any_line_a_block_lands_once"),
+    (cases_wrapped, WRAPPED_CASES, FilesSite, "after_a_crash_between_its_portions_a_large_block_lands_once"),
 ]
 
 

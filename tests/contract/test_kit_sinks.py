@@ -9,7 +9,7 @@ from broken_sinks import BROKEN_SINKS
 from kit_controls import check_fails, check_mostly_sound
 
 from landonce.testing import SINK_CASES, Case, SinkContract, SinkSite
-from landonce.testing.sqlite_sink import SqliteSite
+from landonce.testing.reference_sinks import SqliteSite
 
 pytestmark = pytest.mark.timeout(300)
 BASICS = (

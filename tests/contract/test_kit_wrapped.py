@@ -17,7 +17,7 @@ from kit_controls import check_fails, check_mostly_sound
 
 from landonce.sinks.wrapped.block import PushedBlock
 from landonce.testing import WRAPPED_CASES, Case, WrappedContract, WrappedSite, prove
-from landonce.testing.wrapped_references import Appending, FilePerBlock
+from landonce.testing.reference_sinks import Appending, FilePerBlock
 
 pytestmark = pytest.mark.timeout(300)
 BASICS = (

@@ -51,8 +51,8 @@ from landonce.ledger.tables import SCHEMA_VERSION
 from landonce.local.databases import LocalPostgres
 from landonce.protocol.ledger import LedgerState, Totals, recorded, taken
 from landonce.testing import LEDGER_CASES, LedgerContract
-from landonce.testing.forking import started
-from landonce.testing.states import (
+from landonce.testing.crashing import in_processes, started
+from landonce.testing.ledger_sites import (
     PIPELINE,
     advanced,
     check_whole,
@@ -62,7 +62,6 @@ from landonce.testing.states import (
     note,
     wide_state,
 )
-from landonce.testing.together import in_processes
 
 pytestmark = pytest.mark.timeout(300)
 AFTERWARDS = "after the answer"

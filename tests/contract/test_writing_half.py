@@ -30,7 +30,7 @@ from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.deduplicating import InsertRecipe, InsertTask
 from landonce.sinks.sql.worker import SqlRecipe, SqlTask
 from landonce.sinks.wrapped.worker import WrappedRecipe, WrappedTask
-from landonce.testing.sqlite_sink import SqliteSink
+from landonce.testing.reference_sinks import SqliteSink
 
 SCHEMA = parse_schema("id BIGINT, word STRING")
 RANGE = Range(Partition("t", 0), 0, 5)

@@ -61,7 +61,7 @@ class Table(SinkSite):
         )
 
     @contextmanager
-    def away(self) -> Iterator[None]:
+    def unreachable(self) -> Iterator[None]:
         self.proxy.silent = True
         yield
         self.proxy.silent = False

@@ -22,7 +22,7 @@ from landonce.protocol.steps import Await, Kill
 from landonce.query import performers as query_performers
 from landonce.sinks.clickhouse.driver import ClickHouseTarget
 from landonce.sinks.contract import Insert
-from landonce.testing.forking import started
+from landonce.testing.crashing import started
 
 pytestmark = pytest.mark.integration
 

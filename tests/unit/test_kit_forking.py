@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from pathlib import Path
 
-from landonce.testing.forking import FORK, started
+from landonce.testing.crashing import FORK, started
 
 
 class _Client:

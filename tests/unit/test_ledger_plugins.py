@@ -14,7 +14,7 @@ from landonce.protocol.marks import Mark
 from landonce.protocol.ranges import Partition
 from landonce.sinks.parts import open_parts
 from landonce.sinks.pipeline_file import parse
-from landonce.testing.states import first_state, full_state, wide_state
+from landonce.testing.ledger_sites import first_state, full_state, wide_state
 
 MODULE = """
 from landonce.ledger.memory import MemoryLedger

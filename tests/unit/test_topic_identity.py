@@ -22,7 +22,7 @@ from landonce.read.block import Rejected
 from landonce.read.kafka import broker
 from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.deduplicating import InsertRecipe, InsertTask
-from landonce.testing.sqlite_sink import SqliteSink
+from landonce.testing.reference_sinks import SqliteSink
 
 OLD, NEW = "6hVZB3FmRCu3eFJXKZlJ2g", "yM2Sh1wYQtKkGmSyaBnmXQ"
 OPTIONS = {"bootstrap.servers": "nowhere:9092"}

@@ -44,7 +44,7 @@ class TestTransactions(TransactionContract):
 
 class LedgerFile(LedgerSite):
     bare = False
-    moments = 6
+    moments = 4
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "ledger.duckdb"

@@ -34,7 +34,7 @@ class Files(WrappedSite):
         return found
 
     @contextmanager
-    def away(self) -> Iterator[None]:
+    def unreachable(self) -> Iterator[None]:
         elsewhere = self.folder.with_name("away")
         self.folder.rename(elsewhere)
         try:

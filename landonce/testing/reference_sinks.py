@@ -1,16 +1,21 @@
-"""A small deduplicating sink that is sound: one SQLite file. The kit's reference, and a sink to learn from.
+"""Small sinks that are sound: the kit's references, and sinks to learn from. `folder_sink` has the one for snapshots.
 
-token      a row in the table `tokens`, written in the same transaction as the block's rows
-deadline   looked at once the transaction holds the file's lock: what waited for too long writes nothing
-kill       takes the same lock, so what still wrote has come to its end
-probe      looks for the coordinates of the rows, never for the token
+SqliteSink     deduplicating, one SQLite file:
+    token      a row in the table `tokens`, written in the same transaction as the block's rows
+    deadline   checked once the transaction holds the file's lock: what waited for too long writes nothing
+    kill       takes the same lock, so what still wrote has come to its end
+    probe      looks for the coordinates of the rows, never for the token
+FilePerBlock   wrapped and idempotent: a file named by the block's key, written aside and renamed
+Appending      wrapped and not idempotent: rows are added to a table in one transaction; the probe looks for their coordinates
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -20,7 +25,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from landonce.errors import TargetUnavailable
+from landonce.errors import NotPushed, TargetUnavailable
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Presence, Reply
 from landonce.protocol.target import TargetView
@@ -36,6 +41,7 @@ from landonce.sinks.contract import (
     Probe,
     Target,
 )
+from landonce.sinks.wrapped.block import PushedBlock
 from landonce.testing.sink_sites import Row, SinkSite
 
 _TYPES = {"INTEGER": pa.int64(), "REAL": pa.float64(), "TEXT": pa.string()}
@@ -229,10 +235,56 @@ class SqliteSite(SinkSite):
             )
 
     @contextmanager
-    def away(self) -> Iterator[None]:
+    def unreachable(self) -> Iterator[None]:
         elsewhere = self.path.with_suffix(".away")
         shutil.move(self.path, elsewhere)
         try:
             yield
         finally:
             shutil.move(elsewhere, self.path)
+
+
+@dataclass(frozen=True)
+class FilePerBlock:
+    """JSON lines, one file per block."""
+
+    folder: Path
+
+    def push(self, block: PushedBlock) -> None:
+        aside = self.folder / f".{uuid.uuid4().hex}"
+        try:
+            with aside.open("xb") as file:
+                file.write(block.json_lines())
+                file.flush()
+                os.fsync(file.fileno())
+        except FileNotFoundError as error:
+            raise NotPushed(f"the folder {self.folder} is not there") from error
+        os.replace(aside, self.folder / f"{block.key}.jsonl")
+
+
+@dataclass(frozen=True)
+class Appending:
+    """Rows in a table that takes every row as often as it is sent."""
+
+    path: Path
+
+    def push(self, block: PushedBlock) -> None:
+        with closing(self.connected()) as connection, connection:
+            connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?)", values(block))
+
+    def probe(self, block: PushedBlock) -> bool:
+        """Rows land all together, so one of them is as good as all."""
+        with closing(self.connected()) as connection:
+            found = connection.execute(
+                "SELECT count(*) FROM events WHERE _topic = ? AND _partition = ? AND _offset >= ? AND _offset < ?",
+                (block.topic, block.partition, block.first, block.end),
+            )
+            return bool(found.fetchone()[0])
+
+    def connected(self) -> sqlite3.Connection:
+        """A file that is not there is an error, and is not made."""
+        return sqlite3.connect(f"file:{self.path}?mode=rw", uri=True, timeout=60)
+
+
+def values(block: PushedBlock) -> list[tuple[object, ...]]:
+    return list(zip(*block.rows.to_pydict().values(), strict=True))
