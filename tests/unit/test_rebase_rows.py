@@ -16,7 +16,7 @@ from landonce.protocol.block_rows import BlockRow, Claim, Mark, PushRow, claims_
 from landonce.protocol.blocks import Block, Plan, token
 from landonce.protocol.ledger import LedgerState, Position, TableMark, Totals, recorded
 from landonce.protocol.marks import Mark as CarriedMark
-from landonce.protocol.marks import TableView, stand
+from landonce.protocol.marks import TableView, status_of
 from landonce.protocol.operate import landed_too, rebase
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.source import Extent, SourceView, Start, bind
@@ -227,5 +227,5 @@ class TestLabels:
         old = replace(ledger(None), tables=(("a", TableMark("uuid", 7)),))
         carried = replace(old, batch=8, positions=((P0, Position(0, 18)), (P1, Position(0, 24))), tables=())
         new = rebase(old, source({P0: 18, P1: 5}), TargetView(()), "operator").new
-        there = stand(new, TableView("a", "uuid", CarriedMark(carried), 8))
+        there = status_of(new, TableView("a", "uuid", CarriedMark(carried), 8))
         assert dict(there.floors) == {P0: 18, P1: 0}
