@@ -157,7 +157,7 @@ UNKNOWABLE = {
     "the check says it in words of its own, as a finding": """
         engine/assemble.py:dead_letters_reachable  engine/assemble.py:refuse_unfit  sinks/run.py:refuse_unfit
         sinks/iceberg/table.py:no_table  sinks/iceberg/table.py:require_spec  sinks/iceberg/table.py:create_table
-        sinks/iceberg/commit.py:Place.ensure_branch
+        sinks/iceberg/commit.py:TableBranch.ensure_branch
     """,
     "it takes a Spark session: `landonce check --spark`, or the session's own settings": """
         engine/spark/session.py:_refuse_speculation  engine/transform.py:_columns_fit  engine/transform.py:_is_condition
