@@ -40,8 +40,7 @@ from landonce.query.performers import BatchPerformer
 from landonce.query.rows import write
 from landonce.read.route import Routing, Rule
 from landonce.sinks.iceberg.catalog import catalog_errors
-from landonce.sinks.iceberg.commit import Attempt, Place
-from landonce.sinks.iceberg.commit import check_visible as refuse_unseen
+from landonce.sinks.iceberg.commit import Attempt, TableBranch, check_visible
 from landonce.sinks.iceberg.ledger import Build, IcebergTable
 from landonce.sinks.iceberg.marks import filled_by, holds
 from landonce.sinks.iceberg.partitions import limits_of
@@ -59,7 +58,7 @@ class Committing(BatchPerformer):
     """Performs the effects of a batch machine with the policy `snapshot`."""
 
     told: IcebergSink
-    place: Place
+    place: TableBranch
     ledger: TableLedger
     yields: pa.Schema
     """What the query gives."""
@@ -160,7 +159,7 @@ class Committing(BatchPerformer):
     def building(self, files: tuple[Any, ...]) -> Build:
         """How a commit of these files is made."""
         name = self.told.table
-        refuse_unseen(name, self._opened.io, files)
+        check_visible(name, self._opened.io, files)
 
         def build(table: Table, summary: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
             if files:

@@ -21,7 +21,9 @@ from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.target import TargetView
 from landonce.sinks.contract import look_by_name, wait_out
 from landonce.sinks.deduplicating import insert_recipe
+from landonce.sinks.run import run_of
 from landonce.sinks.section import LedgerPlace
+from landonce.sinks.snapshot import SnapshotSink, TableLedger, stage_recipe, table_view
 from landonce.sinks.transactional import BlockLedger, TransactionalSink
 
 if TYPE_CHECKING:
@@ -288,6 +290,10 @@ class TransactionalOperations(Operations):
         "there is nothing to fill: a block's rows are in the table if its row in the ledger says so, and else none is."
     )
 
+    def fingerprint(self) -> str:
+        with closing(self.sink.open(run_of(self.parts))) as opened:
+            return opened.examined().fingerprint()
+
     def rows(self, state: LedgerState) -> Sequence[Row]:
         ledger = self.parts.ledger
         return ledger.blocks(state.pending.batch) if state.pending and isinstance(ledger, BlockLedger) else ()
@@ -302,3 +308,23 @@ class TransactionalOperations(Operations):
     def count(self, ranges: Sequence[Range]) -> int | None:
         with closing(self.sink.open_table()) as table:
             return table.count(ranges) if table.exists() else None
+
+
+@dataclass
+class SnapshotOperations(Operations):
+    """One table that commits atomically: it is its own ledger, or carries a mark beside an outside one."""
+
+    sink: SnapshotSink
+    no_fill = "there is nothing to fill: a commit to the table lands whole, with its position, or not at all."
+
+    def noticed(self, ledger: Ledger) -> str:
+        return ledger.noticed if isinstance(ledger, TableLedger) else ""
+
+    def fingerprint(self) -> str:
+        return stage_recipe(self.parts, self.sink).fingerprint()
+
+    def tables(self, state: LedgerState | None) -> tuple[TableView, ...]:
+        del state
+        if isinstance(self.parts.ledger, TableLedger):
+            return ()
+        return (table_view(self.sink.table, self.sink.open_table().view()),)

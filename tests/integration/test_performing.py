@@ -25,6 +25,7 @@ from landonce.sinks.contract import Insert
 from landonce.testing.crashing import started
 
 pytestmark = pytest.mark.integration
+SPARK_WORKERS = True
 
 HELD = LedgerState("orders", "lineage")
 PATIENCE = 5_000

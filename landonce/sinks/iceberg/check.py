@@ -111,7 +111,7 @@ class _IcebergCheck:
             yield from checking.missing(name)
 
     def template(self) -> Findings:
-        """One table per value. Those that are there are looked at; what is fine of them is not told one by one."""
+        """One table per value. Those that are there are looked at; what is fine is not listed one by one."""
         sink, routing = self.sink, self.sink.routing
         absent = "created" if sink.config.create else "a reason for a dead letter, since `create` is not said"
         yield Finding(
