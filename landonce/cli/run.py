@@ -16,7 +16,7 @@ from landonce.sinks.pipeline_file import load
 
 if TYPE_CHECKING:
     from landonce.engine.driver import Driver
-    from landonce.protocol.reasons import Reasons
+    from landonce.protocol.receipt import Reasons
 
 
 def run(
@@ -51,9 +51,15 @@ def run(
         f"+ {totals.filtered} filtered"
     )
     if totals.dead_lettered:
-        reasons = lines(signals.reasons, totals.dead_lettered)
-        for line in (f"dead letters are in {config.dead_letters.path}, by reason:", *reasons):
-            out.print(redact(line), markup=False, highlight=False)
+        _say_letters(config, signals.reasons, totals.dead_lettered)
+
+
+def _say_letters(config: Pipeline, reasons: Reasons, total: int) -> None:
+    """Prints the place of the dead letters, and how many there are for each reason."""
+    from landonce.protocol.receipt import lines
+
+    for line in (f"dead letters are in {config.dead_letters.path}, by reason:", *lines(reasons, total)):
+        out.print(redact(line), markup=False, highlight=False)
 
 
 class _Signals:

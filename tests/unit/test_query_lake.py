@@ -19,10 +19,10 @@ from landonce.engine.task import write_rows
 from landonce.protocol import ledger as states
 from landonce.protocol.blocks import Block, Kind, Plan
 from landonce.protocol.ledger import LedgerState
-from landonce.protocol.pace import Pace
-from landonce.protocol.query_batches import Settings
+from landonce.protocol.packing import Pace
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import Receipt
+from landonce.protocol.snapshot import Snapshot
 from landonce.protocol.steps import CommitTables, Committed, Moved
 from landonce.query.lake import Committing
 from landonce.read.route import Routing, Rule
@@ -106,7 +106,14 @@ def test_files_for_a_column_that_was_dropped_are_not_committed(sink: Iceberg) ->
     plan = Plan(1, (Block((Range(P, 0, 2),), "db.t"),), "f", deadline=0)
     prepared = states.prepared(bound, plan)
     place = sink.to_sink("q").place("db.t")
-    performer = Committing(Settings("db.t", "f", 10), Pace(Batch(), 0.0, 1), sink.to_sink("q"), place, ledger, YIELDS)
+    performer = Committing(
+        Snapshot("db.t", "f", once=True, own_ledger=True, block_rows=10),
+        Pace(Batch(), 0.0, 1),
+        sink.to_sink("q"),
+        place,
+        ledger,
+        YIELDS,
+    )
     performer.admit(opened(sink))
     receipt = written(sink, 0, 1)
     after = states.recorded(prepared, receipt.totals)
@@ -134,7 +141,7 @@ def test_dead_letters_that_a_pipeline_of_this_name_left_stay_noted(sink: Iceberg
     plan = Plan(1, (Block((Range(P, 0, 2),), "db.t"),), "f", deadline=0)
     prepared = states.prepared(bound, plan)
     performer = Committing(
-        Settings("db.t", "f", 10),
+        Snapshot("db.t", "f", once=True, own_ledger=True, block_rows=10),
         Pace(Batch(), 0.0, 1),
         sink.to_sink("q"),
         sink.to_sink("q").place("db.t"),

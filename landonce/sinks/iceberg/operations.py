@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from landonce.errors import ConfigError, NothingToDo, PositionUncertain
 from landonce.protocol import operate
 from landonce.protocol.ledger import Ledger, LedgerState
-from landonce.protocol.marks import Floors, Stand, TableView, stand
+from landonce.protocol.marks import Floors, TableStatus, TableView, status_of
 from landonce.protocol.operate import Decision
 from landonce.protocol.ranges import Partition
 from landonce.protocol.source import Start
@@ -81,12 +81,12 @@ class IcebergOperations(Operations):
             return ()
         return survey(self.sink, table_names(self.sink, state))
 
-    def stands(self, state: LedgerState) -> tuple[LedgerState, tuple[Stand, ...]]:
+    def stands(self, state: LedgerState) -> tuple[LedgerState, tuple[TableStatus, ...]]:
         views = self.tables(state)
         found = operate.standing(state, views)
-        return found, tuple(stand(found, view) for view in views)
+        return found, tuple(status_of(found, view) for view in views)
 
-    def ahead(self, state: LedgerState, stands: Iterable[Stand], partitions: Iterable[Partition]) -> TargetView:
+    def ahead(self, state: LedgerState, stands: Iterable[TableStatus], partitions: Iterable[Partition]) -> TargetView:
         """The positions of tables of a fan-out that hold more of the pending plan than the ledger knows."""
         del partitions
         committed = state.committed()
