@@ -33,7 +33,6 @@ def run(
     """
     from landonce.cli.progress import LogProgress, TerminalProgress
     from landonce.engine.pipeline import run_pipeline
-    from landonce.protocol.reasons import lines
 
     log_to_stderr(verbose)
     config = load(file)
