@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from landonce.errors import PlanChanged
+from landonce.errors import PlanChanged, TargetAhead
 from landonce.protocol.ledger import LedgerState, bound
 from landonce.protocol.ranges import Partition
 from landonce.protocol.source import SourceView, Start, available, bind
@@ -21,10 +21,13 @@ from landonce.protocol.target import ahead
 from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.schema.fields import Schema
 from landonce.read.schema.sample import take_sample
-from landonce.sinks.contract import Finding, Level, Target, look_by_name
+from landonce.sinks.contract import Finding, Level, Looking, Sink, Target, look_by_name
 from landonce.sinks.declared import declared_schema, selected_from
 from landonce.sinks.deduplicating import insert_recipe
+from landonce.sinks.run import run_of
 from landonce.sinks.section import LedgerPlace
+from landonce.sinks.snapshot import SnapshotSink, SnapshotTable, TableLedger, stage_recipe
+from landonce.sinks.transactional import TransactionalSink
 from landonce.sinks.worker import Recipe
 
 if TYPE_CHECKING:
@@ -112,6 +115,86 @@ def _target_position(run: CheckRun, target: Target) -> Findings:
             Level.WARNING,
             f"the table holds rows of {len(ranges)} partitions that the ledger does not know of, within {span} offsets",
             "nothing to change: they are compared with Kafka at the next start and not written again",
+        )
+
+
+def of_transactional(run: CheckRun, sink: TransactionalSink) -> Sections:
+    """A table in a database that holds the ledger, too."""
+    with closing(sink.open_table()) as opened:
+        yield "ledger", entries(run)
+        yield "table", _one_table(run, sink, sink.table, opened.exists, opened)
+        if run.fit:
+            yield "records", _transactional_records(run, sink)
+        yield "position", unknown_rows(run, opened)
+
+
+def of_snapshot(run: CheckRun, sink: SnapshotSink) -> Sections:
+    """A table that commits atomically, and may be its own ledger."""
+    opened = sink.open_table()
+    yield "ledger", _snapshot_ledger(run)
+    yield "table", _one_table(run, sink, sink.table, lambda: opened.view() is not None, opened)
+    if run.fit:
+        yield "records", _snapshot_records(run, sink)
+    yield "position", _snapshot_position(run, sink, opened)
+
+
+class _OneTable(Protocol):
+    """A table as the sink opens it on the driver."""
+
+    def check(self) -> tuple[Finding, ...]: ...
+
+    def creation(self, columns: Schema) -> str: ...
+
+
+def _one_table(run: CheckRun, sink: Sink, name: str, there: Callable[[], bool], opened: _OneTable) -> Findings:
+    created = to_be_created(run, opened.creation) if sink.create else None
+    findings = (Finding(Level.OK, f"{name} is there"), *opened.check()) if there() else None
+    yield from table(run, findings, name, created)
+
+
+def _transactional_records(run: CheckRun, sink: TransactionalSink) -> Findings:
+    with closing(sink.open(run_of(run.parts, remote=run.remote))) as opened:
+        recipe = opened.examined()
+    yield from records(run, recipe, recipe.source)
+
+
+def _snapshot_ledger(run: CheckRun) -> Findings:
+    outside = run.parts.config.ledger_place is LedgerPlace.OUTSIDE
+    yield from outside_ledger(run) if outside else entries(run, "the table itself ")
+    ledger = run.parts.ledger
+    if isinstance(ledger, TableLedger) and ledger.noticed:
+        yield Finding(Level.WARNING, ledger.noticed, "nothing to change: the next start does so")
+
+
+def _snapshot_records(run: CheckRun, sink: SnapshotSink) -> Findings:
+    recipe = stage_recipe(run.parts, sink)
+    yield from records(run, recipe, recipe.source)
+
+
+def _snapshot_position(run: CheckRun, sink: SnapshotSink, opened: SnapshotTable) -> Findings:
+    yield from position(run)
+    new = run.state is None or run.state.fresh
+    if run.ledger and new and run.table and opened.holds(run.parts.config.source.kafka.topics):
+        raise TargetAhead(
+            f"the table {sink.table} holds records of these topics, and nothing in it says how far this pipeline had come",
+            command="take a new table, or the name of the pipeline that wrote them",
+        )
+
+
+def unknown_rows(run: CheckRun, opened: Looking) -> Findings:
+    """Where a start would go on, and rows of the table that a ledger in the same database does not know of: a start refuses them."""
+    state = bound_state(run, run.state)
+    if state is None:
+        return
+    yield from distances(run, state)
+    if not run.fit or state.pending is not None:
+        return
+    for partition, end in look_by_name(opened, state, floors(state)).ends:
+        yield Finding(
+            Level.REFUSED,
+            f"{partition}: the table holds offsets up to {end - 1}, and the ledger of this pipeline knows nothing of them",
+            "give the pipeline the name that it had when they landed, restore the tables landonce_* from the same backup as the table, "
+            "or name an empty table",
         )
 
 

@@ -15,13 +15,15 @@ from landonce.errors import ConfigError, NothingToDo, PlanPending
 from landonce.protocol.block_rows import Row, landed
 from landonce.protocol.blocks import Plan
 from landonce.protocol.ledger import Ledger, LedgerState
-from landonce.protocol.marks import Stand, TableView
+from landonce.protocol.marks import TableStatus, TableView
 from landonce.protocol.operate import Decision, landed_too
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.target import TargetView
 from landonce.sinks.contract import look_by_name, wait_out
 from landonce.sinks.deduplicating import insert_recipe
+from landonce.sinks.run import run_of
 from landonce.sinks.section import LedgerPlace
+from landonce.sinks.snapshot import SnapshotSink, TableLedger, stage_recipe, table_view
 from landonce.sinks.transactional import BlockLedger, TransactionalSink
 
 if TYPE_CHECKING:
@@ -164,7 +166,7 @@ class Operations:
         del state
         return ()
 
-    def stands(self, state: LedgerState) -> tuple[LedgerState, tuple[Stand, ...]]:
+    def stands(self, state: LedgerState) -> tuple[LedgerState, tuple[TableStatus, ...]]:
         """What the ledger says, or its tables do where it is new; and how each table stands against that."""
         return state, ()
 
@@ -186,7 +188,7 @@ class Operations:
             command="put the old pipeline file back, then: landonce run {file}",
         )
 
-    def ahead(self, state: LedgerState, stands: Iterable[Stand], partitions: Iterable[Partition]) -> TargetView:
+    def ahead(self, state: LedgerState, stands: Iterable[TableStatus], partitions: Iterable[Partition]) -> TargetView:
         """How far the target holds each partition, by the topics' own names."""
         del stands, partitions
         return landed_too(TargetView(()), state.pending, landed(self.rows(state)))
@@ -255,7 +257,7 @@ class LookingOperations(Operations):
         with closing(self.parts.deduplicating.target()) as target:
             return insert_recipe(self.parts, target.schema()).fingerprint()
 
-    def ahead(self, state: LedgerState, stands: Iterable[Stand], partitions: Iterable[Partition]) -> TargetView:
+    def ahead(self, state: LedgerState, stands: Iterable[TableStatus], partitions: Iterable[Partition]) -> TargetView:
         del stands
         with closing(self.parts.deduplicating.target()) as target:
             return (
@@ -288,11 +290,15 @@ class TransactionalOperations(Operations):
         "there is nothing to fill: a block's rows are in the table if its row in the ledger says so, and else none is."
     )
 
+    def fingerprint(self) -> str:
+        with closing(self.sink.open(run_of(self.parts))) as opened:
+            return opened.examined().fingerprint()
+
     def rows(self, state: LedgerState) -> Sequence[Row]:
         ledger = self.parts.ledger
         return ledger.blocks(state.pending.batch) if state.pending and isinstance(ledger, BlockLedger) else ()
 
-    def ahead(self, state: LedgerState, stands: Iterable[Stand], partitions: Iterable[Partition]) -> TargetView:
+    def ahead(self, state: LedgerState, stands: Iterable[TableStatus], partitions: Iterable[Partition]) -> TargetView:
         del stands
         floors = [(each, 0) for each in partitions]
         with closing(self.sink.open_table()) as table:
@@ -302,3 +308,23 @@ class TransactionalOperations(Operations):
     def count(self, ranges: Sequence[Range]) -> int | None:
         with closing(self.sink.open_table()) as table:
             return table.count(ranges) if table.exists() else None
+
+
+@dataclass
+class SnapshotOperations(Operations):
+    """One table that commits atomically: it is its own ledger, or carries a mark beside an outside one."""
+
+    sink: SnapshotSink
+    no_fill = "there is nothing to fill: a commit to the table lands whole, with its position, or not at all."
+
+    def noticed(self, ledger: Ledger) -> str:
+        return ledger.noticed if isinstance(ledger, TableLedger) else ""
+
+    def fingerprint(self) -> str:
+        return stage_recipe(self.parts, self.sink).fingerprint()
+
+    def tables(self, state: LedgerState | None) -> tuple[TableView, ...]:
+        del state
+        if isinstance(self.parts.ledger, TableLedger):
+            return ()
+        return (table_view(self.sink.table, self.sink.open_table().view()),)

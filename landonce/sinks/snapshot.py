@@ -24,22 +24,24 @@ import pyarrow as pa
 from landonce.errors import TableReplaced, TableUnfit, TargetUnavailable
 from landonce.failpoints import reach
 from landonce.protocol.blocks import Kind
-from landonce.protocol.ledger import Ledger, LedgerState, Note
+from landonce.protocol.ledger import Ledger, LedgerState, Note, check_change, key
 from landonce.protocol.marks import Floors, Mark, TableView, Verdict, raised, verdict
 from landonce.protocol.own_ledger import OwnView, own_state, own_verdict, refuse, rollback_refused, rollback_told
 from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
-from landonce.protocol.swap import check_change, key
 from landonce.read.block import ReadBlock, Reader
 from landonce.read.decoders import decode_by
 from landonce.read.route import Routing, Rule
 from landonce.read.rows import NOWHERE, fit_to
 from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import Finding, Guarantee, Sink
-from landonce.sinks.run import Columns, OpenSink, Run, SparkNeeds, refuse_unfit
+from landonce.sinks.run import Columns, OpenSink, Run, SparkNeeds, refuse_unfit, run_of
 from landonce.sinks.worker import BlockWorker, Recipe, Refuse, Task
 
 if TYPE_CHECKING:
+    from landonce.sinks.checking import CheckRun, Sections
+    from landonce.sinks.operations import Operations, Sessions
+    from landonce.sinks.parts import Parts
     from landonce.sinks.pipeline_file import Pipeline
     from landonce.sinks.promise import Promise
 
@@ -416,6 +418,16 @@ class SnapshotSink(Sink):
 
         return of_snapshot(config)
 
+    def checks(self, run: CheckRun) -> Sections:
+        from landonce.sinks import checking
+
+        return checking.of_snapshot(run, self)
+
+    def operations(self, parts: Parts, sessions: Sessions) -> Operations:
+        from landonce.sinks.operations import SnapshotOperations
+
+        return SnapshotOperations(parts, sessions, self)
+
 
 class _OneTable(OpenSnapshot):
     """The one table of a `SnapshotSink`."""
@@ -469,6 +481,13 @@ class _OneTable(OpenSnapshot):
 
     def holds(self, labels: tuple[str, ...]) -> tuple[str, str]:
         return (self.sink.table, "") if self._table.holds(labels) else ("", "")
+
+
+def stage_recipe(parts: Parts, sink: SnapshotSink) -> StageRecipe:
+    """What becomes of a pipeline's records in the table as it is now. Raises where the table is not fit."""
+    opened = _OneTable(sink, run_of(parts))
+    opened.refresh()
+    return opened.recipe
 
 
 # On a worker.

@@ -33,6 +33,7 @@ from landonce.sinks.run import Columns, OpenSink, Run, SourceAndTarget, SparkNee
 from landonce.sinks.worker import BlockWorker, Recipe, Refuse, Task
 
 if TYPE_CHECKING:
+    from landonce.sinks.checking import CheckRun, Sections
     from landonce.sinks.operations import Operations, Sessions
     from landonce.sinks.parts import Parts
     from landonce.sinks.pipeline_file import Pipeline
@@ -290,6 +291,11 @@ class TransactionalSink(Sink):
         from landonce.sinks.promise import of_transactional
 
         return of_transactional(config, keyed=bool(self.key))
+
+    def checks(self, run: CheckRun) -> Sections:
+        from landonce.sinks import checking
+
+        return checking.of_transactional(run, self)
 
     def operations(self, parts: Parts, sessions: Sessions) -> Operations:
         from landonce.sinks.operations import TransactionalOperations

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import pyspark
 
@@ -66,15 +66,15 @@ class Recipe(ABC):
     def transforms(self) -> bool:
         return bool(self.select) or self.where is not None
 
-    @property
-    @abstractmethod
-    def source(self) -> Schema:
-        """What a record is decoded to."""
+    if TYPE_CHECKING:  # a property here would be taken for the default of a subclass's field
 
-    @property
-    @abstractmethod
-    def target(self) -> Schema:
-        """What rows may hold: the columns of the table, or what expressions may make."""
+        @property
+        def source(self) -> Schema:
+            """What a record is decoded to."""
+
+        @property
+        def target(self) -> Schema:
+            """What rows may hold: the columns of the table, or what expressions may make."""
 
     @property
     def marks(self) -> bool:

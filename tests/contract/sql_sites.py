@@ -98,52 +98,52 @@ class Site:
 
 
 def rows(*offsets: int, words: dict[int, str] | None = None) -> pa.Table:
-    told = words or {}
+    given = words or {}
     return pa.table(
         {
             "_topic": pa.array(["t"] * len(offsets), pa.string()),
             "_partition": pa.array([0] * len(offsets), pa.int32()),
             "_offset": pa.array(offsets, pa.int64()),
             "id": pa.array(offsets, pa.int64()),
-            "word": pa.array([told.get(at, f"w{at}") for at in offsets], pa.string()),
+            "word": pa.array([given.get(at, f"w{at}") for at in offsets], pa.string()),
         }
     )
 
 
-def changes(*told: tuple[int, str, int, str | None]) -> pa.Table:
+def changes(*given: tuple[int, str, int, str | None]) -> pa.Table:
     """(offset, operation, id, word) each."""
     return pa.table(
         {
-            "_topic": pa.array(["t"] * len(told), pa.string()),
-            "_partition": pa.array([0] * len(told), pa.int32()),
-            "_offset": pa.array([each[0] for each in told], pa.int64()),
-            "_op": pa.array([each[1] for each in told], pa.string()),
-            "id": pa.array([each[2] for each in told], pa.int64()),
-            "word": pa.array([each[3] for each in told], pa.string()),
+            "_topic": pa.array(["t"] * len(given), pa.string()),
+            "_partition": pa.array([0] * len(given), pa.int32()),
+            "_offset": pa.array([each[0] for each in given], pa.int64()),
+            "_op": pa.array([each[1] for each in given], pa.string()),
+            "id": pa.array([each[2] for each in given], pa.int64()),
+            "word": pa.array([each[3] for each in given], pa.string()),
         }
     )
 
 
-def sqlite_site(folder: Path, **told: Any) -> Site:
+def sqlite_site(folder: Path, **options: Any) -> Site:
     path = folder / "target.db"
 
     def ask(query: str) -> list[tuple[Any, ...]]:
         with closing(sqlite3.connect(path, timeout=30)) as connection, connection:
             return connection.execute(query).fetchall()
 
-    return Site(f"sqlite:///{path}", ask, **told)
+    return Site(f"sqlite:///{path}", ask, **options)
 
 
-def postgres_site(url: str, **told: Any) -> Site:
+def postgres_site(url: str, **options: Any) -> Site:
     def ask(query: str) -> list[tuple[Any, ...]]:
         with psycopg.connect(url.replace("+psycopg", "")) as connection:
             cursor = connection.execute(query)
             return cursor.fetchall() if cursor.description else []
 
-    return Site(url, ask, **told)
+    return Site(url, ask, **options)
 
 
-def mariadb_site(server: LocalMariaDB, database: str, **told: Any) -> Site:
+def mariadb_site(server: LocalMariaDB, database: str, **options: Any) -> Site:
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"CREATE DATABASE {database} CHARACTER SET utf8mb4")
 
@@ -152,10 +152,10 @@ def mariadb_site(server: LocalMariaDB, database: str, **told: Any) -> Site:
             cursor.execute(query)
             return list(cursor.fetchall())
 
-    return Site(server.url_of(database), ask, **told)
+    return Site(server.url_of(database), ask, **options)
 
 
-def ydb_site(endpoint: str, table: str, **told: Any) -> Site:
+def ydb_site(endpoint: str, table: str, **options: Any) -> Site:
     """A live YDB: the ledger's tables are shared, and so are emptied first."""
     from sqlalchemy import create_engine, text
 
@@ -170,4 +170,4 @@ def ydb_site(endpoint: str, table: str, **told: Any) -> Site:
     for name in ("schema", "pipeline", "position", "journal", "block"):
         ask(f"DROP TABLE IF EXISTS landonce_{name}")
     ask(f"DROP TABLE IF EXISTS {table}")
-    return Site(url, ask, table=table, **told)
+    return Site(url, ask, table=table, **options)

@@ -201,8 +201,8 @@ def test_one_that_is_too_late_does_not_begin(
     """It was stopped between its claim and its push, for longer than it may take."""
     claim = ledger.claim
 
-    def slow(*told: object, **more: object) -> object:
-        row = claim(*told, **more)  # type: ignore[arg-type]
+    def slow(*given: object, **more: object) -> object:
+        row = claim(*given, **more)  # type: ignore[arg-type]
         time.sleep(0.2)
         return row
 

@@ -20,9 +20,8 @@ from landonce.ledger.block_ledgers import Decision, PushLedger, PushPlace
 from landonce.ledger.open import sqlite_ledger
 from landonce.ledger.tables import push_table
 from landonce.protocol import ledger as states
-from landonce.protocol.block_rows import Claim, Mark, accounted
+from landonce.protocol.block_rows import Claim, Mark, PushRow, Spot, accounted
 from landonce.protocol.blocks import Block, Plan
-from landonce.protocol.claims import PushRow, Spot
 from landonce.protocol.ledger import LedgerState, Note, Totals
 from landonce.protocol.operate import accept_gap
 from landonce.protocol.ranges import Partition, Range
@@ -179,10 +178,10 @@ def test_a_claim_that_is_being_made_is_seen_before_its_plan_is_forgotten(new_dat
         forgotten = LedgerState(**{**states.taken(state, "person").__dict__, "pending": None})
         with worker.database.writing() as connection:
             connection.execute(update(push_table).where(push_table.c.number == 0).values(state="CLAIMED", nonce="a"))
-            told = others.submit(ledger.change, state, forgotten)
-            _until(lambda: told.done() or _waits(place))
+            given = others.submit(ledger.change, state, forgotten)
+            _until(lambda: given.done() or _waits(place))
         with pytest.raises(PlanPending):
-            told.result(30)
+            given.result(30)
         assert ledger.load() == state
         assert row_of(ledger).mark is Mark.CLAIMED
 
@@ -209,8 +208,8 @@ def test_a_block_that_is_accounted_for_is_not_cut(ledger: PushLedger, receipt: s
     if receipt is not None:
         assert ledger.settle(SPOT, "a", receipt)
     else:
-        told = states.taken(state, "person")
-        state = ledger.decide(state, told, Note("now", "settle", ""), Decision(SPOT, "a", landed=True))
+        given = states.taken(state, "person")
+        state = ledger.decide(state, given, Note("now", "settle", ""), Decision(SPOT, "a", landed=True))
     rows = ledger.status(1).rows
     view = SourceView("c", (("t", "id"),), tuple((Partition("t", number), Extent(2, 9)) for number in range(2)))
     if receipt is not None:

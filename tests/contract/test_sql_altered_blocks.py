@@ -156,24 +156,24 @@ def test_a_table_stays_as_it_is_until_the_block_has_landed(site: Site) -> None:
 def test_a_column_that_was_altered_in_the_middle_of_a_block_makes_it_wait(site: Site) -> None:
     """The ALTER comes first, and its transaction is still open: the block waits for it, and sees what it did."""
     state, opened = site.prepared((0, 3)), opening(site)
-    told: list[str] = []
+    seen: list[str] = []
 
     def land() -> None:
         with suppress(TableUnfit):
             settle(opened, state)
-            told.append("landed")
+            seen.append("landed")
             return
-        told.append("refused")
+        seen.append("refused")
 
     with psycopg.connect(site.url.replace("+psycopg", "")) as other:
         other.execute("ALTER TABLE events ALTER id TYPE double precision")
         hand = threading.Thread(target=land)
         hand.start()
         time.sleep(1.0)
-        assert told == []
+        assert seen == []
         other.commit()
     hand.join(60)
-    assert told == ["refused"]
+    assert seen == ["refused"]
 
 
 SWAPPED = {

@@ -49,15 +49,15 @@ def keyed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
     yield from _site(request, tmp_path, key=("id",))
 
 
-def _site(request: pytest.FixtureRequest, folder: Path, **told: tuple[str, ...]) -> Iterator[Site]:
+def _site(request: pytest.FixtureRequest, folder: Path, **options: tuple[str, ...]) -> Iterator[Site]:
     if request.param == "sqlite":
-        made = sqlite_site(folder, **told)
+        made = sqlite_site(folder, **options)
     elif request.param == "mariadb":
-        made = mariadb_site(request.getfixturevalue("mariadb"), f"database{next(_databases)}", **told)
+        made = mariadb_site(request.getfixturevalue("mariadb"), f"database{next(_databases)}", **options)
     elif request.param == "ydb":
-        made = ydb_site(os.environ["YDB_ENDPOINT"], "events", **told)
+        made = ydb_site(os.environ["YDB_ENDPOINT"], "events", **options)
     else:
-        made = postgres_site(_new(request), **told)
+        made = postgres_site(_new(request), **options)
     made.made()
     yield made
     made.close()
@@ -128,9 +128,9 @@ def test_a_transaction_that_is_not_committed_leaves_nothing(site: Site) -> None:
 def test_what_the_database_refuses_is_found_and_leaves_nothing(site: Site) -> None:
     state = site.prepared((0, 9))
     missing = rows(*range(9)).set_column(3, "id", [[0, None, 2, 3, 4, 5, 6, None, 8]])
-    with pytest.raises(Trouble) as told:
+    with pytest.raises(Trouble) as raised:
         site.settle(state, missing)
-    assert told.value.blame is Blame.ROW
+    assert raised.value.blame is Blame.ROW
     found = site.refused(state, missing)
     assert [(at, each.blame) for at, each in found or ()] == [(1, Blame.ROW), (7, Blame.ROW)]
     assert site.coordinates() == []
@@ -140,9 +140,9 @@ def test_what_the_database_refuses_is_found_and_leaves_nothing(site: Site) -> No
 def test_what_the_database_refuses_of_changes_is_found(keyed: Site) -> None:
     keyed.ask("INSERT INTO events (_topic, _partition, _offset, id, word) VALUES ('t', 0, 0, 7, 'there') RETURNING id")
     state = keyed.prepared((1, 9))
-    told = changes((1, "U", 1, "a"), (2, "U", 2, "b"), (3, "D", 7, None), (4, "U", 3, "c"))
-    told = told.set_column(4, "id", [[1, None, 7, 3]])
-    assert [at for at, _ in keyed.refused(state, told) or ()] == [1]
+    sent = changes((1, "U", 1, "a"), (2, "U", 2, "b"), (3, "D", 7, None), (4, "U", 3, "c"))
+    sent = sent.set_column(4, "id", [[1, None, 7, 3]])
+    assert [at for at, _ in keyed.refused(state, sent) or ()] == [1]
     assert keyed.ask("SELECT id, word FROM events") == [(7, "there")]
 
 
@@ -164,9 +164,9 @@ def test_a_row_that_lacks_its_other_row_is_not_to_blame_for_ever(site: Site) -> 
     deferred = "" if "maria" in site.url else " DEFERRABLE INITIALLY DEFERRED"
     site.ask(f"ALTER TABLE events ADD FOREIGN KEY (word) REFERENCES parent (word){deferred}")
     state = site.prepared((0, 3))
-    with pytest.raises(Trouble) as told:
+    with pytest.raises(Trouble) as raised:
         site.settle(state, rows(0, 1, 2))
-    assert told.value.blame is Blame.OTHERS
+    assert raised.value.blame is Blame.OTHERS
     assert [(at, each.blame) for at, each in site.refused(state, rows(0, 1, 2)) or ()] == [(1, Blame.OTHERS)]
     site.ask("INSERT INTO parent VALUES ('w1')")
     assert site.settle(state, rows(0, 1, 2)).fate is Fate.LANDED
@@ -177,9 +177,9 @@ def test_coordinates_that_something_else_wrote_are_named(site: Site) -> None:
     if site.url.startswith("postgresql"):  # where landonce makes none of its own
         site.ask("CREATE UNIQUE INDEX ON events (_topic, _partition, _offset)")
     site.ask("INSERT INTO events (_topic, _partition, _offset, id) VALUES ('t', 0, 1, 1) RETURNING id")
-    with pytest.raises(Trouble) as told:
+    with pytest.raises(Trouble) as raised:
         site.settle(state, rows(0, 1, 2))
-    assert isinstance(as_error(told.value, "block"), DuplicatePresent)
+    assert isinstance(as_error(raised.value, "block"), DuplicatePresent)
     assert [(at, each.blame) for at, each in site.refused(state, rows(0, 1, 2)) or ()] == [(1, Blame.TWICE)]
     assert site.coordinates() == [("t", 0, 1)]
 
@@ -202,13 +202,13 @@ def test_blocks_of_one_plan_land_side_by_side(site: Site) -> None:
 
 def test_two_runs_of_one_task_at_once(site: Site) -> None:
     state = site.prepared((0, 3))
-    told: list[object] = []
-    threads = [threading.Thread(target=lambda: told.append(site.settle(state, rows(0, 1, 2)).fate)) for _ in range(4)]
+    seen: list[object] = []
+    threads = [threading.Thread(target=lambda: seen.append(site.settle(state, rows(0, 1, 2)).fate)) for _ in range(4)]
     for each in threads:
         each.start()
     for each in threads:
         each.join(60)
-    assert told == [Fate.LANDED] * 4
+    assert seen == [Fate.LANDED] * 4
     assert len(site.coordinates()) == 3
 
 
@@ -285,14 +285,14 @@ def _forgotten_under(site: Site, waiting: Callable[[], bool]) -> tuple[bool, int
     worker = site.writer()
     assert worker.flip(Claim.of(state), RECEIPT)
     worker.write(rows(0, 1, 2))
-    told: list[bool] = []
+    seen: list[bool] = []
 
     def forget() -> None:
         try:
             site.ledger().change(state, replace(taken(state, "operator"), pending=None))
-            told.append(False)
+            seen.append(False)
         except PlanPending:
-            told.append(True)
+            seen.append(True)
 
     operator = threading.Thread(target=forget)
     operator.start()
@@ -302,7 +302,7 @@ def _forgotten_under(site: Site, waiting: Callable[[], bool]) -> tuple[bool, int
         worker.commit()
     worker.close()
     operator.join(60)
-    [known] = told
+    [known] = seen
     return known, len(site.coordinates())
 
 
@@ -346,7 +346,7 @@ def test_columns_of_any_name_of_changed_rows(keyed: Site) -> None:
     _names_are_kept(keyed, changes((0, "U", 0, "w0"), (1, "U", 1, "w1")))
 
 
-def _names_are_kept(site: Site, told: pa.Table) -> None:
+def _names_are_kept(site: Site, given: pa.Table) -> None:
     site.ask("DROP TABLE events")
     table = SqlTable(site.sink)
     table.create(Schema((Field("id", pa.int64(), required=True), *(Field(name, pa.string()) for name in _NAMES))))
@@ -354,8 +354,8 @@ def _names_are_kept(site: Site, told: pa.Table) -> None:
     assert table.schema().arrow.names == ["id", *_NAMES, *sorted(f"more {name}" for name in _NAMES)]
     table.close()
     for name in _NAMES:
-        told = told.append_column(name, told.column("word")).append_column(f"more {name}", told.column("id"))
-    site.settle(site.prepared((0, 2)), told.drop_columns(["word"]))
+        given = given.append_column(name, given.column("word")).append_column(f"more {name}", given.column("id"))
+    site.settle(site.prepared((0, 2)), given.drop_columns(["word"]))
     found = sorted(site.ask("SELECT * FROM events ORDER BY _offset"))
     assert [row[4 : 4 + len(_NAMES)] for row in found] == [("w0",) * len(_NAMES), ("w1",) * len(_NAMES)]
 
@@ -429,9 +429,9 @@ def test_a_server_that_stands_still_holds_nobody_for_ever(
     assert writer.flip(Claim.of(state), RECEIPT)
     try:
         postgres.freeze()
-        with pytest.raises(Trouble) as told:
+        with pytest.raises(Trouble) as raised:
             writer.write(rows(0, 1, 2))
-        assert (told.value.passing, told.value.answered) == (True, False)
+        assert (raised.value.passing, raised.value.answered) == (True, False)
     finally:
         postgres.thaw()
     writer.close()
@@ -458,9 +458,9 @@ def test_rows_are_changed_by_their_key(keyed: Site) -> None:
 def test_keys_that_differ_in_case_and_spaces_are_different(keyed: Site) -> None:
     keyed.ask("DROP TABLE events")
     keyed.made("id STRING NOT NULL, word STRING")
-    told = changes(*((at, "U", at, f"w{at}") for at in range(5)))
+    sent = changes(*((at, "U", at, f"w{at}") for at in range(5)))
     ids = ["a", "A", "a ", "ä", ""]
-    keyed.settle(keyed.prepared((0, 5)), told.set_column(4, "id", [ids]))
+    keyed.settle(keyed.prepared((0, 5)), sent.set_column(4, "id", [ids]))
     assert sorted(keyed.ask("SELECT id, word FROM events")) == sorted((each, f"w{at}") for at, each in enumerate(ids))
 
 

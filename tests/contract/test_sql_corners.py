@@ -70,10 +70,10 @@ def _made(site: Site) -> Iterator[Site]:
     site.close()
 
 
-def refusals(site: Site, **told: Any) -> list[str]:
+def refusals(site: Site, **options: Any) -> list[str]:
     table = SqlTable(site.sink)
     try:
-        return [each.what for each in table.check(**told) if each.level is Level.REFUSED]
+        return [each.what for each in table.check(**options) if each.level is Level.REFUSED]
     finally:
         table.close()
 
@@ -98,7 +98,7 @@ def test_of_keys_that_the_table_takes_for_one_the_last_change_counts(
     def other(name: str) -> str:
         return name.upper() if like == "{:u}" else like.format(name)
 
-    told = changes(
+    sent = changes(
         (0, "U", 0, "old"),
         (1, "U", 0, "new"),
         (2, "U", 0, "there"),
@@ -108,7 +108,7 @@ def test_of_keys_that_the_table_takes_for_one_the_last_change_counts(
     )
     ids = ["a", other("a"), "b", other("b"), "c", other("c")]
     state = site.prepared((0, 6))
-    assert site.settle(state, told.set_column(4, "id", [ids])).fate is Fate.LANDED
+    assert site.settle(state, sent.set_column(4, "id", [ids])).fate is Fate.LANDED
     found = sorted(
         (key.strip().lower(), word, at) for key, word, at in site.ask("SELECT id, word, _offset FROM events")
     )
@@ -129,12 +129,12 @@ def test_what_a_deleted_row_held_may_be_anothers(where: str, request: pytest.Fix
 def test_a_key_that_is_a_uuid(keyed_pg: Site) -> None:
     keyed_pg.ask("DROP TABLE events")
     keyed_pg.ask(f"CREATE TABLE events (id uuid PRIMARY KEY, word text, {COORDINATES})")
-    told = changes((0, "U", 0, "one"), (1, "U", 0, "two"), (2, "U", 0, "uno"), (3, "D", 0, None))
+    sent = changes((0, "U", 0, "one"), (1, "U", 0, "two"), (2, "U", 0, "uno"), (3, "D", 0, None))
     ids = [bytes([each]) * 16 for each in (1, 2, 1, 2)]
-    told = told.set_column(4, "id", pa.chunked_array([pa.array(ids, pa.uuid())]))
-    told = told.take(last_changes(told, ("id",)))
-    assert told.num_rows == 2
-    keyed_pg.settle(keyed_pg.prepared((0, 4)), told)
+    sent = sent.set_column(4, "id", pa.chunked_array([pa.array(ids, pa.uuid())]))
+    sent = sent.take(last_changes(sent, ("id",)))
+    assert sent.num_rows == 2
+    keyed_pg.settle(keyed_pg.prepared((0, 4)), sent)
     assert keyed_pg.ask("SELECT id::text, word FROM events") == [("01010101-0101-0101-0101-010101010101", "uno")]
 
 
@@ -163,12 +163,12 @@ def test_a_key_that_is_too_long_for_its_index_is_to_blame(keyed_pg: Site) -> Non
     keyed_pg.ask("DROP TABLE events")
     keyed_pg.made("id STRING NOT NULL, word STRING")
     long = "".join(random.Random(5).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=9000))
-    told = changes((0, "U", 0, "a"), (1, "U", 0, "b")).set_column(4, "id", [["short", long]])
+    sent = changes((0, "U", 0, "a"), (1, "U", 0, "b")).set_column(4, "id", [["short", long]])
     state = keyed_pg.prepared((0, 2))
     with pytest.raises(Trouble) as trouble:
-        keyed_pg.settle(state, told)
+        keyed_pg.settle(state, sent)
     assert trouble.value.blame is Blame.ROW
-    assert [at for at, _ in keyed_pg.refused(state, told) or ()] == [1]
+    assert [at for at, _ in keyed_pg.refused(state, sent) or ()] == [1]
 
 
 def test_a_row_without_a_partition_may_have_one_later(pg: Site) -> None:
@@ -216,8 +216,8 @@ def test_what_no_record_can_fill_is_not_left_out_without_a_word(pg: Site) -> Non
     fields = table.schema(declared).by_name()
     table.close()
     assert (fields["price"].type, fields["code"].type) == (pa.decimal128(20, 3), pa.string())
-    told = rows(0, 1).append_column("price", pa.array([Decimal("1.250"), None], pa.decimal128(20, 3)))
-    pg.settle(pg.prepared((0, 2)), told.append_column("code", [["abc", None]]))
+    sent = rows(0, 1).append_column("price", pa.array([Decimal("1.250"), None], pa.decimal128(20, 3)))
+    pg.settle(pg.prepared((0, 2)), sent.append_column("code", [["abc", None]]))
     assert sorted(pg.ask("SELECT id, price, code FROM events")) == [(0, Decimal("1.250"), "abc"), (1, None, None)]
 
 
@@ -234,9 +234,9 @@ def test_values_come_back_as_they_were(where: str, request: pytest.FixtureReques
     count = len(words)
     bytes_ = [bytes(range(256)), b"", *(chance.randbytes(40) for _ in range(count - 2))]
     numbers = [0.1, -1e300, 5e-324, 2.0**53 + 2, *(chance.uniform(-1e9, 1e9) for _ in range(count - 4))]
-    told = rows(*range(count)).set_column(4, "word", [words])
-    told = told.append_column("b", [bytes_])
-    told = told.append_column("x", [numbers])
+    sent = rows(*range(count)).set_column(4, "word", [words])
+    sent = sent.append_column("b", [bytes_])
+    sent = sent.append_column("x", [numbers])
     exact: list[Decimal] = []
     if decimals:
         edges = [
@@ -261,8 +261,8 @@ def test_values_come_back_as_they_were(where: str, request: pytest.FixtureReques
             Decimal(chance.randrange(-(10 ** chance.randrange(1, 38)), 10 ** chance.randrange(1, 38))).scaleb(-10)
             for _ in range(count - len(exact))
         ]
-        told = told.append_column("d", pa.array(exact, pa.decimal128(38, 10)))
-    assert site.settle(site.prepared((0, count)), told).fate is Fate.LANDED
+        sent = sent.append_column("d", pa.array(exact, pa.decimal128(38, 10)))
+    assert site.settle(site.prepared((0, count)), sent).fate is Fate.LANDED
     found = sorted(site.ask(f"SELECT id, word, b, x{', d' if decimals else ''} FROM events"))
     assert [row[1] for row in found] == words
     assert [bytes(row[2]) for row in found] == bytes_
@@ -316,24 +316,24 @@ def test_two_drivers_that_make_the_ledger_at_once(mariadb: LocalMariaDB) -> None
     """Making tables ends transactions there, so they take turns until the first one's entry is there."""
     for _ in range(3):
         site = mariadb_site(mariadb, f"corner{next(_numbers)}")
-        told: list[object] = []
+        seen: list[object] = []
         ready = threading.Barrier(4)
 
-        def begin(lineage: str, site: Site = site, told: list[object] = told, ready: threading.Barrier = ready) -> None:
+        def begin(lineage: str, site: Site = site, seen: list[object] = seen, ready: threading.Barrier = ready) -> None:
             ledger = site.ledger()
             ready.wait(30)
             try:
-                told.append(ledger.create(LedgerState("contract", lineage)).lineage)
+                seen.append(ledger.create(LedgerState("contract", lineage)).lineage)
             except LandonceError as error:
-                told.append(error)
+                seen.append(error)
 
         threads = [threading.Thread(target=begin, args=(f"lineage{at}",)) for at in range(4)]
         for each in threads:
             each.start()
         for each in threads:
             each.join(60)
-        assert len(told) == 4
-        assert len({str(each) for each in told}) == 1, told
+        assert len(seen) == 4
+        assert len({str(each) for each in seen}) == 1, seen
         site.close()
 
 
@@ -369,8 +369,8 @@ def test_keys_that_are_true_or_false_can_be_audited(where: str, request: pytest.
     site: Site = request.getfixturevalue(where)
     site.ask("DROP TABLE events")
     site.made("id BOOLEAN NOT NULL, word STRING")
-    told = changes((0, "U", 0, "a"), (1, "U", 0, "b")).set_column(4, "id", [[True, False]])
-    site.settle(site.prepared((0, 2)), told)
+    sent = changes((0, "U", 0, "a"), (1, "U", 0, "b")).set_column(4, "id", [[True, False]])
+    site.settle(site.prepared((0, 2)), sent)
     table = SqlTable(site.sink)
     held = SqlKeys(table, table.schema()).rows({Partition("t", 0): 0})
     table.close()
@@ -448,10 +448,10 @@ def test_a_column_that_comes_under_a_driver_makes_no_dead_letters(where: str, re
     if where.endswith("maria"):
         site.ask("ALTER TABLE events ALTER COLUMN late DROP DEFAULT")
     records = rows(0, 1, 2) if "keyed" not in where else changes((0, "u", 1, "a"), (1, "u", 2, "b"))
-    with pytest.raises((Trouble, TargetRefused)) as told:
+    with pytest.raises((Trouble, TargetRefused)) as raised:
         site.settle(state, records)
-    assert "late" in str(told.value)
-    assert getattr(told.value, "blame", Blame.ELSE) is Blame.ELSE
+    assert "late" in str(raised.value)
+    assert getattr(raised.value, "blame", Blame.ELSE) is Blame.ELSE
     assert site.coordinates() == []
 
 

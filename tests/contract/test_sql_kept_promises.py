@@ -112,12 +112,12 @@ def test_an_audit_reads_keys_as_records_hold_them(what: str, request: pytest.Fix
     where, kind, values, arrow = KEYS[what]
     site: Site = request.getfixturevalue(where)
     site.ask(f"CREATE TABLE events (id {kind} PRIMARY KEY, word varchar(9), {COORDINATES})")
-    told = changes((0, "U", 0, "a"), (1, "U", 0, "b")).set_column(4, "id", pa.array(values, arrow))
-    assert site.settle(site.prepared((0, 2)), told).fate is Fate.LANDED
+    sent = changes((0, "U", 0, "a"), (1, "U", 0, "b")).set_column(4, "id", pa.array(values, arrow))
+    assert site.settle(site.prepared((0, 2)), sent).fate is Fate.LANDED
     table = opened(site)
     held = SqlKeys(table, table.schema()).rows({Partition("t", 0): 0})
     expected = LastChanges(["id"])
-    expected.add(told.select(["id"]), 0, np.array([0, 1]), np.array([False, False]))
+    expected.add(sent.select(["id"]), 0, np.array([0, 1]), np.array([False, False]))
     last = expected.table()
     assert held is not None
     assert last is not None

@@ -34,20 +34,20 @@ Made = Callable[..., Site]
 
 @pytest.fixture
 def pg(new_database: Callable[[], str]) -> Iterator[Made]:
-    yield from _making(lambda **told: postgres_site(new_database(), **told))
+    yield from _making(lambda **options: postgres_site(new_database(), **options))
 
 
 @pytest.fixture
 def maria(mariadb: LocalMariaDB) -> Iterator[Made]:
-    yield from _making(lambda **told: mariadb_site(mariadb, f"silent{next(_numbers)}", **told))
+    yield from _making(lambda **options: mariadb_site(mariadb, f"silent{next(_numbers)}", **options))
 
 
 @pytest.fixture
 def lite(tmp_path: Path) -> Iterator[Made]:
-    def made(**told: Any) -> Site:
+    def made(**options: Any) -> Site:
         folder = tmp_path / str(next(_numbers))
         folder.mkdir()
-        return sqlite_site(folder, **told)
+        return sqlite_site(folder, **options)
 
     yield from _making(made)
 
@@ -55,8 +55,8 @@ def lite(tmp_path: Path) -> Iterator[Made]:
 def _making(made: Callable[..., Site]) -> Iterator[Made]:
     sites: list[Site] = []
 
-    def make(columns: str, *, beside: str = BESIDE, before: str = "", **told: Any) -> Site:
-        site = made(**told)
+    def make(columns: str, *, beside: str = BESIDE, before: str = "", **options: Any) -> Site:
+        site = made(**options)
         sites.append(site)
         for statement in filter(None, (before, f"CREATE TABLE events ({columns}, {beside})")):
             site.ask(statement)
@@ -208,10 +208,10 @@ def test_a_domain_keeps_what_it_is_made_of(pg: Made) -> None:
 
 def test_text_in_a_json_column_of_sqlite_becomes_no_number(lite: Made) -> None:
     site = lite("id bigint, doc JSON")
-    told = fields(site, "id BIGINT, doc STRING")["doc"]
+    given = fields(site, "id BIGINT, doc STRING")["doc"]
     documents = ['{"a": 1}', "[1]", '"1"', "true", ""]
     numbers = ["12345678901234567890", "007", " 1", "-1e3", ".5"]
-    assert unfit(told, *documents, *numbers) == numbers
+    assert unfit(given, *documents, *numbers) == numbers
     site.settle(site.prepared((0, 5)), rows(*range(5)).drop_columns(["word"]).append_column("doc", [documents]))
     assert [doc for (doc,) in site.ask("SELECT doc FROM events ORDER BY id")] == documents
 
@@ -226,12 +226,12 @@ def test_blanks_that_mysql_would_cut_are_no_rows(maria: Made) -> None:
     assert unfit(fields(site)["code"], "a  ", "a b", "", "abcdef") == ["a  ", "abcdef"]
     state = site.prepared((0, 3))
     long = "é" * 127 + "a"
-    told = rows(0, 1, 2, words={0: long, 1: f"{long}  ", 2: "b  "})
+    sent = rows(0, 1, 2, words={0: long, 1: f"{long}  ", 2: "b  "})
     with pytest.raises(Trouble) as trouble:
-        site.settle(state, told)
+        site.settle(state, sent)
     assert trouble.value.blame is Blame.ROW
-    assert [at for at, _ in site.refused(state, told) or ()] == [1]
-    assert site.settle(state, told.take([0, 2])).fate is Fate.LANDED
+    assert [at for at, _ in site.refused(state, sent) or ()] == [1]
+    assert site.settle(state, sent.take([0, 2])).fate is Fate.LANDED
     assert sorted(site.ask("SELECT id, word FROM events")) == [(0, long), (2, "b  ")]
 
 
@@ -254,13 +254,13 @@ def test_a_table_with_bytes_that_landonce_made_is_fit(maria: Made) -> None:
     site.ask("DROP TABLE events")
     site.made("id BIGINT NOT NULL, word STRING, bytes BINARY")
     assert refusals(site) == []
-    told = rows(0).append_column("bytes", pa.array([bytes(range(256))]))
-    assert site.settle(site.prepared((0, 1)), told).fate is Fate.LANDED
+    sent = rows(0).append_column("bytes", pa.array([bytes(range(256))]))
+    assert site.settle(site.prepared((0, 1)), sent).fate is Fate.LANDED
     assert site.ask("SELECT bytes FROM events") == [(bytes(range(256)),)]
 
 
-def of_topic(topic: str, told: pa.Table) -> pa.Table:
-    return told.set_column(0, "_topic", pa.array([topic] * told.num_rows))
+def of_topic(topic: str, table: pa.Table) -> pa.Table:
+    return table.set_column(0, "_topic", pa.array([topic] * table.num_rows))
 
 
 @pytest.mark.parametrize(
@@ -295,9 +295,9 @@ def test_topics_that_differ_in_case_only_are_two(where: str, topics: str, reques
 @pytest.mark.parametrize("column", ["_topic integer", "_partition text", "_offset text", "_offset real"])
 def test_coordinates_that_sqlite_would_compare_otherwise_are_refused(lite: Made, column: str) -> None:
     """As text, offset 10 is older than offset 9."""
-    told = {"_topic": "_topic text", "_partition": "_partition int", "_offset": "_offset bigint"}
+    options = {"_topic": "_topic text", "_partition": "_partition int", "_offset": "_offset bigint"}
     name = column.split()[0]
-    site = lite("id integer PRIMARY KEY, word text", beside=", ".join({**told, name: column}.values()), key=("id",))
+    site = lite("id integer PRIMARY KEY, word text", beside=", ".join({**options, name: column}.values()), key=("id",))
     [said] = refusals(site)
     assert name in said
 

@@ -31,7 +31,7 @@ class SqlSite:
     topic: str
     url: str
     ask: Ask
-    told: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
 
     @property
     def file(self) -> Path:
@@ -43,7 +43,7 @@ class SqlSite:
 
     def write_file(self, *, schema: str | None = None, transform: dict[str, Any] | None = None, **sink: Any) -> None:
         kafka: dict[str, Any] = {"bootstrap_servers": self.kafka.bootstrap_servers, "topics": [self.topic]}
-        self.told = {
+        self.config = {
             "pipeline": "p",
             "source": {"kafka": kafka | ({"schema": schema} if schema else {})},
             "sink": {"sql": {"url": self.url, "table": "events"} | sink},
@@ -52,7 +52,7 @@ class SqlSite:
             "spark": {"master": "local[2]"},
             **({"transform": transform} if transform else {}),
         }
-        self.file.write_text(yaml.safe_dump(self.told))
+        self.file.write_text(yaml.safe_dump(self.config))
 
     def run(self) -> Totals:
         return run_pipeline(parse(self.file.read_text(), self.file), once=True)

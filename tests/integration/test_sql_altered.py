@@ -1,4 +1,4 @@
-"""A table that is altered under a running driver, between two of its batches: it is examined anew, and values are right or refused.
+"""A table that is altered under a running driver, between two of its batches: it is examined again, and values are right or refused.
 And one that is dropped, renamed or swapped for another: no record is missing without a word."""
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ class Altering(Silent):
 
     def __init__(self, site: SqlSite, *statements: str) -> None:
         self.site, self.statements = site, statements
-        self.told: list[str] = []
+        self.warnings: list[str] = []
 
     def batch(self, report: BatchReport) -> None:
         for each in self.statements if report.batch == 1 else ():
             self.site.ask(each)
 
     def trouble(self, what: str) -> None:
-        self.told.append(what)
+        self.warnings.append(what)
 
 
 def run(site: SqlSite, *records: dict[str, Any], alter: tuple[str, ...], **sink: Any) -> tuple[Totals, list[str]]:
@@ -81,7 +81,7 @@ def run(site: SqlSite, *records: dict[str, Any], alter: tuple[str, ...], **sink:
     site.write_file(**sink)
     text = site.file.read_text().replace("max_rows: 1000", "max_rows: 1").replace("block_rows: 200", "block_rows: 1")
     watcher = Altering(site, *alter)
-    return run_pipeline(parse(text, site.file), once=True, observer=watcher), watcher.told
+    return run_pipeline(parse(text, site.file), once=True, observer=watcher), watcher.warnings
 
 
 def letters(site: SqlSite) -> list[str]:
@@ -90,10 +90,12 @@ def letters(site: SqlSite) -> list[str]:
 
 def test_a_number_in_another_type_is_that_number(pg: SqlSite) -> None:
     pg.ask(f"CREATE TABLE events (n bigint, {COORDINATES})")
-    done, told = run(pg, {"n": 41}, {"n": 42}, {"n": 43}, alter=("ALTER TABLE events ALTER n TYPE double precision",))
+    done, warnings = run(
+        pg, {"n": 41}, {"n": 42}, {"n": 43}, alter=("ALTER TABLE events ALTER n TYPE double precision",)
+    )
     assert pg.ask("SELECT n, _offset FROM events ORDER BY 2") == [(41.0, 0), (42.0, 1), (43.0, 2)]
     assert done == Totals(landed=3)
-    assert len([each for each in told if "altered" in each]) == 1, "it is examined anew once"
+    assert len([each for each in warnings if "altered" in each]) == 1, "it is examined again once"
 
 
 def test_digits_that_a_column_lost_are_never_rounded_away(pg: SqlSite) -> None:
@@ -160,9 +162,9 @@ def test_a_table_that_is_gone_is_not_made_anew(
     with pytest.raises(TableReplaced, match=r"\b1 records"):
         lite.run()
     assert lite.ask("SELECT name FROM sqlite_master WHERE name = 'events'") == []
-    told = landonce(capsys, monkeypatch, "check", lite.file)
-    assert told.code == 1
-    assert "there is no table events" in told.out
+    reply = landonce(capsys, monkeypatch, "check", lite.file)
+    assert reply.code == 1
+    assert "there is no table events" in reply.out
     lite.ask("ALTER TABLE kept RENAME TO events")
     assert lite.run() == Totals(landed=1)
     assert lite.ask("SELECT id FROM events ORDER BY 1") == [(1,), (2,)]
@@ -244,8 +246,8 @@ def test_a_table_that_is_swapped_for_an_empty_one_gets_nothing(
     with pytest.raises(TableReplaced) as caught:
         each.run()
     assert "landonce state forget-table {file} events" in caught.value.command
-    told = landonce(capsys, monkeypatch, "check", each.file)
-    assert (told.code, "not the one that 1 records" in told.out.replace("\n          ", " ")) == (1, True), told.out
+    reply = landonce(capsys, monkeypatch, "check", each.file)
+    assert (reply.code, "not the one that 1 records" in reply.out.replace("\n          ", " ")) == (1, True), reply.out
     said = landonce(capsys, monkeypatch, "state", "forget-table", each.file, "events", "--yes")
     assert said.code == 0, said.out + said.err
     assert each.run() == Totals(landed=1)

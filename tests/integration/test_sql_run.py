@@ -63,7 +63,7 @@ def pg(new_database: Callable[[], str], kafka: LocalKafka, new_topic: Callable[.
     return SqlSite(kafka, tmp_path, new_topic(1), url, asking_postgres(url))
 
 
-def told(**fields: Any) -> tuple[None, bytes]:
+def record(**fields: Any) -> tuple[None, bytes]:
     return None, json.dumps(fields).encode()
 
 
@@ -78,11 +78,11 @@ def test_rows_of_every_kind_land_once(
     assert "CREATE TABLE" in said.out
     assert "in one transaction" in said.out.replace("\n", " ")
     good = [
-        told(id=n, word="zwölf 'quoted' \\ \n", amount=1.25, at=1700000000123, day="2024-02-29", fine=True, ratio=0.1)
+        record(id=n, word="zwölf 'quoted' \\ \n", amount=1.25, at=1700000000123, day="2024-02-29", fine=True, ratio=0.1)
         for n in range(300)
     ]
-    site.send(*good, told(id=1000), partition=0)
-    site.send(told(id="no"), (None, b"{"), told(id=1001, amount=2.5), partition=1)
+    site.send(*good, record(id=1000), partition=0)
+    site.send(record(id="no"), (None, b"{"), record(id=1001, amount=2.5), partition=1)
     assert site.run() == Totals(landed=302, dead_lettered=2)
     found = site.ask("SELECT id, word, amount, at, day, fine, ratio FROM events WHERE id = 7")
     assert [str(each) for each in found[0][:3]] == ["7", "zwölf 'quoted' \\ \n", "1.25"]
@@ -108,7 +108,7 @@ def test_an_audit_names_what_is_missing_and_what_is_there_twice(
     pg: SqlSite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pg.write_file(schema="id BIGINT", create=True)
-    pg.send(*(told(id=n) for n in range(10)))
+    pg.send(*(record(id=n) for n in range(10)))
     pg.run()
     pg.ask("DROP INDEX events_coordinates")
     pg.ask("DELETE FROM events WHERE id = 3")
@@ -147,12 +147,12 @@ def test_an_operation_field_says_what_happens(site: SqlSite) -> None:
         changes=changes,
     )
     site.send(
-        told(a=1, b="x", n=1, what="new"),
-        told(a=1, b="y", n=2, what="new"),
-        told(a=1, b="x", what="gone"),
-        told(a=1, b="y", n=3, what="new"),
-        told(a=2, b="z", n=4, what="never heard of"),
-        told(a=3, b="q", n=5, what="new"),
+        record(a=1, b="x", n=1, what="new"),
+        record(a=1, b="y", n=2, what="new"),
+        record(a=1, b="x", what="gone"),
+        record(a=1, b="y", n=3, what="new"),
+        record(a=2, b="z", n=4, what="never heard of"),
+        record(a=3, b="q", n=5, what="new"),
     )
     assert site.run() == Totals(landed=5, dead_lettered=1)
     assert sorted(site.ask("SELECT a, b, n FROM events")) == [(1, "y", 3), (3, "q", 5)]
@@ -160,7 +160,7 @@ def test_an_operation_field_says_what_happens(site: SqlSite) -> None:
 
 def test_a_lost_change_is_noticed_before_it_is_committed(site: SqlSite, monkeypatch: pytest.MonkeyPatch) -> None:
     site.write_file(schema="id BIGINT NOT NULL, n INT", create=True, mode="upsert", key=["id"])
-    site.send(told(id=1, n=1), told(id=2, n=1), told(id=2, n=2), (b'{"id": 1}', None))
+    site.send(record(id=1, n=1), record(id=2, n=1), record(id=2, n=2), (b'{"id": 1}', None))
 
     def careless(recipe: SqlRecipe, task: SqlTask) -> BlockResult:
         from landonce.engine.task import work
@@ -184,10 +184,10 @@ def test_a_lost_change_is_noticed_before_it_is_committed(site: SqlSite, monkeypa
 
 def test_a_table_is_made_from_a_sample_and_grows(site: SqlSite) -> None:
     site.write_file(create=True, evolve=True)
-    site.send(*(told(id=n, word="a") for n in range(50)))
+    site.send(*(record(id=n, word="a") for n in range(50)))
     assert site.run().landed == 50
-    site.send(*(told(id=n, word="b", more=n / 2, **{"odd name": "x"}) for n in range(50, 100)))
-    site.send(told(id=100, nested={"a": 1}, word="c"))
+    site.send(*(record(id=n, word="b", more=n / 2, **{"odd name": "x"}) for n in range(50, 100)))
+    site.send(record(id=100, nested={"a": 1}, word="c"))
     assert site.run().landed == 51
     assert site.ask('SELECT count(more), count("odd name"), count(*) FROM events') == [(50, 50, 101)]
     assert site.ask("SELECT more FROM events WHERE id = 60") == [(30.0,)]
@@ -195,7 +195,7 @@ def test_a_table_is_made_from_a_sample_and_grows(site: SqlSite) -> None:
 
 def test_select_and_where(site: SqlSite) -> None:
     site.write_file(schema="id BIGINT, word STRING", create=True, transform={"where": "id % 2 = 0"})
-    site.send(*(told(id=n, word="a") for n in range(50)))
+    site.send(*(record(id=n, word="a") for n in range(50)))
     assert site.run() == Totals(landed=25, filtered=25)
     assert site.ask("SELECT sum(id) FROM events") == [(600,)]
 
@@ -204,7 +204,7 @@ def test_a_table_is_made_of_what_is_selected(site: SqlSite) -> None:
     schema = "id BIGINT NOT NULL, customer STRUCT<name: STRING, address: STRUCT<city: STRING>>"
     select = ["id", "customer.address.city AS city", "to_json(customer) AS customer"]
     site.write_file(schema=schema, create=True, transform={"select": select})
-    site.send(told(id=1, customer={"name": "x", "address": {"city": "Bern"}}), told(id=2))
+    site.send(record(id=1, customer={"name": "x", "address": {"city": "Bern"}}), record(id=2))
     assert site.run() == Totals(landed=2)
     assert site.ask("SELECT id, city FROM events ORDER BY id") == [(1, "Bern"), (2, None)]
     assert json.loads(site.ask("SELECT customer FROM events WHERE id = 1")[0][0])["name"] == "x"
@@ -220,7 +220,7 @@ def test_a_table_is_made_of_what_is_selected(site: SqlSite) -> None:
 )
 def test_a_start_that_refuses_leaves_no_table_behind(site: SqlSite, transform: dict[str, Any], says: str) -> None:
     site.write_file(schema="id BIGINT, customer STRUCT<name: STRING>", create=True, transform=transform)
-    site.send(told(id=1))
+    site.send(record(id=1))
     with pytest.raises(ConfigError, match=says):
         site.run()
     with pytest.raises((sqlite3.OperationalError, psycopg.errors.UndefinedTable)):
@@ -228,7 +228,7 @@ def test_a_start_that_refuses_leaves_no_table_behind(site: SqlSite, transform: d
 
 
 def test_nested_records_without_a_schema_are_refused_with_one_that_works(site: SqlSite) -> None:
-    site.send(told(id=1, customer={"name": "x"}, tags=["a"]))
+    site.send(record(id=1, customer={"name": "x"}, tags=["a"]))
     site.write_file(create=True)
     with pytest.raises(ConfigError) as refused:
         site.run()
@@ -244,7 +244,7 @@ def test_the_last_lines_of_a_run_say_how_many_by_which_reason(
 ) -> None:
     site.write_file(schema="id BIGINT NOT NULL, word STRING", create=True)
     site.send(*((None, b'{"id": 1, "word": "' + b"x" * at) for at in range(206)))
-    site.send(told(word="no id"), told(id=1, word=2), told(id=7, word="fine"))
+    site.send(record(word="no id"), record(id=1, word=2), record(id=7, word="fine"))
     said = landonce(capsys, monkeypatch, "run", site.file, "--once")
     assert said.code == 0
     counts, where, *reasons = said.out.splitlines()
@@ -271,11 +271,11 @@ def test_types_that_only_postgres_has(pg: SqlSite) -> None:
         "_topic text, _partition int, _offset bigint)"
     )
     pg.write_file()
-    pg.told["sink"]["sql"]["table"] = "own.things"
-    pg.file.write_text(json.dumps(pg.told))
+    pg.config["sink"]["sql"]["table"] = "own.things"
+    pg.file.write_text(json.dumps(pg.config))
     u = "123e4567-e89b-12d3-a456-426614174000"
     pg.send(
-        told(
+        record(
             u=u,
             m="good",
             s="12345",
@@ -285,12 +285,12 @@ def test_types_that_only_postgres_has(pg: SqlSite) -> None:
             big="12345678901234567890.12345",
             local="2024-01-02T03:04:05",
         ),
-        told(u="no", m="good"),
-        told(m="ugly"),
-        told(s="123456"),
-        told(i=40000),
-        told(s="nul\0"),
-        told(s="übüb"),
+        record(u="no", m="good"),
+        record(m="ugly"),
+        record(s="123456"),
+        record(i=40000),
+        record(s="nul\0"),
+        record(s="übüb"),
     )
     assert pg.run() == Totals(landed=2, dead_lettered=5)
     [row] = pg.ask(
@@ -334,7 +334,7 @@ def test_an_unlogged_table_is_refused(pg: SqlSite) -> None:
 
 def test_a_lost_ledger_is_found_before_it_does_harm(site: SqlSite) -> None:
     site.write_file(schema="id BIGINT", create=True)
-    site.send(*(told(id=n) for n in range(10)))
+    site.send(*(record(id=n) for n in range(10)))
     site.run()
     for table in ("schema", "pipeline", "position", "journal", "block"):
         site.ask(f"DROP TABLE landonce_{table}")
@@ -345,7 +345,7 @@ def test_a_lost_ledger_is_found_before_it_does_harm(site: SqlSite) -> None:
 
 def test_a_ledger_beside_a_database_is_refused(site: SqlSite) -> None:
     site.write_file(create=True)
-    site.file.write_text(json.dumps({**site.told, "ledger": {"sqlite": "x"}}))
+    site.file.write_text(json.dumps({**site.config, "ledger": {"sqlite": "x"}}))
     with pytest.raises(ConfigError, match="kept in the target"):
         site.run()
 
@@ -355,7 +355,7 @@ def test_an_operator_cannot_forget_what_landed(
 ) -> None:
     """One block of the pending plan is in the table: the plan is settled, and not dropped. Then it can be changed."""
     pg.write_file(schema="id BIGINT NOT NULL", create=True)
-    pg.send(*(told(id=n) for n in range(400)))
+    pg.send(*(record(id=n) for n in range(400)))
     monkeypatch.setattr("landonce.engine.transacting.Transacting.write", _halfway(pg))
     with pytest.raises(KeyboardInterrupt):
         pg.run()
@@ -392,11 +392,11 @@ class Hearing(Silent):
     """Does something once a start has said twice what it waits for."""
 
     def __init__(self, then: Callable[[], object]) -> None:
-        self.then, self.told = then, list[str]()
+        self.then, self.warnings = then, list[str]()
 
     def trouble(self, what: str) -> None:
-        self.told.append(what)
-        if len(self.told) == 2:
+        self.warnings.append(what)
+        if len(self.warnings) == 2:
             self.then()
 
 
@@ -404,8 +404,8 @@ def started(
     site: SqlSite, then: Callable[[], object] = lambda: None, stopping: threading.Event | None = None, **changes: Any
 ) -> tuple[Totals, list[str]]:
     watcher = Hearing(then)
-    config = parse(yaml.safe_dump(site.told | changes), site.file)
-    return run_pipeline(config, once=True, observer=watcher, stopping=stopping), watcher.told
+    config = parse(yaml.safe_dump(site.config | changes), site.file)
+    return run_pipeline(config, once=True, observer=watcher, stopping=stopping), watcher.warnings
 
 
 def with_few_connections(site: SqlSite) -> None:
@@ -421,7 +421,7 @@ def with_few_connections(site: SqlSite) -> None:
 def test_a_start_without_a_free_connection_waits_for_one(pg: SqlSite, create: bool) -> None:
     """For `stall`, and not only for as long as one attempt takes."""
     with_few_connections(pg)
-    pg.send(told(id=1))
+    pg.send(record(id=1))
     pg.write_file(create=create, schema="id BIGINT")
     began = time.monotonic()
     with pytest.raises(LandonceError, match="too many connections for role") as caught:
@@ -445,10 +445,10 @@ def test_a_start_that_waits_is_stopped_at_once(pg: SqlSite) -> None:
 
 def test_a_start_waits_for_other_targets_too(pg: SqlSite) -> None:
     """A catalog that somebody has locked, and a ClickHouse that is down."""
-    pg.send(told(id=1))
+    pg.send(record(id=1))
     pg.write_file(schema="id BIGINT")
     files = pg.folder / "catalog.db", pg.folder / "warehouse"
-    catalog = {"type": "sql", "uri": f"sqlite:///{files[0]}", "warehouse": str(files[1])}
+    catalog = {"type": "sql", "uri": f"sqlite:///{files[0]}?timeout=1", "warehouse": str(files[1])}
     with sqlite3.connect(files[0], isolation_level=None, check_same_thread=False) as locking:
         locking.execute("CREATE TABLE mine (a)")
         locking.execute("BEGIN EXCLUSIVE")

@@ -43,7 +43,7 @@ def pg(new_database: Callable[[], str], kafka: LocalKafka, new_topic: Callable[.
     return SqlSite(kafka, tmp_path, new_topic(1), url, asking_postgres(url))
 
 
-def told(**fields: Any) -> tuple[None, bytes]:
+def record(**fields: Any) -> tuple[None, bytes]:
     return None, json.dumps(fields).encode()
 
 
@@ -65,7 +65,7 @@ def test_rows_that_break_a_check_are_dead_letters(
     site.ask(f"CREATE TABLE events (id bigint NOT NULL, word text CHECK (word <> 'no'), {COORDINATES})")
     site.write_file()
     bad = {7, 150, 151, 399}
-    site.send(*(told(id=n, word="no" if n in bad else "yes") for n in range(400)), told(id="not a number"))
+    site.send(*(record(id=n, word="no" if n in bad else "yes") for n in range(400)), record(id="not a number"))
     assert site.run() == Totals(landed=396, dead_lettered=5)
     assert site.ask("SELECT count(*), count(DISTINCT _offset) FROM events WHERE word = 'yes'") == [(396, 396)]
     found = letters(site)
@@ -84,7 +84,7 @@ def test_a_change_that_breaks_a_check_leaves_the_one_before(
 ) -> None:
     site.ask(f"CREATE TABLE events (id bigint PRIMARY KEY, n int CHECK (n < 10), {COORDINATES})")
     site.write_file(mode="upsert", key="id")
-    site.send(told(id=1, n=1), told(id=2, n=5), told(id=1, n=99), told(id=3, n=99), told(id=2, n=6))
+    site.send(record(id=1, n=1), record(id=2, n=5), record(id=1, n=99), record(id=3, n=99), record(id=2, n=6))
     assert site.run() == Totals(landed=3, dead_lettered=2)
     assert sorted(site.ask("SELECT id, n FROM events")) == [(1, 1), (2, 6)]
     assert set(letters(site)) == {2, 3}
@@ -99,7 +99,7 @@ def test_letters_of_a_block_that_landed_outlive_a_gap(
     says of its letters is all that is left of them."""
     site.ask(f"CREATE TABLE events (id bigint NOT NULL, word text CHECK (word <> 'no'), {COORDINATES})")
     site.write_file()
-    site.send(*(told(id="none" if n == 8 else n, word="no" if n == 7 else "yes") for n in range(400)))
+    site.send(*(record(id="none" if n == 8 else n, word="no" if n == 7 else "yes") for n in range(400)))
     monkeypatch.setattr(Transacting, "write", _first_block_only(Transacting.write))
     with pytest.raises(KeyboardInterrupt):
         site.run()
@@ -130,7 +130,7 @@ def test_a_row_whose_other_row_is_missing_halts_and_is_named(pg: SqlSite) -> Non
     pg.ask("CREATE TABLE parent (id bigint PRIMARY KEY); INSERT INTO parent VALUES (1)")
     pg.ask(f"CREATE TABLE events (id bigint REFERENCES parent (id), {COORDINATES})")
     pg.write_file()
-    pg.send(told(id=1), told(id=1), told(id=2), told(id=1))
+    pg.send(record(id=1), record(id=1), record(id=2), record(id=1))
     with pytest.raises(TargetRefused, match=r"offset 2: .*foreign key"):
         pg.run()
     assert pg.ask("SELECT count(*) FROM events") == [(0,)]
@@ -143,7 +143,7 @@ def test_nested_fields_are_documents(site: SqlSite) -> None:
     schema = "id BIGINT, doc STRUCT<a: INT, tags: ARRAY<STRING>, at: TIMESTAMP>, more MAP<STRING, DOUBLE>"
     site.write_file(schema=schema, create=True)
     doc = {"a": 1, "tags": ["x", 'y"', None], "at": "2024-01-02T03:04:05Z"}
-    site.send(told(id=1, doc=doc, more={"z": 0.5}), told(id=2), told(id=3, doc={"a": "no"}))
+    site.send(record(id=1, doc=doc, more={"z": 0.5}), record(id=2), record(id=3, doc={"a": "no"}))
     assert site.run() == Totals(landed=2, dead_lettered=1)
     found = {row[0]: row[1:] for row in site.ask("SELECT id, doc, more FROM events")}
     as_told = [json.loads(each) if isinstance(each, str) else each for each in found[1]]
@@ -156,7 +156,7 @@ def test_nested_fields_are_documents(site: SqlSite) -> None:
 def test_a_table_with_documents_is_not_made_from_a_sample(site: SqlSite) -> None:
     """A sample does not tell what else they may hold."""
     site.write_file(create=True)
-    site.send(told(id=1, doc={"a": 1}))
+    site.send(record(id=1, doc={"a": 1}))
     with pytest.raises(ConfigError, match=r"doc: an object in 1 .*\n.*what else it may hold"):
         site.run()
 
@@ -168,7 +168,9 @@ def test_documents_of_a_table_of_ones_own(pg: SqlSite) -> None:
     with pytest.raises(ConfigError, match="column 'b' of events holds documents"):
         pg.run()
     pg.write_file(schema="id BIGINT, a ARRAY<INT>, b STRING, c STRUCT<x: INT>")
-    pg.send(told(id=1, a=[1, 2], b='{"k": 1}', c={"x": 3}), told(id=2, b="no document"), told(id=3, b='"\\u0000"'))
+    pg.send(
+        record(id=1, a=[1, 2], b='{"k": 1}', c={"x": 3}), record(id=2, b="no document"), record(id=3, b='"\\u0000"')
+    )
     assert pg.run() == Totals(landed=1, dead_lettered=2)
     assert pg.ask("SELECT a, b, c, d FROM events") == [([1, 2], {"k": 1}, '{"x":3}', None)]
 
@@ -182,7 +184,7 @@ def test_numbers_that_are_none_and_moments(pg: SqlSite) -> None:
     schema = "id BIGINT, x DOUBLE, z TIMESTAMP, bare TIMESTAMP, whole TIMESTAMP"
     pg.write_file(schema=schema, transform={"select": select})
     at = "2024-01-02T03:04:05+02:00"
-    pg.send(told(id=1, x=1, z=at, bare=at, whole=at), told(id=2, whole="2024-01-02T03:04:05.5Z"))
+    pg.send(record(id=1, x=1, z=at, bare=at, whole=at), record(id=2, whole="2024-01-02T03:04:05.5Z"))
     assert pg.run() == Totals(landed=1, dead_lettered=1)
     moment = "2024-01-02 01:04:05"
     asked = "SELECT x::text, (z AT TIME ZONE 'UTC')::text, bare::text, (whole AT TIME ZONE 'UTC')::text FROM events"
@@ -197,6 +199,6 @@ def test_numbers_that_are_none_are_dead_letters_in_sqlite(
     site.ask("CREATE TABLE events (id bigint, x double, _topic text, _partition int, _offset bigint)")
     select = ["id", "x * cast('NaN' AS DOUBLE) AS x"]
     site.write_file(schema="id BIGINT, x DOUBLE", transform={"select": select})
-    site.send(told(id=1, x=1.5), told(id=2))
+    site.send(record(id=1, x=1.5), record(id=2))
     assert site.run() == Totals(landed=1, dead_lettered=1)
     assert site.ask("SELECT id, x FROM events") == [(2, None)]

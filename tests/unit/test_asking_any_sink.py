@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,12 +19,15 @@ from landonce.ledger.memory import MemoryLedger
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.ranges import Partition
 from landonce.protocol.source import Extent, SourceView
+from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.contract import Guarantee, Sink
 from landonce.sinks.operations import Before, Operations, Upkeep
 from landonce.sinks.parts import Parts, open_parts
 from landonce.sinks.pipeline_file import Pipeline
 from landonce.sinks.promise import Promise
 from landonce.sinks.section import LedgerPlace, SinkSection
+from landonce.sinks.snapshot import SnapshotSink
+from landonce.sinks.transactional import TransactionalSink
 from landonce.verify.assemble import opened_audit
 
 
@@ -112,3 +116,40 @@ def test_what_a_sink_cannot_is_one_sentence(parts: Parts) -> None:
         target.take_over(Before(), "owner")
     with pytest.raises(ConfigError, match="maintain is for Iceberg tables, and pigeons is none"):
         target.maintain(Upkeep(), None, ())  # type: ignore[arg-type]
+
+
+EXAMPLES = {
+    "landonce-duckdb": ("landonce_duckdb", "DuckDb", {"path": "x.duckdb", "table": "events", "create": True}),
+    "landonce-delta": ("landonce_delta", "Delta", {"table": "events", "create": True}),
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_table_of_another_package_is_checked_before_and_after_it_is_made(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transactional sink and a snapshot sink."""
+    module, section, options = EXAMPLES[name]
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples" / name))
+    monkeypatch.setattr(Retention, "findings", lambda *_: ())
+    kafka = {"bootstrap_servers": "127.0.0.1:1", "topics": ["t"], "schema": "id BIGINT NOT NULL, word STRING"}
+    config = Pipeline(
+        pipeline="p",
+        source=Source.model_validate({"kafka": kafka}),
+        sink=getattr(importlib.import_module(module), section).model_validate(options),
+    ).beside(tmp_path)
+    parts = replace(open_parts(config), broker=Brokers())  # type: ignore[arg-type]
+    sections = {each.name: each.findings for each in check_pipeline(parts).sections}
+    assert "the first start creates it" in sections["table"][0].what
+    assert not list(tmp_path.glob("*"))
+
+    sink = parts.sink
+    assert isinstance(sink, TransactionalSink | SnapshotSink)
+    sink.open_table().create(parse_schema("id BIGINT NOT NULL, word STRING"))
+    check = check_pipeline(parts)
+    assert [each.name for each in check.sections][2:6] == ["ledger", "table", "records", "position"]
+    assert not check.refused, check.sections
+    assert operations(parts).fingerprint()
+    with pytest.raises(TableUnfit, match="offers no audit"):
+        opened_audit(parts).__enter__()
+    parts.ledger.close()

@@ -29,7 +29,7 @@ _WRONG_ENGINES = {
     "VersionedCollapsingMergeTree": "removes pairs of rows",
     "GraphiteMergeTree": "rolls rows up",
     "CoalescingMergeTree": "merges rows by key",
-    "Distributed": "hands rows on to other tables, in the background and in parts: name the table behind it",
+    "Distributed": "passes rows on to other tables, in the background and in parts: name the table behind it",
     "Buffer": "keeps rows in memory: name the table behind it",
     "MaterializedView": "is a view: name the table behind it",
     "View": "is a view and holds no rows",
@@ -76,7 +76,7 @@ def _server(connection: Connection) -> Iterator[Finding]:
         yield Finding(
             Level.WARNING,
             f"the server's clock is {skew / 1000:+.1f} s off this machine's",
-            "deadlines are kept on the server's clock, so nothing breaks; synchronise the clocks all the same",
+            "deadlines use the server's clock only, so nothing breaks; synchronise the clocks anyway",
         )
 
 
@@ -88,7 +88,7 @@ def _engine(table: Table) -> Iterator[Finding]:
         yield Finding(
             Level.WARNING,
             f"engine {table.engine} by {table.version_column}: rows with an equal sorting key become one",
-            "each record lands exactly once; which of them stay is the engine's business",
+            "each record lands exactly once; the engine decides which rows stay",
         )
     elif family == "ReplacingMergeTree":
         yield Finding(
@@ -132,7 +132,7 @@ def _coordinates(table: Table) -> Iterator[Finding]:
         return
     yield Finding(
         Level.REFUSED,
-        f"the coordinates have no place: {', '.join(faults)}",
+        f"the coordinates have no column: {', '.join(faults)}",
         f"ALTER TABLE {table.name.sql} ADD COLUMN _topic LowCardinality(String), ADD COLUMN _partition Int32, "
         "ADD COLUMN _offset Int64",
     )
@@ -155,7 +155,7 @@ def _partition_key(connection: Connection, table: Table) -> Iterator[Finding]:
     for fault in faults:
         yield Finding(
             Level.REFUSED,
-            f"PARTITION BY {table.partition_key}: {fault}, so that a row sent again can go elsewhere",
+            f"PARTITION BY {table.partition_key}: {fault}, so a row that is sent again may go to another partition",
             "partition by columns that come from the record",
         )
     if table.partition_key and not faults:
@@ -171,7 +171,7 @@ def _reading(connection: Connection, table: Table) -> Iterator[Finding]:
         return
     yield Finding(
         Level.WARNING,
-        "nothing indexes _offset: after a doubt the whole table is read",
+        "_offset has no index: after a doubt the whole table is read",
         f"ALTER TABLE {table.name.sql} ADD INDEX landonce_offset _offset TYPE minmax GRANULARITY 1; "
         f"ALTER TABLE {table.name.sql} MATERIALIZE INDEX landonce_offset",
     )
@@ -187,7 +187,7 @@ def _beside(table: Table) -> Iterator[Finding]:
     for view in table.views:
         yield Finding(
             Level.WARNING,
-            f"materialized view {view} sees every insert, and is no part of the promise: it is not looked at after a doubt",
+            f"materialized view {view} gets every insert, and is no part of the promise: landonce does not read it after a doubt",
             "where it fails the run halts (ViewRefused); after a crash compare it with the table. Its own table needs a deduplication "
             "window, or an insert that is sent again counts twice in it",
         )

@@ -57,7 +57,7 @@ class Column:
     @property
     def left_out(self) -> bool:
         """Whether it takes its DEFAULT in every row, because its type cannot be decoded exactly."""
-        return bool(self.default_kind) and not self.computed and not _supported(self.type)
+        return bool(self.default_kind) and not self.computed and bool(_unsupported(self.type))
 
     @property
     def optional(self) -> bool:
@@ -82,7 +82,8 @@ class Column:
 def filled(columns: Iterable[Column]) -> tuple[Column, ...]:
     """The columns that records fill. Raises `TableUnfit` with every column that they cannot fill."""
     mine = [each for each in columns if not (each.computed or each.left_out or each.name in COORDINATES)]
-    bad = [f"{each.name}: {_why_not(each)}" for each in mine if _why_not(each)]
+    reasons = [(each.name, "part of a Nested column" if "." in each.name else _unsupported(each.type)) for each in mine]
+    bad = [f"{name}: {why}" for name, why in reasons if why]
     if bad:
         raise TableUnfit(
             "landonce cannot fill these columns exactly: " + "; ".join(bad) + ".",
@@ -133,22 +134,13 @@ def _field(name: str, mapped: Mapped, *, required: bool, nested: bool = False) -
     )
 
 
-def _why_not(column: Column) -> str:
-    if "." in column.name:
-        return "part of a Nested column"
+def _unsupported(type_: str) -> str:
+    """Why values of a type cannot be decoded exactly. Empty if they can."""
     try:
-        map_type(column.type)
+        map_type(type_)
     except Unsupported as why:
         return str(why)
     return ""
-
-
-def _supported(type_: str) -> bool:
-    try:
-        map_type(type_)
-    except Unsupported:
-        return False
-    return True
 
 
 def _bare(type_: str) -> str:

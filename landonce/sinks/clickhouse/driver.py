@@ -128,7 +128,7 @@ class ClickHouseTarget(Target):
 
 def _may_not_kill(running: Sequence[str]) -> TargetRefused:
     return TargetRefused(
-        f"{len(running)} inserts that another user sent still run, and may not be ended: {running[0]}.",
+        f"{len(running)} inserts of another user still run, and this user may not end them: {running[0]}.",
         safe="Nothing was written since.",
         command="GRANT KILL QUERY ON *.* to the user of {file}, then start again",
     )

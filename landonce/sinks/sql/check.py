@@ -9,7 +9,6 @@ from pathlib import Path
 from landonce.ledger.block_ledgers import TargetLedger
 from landonce.sinks import checking
 from landonce.sinks.checking import CheckRun, Findings, Sections
-from landonce.sinks.contract import Finding, Level, look_by_name
 from landonce.sinks.declared import declared_schema
 from landonce.sinks.sql.driver import file_reachable, sql_creation, sql_recipe
 from landonce.sinks.sql.fingerprint import refuse_replaced
@@ -24,7 +23,7 @@ def sections(run: CheckRun, sink: SqlSink) -> Sections:
         yield "table", _table(run, table)
         if run.table:
             yield "records", _records(run, table)
-        yield "position", _position(run, table)
+        yield "position", checking.unknown_rows(run, table)
 
 
 def _ledger(run: CheckRun, table: SqlTable) -> Findings:
@@ -51,19 +50,3 @@ def _table(run: CheckRun, table: SqlTable) -> Findings:
 def _records(run: CheckRun, table: SqlTable) -> Findings:
     recipe = sql_recipe(run.parts, table)
     yield from checking.records(run, recipe, recipe.source)
-
-
-def _position(run: CheckRun, table: SqlTable) -> Findings:
-    state = checking.bound_state(run, run.state)
-    if state is None:
-        return
-    yield from checking.distances(run, state)
-    if not run.fit or state.pending is not None:
-        return
-    for partition, end in look_by_name(table, state, checking.floors(state)).ends:
-        yield Finding(
-            Level.REFUSED,
-            f"{partition}: the table holds offsets up to {end - 1}, and the ledger of this pipeline knows nothing of them",
-            "give the pipeline the name that it had when they landed, restore the tables landonce_* from the same backup as the table, "
-            "or name an empty table",
-        )

@@ -139,7 +139,7 @@ def _key(sink: SqlSink, shape: Shape) -> Iterator[Finding]:
         listed = ", ".join(sink.key)
         yield Finding(
             Level.REFUSED,
-            f"nothing keeps the table from holding a key ({listed}) twice, so rows cannot be changed by it",
+            f"the table has no unique key ({listed}): it may hold a key twice, so rows cannot be changed by it",
             f"CREATE UNIQUE INDEX {_named(sink, 'key')} ({_quoted(sink, sink.key)})",
         )
     elif sink.dialect in ("mysql", "mariadb") and len(shape.unique) > 1:
@@ -149,19 +149,19 @@ def _key(sink: SqlSink, shape: Shape) -> Iterator[Finding]:
             "drop the other unique keys",
         )
     else:
-        yield Finding(Level.OK, f"{sink.table} is there, and no key stands in it twice")
+        yield Finding(Level.OK, f"{sink.table} exists, and holds no key twice")
 
 
 def _index(sink: SqlSink, shape: Shape) -> Iterator[Finding]:
     if frozenset(COORDINATES) in shape.unique:
-        yield Finding(Level.OK, f"{sink.table} is there, and no coordinates stand in it twice")
+        yield Finding(Level.OK, f"{sink.table} exists, and holds no coordinates twice")
     elif frozenset(COORDINATES) in shape.indexed:
-        yield Finding(Level.OK, f"{sink.table} is there, and its coordinates are indexed")
+        yield Finding(Level.OK, f"{sink.table} exists, and its coordinates are indexed")
     else:
         using = " USING brin" if sink.dialect == "postgresql" else ""
         yield Finding(
             Level.WARNING,
-            f"{sink.table} is there, and has no index on its coordinates: every start reads all of it",
+            f"{sink.table} exists, and its coordinates have no index: every start reads the whole table",
             f"CREATE INDEX {_named(sink, 'coordinates')}{using} ({_quoted(sink, COORDINATES)})",
         )
 
@@ -274,7 +274,7 @@ def _postgres_loses_rows(sink: SqlSink, connection: Connection) -> Iterator[Find
     for (rule,) in connection.execute(_RULES, {**name, "keyed": bool(sink.key)}):
         yield Finding(
             Level.REFUSED,
-            f"the rule {rule} of {sink.table} may put something else in the place of a change, and COPY does not follow it",
+            f"the rule {rule} of {sink.table} may replace a change by something else, and COPY does not follow rules",
             f'DROP RULE "{rule}" ON {sink.table}   (a trigger can do the same)',
         )
     if connection.scalar(_POLICIES, name):
@@ -289,7 +289,7 @@ def _postgres_loses_rows(sink: SqlSink, connection: Connection) -> Iterator[Find
             Level.WARNING,
             f"the trigger {trigger} of {sink.table} runs before a row is changed: a change that it leaves out (RETURN NULL) counts "
             "as landed",
-            "let it RAISE where it does not take a row: then the record is a dead letter",
+            "let it RAISE if it does not take a row: then the record is a dead letter",
         )
 
 
@@ -299,7 +299,7 @@ def _sqlite_loses_rows(sink: SqlSink, connection: Connection) -> Iterator[Findin
     if kind == "view":
         yield Finding(
             Level.REFUSED,
-            f"{sink.table} is a view: what becomes of its rows only its triggers know",
+            f"{sink.table} is a view: its triggers decide what becomes of rows",
             "name the table itself in {file}",
         )
     elif _SETTLES.search(str(made)):
@@ -312,7 +312,7 @@ def _sqlite_loses_rows(sink: SqlSink, connection: Connection) -> Iterator[Findin
         if {column for (column,) in connection.execute(_INDEXED, {"index": index})} == set(sink.key):
             yield Finding(
                 Level.REFUSED,
-                f"the unique index {index} of {sink.table} has a COLLATE of its own: what it takes for one key a deletion may not find",
+                f"the unique index {index} of {sink.table} has a COLLATE of its own: a deletion may not find a key that the index takes for the same",
                 "give the column that collation, and the index none",
             )
     for trigger, body in connection.execute(_LITE_TRIGGERS, name) if sink.key else ():

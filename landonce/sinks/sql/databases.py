@@ -74,12 +74,12 @@ def parsed(url: str) -> URL:
         )
     if dialect in ("mysql", "mariadb") and "init_command" in found.query:
         raise ConfigError(
-            "sink.sql.url: `init_command` would take the place of landonce's own, which sets strict mode and UTC: values that do "
+            "sink.sql.url: `init_command` would replace landonce's own, which sets strict mode and UTC: values that do "
             "not fit would be changed silently.",
             command="remove `init_command` from the URL in {file}; set what it sets for the user or the server",
         )
     if dialect == "sqlite" and found.database in (None, "", ":memory:"):
-        raise ConfigError("sink.sql.url: a database in SQLite's memory would be gone at the end; name a file.")
+        raise ConfigError("sink.sql.url: a SQLite database in memory is lost at the end of the run; name a file.")
     return found
 
 

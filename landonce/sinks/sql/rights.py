@@ -66,13 +66,13 @@ def _of_postgres(sink: SqlSink, written: Collection[str], connection: Connection
             continue
         yield Finding(
             Level.REFUSED,
-            f"the user may not take numbers from the sequence {sequence}, which the column {column} of {sink.table} is left to",
+            f"the user may not use the sequence {sequence}, which fills the column {column} of {sink.table}",
             f"GRANT USAGE ON SEQUENCE {sequence} TO the user",
         )
     if sink.key and not connection.scalar(_TEMPORARY):
         yield Finding(
             Level.REFUSED,
-            "the user may not make temporary tables, which changes by key go through",
+            "the user may not create temporary tables, which changes by key need",
             "GRANT TEMPORARY ON DATABASE … TO the user",
         )
     there = {name for name in _LEDGER if connection.scalar(_THERE, {"name": name})}
