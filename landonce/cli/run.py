@@ -17,7 +17,7 @@ from landonce.sinks.pipeline_file import Pipeline, load
 
 if TYPE_CHECKING:
     from landonce.engine.driver import Driver
-    from landonce.protocol.reasons import Reasons
+    from landonce.protocol.receipt import Reasons
 
 
 def run(
@@ -56,7 +56,7 @@ def run(
 
 def _say_letters(config: Pipeline, reasons: Reasons, total: int) -> None:
     """Prints the place of the dead letters, and how many there are for each reason."""
-    from landonce.protocol.reasons import lines
+    from landonce.protocol.receipt import lines
 
     for line in (f"dead letters are in {config.dead_letters.path}, by reason:", *lines(reasons, total)):
         out.print(redact(line), markup=False, highlight=False)

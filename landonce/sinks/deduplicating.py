@@ -160,7 +160,7 @@ def land(writer: BlockWriter, task: InsertTask, rows: pa.Table, *, wary: bool = 
             reach("probe.after")
             missing = rows.filter(probe.missing)
             settling = settle.after_probe(settling, probe.presence)
-    return settling, writer.why_gone() if settling.fate is Fate.BURNT else writer.said
+    return settling, writer.why_gone() if settling.fate is Fate.TOKEN_USED_UP else writer.said
 
 
 def _send(writer: BlockWriter, rows: pa.Table, task: InsertTask) -> Reply:

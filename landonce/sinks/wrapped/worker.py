@@ -20,8 +20,7 @@ from landonce.config.secrets import redact
 from landonce.failpoints import reach
 from landonce.ledger.block_ledgers import PushLedger, PushPlace
 from landonce.protocol import push as steps
-from landonce.protocol.block_rows import Claim, Mark
-from landonce.protocol.claims import PushRow, Spot, over
+from landonce.protocol.block_rows import Claim, Mark, PushRow, Spot, over
 from landonce.protocol.push import Outcome, Pushing, Stage
 from landonce.protocol.ranges import Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
