@@ -17,7 +17,7 @@ from landonce.engine.performer import Performer
 from landonce.engine.spark.session import is_remote
 from landonce.engine.workers import SparkWorkers
 from landonce.errors import ConfigError, SourceUnavailable, TableUnfit
-from landonce.protocol.pace import Pace
+from landonce.protocol.packing import Pace
 from landonce.protocol.source import SourceView
 from landonce.read.schema.fields import Schema
 from landonce.read.schema.sample import take_sample

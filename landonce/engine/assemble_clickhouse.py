@@ -21,7 +21,7 @@ from landonce.engine.observe import Observer
 from landonce.engine.publish import Letters
 from landonce.engine.workers import SparkWorkers
 from landonce.errors import ConfigError, Halt
-from landonce.protocol.inserts import Settings
+from landonce.protocol.deduplicating import Deduplicating
 from landonce.protocol.source import Start
 from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import Target
@@ -85,8 +85,8 @@ def make_driver(
     dead_letters_reachable(config)
     recipe = fit() if columns is None else _made(parts, target, columns(session), examined, fit)
     workers = SparkWorkers(session, partial(transform.examine, recipe=recipe))
-    settings = Settings(
-        table=parts.deduplicating.table,
+    settings = Deduplicating(
+        target=parts.deduplicating.table,
         fingerprint=recipe.fingerprint(),
         start=Start(config.source.kafka.start),
         once=once,

@@ -20,7 +20,7 @@ from landonce.engine.driver import Driver
 from landonce.engine.observe import Observer
 from landonce.engine.publish import Letters
 from landonce.engine.workers import SparkWorkers
-from landonce.protocol.snapshots import Settings
+from landonce.protocol.snapshot import Snapshot
 from landonce.protocol.source import Start
 from landonce.sinks.declared import landing_schema
 from landonce.sinks.iceberg import evolve
@@ -71,7 +71,7 @@ def make_iceberg_driver(parts: Parts, lake: Lake, observer: Observer, *, once: b
     own = parts.ledger if isinstance(parts.ledger, TableLedger) else None
     if own is not None:
         own.table = lake.marked(lake.tables[0])
-    settings = Settings(
+    settings = Snapshot(
         target=str(parts.iceberg),
         fingerprint=lake.recipe.fingerprint(),
         start=Start(config.source.kafka.start),

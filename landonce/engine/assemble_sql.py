@@ -25,7 +25,7 @@ from landonce.engine.workers import SparkWorkers
 from landonce.errors import ConfigError, TableUnfit
 from landonce.ledger.block_ledgers import TargetLedger
 from landonce.protocol.source import Start
-from landonce.protocol.transactions import Settings
+from landonce.protocol.transactional import Transactional
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.declared import declared_schema
 from landonce.sinks.parts import Parts
@@ -109,8 +109,8 @@ def make_sql_driver(
     if ledger.make_tables():
         recipe = examined()
     workers = SparkWorkers(session, partial(transform.examine, recipe=recipe))
-    settings = Settings(
-        table=parts.sql.table,
+    settings = Transactional(
+        target=parts.sql.table,
         fingerprint=recipe.fingerprint(),
         start=Start(config.source.kafka.start),
         once=once,

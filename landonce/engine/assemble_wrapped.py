@@ -17,7 +17,7 @@ from landonce.engine.pushing import Pushing
 from landonce.engine.spark.session import is_remote
 from landonce.engine.workers import SparkWorkers
 from landonce.ledger.block_ledgers import PushLedger
-from landonce.protocol.pushes import Settings
+from landonce.protocol.claimed import Claimed
 from landonce.protocol.source import Start
 from landonce.read.schema.fields import Schema
 from landonce.sinks.parts import Parts
@@ -43,8 +43,8 @@ def make_wrapped_driver(parts: Parts, session: Callable[[], SparkSession], obser
     if recipe.select:
         recipe = with_selected(session(), recipe)
     workers = SparkWorkers(session, partial(transform.examine, recipe=recipe))
-    settings = Settings(
-        sink=sink.name,
+    settings = Claimed(
+        target=sink.name,
         fingerprint=recipe.fingerprint(),
         harmless=sink.idempotent,
         can_probe=sink.can_probe,

@@ -8,9 +8,9 @@ from typing import Protocol
 
 from landonce.engine.performer import Performer
 from landonce.engine.publish import Letters
-from landonce.protocol import inserts
+from landonce.protocol import batch
 from landonce.protocol.blocks import token
-from landonce.protocol.inserts import Settings
+from landonce.protocol.deduplicating import Deduplicating
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.receipt import BlockResult
 from landonce.protocol.steps import Asked, Await, Commit, Count, Kill, Look, Reply, Write
@@ -26,9 +26,9 @@ class Workers(Protocol):
 
 @dataclass
 class Inserting(Performer):
-    """Performs the effects of `inserts`."""
+    """Performs the effects of a batch machine with the policy `deduplicating`."""
 
-    settings: Settings
+    settings: Deduplicating
     recipe: InsertRecipe
     target: Target
     workers: Workers
@@ -41,9 +41,9 @@ class Inserting(Performer):
     def once(self) -> bool:
         return self.settings.once
 
-    def begin(self) -> inserts.Next:
+    def begin(self) -> batch.Next:
         self.letters.begin()
-        return inserts.begin(self.settings)
+        return batch.begin(self.settings)
 
     def now(self) -> int:
         return self.target.now()

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 
 from landonce.protocol.batch import Machine
 from landonce.protocol.ledger import LedgerState
+from landonce.protocol.match_ranges import Incoming
 from landonce.protocol.receipt import BlockResult
 from landonce.protocol.steps import Asked, Effect, Reply, Write
 
@@ -42,6 +43,11 @@ class Performer(ABC):
     @abstractmethod
     def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
         """Has the workers write blocks."""
+
+    @property
+    def incoming(self) -> Incoming | None:
+        """The ranges that Spark brings, where it is Spark that says which there are."""
+        return None
 
     def now(self) -> int:
         """The target's clock, in milliseconds, where there are deadlines on it."""

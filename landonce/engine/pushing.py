@@ -12,11 +12,10 @@ from landonce.engine.publish import Letters
 from landonce.engine.unlanded import write_rest
 from landonce.engine.watchdog import watched
 from landonce.ledger.block_ledgers import PushLedger
-from landonce.protocol import pushes
-from landonce.protocol.block_rows import Claim, Mark
-from landonce.protocol.claims import over
+from landonce.protocol import batch
+from landonce.protocol.block_rows import Claim, Mark, over
+from landonce.protocol.claimed import Claimed, key_of
 from landonce.protocol.ledger import LedgerState
-from landonce.protocol.pushes import Settings
 from landonce.protocol.receipt import BlockResult
 from landonce.protocol.steps import Asked, Await, Commit, LookAtClaims, Reply, Write
 from landonce.sinks.wrapped.worker import WrappedRecipe, WrappedTask
@@ -32,9 +31,9 @@ class Workers(Protocol):
 
 @dataclass
 class Pushing(Performer):
-    """Performs the effects of `pushes`."""
+    """Performs the effects of a batch machine with the policy `claimed`."""
 
-    settings: Settings
+    settings: Claimed
     recipe: WrappedRecipe
     workers: Workers
     letters: Letters
@@ -48,9 +47,9 @@ class Pushing(Performer):
     def once(self) -> bool:
         return self.settings.once
 
-    def begin(self) -> pushes.Next:
+    def begin(self) -> batch.Next:
         self.letters.begin()
-        return pushes.begin(self.settings)
+        return batch.begin(self.settings)
 
     def acquired(self, state: LedgerState) -> str:
         self.letters.acquired(state)
@@ -60,22 +59,12 @@ class Pushing(Performer):
         if isinstance(effect, LookAtClaims):
             return self.ledger.status(effect.plan.batch)
         if isinstance(effect, Await):
-            self._wait(held)
+            wait_for_attempts(self.ledger, held, self.settings.wait)
             return None
         if isinstance(effect, Commit):
             self.letters.publish(effect.plan, held, [receipt.dead_letters for receipt in effect.receipts])
             return None
         raise TypeError(f"not an effect: {effect!r}")
-
-    def _wait(self, held: LedgerState) -> None:
-        """Until every attempt that is claimed is over, or was settled by whoever made it."""
-        batch = held.pending.batch if held.pending is not None else 0
-        while True:
-            seen = self.ledger.status(batch)
-            claimed = [row for row in seen.rows if row.mark is Mark.CLAIMED]
-            if all(over(row, seen.now, self.settings.wait) for row in claimed):
-                return
-            time.sleep(_GLANCE)
 
     def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
         def write(indexes: list[int]) -> tuple[BlockResult, ...]:
@@ -94,9 +83,20 @@ class Pushing(Performer):
             batch=effect.plan.batch,
             plan=self.letters.stem(effect.plan, held),
             block=block,
-            key=pushes.key_of(held, block),
+            key=key_of(held, block),
             claim=Claim.of(held),
             labels=held.labels,
             topic_ids=held.topic_ids,
             inherited=held.inherited,
         )
+
+
+def wait_for_attempts(ledger: PushLedger, held: LedgerState, wait: int) -> None:
+    """Until every attempt that is claimed is over, or was settled by whoever made it."""
+    batch = held.pending.batch if held.pending is not None else 0
+    while True:
+        seen = ledger.status(batch)
+        claimed = [row for row in seen.rows if row.mark is Mark.CLAIMED]
+        if all(over(row, seen.now, wait) for row in claimed):
+            return
+        time.sleep(_GLANCE)

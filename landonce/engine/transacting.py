@@ -10,12 +10,12 @@ from landonce.engine.performer import Performer
 from landonce.engine.publish import Letters
 from landonce.engine.unlanded import write_rest
 from landonce.ledger.block_ledgers import TargetLedger
-from landonce.protocol import transactions
+from landonce.protocol import batch
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.receipt import BlockResult, Fate
 from landonce.protocol.steps import Asked, Commit, Look, Open, Reply, Write
-from landonce.protocol.transactions import Settings
+from landonce.protocol.transactional import Transactional
 from landonce.read.schema.evolution import Evolution, merge
 from landonce.sinks.contract import look_by_name
 from landonce.sinks.sql.table import SqlTable
@@ -30,9 +30,9 @@ class Workers(Protocol):
 
 @dataclass
 class Transacting(Performer):
-    """Performs the effects of `transactions`."""
+    """Performs the effects of a batch machine with the policy `transactional`."""
 
-    settings: Settings
+    settings: Transactional
     recipe: SqlRecipe
     again: Callable[[], SqlRecipe]
     """The recipe for the table as it is now, if it is fit."""
@@ -46,9 +46,9 @@ class Transacting(Performer):
     def once(self) -> bool:
         return self.settings.once
 
-    def begin(self) -> transactions.Next:
+    def begin(self) -> batch.Next:
         self.letters.begin()
-        return transactions.begin(self.settings)
+        return batch.begin(self.settings)
 
     def acquired(self, state: LedgerState) -> str:
         self.letters.acquired(state)

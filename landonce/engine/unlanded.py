@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from landonce.protocol.block_rows import BlockRow, Mark
+from landonce.protocol.block_rows import BlockRow, Mark, PushRow
 from landonce.protocol.blocks import Plan
-from landonce.protocol.claims import PushRow
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 
 _PAUSE = 1.0

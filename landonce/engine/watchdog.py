@@ -8,12 +8,11 @@ from contextlib import closing, contextmanager, suppress
 
 from landonce.errors import LandonceError
 from landonce.ledger.block_ledgers import PushPlace
-from landonce.protocol.block_rows import Mark
-from landonce.protocol.claims import Standing, over
+from landonce.protocol.block_rows import Mark, PushRows, over
 from landonce.sinks.wrapped.worker import WrappedTask
 
 
-def overdue(seen: Standing, names: Mapping[int, str]) -> tuple[str, ...]:
+def overdue(seen: PushRows, names: Mapping[int, str]) -> tuple[str, ...]:
     """What to say of blocks whose attempt should be over by what the sink declares, and is not settled. `names` by number."""
     return tuple(
         f"block {names[row.number]} was claimed {(seen.now - row.claimed_at) // 1000} s ago, and neither `push` nor `probe` has "
