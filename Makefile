@@ -2,7 +2,7 @@
 .PHONY: help setup demo test test-all quick quick-all test-long test-setup lint types collect pytest coverage docs bench lock clean
 .DEFAULT_GOAL := help
 BIN := .venv/bin
-WORKERS ?= 2
+WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 help:  ## say what there is
@@ -44,6 +44,7 @@ pytest: test-setup
 
 test-long: test-setup  ## the tests that take too long for every change; CONTRIBUTING.md says which
 	$(PYTEST) -m long --durations=25
+	$(PYTEST) -m "not long" --spark-workers tests/integration
 
 coverage: setup  ## which branches of landonce/protocol the unit tests and the model checker do not reach; fails below 100 %
 	$(BIN)/python -m coverage run -m pytest -q -m "not long" --no-servers tests/unit tests/model

@@ -17,12 +17,11 @@ from landonce.config.secrets import remember as remember_secret
 from landonce.ledger.as_text import mark_from_text, mark_to_text, state_from_text, state_to_text
 from landonce.ledger.plain_sql import BlockKey, Execute, PlainSqlLedger, flip_block, read_block
 from landonce.protocol.block_rows import BlockRow, Claim
-from landonce.protocol.ledger import Ledger, LedgerState, Note, Totals, fenced
+from landonce.protocol.ledger import Ledger, LedgerState, Note, Totals, check_change, check_order, fenced, key
 from landonce.protocol.marks import Mark, Verdict
 from landonce.protocol.own_ledger import OwnView
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Presence, Reply
-from landonce.protocol.swap import check_change, check_order, key
 from landonce.protocol.target import TargetView
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.contract import (

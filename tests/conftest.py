@@ -6,12 +6,14 @@ your own `LocalKafka` in `tmp_path` for that) and keeps to topics and tables of 
 """
 
 import itertools
+import json
 import os
 import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -27,14 +29,27 @@ from landonce.local.databases import LocalMariaDB, LocalPostgres
 from landonce.local.databases import installed as mariadb_installed
 
 _numbers = itertools.count(1)
+_DURATIONS = Path(__file__).with_name("durations.json")
+"""Seconds that each file takes: `build/durations.json` of a run of `make test`."""
+_SHORT_SESSIONS = {
+    "group.min.session.timeout.ms": "1000",
+    "group.consumer.min.session.timeout.ms": "1000",
+    "group.consumer.session.timeout.ms": "5000",
+    "group.consumer.min.heartbeat.interval.ms": "200",
+    "group.consumer.heartbeat.interval.ms": "500",
+}
+"""The broker lets a test set a short session, so that a consumer that was stopped loses its partitions within seconds."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-servers", action="store_true", help="skip every test that asks for a server")
+    parser.addoption(
+        "--spark-workers", action="store_true", help="every driver of tests/integration has Spark's workers"
+    )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """With `--durations`, the slowest files, too: a test process takes a whole file at a time."""
+    """With `--durations`, the slowest files, too. What each file took goes to build/durations.json."""
     if config.getoption("durations") is None:
         return
     reports = [each for some in terminalreporter.stats.values() for each in some if hasattr(each, "duration")]
@@ -44,6 +59,22 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     terminalreporter.section(f"slowest files, of {sum(seconds.values()):.0f} s in all")
     for name, spent in seconds.most_common(20):
         terminalreporter.write_line(f"{spent:8.0f}s {name}")
+    stored = config.rootpath / "build" / "durations.json"
+    stored.parent.mkdir(exist_ok=True)
+    slow = {name: round(spent) for name, spent in seconds.most_common() if spent >= 1}
+    stored.write_text(json.dumps(slow, indent=1) + "\n")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The slowest files first: a test process takes a whole file at a time, and at the end no process waits long for another one.
+    tests/contract comes before them: it forks the test process, which is safest while that has no threads of Spark's."""
+    seconds = json.loads(_DURATIONS.read_text())
+
+    def place(item: pytest.Item) -> tuple[bool, int]:
+        file = item.nodeid.partition("::")[0]
+        return not file.startswith("tests/contract/"), -seconds.get(file, 0)
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")
@@ -75,26 +106,37 @@ def leftovers() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def own_jvm() -> Iterator[None]:
-    """A module's JVM ends with it: one that was started without some jars cannot load them for the next module."""
+    """A module's JVM ends with it: one that was started without some jars cannot load them for the next module. The one that modules of
+    tests/integration share goes on."""
+    before = _gateway()
     yield
-    if "pyspark" not in sys.modules:
+    gateway = _gateway()
+    if gateway is None:
         return
     from pyspark import SparkContext
 
-    gateway = SparkContext._gateway
-    if gateway is None:
-        return
     if SparkContext._active_spark_context is not None:
         SparkContext._active_spark_context.stop()
+    if gateway is before:
+        return
     gateway.shutdown()
     gateway.proc.terminate()
     gateway.proc.wait(30)
     SparkContext._gateway = SparkContext._jvm = None
 
 
+def _gateway() -> Any:
+    """To the JVM that PySpark has started in this process, if any."""
+    if "pyspark" not in sys.modules:
+        return None
+    from pyspark import SparkContext
+
+    return SparkContext._gateway
+
+
 @pytest.fixture(scope="session")
 def kafka(servers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
-    with LocalKafka(tmp_path_factory.mktemp("kafka")) as server:
+    with LocalKafka(tmp_path_factory.mktemp("kafka"), extra_config=_SHORT_SESSIONS) as server:
         yield server
 
 

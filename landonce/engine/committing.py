@@ -11,14 +11,14 @@ from typing import Any
 from landonce.engine.perform import Performer, Workers
 from landonce.engine.publish import Letters
 from landonce.errors import ConfigError, TableReshaped
-from landonce.protocol import snapshots
+from landonce.protocol import batch
 from landonce.protocol.batch import Machine
 from landonce.protocol.blocks import Kind
-from landonce.protocol.ledger import Ledger, LedgerState, fenced
-from landonce.protocol.marks import Floors, Stand, TableView, mark_for
+from landonce.protocol.ledger import Ledger, LedgerState, fenced, key
+from landonce.protocol.marks import Floors, TableStatus, TableView, mark_for
 from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
-from landonce.protocol.snapshots import Settings
+from landonce.protocol.snapshot import Snapshot
 from landonce.protocol.steps import (
     Asked,
     CommitTables,
@@ -31,7 +31,6 @@ from landonce.protocol.steps import (
     Reply,
     Write,
 )
-from landonce.protocol.swap import key
 from landonce.sinks.snapshot import OpenSnapshot, StageTask
 
 _LOOK_EVERY = 5.0
@@ -47,9 +46,9 @@ _MOMENTS = range(253_402_300_800_000)
 
 @dataclass
 class Committing(Performer):
-    """Performs the effects of `snapshots`."""
+    """Performs the effects of a batch machine with the policy `snapshot`."""
 
-    settings: Settings
+    settings: Snapshot
     opened: OpenSnapshot
     workers: Workers
     letters: Letters
@@ -62,15 +61,15 @@ class Committing(Performer):
     def once(self) -> bool:
         return self.settings.once
 
-    def begin(self) -> snapshots.Next:
+    def begin(self) -> batch.Next:
         self.letters.begin()
-        return snapshots.begin(self.settings)
+        return batch.begin(self.settings)
 
     def advance(self, machine: Machine, reply: Reply) -> tuple[Machine, Effect]:
         after, effect = machine.advance(reply)
         self._news = ()
-        if isinstance(reply, Looked) and isinstance(after, snapshots.Driver):
-            now = _rolled_back(after.stands or ())
+        if isinstance(reply, Looked):
+            now = _rolled_back(after.tables or ())
             self._news, self._told = tuple(now - self._told), now
         return after, effect
 
@@ -129,7 +128,7 @@ class Committing(Performer):
         return Looked(views, *(self.opened.holds(topics) if held.fresh and not marked else ()))
 
     def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
-        floors = self._floors(effect.stands)
+        floors = self._floors(effect.tables)
         tasks = [
             StageTask(
                 index=index,
@@ -152,7 +151,7 @@ class Committing(Performer):
             time.sleep(_PAUSE)
         return results
 
-    def _floors(self, stands: Iterable[Stand]) -> tuple[tuple[str, Floors | None], ...]:
+    def _floors(self, stands: Iterable[TableStatus]) -> tuple[tuple[str, Floors | None], ...]:
         """Where each table begins to take rows. One that is its own ledger takes all that is planned."""
         if self.opened.own is not None:
             return tuple((table, ()) for table in self.opened.tables)
@@ -196,7 +195,7 @@ class Committing(Performer):
     ) -> Committed | Moved:
         """Every table that takes part and has rows; when ranges are delivered again, also those that have none in them, for
         their position moves too. Tables do not depend on each other: each says itself what it holds."""
-        stands = {each.view.table: each for each in effect.stands}
+        stands = {each.view.table: each for each in effect.tables}
         tops = highest(effect.receipts)
         tables = sorted({*files, *(stands if effect.plan.kind is Kind.REPLAY else ())})
 
@@ -209,7 +208,7 @@ class Committing(Performer):
         return Committed(tuple(view for _, view in done)) if all(landed for landed, _ in done) else Moved()
 
 
-def _rolled_back(stands: Iterable[Stand]) -> set[str]:
+def _rolled_back(stands: Iterable[TableStatus]) -> set[str]:
     """Tables that carry an older batch than they once did."""
     return {
         f"the table {each.view.table} was rolled back to batch {each.view.mark.batch if each.view.mark else 0}"

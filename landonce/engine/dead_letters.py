@@ -26,7 +26,7 @@ from typing import Any
 
 from landonce.errors import DeadLettersMissing, DeadLettersUnwritable, LettersUnreadable
 from landonce.protocol.ranges import Partition, Range
-from landonce.protocol.reasons import Reasons, counted, merged
+from landonce.protocol.receipt import Reasons, counted, merged
 
 _STAGED = ".staged"
 _NUMBERED = r"\.batch-(\d{9,})-\w*-(\d{4,})(?:[dr][0-9a-f]{8})?\.jsonl"

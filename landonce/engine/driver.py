@@ -32,10 +32,9 @@ from landonce.failpoints import reach
 from landonce.protocol import ledger as states
 from landonce.protocol.batch import Machine
 from landonce.protocol.ledger import Ledger, LedgerState, Totals
-from landonce.protocol.pace import Pace
+from landonce.protocol.packing import Pace
 from landonce.protocol.ranges import Partition
-from landonce.protocol.reasons import Reasons, merged
-from landonce.protocol.receipt import BlockResult, Fate
+from landonce.protocol.receipt import BlockResult, Fate, Reasons, merged
 from landonce.protocol.source import Extent, SourceView, available, everything
 from landonce.protocol.steps import (
     Acquire,
@@ -196,14 +195,8 @@ class Driver:
                 state = seen
 
     def _survey(self) -> Surveyed:
-        source = self._view()
-        if self.performer.once:
-            source = self._clipped(source)
-        self._source = source
-        self._measure_lag()
-        self._glimpse(source)
         return Surveyed(
-            source=source,
+            source=self.performer.incoming or self._brokers_view(),
             target_now=self.performer.now(),
             limits=self.pace.limits(),
             patience=self.pace.patience(),
@@ -211,6 +204,15 @@ class Driver:
             stop=self.stopping.is_set(),
             look=self.performer.look_due(),
         )
+
+    def _brokers_view(self) -> SourceView:
+        source = self._view()
+        if self.performer.once:
+            source = self._clipped(source)
+        self._source = source
+        self._measure_lag()
+        self._glimpse(source)
+        return source
 
     def ask(self, brokers: Callable[[], T]) -> T:
         """For a micro-batch that Spark brings: what the brokers say of its topics. Spark has seen them, so they are known."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from landonce.protocol.ledger import Totals
-from landonce.protocol.reasons import Reasons
+from landonce.protocol.receipt import Reasons
 from landonce.protocol.steps import Effect
 
 

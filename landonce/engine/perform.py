@@ -17,14 +17,17 @@ from typing import Protocol
 from landonce.engine.publish import Letters
 from landonce.errors import LandonceError
 from landonce.ledger.block_ledgers import PushLedger, PushPlace
-from landonce.protocol import inserts, pushes, transactions
+from landonce.protocol import batch
 from landonce.protocol.batch import Machine
-from landonce.protocol.block_rows import BlockRow, Claim, Mark
+from landonce.protocol.block_rows import BlockRow, Claim, Mark, PushRow, PushRows, over
 from landonce.protocol.blocks import Plan, token
-from landonce.protocol.claims import PushRow, Standing, over
+from landonce.protocol.claimed import Claimed, key_of
+from landonce.protocol.deduplicating import Deduplicating
 from landonce.protocol.ledger import LedgerState
+from landonce.protocol.match_ranges import Incoming
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.steps import Asked, Await, Commit, Count, Effect, Kill, Look, LookAtClaims, Open, Reply, Write
+from landonce.protocol.transactional import Transactional
 from landonce.sinks.claimed import PushRecipe, PushTask
 from landonce.sinks.contract import Counting, Target, look_by_name, wait_out
 from landonce.sinks.deduplicating import InsertRecipe, InsertTask
@@ -55,6 +58,11 @@ class Performer(ABC):
     @abstractmethod
     def once(self) -> bool:
         """The run ends when what was there at its start has landed."""
+
+    @property
+    def incoming(self) -> Incoming | None:
+        """The ranges that Spark brings, where it is Spark that says which there are."""
+        return None
 
     @abstractmethod
     def begin(self) -> tuple[Machine, Effect]:
@@ -95,9 +103,9 @@ class Performer(ABC):
 
 @dataclass
 class Inserting(Performer):
-    """Performs the effects of `inserts`."""
+    """Performs the effects of a batch machine with the policy `deduplicating`."""
 
-    settings: inserts.Settings
+    settings: Deduplicating
     recipe: InsertRecipe
     target: Target
     workers: Workers
@@ -110,9 +118,9 @@ class Inserting(Performer):
     def once(self) -> bool:
         return self.settings.once
 
-    def begin(self) -> inserts.Next:
+    def begin(self) -> batch.Next:
         self.letters.begin()
-        return inserts.begin(self.settings)
+        return batch.begin(self.settings)
 
     def now(self) -> int:
         return self.target.now()
@@ -192,9 +200,9 @@ def write_rest(
 
 @dataclass
 class Transacting(Performer):
-    """Performs the effects of `transactions`."""
+    """Performs the effects of a batch machine with the policy `transactional`."""
 
-    settings: transactions.Settings
+    settings: Transactional
     opened: OpenTransactional
     workers: Workers
     letters: Letters
@@ -204,9 +212,9 @@ class Transacting(Performer):
     def once(self) -> bool:
         return self.settings.once
 
-    def begin(self) -> transactions.Next:
+    def begin(self) -> batch.Next:
         self.letters.begin()
-        return transactions.begin(self.settings)
+        return batch.begin(self.settings)
 
     def acquired(self, state: LedgerState) -> str:
         self.letters.acquired(state)
@@ -259,9 +267,9 @@ class Transacting(Performer):
 
 @dataclass
 class Pushing(Performer):
-    """Performs the effects of `pushes`."""
+    """Performs the effects of a batch machine with the policy `claimed`."""
 
-    settings: pushes.Settings
+    settings: Claimed
     recipe: PushRecipe
     workers: Workers
     letters: Letters
@@ -275,9 +283,9 @@ class Pushing(Performer):
     def once(self) -> bool:
         return self.settings.once
 
-    def begin(self) -> pushes.Next:
+    def begin(self) -> batch.Next:
         self.letters.begin()
-        return pushes.begin(self.settings)
+        return batch.begin(self.settings)
 
     def acquired(self, state: LedgerState) -> str:
         self.letters.acquired(state)
@@ -287,22 +295,12 @@ class Pushing(Performer):
         if isinstance(effect, LookAtClaims):
             return self.ledger.status(effect.plan.batch)
         if isinstance(effect, Await):
-            self._wait(held)
+            wait_for_attempts(self.ledger, held, self.settings.wait)
             return None
         if isinstance(effect, Commit):
             self.letters.publish(effect.plan, held, [receipt.dead_letters for receipt in effect.receipts])
             return None
         raise TypeError(f"not an effect: {effect!r}")
-
-    def _wait(self, held: LedgerState) -> None:
-        """Until every attempt that is claimed is over, or was settled by whoever made it."""
-        batch = held.pending.batch if held.pending is not None else 0
-        while True:
-            seen = self.ledger.status(batch)
-            claimed = [row for row in seen.rows if row.mark is Mark.CLAIMED]
-            if all(over(row, seen.now, self.settings.wait) for row in claimed):
-                return
-            time.sleep(_LOOK_AGAIN)
 
     def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
         def write(indexes: list[int]) -> tuple[BlockResult, ...]:
@@ -321,7 +319,7 @@ class Pushing(Performer):
             batch=effect.plan.batch,
             plan=self.letters.stem(effect.plan, held),
             block=block,
-            key=pushes.key_of(held, block),
+            key=key_of(held, block),
             claim=Claim.of(held),
             labels=held.labels,
             topic_ids=held.topic_ids,
@@ -329,7 +327,18 @@ class Pushing(Performer):
         )
 
 
-def overdue(seen: Standing, names: Mapping[int, str]) -> tuple[str, ...]:
+def wait_for_attempts(ledger: PushLedger, held: LedgerState, wait: int) -> None:
+    """Until every attempt that is claimed is over, or was settled by whoever made it."""
+    number = held.pending.batch if held.pending is not None else 0
+    while True:
+        seen = ledger.status(number)
+        claimed = [row for row in seen.rows if row.mark is Mark.CLAIMED]
+        if all(over(row, seen.now, wait) for row in claimed):
+            return
+        time.sleep(_LOOK_AGAIN)
+
+
+def overdue(seen: PushRows, names: Mapping[int, str]) -> tuple[str, ...]:
     """What to say of blocks whose attempt should be over by what the sink declares, and is not settled. `names` by number."""
     return tuple(
         f"block {names[row.number]} was claimed {(seen.now - row.claimed_at) // 1000} s ago, and neither `push` nor `probe` has "

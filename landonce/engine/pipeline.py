@@ -27,10 +27,13 @@ from landonce.engine.waiting import Waiting
 from landonce.engine.workers import SparkWorkers
 from landonce.errors import ConfigError, LandonceError, SourceUnavailable, Transient
 from landonce.jvm import spark_errors
-from landonce.protocol import inserts, pushes, snapshots, transactions
+from landonce.protocol.claimed import Claimed
+from landonce.protocol.deduplicating import Deduplicating
 from landonce.protocol.ledger import Totals
-from landonce.protocol.pace import Pace
+from landonce.protocol.packing import Pace
+from landonce.protocol.snapshot import Snapshot
 from landonce.protocol.source import SourceView, Start, available, everything
+from landonce.protocol.transactional import Transactional
 from landonce.read.schema.fields import Schema
 from landonce.read.schema.sample import take_sample
 from landonce.sinks.claimed import OpenClaimed
@@ -202,17 +205,17 @@ def performer_of(parts: Parts, opened: OpenSink, workers: SparkWorkers, observer
     folder, start, fingerprint = config.dead_letters.path, Start(config.source.kafka.start), opened.recipe.fingerprint()
     letters = Letters(folder, config.pipeline, ledger.journal)
     if isinstance(opened, OpenDeduplicating):
-        inserting = inserts.Settings(opened.sink.table, fingerprint, start=start, once=once, letters=str(folder))
+        inserting = Deduplicating(opened.sink.table, fingerprint, start=start, once=once, letters=str(folder))
         return Inserting(inserting, opened.recipe, opened.target, workers, letters)
     if isinstance(opened, OpenTransactional):
         keyed = bool(opened.sink.key)
-        transacting = transactions.Settings(
+        transacting = Transactional(
             opened.sink.table, fingerprint, start=start, once=once, letters=str(folder), keyed=keyed
         )
         return Transacting(transacting, opened, workers, letters)
     if isinstance(opened, OpenClaimed):
         sink = opened.recipe.pushes
-        pushing = pushes.Settings(
+        pushing = Claimed(
             sink.name,
             fingerprint,
             harmless=sink.idempotent,
@@ -224,7 +227,7 @@ def performer_of(parts: Parts, opened: OpenSink, workers: SparkWorkers, observer
         )
         return Pushing(pushing, opened.recipe, workers, letters, opened.ledger, observer.trouble)
     if isinstance(opened, OpenSnapshot):
-        committing = snapshots.Settings(
+        committing = Snapshot(
             str(parts.sink),
             fingerprint,
             start=start,

@@ -24,9 +24,20 @@ from landonce.errors import NothingToDo
 from landonce.ledger.open import database_of
 from landonce.ledger.sql import SqlLedger
 from landonce.ledger.tables import block_table, push_table
-from landonce.protocol import block_rows, claims
-from landonce.protocol.block_rows import BlockRow, Claim, Mark, block_change
-from landonce.protocol.claims import Condition, PushRow, Spot, Standing, claimable, mine, reclaimable
+from landonce.protocol import block_rows
+from landonce.protocol.block_rows import (
+    BlockRow,
+    Claim,
+    Condition,
+    Mark,
+    PushRow,
+    PushRows,
+    Spot,
+    block_change,
+    claimable,
+    mine,
+    reclaimable,
+)
 from landonce.protocol.ledger import LedgerState, Note, TableMark
 
 RowT = TypeVar("RowT", BlockRow, PushRow)
@@ -189,12 +200,12 @@ class PushLedger(BlockLedger[PushRow]):
 
     # For the driver.
 
-    def status(self, batch: int) -> Standing:
+    def status(self, batch: int) -> PushRows:
         """The rows of a pending batch, and the ledger's clock."""
 
-        def read() -> Standing:
+        def read() -> PushRows:
             with self.database.reading() as connection:
-                return Standing(self._rows(connection, batch), _now(connection))
+                return PushRows(self._rows(connection, batch), _now(connection))
 
         return self._patiently(read, safe=_SAFE)
 
@@ -214,7 +225,7 @@ class PushLedger(BlockLedger[PushRow]):
 
     def _check_blocks(self, connection: Connection, old: LedgerState, new: LedgerState) -> None:
         if old.pending is not None:
-            claims.may_change(old, new, self._rows(connection, old.pending.batch, waiting=True))
+            block_rows.claims_may_change(old, new, self._rows(connection, old.pending.batch, waiting=True))
 
     def _change_beside(self, connection: Connection, old: LedgerState, new: LedgerState) -> None:
         super()._change_beside(connection, old, new)
@@ -230,13 +241,13 @@ class PushLedger(BlockLedger[PushRow]):
 
     # For workers.
 
-    def row(self, spot: Spot) -> Standing:
+    def row(self, spot: Spot) -> PushRows:
         """The block's row, if there is one, and the ledger's clock."""
 
-        def read() -> Standing:
+        def read() -> PushRows:
             with self.database.reading() as connection:
                 found = self._row(connection, spot)
-                return Standing(() if found is None else (found,), _now(connection))
+                return PushRows(() if found is None else (found,), _now(connection))
 
         return self._patiently(read, safe=_SAFE)
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-from landonce.protocol.ledger import Ledger, LedgerState, Note, fenced
-from landonce.protocol.swap import check_change, key
+from landonce.protocol.ledger import Ledger, LedgerState, Note, check_change, fenced, key
 
 
 @dataclass

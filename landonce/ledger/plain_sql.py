@@ -19,8 +19,17 @@ from typing import Any
 from landonce.errors import Fenced
 from landonce.ledger.as_text import state_from_text, state_to_text
 from landonce.protocol.block_rows import BlockRow, Claim, Mark, block_change, may_change
-from landonce.protocol.ledger import Ledger, LedgerState, Note, TableMark, fenced, settled_change
-from landonce.protocol.swap import check_change, check_order, key
+from landonce.protocol.ledger import (
+    Ledger,
+    LedgerState,
+    Note,
+    TableMark,
+    check_change,
+    check_order,
+    fenced,
+    key,
+    settled_change,
+)
 
 Execute = Callable[[str, Sequence[object]], list[tuple[Any, ...]]]
 """Runs one statement with its parameters, and returns the rows that it gives."""

@@ -43,8 +43,7 @@ from landonce.ledger.tables import (
     state_of,
     unchanged,
 )
-from landonce.protocol.ledger import Ledger, LedgerState, Note, fenced, settled_change
-from landonce.protocol.swap import check_change, check_order
+from landonce.protocol.ledger import Ledger, LedgerState, Note, check_change, check_order, fenced, settled_change
 
 Answer = TypeVar("Answer")
 

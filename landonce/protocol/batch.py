@@ -1,61 +1,165 @@
-"""The spine of all batch machines: what each remembers, and what each does alike. Pure.
+"""The batch machine: the life of a micro-batch, for every kind of sink and both sources of ranges. Pure.
 
-One file per kind of sink has the rest of the story, with the table of its steps above the code: `inserts` (deduplicating), `snapshots`,
-`transactions`, `pushes` (claimed). Ranges come from one of two sources: a machine plans its own from a survey of the brokers, or Spark
-brings them with each micro-batch of a user's own query (`snapshots` takes both, `query_batches` is for the other kinds).
+    acquire ─► survey ─► bind ─► recover ─► look ─► ┌ plan ─► prepare ─► write ─► commit ─► record ┐
+                  ▲                                 └───────────────────────────────────────────── │
+                  └────────────────────────────── next ◄───────────────────────────────────────────┘
 
-    acquire ─► survey ─► bind ─► recover, look ─► ┌ plan ─► prepare ─► write ─► commit ─► record ┐
-                                                  └───────────────────── next ◄──────────────────┘
+    step      what is done outside                         what it means, and what follows
+    ────────  ───────────────────────────────────────────  ──────────────────────────────────────────────────────────────────
+    acquire   ledger: epoch + 1, owner = me, on the        every earlier driver is fenced                           ─► survey
+              pipeline and on all rows of its blocks
+    survey    brokers: ids, starts, stable ends; or the    the world as it is now. What cannot be delivered exactly is
+              ranges that Spark brings. Target: its clock  refused before anything is changed   ─► bind, or where that is
+                                                           known: recover, look, plan
+    bind      ledger: cluster id, topic ids, partitions    offsets mean something only here     ─► recover, look, plan
+    await     target or ledger: its clock is past a        no attempt of the pending plan can begin any more    ─► kill, look
+              deadline
+    kill      target: end what runs under our query ids    none of them runs any more; without a pending plan, none of a plan
+                                                           that a restored ledger forgot            ─► rearm, resolve, look
+    resolve   target or block rows: did these land?        Spark does not bring them again, so they are not written again
+                                                                                                                     ─► rearm
+    rearm     ledger: the pending plan, with a new         the plan may be written again, by me only    ─► write; plan, where
+              deadline and new tokens, or cut              nothing of it is left
+    look      target: what it holds above the position,    a lost, stale or foreign ledger is found before it does harm
+              how many rows; tables: their marks; rows of  ─► bind, plan, write, commit
+              claimed blocks
+    prepare   ledger: BEFORE, and a row per block          the plan is durable; nothing of it is written            ─► write
+    write     workers: read, decode, write, account        one fate per block ─► commit once all landed; else open, recover
+    open      tables and columns that records need         once, by the driver, never by a worker          ─► write, look
+    commit    tables: files, position and epoch, in one    read = landed + dead-lettered + filtered, or nothing is committed
+              atomic commit. Dead letters                  ─► record; look, where a table's mark moved
+    record    ledger: AFTER                                the position moves                                      ─► survey
+    idle      wait for the interval                        ─► survey
+    stop      -                                            somebody asked for it, or nothing is left to deliver
 
-`advance(machine, reply)` of each kind gives the next machine and the next effect (`steps`). `engine.driver` performs effects for real,
-and the model checker performs them on fakes: both call this, and nothing else decides.
+`Machine.advance(reply)` gives the next machine and the next effect (`steps`). `engine.driver` performs effects for real, and the model
+checker performs them on fakes: both call this, and nothing else decides. A failed effect is an exception in the driver, and the machine
+does not hear of it: a driver that failed is a driver that starts again.
+
+The kinds of sinks differ in four places, and each has a `Policy` with these: how a pending plan is recovered, what is looked at before
+planning, what the results of a write mean, what is committed and recorded.
+
+    kind           file             a pending plan                                  before planning
+    ─────────────  ───────────────  ──────────────────────────────────────────────  ────────────────────────────────────────────
+    deduplicating  `deduplicating`  await, kill, rearm, probe and write again       kill, look above the position, count rows
+    snapshot       `snapshot`       look at the marks, write again                  look at the marks of all tables
+    transactional  `transactional`  write again: the block's row says if it landed  look above the position
+    claimed        `claimed`        look at the rows, await attempts, write again   nothing: the target may be anything
+
+Ranges come from one of two sources: what brokers have (`source.SourceView`), or what Spark brings with a micro-batch of a user's own
+query (`match_ranges.Incoming`). Spark's ranges need not hold a pending block again, and then it is resolved:
+
+    pending block                       what is done with it
+    ──────────────────────────────────  ─────────────────────────────────────────────────────────────────────────────────────
+    all of it is in this batch, and     again: written literally, same block and same token; nothing is written twice, for the
+    the query is the same               worker probes first, or its row in the ledger says so
+    anything else                       resolve: the target says whether it landed, as far as it does not come again. If so, the
+                                        position moves; if not, it never was. What comes again is compared
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import ClassVar
 
 from landonce import errors
 from landonce.protocol import ledger as states
-from landonce.protocol.blocks import Kind, Plan
+from landonce.protocol import query_refusals as refusals
+from landonce.protocol.blocks import Block, Kind, Plan
+from landonce.protocol.cases import OnRewind
 from landonce.protocol.ledger import LedgerState, Totals
-from landonce.protocol.packing import take
-from landonce.protocol.ranges import Range
+from landonce.protocol.marks import TableStatus
+from landonce.protocol.match_ranges import Incoming, again, follow, refuse_early
+from landonce.protocol.packing import Limits, one_each, pack, take
+from landonce.protocol.ranges import NO_END, Partition, Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt, unbalanced
 from landonce.protocol.settle import Mode
-from landonce.protocol.source import Binding, Start, available, bind
-from landonce.protocol.steps import Change, Effect, Idle, Reply, Step, Stop, Survey, Surveyed, Write
-from landonce.protocol.target import nobody_else
-
-MOST_BURNT = 2
-"""Tokens of one block that may be burnt without a word."""
-
-
-class Settings(Protocol):
-    """What every machine has to know of the pipeline file."""
-
-    @property
-    def start(self) -> Start: ...
-    @property
-    def once(self) -> bool: ...
+from landonce.protocol.source import SourceView, Start
+from landonce.protocol.steps import (
+    Acquire,
+    Change,
+    Commit,
+    CommitTables,
+    Effect,
+    Found,
+    Idle,
+    Look,
+    Open,
+    Reply,
+    Resolve,
+    Resolved,
+    Step,
+    Stop,
+    Survey,
+    Surveyed,
+    Write,
+)
 
 
 @dataclass(frozen=True)
-class Machine(ABC):
-    """A machine of any kind, between two steps. Lost in a crash; nothing of it is needed to recover."""
+class Machine:
+    """All that a driver remembers between two steps. Lost in a crash; nothing of it is needed to recover."""
 
-    settings: Settings
+    policy: Policy
     step: Step = Step.ACQUIRE
     ledger: LedgerState | None = None
     surveyed: Surveyed | None = None
     receipts: tuple[tuple[int, Receipt], ...] = ()
     """Of the blocks of the pending plan that landed, by index."""
+    looked: frozenset[Partition] = frozenset()
+    """The target was asked what it holds of these, above the position."""
+    ahead: tuple[tuple[Partition, int], ...] = ()
+    """Deduplicating: up to where the target holds more than the ledger knows. Blocks up to there are compared before they are written."""
+    counted: bool = False
+    """Deduplicating: nobody else had written above the position, a moment ago."""
+    first: bool = False
+    """Deduplicating: what is being written was never sent before, and is not probed."""
+    used_up: frozenset[int] = frozenset()
+    """Deduplicating: blocks whose token was acknowledged, and whose rows are not there."""
+    gone: str = ""
+    """What the target knows of why these rows are not there."""
+    deadline: int = 0
+    """Of what is written again, once it is settled what that is."""
+    tables: tuple[TableStatus, ...] | None = None
+    """Snapshot: the tables, as they were looked at. None: they must be looked at first."""
+    opened: bool = False
+    """Tables were made and columns added for the pending plan: what does not fit now waits no more."""
 
-    @abstractmethod
-    def advance(self, reply: Reply) -> tuple[Machine, Effect]:
-        """The machine after this reply, and the effect that comes next."""
+    def advance(self, reply: Reply) -> Next:
+        """The one place where a reply turns into the next effect: the table above."""
+        machine = replace(self, ledger=reply) if isinstance(reply, LedgerState) else self
+        step, policy = machine.step, machine.policy
+        if step is Step.ACQUIRE:
+            return do(machine, Survey())
+        if step is Step.SURVEY and isinstance(reply, Surveyed):
+            return _after_survey(machine, reply)
+        if step is Step.BIND:
+            return go_on(machine)
+        if step is Step.AWAIT:
+            return policy.after_await(machine)
+        if step is Step.KILL and isinstance(reply, int):
+            return policy.after_kill(machine, reply)
+        if step is Step.RESOLVE and isinstance(reply, Resolved):
+            return resolve(machine, reply.found)
+        if step is Step.REARM:
+            return go_on(machine) if machine.state.pending is None else policy.write(machine, Mode.RESOLVE)
+        if step is Step.LOOK:
+            return policy.after_look(machine, reply)
+        if step is Step.PREPARE:
+            return policy.write(machine, Mode.FIRST if machine.pending.kind is Kind.DELIVER else Mode.RESOLVE)
+        if step is Step.WRITE and isinstance(reply, tuple):
+            return _after_write(machine, reply)
+        if step is Step.OPEN and isinstance(reply, bool):
+            return policy.after_open(machine, new_tables=reply)
+        if step is Step.COMMIT:
+            return policy.after_commit(machine, reply)
+        if step is Step.RECORD:
+            return do(policy.forget(machine), Survey())
+        if step is Step.IDLE:
+            return do(replace(machine, counted=False), Survey()) if reply else do(machine, Stop())
+        raise unexpected(machine, reply)
 
     @property
     def state(self) -> LedgerState:
@@ -75,22 +179,47 @@ class Machine(ABC):
             raise ValueError("nothing was surveyed yet")
         return self.surveyed
 
-    def to_bind(self) -> Binding | None:
-        """What the ledger has to learn of the surveyed cluster and topics; None where it knows all of it."""
-        binding = bind(self.state, self.world.source, self.settings.start)
-        known = not binding.added and dict(self.state.topic_ids) == dict(binding.topic_ids)
-        return None if known else binding
+    @property
+    def source(self) -> SourceView | Incoming:
+        """Where ranges come from."""
+        return self.world.source
 
-    def bound(self, state: LedgerState) -> LedgerState:
-        """Tied to the cluster and the topics that were surveyed."""
-        binding = bind(state, self.world.source, self.settings.start)
-        return states.bound(state, binding.cluster_id, binding.topic_ids, binding.added)
+    @property
+    def incoming(self) -> Incoming | None:
+        """What Spark brings, if ranges come from there."""
+        return self.source if isinstance(self.source, Incoming) else None
 
+    @property
+    def bound(self) -> LedgerState:
+        """The ledger once it knows the cluster, the topics, and where partitions begin that are new to it. Raises where offsets mean
+        something else by now, or are gone."""
+        return self.source.bound(self.state, self.policy.start)
+
+    @property
+    def partitions(self) -> frozenset[Partition]:
+        """Those that the source is about."""
+        return self.source.partitions(self.bound)
+
+    @property
+    def floors(self) -> tuple[tuple[Partition, int], ...]:
+        """What is at or above these may not be in the target, unless the ledger was lost. What is pending may be."""
+        state = self.bound
+        ends = state.pending.ends() if state.pending is not None else {}
+        return tuple(
+            (partition, 0 if state.batch == 0 else max(at, ends.get(partition, 0)))
+            for partition, at in state.committed().items()
+            if partition in self.partitions
+        )
+
+    @property
     def new_ranges(self) -> tuple[Range, ...]:
-        """New offsets, up to the last stable ones: when the batch is full, or when its interval is over."""
+        """All that Spark brings and the ledger lacks; or offsets up to the last stable ones, when a batch is full or its interval is over."""
+        ranges = self.source.undelivered(self.state)
+        if self.incoming is not None:
+            return ranges
         full = self.world.limits.max_rows
-        ranges = take(available(self.state, self.world.source), full)
-        ready = self.world.due or self.settings.once or sum(each.span for each in ranges) >= full
+        ranges = take(ranges, full)
+        ready = self.world.due or self.policy.once or sum(each.span for each in ranges) >= full
         return ranges if ready else ()
 
     @property
@@ -104,13 +233,15 @@ class Machine(ABC):
         """Of the blocks of the pending plan that have a receipt."""
         return tuple(each for index, _ in self.receipts for each in self.pending.blocks[index].ranges)
 
-    def receipts_with(self, results: tuple[BlockResult, ...]) -> tuple[tuple[int, Receipt], ...]:
+    def receipts_with(self, results: Iterable[BlockResult]) -> tuple[tuple[int, Receipt], ...]:
         """What has landed by now. Raises what a worker halted for."""
+        landed = []
         for result in results:
             if result.error is not None:
                 raise result.error
-        landed = tuple((result.index, result.receipt) for result in results if result.receipt is not None)
-        return tuple(sorted(self.receipts + landed, key=lambda each: each[0]))
+            if result.receipt is not None:
+                landed.append((result.index, result.receipt))
+        return tuple(sorted((*self.receipts, *landed), key=lambda each: each[0]))
 
     def balanced_receipts(self) -> tuple[Receipt, ...]:
         """One per block of the pending plan: read = landed + dead-lettered + filtered in each, or nothing is committed."""
@@ -129,83 +260,300 @@ class Machine(ABC):
         return totals
 
 
-M = TypeVar("M", bound=Machine)
-
-
-def to(machine: M, step: Step, effect: Effect) -> tuple[M, Effect]:
-    """The machine at its next step, and the effect of that step."""
-    return replace(machine, step=step), effect
-
-
-def change(machine: M, step: Step, new: LedgerState) -> tuple[M, Effect]:
-    """The ledger becomes `new`, by compare-and-set."""
-    return to(machine, step, Change(step, machine.state, new))
-
-
-def rest(machine: M) -> tuple[M, Effect]:
-    """There is nothing to do now."""
-    return to(machine, Step.STOP, Stop()) if machine.settings.once else to(machine, Step.IDLE, Idle())
-
-
-def after_idle(machine: M, reply: Reply) -> tuple[M, Effect]:
-    """On to the next survey, or to the end where somebody asked for it."""
-    return to(machine, Step.SURVEY, Survey()) if reply else to(machine, Step.STOP, Stop())
+Next = tuple[Machine, Effect]
 
 
 @dataclass(frozen=True)
-class Sending(Machine):
-    """Where the target deduplicates: blocks carry tokens, and what was never sent before is not probed. So rows are counted, before a plan
-    and after its first write: another driver with another ledger writes the same, and no token keeps the two apart."""
+class Policy(ABC):
+    """What the pipeline file or the query decides, and where a kind of sink differs from the others."""
 
-    counted: bool = False
-    """Nobody else had written above the position, a moment ago."""
-    first: bool = False
-    """What is being written was never sent before, and is not probed."""
-    burnt: frozenset[int] = frozenset()
-    gone: str = ""
-    """What the target knows of why rows that it acknowledged are not there."""
+    target: str
+    """What the blocks are for: a table, a fan-out, a wrapped sink."""
+    fingerprint: str
+    start: Start = Start.EARLIEST
+    once: bool = False
+    letters: str = ""
+    """The folder of dead letters."""
+    on_rewind: OnRewind = OnRewind.DROP
+    block_rows: int = 0
+    """Offsets of one block, of ranges that Spark brings."""
+
+    compares: ClassVar[bool] = False
+    """The target is probed row by row, so rows of a pending block that come again are compared, and need no proof."""
+    owed_as: ClassVar[Kind] = Kind.REPLAY
+
+    # A pending plan.
+
+    @abstractmethod
+    def plan_changed(self) -> errors.PlanChanged:
+        """The pending plan was made by another pipeline file."""
+
+    def replays(self, plan: Plan) -> bool:
+        """Whether the plan may be written by the present pipeline file."""
+        return plan.fingerprint == self.fingerprint
+
+    @abstractmethod
+    def recover(self, machine: Machine) -> Next:
+        """What comes before a pending plan is written again, after a crash as well as after any doubt."""
+
+    def after_await(self, machine: Machine) -> Next:
+        raise unexpected(machine, None)
+
+    def after_kill(self, machine: Machine, now: int) -> Next:
+        raise unexpected(machine, now)
+
+    def write_again(self, machine: Machine) -> Next:
+        """The pending plan, once nothing of earlier attempts can take effect any more."""
+        return self.write(machine, Mode.RESOLVE)
+
+    # Before planning.
+
+    def surveyed(self, machine: Machine) -> Machine:
+        """The machine once it has seen the world."""
+        return machine
+
+    def looks_unbound(self, machine: Machine) -> bool:
+        """Whether the look at the target comes before the ledger is bound: a ledger that is new may be one that was lost."""
+        return machine.state.fresh
+
+    def has_looked(self, machine: Machine) -> bool:
+        return machine.partitions <= machine.looked
+
+    def look(self, machine: Machine) -> Next:
+        return do(machine, Look(machine.floors))
+
+    @abstractmethod
+    def after_look(self, machine: Machine, reply: Reply) -> Next:
+        """What the look means."""
+
+    def owed(self, machine: Machine) -> tuple[Range, ...]:
+        """What comes before new offsets, as a plan of the kind `owed_as`."""
+        del machine
+        return ()
+
+    # Planning.
+
+    def deliver(self, machine: Machine, ranges: tuple[Range, ...]) -> Next:
+        """New offsets."""
+        return prepare(machine, ranges, Kind.DELIVER)
+
+    def blocks(self, machine: Machine, ranges: tuple[Range, ...]) -> tuple[Block, ...]:
+        """Spark's ranges are cut into one block of each partition at a time, so that what is pending of a partition is one block."""
+        if machine.incoming is not None:
+            return one_each(ranges, self.target, Limits(NO_END, self.block_rows))
+        return pack(ranges, self.target, machine.world.limits)
+
+    def next_batch(self, machine: Machine) -> int:
+        return machine.state.batch + 1
+
+    def deadline(self, machine: Machine) -> int:
+        """Of a plan that is made now, on the target's clock."""
+        del machine
+        return 0
+
+    # Writing.
+
+    def write(self, machine: Machine, mode: Mode) -> Next:
+        """Has workers write all blocks of the pending plan that have no receipt yet."""
+        del mode
+        return do(machine, Write(machine.pending, machine.unwritten, final=machine.opened))
+
+    def wrote(self, machine: Machine, results: tuple[BlockResult, ...]) -> Next:
+        """What the results of a write mean, beside the receipts that came with them."""
+        del results
+        return commit_or_recover(machine)
+
+    def after_open(self, machine: Machine, *, new_tables: bool) -> Next:
+        del new_tables
+        return self.write(replace(machine, opened=True), Mode.RESOLVE)
+
+    # Committing.
+
+    def commit(self, machine: Machine, receipts: tuple[Receipt, ...]) -> Commit | CommitTables:
+        return Commit(machine.pending, receipts)
+
+    def after_commit(self, machine: Machine, reply: Reply) -> Next:
+        del reply
+        return change(machine, Step.RECORD, self.recorded(machine))
+
+    def recorded(self, machine: Machine) -> LedgerState:
+        return states.recorded(machine.state, machine.totals)
+
+    def forget(self, machine: Machine) -> Machine:
+        """The batch is recorded."""
+        return replace(machine, receipts=(), opened=False, used_up=frozenset(), counted=False)
 
 
-S = TypeVar("S", bound=Sending)
+def begin(policy: Policy, before: Machine | None = None) -> Next:
+    """A machine that starts. `before`: how the micro-batch before this one ended, in the same run of a query; without it the pipeline is
+    taken first."""
+    if before is None:
+        return Machine(policy), Acquire()
+    return do(Machine(policy, ledger=before.ledger, looked=before.looked, ahead=before.ahead), Survey())
 
 
-def send(machine: S, mode: Mode) -> tuple[S, Effect]:
-    """All blocks of the pending plan that have no receipt yet."""
-    refuse_not_kept(machine.pending, machine.burnt, machine.gone)
-    machine = replace(machine, burnt=frozenset(), first=mode is Mode.FIRST)
-    return to(machine, Step.WRITE, Write(machine.pending, machine.unwritten, mode))
+def do(machine: Machine, effect: Effect) -> Next:
+    """The machine at the step of this effect."""
+    return replace(machine, step=effect.step), effect
 
 
-def first_mode(machine: Sending) -> Mode:
-    """Of a plan that was just made: what the target holds already is compared, not sent."""
-    return Mode.FIRST if machine.pending.kind is Kind.DELIVER else Mode.RESOLVE
+def change(machine: Machine, step: Step, new: LedgerState) -> Next:
+    """The ledger becomes `new`, by compare-and-set."""
+    return do(machine, Change(step, machine.state, new))
 
 
-def sent(machine: S, results: tuple[BlockResult, ...]) -> S:
-    """What landed by now, and which tokens are burnt."""
-    burnt, gone = burnt_of(results)
-    return replace(machine, receipts=machine.receipts_with(results), burnt=burnt, gone=gone)
+def unexpected(machine: Machine, reply: Reply) -> ValueError:
+    return ValueError(f"step {machine.step.value!r} does not take the reply {reply!r}")
 
 
-def refuse_another_writer(machine: Sending, table: str, rows: int | None) -> None:
-    """No row is above the position before a plan is made; a block that was written without any doubt is there once."""
-    nobody_else(table, machine.state, rows, machine.totals.landed if machine.state.pending is not None else 0)
+# After a survey: what cannot be delivered exactly is refused before anything is changed or asked.
 
 
-def burnt_of(results: tuple[BlockResult, ...]) -> tuple[frozenset[int], str]:
-    """The blocks whose token is burnt, and what the target knows of the reason."""
-    burnt = [result for result in results if result.fate is Fate.BURNT]
-    return frozenset(result.index for result in burnt), next((result.why for result in burnt if result.why), "")
+def _after_survey(machine: Machine, world: Surveyed) -> Next:
+    """Spark's ranges are held against the position that they meet, and not again while they are delivered."""
+    first, machine = machine.surveyed is None, machine.policy.surveyed(replace(machine, surveyed=world))
+    if machine.incoming is not None and first:
+        refuse_early(machine.state, machine.incoming, machine.policy.on_rewind)
+    unbound = _unbound(machine)
+    _check_pending(machine)
+    if unbound and machine.policy.looks_unbound(machine):
+        return machine.policy.look(machine)
+    return bind(machine)
 
 
-def refuse_not_kept(plan: Plan, burnt: frozenset[int], why: str) -> None:
-    """Raises where tokens of a block are burnt again and again: no server dies so often between token and part. The next generation is
-    recorded by then, so that the next start tries once more."""
-    for block in (plan.blocks[index] for index in sorted(burnt)):
-        if block.generation > MOST_BURNT:
-            raise errors.RowsNotKept(
-                f"block {block}: the target acknowledged its rows {block.generation} times, each time under another token, and does not "
-                f"hold them. {why}".strip(),
-                safe="The position did not move, and the plan is pending.",
-                command="end what removes the rows, then `landonce run {file}`",
-            )
+def _unbound(machine: Machine) -> bool:
+    """Whether the ledger has something to learn of the cluster and the topics."""
+    new, old = machine.bound, machine.state
+    return (new.positions, new.topic_ids, new.cluster_id) != (old.positions, old.topic_ids, old.cluster_id)
+
+
+def _check_pending(machine: Machine) -> None:
+    """A pending plan is replayed literally, or not at all. Of Spark's ranges, blocks that do not come again as they were are resolved."""
+    plan = machine.state.pending
+    if plan is None:
+        return
+    if machine.incoming is not None:
+        refusals.settleable(plan, machine.policy.target)
+        not_again(machine)
+    elif not machine.policy.replays(plan):
+        raise machine.policy.plan_changed()
+
+
+def bind(machine: Machine) -> Next:
+    """The ledger learns the cluster, the topics and new partitions before anything is decided about them."""
+    return change(machine, Step.BIND, machine.bound) if _unbound(machine) else go_on(machine)
+
+
+# What comes next: a pending plan before everything, then the look at the target, then new offsets.
+
+
+def go_on(machine: Machine) -> Next:
+    policy = machine.policy
+    if machine.state.pending is not None:
+        return policy.recover(machine)
+    if not policy.has_looked(machine):
+        return policy.look(machine)
+    if machine.world.stop and machine.incoming is None:
+        return do(machine, Stop())
+    if ranges := policy.owed(machine):
+        return prepare(machine, ranges, policy.owed_as)
+    if ranges := machine.new_ranges:
+        return policy.deliver(machine, ranges)
+    return do(machine, Stop()) if policy.once or machine.incoming is not None else do(machine, Idle())
+
+
+def prepare(machine: Machine, ranges: tuple[Range, ...], kind: Kind) -> Next:
+    policy = machine.policy
+    plan = Plan(
+        batch=policy.next_batch(machine),
+        blocks=policy.blocks(machine, ranges),
+        fingerprint=policy.fingerprint,
+        deadline=policy.deadline(machine),
+        kind=kind,
+        letters=policy.letters,
+    )
+    return change(machine, Step.PREPARE, states.prepared(machine.state, plan))
+
+
+# Writing.
+
+
+def _after_write(machine: Machine, results: tuple[BlockResult, ...]) -> Next:
+    machine = replace(machine, receipts=machine.receipts_with(results))
+    wants = tuple(result.wants for result in results if result.fate is Fate.WAITING)
+    return do(machine, Open(wants)) if wants else machine.policy.wrote(machine, results)
+
+
+def commit_or_recover(machine: Machine) -> Next:
+    """Everything landed: commit. Otherwise the doubt is settled first, and what is left is written again."""
+    if machine.unwritten:
+        return machine.policy.recover(machine)
+    return do(machine, machine.policy.commit(machine, machine.balanced_receipts()))
+
+
+# A pending plan, once nothing of it can take effect any more, but for what is written from here on.
+
+
+def settle(machine: Machine) -> Next:
+    """All of it is written again, unless Spark does not bring all of it: what does not come again is resolved first."""
+    others = not_again(machine)
+    if not others:
+        return machine.policy.write_again(machine)
+    asked = tuple(index for index in others if not _comes_whole(machine, index))
+    return do(machine, Resolve(_without_what_comes(machine), asked)) if asked else resolve(machine, ())
+
+
+def not_again(machine: Machine) -> tuple[int, ...]:
+    """The pending blocks that are not written again as they are. None, where ranges come from brokers."""
+    if machine.incoming is None:
+        return ()
+    policy, plan = machine.policy, machine.pending
+    written = again(machine.state, plan, machine.incoming, policy.fingerprint, policy.on_rewind)
+    return tuple(index for index in range(len(plan.blocks)) if index not in written)
+
+
+def resolve(machine: Machine, found: tuple[Found, ...]) -> Next:
+    """What landed counts, and what did not never was. What is left of the plan is written again."""
+    if machine.incoming is None:
+        raise ValueError("only blocks that Spark does not bring again are resolved")
+    plan, others = machine.pending, not_again(machine)
+    landed = {each.index: each.totals for each in found if each.landed}
+    for index in others:
+        follow(machine.state, plan.blocks[index], machine.incoming, landed=index in landed)
+    blocks = tuple(block for index, block in enumerate(plan.blocks) if index not in others)
+    left = replace(plan, blocks=blocks, deadline=machine.deadline) if blocks else None
+    new = states.resolved(replace(machine.state, pending=_without_what_comes(machine)), landed, left)
+    return change(machine, Step.REARM, new)
+
+
+def _without_what_comes(machine: Machine) -> Plan:
+    """The pending plan, its blocks without what comes again in this batch.
+
+    Where the target is probed, one row of a block is proof of all of it. That holds unless another plan wrote some of its offsets, which a
+    ledger that was restored does not know. So nothing is proven of rows that come again: they are compared.
+    """
+    plan = machine.pending
+    return replace(plan, blocks=tuple(_cut(machine, block) for block in plan.blocks)) if _compared(machine) else plan
+
+
+def _compared(machine: Machine) -> bool:
+    """Rows that come again are those that were planned. A changed query makes others, and what landed of the old one stays."""
+    return machine.policy.compares and machine.policy.replays(machine.pending)
+
+
+def _cut(machine: Machine, block: Block) -> Block:
+    pending, came = block.ranges[0], _came(machine, block)
+    if came is None or not pending.first < came.first < pending.end:
+        return block
+    return replace(block, ranges=(replace(pending, end=came.first),))
+
+
+def _comes_whole(machine: Machine, index: int) -> bool:
+    """This batch begins with the block, or before it: nothing of it has to be proven."""
+    block = machine.pending.blocks[index]
+    came = _came(machine, block)
+    return _compared(machine) and came is not None and came.first <= block.ranges[0].first
+
+
+def _came(machine: Machine, block: Block) -> Range | None:
+    return machine.incoming.of(block.ranges[0].partition) if machine.incoming is not None else None

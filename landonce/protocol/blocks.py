@@ -105,10 +105,10 @@ class Plan:
     def rearmed(self, deadline: int) -> Plan:
         return replace(self, deadline=deadline)
 
-    def regenerated(self, burnt: frozenset[int]) -> Plan:
-        """The same plan, with the next generation for the blocks (by index) whose token is burnt."""
+    def regenerated(self, used_up: frozenset[int]) -> Plan:
+        """The same plan, with the next generation for the blocks (by index) whose token is used up."""
         blocks = tuple(
-            replace(block, generation=block.generation + 1) if index in burnt else block
+            replace(block, generation=block.generation + 1) if index in used_up else block
             for index, block in enumerate(self.blocks)
         )
         return replace(self, blocks=blocks)
@@ -152,3 +152,14 @@ def _block_to_dict(block: Block) -> dict[str, Any]:
 def _block_from_dict(told: dict[str, Any]) -> Block:
     ranges = tuple(Range(Partition(topic, number), first, end) for topic, number, first, end in told["ranges"])
     return Block(ranges, told["table"], told["shard"], told["generation"], told["number"])
+
+
+_LONGEST, _TOKEN = 100, 16
+
+
+def block_key(identity: Identity, block: Block, label: str) -> str:
+    """Readable, and as unique as the block's token. `label` is what the target knows the topic by."""
+    each = block.ranges[0]
+    return (
+        f"{label[:_LONGEST]}-{each.partition.number}-{each.first}-{each.end}-{token(identity, block)[:_TOKEN]}"
+    )  # fmt: skip

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from landonce.errors import Fenced, LedgerSetBack, LedgerUnreadable
 from landonce.protocol.blocks import Identity, Plan
@@ -152,7 +153,7 @@ def prepared(state: LedgerState, plan: Plan) -> LedgerState:
 
 
 def amended(state: LedgerState, plan: Plan) -> LedgerState:
-    """The same pending plan with a later deadline, and the next generation for blocks whose token is burnt."""
+    """The same pending plan with a later deadline, and the next generation for blocks whose token is used up."""
     return replace(state, version=state.version + 1, pending=plan)
 
 
@@ -277,3 +278,27 @@ class Ledger(ABC):
     @abstractmethod
     def close(self) -> None:
         """Gives connections back. A ledger that was killed instead is not harmed."""
+
+
+Key = tuple[str, int, str, int, str]
+
+
+def key(state: LedgerState) -> Key:
+    """The compare of the compare-and-set. Owner and lineage are random, so a restored ledger cannot repeat a key."""
+    return (state.pipeline, state.epoch, state.owner, state.version, state.lineage)
+
+
+def check_change(pipeline: str, old: LedgerState, new: LedgerState) -> None:
+    """Raises for a change that no caller can mean: a mistake in the program, never in the world."""
+    if not pipeline == old.pipeline == new.pipeline:
+        raise ValueError(f"this ledger keeps {pipeline!r}, not {old.pipeline!r} or {new.pipeline!r}")
+    if new.version <= old.version:
+        raise ValueError(f"version {new.version} does not follow version {old.version}")
+    check_order(new)
+
+
+def check_order(state: LedgerState) -> None:
+    """A store gives positions back in order, so only a state in order comes back equal to itself."""
+    partitions = [partition for partition, _ in state.positions]
+    if any(left >= right for left, right in pairwise(partitions)):
+        raise ValueError("positions are in order, each partition once")

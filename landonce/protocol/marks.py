@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from landonce import errors
+from landonce.errors import PositionUncertain, TableReplaced
 from landonce.protocol.blocks import Kind, Plan
 from landonce.protocol.ledger import LedgerState, Position, TableMark
 from landonce.protocol.ranges import Partition, Range
@@ -81,7 +82,7 @@ class Verdict(str, Enum):
 
 
 @dataclass(frozen=True)
-class Stand:
+class TableStatus:
     """What the next commit to a table may hold: rows at or above `floors`, or nothing while it is `behind`."""
 
     view: TableView
@@ -89,7 +90,7 @@ class Stand:
     behind: bool = False
 
 
-def stand(ledger: LedgerState, view: TableView) -> Stand:
+def status_of(ledger: LedgerState, view: TableView) -> TableStatus:
     """Where a table stands against the ledger."""
     known = dict(ledger.tables).get(view.table)
     if known is not None:
@@ -98,13 +99,13 @@ def stand(ledger: LedgerState, view: TableView) -> Stand:
         raise _uncertain(view)
     mark, last = view.mark, max(known.batch if known else 0, view.latest)
     if mark is None:
-        return Stand(view) if last == 0 else Stand(view, _firsts(ledger), behind=True)
+        return TableStatus(view) if last == 0 else TableStatus(view, _firsts(ledger), behind=True)
     floors = _floors(ledger, mark)
     if mark.batch < last or mark.behind:
-        return Stand(view, floors, behind=True)
+        return TableStatus(view, floors, behind=True)
     committed = ledger.committed()
-    in_step = known is not None and mark.batch == known.batch
-    return Stand(view) if in_step and all(at <= committed[each] for each, at in floors) else Stand(view, floors)
+    in_step = known is not None and mark.batch == known.batch and all(at <= committed[each] for each, at in floors)
+    return TableStatus(view) if in_step else TableStatus(view, floors)
 
 
 def verdict(expected: TableView, seen: TableView, after: LedgerState) -> Verdict:
@@ -125,7 +126,7 @@ def _snapshot(view: TableView) -> int | None:
     return view.mark.snapshot if view.mark is not None else None
 
 
-def behind_ranges(ledger: LedgerState, stands: Iterable[Stand]) -> tuple[Range, ...]:
+def behind_ranges(ledger: LedgerState, stands: Iterable[TableStatus]) -> tuple[Range, ...]:
     """What is to be read again: from the lowest position of a table that is behind, up to the ledger's."""
     lowest: dict[Partition, int] = {}
     for each in stands:
@@ -138,7 +139,7 @@ def behind_ranges(ledger: LedgerState, stands: Iterable[Stand]) -> tuple[Range, 
     )
 
 
-def takes_part(kind: Kind, ranges: Iterable[Range], each: Stand) -> bool:
+def takes_part(kind: Kind, ranges: Iterable[Range], each: TableStatus) -> bool:
     """New offsets go to the tables that are in step, offsets that are delivered again to those that are behind.
 
     A table that is behind must not get new rows, nor rows beyond its own position: its mark would then cover ranges that it
@@ -157,7 +158,7 @@ def _lowest(ranges: Iterable[Range]) -> dict[Partition, int]:
     return lowest
 
 
-def mark_for(plan: Plan, after: LedgerState, each: Stand, started: Floors, tops: Floors = ()) -> Mark:
+def mark_for(plan: Plan, after: LedgerState, each: TableStatus, started: Floors, tops: Floors = ()) -> Mark:
     """What a commit says of its table. One that is behind or ahead has a position of its own."""
     ends, floors, replay = plan.ends(), dict(each.floors), plan.kind is Kind.REPLAY
     if replay:
@@ -182,7 +183,7 @@ def raised(before: Mark | None, after: LedgerState, tops: Floors = ()) -> Floors
     return tuple(sorted({**same, **dict(tops)}.items()))
 
 
-def learnt(ledger: LedgerState, plan: Plan, stands: Iterable[Stand]) -> dict[str, TableMark]:
+def learnt(ledger: LedgerState, plan: Plan, stands: Iterable[TableStatus]) -> dict[str, TableMark]:
     """What the ledger learns of the tables when the plan is recorded.
 
     One that carries a later batch than it knows was committed to. One that was left out of new offsets because it was
@@ -282,3 +283,55 @@ def _same(ledger: LedgerState, mark: Mark, partition: Partition) -> bool:
 
 def _firsts(ledger: LedgerState) -> Floors:
     return tuple((partition, position.first) for partition, position in ledger.positions)
+
+
+class TableState(str, Enum):
+    """In one word or two."""
+
+    UNTOUCHED = "untouched"
+    """Nothing was committed to it yet, or it is not made yet."""
+    IN_STEP = "in step"
+    AHEAD = "ahead"
+    BEHIND = "behind"
+    UNCERTAIN = "uncertain"
+    REPLACED = "replaced"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True)
+class TableReport:
+    """A table, what that means, and what goes on where a person is needed."""
+
+    view: TableView
+    status: TableState
+    words: str
+    command: str = ""
+    lacks: tuple[Range, ...] = ()
+    """What is delivered again to a table that is behind."""
+
+
+def report_on(ledger: LedgerState, view: TableView) -> TableReport:
+    """As a start would find it."""
+    try:
+        found = status_of(ledger, view)
+    except PositionUncertain as error:
+        return TableReport(view, TableState.UNCERTAIN, error.what, error.command)
+    except TableReplaced as error:
+        return TableReport(view, TableState.REPLACED if view.uuid else TableState.MISSING, error.what, error.command)
+    return _fine(ledger, view, found)
+
+
+def _fine(ledger: LedgerState, view: TableView, found: TableStatus) -> TableReport:
+    if found.behind:
+        lacks = behind_ranges(ledger, [found])
+        again = ", ".join(map(str, lacks)) or "nothing that was meant for it"
+        return TableReport(view, TableState.BEHIND, f"was rolled back; delivered to it again: {again}", lacks=lacks)
+    if view.mark is None:
+        there = "nothing was committed to it yet" if view.uuid else "is made once there is something for it"
+        return TableReport(view, TableState.UNTOUCHED, there)
+    committed = ledger.committed()
+    if any(at > committed[partition] for partition, at in found.floors):
+        return TableReport(
+            view, TableState.AHEAD, f"holds batch {view.mark.batch}, which is not recorded; it is not written again"
+        )
+    return TableReport(view, TableState.IN_STEP, f"batch {view.mark.batch} is the last one that held anything for it")

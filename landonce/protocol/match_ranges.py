@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from landonce.protocol import ledger as states
@@ -10,8 +11,8 @@ from landonce.protocol import query_refusals as refusals
 from landonce.protocol.blocks import Block, Plan
 from landonce.protocol.cases import Last, OnRewind, Origin, Phase, decide, resolved
 from landonce.protocol.ledger import LedgerState, Position
-from landonce.protocol.offset_log import Begun
-from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.ranges import NO_END, Partition, Range
+from landonce.protocol.source import Extent, SourceView, Start
 
 MOST_BLOCKS = 64
 """In one job, unless there are more partitions: Spark decides row by row which block it belongs to."""
@@ -28,13 +29,42 @@ class Incoming:
     """All partitions that the query reads."""
 
     @property
-    def partitions(self) -> frozenset[Partition]:
+    def _partitions(self) -> frozenset[Partition]:
         return frozenset(each.partition for each in self.ranges)
 
     @property
     def starts(self) -> dict[Partition, int]:
         """Where this batch begins in each partition, those of which it brings nothing included."""
         return {each.partition: each.at for each in self.begun} | {each.partition: each.first for each in self.ranges}
+
+    @property
+    def view(self) -> SourceView:
+        """What can be read: Spark brings again whatever it is asked for."""
+        return SourceView(
+            self.cluster_id, self.topic_ids, tuple((each, Extent(0, NO_END)) for each in sorted(self._partitions))
+        )
+
+    def bound(self, state: LedgerState, start: Start) -> LedgerState:
+        """The ledger once it knows the cluster, the topics, and where partitions begin that are new to it."""
+        del start
+        known = state.committed()
+        added = {partition: at for partition, at in self.starts.items() if partition not in known}
+        topic_ids = {**dict(state.topic_ids), **dict(self.topic_ids)}
+        return states.bound(state, self.cluster_id, topic_ids, added)
+
+    def partitions(self, state: LedgerState) -> frozenset[Partition]:
+        """Those of which this batch brings something."""
+        del state
+        return self._partitions
+
+    def undelivered(self, state: LedgerState) -> tuple[Range, ...]:
+        """What is new of the micro-batch, in partitions that the ledger knows."""
+        committed = state.committed()
+        return tuple(
+            Range(each.partition, max(each.first, committed[each.partition]), each.end)
+            for each in self.ranges
+            if committed[each.partition] < each.end
+        )
 
     def of(self, partition: Partition) -> Range | None:
         return next((each for each in self.ranges if each.partition == partition), None)
@@ -70,30 +100,6 @@ def _judge(incoming: Range, position: Position, origin: Origin, on_rewind: OnRew
         resolved(incoming, nothing, landed=False)
 
 
-def bound(state: LedgerState, incoming: Incoming) -> LedgerState:
-    """The ledger once it knows the cluster, the topics, and where partitions begin that are new to it."""
-    known = state.committed()
-    added = {partition: at for partition, at in incoming.starts.items() if partition not in known}
-    topic_ids = {**dict(state.topic_ids), **dict(incoming.topic_ids)}
-    return states.bound(state, incoming.cluster_id, topic_ids, added)
-
-
-def binds(state: LedgerState, incoming: Incoming) -> bool:
-    """Whether `bound` tells the ledger anything."""
-    new = bound(state, incoming)
-    return (new.positions, new.topic_ids, new.cluster_id) != (state.positions, state.topic_ids, state.cluster_id)
-
-
-def undelivered(state: LedgerState, incoming: Incoming) -> tuple[Range, ...]:
-    """What is new of the micro-batch, in partitions that the ledger knows."""
-    committed = state.committed()
-    return tuple(
-        Range(each.partition, max(each.first, committed[each.partition]), each.end)
-        for each in incoming.ranges
-        if committed[each.partition] < each.end
-    )
-
-
 def pieces_each(ranges: Sequence[Range]) -> int:
     """How many blocks of each partition go into one commit."""
     return max(1, MOST_BLOCKS // max(1, len(ranges)))
@@ -109,31 +115,20 @@ def cut(ranges: Sequence[Range], table: str, block_rows: int) -> tuple[Block, ..
     return tuple(Block((piece,), table, number=number) for number, piece in enumerate(pieces))
 
 
-def again(
-    state: LedgerState, plan: Plan, incoming: Incoming, fingerprint: str, on_rewind: OnRewind, *, can_probe: bool
-) -> frozenset[int]:
-    """The pending blocks (by index) that are written again: all of them is in this batch, and the query is the same.
-
-    Raises where another block would have to be asked for, and the sink cannot be asked.
-    """
+def again(state: LedgerState, plan: Plan, incoming: Incoming, fingerprint: str, on_rewind: OnRewind) -> frozenset[int]:
+    """The pending blocks (by index) that are written again: all of them is in this batch, and the query is the same."""
     same = plan.fingerprint == fingerprint
-    if not same and not can_probe:
-        raise refusals.changed(plan)
     return frozenset(
-        index
-        for index, block in enumerate(plan.blocks)
-        if _comes_again(state, block, incoming, on_rewind, can_probe=can_probe) and same
+        index for index, block in enumerate(plan.blocks) if _comes_again(state, block, incoming, on_rewind) and same
     )
 
 
-def _comes_again(state: LedgerState, block: Block, incoming: Incoming, on_rewind: OnRewind, *, can_probe: bool) -> bool:
+def _comes_again(state: LedgerState, block: Block, incoming: Incoming, on_rewind: OnRewind) -> bool:
     came = incoming.of(block.ranges[0].partition)
     if came is None:
-        if not can_probe:
-            raise refusals.not_here(block)
         return False
     last = _last(state, block, incoming)
-    return decide(came, last, last.origin, on_rewind=on_rewind, can_probe=can_probe).again is not None
+    return decide(came, last, last.origin, on_rewind=on_rewind).again is not None
 
 
 def follow(state: LedgerState, block: Block, incoming: Incoming, *, landed: bool) -> None:
@@ -147,3 +142,91 @@ def _last(state: LedgerState, block: Block, incoming: Incoming) -> Last:
     pending = block.ranges[0]
     first = dict(state.positions)[pending.partition].first
     return Last(pending, Phase.BEFORE, first, incoming.origin(pending.partition))
+
+
+Ends = Mapping[Partition, int]
+
+
+@dataclass(frozen=True)
+class Span:
+    """What one source of a query brings to a batch, as Spark's JSON: where the batch begins, where it ends, and where the query began."""
+
+    start: str
+    end: str
+    initial: str = "{}"
+
+
+def parsed(text: str) -> dict[Partition, int]:
+    """Spark's JSON for offsets of Kafka: `{"topic": {"0": 17}}`."""
+    try:
+        told = json.loads(text)
+        return {Partition(topic, int(number)): int(at) for topic, each in told.items() for number, at in each.items()}
+    except (ValueError, AttributeError, TypeError):
+        raise refusals.query(f"its offsets are not those of Kafka: {text[:100]}") from None
+
+
+def ranges_of(spans: Iterable[Span]) -> tuple[Range, ...]:
+    """The ranges of all sources. A partition that appeared since the batch before it begins at its first offset."""
+    found: dict[Partition, Range] = {}
+    for span in spans:
+        starts = parsed(span.start)
+        for partition, end in parsed(span.end).items():
+            start = starts.get(partition, 0)
+            if end < start:
+                raise refusals.query(
+                    f"{partition} went back from offset {start} to {end}: the topic was truncated or made anew",
+                    "start the query with a new checkpoint",
+                )
+            if partition in found:
+                raise _twice(partition)
+            if end > start:
+                found[partition] = Range(partition, start, end)
+    return tuple(sorted(found.values()))
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A partition that the query reads: where it began with it, and where this batch begins in it."""
+
+    partition: Partition
+    first: int
+    at: int
+
+
+def begun(spans: Iterable[Span]) -> tuple[Begun, ...]:
+    """All partitions of the query, those that bring nothing included. One that appeared later begins at its first offset."""
+    found = []
+    for span in spans:
+        first, at = parsed(span.initial), parsed(span.start)
+        found += [Begun(each, first.get(each, 0), at.get(each, 0)) for each in parsed(span.end)]
+    return tuple(sorted(found, key=lambda each: each.partition))
+
+
+def topics_of(spans: Iterable[Span]) -> tuple[str, ...]:
+    """All topics of a batch. One that two sources read would bring every coordinate twice."""
+    seen: set[str] = set()
+    for span in spans:
+        topics = {partition.topic for partition in parsed(span.end)}
+        if both := seen & topics:
+            raise _twice(Partition(min(both), 0))
+        seen |= topics
+    return tuple(sorted(seen))
+
+
+def _twice(partition: Partition) -> Exception:
+    return refusals.query(
+        f"two of its sources read topic {partition.topic!r}, so its records come twice with the same coordinates",
+        "read each topic with one source",
+    )
+
+
+def starting_offsets(committed: Ends, partitions: Iterable[Partition]) -> str:
+    """JSON for Spark's `startingOffsets`: where the ledger stands, and the beginning of what it does not know."""
+    told: dict[str, dict[str, int]] = {}
+    for each in sorted(partitions):
+        told.setdefault(each.topic, {})[str(each.number)] = committed.get(each, _EARLIEST)
+    return json.dumps(told, separators=(",", ":"))
+
+
+_EARLIEST = -2
+"""As Spark writes it."""

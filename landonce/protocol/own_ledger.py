@@ -22,9 +22,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from landonce import errors
-from landonce.protocol.ledger import LedgerState, Totals, fenced
+from landonce.protocol.ledger import LedgerState, Totals, fenced, key
 from landonce.protocol.marks import Mark, Verdict
-from landonce.protocol.swap import key
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from landonce.protocol.block_rows import Claim, Mark
-from landonce.protocol.claims import PushRow
+from landonce.protocol.block_rows import Claim, Mark, PushRow
 from landonce.protocol.receipt import Fate
 
 

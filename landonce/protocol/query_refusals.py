@@ -48,23 +48,6 @@ def settleable(plan: Plan, table: str) -> None:
         )
 
 
-def changed(plan: Plan) -> errors.PlanChanged:
-    return errors.PlanChanged(
-        f"batch {plan.batch} is pending and was made by another query; what it wrote and what would be written again are not "
-        "the same rows, and the sink cannot be asked what it holds.",
-        safe=_UNTOUCHED,
-        command="start the old query once, so that the plan is settled, then make the change; or give the sink a probe",
-    )
-
-
-def not_here(block: Block) -> errors.OutcomeUnknown:
-    return errors.OutcomeUnknown(
-        f"whether {block} landed is not known, this batch holds nothing of it, and the sink cannot be asked.",
-        safe=_UNTOUCHED,
-        command="start the query where it stopped, so that the whole range comes again, or give the sink a probe",
-    )
-
-
 def pushed(plan: Plan, block: Block, key: str) -> errors.OutcomeUnknown:
     return errors.OutcomeUnknown(
         f"block {key} ({block}) of batch {plan.batch} was pushed and never settled, and its rows do not come again as they were: "
@@ -82,17 +65,6 @@ def unheard_of(partition: Partition, first: int, at: int) -> errors.GapRefused:
         safe=_UNTOUCHED,
         command="name the ledger that this query had; if it had none, start it with a new checkpoint, with `startingOffsets` as "
         "they stand in the last file of the checkpoint's folder `offsets`; if it is lost, with a new checkpoint and 'earliest'",
-    )
-
-
-def ahead_of_ledger(state: LedgerState, found: tuple[Partition, int], table: str) -> errors.TargetAhead:
-    partition, end = found
-    return errors.TargetAhead(
-        f"{partition}: the ledger is at offset {state.committed().get(partition, 0)}, and {table} holds records of this topic "
-        f"up to {end}. Rows and ledger change together, so the ledger's tables were removed or restored without the table, "
-        "or another pipeline wrote these rows.",
-        safe=_UNTOUCHED,
-        command="restore the tables landonce_* from the same backup as the table, or name an empty table",
     )
 
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+NO_END = 2**63 - 1
+"""Past every offset."""
+
 
 @dataclass(frozen=True, order=True)
 class Partition:

@@ -1,8 +1,15 @@
-"""What a worker says of a block: its fate, and a receipt for every record of it."""
+"""What a worker says of a block: its fate, a receipt for every record of it, and why records became dead letters. Pure.
+
+A reason says what is wrong with one record, so two records with the same fault may read differently: `… at character 17` and
+`… at character 230`. Their cause is the same text without the numbers.
+"""
 
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -11,9 +18,8 @@ from landonce.errors import LandonceError, Unbalanced
 from landonce.protocol.blocks import Block
 from landonce.protocol.ledger import Totals
 from landonce.protocol.ranges import Partition
-from landonce.protocol.reasons import Counted, Reasons
 
-_KEPT = ("read", "landed", "filtered", "dead_lettered", "dead_letters", "refused", "bytes_read")
+_COUNTS = ("read", "landed", "filtered", "dead_lettered", "dead_letters", "refused", "bytes_read")
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,7 @@ class Receipt:
 
     def to_json(self) -> str:
         """The account alone, for a row of the ledger: no files, and nothing of timestamps."""
-        told = {name: getattr(self, name) for name in _KEPT}
+        told = {name: getattr(self, name) for name in _COUNTS}
         why = [(each.cause, each.records, each.example) for each in self.reasons]
         return json.dumps(told | ({"reasons": why} if why else {}), separators=(",", ":"))
 
@@ -75,7 +81,7 @@ class Fate(str, Enum):
     """An answer is missing. Nothing may be sent before the deadline has passed and the target was looked at."""
     LATE = "late"
     """The target refused an insert that came after the deadline. That one wrote nothing."""
-    BURNT = "burnt"
+    TOKEN_USED_UP = "acknowledged and not there"  # noqa: S105
     """The target acknowledged the token, and the rows are not there: the token is worth nothing any more."""
     WAITING = "waiting"
     """A table must be made, or its schema must evolve, before the block can be written."""
@@ -94,3 +100,60 @@ class BlockResult:
     why: str = ""
     wants: Any = None
     """What must be done before a block that waits can be written."""
+
+
+_MOST = 20
+"""Causes that are told apart. What refuses records may put anything into its reasons."""
+_KEPT = re.compile(r"('(?:[^'\\]|\\.)*'|`[^`]*`|\w+\(\d[\d, ]*\))")
+"""Names in quotes, and types with their digits."""
+_NUMBER = re.compile(r"(?<![\w.])[+-]?\d(?:[\d.,:]*\d)?")
+OTHERS = "other reasons"
+
+
+@dataclass(frozen=True)
+class Counted:
+    """How many records have a reason like this one."""
+
+    cause: str
+    records: int
+    example: str
+
+
+Reasons = tuple[Counted, ...]
+"""The most frequent first."""
+
+
+def cause_of(reason: str) -> str:
+    """The reason without the numbers of its record. Names and types are part of the cause."""
+    parts = _KEPT.split(reason)
+    return "".join(part if at % 2 else _NUMBER.sub("…", part) for at, part in enumerate(parts))
+
+
+def counted(reasons: Iterable[str]) -> Reasons:
+    """By cause."""
+    return merged(Counted(cause_of(reason), records, reason) for reason, records in Counter(reasons).items())
+
+
+def merged(reasons: Iterable[Counted]) -> Reasons:
+    """Those of several blocks, or batches. The least frequent become one where there are too many."""
+    found: dict[str, Counted] = {}
+    for each in reasons:
+        known = found.get(each.cause)
+        found[each.cause] = Counted(each.cause, (known.records if known else 0) + each.records, (known or each).example)
+    ordered = sorted(found.values(), key=lambda each: (each.cause == OTHERS, -each.records, each.cause))
+    if len(ordered) <= _MOST:
+        return tuple(ordered)
+    rest = ordered[_MOST - 1 :]
+    return (*ordered[: _MOST - 1], Counted(OTHERS, sum(each.records for each in rest), rest[0].example))
+
+
+def lines(reasons: Reasons, total: int) -> list[str]:
+    """For people: how many by which reason. `total` may hold letters whose reason only their file says."""
+    width = len(f"{max((each.records for each in reasons), default=0):,}")
+    told = [f"  {each.records:>{width},} × {_shown(each)}" for each in reasons]
+    unknown = total - sum(each.records for each in reasons)
+    return told + ([f"  {unknown:>{width},} × of an earlier start: their files say why"] if unknown > 0 else [])
+
+
+def _shown(each: Counted) -> str:
+    return each.cause if each.example == each.cause else f"{each.cause}, for example: {each.example}"

@@ -18,7 +18,7 @@
                               refused, the request is over          probe (a block may have landed in part), then again
                               no answer                             DOUBTFUL
              probe again      every row, once                       LANDED
-                              rows missing                          BURNT  (the token was taken, the rows are not there)
+                              rows missing                          TOKEN_USED_UP (the token was taken, the rows are not there)
 
 The token is not proof, so no outcome rests on it: a resend under the same token can only be harmless or useless, and
 the second probe tells which.
@@ -131,7 +131,7 @@ def after_probe(settling: Settling, presence: Presence) -> Settling:
     if presence.torn and not settling.fill:
         return _done(settling, Fate.HALTED, Problem.PARTIAL)
     if settling.stage is Stage.PROBE_AGAIN:
-        return _done(settling, Fate.BURNT)
+        return _done(settling, Fate.TOKEN_USED_UP)
     return replace(settling, stage=Stage.SEND, sends=settling.sends + 1, missing_only=True)
 
 

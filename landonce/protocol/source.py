@@ -1,4 +1,7 @@
-"""What the broker says, and what it means for a pipeline's positions. Pure: the broker is asked in `broker`."""
+"""The first source of ranges: what brokers have, and what it means for a pipeline's positions. Pure.
+
+The second one is what Spark brings with a micro-batch of a user's own query (`match_ranges.Incoming`). Both answer the same questions.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from landonce import errors
+from landonce.protocol import ledger as states
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.ranges import Partition, Range
 
@@ -33,6 +37,25 @@ class SourceView:
     cluster_id: str
     topic_ids: tuple[tuple[str, str], ...]
     extents: tuple[tuple[Partition, Extent], ...]
+
+    @property
+    def view(self) -> SourceView:
+        """What can be read."""
+        return self
+
+    def bound(self, state: LedgerState, start: Start) -> LedgerState:
+        """The ledger, tied to this cluster and these topics. Raises the named error that says why it cannot be."""
+        binding = bind(state, self, start)
+        return states.bound(state, binding.cluster_id, binding.topic_ids, binding.added)
+
+    def partitions(self, state: LedgerState) -> frozenset[Partition]:
+        """Those of the ledger that are read."""
+        topics = dict(self.topic_ids)
+        return frozenset(partition for partition, _ in state.positions if partition.topic in topics)
+
+    def undelivered(self, state: LedgerState) -> tuple[Range, ...]:
+        """What is stable and not committed yet."""
+        return available(state, self)
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,19 @@
-"""The words of the batch machines: the names of the steps, and every effect with its reply. Pure.
+"""The words of the batch machine: the names of the steps, and every effect with its reply. Pure.
 
 A machine says which effect comes next and takes its reply; `engine.driver` and the model checker perform effects, and decide nothing.
 
     effect        reply                    who performs it
     ────────────  ───────────────────────  ────────────────────────────────────────────────────────────────
     Acquire       LedgerState              the driver: ledger
-    Survey        Surveyed                 the driver: brokers, and the clock of the target
+    Survey        Surveyed                 the driver: brokers, or the micro-batch that Spark brings; the clock of the target
     Change        LedgerState              the driver: ledger
     Idle          bool                     the driver: waits
     Await, Kill   None, int                the sink's performer: the clock of the target or of the ledger
     Look          TargetView               the sink's performer: target
     LookAtTables  Looked                   the sink's performer: tables that commit atomically
-    LookAtClaims  Standing                 the sink's performer: rows of blocks in the ledger
+    LookAtClaims  PushRows                 the sink's performer: rows of blocks in the ledger
     Count         int, or None             the sink's performer: target
-    Clock         int                      the sink's performer: target (queries)
-    Resolve       Resolved                 the sink's performer: target, or rows of blocks (queries)
+    Resolve       Resolved                 the sink's performer: target, or rows of blocks
     Write         BlockResult of each      workers
     Open          bool                     the sink's performer: tables and columns that workers asked for
     Commit        None                     the sink's performer: dead letters
@@ -26,10 +25,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from landonce.protocol.block_rows import PushRows
 from landonce.protocol.blocks import Plan
-from landonce.protocol.claims import Standing
 from landonce.protocol.ledger import LedgerState, Totals
-from landonce.protocol.marks import Stand, TableView
+from landonce.protocol.marks import TableStatus, TableView
+from landonce.protocol.match_ranges import Incoming
 from landonce.protocol.packing import Limits
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import BlockResult, Receipt
@@ -76,7 +76,8 @@ class Survey:
 class Surveyed:
     """The world at one moment, and how the next batch is to be sized."""
 
-    source: SourceView
+    source: SourceView | Incoming
+    """What brokers have; or what Spark brings, for the micro-batch in hand."""
     target_now: int
     """The target's clock, in milliseconds."""
     limits: Limits
@@ -129,7 +130,7 @@ class Looked:
 
 @dataclass(frozen=True)
 class LookAtClaims:
-    """Read the rows of the plan's blocks. Reply: `Standing`."""
+    """Read the rows of the plan's blocks. Reply: `PushRows`."""
 
     plan: Plan
     step = Step.LOOK
@@ -144,13 +145,6 @@ class Count:
 
 
 @dataclass(frozen=True)
-class Clock:
-    """Ask for the deadline of a plan that is made now. Reply: milliseconds on the target's clock."""
-
-    step = Step.SURVEY
-
-
-@dataclass(frozen=True)
 class Await:
     """Come back once the clock of the target, or of the ledger, is past `deadline`. Reply: None."""
 
@@ -160,8 +154,7 @@ class Await:
 
 @dataclass(frozen=True)
 class Kill:
-    """End every insert of the pipeline that still runs, and wait until it is gone. Reply: the target's clock; in a query, the deadline
-    of what is written next."""
+    """End every insert of the pipeline that still runs, and wait until it is gone. Reply: the target's clock."""
 
     step = Step.KILL
 
@@ -199,7 +192,7 @@ class Write:
     indexes: tuple[int, ...]
     mode: Mode = Mode.RESOLVE
     """Where the target deduplicates: whether anything of these blocks may have been sent before."""
-    stands: tuple[Stand, ...] = ()
+    tables: tuple[TableStatus, ...] = ()
     """The tables that take part, where tables commit atomically. Others get no rows."""
     final: bool = False
     """Tables were made and columns added already: what does not fit now waits no more."""
@@ -229,7 +222,7 @@ class CommitTables:
 
     plan: Plan
     receipts: tuple[Receipt, ...]
-    stands: tuple[Stand, ...]
+    tables: tuple[TableStatus, ...]
     after: LedgerState
     """What the ledger says once the plan is recorded; the marks say it too."""
     step = Step.COMMIT
@@ -261,7 +254,7 @@ class Stop:
     step = Step.STOP
 
 
-Asked = Await | Kill | Look | LookAtTables | LookAtClaims | Count | Clock | Resolve | Open | Commit | CommitTables
+Asked = Await | Kill | Look | LookAtTables | LookAtClaims | Count | Resolve | Open | Commit | CommitTables
 """Effects whose meaning depends on the kind of sink."""
 Effect = Acquire | Survey | Change | Asked | Write | Idle | Stop
 Reply = (
@@ -269,7 +262,7 @@ Reply = (
     | Surveyed
     | TargetView
     | Looked
-    | Standing
+    | PushRows
     | Resolved
     | tuple[BlockResult, ...]
     | Committed

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from landonce import errors
 from landonce.protocol.ledger import LedgerState
-from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.ranges import NO_END, Partition, Range
 from landonce.protocol.source import Extent, SourceView, Start
 
 
@@ -83,7 +83,7 @@ def _gap_behind(partition: Partition, end: int, start: int) -> errors.TargetAhea
 
 def above(ranges: Iterable[Range]) -> tuple[Range, ...]:
     """From where these ranges begin, without an end."""
-    return tuple(replace(each, end=_NO_END) for each in ranges)
+    return tuple(replace(each, end=NO_END) for each in ranges)
 
 
 def nobody_else(table: str, ledger: LedgerState, rows: int | None, landed: int = 0) -> None:
@@ -108,4 +108,3 @@ def nobody_else(table: str, ledger: LedgerState, rows: int | None, landed: int =
 
 _COPY = "Another driver writes this pipeline's records with another ledger, or something else writes its coordinates."
 _STOP = "stop the other one (a copy of {file} in another folder has another ledger there, if its path is relative)"
-_NO_END = 2**63 - 1

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -20,10 +20,14 @@ from landonce.engine.waiting import Waiting
 from landonce.errors import ConfigError
 from landonce.ledger.block_ledgers import PushLedger, PushPlace, TargetLedger
 from landonce.ledger.database import SqliteDatabase
+from landonce.protocol.batch import Policy
 from landonce.protocol.cases import OnRewind
+from landonce.protocol.claimed import Claimed
+from landonce.protocol.deduplicating import Deduplicating
 from landonce.protocol.ledger import Ledger
-from landonce.protocol.pace import Pace
-from landonce.protocol.query_batches import Settings
+from landonce.protocol.packing import Pace
+from landonce.protocol.snapshot import Snapshot
+from landonce.protocol.transactional import Transactional
 from landonce.query.fit import declared, fingerprint_of, pushed_fingerprint, refuse_misfits
 from landonce.query.performers import BatchPerformer, Inserting, Transacting
 from landonce.query.pushing import Pushing
@@ -43,6 +47,7 @@ from landonce.sinks.wrapped.worker import WrappedRecipe
 
 QuerySink = SinkSection | Sink
 """A table, as `landonce.clickhouse`, `sql` and `iceberg` describe it, or what `landonce.wrap` gives."""
+P = TypeVar("P", bound=Policy)
 LedgerTold = str | Path | Mapping[str, Any] | None
 
 
@@ -108,10 +113,9 @@ def make_driver(told: Told, name: str, frame: DataFrame, opened: ExitStack) -> t
     sink = named_sink(told.sink, name)
     ledger = ledger_of(sink, told.ledger, name)
     opened.callback(ledger.close)
-    settings = Settings("", "", told.block_rows, on_rewind=told.on_rewind)
     pace = Pace(Batch(), sink.deadline, frame.sparkSession.sparkContext.defaultParallelism)
     waiting = Waiting(told.stall, told.observer.trouble)
-    performer = waiting.until(lambda: _PERFORMERS[sink.guarantee](sink, frame, ledger, settings, pace, told))
+    performer = waiting.until(lambda: _PERFORMERS[sink.guarantee](sink, frame, ledger, pace, told))
     opened.callback(performer.close)
     driver = Driver(
         pipeline=name,
@@ -126,10 +130,7 @@ def make_driver(told: Told, name: str, frame: DataFrame, opened: ExitStack) -> t
     return driver, performer.settings.fingerprint
 
 
-def _inserting(
-    sink: DeduplicatingSink, frame: DataFrame, ledger: Ledger, settings: Settings, pace: Pace, told: Told
-) -> Inserting:
-    del told
+def _inserting(sink: DeduplicatingSink, frame: DataFrame, ledger: Ledger, pace: Pace, told: Told) -> Inserting:
     yields = to_arrow_schema(frame.schema)
     target = sink.target()
     if sink.create and not target.exists():
@@ -140,14 +141,11 @@ def _inserting(
         pipeline=ledger.pipeline, source=taken, target=taken, sink=sink, shuffled=True, wary=not _one_process(frame)
     )
     refuse_misfits(yields, recipe.target, sink.identity)
-    settings = replace(settings, table=sink.identity, fingerprint=fingerprint_of(sink.identity, recipe.target))
-    return Inserting(settings, pace, recipe, target)
+    fingerprint = fingerprint_of(sink.identity, recipe.target)
+    return Inserting(_policy(Deduplicating, told, sink.identity, fingerprint), pace, recipe, target)
 
 
-def _transacting(
-    sink: SqlSink, frame: DataFrame, ledger: Ledger, settings: Settings, pace: Pace, told: Told
-) -> Transacting:
-    del told
+def _transacting(sink: SqlSink, frame: DataFrame, ledger: Ledger, pace: Pace, told: Told) -> Transacting:
     yields = to_arrow_schema(frame.schema)
     if sink.dialect == "sqlite" and not str(frame.sparkSession.sparkContext.master).startswith("local"):
         raise ConfigError("sink: a SQLite file is one of this machine, and the query's workers run on others.")
@@ -169,25 +167,19 @@ def _transacting(
     recipe = examined()
     if beside.make_tables():
         recipe = examined()
-    settings = replace(
-        settings, table=sink.identity, fingerprint=fingerprint_of(sink.identity, recipe.target), deadlines=False
-    )
-    return Transacting(settings, pace, recipe, table, beside)
+    fingerprint = fingerprint_of(sink.identity, recipe.target)
+    return Transacting(_policy(Transactional, told, sink.identity, fingerprint), pace, recipe, table, beside)
 
 
-def _committing(
-    sink: Any, frame: DataFrame, ledger: Ledger, settings: Settings, pace: Pace, told: Told
-) -> BatchPerformer:
+def _committing(sink: Any, frame: DataFrame, ledger: Ledger, pace: Pace, told: Told) -> BatchPerformer:
     """Loads PyIceberg only for whoever needs it."""
     from landonce.query.lake import committing
 
-    del told
-    return committing(sink, frame, cast(Any, ledger), settings, pace)
+    policy = replace(_policy(Snapshot, told, sink.table, sink.identity), own_ledger=True)
+    return committing(sink, frame, cast(Any, ledger), policy, pace)
 
 
-def _pushing(
-    sink: WrappedSink, frame: DataFrame, ledger: Ledger, settings: Settings, pace: Pace, told: Told
-) -> Pushing:
+def _pushing(sink: WrappedSink, frame: DataFrame, ledger: Ledger, pace: Pace, told: Told) -> Pushing:
     """Workers claim blocks in the ledger, so they must see it, wherever their own folder is."""
     need_picklable(sink)
     claims = cast(PushLedger, ledger)
@@ -207,8 +199,18 @@ def _pushing(
         ledger=PushPlace(place, ledger.pipeline),
         shuffled=True,
     )
-    settings = replace(settings, table=sink.identity, fingerprint=pushed_fingerprint(sink.identity), deadlines=False)
-    return Pushing(settings, pace, recipe, claims, told.observer.trouble)
+    policy = replace(
+        _policy(Claimed, told, sink.identity, pushed_fingerprint(sink.identity)),
+        harmless=sink.idempotent,
+        can_probe=sink.can_probe,
+        wait=sink.wait,
+    )
+    return Pushing(policy, pace, recipe, claims, told.observer.trouble)
+
+
+def _policy(kind: type[P], told: Told, target: str, fingerprint: str) -> P:
+    """What the query and its sink decide."""
+    return kind(target, fingerprint, once=True, on_rewind=told.on_rewind, block_rows=told.block_rows)
 
 
 def _one_process(frame: DataFrame) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -17,13 +17,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from landonce.engine.committing import gathered, highest
 from landonce.errors import TableReshaped, TableUnfit
-from landonce.protocol import snapshots
-from landonce.protocol.batch import Machine
+from landonce.protocol.batch import Machine, Next, begin
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.match_ranges import Incoming, pieces_each
-from landonce.protocol.pace import Pace
-from landonce.protocol.query_batches import Settings
+from landonce.protocol.packing import Pace
 from landonce.protocol.receipt import BlockResult, Fate
+from landonce.protocol.snapshot import Snapshot
 from landonce.protocol.steps import (
     Asked,
     CommitTables,
@@ -41,8 +40,7 @@ from landonce.query.performers import BatchPerformer
 from landonce.query.rows import write
 from landonce.read.route import Routing, Rule
 from landonce.sinks.iceberg.catalog import catalog_errors
-from landonce.sinks.iceberg.commit import Attempt, Place
-from landonce.sinks.iceberg.commit import check_visible as refuse_unseen
+from landonce.sinks.iceberg.commit import Attempt, TableBranch, check_visible
 from landonce.sinks.iceberg.ledger import Build, IcebergTable
 from landonce.sinks.iceberg.marks import filled_by, holds
 from landonce.sinks.iceberg.partitions import limits_of
@@ -57,37 +55,29 @@ _PAUSE = 1.0
 
 @dataclass
 class Committing(BatchPerformer):
-    """Performs the effects of `snapshots`."""
+    """Performs the effects of a batch machine with the policy `snapshot`."""
 
     told: IcebergSink
-    place: Place
+    place: TableBranch
     ledger: TableLedger
     yields: pa.Schema
     """What the query gives."""
     marked: IcebergTable = field(init=False)
-    memory: snapshots.Driver | None = field(default=None, init=False)
+    memory: Machine | None = field(default=None, init=False)
     _recipe: FileRecipe | None = field(default=None, init=False)
     _table: Table | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.marked = self.ledger.table = IcebergTable(self.place, self.building)
 
-    def begin(self) -> snapshots.Next:
+    def begin(self) -> Next:
         """What is remembered serves once: a table that was rolled back is taken again."""
         before, self.memory = self.memory, None
-        query = self.settings
-        settings = snapshots.Settings(
-            target=query.table,
-            fingerprint=query.fingerprint,
-            own_ledger=True,
-            on_rewind=query.on_rewind,
-            block_rows=query.block_rows,
-        )
-        return snapshots.begin(settings, self.batch[0], before)
+        return begin(self.settings, before)
 
     def advance(self, machine: Machine, reply: Reply) -> tuple[Machine, Effect]:
         after, effect = machine.advance(reply)
-        if isinstance(effect, Stop) and isinstance(after, snapshots.Driver):
+        if isinstance(effect, Stop):
             self.memory = after
         return after, effect
 
@@ -172,7 +162,7 @@ class Committing(BatchPerformer):
     def building(self, files: tuple[Any, ...]) -> Build:
         """How a commit of these files is made."""
         name = self.told.table
-        refuse_unseen(name, self._opened.io, files)
+        check_visible(name, self._opened.io, files)
 
         def build(table: Table, summary: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
             if files:
@@ -185,7 +175,7 @@ class Committing(BatchPerformer):
         """The catalog's connections are closed with it."""
 
 
-def committing(sink: IcebergSink, frame: DataFrame, ledger: TableLedger, settings: Settings, pace: Pace) -> Committing:
+def committing(sink: IcebergSink, frame: DataFrame, ledger: TableLedger, settings: Snapshot, pace: Pace) -> Committing:
     """A performer that is ready for micro-batches: the table is there and fit, and the rows fit into it."""
     place, yields = sink.place(sink.table), to_arrow_schema(frame.schema)
     table = place.find()
@@ -198,7 +188,6 @@ def committing(sink: IcebergSink, frame: DataFrame, ledger: TableLedger, setting
             )
         with catalog_errors(sink.spec):
             table = create_table(sink.catalog, sink.table, declared(yields), creation(sink.config))
-    settings = replace(settings, table=sink.table, fingerprint=sink.identity, deadlines=False)
     performer = Committing(settings, pace, sink, place, ledger, yields)
     performer.admit(table)
     return performer

@@ -28,8 +28,7 @@ from landonce.engine.observe import Observer, Silent
 from landonce.jvm import spark_errors
 from landonce.protocol import query_refusals as refusals
 from landonce.protocol.cases import OnRewind
-from landonce.protocol.match_ranges import Incoming
-from landonce.protocol.offset_log import begun, ranges_of, starting_offsets, topics_of
+from landonce.protocol.match_ranges import Incoming, begun, ranges_of, starting_offsets, topics_of
 from landonce.protocol.ranges import Partition
 from landonce.query.assemble import (
     LedgerTold,

@@ -1,4 +1,4 @@
-"""The performers of a query: what the steps of `protocol` do outside, for each kind of sink."""
+"""The performers of a query: what the steps of the batch machine do outside, for each kind of sink."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ from pyspark.sql import DataFrame
 
 from landonce.engine.perform import Performer, receipts_of, tasks_of, write_rest
 from landonce.ledger.block_ledgers import TargetLedger
-from landonce.protocol import query_batches as protocol
-from landonce.protocol.batch import Machine
+from landonce.protocol.batch import Machine, Next, Policy, begin
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.blocks import Block, Kind
 from landonce.protocol.ledger import LedgerState, Totals
 from landonce.protocol.match_ranges import Incoming
-from landonce.protocol.pace import Pace
-from landonce.protocol.query_batches import Settings
+from landonce.protocol.packing import Pace
 from landonce.protocol.ranges import Partition, Range
-from landonce.protocol.receipt import BlockResult, Fate
+from landonce.protocol.receipt import BlockResult
 from landonce.protocol.steps import (
     Asked,
     Await,
-    Clock,
+    Commit,
     Count,
     Effect,
     Found,
@@ -46,7 +44,7 @@ from landonce.sinks.transactional import TransactionTask
 class BatchPerformer(Performer):
     """What all sinks have in common: the micro-batch in hand."""
 
-    settings: Settings
+    settings: Policy
     pace: Pace
     _incoming: Incoming | None = field(default=None, init=False)
     _frame: DataFrame | None = field(default=None, init=False)
@@ -55,6 +53,10 @@ class BatchPerformer(Performer):
     def once(self) -> bool:
         """A run is over when its micro-batch is."""
         return True
+
+    @property
+    def incoming(self) -> Incoming | None:
+        return self._incoming
 
     def take(self, incoming: Incoming, frame: DataFrame) -> None:
         """The next micro-batch."""
@@ -79,22 +81,27 @@ class BatchPerformer(Performer):
 class PlanPerformer(BatchPerformer):
     """For sinks with plans that may be pending: what is remembered from the micro-batch before."""
 
-    memory: protocol.Driver | None = field(default=None, init=False)
+    memory: Machine | None = field(default=None, init=False)
 
-    def begin(self) -> protocol.Next:
-        return protocol.begin(self.settings, self.batch[0], self.memory)
+    def begin(self) -> Next:
+        return begin(self.settings, self.memory)
 
     def advance(self, machine: Machine, reply: Reply) -> tuple[Machine, Effect]:
-        after, effect = machine.advance(reply)
-        if isinstance(after, protocol.Driver):
-            self.memory = after
-        return after, effect
+        self.memory, effect = machine.advance(reply)
+        return self.memory, effect
+
+
+@dataclass
+class LookingPerformer(PlanPerformer):
+    """For sinks whose target says what it holds."""
 
     def perform(self, effect: Asked, held: LedgerState) -> Reply:
         if isinstance(effect, Look):
             return self.look(held, effect.floors)
         if isinstance(effect, Resolve):
             return Resolved(tuple(self.found(effect, index, held) for index in effect.indexes))
+        if isinstance(effect, Commit):
+            return None
         raise TypeError(f"not an effect: {effect!r}")
 
     @abstractmethod
@@ -107,12 +114,11 @@ class PlanPerformer(BatchPerformer):
 
 
 @dataclass
-class Inserting(PlanPerformer):
+class Inserting(LookingPerformer):
     """ClickHouse: inserts with a token and a deadline, and a look at the table after any doubt."""
 
     recipe: InsertRecipe
     target: Target
-    _late: int = field(default=1, init=False)
 
     def __post_init__(self) -> None:
         self._counting = Counting(self.target)
@@ -123,9 +129,7 @@ class Inserting(PlanPerformer):
             return None
         if isinstance(effect, Kill):
             self.target.kill()
-            return self._deadline()
-        if isinstance(effect, Clock):
-            return self._deadline()
+            return self.target.now()
         if isinstance(effect, Count):
             return self._counting.count(held, effect.ranges)
         return super().perform(effect, held)
@@ -144,21 +148,17 @@ class Inserting(PlanPerformer):
 
     def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
         incoming, frame = self.batch
-        results = write(frame, incoming.ranges, self.recipe, tasks_of(effect, held))
-        if any(result.fate is Fate.LATE for result in results):
-            self._late *= 2
-        return results
+        return write(frame, incoming.ranges, self.recipe, tasks_of(effect, held))
+
+    def now(self) -> int:
+        return self.target.now()
 
     def close(self) -> None:
         self.target.close()
 
-    def _deadline(self) -> int:
-        """What came too late gets twice the time: with the same deadline again it might be late for ever."""
-        return self.target.now() + self._late * self.pace.patience()
-
 
 @dataclass
-class Transacting(PlanPerformer):
+class Transacting(LookingPerformer):
     """SQL databases: the row of each block says whether it landed."""
 
     recipe: SqlRecipe

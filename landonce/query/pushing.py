@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from landonce.engine.perform import watched, write_rest
+from landonce.engine.perform import wait_for_attempts, watched, write_rest
 from landonce.ledger.block_ledgers import PushLedger
-from landonce.protocol import query_refusals as refusals
-from landonce.protocol.block_rows import Claim, Mark
-from landonce.protocol.claims import PushRow, over
-from landonce.protocol.ledger import LedgerState, Totals
-from landonce.protocol.pushes import key_of, outcome_unknown
-from landonce.protocol.ranges import Partition
-from landonce.protocol.receipt import BlockResult, Receipt
-from landonce.protocol.steps import Found, Resolve, Write
-from landonce.protocol.target import TargetView
+from landonce.protocol.block_rows import Claim
+from landonce.protocol.claimed import key_of
+from landonce.protocol.ledger import LedgerState
+from landonce.protocol.receipt import BlockResult
+from landonce.protocol.steps import Asked, Await, Commit, LookAtClaims, Reply, Write
 from landonce.query.performers import PlanPerformer
 from landonce.query.rows import write
 from landonce.sinks.claimed import PushTask
 from landonce.sinks.wrapped.worker import WrappedRecipe
-
-_GLANCE = 0.25
 
 
 @dataclass
@@ -34,23 +27,15 @@ class Pushing(PlanPerformer):
     tell: Callable[[str], None] = lambda _: None
     """Of what a person should know while workers push."""
 
-    def look(self, held: LedgerState, floors: tuple[tuple[Partition, int], ...]) -> TargetView:
-        """The target may be anything, and is not looked at."""
-        del held, floors
-        return TargetView(())
-
-    def found(self, effect: Resolve, index: int, held: LedgerState) -> Found:
-        """A block that nobody claimed was never pushed: workers of earlier drivers can claim it no more. One that was claimed may
-        have arrived, and a probe cannot be asked about rows that are not here."""
-        block = effect.plan.blocks[index]
-        row = self._waited_out(effect.plan.batch, {block.number}).get(block.number)
-        if row is None:
-            raise refusals.taken_over()
-        if row.mark is Mark.CLAIMED:
-            raise refusals.pushed(effect.plan, block, key_of(held, block))
-        known = row.mark is Mark.AFTER and row.receipt is not None
-        totals = Receipt.from_json(str(row.receipt)).totals if known else Totals()
-        return Found(index, row.mark is Mark.AFTER, totals)
+    def perform(self, effect: Asked, held: LedgerState) -> Reply:
+        if isinstance(effect, LookAtClaims):
+            return self.ledger.status(effect.plan.batch)
+        if isinstance(effect, Await):
+            wait_for_attempts(self.ledger, held, self.recipe.sink.wait)
+            return None
+        if isinstance(effect, Commit):
+            return None
+        raise TypeError(f"not an effect: {effect!r}")
 
     def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
         plan, claim = effect.plan, Claim.of(held)
@@ -72,28 +57,7 @@ class Pushing(PlanPerformer):
             with watched(self.recipe.ledger, tasks, self.tell, self.recipe.sink.wait / 1000):
                 return write(frame, incoming.ranges, self.recipe, tasks)
 
-        return write_rest(plan, effect.indexes, self._settled(effect, held).values(), rest)
-
-    def _settled(self, effect: Write, held: LedgerState) -> dict[int, PushRow]:
-        """Where pushing again does harm, an attempt that nobody settled is waited out; then the worker asks the probe."""
-        sink = self.recipe.sink
-        if sink.idempotent:
-            return {row.number: row for row in self.ledger.status(effect.plan.batch).rows}
-        numbers = {effect.plan.blocks[index].number for index in effect.indexes}
-        rows = self._waited_out(effect.plan.batch, numbers)
-        claimed = [row for number, row in rows.items() if number in numbers and row.mark is Mark.CLAIMED]
-        if claimed and not sink.can_probe:
-            raise outcome_unknown(held, *claimed)
-        return rows
-
-    def _waited_out(self, batch: int, numbers: set[int]) -> dict[int, PushRow]:
-        """The rows of a batch, once nothing of the last attempt at these blocks can take effect any more."""
-        while True:
-            seen = self.ledger.status(batch)
-            open_ = (row for row in seen.rows if row.number in numbers and row.mark is Mark.CLAIMED)
-            if all(over(row, seen.now, self.recipe.sink.wait) for row in open_):
-                return {row.number: row for row in seen.rows}
-            time.sleep(_GLANCE)
+        return write_rest(plan, effect.indexes, self.ledger.status(plan.batch).rows, rest)
 
     def close(self) -> None:
         """The ledger is closed by whoever opened it."""

@@ -16,7 +16,7 @@ from landonce.config.secrets import redact
 from landonce.errors import SourceRefused, SourceUnavailable, TopicMissing
 from landonce.jvm import spark_errors
 from landonce.protocol import query_refusals as refusals
-from landonce.protocol.offset_log import Span
+from landonce.protocol.match_ranges import Span
 from landonce.query.examine import KAFKA_SCAN, elements
 
 _QUERY_ID = "sql.streaming.queryId"

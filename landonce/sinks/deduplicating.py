@@ -21,8 +21,7 @@ from landonce.protocol.blocks import Kind
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.settle import Mode, Problem, Reply, Settling, Stage
 from landonce.read.block import ReadBlock, Reader
-from landonce.read.decoders import decode_by
-from landonce.read.rows import fit_to
+from landonce.read.rows import decode_by, fit_to
 from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import BlockWriter, DeduplicatingSink, Insert, wait_out
 from landonce.sinks.declared import declared_schema, selected_from
@@ -140,7 +139,7 @@ def land(writer: BlockWriter, task: InsertTask, rows: pa.Table, *, wary: bool = 
             reach("probe.after")
             missing = rows.filter(probe.missing)
             settling = settle.after_probe(settling, probe.presence)
-    return settling, writer.why_gone() if settling.fate is Fate.BURNT else writer.said
+    return settling, writer.why_gone() if settling.fate is Fate.TOKEN_USED_UP else writer.said
 
 
 def _send(writer: BlockWriter, rows: pa.Table, task: InsertTask) -> Reply:

@@ -15,7 +15,7 @@ from landonce.errors import ConfigError, NothingToDo, PlanPending
 from landonce.protocol.block_rows import Row, landed
 from landonce.protocol.blocks import Plan
 from landonce.protocol.ledger import Ledger, LedgerState
-from landonce.protocol.marks import Stand, TableView
+from landonce.protocol.marks import TableStatus, TableView
 from landonce.protocol.operate import Decision, landed_too
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.target import TargetView
@@ -166,7 +166,7 @@ class Operations:
         del state
         return ()
 
-    def stands(self, state: LedgerState) -> tuple[LedgerState, tuple[Stand, ...]]:
+    def stands(self, state: LedgerState) -> tuple[LedgerState, tuple[TableStatus, ...]]:
         """What the ledger says, or its tables do where it is new; and how each table stands against that."""
         return state, ()
 
@@ -188,7 +188,7 @@ class Operations:
             command="put the old pipeline file back, then: landonce run {file}",
         )
 
-    def ahead(self, state: LedgerState, stands: Iterable[Stand], partitions: Iterable[Partition]) -> TargetView:
+    def ahead(self, state: LedgerState, stands: Iterable[TableStatus], partitions: Iterable[Partition]) -> TargetView:
         """How far the target holds each partition, by the topics' own names."""
         del stands, partitions
         return landed_too(TargetView(()), state.pending, landed(self.rows(state)))
@@ -257,7 +257,7 @@ class LookingOperations(Operations):
         with closing(self.parts.deduplicating.target()) as target:
             return insert_recipe(self.parts, target.schema()).fingerprint()
 
-    def ahead(self, state: LedgerState, stands: Iterable[Stand], partitions: Iterable[Partition]) -> TargetView:
+    def ahead(self, state: LedgerState, stands: Iterable[TableStatus], partitions: Iterable[Partition]) -> TargetView:
         del stands
         with closing(self.parts.deduplicating.target()) as target:
             return (
@@ -298,7 +298,7 @@ class TransactionalOperations(Operations):
         ledger = self.parts.ledger
         return ledger.blocks(state.pending.batch) if state.pending and isinstance(ledger, BlockLedger) else ()
 
-    def ahead(self, state: LedgerState, stands: Iterable[Stand], partitions: Iterable[Partition]) -> TargetView:
+    def ahead(self, state: LedgerState, stands: Iterable[TableStatus], partitions: Iterable[Partition]) -> TargetView:
         del stands
         floors = [(each, 0) for each in partitions]
         with closing(self.sink.open_table()) as table:

@@ -24,16 +24,14 @@ import pyarrow as pa
 from landonce.errors import TableReplaced, TableUnfit, TargetUnavailable
 from landonce.failpoints import reach
 from landonce.protocol.blocks import Kind
-from landonce.protocol.ledger import Ledger, LedgerState, Note
+from landonce.protocol.ledger import Ledger, LedgerState, Note, check_change, key
 from landonce.protocol.marks import Floors, Mark, TableView, Verdict, raised, verdict
 from landonce.protocol.own_ledger import OwnView, own_state, own_verdict, refuse, rollback_refused, rollback_told
 from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
-from landonce.protocol.swap import check_change, key
 from landonce.read.block import ReadBlock, Reader
-from landonce.read.decoders import decode_by
 from landonce.read.route import Routing, Rule
-from landonce.read.rows import NOWHERE, fit_to
+from landonce.read.rows import NOWHERE, decode_by, fit_to
 from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import Finding, Guarantee, Sink
 from landonce.sinks.run import Columns, OpenSink, Run, SparkNeeds, refuse_unfit, run_of

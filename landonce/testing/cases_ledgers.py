@@ -192,7 +192,7 @@ def pipelines_do_not_see_each_other(site: LedgerSite) -> None:
 
 @case()
 def mistakes_of_the_caller_change_nothing(site: LedgerSite) -> None:
-    """A defect elsewhere would become a damaged ledger (`protocol.swap.check_change` refuses them)."""
+    """A defect elsewhere would become a damaged ledger (`protocol.ledger.check_change` refuses them)."""
     ledger = site.open(PIPELINE)
     state = ledger.create(full_state())
     unordered = replace(state, version=state.version + 1, positions=state.positions[::-1])
@@ -204,7 +204,7 @@ def mistakes_of_the_caller_change_nothing(site: LedgerSite) -> None:
         refused(
             ValueError,
             lambda wrong=wrong: ledger.change(state, wrong),  # type: ignore[misc]
-            f"a change that nobody can mean was taken ({what}; `protocol.swap.check_change` refuses it)",
+            f"a change that nobody can mean was taken ({what}; `protocol.ledger.check_change` refuses it)",
         )
     refused(ValueError, lambda: ledger.create(full_state("another")), "another pipeline's state was taken")
     assert ledger.load() == state, "a change that was refused left something"

@@ -12,10 +12,8 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 
 from landonce.ledger.block_ledgers import PushLedger, PushPlace
-from landonce.protocol.block_rows import Claim
-from landonce.protocol.blocks import Block, Identity, Plan
-from landonce.protocol.claims import Spot
-from landonce.protocol.keys import block_key
+from landonce.protocol.block_rows import Claim, Spot
+from landonce.protocol.blocks import Block, Identity, Plan, block_key
 from landonce.protocol.ledger import LedgerState, Position, prepared, taken
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt

@@ -170,11 +170,13 @@ class _Judging:
             Fault.MISSING: self._by_last_change(must & (self._held == 0)),
             Fault.STALE: self._by_last_change(wrong & ~gone),
             Fault.DUPLICATED: self._by_last_change(self._held > 1),
-            Fault.UNEXPECTED: self._told_by_row((wrong & gone)[self._rows.key] | ((strange | self._ahead) & ~vanished)),
+            Fault.UNEXPECTED: self._reported_by_row(
+                (wrong & gone)[self._rows.key] | ((strange | self._ahead) & ~vanished)
+            ),
         }
         return JudgedKeys(
             expected=self._per_place(self._by_last_change(self._changed & ~gone).places),
-            landed=self._per_place(self._told_by_row(self._right).places),
+            landed=self._per_place(self._reported_by_row(self._right).places),
             in_flight=self._per_place(self._rows.place[self._flying]),
             before=self._per_place(self._rows.place[loose & self._below]),
             vanished=self._per_place(self._rows.place[vanished]),
@@ -205,7 +207,7 @@ class _Judging:
         at = _first_of(key, self.count)[wanted]
         return Faulty(place[at], offset[at], wanted)
 
-    def _told_by_row(self, which: Mask) -> Faulty:
+    def _reported_by_row(self, which: Mask) -> Faulty:
         """The keys of these rows, reported by the first row of each, or by their last change without a place."""
         rows = self._rows
         key, first = np.unique(rows.key[which], return_index=True)

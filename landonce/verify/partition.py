@@ -95,7 +95,7 @@ class PartitionReport:
     """Rows whose records compaction has removed."""
     unprovable: Unprovable | None = None
     faults: dict[tuple[Fault, Place], Runs] = field(default_factory=dict)
-    told_elsewhere: dict[Fault, int] = field(default_factory=dict)
+    listed_elsewhere: dict[Fault, int] = field(default_factory=dict)
     """Faults that are counted here; the report of their table lists the ranges."""
     doubled: tuple[str, ...] = ()
     """Data files that are registered more than once and hold rows of this partition: these rows are the duplicates."""
@@ -123,7 +123,7 @@ class PartitionReport:
 
     def count(self, fault: Fault) -> int:
         own = sum(runs.records for (each, _), runs in self.faults.items() if each is fault)
-        return own + self.told_elsewhere.get(fault, 0)
+        return own + self.listed_elsewhere.get(fault, 0)
 
     @property
     def exact(self) -> bool:
@@ -149,7 +149,7 @@ class PartitionReport:
             vanished=self.vanished + sum(each.vanished for each in tables),
             unprovable=replace(gone[0], rows=sum(each.rows for each in gone)) if gone else None,
             faults={**self.faults, **(tables[0].faults if alone else {})},
-            told_elsewhere={} if alone else {fault: sum(each.count(fault) for each in tables) for fault in Fault},
+            listed_elsewhere={} if alone else {fault: sum(each.count(fault) for each in tables) for fault in Fault},
             doubled=tuple(path for each in tables for path in each.doubled),
         )
 

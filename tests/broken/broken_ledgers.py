@@ -15,8 +15,7 @@ from broken_ledgers_shared import BROKEN_SHARED_LEDGERS
 
 from landonce.errors import Fenced
 from landonce.ledger.memory import MemoryLedger, MemoryStore
-from landonce.protocol.ledger import LedgerState, Note, fenced
-from landonce.protocol.swap import key
+from landonce.protocol.ledger import LedgerState, Note, fenced, key
 from landonce.testing.ledger_sites import InMemory, LedgerSite
 
 

@@ -15,8 +15,7 @@ from landonce.errors import LedgerUnavailable
 from landonce.ledger.database import SqliteDatabase
 from landonce.ledger.sql import SqlLedger
 from landonce.ledger.tables import changed_columns, pipeline_table
-from landonce.protocol.ledger import LedgerState, Note, fenced
-from landonce.protocol.swap import check_change, key
+from landonce.protocol.ledger import LedgerState, Note, check_change, fenced, key
 from landonce.testing.ledger_sites import InSqlite, LedgerSite
 
 

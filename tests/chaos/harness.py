@@ -20,6 +20,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, Message, Producer
 from oracle import Produced
+from plain_process import UNDISTURBED, PlainProcess
 
 from landonce.local import exec_with_parent
 from landonce.local.process import kill_tree, members
@@ -66,15 +67,17 @@ class Home:
         self.file.chmod(0o600)
 
     def landonce(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Any other command of landonce."""
-        command = [sys.executable, "-m", "landonce", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+        """Any other command of landonce, in a forked process. What it prints is not told apart by where it prints it."""
+        log = self.folder / f"command-{time.monotonic_ns()}.log"
+        code = PlainProcess(arguments, os.environ | UNDISTURBED, log).wait(PATIENCE)
+        printed = log.read_text()
+        return subprocess.CompletedProcess(arguments, code, printed, printed)
 
     def state(self) -> dict[str, Any]:
         """What `landonce state show` says of the ledger."""
-        told = self.landonce("state", "show", str(self.file), "--json")
-        assert told.returncode == 0, told.stderr
-        return dict(json.loads(told.stdout)["ledger"])
+        done = self.landonce("state", "show", str(self.file), "--json")
+        assert done.returncode == 0, done.stdout
+        return dict(json.loads(done.stdout)["ledger"])
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ class Site(Home):
     """Shorter than a worker takes to start: a first insert may be late, and is then made again. Longer: never late."""
 
     def write(self, where: str = "") -> None:
-        """Writes the pipeline file, or writes it anew."""
+        """Writes the pipeline file, or writes it again."""
         text = _PIPELINE.substitute(
             table=self.table,
             bootstrap=self.bootstrap,
@@ -275,5 +278,5 @@ class Feed:
 def good(number: int, extra: str = "") -> str:
     """A payload that lands; words and amounts that a careless writer would spoil."""
     amount = None if number % 5 == 4 else number / 8
-    told = {"id": number, "word": _WORDS[number % len(_WORDS)], "amount": amount}
-    return json.dumps(told | ({extra: number} if extra else {}), ensure_ascii=False)
+    payload = {"id": number, "word": _WORDS[number % len(_WORDS)], "amount": amount}
+    return json.dumps(payload | ({extra: number} if extra else {}), ensure_ascii=False)

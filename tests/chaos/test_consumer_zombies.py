@@ -6,11 +6,8 @@ Plain SQL counts: every record exactly one row. Each scene is also played withou
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -21,16 +18,19 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from plain_process import PlainProcess
 from sqlalchemy import Engine, create_engine, text
 
-from landonce.local import LocalKafka, exec_with_parent
+from landonce.local import LocalKafka
 from landonce.local.databases import LocalPostgres
 
 pytestmark = [pytest.mark.integration, pytest.mark.chaos, pytest.mark.timeout(300)]
 
 PATIENCE = 120.0
 WORKER = Path(__file__).with_name("consumer_worker.py")
-SHORT = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 500}
+SESSION = 3.0
+"""Seconds without a heartbeat until Kafka gives a consumer's partitions to another one."""
+SHORT = {"session.timeout.ms": int(SESSION * 1000), "heartbeat.interval.ms": 300}
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Scene:
     results: str = ""
     timeout_check: bool = True
     config: dict[str, Any] = field(default_factory=dict)
-    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    processes: dict[str, PlainProcess] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.engine: Engine = create_engine(self.url)
@@ -91,26 +91,15 @@ class Scene:
             "results": self.results,
             "timeout_check": self.timeout_check,
         }
-        with (self.folder / f"{name}.log").open("wb") as log:
-            self.processes[name] = subprocess.Popen(
-                [
-                    sys.executable,
-                    exec_with_parent.__file__,
-                    str(os.getpid()),
-                    sys.executable,
-                    str(WORKER),
-                    json.dumps(spec),
-                ],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=os.environ
-                | {
-                    "LANDONCE_FAILPOINT": place,
-                    "LANDONCE_FAILPOINT_SKIP": str(skip),
-                    "LANDONCE_FAILPOINT_FILE": str(self.folder / f"{name}.reached") if place else "",
-                    "LANDONCE_FAILPOINT_WAIT_FOR": str(self.folder / f"{name}.go"),
-                },
-            )
+        failpoint = {
+            "LANDONCE_FAILPOINT": place,
+            "LANDONCE_FAILPOINT_SKIP": str(skip),
+            "LANDONCE_FAILPOINT_FILE": str(self.folder / f"{name}.reached") if place else "",
+            "LANDONCE_FAILPOINT_WAIT_FOR": str(self.folder / f"{name}.go"),
+        }
+        log = self.folder / f"{name}.log"
+        log.unlink(missing_ok=True)
+        self.processes[name] = PlainProcess([json.dumps(spec)], failpoint, log, script=str(WORKER))
 
     def wait(self, done: Callable[[], object], what: str) -> None:
         deadline = time.monotonic() + PATIENCE
@@ -215,7 +204,7 @@ def test_the_clock_notices_the_pause_before_the_fence(
         scene.reached("sleeper")
         scene.signal("sleeper", signal.SIGSTOP)
         scene.start("successor")
-        time.sleep(8)
+        time.sleep(SESSION + 1)
         scene.wake("sleeper")
         scene.all_landed()
         scene.wait(lambda: scene.refused("sleeper"), "a refusal")
@@ -260,7 +249,7 @@ def test_a_rebalance_in_mid_transaction(
     control: str,
 ) -> None:
     """One takes too long in a transaction that has saved; the other joins, is given the partitions, and waits."""
-    config = protocol | {"max.poll.interval.ms": 6000}
+    config = protocol | {"max.poll.interval.ms": int(SESSION * 1000)}
     with Scene(kafka, new_topic(4), server, tmp_path, partitions=4, config=config, control=control) as scene:
         scene.produce(400)
         scene.start("first", "consumer.saved", skip=3, batch=20)

@@ -9,7 +9,7 @@ import threading
 from dataclasses import dataclass
 
 import pytest
-from plain_driver import UNDISTURBED, PlainProcess
+from plain_process import UNDISTURBED, PlainProcess
 
 from landonce.cli import main
 from landonce.demo import scenario

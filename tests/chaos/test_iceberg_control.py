@@ -11,8 +11,8 @@ import iceberg_oracle
 import iceberg_plain
 import oracle
 import pytest
-from harness import Drivers
 from iceberg_scene import Lake, lake
+from plain_driver import PlainDrivers
 from scene import thaw
 
 from landonce.local import LocalKafka
@@ -29,7 +29,7 @@ def plain(folder: Path, kafka: LocalKafka, topic: str) -> Iterator[Lake]:
         [name] = pipeline.tables
         iceberg_oracle.make(pipeline.catalog, name)
         script = (sys.executable, iceberg_plain.__file__, str(folder), name, kafka.bootstrap_servers, topic)
-        with Drivers(pipeline.site, command=script) as pipeline.drivers:
+        with PlainDrivers(pipeline.site, command=script) as pipeline.drivers:
             yield pipeline
 
 

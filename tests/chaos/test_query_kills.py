@@ -121,7 +121,7 @@ LOST = "the checkpoint is lost"
 def killed(query: Query, *places: str) -> None:
     """Kills in a chain, each in another cut than the one before. `place+1`: the second time that it is reached.
 
-    Without its checkpoint a query begins anew in batches that are smaller than any block: what is pending never comes whole.
+    Without its checkpoint a query begins again in batches that are smaller than any block: what is pending never comes whole.
     """
     query.feed.more(40)
     cuts = (16, 11)
@@ -138,8 +138,17 @@ def killed(query: Query, *places: str) -> None:
     query.exact()
 
 
-def test_a_query_into_clickhouse_is_killed_and_lands_everything_once(in_clickhouse: Query) -> None:
-    killed(in_clickhouse, "send.after+1", "record.before", LOST, "rearm.after")
+@pytest.mark.parametrize(
+    "places",
+    [
+        pytest.param(("send.after+1", LOST), id="once"),
+        pytest.param(("send.after+1", "record.before", LOST, "rearm.after"), id="chain", marks=pytest.mark.long),
+    ],
+)
+def test_a_query_into_clickhouse_is_killed_and_lands_everything_once(
+    in_clickhouse: Query, places: tuple[str, ...]
+) -> None:
+    killed(in_clickhouse, *places)
 
 
 @pytest.mark.long

@@ -90,7 +90,7 @@ def test_killed_between_token_and_part(
         assert block.generation == 0
         thaw(run)
         assert run.finish() == 0, run.tail()
-        assert "is burnt" in run.log.read_text()
+        assert "is acknowledged and not there" in run.log.read_text()
         later = [token(state.identity, replace(block, generation=each)) for each in (1, 2, 3)]
         assert [each.token for each in proxy.inserts if each.token in later and each.status == 200] == later[:1]
         pipeline.exact()

@@ -59,13 +59,8 @@ BATCHES = [
 ]
 EVOLVING = [Kill("open.before"), Kill("open.after")]
 """Records come with a field that the table has no column for."""
-WITH_SPARK = [
-    Kill("rows.after"),
-    Kill("landed.after", replay=True),
-    Kill("write.after", replay=True),
-    Kill("record.before"),
-]
-"""In a transaction, at its end, and in the driver."""
+WITH_SPARK = [Kill("rows.after"), Kill("write.after", replay=True)]
+"""In a transaction, and in the driver. Every place with Spark is in `make test-long`."""
 
 
 @pytest.fixture
@@ -142,7 +137,7 @@ def test_sqlite_is_killed_at_every_step(in_sqlite: Base) -> None:
 @pytest.mark.parametrize(
     ("where", "drivers"),
     [
-        pytest.param("in_postgres", Drivers, id="postgres-spark"),
+        pytest.param("in_postgres", Drivers, id="postgres-spark", marks=pytest.mark.long),
         pytest.param("in_sqlite", PlainDrivers, id="sqlite-plain"),
         pytest.param("in_sqlite", Drivers, id="sqlite-spark", marks=pytest.mark.long),
     ],

@@ -24,16 +24,18 @@ from landonce.errors import Fenced, OutcomeUnknown, RetentionOverrun
 from landonce.ledger.block_ledgers import PushLedger, PushPlace
 from landonce.ledger.memory import MemoryLedger
 from landonce.protocol import ledger as states
-from landonce.protocol.block_rows import Claim
+from landonce.protocol.batch import Machine
+from landonce.protocol.block_rows import Claim, PushRow, over
 from landonce.protocol.blocks import Block, Kind, Plan
-from landonce.protocol.claims import PushRow, over
+from landonce.protocol.claimed import Claimed
+from landonce.protocol.deduplicating import Deduplicating
 from landonce.protocol.ledger import LedgerState, Totals
-from landonce.protocol.pace import Pace
-from landonce.protocol.query_batches import Settings as QuerySettings
+from landonce.protocol.match_ranges import Incoming
+from landonce.protocol.packing import Limits, Pace
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.settle import Mode
-from landonce.protocol.steps import Await, LookAtTables, Resolve, Write
+from landonce.protocol.steps import Await, LookAtClaims, LookAtTables, Resolve, Step, Surveyed, Write
 from landonce.query.performers import Inserting
 from landonce.query.pushing import Pushing as QueryPushing
 from landonce.read.schema.ddl import parse_schema
@@ -150,24 +152,18 @@ def test_a_query_pushes_no_block_again_of_which_nobody_can_tell_whether_it_arriv
     recipe = WrappedRecipe(
         pipeline="p", source=GIVEN, target=GIVEN, sink=sink, ledger=PushPlace(tmp_path / "ledger", "p"), shuffled=True
     )
-    performer = QueryPushing(QuerySettings("s", "f", 5), Pace(Batch(), 0.0, 1), recipe, ledger)
-    performer.take(NOTHING, NOTHING)
-    written: list[Any] = []
-
-    def write(_frame: Any, _ranges: Any, _recipe: Any, tasks: Any) -> tuple[BlockResult, ...]:
-        written.extend(tasks)
-        return ()
-
-    monkeypatch.setattr("landonce.query.pushing.write", write)
-    monkeypatch.setattr(QueryPushing, "batch", property(lambda _: (SimpleNamespace(ranges=()), NOTHING)))
+    policy = Claimed("s", "f", once=True, block_rows=5, can_probe=can_probe, wait=sink.wait)
+    performer = QueryPushing(policy, Pace(Batch(), 0.0, 1), recipe, ledger)
     assert state.pending is not None
+    came = Incoming(state.pending.blocks[0].ranges, state.cluster_id, state.topic_ids)
+    machine = Machine(policy, ledger=state, surveyed=Surveyed(came, 0, Limits(5, 5), 0), step=Step.LOOK)
+    seen = performer.perform(LookAtClaims(state.pending), state)
     if can_probe:
-        performer.write(Write(state.pending, (0,), Mode.RESOLVE), state)
-        assert len(written) == 1
+        _, effect = machine.advance(seen)
+        assert isinstance(effect, Write)
     else:
         with pytest.raises(OutcomeUnknown):
-            performer.write(Write(state.pending, (0,), Mode.RESOLVE), state)
-        assert written == []
+            machine.advance(seen)
 
 
 # What proves that a block landed.
@@ -197,7 +193,7 @@ def test_rows_of_a_pending_block_prove_it_only_where_it_lands_whole(
 ) -> None:
     writer = SimpleNamespace(count=lambda _: rows, atomic=atomic)
     recipe: Any = SimpleNamespace(sink=SimpleNamespace(writer=lambda: writer))
-    performer = Inserting(QuerySettings("t", "f", 5), Pace(Batch(), 0.0, 1), recipe, NOTHING)
+    performer = Inserting(Deduplicating("t", "f", once=True, block_rows=5), Pace(Batch(), 0.0, 1), recipe, NOTHING)
     found = performer.found(Resolve(Plan(1, (BLOCK,), "f", 0, kind), (0,)), 0, LedgerState("p", "lineage"))
     assert (found.landed, found.totals) == (whole, Totals(landed=rows) if whole else Totals())
 

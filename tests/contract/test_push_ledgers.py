@@ -20,9 +20,8 @@ from landonce.ledger.block_ledgers import Decision, PushLedger, PushPlace
 from landonce.ledger.open import sqlite_ledger
 from landonce.ledger.tables import push_table
 from landonce.protocol import ledger as states
-from landonce.protocol.block_rows import Claim, Mark, accounted
+from landonce.protocol.block_rows import Claim, Mark, PushRow, Spot, accounted
 from landonce.protocol.blocks import Block, Plan
-from landonce.protocol.claims import PushRow, Spot
 from landonce.protocol.ledger import LedgerState, Note, Totals
 from landonce.protocol.operate import accept_gap
 from landonce.protocol.ranges import Partition, Range

@@ -17,13 +17,14 @@ from landonce.config.model import Batch
 from landonce.errors import Fenced, OutcomeUnknown
 from landonce.ledger.block_ledgers import Decision, PushLedger, PushPlace
 from landonce.protocol import ledger as states
+from landonce.protocol.batch import Machine
 from landonce.protocol.block_rows import Claim
+from landonce.protocol.claimed import Claimed, key_of
 from landonce.protocol.ledger import LedgerState, Note, Totals
-from landonce.protocol.pace import Pace
-from landonce.protocol.pushes import key_of
-from landonce.protocol.query_batches import Settings
+from landonce.protocol.match_ranges import Incoming
+from landonce.protocol.packing import Limits, Pace
 from landonce.protocol.receipt import Receipt
-from landonce.protocol.steps import Found, Resolve
+from landonce.protocol.steps import Asked, Change, Step, Surveyed
 from landonce.query.pushing import Pushing
 from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.wrapped.worker import WrappedRecipe
@@ -41,7 +42,7 @@ class World:
         self.old = prepared(ledger)
         sink = landonce.wrap(print, idempotent=idempotent, settles_within=600, name="s")
         self.performer = Pushing(
-            Settings("s", "f", 5),
+            Claimed("s", "f", once=True, block_rows=5, harmless=idempotent, wait=sink.wait),
             Pace(Batch(), 0.0, 1),
             WrappedRecipe(pipeline="p", source=GIVEN, target=GIVEN, sink=sink, ledger=place, shuffled=True),
             ledger,
@@ -57,9 +58,16 @@ class World:
         with self.ledger.database.writing() as connection:
             connection.exec_driver_sql("UPDATE landonce_push SET claimed_at = claimed_at - 3600000")
 
-    def found(self, state: LedgerState) -> Found:
+    def found(self, state: LedgerState) -> tuple[bool, Totals]:
+        """Whether the driver says that the block landed, which Spark does not bring again."""
         assert state.pending is not None
-        return self.performer.found(Resolve(state.pending, (0,)), 0, state)
+        nothing = Incoming((), state.cluster_id, state.topic_ids)
+        machine = Machine(self.performer.settings, step=Step.SURVEY, ledger=state)
+        machine, effect = machine.advance(Surveyed(nothing, 0, Limits(5, 5), 0))
+        while not isinstance(effect, Change):
+            assert isinstance(effect, Asked)
+            machine, effect = machine.advance(self.performer.perform(effect, state))
+        return effect.new.committed() != state.committed(), effect.new.totals.minus(state.totals)
 
 
 @pytest.fixture(params=[True, False], ids=["idempotent", "not idempotent"])
@@ -71,14 +79,14 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 
 def test_what_nobody_claimed_never_was_and_can_be_pushed_no_more(world: World) -> None:
     state = world.taken()
-    assert world.found(state) == Found(0, False)
+    assert world.found(state) == (False, Totals())
     assert world.ledger.claim(SPOT, Claim.of(world.old), "zombie", harmless=True) is None
 
 
 def test_what_was_settled_landed(world: World) -> None:
     world.claimed()
     assert world.ledger.settle(SPOT, "lost", RECEIPT)
-    assert world.found(world.taken()) == Found(0, True, Totals(landed=5))
+    assert world.found(world.taken()) == (True, Totals(landed=5))
 
 
 def test_what_a_person_says_landed_has_landed(world: World) -> None:
@@ -87,7 +95,7 @@ def test_what_a_person_says_landed_has_landed(world: World) -> None:
     state = world.ledger.decide(
         world.old, states.taken(world.old, "person"), Note("now", "settle", "told"), Decision(SPOT, "lost", True)
     )
-    assert world.found(state) == Found(0, True)
+    assert world.found(state) == (True, Totals())
 
 
 def test_a_claim_that_stays_open_is_not_guessed_about(world: World) -> None:
@@ -115,7 +123,7 @@ def test_a_zombie_that_speaks_up_is_waited_for(world: World, said: str) -> None:
     else:
         assert world.ledger.release(SPOT, "lost")
     asked.join(60)
-    assert [each.landed for each in results] == [said == "settle"]
+    assert [landed for landed, _ in results] == [said == "settle"]
 
 
 def test_a_batch_that_another_driver_recorded_is_not_looked_for(world: World) -> None:

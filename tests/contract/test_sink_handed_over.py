@@ -15,12 +15,11 @@ import landonce
 from landonce.cli import app
 from landonce.errors import ConfigError, PlanChanged
 from landonce.ledger.block_ledgers import PushLedger, PushPlace
-from landonce.protocol import pushes
-from landonce.protocol.block_rows import Claim, Mark
+from landonce.protocol.batch import Next, begin
+from landonce.protocol.block_rows import Claim, Mark, ends
 from landonce.protocol.blocks import Block, Plan
-from landonce.protocol.claims import ends
+from landonce.protocol.claimed import Claimed, outcome_unknown
 from landonce.protocol.packing import Limits
-from landonce.protocol.pushes import outcome_unknown
 from landonce.protocol.query_refusals import settleable
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.source import Extent, SourceView
@@ -116,10 +115,10 @@ def test_a_pending_plan_is_not_pushed_to_another_target(
     view = SourceView("c", (("t", "id"),), tuple((Partition("t", number), Extent(0, 5)) for number in range(2)))
     world = Surveyed(view, 0, Limits(10, 10), 0)
 
-    def started(fingerprint: str) -> pushes.Next:
-        driver, _ = pushes.begin(pushes.Settings("s", fingerprint, harmless=False, can_probe=True, wait=0))
-        driver, _ = pushes.advance(driver, state)
-        return pushes.advance(driver, world)
+    def started(fingerprint: str) -> Next:
+        machine, _ = begin(Claimed("s", fingerprint, harmless=False, can_probe=True, wait=0))
+        machine, _ = machine.advance(state)
+        return machine.advance(world)
 
     assert started(prints[0])
     with pytest.raises(PlanChanged, match="was made with another sink") as caught:

@@ -16,8 +16,8 @@ from landonce.engine.observe import Silent
 from landonce.engine.perform import Inserting
 from landonce.engine.publish import Letters
 from landonce.ledger.memory import MemoryLedger
-from landonce.protocol.inserts import Settings
-from landonce.protocol.pace import Pace
+from landonce.protocol.deduplicating import Deduplicating
+from landonce.protocol.packing import Pace
 from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.source import Extent, SourceView
@@ -69,7 +69,7 @@ class Pipeline:
             broker=SimpleNamespace(survey=lambda _: view, record_bytes=lambda _: None),  # type: ignore[arg-type]
             ledger=self.ledger,
             performer=Inserting(
-                settings=Settings(self.sink.table, "fingerprint", once=True),
+                settings=Deduplicating(self.sink.table, "fingerprint", once=True),
                 recipe=Recipe(self.sink, self.folder),  # type: ignore[arg-type]
                 target=self.sink.target(),
                 workers=self,

@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from near_workers import install
 from pyspark import SparkContext
 
 from landonce.engine.spark.session import _quiet_log
 from landonce.jars import SPARK_KAFKA, spark_jars
 from landonce.jvm import forget_ended
 
-_OPENERS = ("SparkSession", "open_session", "iceberg_session")
+_OPENERS = ("SparkSession", "open_session", "iceberg_session", "streaming_query")
 _shared: list[Any] = []
 """The gateway to that JVM."""
 
@@ -35,6 +36,16 @@ def own_jvm(request: pytest.FixtureRequest, leftovers: None) -> Iterator[None]:
         SparkContext._active_spark_context.stop()
     if SparkContext._gateway is not None and SparkContext._gateway not in _shared:
         _end_jvm(SparkContext._gateway)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def near_workers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Drivers of this process have workers in this process, unless the module says `SPARK_WORKERS = True` (what it tests is Spark's), or
+    `--spark-workers` is given, as `make test-long` does."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not getattr(request.module, "SPARK_WORKERS", False) and not request.config.getoption("--spark-workers"):
+            install(patch)
+        yield
 
 
 def _start_jvm() -> None:

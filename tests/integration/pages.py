@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
+from plain_process import UNDISTURBED, PlainProcess
 from said import says
 
 from landonce.local import LocalKafka
@@ -19,20 +20,33 @@ _DOCS = Path(__file__).parents[2] / "docs"
 _BLOCK = re.compile(r"^```(yaml|python|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-def run_page(name: str, kafka: LocalKafka, topics: tuple[str, ...], folder: Path, **environment: str) -> int:
-    """Runs it in an empty folder, and gives how many commands that took."""
+def run_page(
+    name: str,
+    kafka: LocalKafka,
+    topics: tuple[str, ...],
+    folder: Path,
+    *,
+    spark: bool = True,
+    needs_spark: str | None = None,
+    **environment: str,
+) -> int:
+    """Runs it in an empty folder, and gives how many commands that took. Without `spark`, commands are forked with plain workers, but for
+    those that name `needs_spark`."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     for made in admin.create_topics([NewTopic(topic, 1, 1) for topic in topics]).values():
         made.result(timeout=30)
-    told = {**os.environ, "KAFKA": kafka.bootstrap_servers, "COLUMNS": "200", **environment}
+    variables = {**os.environ, "KAFKA": kafka.bootstrap_servers, "COLUMNS": "200", **environment}
     ran = 0
     for kind, text in _BLOCK.findall((_DOCS / name).read_text()):
         if kind != "console":
             (folder / re.match(r"# ([\w.]+)", text)[1]).write_text(text)  # type: ignore[index]
             continue
         for command, expected in _steps(text):
-            _shows(command, _run(command, folder, told), expected)
+            run = _run if spark or (needs_spark and needs_spark in command) else _run_forked
+            _shows(command, run(command, folder, variables), expected)
             ran += 1
+    for gone in admin.delete_topics(list(topics)).values():
+        gone.result(timeout=30)
     return ran
 
 
@@ -58,6 +72,20 @@ def _run(command: str, folder: Path, environment: dict[str, str]) -> str:
     done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, f"$ {command}\n{done.stdout}\n{done.stderr[-5000:]}"
     return done.stdout + done.stderr
+
+
+def _run_forked(command: str, folder: Path, environment: dict[str, str]) -> str:
+    program, *arguments = shlex.split(command)
+    script = ""
+    if program == "python":
+        script, *arguments = arguments
+    else:
+        assert program == "landonce", command
+    log = folder / ".printed"
+    log.unlink(missing_ok=True)
+    process = PlainProcess(arguments, environment | UNDISTURBED, log, folder=folder, script=script)
+    assert process.wait(400) == 0, f"$ {command}\n{log.read_text()[-5000:]}"
+    return log.read_text()
 
 
 def _shows(command: str, printed: str, expected: list[str]) -> None:

@@ -205,7 +205,7 @@ def opener(
         server: LocalClickHouse = request.getfixturevalue("clickhouse")
         table = new_table()
         server.ask(TABLE.format(table, partition_by))
-        sink = landonce.clickhouse(server.url, table, deadline=4.0)
+        sink = landonce.clickhouse(server.url, table, deadline=2.5)
         ledger = f"sqlite:///{folder / 'ledger'}"
         return Site(*here, sink, lambda: in_clickhouse(server, table), ledger, **told)
 

@@ -1,6 +1,6 @@
 """What one writes without landonce: Structured Streaming from Kafka to an Iceberg table, twenty records a batch.
 
-Run as a process of its own. It ends when everything is done, or with a batch that fails: planned, and not in the table.
+It ends when everything is done, or with a batch that fails: planned, and not in the table.
 """
 
 from __future__ import annotations
@@ -40,7 +40,3 @@ def main(bootstrap: str, topic: str, catalog: str, table: str, checkpoint: str, 
         if "stop here" not in str(error):
             raise
     session.stop()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -46,14 +46,8 @@ ELSEWHERE = (
         "sinks/iceberg/operations",
     ),
     *("sinks/iceberg/maintain", "sinks/iceberg/move_in", "sinks/iceberg/held"),
-    *(
-        "protocol/cases",
-        "protocol/match_ranges",
-        "protocol/offset_log",
-        "protocol/query_batches",
-        "protocol/query_refusals",
-    ),
-    *("sinks/clickhouse"),
+    *("protocol/cases", "protocol/match_ranges", "protocol/query_refusals"),
+    "sinks/clickhouse",
 )
 """What operators decide; what only an audit or queries meet; and ClickHouse, whose checks are tried with a server (`test_check.py`,
 `test_clickhouse_check.py`)."""
@@ -139,25 +133,26 @@ UNKNOWABLE = {
         sinks/iceberg/driver.py:Lake._made_of  sinks/worker.py:named
     """,
     "it is what others do while a batch is written": """
-        read/kafka/broker.py:require_same  protocol/batch.py:refuse_not_kept  sinks/sql/driver.py:OpenSql.examine_again  engine/committing.py:_different
+        read/kafka/broker.py:require_same  protocol/deduplicating.py:refuse_not_kept  sinks/sql/driver.py:OpenSql.examine_again  engine/committing.py:_different
         engine/driver.py:Driver._judged  sinks/transactional.py:settle_block  protocol/target.py:nobody_else  sinks/deduplicating.py:_duplicate
         sinks/deduplicating.py:_partial  sinks/iceberg/commit.py:_too_new  sinks/snapshot.py:TableLedger._known  sinks/snapshot.py:TableLedger.glance
         sinks/iceberg/staging.py:_closed  sinks/iceberg/staging.py:_staging_errors  sinks/iceberg/commit.py:check_visible
         sinks/iceberg/files.py:Scratch.write  protocol/own_ledger.py:own_verdict  protocol/ledger.py:fenced
     """,
     "it is a change of the ledger, and a check makes none": """
-        protocol/block_rows.py:_keeps_receipts  protocol/block_rows.py:_may_go  protocol/claims.py:may_change
+        protocol/block_rows.py:_keeps_receipts  protocol/block_rows.py:_may_go  protocol/block_rows.py:claims_may_change
     """,
     "it is about a plan that is pending or a position that was lost: sinks/checking.py and the position of each sink say it": """
-          protocol/inserts.py:_same_fingerprint  protocol/pushes.py:_same_fingerprint  protocol/snapshots.py:_same_fingerprint
-        protocol/transactions.py:_same_fingerprint  protocol/pushes.py:outcome_unknown  protocol/snapshots.py:_readable
-        protocol/snapshots.py:refuse_unmarked  protocol/transactions.py:_after_look  protocol/target.py:_gap_behind
+        protocol/deduplicating.py:Deduplicating.plan_changed  protocol/claimed.py:Claimed.plan_changed
+        protocol/snapshot.py:Snapshot.plan_changed  protocol/transactional.py:Transactional.plan_changed
+        protocol/claimed.py:outcome_unknown  protocol/snapshot.py:_readable  protocol/snapshot.py:refuse_unmarked
+        protocol/transactional.py:Transactional.after_look  protocol/target.py:_gap_behind
         protocol/target.py:_lost_ledger  protocol/target.py:_readable  protocol/marks.py:_same_table  protocol/marks.py:_uncertain
     """,
     "the check says it in words of its own, as a finding": """
         engine/pipeline.py:dead_letters_reachable  sinks/run.py:refuse_unfit  sinks/run.py:refuse_unfit
         sinks/iceberg/table.py:no_table  sinks/iceberg/table.py:require_spec  sinks/iceberg/table.py:create_table
-        sinks/iceberg/commit.py:Place.ensure_branch
+        sinks/iceberg/commit.py:TableBranch.ensure_branch
     """,
     "it takes a Spark session: `landonce check --spark`, or the session's own settings": """
         engine/spark/session.py:_refuse_speculation  engine/transform.py:_columns_fit  engine/transform.py:_is_condition

@@ -30,6 +30,7 @@ from landonce.protocol.ledger import Totals
 from landonce.protocol.steps import Effect, Step
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
+SPARK_WORKERS = True
 OWN_JVM = True
 """The shared one would give its jars to every executor."""
 
@@ -170,7 +171,9 @@ def site(
     return site
 
 
-@pytest.mark.parametrize("where", [None, "id % 2 = 0"], ids=["plain", "with a transform"])
+@pytest.mark.parametrize(
+    "where", [pytest.param(None, id="plain", marks=pytest.mark.long), pytest.param("id % 2 = 0", id="with a transform")]
+)
 def test_the_same_delivery(site: Site, spark: SparkSession, cluster: Cluster, where: str | None) -> None:
     sent = [each for number in range(4) for each in send(site.kafka, site.topics[0], numbered(2000), partition=number)]
     send(site.kafka, site.topics[0], [b"bad"])

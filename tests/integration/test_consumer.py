@@ -230,7 +230,7 @@ def test_a_partition_that_was_fenced_by_mistake_is_taken_back(
     topic = new_topic()
     produce(kafka, topic, 10)
     group = f"back-{topic}"
-    settings = config(kafka, group, session_timeout_ms=6000)
+    settings = config(kafka, group, session_timeout_ms=2000, heartbeat_interval_ms=300)
     with OffsetStore.connect(settings, [topic], SqlOffsets(sqlite)) as store:
         messages = read(store, 5)
         SqlOffsets(sqlite).load(group, [Partition(topic, 0)])
@@ -686,13 +686,13 @@ def test_a_poll_that_comes_too_late_is_an_expired_store(
 ) -> None:
     topic = new_topic()
     produce(kafka, topic, 5)
-    settings = config(kafka, topic, session_timeout_ms=6000, max_poll_interval_ms=6000)
+    settings = config(kafka, topic, session_timeout_ms=2000, max_poll_interval_ms=2000, heartbeat_interval_ms=300)
     with OffsetStore.connect(settings, [topic], SqlOffsets(engine)) as store:
         messages = read(store, 5)
-        assert 0 < store.remaining_ms() <= 6000
+        assert 0 < store.remaining_ms() <= 2000
         with pytest.raises(errors.OffsetStoreExpired), store.transaction() as connection:  # noqa: PT012
             write(connection, messages)
-            time.sleep(6.5)
+            time.sleep(2.3)
             store.save_many(messages, connection)
         with pytest.raises(errors.OffsetStoreExpired):
             store.remaining_ms()

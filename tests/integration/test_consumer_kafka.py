@@ -96,7 +96,7 @@ def test_a_zombie_producer_is_fenced(kafka: LocalKafka, new_topic: Callable[...,
     source, results = new_topic(), new_topic()
     produce(kafka, source, 10)
     offsets = f"{source}-offsets"
-    settings = config(kafka, **{"group.id": source, "session.timeout.ms": 6000})
+    settings = config(kafka, **{"group.id": source, "session.timeout.ms": 2500, "heartbeat.interval.ms": 300})
     with OffsetStore.connect(settings, [source], KafkaOffsets(config(kafka), topic=offsets)) as store:
         messages = read(store, 10)
         with pytest.raises(errors.Fenced), store.transaction() as zombie:  # noqa: PT012

@@ -112,9 +112,16 @@ class Crash(Exception):
     pass
 
 
-@pytest.mark.parametrize("place", [Step.COMMIT, Step.RECORD])
-@pytest.mark.parametrize("where", [None, "id >= 0"], ids=["plain", "with a transform"])
-def test_a_replay_overwrites_and_never_repeats(site: Site, spark: SparkSession, place: Step, where: str | None) -> None:
+@pytest.mark.parametrize(
+    ("where", "place"),
+    [
+        pytest.param(None, Step.COMMIT, id="plain-commit"),
+        pytest.param(None, Step.RECORD, id="plain-record"),
+        pytest.param("id >= 0", Step.COMMIT, id="with a transform-commit", marks=pytest.mark.long),
+        pytest.param("id >= 0", Step.RECORD, id="with a transform-record"),
+    ],
+)
+def test_a_replay_overwrites_and_never_repeats(site: Site, spark: SparkSession, where: str | None, place: Step) -> None:
     sent = send(site.kafka, site.topics[0], [*numbered(30), b"bad", *numbered(30), b"worse"])
     sections = {"transform": {"where": where}} if where else {}
     config = site.config(batch={"max_rows": 40, "block_rows": 10}, clickhouse={"deadline": "3s"}, **sections)

@@ -12,5 +12,6 @@ from landonce.local import LocalKafka
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-def test_the_page_is_true(kafka: LocalKafka, tmp_path: Path) -> None:
-    assert run_page("sql.md", kafka, ("orders",), tmp_path) >= 7
+@pytest.mark.parametrize("spark", [False, pytest.param(True, marks=pytest.mark.long)], ids=["plain", "spark"])
+def test_the_page_is_true(kafka: LocalKafka, tmp_path: Path, spark: bool) -> None:
+    assert run_page("sql.md", kafka, ("orders",), tmp_path, spark=spark) >= 7

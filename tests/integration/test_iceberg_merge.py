@@ -233,7 +233,7 @@ def held(lake: Lake, name: str, spark: bool) -> list[dict[str, Any]]:
     ("version", "partitions", "properties"),
     [
         (2, "region, bucket(3, id)", MERGE_ON_READ),
-        (2, "region", "'write.merge.mode'='copy-on-write'"),
+        pytest.param(2, "region", "'write.merge.mode'='copy-on-write'", marks=pytest.mark.long),
         pytest.param(2, "", f"{MERGE_ON_READ}, 'write.format.default'='orc'", marks=pytest.mark.long),
         (3, "region, bucket(3, id)", MERGE_ON_READ),
         pytest.param(3, "", f"{MERGE_ON_READ}, 'write.format.default'='avro'", marks=pytest.mark.long),
@@ -378,7 +378,13 @@ def kinds(chance: random.Random, count: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("version", "kind", "order"),
-    [(2, "parquet", "id DESC"), (2, "orc", ""), (2, "avro", ""), (3, "parquet", ""), (3, "orc", "small, id")],
+    [
+        (2, "parquet", "id DESC"),
+        (2, "orc", ""),
+        (2, "avro", ""),
+        pytest.param(3, "parquet", "", marks=pytest.mark.long),
+        pytest.param(3, "orc", "small, id", marks=pytest.mark.long),
+    ],
 )
 def test_rows_are_appended_as_the_table_wants_them(lake: Lake, version: int, kind: str, order: str) -> None:
     name = lake.table(KIND_COLUMNS, version, "bucket(2, id)", f"'write.format.default'='{kind}'")
@@ -421,7 +427,10 @@ def test_uuids_are_staged_as_text(lake: Lake) -> None:
 # ----------------------------------------------------------------------------------- only on the head it is for
 
 
-@pytest.mark.parametrize(("version", "other"), [(2, "append"), (2, "compaction"), (3, "compaction")])
+@pytest.mark.parametrize(
+    ("version", "other"),
+    [(2, "append"), (2, "compaction"), pytest.param(3, "compaction", marks=pytest.mark.long)],
+)
 def test_what_was_staged_on_an_older_head_cannot_be_published(lake: Lake, version: int, other: str) -> None:
     name = lake.table(PLAIN, version)
     for batch in ([("I", 1, "a"), ("I", 2, "a")], [("U", 2, "b"), ("I", 3, "b")]):

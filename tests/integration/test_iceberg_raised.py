@@ -18,6 +18,7 @@ from landonce.local import LocalKafka
 from landonce.protocol.steps import Step
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
+SPARK_WORKERS = True
 OWN_JVM = True
 
 

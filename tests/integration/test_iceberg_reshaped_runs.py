@@ -14,6 +14,7 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 from pyspark.sql import SparkSession
 from small_lakes import Heard, SmallLake, by_spark, once, reading
 
+from landonce.errors import Unbalanced
 from landonce.local import LocalKafka
 from landonce.protocol.steps import Effect, Step
 from landonce.sinks.iceberg import staging
@@ -136,6 +137,21 @@ def test_one_block_that_widens_a_column_does_not_hold_up_the_others(lake: SmallL
     assert lake.run().landed == 4
     assert sorted(row.id for row in by_spark(session, lake)) == [1, 2, 3, 2**40]
     assert lake.heard.troubles == []
+
+
+def test_a_row_that_spark_does_not_write_is_noticed(
+    lake: SmallLake, session: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = staging.Append.prepared
+    monkeypatch.setattr(staging.Append, "prepared", lambda how, rows, table: prepared(how, rows, table).limit(3))
+    lake.write_file({"table": "db.t", "create": True, "properties": ORC})
+    lake.produce([{"id": at, "kind": "a"} for at in range(4)])
+    with pytest.raises(Unbalanced, match="4 rows were staged, and Spark wrote 3"):
+        lake.run()
+    assert by_spark(session, lake) == []
+    monkeypatch.undo()
+    assert lake.run().landed == 4
+    assert sorted(row.id for row in by_spark(session, lake)) == [0, 1, 2, 3]
 
 
 def test_a_table_that_is_raised_to_version_3_is_written_by_spark_from_then_on(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
+SPARK_WORKERS = True
 
 SCRIPT = """
 import sys

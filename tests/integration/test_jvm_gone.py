@@ -35,6 +35,7 @@ from landonce.sinks.iceberg.staging import Merge, drop_stages, stage
 from landonce.verify.expect import Transformed
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
+SPARK_WORKERS = True
 OWN_JVM = True
 
 SCHEMA = Schema((Field("id", pa.int64()),))

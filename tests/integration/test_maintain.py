@@ -10,8 +10,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -25,13 +23,14 @@ import pyarrow.parquet as pq
 import pytest
 from jvms import iceberg_session
 from pipelines import Said, landonce
+from plain_process import PlainProcess
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyspark.sql import SparkSession
 from small_lakes import SmallLake, once
 
 from landonce.ledger.open import sqlite_ledger
-from landonce.local import LocalKafka, LocalRestCatalog, exec_with_parent
+from landonce.local import LocalKafka, LocalRestCatalog
 from landonce.local.process import kill_tree
 from landonce.protocol.ledger import LedgerState
 from landonce.sinks.iceberg.config import Iceberg
@@ -429,22 +428,13 @@ def driver(
 ) -> Iterator[Any]:
     """`landonce run` in a process of its own, which stops at `place` for ever, or until `go` is there."""
     reached, log = lake.folder / f"reached-{time.monotonic_ns()}", lake.folder / f"log-{time.monotonic_ns()}"
-    command = [sys.executable, "-m", "landonce", "run", str(lake.file), *(["--once"] if once else [])]
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, exec_with_parent.__file__, str(os.getpid()), *command],
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-            env=os.environ
-            | {
-                "LANDONCE_FAILPOINT": place,
-                "LANDONCE_FAILPOINT_SKIP": str(skip),
-                "LANDONCE_FAILPOINT_FILE": str(reached) if place else "",
-                "LANDONCE_FAILPOINT_WAIT_FOR": str(go) if go else "",
-            },
-        )
+    failpoint = {
+        "LANDONCE_FAILPOINT": place,
+        "LANDONCE_FAILPOINT_SKIP": str(skip),
+        "LANDONCE_FAILPOINT_FILE": str(reached) if place else "",
+        "LANDONCE_FAILPOINT_WAIT_FOR": str(go) if go else "",
+    }
+    process = PlainProcess(("run", str(lake.file), *(["--once"] if once else [])), failpoint, log)
     try:
         wait_for(lambda: not place or reached.exists() or process.poll() is not None, f"{place} is reached", log)
         assert process.poll() is None or not place, log.read_text()

@@ -22,6 +22,7 @@ from landonce.sinks.parts import open_parts
 from landonce.sinks.pipeline_file import parse
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+SPARK_WORKERS = True
 
 
 class SparkStarted(Exception):

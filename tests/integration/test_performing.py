@@ -14,10 +14,9 @@ from clickhouse_tables import block, insert, make, parts, sink_for, wait_until
 from landonce.config.model import Batch
 from landonce.engine import perform
 from landonce.local import LocalClickHouse
-from landonce.protocol import query_batches as protocol
-from landonce.protocol.inserts import Settings
+from landonce.protocol.deduplicating import Deduplicating
 from landonce.protocol.ledger import LedgerState
-from landonce.protocol.pace import Pace
+from landonce.protocol.packing import Pace
 from landonce.protocol.settle import Reply
 from landonce.protocol.steps import Await, Kill
 from landonce.query import performers as query_performers
@@ -26,6 +25,7 @@ from landonce.sinks.contract import Insert
 from landonce.testing.crashing import started
 
 pytestmark = pytest.mark.integration
+SPARK_WORKERS = True
 
 HELD = LedgerState("orders", "lineage")
 PATIENCE = 5_000
@@ -34,12 +34,14 @@ Perform = Callable[[Any, LedgerState], Any]
 
 
 def of_a_pipeline(target: ClickHouseTarget) -> Perform:
-    return perform.Inserting(Settings("t", "fingerprint", once=True), NOTHING, target, NOTHING, NOTHING).perform
+    return perform.Inserting(Deduplicating("t", "fingerprint", once=True), NOTHING, target, NOTHING, NOTHING).perform
 
 
 def of_a_query(target: ClickHouseTarget) -> Perform:
     pace = Pace(Batch(), PATIENCE / 1000, 1)
-    return query_performers.Inserting(protocol.Settings("t", "fingerprint", 1_000), pace, NOTHING, target).perform
+    return query_performers.Inserting(
+        Deduplicating("t", "fingerprint", block_rows=1_000), pace, NOTHING, target
+    ).perform
 
 
 EACH = pytest.mark.parametrize("performer", [of_a_pipeline, of_a_query], ids=["pipeline", "query"])

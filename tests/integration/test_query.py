@@ -56,7 +56,6 @@ def open_site(
 
 
 LONG = pytest.mark.long
-EACH = pytest.mark.parametrize("kind", ["clickhouse", pytest.param("postgres", marks=LONG), "sqlite"])
 CLICKHOUSE = pytest.mark.parametrize(
     "kind", ["clickhouse", pytest.param("postgres", marks=LONG), pytest.param("sqlite", marks=LONG)]
 )
@@ -71,7 +70,7 @@ def some_skipped(number: int) -> str:
     return "skip" if number % 20 < 6 or number % 20 > 15 else f"w{number}"
 
 
-@EACH
+@SQLITE
 def test_nothing_is_lost_or_twice_whatever_becomes_of_the_checkpoint(open_site: Open, kind: str) -> None:
     site = open_site(kind, topics=2)
     for topic in site.topics:
@@ -247,7 +246,7 @@ def test_a_query_that_was_changed_after_a_crash_goes_on(open_site: Open, kind: s
         site.exact(lambda each: (each.id + (each.at[2] < 10), each.word))
 
 
-@EACH
+@CLICKHOUSE
 def test_of_two_queries_the_first_is_fenced(open_site: Open, kind: str) -> None:
     site = open_site(kind)
     site.produce(10)

@@ -28,7 +28,7 @@ from landonce.engine.observe import Silent
 from landonce.errors import TargetUnavailable
 from landonce.local import LocalKafka
 from landonce.query.examine import KAFKAS
-from landonce.sinks.iceberg.commit import Attempt, Place
+from landonce.sinks.iceberg.commit import Attempt, TableBranch
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -110,7 +110,7 @@ def test_nothing_is_lost_or_twice_whatever_becomes_of_the_checkpoint(site: Site,
     site.lose_checkpoint()
     back = json.dumps({topic: {"0": 3, "1": 12} for topic in site.topics})
     site.produce(10)
-    site.run(start=back, per_trigger=18)
+    site.run(start=back, per_trigger=40)
     site.exact()
 
 
@@ -168,16 +168,16 @@ def test_a_commit_without_an_answer_is_looked_up(
 ) -> None:
     """Of every request to the catalog the first one gets no answer."""
     silent = [True]
-    send = Place.send
+    send = TableBranch.send
 
-    def cut(self: Place, table: Table, attempt: Attempt) -> None:
+    def cut(self: TableBranch, table: Table, attempt: Attempt) -> None:
         quiet, silent[0] = silent[0], not silent[0]
         if sent or not quiet:
             send(self, table, attempt)
         if quiet:
             raise TargetUnavailable("no answer came")
 
-    monkeypatch.setattr(Place, "send", cut)
+    monkeypatch.setattr(TableBranch, "send", cut)
     site.produce(20, word=some_skipped)
     site.run(per_trigger=8)
     site.exact()

@@ -60,7 +60,7 @@ def executor(clickhouse: LocalClickHouse, new_table: Callable[[], str]) -> Execu
     return Executor(clickhouse, new_table())
 
 
-@pytest.mark.parametrize(("wary", "fate"), [(True, Fate.BURNT), (False, Fate.LANDED)], ids=["wary", "control"])
+@pytest.mark.parametrize(("wary", "fate"), [(True, Fate.TOKEN_USED_UP), (False, Fate.LANDED)], ids=["wary", "control"])
 def test_an_acknowledgement_of_rows_that_are_gone_is_no_proof(executor: Executor, wary: bool, fate: Fate) -> None:
     """The second run is acknowledged, and writes nothing. Whoever takes that for a proof, as the control does, has lost the rows."""
     assert executor.run(wary=wary) is Fate.LANDED

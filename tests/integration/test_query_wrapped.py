@@ -170,7 +170,9 @@ def test_a_push_that_hangs_is_said_while_it_lasts(open_site: Open, caplog: pytes
     assert "It is not interrupted" in caplog.text
 
 
-@pytest.mark.parametrize("kind", ["idempotent", "probe", pytest.param("blind", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("idempotent", marks=pytest.mark.long), "probe", pytest.param("blind", marks=pytest.mark.long)]
+)
 def test_a_block_in_doubt_waits_for_its_rows(open_site: Open, kind: str) -> None:
     """Smaller batches or another query cannot say whether it arrived, and push nothing of it."""
     site = open_site(kind)

@@ -41,6 +41,7 @@ from landonce.protocol.ledger import Totals
 from landonce.protocol.steps import Effect, Step
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+SPARK_WORKERS = True
 
 
 @pytest.fixture(scope="module")

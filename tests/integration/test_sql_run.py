@@ -449,7 +449,7 @@ def test_a_start_waits_for_other_targets_too(pg: SqlSite) -> None:
     pg.send(record(id=1))
     pg.write_file(schema="id BIGINT")
     files = pg.folder / "catalog.db", pg.folder / "warehouse"
-    catalog = {"type": "sql", "uri": f"sqlite:///{files[0]}", "warehouse": str(files[1])}
+    catalog = {"type": "sql", "uri": f"sqlite:///{files[0]}?timeout=1", "warehouse": str(files[1])}
     with sqlite3.connect(files[0], isolation_level=None, check_same_thread=False) as locking:
         locking.execute("CREATE TABLE mine (a)")
         locking.execute("BEGIN EXCLUSIVE")

@@ -6,8 +6,6 @@ import itertools
 import json
 import shutil
 import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -16,6 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import streaming_query
 import yaml
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -106,14 +105,9 @@ def add_coordinates(table: Table) -> None:
             update.add_column(name, kind)
 
 
-def run_once(file: Path) -> None:
-    """As users do, in a process of its own."""
-    succeed([sys.executable, "-m", "landonce", "run", str(file), "--once"])
-
-
-def succeed(process: list[str]) -> None:
-    done = subprocess.run(process, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def run_once(command: Command, file: Path) -> None:
+    said = command("run", file, "--once")
+    assert said.code in (0, None), said.err
 
 
 def positions(command: Command, file: Path) -> dict[int, tuple[int, int]]:
@@ -213,14 +207,14 @@ def test_a_table_of_icebergs_sink_goes_on_where_the_sink_stopped(
     assert f"{scene.topic}[0]: next offset 150, lag 25" in said.out
     assert positions(command, file) == {0: (150, 150), 1: (150, 150)}
     assert "has a position already" in refuses(command, scene, *options)
-    run_once(file)
+    run_once(command, file)
     assert scene.held() == list(range(350))
     assert positions(command, file) == {0: (150, 175), 1: (150, 175)}
 
     fan_out = scene.file("fan-out", tables=(too, f"{scene.name}_new"))
     assert command("state", "import", fan_out, *options[1:], "--yes").code == 0
     assert positions(command, fan_out) == {0: (150, 150), 1: (150, 150)}
-    run_once(fan_out)
+    run_once(command, fan_out)
     assert scene.held(too) == list(range(350))
     assert scene.held(f"{scene.name}_new") == list(range(300, 350))
     assert "has a position already" in refuses(command, scene, fan_out, *options[1:])
@@ -265,9 +259,8 @@ def _summary(scene: Scene) -> dict[str, str]:
 
 
 def stream(scene: Scene, checkpoint: Path, *, fails_from: int) -> None:
-    script = Path(__file__).with_name("streaming_query.py")
     arguments = (scene.kafka.bootstrap_servers, scene.topic, scene.rest.uri, scene.name, checkpoint, fails_from)
-    succeed([sys.executable, str(script), *map(str, arguments)])
+    streaming_query.main(*map(str, arguments))
 
 
 def test_a_table_of_a_spark_query_goes_on_where_the_query_stopped(
@@ -303,7 +296,7 @@ def test_a_table_of_a_spark_query_goes_on_where_the_query_stopped(
     assert said.code == 0, said.err
     assert "Batch 3 was planned and is not in the table" in said.out
     assert positions(command, file) == {0: (30, 30), 1: (30, 30)}
-    run_once(file)
+    run_once(command, file)
     assert scene.held() == list(range(100))
     scene.table.refresh()
     rows = scene.table.scan(selected_fields=("id", "_topic", "_kafka_partition", "_offset")).to_arrow().to_pylist()

@@ -19,6 +19,7 @@ from landonce.engine.spark.session import open_session
 from landonce.engine.workers import SparkWorkers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+SPARK_WORKERS = True
 WORK = "landonce.engine.task"
 
 

@@ -33,6 +33,8 @@ from landonce.sinks.pipeline_file import parse
 from landonce.sinks.wrapped.find import find_sink
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.usefixtures("spark")]
+SPARK_WORKERS = True
+"""What a program holds must reach a worker of its own."""
 
 SCHEMA = "id BIGINT NOT NULL, word STRING, amount DOUBLE"
 EXAMPLES = Path(__file__).parents[2] / "examples" / "wrap"

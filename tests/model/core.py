@@ -20,7 +20,6 @@ MODULES = (
     "landonce.protocol.blocks",
     "landonce.protocol.packing",
     "landonce.protocol.ledger",
-    "landonce.protocol.swap",
     "landonce.protocol.source",
     "landonce.protocol.receipt",
     "landonce.protocol.target",
@@ -28,21 +27,17 @@ MODULES = (
     "landonce.protocol.marks",
     "landonce.protocol.own_ledger",
     "landonce.protocol.block_rows",
-    "landonce.protocol.claims",
     "landonce.protocol.cases",
     "landonce.protocol.query_refusals",
-    "landonce.protocol.offset_log",
     "landonce.protocol.match_ranges",
     "landonce.protocol.steps",
     "landonce.protocol.batch",
-    "landonce.protocol.inserts",
-    "landonce.protocol.snapshots",
+    "landonce.protocol.deduplicating",
+    "landonce.protocol.snapshot",
+    "landonce.protocol.transactional",
+    "landonce.protocol.claimed",
     "landonce.protocol.transact",
-    "landonce.protocol.transactions",
     "landonce.protocol.push",
-    "landonce.protocol.keys",
-    "landonce.protocol.pushes",
-    "landonce.protocol.query_batches",
 )
 
 
@@ -69,29 +64,24 @@ class Core:
     blocks: ModuleType
     packing: ModuleType
     ledger: ModuleType
-    swap: ModuleType
     source: ModuleType
     receipt: ModuleType
     target: ModuleType
     settle: ModuleType
     marks: ModuleType
-    own: ModuleType
-    marks_of_blocks: ModuleType
-    marks_of_pushes: ModuleType
+    own_ledger: ModuleType
+    block_rows: ModuleType
     cases: ModuleType
-    refusals: ModuleType
-    offsets: ModuleType
-    judging: ModuleType
+    query_refusals: ModuleType
+    match_ranges: ModuleType
     steps: ModuleType
     batch: ModuleType
-    inserts: ModuleType
-    snapshots: ModuleType
+    deduplicating: ModuleType
+    snapshot: ModuleType
+    transactional: ModuleType
+    claimed: ModuleType
     transact: ModuleType
-    transactions: ModuleType
     push: ModuleType
-    keys: ModuleType
-    pushes: ModuleType
-    queries: ModuleType
 
 
 def load(*patches: Patch) -> Core:

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 from .core import Patch
 
-INSERTS = "landonce.protocol.inserts"
+DEDUPLICATING = "landonce.protocol.deduplicating"
+MATCH = "landonce.protocol.match_ranges"
 BATCH = "landonce.protocol.batch"
 SETTLE = "landonce.protocol.settle"
 LEDGER = "landonce.protocol.ledger"
-SWAP = "landonce.protocol.swap"
+SWAP = "landonce.protocol.ledger"
 BLOCKS = "landonce.protocol.blocks"
 TARGET = "landonce.protocol.target"
 
@@ -58,41 +59,97 @@ def planted(
 UNCOUNTED = Patch(TARGET, "    if rows is None or rows <= landed:\n", "    if rows != -1:\n")
 """Rows are counted against other writers, which finds some mistakes of this driver too, before they do harm."""
 
+# Mistakes in the one machine, each planted for several kinds of sinks.
+UNPREPARED = (
+    BATCH,
+    "return change(machine, Step.PREPARE, states.prepared(machine.state, plan))",
+    "return policy.write(replace(machine, ledger=replace(machine.state, pending=plan, batch=plan.batch)), Mode.FIRST)",
+)
+DROPPED = (
+    BATCH,
+    "    if machine.state.pending is not None:\n        return policy.recover(machine)\n",
+    "    machine = replace(machine, ledger=replace(machine.state, pending=None))\n",
+)
+CHANGED = (
+    BATCH,
+    "    elif not machine.policy.replays(plan):\n        raise machine.policy.plan_changed()\n",
+    "",
+)
+RECORDED_FIRST = (
+    BATCH,
+    "        if step is Step.PREPARE:\n            return policy.write(",
+    "        if step is Step.PREPARE:\n            return change(machine, Step.RECORD, policy.recorded(machine))\n"
+    "            return policy.write(",
+)
+UNCOMMITTED = (
+    BATCH,
+    "return do(machine, machine.policy.commit(machine, machine.balanced_receipts()))",
+    "return change(machine, Step.RECORD, machine.policy.recorded(machine))",
+)
+INCOMPLETE = (
+    BATCH,
+    "    if machine.unwritten:\n        return machine.policy.recover(machine)\n",
+    "    if machine.unwritten:\n        return change(machine, Step.RECORD, machine.policy.recorded(machine))\n",
+)
+UNHEARD = (BATCH, "    if machine.unwritten:\n        return machine.policy.recover(machine)\n", "")
+RECOVERED_AT_ONCE = (BATCH, "        return policy.recover(machine)\n", "        return policy.after_await(machine)\n")
+WRITTEN_AS_NEW = (BATCH, "Mode.FIRST if machine.pending.kind is Kind.DELIVER else Mode.RESOLVE", "Mode.FIRST")
+UNLOOKED = (BATCH, "    if not policy.has_looked(machine):\n", "    if machine.state.batch < 0:\n")
+BOUND_FIRST = (BATCH, "        return machine.state.fresh\n", "        return False\n")
+NOT_REFUSED = (
+    BATCH,
+    "        refuse_early(machine.state, machine.incoming, machine.policy.on_rewind)\n",
+    "        pass\n",
+)
+COUNTED_AGAIN = (
+    BATCH,
+    "return replace(machine, receipts=(), opened=False, used_up",
+    "return replace(machine, opened=False, used_up",
+)
+NOT_FOLLOWED = (
+    BATCH,
+    "        follow(machine.state, plan.blocks[index], machine.incoming, landed=index in landed)\n",
+    "        pass\n",
+)
+REWRITTEN = (MATCH, "on_rewind) and same", "on_rewind)")
+DELIVERED_AGAIN = (
+    MATCH,
+    "Range(each.partition, max(each.first, committed[each.partition]), each.end)",
+    "Range(each.partition, each.first, each.end)",
+)
+UNDURABLE = (
+    DEDUPLICATING,
+    "return change(machine, Step.REARM, states.amended(machine.state, plan))",
+    "return self.write(replace(machine, ledger=replace(machine.state, pending=plan)), Mode.RESOLVE)",
+)
+
 MUTANTS = (
     # ── the plan is durable before the first byte ──
     planted(
         "prepare is skipped",
         "a driver dies, an answer is lost",
         TWICE,
-        INSERTS,
-        "return change(driver, Step.PREPARE, states.prepared(driver.state, plan))",
-        "return send(replace(driver, ledger=replace(driver.state, pending=plan, batch=plan.batch)), Mode.FIRST)",
+        *UNPREPARED,
     ),
     planted(
         "a pending plan is made anew, not replayed literally",
         "records arrive, one block",
         halts("PartialPresence"),
-        INSERTS,
-        "plan = driver.pending.regenerated(driver.burnt).rearmed(target_now + driver.world.patience)",
-        "anew = pack(driver.new_ranges(), driver.settings.table, driver.world.limits)\n"
-        "    plan = replace(driver.pending, blocks=anew, deadline=target_now + driver.world.patience)",
+        DEDUPLICATING,
+        "plan = machine.pending.regenerated(machine.used_up).rearmed(machine.deadline)",
+        "plan = replace(machine.pending, blocks=self.blocks(machine, machine.new_ranges), deadline=machine.deadline)",
     ),
     planted(
         "a pending plan is dropped",
         "a driver dies, an answer is lost",
         TWICE,
-        INSERTS,
-        "    if driver.state.pending is not None:\n        _same_fingerprint(driver)\n",
-        "    driver = replace(driver, ledger=replace(driver.state, pending=None))\n"
-        "    if driver.state.pending is not None:\n        _same_fingerprint(driver)\n",
+        *DROPPED,
     ),
     planted(
         "a plan of another transform is replayed",
         "the transform changes",
         OTHER_ROWS,
-        INSERTS,
-        "        _same_fingerprint(driver)\n        return",
-        "        return",
+        *CHANGED,
     ),
     # ── fencing ──
     planted(
@@ -124,42 +181,36 @@ MUTANTS = (
         "recovery does not wait for the deadline",
         "workers outlive their driver",
         TWICE,
-        INSERTS,
-        "        _same_fingerprint(driver)\n        return to(driver, Step.AWAIT, Await(driver.pending.deadline))",
-        "        _same_fingerprint(driver)\n        return to(driver, Step.KILL, Kill())",
+        *RECOVERED_AT_ONCE,
     ),
     planted(
         "doubt does not wait for the deadline",
         "a zombie, and the target forgets",
         TWICE,
-        INSERTS,
-        "        return to(driver, Step.COMMIT, Commit(driver.pending, receipts))\n"
-        "    return to(driver, Step.AWAIT, Await(driver.pending.deadline))",
-        "        return to(driver, Step.COMMIT, Commit(driver.pending, receipts))\n"
-        "    return to(driver, Step.KILL, Kill())",
+        BATCH,
+        "        return machine.policy.recover(machine)\n",
+        "        return machine.policy.after_await(machine)\n",
     ),
     planted(
         "the deadline never comes",
         "nothing fails, two drivers",
         ENDLESS,
-        INSERTS,
-        "deadline=driver.world.target_now + driver.world.patience,",
-        "deadline=driver.world.target_now + 1_000_000,",
+        DEDUPLICATING,
+        "return machine.world.target_now + machine.world.patience",
+        "return machine.world.target_now + 1_000_000",
     ),
     planted(
         "the new deadline is not durable before the resend",
         "a new deadline, a late insert",
         TWICE,
-        INSERTS,
-        "return change(driver, Step.REARM, states.amended(driver.state, plan))",
-        "return send(replace(driver, ledger=replace(driver.state, pending=plan)), Mode.RESOLVE)",
+        *UNDURABLE,
     ),
     planted(
         "the old deadline is used again",
         "a driver dies, an answer is lost",
         ENDLESS,
-        INSERTS,
-        ".rearmed(target_now + driver.world.patience)",
+        DEDUPLICATING,
+        ".rearmed(machine.deadline)",
         "",
     ),
     planted(
@@ -175,17 +226,18 @@ MUTANTS = (
         "recovery does not kill what runs",
         "workers outlive their driver",
         TWICE,
-        INSERTS,
-        "    if step is Step.AWAIT:\n        return to(driver, Step.KILL, Kill())",
-        "    if step is Step.AWAIT:\n        return _rearm(driver, driver.pending.deadline + 1)",
+        DEDUPLICATING,
+        "    def after_await(self, machine: Machine) -> Next:\n        return do(machine, Kill())",
+        "    def after_await(self, machine: Machine) -> Next:\n"
+        "        return self.after_kill(machine, machine.pending.deadline + 1)",
     ),
     planted(
         "nothing is killed before the look",
         "the ledger is restored",
         TWICE,
-        INSERTS,
-        "    if not driver.looked:\n        return to(driver, Step.KILL, Kill())",
-        "    if not driver.looked:\n        return _look(driver)",
+        DEDUPLICATING,
+        'the plan that it belongs to."""\n        return do(machine, Kill())',
+        'the plan that it belongs to."""\n        return do(machine, Look(machine.floors))',
     ),
     # ── the probe ──
     planted(
@@ -201,16 +253,16 @@ MUTANTS = (
         "a token is burnt, twice",
         LOST,
         SETTLE,
-        "return _done(settling, Fate.BURNT)",
+        "return _done(settling, Fate.TOKEN_USED_UP)",
         "return _done(settling, Fate.LANDED)",
     ),
     planted(
         "recovery writes as if for the first time",
         "a token is burnt, twice",
         LOST,
-        INSERTS,
-        "    if step is Step.REARM:\n        return send(driver, Mode.RESOLVE)",
-        "    if step is Step.REARM:\n        return send(driver, Mode.FIRST)",
+        BATCH,
+        "policy.write(machine, Mode.RESOLVE)\n        if step is Step.LOOK:",
+        "policy.write(machine, Mode.FIRST)\n        if step is Step.LOOK:",
     ),
     planted(
         "doubtful counts as landed",
@@ -273,21 +325,21 @@ MUTANTS = (
         "the remainder goes under another token",
         "a kill misses, the token holds",
         TWICE,
-        INSERTS,
-        "driver.pending.regenerated(driver.burnt)",
-        "driver.pending.regenerated(frozenset(range(len(driver.pending.blocks))))",
+        DEDUPLICATING,
+        "machine.pending.regenerated(machine.used_up)",
+        "machine.pending.regenerated(frozenset(range(len(machine.pending.blocks))))",
     ),
     planted(
         "the next generation is not recorded",
         "a token is burnt, twice",
         ENDLESS,
-        INSERTS,
-        "driver.pending.regenerated(driver.burnt).rearmed",
-        "driver.pending.rearmed",
+        DEDUPLICATING,
+        "machine.pending.regenerated(machine.used_up).rearmed",
+        "machine.pending.rearmed",
         Patch(
-            BATCH,
+            DEDUPLICATING,
             "Write(machine.pending, machine.unwritten, mode))",
-            "Write(machine.pending.regenerated(machine.burnt), machine.unwritten, mode))",
+            "Write(machine.pending.regenerated(machine.used_up), machine.unwritten, mode))",
         ),
     ),
     # ── the position ──
@@ -295,17 +347,13 @@ MUTANTS = (
         "the position moves before anything is written",
         "nothing fails, two drivers",
         LOST,
-        INSERTS,
-        "    if step is Step.PREPARE:\n        return send(",
-        "    if step is Step.PREPARE:\n        return _record(driver)\n        return send(",
+        *RECORDED_FIRST,
     ),
     planted(
         "the position moves before the commit",
         "gaps, filtered records and dead letters",
         LOST,
-        INSERTS,
-        "return to(driver, Step.COMMIT, Commit(driver.pending, receipts))",
-        "return _record(driver)",
+        *UNCOMMITTED,
     ),
     planted(
         "the position moves backwards",
@@ -319,27 +367,23 @@ MUTANTS = (
         "there is no look at the target at the start",
         "the ledger is restored",
         TWICE,
-        INSERTS,
-        "    if not driver.looked:",
-        "    if driver.state.batch < 0:",
+        *UNLOOKED,
         UNCOUNTED,
     ),
     planted(
         "a partition that appears later is not looked for",
         "restored, and a partition is seen late",
         TWICE,
-        INSERTS,
-        "replace(driver, looked=driver.looked and not binding.added)",
-        "driver",
+        BATCH,
+        "return machine.partitions <= machine.looked",
+        "return bool(machine.looked)",
         UNCOUNTED,
     ),
     planted(
         "a lost ledger is bound before the target is asked",
         "the ledger is lost, and the pipeline begins at the end",
         LOST,
-        INSERTS,
-        "    if driver.state.fresh:\n        return to(driver, Step.KILL, Kill())\n",
-        "",
+        *BOUND_FIRST,
     ),
     planted(
         "a partition without rows in the target says nothing of a lost ledger",
@@ -353,8 +397,6 @@ MUTANTS = (
         "what the target holds is delivered as if it were new",
         "the ledger is restored",
         TWICE,
-        INSERTS,
-        "send(driver, first_mode(driver))",
-        "send(driver, Mode.FIRST)",
+        *WRITTEN_AS_NEW,
     ),
 )

@@ -2,69 +2,83 @@
 
 from __future__ import annotations
 
-from .mutants import LOST, TWICE, UNCOUNTED, planted
-
-PROTOCOL = "landonce.protocol.query_batches"
-JUDGING = "landonce.protocol.match_ranges"
+from .mutants import (
+    BATCH,
+    DELIVERED_AGAIN,
+    DROPPED,
+    LOST,
+    MATCH,
+    NOT_FOLLOWED,
+    NOT_REFUSED,
+    OTHER_ROWS,
+    RECORDED_FIRST,
+    RECOVERED_AT_ONCE,
+    REWRITTEN,
+    TWICE,
+    UNCOUNTED,
+    UNDURABLE,
+    UNLOOKED,
+    WRITTEN_AS_NEW,
+    planted,
+)
 
 MUTANTS = (
     planted(
         "a pending plan is dropped",
         "a query dies, an answer is lost",
         TWICE,
-        PROTOCOL,
-        "    plan = driver.state.pending\n    if plan is None:\n        return _go_on(driver)\n",
-        "    plan = None\n    driver = replace(driver, ledger=replace(driver.state, pending=None))\n"
-        "    if plan is None:\n        return _go_on(driver)\n",
+        *DROPPED,
         UNCOUNTED,
     ),
     planted(
         "recovery does not wait for the deadline",
         "a zombie, and the target forgets",
         TWICE,
-        PROTOCOL,
-        "        return to(driver, Step.AWAIT, Await(plan.deadline))\n",
-        "        return to(driver, Step.KILL, Kill())\n",
+        *RECOVERED_AT_ONCE,
     ),
     planted(
         "one row is proof of all of a block, though its rows come again",
         "the ledger is restored",
         LOST,
-        PROTOCOL,
-        "    return driver.settings.deadlines and driver.pending.fingerprint == driver.settings.fingerprint\n",
+        BATCH,
+        "    return machine.policy.compares and machine.policy.replays(machine.pending)\n",
         "    return False\n",
     ),
     planted(
         "there is no look at the target",
         "the ledger is lost",
         TWICE,
-        PROTOCOL,
-        "    if driver.incoming.partitions <= driver.looked:\n",
-        "    if driver.incoming.partitions:\n",
+        *UNLOOKED,
         UNCOUNTED,
     ),
     planted(
         "what the target holds is delivered as if it were new",
         "the ledger is lost",
         TWICE,
-        PROTOCOL,
-        "send(driver, first_mode(driver))",
-        "send(driver, Mode.FIRST)",
+        *WRITTEN_AS_NEW,
+    ),
+    planted(
+        "what is behind an absent block is taken",
+        "a query dies, an answer is lost",
+        LOST,
+        *NOT_FOLLOWED,
+    ),
+    planted("a plan of another query is written", "the query is another one", OTHER_ROWS, *REWRITTEN),
+    planted(
+        "a batch that begins above the position is taken", "nothing fails, two queries of one name", LOST, *NOT_REFUSED
     ),
     planted(
         "what was delivered comes again",
         "nothing fails, two queries of one name",
         TWICE,
-        JUDGING,
-        "Range(each.partition, max(each.first, committed[each.partition]), each.end)",
-        "Range(each.partition, each.first, each.end)",
+        *DELIVERED_AGAIN,
         UNCOUNTED,
     ),
     planted(
         "a ledger that was lost skips one record",
         "the ledger is lost",
         LOST,
-        JUDGING,
+        MATCH,
         "begun.at > begun.first:",
         "begun.at > begun.first + 1:",
     ),
@@ -72,17 +86,12 @@ MUTANTS = (
         "the position moves before anything is written",
         "nothing fails, two queries of one name",
         LOST,
-        PROTOCOL,
-        "    if step is Step.PREPARE:\n        return send(",
-        "    if step is Step.PREPARE:\n        return change(driver, Step.RECORD, states.recorded(driver.state, driver.totals))\n"
-        "        return send(",
+        *RECORDED_FIRST,
     ),
     planted(
         "the new deadline is not durable before the resend",
         "a query dies twice",
         TWICE,
-        PROTOCOL,
-        "        return change(driver, Step.REARM, states.amended(driver.state, plan))\n",
-        "        return send(replace(driver, ledger=replace(driver.state, pending=plan)), Mode.RESOLVE)\n",
+        *UNDURABLE,
     ),
 )

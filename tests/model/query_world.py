@@ -1,19 +1,19 @@
 """The world of `world`, with drivers that Spark hands micro-batches to: a user's own query into ClickHouse.
 
 A start brings any range of the topic, as a checkpoint that is kept, restored or lost may bring it; the batches that follow it in
-the same run go on where it ended. What decides is `protocol.query_batches` and `protocol.match_ranges`.
+the same run go on where it ended. What decides is `protocol.batch`, with Spark's ranges as its source.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from landonce import errors
 
-from .core import Core
 from .finish import LAST
-from .values import TOPIC, Agent, Scenario, World
+from .values import TOPIC, Agent, Violation, World
 from .world import Model, Step
 
 BLOCK_ROWS = 8
@@ -21,10 +21,6 @@ BLOCK_ROWS = 8
 
 class Queries(Model):
     """Every step that a world of this scenario can take."""
-
-    def __init__(self, core: Core, scenario: Scenario) -> None:
-        super().__init__(core, scenario)
-        self.machine = core.queries
 
     def _starts(self, world: World) -> Iterator[Step]:
         for first, end in self._cuts(world, 0):
@@ -45,9 +41,11 @@ class Queries(Model):
     def _started(self, world: World, first: int, end: int, fingerprint: str | None = None) -> Step:
         number = world.starts + 1
         prints = self.scenario.fingerprints
-        settings = self.machine.Settings("table", fingerprint or prints[min(number, len(prints)) - 1], BLOCK_ROWS)
-        driver, effect = self.machine.begin(settings, self._incoming(first, end))
-        agent = Agent(number, self.drivers.of(driver), self.effects.of(effect), None, 0)
+        policy = self.core.deduplicating.Deduplicating(
+            "table", fingerprint or prints[min(number, len(prints)) - 1], once=True, block_rows=BLOCK_ROWS
+        )
+        driver, effect = self.core.batch.begin(policy)
+        agent = Agent(number, self.drivers.of(driver), self.effects.of(effect), None, 0, (first, end))
         started = world._replace(drivers=(*world.drivers, agent), starts=number)
         return f"query {number} starts with [{first}, {end})", started
 
@@ -55,16 +53,25 @@ class Queries(Model):
         """The query itself began at the first offset: a ledger that knows nothing of it was lost."""
         at = self.partitions[0]
         ranges = (self.core.ranges.Range(at, first, end),) if first < end else ()
-        begun = (self.core.offsets.Begun(at, 0, first),)
-        return self.core.judging.Incoming(ranges, "cluster", ((TOPIC, "id"),), begun)
+        begun = (self.core.match_ranges.Begun(at, 0, first),)
+        return self.core.match_ranges.Incoming(ranges, "cluster", ((TOPIC, "id"),), begun)
 
-    def _killed(self, world: World) -> int:
-        return world.clock + self.scenario.patience
+    def _go_on(self, world: World, agent: Agent, reply: Any) -> World | Violation:
+        """Spark has brought the ranges already, so a survey touches nothing but the clock, and is made at once."""
+        after = super()._go_on(world, agent, reply)
+        if isinstance(after, Violation):
+            return after
+        for each in after.drivers:
+            if each.number == agent.number and isinstance(self.effects.values[each.effect], self.core.steps.Survey):
+                return self._go_on(after, each, self._brought(after, each))
+        return after
+
+    def _brought(self, world: World, agent: Agent) -> Any:
+        assert agent.came is not None
+        return replace(self._surveyed(world.level, world.clock), source=self._incoming(*agent.came))
 
     def _own_steps(self, world: World, agent: Agent, effect: Any, who: str) -> Iterator[Step]:
-        if isinstance(effect, self.core.steps.Clock):
-            yield who, self._go_on(world, agent, self._killed(world))
-        elif isinstance(effect, self.core.steps.Resolve):
+        if isinstance(effect, self.core.steps.Resolve):
             yield who, self._go_on(world, agent, self._resolved(world, effect))
         else:
             yield from self._next_batch(world, agent, who)
@@ -82,26 +89,20 @@ class Queries(Model):
 
     def _next_batch(self, world: World, agent: Agent, who: str) -> Iterator[Step]:
         """The micro-batch is done. The next one of the same run goes on where it ended; or the run is over."""
-        driver = self.drivers.values[agent.driver]
-        ends = [each.end for each in driver.incoming.ranges]
-        if ends and agent.number < LAST:
-            for first, end in self._cuts(world, ends[0]):
-                if first == ends[0]:
-                    yield (
-                        f"query {agent.number}: the next batch, [{first}, {end})",
-                        self._begun(world, agent, first, end),
-                    )
+        assert agent.came is not None
+        (first, ended), last = agent.came, self.scenario.levels[world.level][0]
+        for end in range(ended + 1, last + 1) if first < ended and agent.number < LAST else ():
+            label = f"query {agent.number}: the next batch, [{ended}, {end})"
+            yield label, self._begun(world, agent, ended, end)
         yield who, self._leave(world, agent)
 
-    def _begun(self, world: World, agent: Agent, first: int, end: int) -> Any:
+    def _begun(self, world: World, agent: Agent, first: int, end: int) -> World | Violation:
         driver = self.drivers.values[agent.driver]
-        try:
-            after, effect = self.machine.begin(driver.settings, self._incoming(first, end), driver)
-        except errors.LandonceError as error:
-            return self._raised(world, agent, error)
-        return self._with(world, agent, Agent(agent.number, self.drivers.of(after), self.effects.of(effect), None, 0))
+        after, effect = self.core.batch.begin(driver.policy, driver)
+        begun = Agent(agent.number, self.drivers.of(after), self.effects.of(effect), None, 0, (first, end))
+        return self._go_on(self._with(world, agent, begun), begun, self._brought(world, begun))
 
-    def _refused(self, world: World, driver: Any, error: errors.LandonceError) -> bool:
+    def _refused(self, world: World, agent: Agent, error: errors.LandonceError) -> bool:
         """A batch that begins above the position skips something."""
         at = self.ledgers.values[world.ledger].committed().get(self.partitions[0], 0)
-        return isinstance(error, errors.GapRefused) and driver.incoming.starts[self.partitions[0]] > at
+        return isinstance(error, errors.GapRefused) and agent.came is not None and agent.came[0] > at

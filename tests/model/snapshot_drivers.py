@@ -35,7 +35,7 @@ class Drivers:
         number = world.starts + 1
         prints = self.scenario.fingerprints
         pending = self.ledgers.values[world.ledger].pending if patient else None
-        settings = self.core.snapshots.Settings(
+        policy = self.core.snapshot.Snapshot(
             target="tables",
             fingerprint=pending.fingerprint if pending else prints[min(number, len(prints)) - 1],
             start=self.core.source.Start.LATEST if self.scenario.latest else self.core.source.Start.EARLIEST,
@@ -43,7 +43,7 @@ class Drivers:
             own_ledger=self.scenario.own,
             follow=self.scenario.follow or patient,
         )
-        driver, effect = self.core.snapshots.begin(settings)
+        driver, effect = self.core.batch.begin(policy)
         agent = Agent(number, 1, self.drivers.of(driver), self.effects.of(effect), NONE, False, (), None, NONE)
         return f"driver {number} starts", world._replace(drivers=(*world.drivers, agent), starts=number)
 
@@ -68,7 +68,7 @@ class Drivers:
         known = self._advanced.get((agent.driver, agent.effect, key))
         if known is None:
             try:
-                after, effect = self.core.snapshots.advance(self.drivers.values[agent.driver], reply())
+                after, effect = self.drivers.values[agent.driver].advance(reply())
                 known = (self.drivers.of(after), self.effects.of(effect))
             except Exception as error:  # named errors are part of the protocol; others are judged as defects
                 known = error
@@ -96,7 +96,7 @@ class Drivers:
         if effect.new.pending is not None:
             return True
         last = self.tables.owns.values[agent.expected].last
-        return last is not None and self.core.swap.key(last.state) == self.core.swap.key(effect.new)
+        return last is not None and self.core.ledger.key(last.state) == self.core.ledger.key(effect.new)
 
     def _nothing_to_see(self, world: Lake, agent: Agent) -> bool:
         return agent.level != NONE or world.level + 1 == len(self.topics.levels)
@@ -111,7 +111,7 @@ class Drivers:
 
     def write(self, world: Lake, agent: Agent, effect: Any, doubtful: int = NONE) -> Lake | Violation:
         """Files only: nobody sees them before a commit names them."""
-        if self.drivers.values[agent.driver].settings.fingerprint != effect.plan.fingerprint:
+        if self.drivers.values[agent.driver].policy.fingerprint != effect.plan.fingerprint:
             return Violation("a plan is written with another transform than it was made with")
 
         def results() -> tuple[Any, ...]:
@@ -127,8 +127,8 @@ class Drivers:
         bits = self.topics.of(effect.plan.blocks[index].ranges)
         files, wants = [], []
         for table, name in enumerate(self.scenario.tables):
-            rows = bits & self.topics.meant[table] & self._allowed(effect.stands, name)
-            if rows and any(each.view.table == name and not each.view.uuid for each in effect.stands):
+            rows = bits & self.topics.meant[table] & self._allowed(effect.tables, name)
+            if rows and any(each.view.table == name and not each.view.uuid for each in effect.tables):
                 wants.append(table)
             if rows:
                 files.append((name, (rows,)))
@@ -145,11 +145,11 @@ class Drivers:
         )
         return receipt.BlockResult(index, fate.LANDED, told)
 
-    def _allowed(self, stands: Any, name: str) -> int:
+    def _allowed(self, tables: Any, name: str) -> int:
         """Tables that take no part get no rows."""
         if self.scenario.own:
             return self.topics.above(())
-        return next((self.topics.above(each.floors) for each in stands if each.view.table == name), 0)
+        return next((self.topics.above(each.floors) for each in tables if each.view.table == name), 0)
 
     # ── sending a commit ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -207,7 +207,7 @@ class Drivers:
     def _anew(self, world: Lake, agent: Agent) -> Lake:
         """From the beginning, because the table was rolled back."""
         before = self.drivers.values[agent.driver]
-        driver, effect = self.core.snapshots.begin(before.settings, before.incoming)
+        driver, effect = self.core.batch.begin(before.policy)
         after = agent._replace(
             takes=agent.takes + 1, driver=self.drivers.of(driver), effect=self.effects.of(effect),
             done=(), attempt=None, expected=NONE,
@@ -221,26 +221,26 @@ class Drivers:
         """
         driver = self.drivers.values[agent.driver]
         if isinstance(error, errors.LandonceError) and (
-            self._taken_over(world, agent) or self.refused(world, driver, error)
+            self._taken_over(world, agent) or self.refused(world, agent, error)
         ):
             return True
         if isinstance(error, errors.PlanChanged):
-            return bool(driver.pending.fingerprint != driver.settings.fingerprint)
+            return bool(driver.pending.fingerprint != driver.policy.fingerprint)
         tabs = [self.tables.tabs.values[each] for each in world.tables]
         moment = agent.number < LAST and self._unsteady  # since it looked
         reasons: dict[type[Exception], bool] = {
             errors.TableReplaced: any(self.tables.replaced(tab) for tab in tabs),
             errors.PositionUncertain: any(self.tables.cut(tab) for tab in tabs) or moment,
             errors.TargetAhead: any(self.tables.cut(tab) for tab in tabs) or moment,
-            errors.RollbackRefused: not driver.settings.follow,
+            errors.RollbackRefused: not driver.policy.follow,
             errors.Fenced: moment,
             errors.LedgerSetBack: moment,
         }
         return type(error).__name__ in self.scenario.halts and reasons.get(type(error), False)
 
-    def refused(self, world: Lake, driver: Any, error: errors.LandonceError) -> bool:
+    def refused(self, world: Lake, agent: Agent, error: errors.LandonceError) -> bool:
         """Whether a driver may refuse the ranges that it was given."""
-        del world, driver, error
+        del world, agent, error
         return False
 
     @property

@@ -64,9 +64,9 @@ class Effects(Drivers):
 
     def _change(self, world: Lake, agent: Agent, effect: Any) -> Lake | Violation:
         current = self.ledgers.values[world.ledger]
-        if self.core.swap.key(current) != self.core.swap.key(effect.old):
+        if self.core.ledger.key(current) != self.core.ledger.key(effect.old):
             return self.raised(world, agent, self.core.ledger.fenced(effect.old, current))
-        self.core.swap.check_change(effect.old.pipeline, effect.old, effect.new)
+        self.core.ledger.check_change(effect.old.pipeline, effect.old, effect.new)
         promised = world.promised or self._promise(effect.new)
         changed = world._replace(ledger=self.ledgers.of(effect.new), promised=promised)
         return self.go_on(changed, agent, "changed", lambda: effect.new)
@@ -79,7 +79,7 @@ class Effects(Drivers):
         """First whether this driver is still the owner, then one table after the other."""
         if not agent.done:
             current = self.ledgers.values[world.ledger]
-            if self.core.swap.key(current) != self.core.swap.key(self.held(agent)):
+            if self.core.ledger.key(current) != self.core.ledger.key(self.held(agent)):
                 return self.raised(world, agent, self.core.ledger.fenced(self.held(agent), current))
             return self.put(world, agent, agent._replace(done=("owner",)))
         table = len(agent.done) - 1
@@ -101,7 +101,7 @@ class Effects(Drivers):
     def _open(self, world: Lake, agent: Agent, effect: Any) -> Lake | Violation:
         for table in {each for wants in effect.wants for each in wants}:
             world = self.touch(world, table, self.tables.made(world.tables[table]))
-        return self.go_on(world, agent, "opened", lambda: None)
+        return self.go_on(world, agent, "opened", lambda: False)
 
     def _commit_steps(self, world: Lake, agent: Agent, effect: Any, who: str) -> Iterator[Step]:
         """Tables are committed to in any order, and all of them, whatever one of them says."""
@@ -124,7 +124,7 @@ class Effects(Drivers):
             known = {}
             started = tuple(sorted(self.held(agent).committed().items()))
             files = [each for receipt in effect.receipts for each in receipt.files]
-            for each in effect.stands:
+            for each in effect.tables:
                 rows = sum(bits for name, written in files if name == each.view.table for bits in written)
                 if rows or effect.plan.kind is self.core.blocks.Kind.REPLAY:
                     table = self.scenario.tables.index(each.view.table)
@@ -153,7 +153,7 @@ class Effects(Drivers):
         known = dict(self.held(agent).tables).get(table)
         if known is not None and known.uuid != uuid:
             return f"table {table} was made anew, and is written as if it were the old one"
-        follow = self.drivers.values[agent.driver].settings.follow
+        follow = self.drivers.values[agent.driver].policy.follow
         if effect.plan.kind is self.core.blocks.Kind.REPLAY and not follow:
             return "a rollback is followed, though the file says that it is not"
         return ""
@@ -199,11 +199,11 @@ class Effects(Drivers):
     def _load(self, world: Lake, agent: Agent) -> Lake | Violation:
         number = self.tables.own(world.tables[0])
         view = self.tables.owns.values[number]
-        follow = self.drivers.values[agent.driver].settings.follow
+        follow = self.drivers.values[agent.driver].policy.follow
         try:
             if view.rolled_back and (view.standing is not None or view.whole) and not follow:
-                raise self.core.own.rollback_refused(["A"])
-            state = self.core.own.own_state(view)
+                raise self.core.own_ledger.rollback_refused(["A"])
+            state = self.core.own_ledger.own_state(view)
         except Exception as error:  # judged below
             return self.raised(world, agent, error)
         state = state or self.core.ledger.LedgerState("p", f"lineage {self.owner(agent)}")
@@ -256,8 +256,8 @@ class Effects(Drivers):
 
     def _verdict(self, agent: Agent, seen: int, old: Any, new: Any) -> Any:
         view = self.tables.owns.values[seen]
-        verdict = self.core.own.own_verdict(self.tables.owns.values[agent.expected], view, new)
-        self.core.own.refuse(verdict, old, view)
+        verdict = self.core.own_ledger.own_verdict(self.tables.owns.values[agent.expected], view, new)
+        self.core.own_ledger.refuse(verdict, old, view)
         return verdict
 
     def _own_done(self, world: Lake, agent: Agent, effect: Any) -> Lake | Violation:

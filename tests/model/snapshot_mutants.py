@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from .mutants import (
     AGAIN,
+    CHANGED,
     ENDLESS,
     FOLLOWED,
     LEDGER,
@@ -20,19 +21,20 @@ from .mutants import (
     STRANGER,
     SWAP,
     TWICE,
+    UNCOMMITTED,
     UNCOVERED,
     halts,
     planted,
 )
 
-SNAPSHOTS = "landonce.protocol.snapshots"
+SNAPSHOT = "landonce.protocol.snapshot"
 MARKS = "landonce.protocol.marks"
 OWN = "landonce.protocol.own_ledger"
 
-_STAND = "return Stand(view) if in_step and all(at <= committed[each] for each, at in floors) else Stand(view, floors)"
+_STATUS = "return TableStatus(view) if in_step else TableStatus(view, floors)"
 _LAST = "mark, last = view.mark, max(known.batch if known else 0, view.latest)"
 _DONE = "if told is not None and (told.owner, told.batch) == (after.owner, after.batch):"
-_MOVED = "return _look(replace(driver, receipts=(), opened=False, stands=None))"
+_MOVED = "return self.look(replace(machine, receipts=(), opened=False, tables=None))"
 
 _VERDICT = (
     planted(
@@ -77,7 +79,7 @@ _VERDICT = (
     ),
 )
 
-_STANDS = (
+_STATUSS = (
     planted(
         "the batch in the table's property is not asked",
         "fan-out: the ledger is lost, and tables are rolled back",
@@ -99,8 +101,8 @@ _STANDS = (
         "fan-out: rolled back twice",
         LOST,
         MARKS,
-        "return Stand(view) if last == 0 else Stand(view, _firsts(ledger), behind=True)",
-        "return Stand(view)",
+        "return TableStatus(view) if last == 0 else TableStatus(view, _firsts(ledger), behind=True)",
+        "return TableStatus(view)",
     ),
     planted(
         "a table that is filled up in part counts as in step",
@@ -115,10 +117,10 @@ _STANDS = (
         "fan-out: the ledger is restored",
         TWICE,
         MARKS,
-        _STAND,
-        "return Stand(view) if in_step else Stand(view, floors)",
+        " and all(at <= committed[each] for each, at in floors)\n",
+        "\n",
     ),
-    planted("floors are ignored", "fan-out: rolled back", TWICE, MARKS, _STAND, "return Stand(view)"),
+    planted("floors are ignored", "fan-out: rolled back", TWICE, MARKS, _STATUS, "return TableStatus(view)"),
     planted(
         "a table that was made anew is the same one",
         "fan-out: a table is dropped and made anew",
@@ -230,16 +232,16 @@ _REPLAYS = (
         "tables that are behind stay behind",
         "fan-out: rolled back twice",
         LOST,
-        SNAPSHOTS,
-        "    if again:\n",
-        "    if not stands:\n",
+        SNAPSHOT,
+        "        return take(again, machine.world.limits.max_rows)\n",
+        "        return ()\n",
     ),
     planted(
         "a rollback is followed whatever the file says",
         "fan-out: a rollback is not followed",
         FOLLOWED,
-        SNAPSHOTS,
-        "    _may_follow(driver.settings, stands)\n",
+        SNAPSHOT,
+        "        self._may_follow(tables)\n",
         "",
     ),
 )
@@ -249,15 +251,15 @@ _STEPS = (
         "files count though their table moved while another was made",
         "fan-out: tables are made as records name them",
         TWICE,
-        SNAPSHOTS,
-        "receipts=(), opened=not reply",
-        "opened=not reply",
+        SNAPSHOT,
+        "receipts=(), opened=not new_tables",
+        "opened=not new_tables",
     ),
     planted(
         "files count though a commit found the tables moved",
         "fan-out: nothing fails, two drivers",
         TWICE,
-        SNAPSHOTS,
+        SNAPSHOT,
         _MOVED,
         _MOVED.replace("receipts=(), ", ""),
     ),
@@ -265,49 +267,45 @@ _STEPS = (
         "tables that moved are not looked at again",
         "fan-out: rolled back",
         ENDLESS,
-        SNAPSHOTS,
+        SNAPSHOT,
         _MOVED,
-        "return _write(replace(driver, receipts=(), opened=False))",
+        "return self.write(replace(machine, receipts=(), opened=False), Mode.RESOLVE)",
     ),
     planted(
         "after a commit the tables count as they were before it",
         "fan-out: nothing fails, two drivers",
         AGAIN,
-        SNAPSHOTS,
-        "        driver = replace(driver, stands=_refreshed(driver.stands or (), reply.views))\n",
+        SNAPSHOT,
+        "        machine = replace(machine, tables=_refreshed(machine.tables or (), reply.views))\n",
         "",
     ),
     planted(
         "after a record the tables stand as they did before it",
         "fan-out: rolled back twice",
         TWICE,
-        SNAPSHOTS,
-        "        stands = tuple(stand(driver.state, each.view) for each in driver.stands or ())\n",
-        "        stands = driver.stands\n",
+        SNAPSHOT,
+        "        tables = tuple(status_of(machine.state, each.view) for each in machine.tables or ())\n",
+        "        tables = machine.tables\n",
     ),
     planted(
         "a driver that waits does not look at the tables",
         "fan-out: records arrive, drivers wait",
         LOST,
-        SNAPSHOTS,
-        "    if driver.world.look and driver.state.pending is None:\n",
-        "    if driver.world.stop:\n",
+        SNAPSHOT,
+        "due = machine.world.look and machine.state.pending is None",
+        "due = machine.world.stop",
     ),
     planted(
         "a plan of another transform is written",
         "fan-out: the transform changes",
         OTHER_ROWS,
-        SNAPSHOTS,
-        "        _same_fingerprint(driver)\n    if",
-        "        pass\n    if",
+        *CHANGED,
     ),
     planted(
         "the position moves before the commit",
         "fan-out: nothing fails, two drivers",
         LOST,
-        SNAPSHOTS,
-        "return to(driver, Step.COMMIT, CommitTables(driver.pending, receipts, _taking(driver), _recorded(driver)))",
-        "return change(driver, Step.RECORD, _recorded(driver))",
+        *UNCOMMITTED,
     ),
     planted(
         "the ledger compares nothing",
@@ -332,7 +330,7 @@ _LOST = (
         "a lost ledger begins anew, whatever the tables say",
         "fan-out: the ledger is lost, and the pipeline begins at the end",
         LOST,
-        SNAPSHOTS,
+        SNAPSHOT,
         "    if found is not None:\n",
         "    if found is not None and not found.positions:\n",
     ),
@@ -340,9 +338,9 @@ _LOST = (
         "a lost ledger is bound before the tables are asked",
         "fan-out: the ledger is lost, and the pipeline begins at the end",
         LOST,
-        SNAPSHOTS,
-        "    if driver.state.fresh:\n        return _look(driver)\n",
-        "",
+        SNAPSHOT,
+        "return machine.state.fresh or machine.incoming is not None",
+        "return False",
     ),
 )
 
@@ -493,4 +491,4 @@ _OWN = (
     ),
 )
 
-MUTANTS = _VERDICT + _STANDS + _REPLAYS + _STEPS + _LOST + _OWN
+MUTANTS = _VERDICT + _STATUSS + _REPLAYS + _STEPS + _LOST + _OWN

@@ -91,7 +91,7 @@ class Tables:
             tab = self.tabs.values[number]
             chain, copy = self.kept(tab), self._mark(tab.copy)
             parent = tab.snaps[chain[-1]].parent if chain else NONE
-            view = self.core.own.OwnView(
+            view = self.core.own_ledger.OwnView(
                 uuid=f"uuid {tab.uuid}",
                 mark=self._newest(tab),
                 copy=copy,

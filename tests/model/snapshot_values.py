@@ -111,6 +111,8 @@ class Agent(NamedTuple):
     attempt: Attempt | None
     expected: int
     """The table as this driver last saw or left it, where the table is the ledger."""
+    came: tuple[int, int] | None = None
+    """What Spark brings to a query: the range of the one partition."""
 
 
 class Lake(NamedTuple):

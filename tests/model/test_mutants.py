@@ -6,7 +6,7 @@ import pytest
 
 from .core import Patch, load
 from .harm import does_harm
-from .mutants import INSERTS, MUTANTS, Mutant
+from .mutants import DEDUPLICATING, MUTANTS, Mutant
 from .scenarios import SCENARIOS
 from .world import Model
 
@@ -25,4 +25,4 @@ def test_there_are_enough_of_them() -> None:
 
 def test_a_patch_that_fits_no_more_is_an_error() -> None:
     with pytest.raises(AssertionError, match="occurs 0 times"):
-        load(Patch(INSERTS, "this is not in the source", ""))
+        load(Patch(DEDUPLICATING, "this is not in the source", ""))

@@ -23,8 +23,13 @@ def test_farther_into_what_is_too_large(scenario: Scenario) -> None:
     ALL.holds_farther(scenario)
 
 
+@pytest.mark.long
+def test_the_search_is_far_enough() -> None:
+    ALL.is_far("deduplicating")
+
+
 def test_the_search_is_wide_enough() -> None:
-    ALL.is_wide(200_000)
+    ALL.is_wide("deduplicating")
 
 
 @pytest.mark.parametrize("scenario", BEYOND, ids=lambda each: each.name)

@@ -27,6 +27,10 @@ def test_farther_into_what_is_too_large(scenario: Scenario) -> None:
     ALL.holds_farther(scenario)
 
 
+def test_the_search_is_wide_enough() -> None:
+    ALL.is_wide("transactional, queries")
+
+
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.name)
 def test_a_planted_bug_is_found(mutant: Mutant) -> None:
     does_harm(mutant, DatabaseQueries, SCENARIOS, LIMIT)

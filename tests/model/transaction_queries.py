@@ -1,7 +1,7 @@
-"""The world of `transaction_world`, with drivers that Spark hands micro-batches to: a user's own query into a database.
+"""The worlds of `transaction_world` and `wrapped_world`, with drivers that Spark hands micro-batches to: a user's own query.
 
 A start brings any range of the topic, as a checkpoint that is kept, restored or lost may bring it; the batches that follow it in
-the same run go on where it ended. What decides is `protocol.query_batches` and `protocol.match_ranges`.
+the same run go on where it ended. What decides is `protocol.batch`, with Spark's ranges as its source.
 """
 
 from __future__ import annotations
@@ -12,89 +12,131 @@ from typing import Any
 
 from landonce import errors
 
-from .core import Core
 from .snapshot_topics import TOPIC
-from .transaction_values import Agent, Base, Scenario
-from .transaction_world import LAST, Step, Transactions
+from .transaction_values import Agent
+from .transaction_world import LAST, Transactions
 from .values import Violation
+from .wrapped_world import Pushes
 
 
-class DatabaseQueries(Transactions):
-    """Every step that a world of this scenario can take."""
+class Brought(Transactions):
+    """What queries have in common, whatever their sink is."""
 
-    def __init__(self, core: Core, scenario: Scenario) -> None:
-        super().__init__(replace(core, transactions=core.queries), scenario)
-
-    def _starts(self, world: Base) -> Iterator[Step]:
+    def _starts(self, world: Any) -> Iterator[Any]:
         last = self.topics.levels[world.level][0]
         for first in range(last):
             for end in range(first + 1, last + 1):
                 yield self._started(world, first, end)
 
-    def start(self, world: Base, *, patient: bool = False) -> Step:
+    def start(self, world: Any, *, patient: bool = False) -> Any:
         """A run that begins where the ledger stands, with all that there is."""
         pending = self.ledgers.values[world.ledger].pending if patient else None
         fingerprint = pending.fingerprint if pending is not None else None
         return self._started(world, self._position(world), self.topics.levels[world.level][0], fingerprint)
 
-    def _position(self, world: Base) -> int:
-        return self.ledgers.values[world.ledger].committed().get(self.topics.partitions[0], 0)
+    def _position(self, world: Any) -> int:
+        return int(self.ledgers.values[world.ledger].committed().get(self.topics.partitions[0], 0))
 
-    def _started(self, world: Base, first: int, end: int, fingerprint: str | None = None) -> Step:
+    def _started(self, world: Any, first: int, end: int, fingerprint: str | None = None) -> Any:
         number = world.starts + 1
         prints = self.scenario.fingerprints
-        settings = self.core.queries.Settings(
-            "table", fingerprint or prints[min(number, len(prints)) - 1], self.scenario.block_rows, deadlines=False
-        )
-        driver, effect = self.core.queries.begin(settings, self._incoming(first, end))
-        agent = Agent(number, self.drivers.of(driver), self.effects.of(effect), None, False)
+        policy = self._policy(number, fingerprint or prints[min(number, len(prints)) - 1])
+        driver, effect = self.core.batch.begin(replace(policy, block_rows=self.scenario.block_rows))
+        agent = Agent(number, self.drivers.of(driver), self.effects.of(effect), None, False, (first, end))
         started = world._replace(drivers=(*world.drivers, agent), starts=number)
         return f"query {number} starts with [{first}, {end})", started
+
+    def _go_on(self, world: Any, agent: Agent, reply: Any) -> Any:
+        """Spark has brought the ranges already, so a survey touches nothing, and is made at once."""
+        after = super()._go_on(world, agent, reply)
+        if isinstance(after, Violation):
+            return after
+        for each in after.drivers:
+            if each.number == agent.number and isinstance(self.effects.values[each.effect], self.core.steps.Survey):
+                return self._go_on(after, each, self._brought(after, each))
+        return after
+
+    def _brought(self, world: Any, agent: Agent) -> Any:
+        assert agent.came is not None
+        surveyed = self.topics.surveyed(world.level, self.scenario.max_rows[0], False)
+        return replace(surveyed, source=self._incoming(*agent.came))
 
     def _incoming(self, first: int, end: int) -> Any:
         """The query itself began at the first offset: a ledger that knows nothing of it was lost."""
         at = self.topics.partitions[0]
         ranges = (self.core.ranges.Range(at, first, end),) if first < end else ()
-        begun = (self.core.offsets.Begun(at, 0, first),)
-        return self.core.judging.Incoming(ranges, "cluster", ((TOPIC, "id"),), begun)
+        begun = (self.core.match_ranges.Begun(at, 0, first),)
+        return self.core.match_ranges.Incoming(ranges, "cluster", ((TOPIC, "id"),), begun)
 
-    def _own_steps(self, world: Base, agent: Agent, effect: Any, who: str) -> Iterator[Step]:
-        if isinstance(effect, self.core.steps.Resolve):
-            found = tuple(self._found(world, effect.plan, index) for index in effect.indexes)
-            yield who, self._go_on(world, agent, self.core.steps.Resolved(found))
-        elif isinstance(effect, self.core.steps.Stop):
+    def _own_steps(self, world: Any, agent: Agent, effect: Any, who: str) -> Iterator[Any]:
+        if isinstance(effect, self.core.steps.Stop):
             yield from self._next_batch(world, agent, who)
         else:
             yield from super()._own_steps(world, agent, effect, who)
 
-    def _found(self, world: Base, plan: Any, index: int) -> Any:
+    def _next_batch(self, world: Any, agent: Agent, who: str) -> Iterator[Any]:
+        """The micro-batch is done. The next one of the same run goes on where it ended; or the run is over."""
+        assert agent.came is not None
+        first, ended = agent.came
+        last = self.topics.levels[world.level][0] if world.starts < LAST else 0
+        for end in range(ended + 1, last + 1) if first < ended else ():
+            label = f"query {agent.number}: the next batch, [{ended}, {end})"
+            yield label, self._follows(world, agent, ended, end)
+        yield who, self._leave(world, agent)
+
+    def _follows(self, world: Any, agent: Agent, first: int, end: int) -> Any:
+        before = self.drivers.values[agent.driver]
+        driver, effect = self.core.batch.begin(before.policy, before)
+        begun = Agent(agent.number, self.drivers.of(driver), self.effects.of(effect), None, False, (first, end))
+        return self._go_on(self._with(world, agent, begun), begun, self._brought(world, begun))
+
+    def _refused(self, world: Any, agent: Agent, error: Exception) -> bool:
+        """A batch that begins above the position skips something."""
+        return isinstance(error, errors.GapRefused) and agent.came is not None and agent.came[0] > self._position(world)
+
+
+class DatabaseQueries(Brought):
+    """A query into a database."""
+
+    def _own_steps(self, world: Any, agent: Agent, effect: Any, who: str) -> Iterator[Any]:
+        if isinstance(effect, self.core.steps.Resolve):
+            found = tuple(self._found(world, effect.plan, index) for index in effect.indexes)
+            yield who, self._go_on(world, agent, self.core.steps.Resolved(found))
+        else:
+            yield from super()._own_steps(world, agent, effect, who)
+
+    def _found(self, world: Any, plan: Any, index: int) -> Any:
         """As `query.performers` asks: the block's row says whether it landed."""
         number = plan.blocks[index].number
         row = next((row for row in world.rows if (row.batch, row.number) == (plan.batch, number) and row.after), None)
         totals = self.receipts.values[row.receipt].totals if row is not None else self.core.ledger.Totals()
         return self.core.steps.Found(index, row is not None, totals)
 
-    def _next_batch(self, world: Base, agent: Agent, who: str) -> Iterator[Step]:
-        """The micro-batch is done. The next one of the same run goes on where it ended; or the run is over."""
-        ends = [each.end for each in self.drivers.values[agent.driver].incoming.ranges]
-        last = self.topics.levels[world.level][0] if world.starts < LAST else 0
-        for end in range(ends[0] + 1 if ends else last + 1, last + 1):
-            yield (
-                f"query {agent.number}: the next batch, [{ends[0]}, {end})",
-                self._begun(world, agent, ends[0], end),
-            )
-        yield who, self._leave(world, agent)
 
-    def _begun(self, world: Base, agent: Agent, first: int, end: int) -> Base | Violation:
-        before = self.drivers.values[agent.driver]
-        try:
-            driver, effect = self.core.queries.begin(before.settings, self._incoming(first, end), before)
-        except errors.LandonceError as error:
-            return self._raised(world, agent, error)
-        after = Agent(agent.number, self.drivers.of(driver), self.effects.of(effect), None, False)
-        return self._with(world, agent, after)
+class WrappedQueries(Brought, Pushes):
+    """A query into a wrapped sink."""
 
-    def _refused(self, world: Base, driver: Any, error: Exception) -> bool:
-        """A batch that begins above the position skips something."""
-        at = self.topics.partitions[0]
-        return isinstance(error, errors.GapRefused) and driver.incoming.starts[at] > self._position(world)
+    def _standing(self, world: Any, batch: int) -> Any:
+        """The machine reads the receipts of blocks that do not come again."""
+        seen = super()._standing(world, batch)
+        rows = (
+            each if each.receipt is None else replace(each, receipt=self.receipts.values[int(each.receipt)].to_json())
+            for each in seen.rows
+        )
+        return replace(seen, rows=tuple(rows))
+
+    def _raised(self, world: Any, agent: Any, error: Exception) -> Any:
+        """A probe cannot be asked about rows that do not come again. Where pushing again is harmless, a push may arrive at any time."""
+        if not isinstance(error, errors.OutcomeUnknown) or self._comes_again(agent):
+            return super()._raised(world, agent, error)
+        if self._may_arrive(world) and not self.scenario.harmless:
+            return Violation("a person is asked about a block that may still arrive")
+        if not self._has_reason(world, agent, error):
+            return Violation(f"driver {agent.number} stopped without a reason: {type(error).__name__}: {error}")
+        return self._leave(world, agent)
+
+    def _comes_again(self, agent: Agent) -> bool:
+        assert agent.came is not None
+        driver, (first, end) = self.drivers.values[agent.driver], agent.came
+        (came,) = (each for block in driver.pending.blocks for each in block.ranges)
+        return bool(driver.pending.fingerprint == driver.policy.fingerprint and first <= came.first and came.end <= end)

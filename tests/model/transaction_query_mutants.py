@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from .mutants import LOST, TWICE, halts, planted
-from .query_mutants import JUDGING, PROTOCOL
+from .mutants import (
+    BATCH,
+    DELIVERED_AGAIN,
+    LOST,
+    NOT_FOLLOWED,
+    NOT_REFUSED,
+    OTHER_ROWS,
+    RECORDED_FIRST,
+    REWRITTEN,
+    TWICE,
+    UNHEARD,
+    halts,
+    planted,
+)
+from .transaction_mutants import TRANSACTIONAL
 
 MUTANTS = (
     planted(
         "what was delivered comes again",
         "nothing fails, two queries of one name",
         TWICE,
-        JUDGING,
-        "Range(each.partition, max(each.first, committed[each.partition]), each.end)",
-        "Range(each.partition, each.first, each.end)",
+        *DELIVERED_AGAIN,
     ),
     planted(
         "a pending block that does not come again never was",
         "a query dies, an answer is lost",
         halts("PlanPending"),
-        PROTOCOL,
+        BATCH,
         "    landed = {each.index: each.totals for each in found if each.landed}\n",
         "    landed: dict[int, Totals] = {}\n",
     ),
@@ -26,41 +37,36 @@ MUTANTS = (
         "a pending block that does not come again landed",
         "a query dies, an answer is lost",
         halts("Unbalanced"),
-        PROTOCOL,
+        BATCH,
         "    landed = {each.index: each.totals for each in found if each.landed}\n",
         "    landed = {each.index: each.totals for each in found}\n",
     ),
+    planted("what is behind an absent block is taken", "a query dies, an answer is lost", LOST, *NOT_FOLLOWED),
+    planted("a plan of another query is written", "the query is another one", OTHER_ROWS, *REWRITTEN),
     planted(
         "the position moves before anything is written",
         "nothing fails, two queries of one name",
         halts("Unbalanced"),
-        PROTOCOL,
-        "    if step is Step.PREPARE:\n        return send(",
-        "    if step is Step.PREPARE:\n        return change(driver, Step.RECORD, states.recorded(driver.state, driver.totals))\n"
-        "        return send(",
+        *RECORDED_FIRST,
     ),
     planted(
         "there is no look at the table",
         "the ledger is lost",
         TWICE,
-        PROTOCOL,
-        "    if target.ends and not driver.settings.deadlines:\n",
-        "    if target.ends and driver.settings.deadlines:\n",
+        TRANSACTIONAL,
+        "for partition, end in reply.ends:",
+        "for partition, end in ():",
     ),
     planted(
         "a batch that begins above the position is taken",
         "nothing fails, two queries of one name",
         LOST,
-        PROTOCOL,
-        "    refuse_early(driver.state, driver.incoming, driver.settings.on_rewind)\n",
-        "",
+        *NOT_REFUSED,
     ),
     planted(
         "a block without an answer counts as written",
         "the database is restarted",
         halts("ValueError"),
-        PROTOCOL,
-        "    if not driver.unwritten:\n",
-        "    if driver.pending:\n",
+        *UNHEARD,
     ),
 )

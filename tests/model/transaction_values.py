@@ -78,6 +78,8 @@ class Agent(NamedTuple):
     effect: int
     results: tuple[int, ...] | None
     unsure: bool
+    came: tuple[int, int] | None = None
+    """What Spark brings to a query: the range of the one partition."""
 
 
 class Job(NamedTuple):

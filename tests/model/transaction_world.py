@@ -65,14 +65,14 @@ class Transactions:
         prints = self.scenario.fingerprints
         pending = self.ledgers.values[world.ledger].pending if patient else None
         fingerprint = pending.fingerprint if pending else prints[min(number, len(prints)) - 1]
-        driver, effect = self.core.transactions.begin(self._settings(number, fingerprint))
+        driver, effect = self.core.batch.begin(self._policy(number, fingerprint))
         agent = Agent(number, self.drivers.of(driver), self.effects.of(effect), None, False)
         return f"driver {number} starts", world._replace(drivers=(*world.drivers, agent), starts=number)
 
-    def _settings(self, number: int, fingerprint: str) -> Any:
+    def _policy(self, number: int, fingerprint: str) -> Any:
         del number
-        return self.core.transactions.Settings(
-            table="table",
+        return self.core.transactional.Transactional(
+            target="table",
             fingerprint=fingerprint,
             start=self.core.source.Start.LATEST if self.scenario.latest else self.core.source.Start.EARLIEST,
             once=True,
@@ -105,7 +105,7 @@ class Transactions:
         elif isinstance(effect, self.core.steps.Write):
             yield from self._write(world, agent, effect, who)
         elif isinstance(effect, self.core.steps.Open):
-            yield who, self._go_on(world, agent, None)
+            yield who, self._go_on(world, agent, False)
         else:
             yield who, self._leave(world, agent)
 
@@ -114,34 +114,34 @@ class Transactions:
         answer = self._advanced.get((agent.driver, reply))
         if answer is None:
             try:
-                driver, effect = self.core.transactions.advance(self.drivers.values[agent.driver], reply)
+                driver, effect = self.drivers.values[agent.driver].advance(reply)
                 answer = (self.drivers.of(driver), self.effects.of(effect))
             except Exception as error:  # named errors are part of the protocol; others are judged as defects
                 answer = error
             self._advanced[agent.driver, reply] = answer
         if isinstance(answer, Exception):
             return self._raised(world, agent, answer)
-        return self._with(world, agent, Agent(agent.number, answer[0], answer[1], None, False))
+        return self._with(world, agent, agent._replace(driver=answer[0], effect=answer[1], results=None, unsure=False))
 
     def _raised(self, world: Base, agent: Agent, error: Exception) -> Base | Violation:
         """A driver that was taken over sees a world that it cannot judge, so it asks the ledger before it says why."""
         driver = self.drivers.values[agent.driver]
         taken = driver.ledger is not None and driver.ledger.owner != self.ledgers.values[world.ledger].owner
-        changed = isinstance(error, errors.PlanChanged) and driver.pending.fingerprint != driver.settings.fingerprint
+        changed = isinstance(error, errors.PlanChanged) and driver.pending.fingerprint != driver.policy.fingerprint
         named = type(error).__name__ in self.scenario.halts and self._has_reason(world, agent, error)
         if not (
             changed
             or named
-            or self._refused(world, driver, error)
+            or self._refused(world, agent, error)
             or (taken and isinstance(error, errors.LandonceError))
         ):
             return Violation(f"driver {agent.number} stopped without a reason: {type(error).__name__}: {error}")
         halted = type(error).__name__ if agent.number > LAST else world.halted
         return self._leave(world, agent)._replace(halted=halted)
 
-    def _refused(self, world: Base, driver: Any, error: Exception) -> bool:
+    def _refused(self, world: Base, agent: Agent, error: Exception) -> bool:
         """Whether a driver may refuse the ranges that it was given."""
-        del world, driver, error
+        del world, agent, error
         return False
 
     def _has_reason(self, world: Base, agent: Agent, error: Exception) -> bool:
@@ -151,7 +151,7 @@ class Transactions:
         restored = bool(self.scenario.faults.restore) and not self._left(world, "restore")
         reasons: dict[type[Exception], bool] = {
             errors.TargetAhead: bool(world.landed & ~self.topics.below(now.positions) & ~pending),
-            errors.Fenced: restored or (held is not None and self.core.swap.key(held) != self.core.swap.key(now)),
+            errors.Fenced: restored or (held is not None and self.core.ledger.key(held) != self.core.ledger.key(now)),
             errors.LedgerSetBack: restored,
             errors.Unbalanced: not all(row.after for row in world.rows) or not world.rows,
         }
@@ -169,7 +169,7 @@ class Transactions:
         if agent.unsure:
             yield f"{who}: reads back", self._read_back(world, agent, effect, current)
             return
-        if self.core.swap.key(current) != self.core.swap.key(effect.old):
+        if self.core.ledger.key(current) != self.core.ledger.key(effect.old):
             yield f"{who} is fenced", self._raised(world, agent, self.core.ledger.fenced(effect.old, current))
             return
         try:
@@ -187,15 +187,15 @@ class Transactions:
 
     def _changed(self, world: Base, old: Any, new: Any) -> Base | None:
         """The ledger's transaction; None while it waits for a row that an open transaction has changed."""
-        told = self.core.marks_of_blocks.block_change(old, new)
-        self.core.marks_of_blocks.may_change(old, new, tuple(self._block_row(row) for row in world.rows))
+        told = self.core.block_rows.block_change(old, new)
+        self.core.block_rows.may_change(old, new, tuple(self._block_row(row) for row in world.rows))
         touched = [row for row in world.rows if told.claim is not None or row.batch == told.removed]
         if any(self._locked(world, row.batch, row.number) for row in touched):
             return None
         rows = tuple(row for row in world.rows if row.batch != told.removed)
         if told.claim is not None:
             rows = tuple(row._replace(claim=self.claims.of(told.claim)) for row in rows)
-        claim = self.claims.of(self.core.marks_of_blocks.Claim.of(new))
+        claim = self.claims.of(self.core.block_rows.Claim.of(new))
         batch = new.pending.batch if new.pending else 0
         rows += tuple(Row(batch, number, claim, False, 0) for number in told.added)
         return world._replace(ledger=self.ledgers.of(new), rows=rows, promised=world.promised or self._promise(new))
@@ -226,10 +226,10 @@ class Transactions:
     def _write(self, world: Base, agent: Agent, effect: Any, who: str) -> Iterator[Step]:
         if agent.results is None:
             driver = self.drivers.values[agent.driver]
-            if driver.settings.fingerprint != effect.plan.fingerprint:
+            if driver.policy.fingerprint != effect.plan.fingerprint:
                 yield who, Violation("a plan is written with another transform than it was made with")
                 return
-            claim = self.core.marks_of_blocks.Claim.of(driver.state)
+            claim = self.core.block_rows.Claim.of(driver.state)
             begun = self.states.of(self.core.transact.begin())
             jobs = [self._job(effect.plan, index, claim) for index in effect.indexes]
             workers = tuple(Worker(agent.number, job, begun, False, 0, False) for job in jobs)
@@ -288,7 +288,7 @@ class Transactions:
         row = self._row(world, job)
         claim = self.claims.values[job.claim]
         flipped = row is not None and all(
-            self._columns(row)[name] == value for name, value in self.core.marks_of_blocks.flippable(claim).items()
+            self._columns(row)[name] == value for name, value in self.core.block_rows.flippable(claim).items()
         )
         after = self.core.transact.after_flip(self.states.values[worker.transacting], flipped=flipped)
         moved = worker._replace(transacting=self.states.of(after), open=flipped)
@@ -398,9 +398,9 @@ class Transactions:
         return {"epoch": claim.epoch, "owner": claim.owner, "state": "AFTER" if row.after else "BEFORE"}
 
     def _block_row(self, row: Row) -> Any:
-        mark = self.core.marks_of_blocks.Mark("AFTER" if row.after else "BEFORE")
+        mark = self.core.block_rows.Mark("AFTER" if row.after else "BEFORE")
         receipt = str(row.receipt) if row.after else None
-        return self.core.marks_of_blocks.BlockRow(row.number, self.claims.values[row.claim], mark, receipt)
+        return self.core.block_rows.BlockRow(row.number, self.claims.values[row.claim], mark, receipt)
 
     def _locked(self, world: Base, batch: int, number: int) -> bool:
         return any(

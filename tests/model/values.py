@@ -144,6 +144,8 @@ class Agent(NamedTuple):
     results: Any
     """For each block of the write under way, the result or 0; None before the workers are started."""
     unsure: int
+    came: tuple[int, int] | None = None
+    """What Spark brings to a query: the range of the one partition."""
 
 
 class Worker(NamedTuple):

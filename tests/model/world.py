@@ -30,8 +30,6 @@ class Model:
 
     def __init__(self, core: Core, scenario: Scenario) -> None:
         self.core = core
-        self.machine: Any = core.inserts
-        """The driver's steps."""
         self.scenario = scenario
         self.ledgers, self.drivers, self.effects = Table(), Table(), Table()
         self.settlings, self.jobs, self.tokens, self.results = Table(), Table(), Table(), Table()
@@ -146,8 +144,10 @@ class Model:
         start = (
             self.core.source.Start.LATEST if self.scenario.latest and not earliest else self.core.source.Start.EARLIEST
         )
-        settings = self.core.inserts.Settings("table", fingerprint or prints[min(number, len(prints)) - 1], start)
-        driver, effect = self.core.inserts.begin(settings)
+        policy = self.core.deduplicating.Deduplicating(
+            "table", fingerprint or prints[min(number, len(prints)) - 1], start
+        )
+        driver, effect = self.core.batch.begin(policy)
         agent = Agent(number, self.drivers.of(driver), self.effects.of(effect), None, 0)
         return f"driver {number} starts", world._replace(drivers=(*world.drivers, agent), starts=number)
 
@@ -201,9 +201,9 @@ class Model:
             if world.clock > effect.deadline:
                 yield f"{who} is over", self._go_on(world, agent, None)
         elif isinstance(effect, steps.Kill):
-            yield who, self._go_on(self._kill(world), agent, self._killed(world))
+            yield who, self._go_on(self._kill(world), agent, world.clock)
             if self._left(world, "leak") and self._runs(world):
-                missed = self._go_on(self._spend(world, "leak"), agent, self._killed(world))
+                missed = self._go_on(self._spend(world, "leak"), agent, world.clock)
                 yield f"{who}, but it misses what runs", missed
         elif isinstance(effect, steps.Look):
             yield who, self._go_on(world, agent, self._look(world.landed, effect.floors))
@@ -225,24 +225,20 @@ class Model:
         del effect
         yield who, self._leave(world, agent)
 
-    def _killed(self, world: World) -> int:
-        """The reply to a kill."""
-        return world.clock
-
     def _go_on(self, world: World, agent: Agent, reply: Any) -> World | Violation:
         """The production code takes the reply and says what is next."""
         key = (agent.driver, reply)
         answer = self._advanced.get(key)
         if answer is None:
             try:
-                driver, effect = self.machine.advance(self.drivers.values[agent.driver], reply)
+                driver, effect = self.drivers.values[agent.driver].advance(reply)
                 answer = (self.drivers.of(driver), self.effects.of(effect))
             except Exception as error:  # named errors are part of the protocol; others are judged as defects
                 answer = error
             self._advanced[key] = answer
         if isinstance(answer, Exception):
             return self._raised(world, agent, answer)
-        return self._with(world, agent, Agent(agent.number, answer[0], answer[1], None, 0))
+        return self._with(world, agent, agent._replace(driver=answer[0], effect=answer[1], results=None, unsure=0))
 
     def _raised(self, world: World, agent: Agent, error: Exception) -> World | Violation:
         """A driver that halts has left; whether it was right to halt is judged here.
@@ -251,13 +247,13 @@ class Model:
         """
         driver = self.drivers.values[agent.driver]
         if isinstance(error, errors.LandonceError) and (
-            self.taken_over(world, agent) or self._refused(world, driver, error)
+            self.taken_over(world, agent) or self._refused(world, agent, error)
         ):
             right = True
         elif isinstance(error, errors.Fenced):
             right = bool(world.restored)
         elif isinstance(error, errors.PlanChanged):
-            right = driver.pending.fingerprint != driver.settings.fingerprint
+            right = driver.pending.fingerprint != driver.policy.fingerprint
         elif isinstance(error, errors.PartialPresence):
             right = bool(world.restored)
         elif isinstance(error, errors.PositionBeyondEnd | errors.PartitionVanished | errors.TargetAhead):
@@ -269,9 +265,9 @@ class Model:
             return Violation(f"driver {agent.number} stopped without a reason: {type(error).__name__}: {error}")
         return self._leave(world, agent)
 
-    def _refused(self, world: World, driver: Any, error: errors.LandonceError) -> bool:
-        """Whether a driver of another kind may refuse what it was given."""
-        del world, driver, error
+    def _refused(self, world: World, agent: Agent, error: errors.LandonceError) -> bool:
+        """Whether a driver may refuse the ranges that it was given."""
+        del world, agent, error
         return False
 
     def _with(self, world: World, agent: Agent, after: Agent) -> World:
@@ -289,7 +285,7 @@ class Model:
         if agent.unsure:
             yield f"{who}: reads back", self._read_back(world, agent, effect, current)
             return
-        if self.core.swap.key(current) != self.core.swap.key(effect.old):
+        if self.core.ledger.key(current) != self.core.ledger.key(effect.old):
             yield f"{who} is fenced", self._raised(world, agent, self.core.ledger.fenced(effect.old, current))
             return
         new = effect.new
@@ -328,7 +324,7 @@ class Model:
     def _write(self, world: World, agent: Agent, effect: Any, who: str) -> Iterator[Step]:
         if agent.results is None:
             driver = self.drivers.values[agent.driver]
-            if driver.settings.fingerprint != effect.plan.fingerprint:
+            if driver.policy.fingerprint != effect.plan.fingerprint:
                 yield who, Violation("a plan is written with another transform than it was made with")
                 return
             jobs = self._launch(agent)

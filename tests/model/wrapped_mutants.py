@@ -7,12 +7,30 @@ records it: bugs of the one are planted without the other.
 from __future__ import annotations
 
 from .core import Patch
-from .mutants import ACCOUNT, DISORDER, ENDLESS, LEDGER, LOST, OTHER_ROWS, TOO_EARLY, TWICE, halts, planted
+from .mutants import (
+    ACCOUNT,
+    CHANGED,
+    COUNTED_AGAIN,
+    DISORDER,
+    DROPPED,
+    ENDLESS,
+    INCOMPLETE,
+    LEDGER,
+    LOST,
+    OTHER_ROWS,
+    RECORDED_FIRST,
+    TOO_EARLY,
+    TWICE,
+    UNCOMMITTED,
+    UNPREPARED,
+    halts,
+    planted,
+)
 from .transaction_mutants import BLOCKS, LEDGER_WITH_BLOCKS, UNCHECKED
 
-DRIVER = "landonce.protocol.pushes"
+CLAIMED = "landonce.protocol.claimed"
 WORKER = "landonce.protocol.push"
-ROWS = "landonce.protocol.claims"
+ROWS = "landonce.protocol.block_rows"
 
 _CLAIM = "claim=Claim.of(new) if after is not None and Claim.of(old) != Claim.of(new) else None,"
 _PROBED = "    if pushing.can_probe and over:\n"
@@ -176,83 +194,69 @@ _DRIVERS = (
         "prepare is skipped",
         "probe: a driver dies",
         halts("Fenced"),
-        DRIVER,
-        "return change(driver, Step.PREPARE, states.prepared(driver.state, plan))",
-        "return _write(replace(driver, ledger=replace(driver.state, pending=plan, batch=plan.batch)))",
+        *UNPREPARED,
     ),
     planted(
         "a pending plan is dropped",
         "probe: a driver dies",
         ACCOUNT,
-        DRIVER,
-        "    if driver.state.pending is not None:\n        _same_fingerprint(driver)\n        return _settle(driver)\n",
-        "    driver = replace(driver, ledger=replace(driver.state, pending=None))\n",
+        *DROPPED,
     ),
     planted(
         "a driver without a probe goes on as if it had one",
         "no probe: a driver dies",
         ENDLESS,
-        DRIVER,
-        "    if claimed and not driver.settings.can_probe:\n        raise outcome_unknown(driver.state, *claimed)\n",
+        CLAIMED,
+        "        if claimed and not self.can_probe:\n            raise outcome_unknown(machine.state, *claimed)\n",
         "",
     ),
     planted(
         "a driver asks a person while an attempt may still take effect",
         "no probe: one worker outlives its driver",
         TOO_EARLY,
-        DRIVER,
-        "    if any(not over(row, seen.now, wait) for row in claimed):\n",
-        "    if False:\n",
+        CLAIMED,
+        "        if any(not over(row, reply.now, self.wait) for row in claimed):\n",
+        "        if machine.ledger is None:\n",
     ),
     planted(
         "the batch is recorded before all of its blocks are there",
         "probe: a driver dies",
         ACCOUNT,
-        DRIVER,
-        "    if driver.unwritten:\n        return _settle(driver)\n",
-        "    if driver.unwritten:\n        return change(driver, Step.RECORD, _recorded(driver))\n",
+        *INCOMPLETE,
         UNCHECKED,
     ),
     planted(
         "the position moves before the blocks are pushed",
         "probe: a driver dies",
         LOST,
-        DRIVER,
-        "    if step is Step.PREPARE:\n        return _write(driver)\n",
-        "    if step is Step.PREPARE:\n        return change(driver, Step.RECORD, _recorded(driver))\n",
+        *RECORDED_FIRST,
         UNCHECKED,
     ),
     planted(
         "dead letters are forgotten",
         "dead letters, filtered records",
         LOST,
-        DRIVER,
-        "return to(driver, Step.COMMIT, Commit(driver.pending, driver.balanced_receipts()))",
-        "return change(driver, Step.RECORD, _recorded(driver))",
+        *UNCOMMITTED,
     ),
     planted(
         "a plan of another transform is pushed",
         "the transform changes",
         OTHER_ROWS,
-        DRIVER,
-        "        _same_fingerprint(driver)\n        return _settle(driver)\n",
-        "        return _settle(driver)\n",
+        *CHANGED,
     ),
     planted(
         "receipts of the batch before are counted again",
         "nothing fails, two drivers",
         halts("Unbalanced"),
-        DRIVER,
-        "return to(replace(driver, receipts=()), Step.SURVEY, Survey())",
-        "return to(driver, Step.SURVEY, Survey())",
+        *COUNTED_AGAIN,
     ),
     planted(
         "a partition has two blocks in a batch",
         "probe: in order",
         DISORDER,
-        DRIVER,
-        "    blocks = one_each(ranges, driver.settings.sink, driver.world.limits)\n",
-        "    from landonce.protocol.packing import Limits, pack\n    blocks = pack(ranges, 'sink', Limits(8, 1))\n",
+        CLAIMED,
+        "            return one_each(ranges, self.target, machine.world.limits)\n",
+        "            from landonce.protocol.packing import Limits, pack\n            return pack(ranges, 'sink', Limits(8, 1))\n",
     ),
 )
 

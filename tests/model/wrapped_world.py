@@ -8,7 +8,6 @@ ticks of its claim as the sink says; where pushing again is harmless, a push may
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from landonce import errors
@@ -28,7 +27,7 @@ class Pushes(Transactions):
     """Every step that a world of this scenario can take, and what must hold in each."""
 
     def __init__(self, core: Core, scenario: Scenario) -> None:
-        super().__init__(replace(core, transactions=core.pushes), scenario)  # type: ignore[arg-type]
+        super().__init__(core, scenario)  # type: ignore[arg-type]
         self.scenario: Scenario = scenario  # type: ignore[assignment]
         self.kinds = {kind: at for at, kind in enumerate(KINDS)}
 
@@ -43,9 +42,9 @@ class Pushes(Transactions):
         if world.clock < self.scenario.clock:
             yield from self._tick(world)
 
-    def _settings(self, number: int, fingerprint: str) -> Any:
-        return self.core.pushes.Settings(
-            sink="sink",
+    def _policy(self, number: int, fingerprint: str) -> Any:
+        return self.core.claimed.Claimed(
+            target="sink",
             fingerprint=fingerprint,
             harmless=self.scenario.harmless,
             can_probe=self.scenario.probe and not self.scenario.harmless,
@@ -68,16 +67,16 @@ class Pushes(Transactions):
 
     def _standing(self, world: Sky, batch: int) -> Any:
         rows = tuple(self._push_row(row) for row in world.rows if row.batch == batch)
-        return self.core.marks_of_pushes.Standing(rows, world.clock)
+        return self.core.block_rows.PushRows(rows, world.clock)
 
     def _changed(self, world: Sky, old: Any, new: Any) -> Sky | None:
         """The ledger's transaction."""
-        told = self.core.marks_of_blocks.block_change(old, new)
-        self.core.marks_of_pushes.may_change(old, new, tuple(self._push_row(row) for row in world.rows))
+        told = self.core.block_rows.block_change(old, new)
+        self.core.block_rows.claims_may_change(old, new, tuple(self._push_row(row) for row in world.rows))
         rows = tuple(row for row in world.rows if row.batch != told.removed)
         if told.claim is not None:
             rows = tuple(row._replace(claim=self.claims.of(told.claim)) for row in rows)
-        claim = self.claims.of(self.core.marks_of_blocks.Claim.of(new))
+        claim = self.claims.of(self.core.block_rows.Claim.of(new))
         batch = new.pending.batch if new.pending else 0
         rows += tuple(Row(batch, number, claim, "BEFORE", 0, 0, -1, 0) for number in told.added)
         return world._replace(ledger=self.ledgers.of(new), rows=rows, promised=world.promised or self._promise(new))
@@ -85,10 +84,10 @@ class Pushes(Transactions):
     def _write(self, world: Sky, agent: Any, effect: Any, who: str) -> Iterator[Step]:
         if agent.results is None:
             driver = self.drivers.values[agent.driver]
-            if driver.settings.fingerprint != effect.plan.fingerprint:
+            if driver.policy.fingerprint != effect.plan.fingerprint:
                 yield who, Violation("a plan is pushed with another transform than it was made with")
                 return
-            claim = self.core.marks_of_blocks.Claim.of(driver.state)
+            claim = self.core.block_rows.Claim.of(driver.state)
             rows = {row.number: row for row in world.rows if row.batch == effect.plan.batch}
             launched, results = world, []
             for index in effect.indexes:
@@ -137,7 +136,7 @@ class Pushes(Transactions):
         elif stage is stages.ROW:
             row = self._row(world, job)
             seen = self._push_row(row) if row is not None else None
-            done = seen is not None and self.core.marks_of_pushes.over(seen, world.clock, worker.wait)
+            done = seen is not None and self.core.block_rows.over(seen, world.clock, worker.wait)
             after = push.after_row(state, seen, self.claims.values[job.claim], over=done)
             yield who, self._settle(world, worker, worker, after)
         elif stage is stages.PROBE:
@@ -152,7 +151,7 @@ class Pushes(Transactions):
             yield f"{who}: Spark runs the task again", self._launch(unheard, worker.heard, worker.job)
 
     def _claim(self, world: Sky, worker: Worker, job: Job, state: Any) -> Sky:
-        marks, claim = self.core.marks_of_pushes, self.claims.values[job.claim]
+        marks, claim = self.core.block_rows, self.claims.values[job.claim]
         if state.stage is self.core.push.Stage.CLAIM:
             where = marks.claimable(claim, harmless=self.scenario.harmless)
         else:
@@ -190,7 +189,7 @@ class Pushes(Transactions):
             yield f"{who} certainly fails", answered(spent, outcomes.NOT_PUSHED)
 
     def _finish_row(self, world: Sky, worker: Worker, job: Job, state: Any) -> Sky:
-        push, marks, stage = self.core.push, self.core.marks_of_pushes, state.stage
+        push, marks, stage = self.core.push, self.core.block_rows, state.stage
         claim, row = self.claims.values[job.claim], self._row(world, job)
         if stage is push.Stage.FOUND:
             where, follows = marks.reclaimable(claim, state.seen), push.after_found
@@ -258,9 +257,9 @@ class Pushes(Transactions):
         return all(columns[name] in allowed for name, allowed in where.items())
 
     def _push_row(self, row: Row) -> Any:
-        marks = self.core.marks_of_pushes
+        marks = self.core.block_rows
         receipt = str(row.receipt) if row.receipt >= 0 else None
-        mark = self.core.marks_of_blocks.Mark(row.state)
+        mark = self.core.block_rows.Mark(row.state)
         claim = self.claims.values[row.claim]
         return marks.PushRow(row.number, claim, mark, 1, row.nonce, row.claimed_at, receipt, row.wait)
 

@@ -27,7 +27,7 @@ from landonce.errors import DeadLettersMissing, DeadLettersUnwritable, LettersUn
 from landonce.protocol.blocks import Block, Plan
 from landonce.protocol.ledger import LedgerState, Note
 from landonce.protocol.ranges import Partition, Range
-from landonce.protocol.reasons import Counted
+from landonce.protocol.receipt import Counted
 
 PLAN = stem("clicks", 7, "0123456789abcdef")
 HELD = LedgerState("clicks", "0123456789abcdef", batch=7)

@@ -11,7 +11,7 @@ import pytest
 from landonce.config.model import Batch
 from landonce.engine.driver import Driver
 from landonce.engine.observe import Silent
-from landonce.protocol.pace import Pace
+from landonce.protocol.packing import Pace
 
 
 class Waits:

@@ -18,8 +18,8 @@ from landonce.engine.perform import Inserting
 from landonce.engine.publish import Letters
 from landonce.errors import TopicMissing
 from landonce.ledger.memory import MemoryLedger
-from landonce.protocol.inserts import Settings
-from landonce.protocol.pace import Pace
+from landonce.protocol.deduplicating import Deduplicating
+from landonce.protocol.packing import Pace
 from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.source import Extent, SourceView
@@ -62,7 +62,7 @@ def driver(brokers: Brokers, folder: Path) -> Driver:
         broker=brokers,  # type: ignore[arg-type]
         ledger=MemoryLedger("p"),
         performer=Inserting(
-            settings=Settings("table", "fingerprint", once=True),
+            settings=Deduplicating("table", "fingerprint", once=True),
             recipe=Anything(),  # type: ignore[arg-type]
             target=target,  # type: ignore[arg-type]
             workers=SimpleNamespace(write=write),  # type: ignore[arg-type]

@@ -12,8 +12,8 @@ from landonce.engine.observe import Silent
 from landonce.engine.perform import Inserting
 from landonce.engine.publish import Letters
 from landonce.ledger.memory import MemoryLedger
-from landonce.protocol.inserts import Settings
-from landonce.protocol.pace import Pace
+from landonce.protocol.deduplicating import Deduplicating
+from landonce.protocol.packing import Pace
 from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.source import Extent, SourceView
@@ -72,7 +72,7 @@ def test_what_came_too_late_gets_more_time(tmp_path: Path) -> None:
         broker=SimpleNamespace(survey=lambda _: view, record_bytes=lambda _: None),  # type: ignore[arg-type]
         ledger=MemoryLedger("p"),
         performer=Inserting(
-            settings=Settings("table", "fingerprint", once=True),
+            settings=Deduplicating("table", "fingerprint", once=True),
             recipe=Anything(),  # type: ignore[arg-type]
             target=clock,  # type: ignore[arg-type]
             workers=workers,  # type: ignore[arg-type]

@@ -15,8 +15,8 @@ from landonce.engine.perform import Inserting
 from landonce.engine.publish import Letters
 from landonce.errors import ConfigError
 from landonce.ledger.memory import MemoryLedger
-from landonce.protocol.inserts import Settings
-from landonce.protocol.pace import Pace
+from landonce.protocol.deduplicating import Deduplicating
+from landonce.protocol.packing import Pace
 from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.source import Extent, SourceView
@@ -41,7 +41,7 @@ def driver(tmp_path: Path, records: int, ledger: MemoryLedger) -> Driver:
         broker=SimpleNamespace(survey=lambda _: view, record_bytes=lambda _: None),  # type: ignore[arg-type]
         ledger=ledger,
         performer=Inserting(
-            settings=Settings("table", "fingerprint", once=True),
+            settings=Deduplicating("table", "fingerprint", once=True),
             recipe=Anything(),  # type: ignore[arg-type]
             target=SimpleNamespace(now=lambda: 0, kill=lambda: None, look=lambda _: TargetView(()), count=lambda _: 0),  # type: ignore[arg-type]
             workers=workers,  # type: ignore[arg-type]

@@ -22,8 +22,8 @@ from landonce.engine.workers import said
 from landonce.errors import Fenced, LandonceError, LedgerSetBack, LedgerUnavailable, LedgerUnreadable, TargetAhead
 from landonce.ledger.open import sqlite_ledger
 from landonce.protocol import ledger as states
-from landonce.protocol.inserts import Settings
-from landonce.protocol.pace import Pace
+from landonce.protocol.deduplicating import Deduplicating
+from landonce.protocol.packing import Pace
 from landonce.protocol.ranges import Partition
 from landonce.protocol.source import Extent, SourceView
 from landonce.protocol.steps import Effect, Step
@@ -94,7 +94,7 @@ def test_a_driver_that_waits_ends_when_it_is_not_the_owner(
         broker=SimpleNamespace(survey=lambda _: view, record_bytes=lambda _: None),  # type: ignore[arg-type]
         ledger=sqlite_ledger(tmp_path / "ledger", "p"),
         performer=Inserting(
-            settings=Settings("table", "fingerprint"),
+            settings=Deduplicating("table", "fingerprint"),
             recipe=SimpleNamespace(),  # type: ignore[arg-type]
             target=target,  # type: ignore[arg-type]
             workers=SimpleNamespace(),  # type: ignore[arg-type]

@@ -9,19 +9,15 @@ from typing import Any
 import pytest
 
 from landonce import errors
-from landonce.config.model import Batch
-from landonce.protocol import inserts
-from landonce.protocol import query_batches as protocol
+from landonce.protocol.batch import Machine
 from landonce.protocol.blocks import Block, Plan
+from landonce.protocol.deduplicating import Deduplicating
 from landonce.protocol.ledger import LedgerState, Position, Totals, recorded, resolved, settled_change, taken
-from landonce.protocol.match_ranges import Incoming
-from landonce.protocol.offset_log import Span, ranges_of
-from landonce.protocol.pace import Pace
+from landonce.protocol.match_ranges import Incoming, Span, ranges_of
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
-from landonce.protocol.settle import Mode
-from landonce.protocol.steps import Kill, Step, Surveyed, Write
-from landonce.query import performers as query_performers
+from landonce.protocol.steps import Step, Surveyed
+from landonce.protocol.transactional import Transactional
 
 P = Partition("t", 0)
 PLAN = Plan(4, (Block((Range(P, 3, 8),), "t"),), "f", 0)
@@ -54,26 +50,21 @@ def test_a_topic_that_went_back_by_one_offset_is_another_one() -> None:
 
 def test_a_query_records_no_batch_whose_account_does_not_balance() -> None:
     came = Incoming((Range(P, 3, 8),), "c", (("t", "id"),))
-    driver = protocol.Driver(
-        protocol.Settings("t", "f", 100, deadlines=False), incoming=came, step=Step.WRITE, ledger=STATE
+    machine = Machine(
+        Transactional("t", "f", once=True, block_rows=100),
+        step=Step.WRITE,
+        ledger=STATE,
+        surveyed=Surveyed(came, 0, NOTHING, patience=1_000),
     )
     with pytest.raises(errors.Unbalanced):
-        protocol.advance(driver, (BlockResult(0, Fate.LANDED, Receipt(5, 4)),))
+        machine.advance((BlockResult(0, Fate.LANDED, Receipt(5, 4)),))
 
 
-def test_what_came_too_late_gets_twice_the_time_in_a_pipeline() -> None:
-    driver: Any = inserts.Driver(inserts.Settings("t", "f"), surveyed=Surveyed(NOTHING, 0, NOTHING, patience=1_000))
+@pytest.mark.parametrize("source", [NOTHING, Incoming((), "c", ())], ids=["pipeline", "query"])
+def test_what_came_too_late_gets_twice_the_time(source: Any) -> None:
+    surveyed = Surveyed(source, 0, NOTHING, patience=1_000)
+    machine = Machine(Deduplicating("t", "f"), surveyed=surveyed)
     for fate, patience in ((Fate.DOUBTFUL, 1_000), (Fate.LATE, 2_000), (Fate.LATE, 4_000), (Fate.DOUBTFUL, 4_000)):
-        driver = replace(driver, step=Step.WRITE, ledger=STATE)
-        driver, _ = inserts.advance(driver, (BlockResult(0, fate),))
-        assert driver.world.patience == patience
-
-
-def test_what_came_too_late_gets_twice_the_time_in_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
-    target: Any = SimpleNamespace(now=lambda: 50, kill=lambda: None)
-    performer = query_performers.Inserting(protocol.Settings("t", "f", 100), Pace(Batch(), 1.0, 1), NOTHING, target)
-    performer.take(SimpleNamespace(ranges=()), SimpleNamespace())  # type: ignore[arg-type]
-    for fate, deadline in ((Fate.LANDED, 1_050), (Fate.LATE, 2_050), (Fate.LATE, 4_050)):
-        monkeypatch.setattr(query_performers, "write", lambda *_, fate=fate: (BlockResult(0, fate),))
-        performer.write(Write(PLAN, (0,), Mode.FIRST), STATE)
-        assert performer.perform(Kill(), STATE) == deadline
+        machine = replace(machine, step=Step.WRITE, ledger=STATE)
+        machine, _ = machine.advance((BlockResult(0, fate),))
+        assert machine.world.patience == patience

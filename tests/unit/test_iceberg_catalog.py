@@ -1,4 +1,4 @@
-"""A catalog as Spark is told of it: the same one, with its secrets where Spark hides them."""
+"""The settings by which Spark opens a catalog: the same one, with its secrets where Spark hides them."""
 
 import socket
 
@@ -11,8 +11,8 @@ from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.config import Catalog
 
 
-def told(properties: dict[str, str], **spark: str) -> dict[str, str]:
-    """What the catalog `c` is told beyond what every catalog is."""
+def spark_settings(properties: dict[str, str], **spark: str) -> dict[str, str]:
+    """The settings of the catalog `c`, without those that every catalog gets."""
     conf = CatalogSpec("c", properties, spark).spark_conf()
     assert conf["spark.sql.catalog.c"] == "org.apache.iceberg.spark.SparkCatalog"
     start = "spark.sql.catalog.c."
@@ -20,7 +20,7 @@ def told(properties: dict[str, str], **spark: str) -> dict[str, str]:
 
 
 def test_sqlite_is_the_same_file() -> None:
-    conf = told({"type": "sql", "uri": "sqlite:////a folder/catalog.db", "warehouse": "file:///w"})
+    conf = spark_settings({"type": "sql", "uri": "sqlite:////a folder/catalog.db", "warehouse": "file:///w"})
     assert conf["type"] == "jdbc"
     assert conf["uri"] == "jdbc:sqlite:/a folder/catalog.db"
     assert conf["jdbc.schema-version"] == "V1"
@@ -28,25 +28,25 @@ def test_sqlite_is_the_same_file() -> None:
 
 
 def test_postgresql_keeps_its_settings_and_the_password_stays_out_of_the_address() -> None:
-    conf = told({"uri": "postgresql+psycopg://u:p%40w@host:6000/db?sslmode=verify-full&sslrootcert=/ca.pem"})
+    conf = spark_settings({"uri": "postgresql+psycopg://u:p%40w@host:6000/db?sslmode=verify-full&sslrootcert=/ca.pem"})
     assert conf["uri"] == "jdbc:postgresql://host:6000/db?sslmode=verify-full&sslrootcert=%2Fca.pem"
     assert (conf["jdbc.user"], conf["jdbc.password"]) == ("u", "p@w")
 
 
-def test_a_rest_catalog_is_told_what_pyiceberg_is() -> None:
-    conf = told({"type": "rest", "uri": "http://host/api", "credential": "a:b", "py-io-impl": "x.Y"})
+def test_a_rest_catalog_gets_pyicebergs_properties() -> None:
+    conf = spark_settings({"type": "rest", "uri": "http://host/api", "credential": "a:b", "py-io-impl": "x.Y"})
     assert (conf["type"], conf["uri"], conf["credential"]) == ("rest", "http://host/api", "a:b")
     assert "py-io-impl" not in conf
 
 
-def test_what_only_spark_is_told_wins() -> None:
-    assert told({"type": "rest", "uri": "http://host"}, uri="http://gate")["uri"] == "http://gate"
+def test_a_setting_for_spark_alone_wins() -> None:
+    assert spark_settings({"type": "rest", "uri": "http://host"}, uri="http://gate")["uri"] == "http://gate"
 
 
 @pytest.mark.parametrize("uri", ["sqlite://", "sqlite:///:memory:", "mysql://host/db"])
 def test_a_database_that_spark_cannot_open_is_refused(uri: str) -> None:
     with pytest.raises(ConfigError, match="catalog"):
-        told({"type": "sql", "uri": uri})
+        spark_settings({"type": "sql", "uri": uri})
 
 
 def test_the_identity_of_a_catalog_holds_no_password() -> None:
@@ -54,7 +54,7 @@ def test_the_identity_of_a_catalog_holds_no_password() -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"credential": "id:word"}])
-def test_a_rest_catalog_that_never_answers_is_away_from_the_first_request_on(
+def test_a_rest_catalog_that_never_answers_is_unreachable_from_the_first_request_on(
     monkeypatch: pytest.MonkeyPatch, more: dict[str, str]
 ) -> None:
     monkeypatch.setattr(catalog, "_TIMEOUTS", (1.0, 0.3))

@@ -164,7 +164,7 @@ def test_maps() -> None:
 
 
 def test_what_is_no_map_is_rejected_alone() -> None:
-    told = {
+    cases = {
         "[]": "field 'a' should be MAP<STRING, BIGINT> but is an array",
         '[{"key":"x","value":1}]': "field 'a' should be MAP<STRING, BIGINT> but is an array",
         '"x"': "field 'a' should be MAP<STRING, BIGINT> but is a string",
@@ -182,9 +182,9 @@ def test_what_is_no_map_is_rejected_alone() -> None:
         '{"x":1]': "not valid JSON: Expecting ',' delimiter at character 11",
     }
     good = '{"x":1}'
-    mixed = [each for bad in told for each in (bad, good)]
-    assert values(mixed, COUNTS) == [each for reason in told.values() for each in (reason, [("x", 1)])]
-    assert [values([bad], COUNTS) for bad in told] == [[reason] for reason in told.values()]
+    mixed = [each for bad in cases for each in (bad, good)]
+    assert values(mixed, COUNTS) == [each for reason in cases.values() for each in (reason, [("x", 1)])]
+    assert [values([bad], COUNTS) for bad in cases] == [[reason] for reason in cases.values()]
 
 
 def test_maps_may_be_anywhere() -> None:
@@ -501,14 +501,14 @@ def test_maps_and_folded_names_cost_no_loop_over_records() -> None:
 
 def test_what_sql_yields_fits_the_new_types() -> None:
     some = uuid.uuid4()
-    told = [
+    cases = [
         (pa.array([str(some), "x", None]), pa.uuid(), [some, None, None], [1]),
         (pa.array([some.bytes, b"x", None]), pa.uuid(), [some, None, None], [1]),
         (pa.array(["12:34", "x", None]), pa.time64("us"), [time(12, 34), None, None], [1]),
         (pa.array([b"ab", b"abc"]), pa.binary(2), [b"ab", None], [1]),
         (pa.array([[("k", 1)], [("k", 2**40)]], pa.map_(pa.string(), pa.int64())), pa.map_(pa.string(), pa.int32()), [[("k", 1)], None], [1]),
     ]  # fmt: skip
-    for array, type_, wanted, bad in told:
+    for array, type_, wanted, bad in cases:
         assert can_fit(array.type, Field("a", type_))
         fitted, faults = fit(array, Field("a", type_))
         assert fitted.to_pylist() == wanted

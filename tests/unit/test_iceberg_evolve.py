@@ -25,19 +25,19 @@ from pyiceberg.types import LongType, StringType
 from landonce.errors import ConfigError, NothingToInfer, TargetRefused
 from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.schema.ddl import parse_schema
-from landonce.read.schema.evolution import Evolution, Shape, merged, observed
+from landonce.read.schema.evolution import Evolution, Shape, merge, merged, observed
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg import evolve
 from landonce.sinks.iceberg.catalog import CatalogSpec
-from landonce.sinks.iceberg.commit import Place
-from landonce.sinks.iceberg.evolve import merge, schema_of_sample, steps, unknown_fields
+from landonce.sinks.iceberg.commit import TableBranch
+from landonce.sinks.iceberg.evolve import schema_of_sample, steps
 from landonce.sinks.iceberg.table import Creation, create_table, layout
 from landonce.sinks.iceberg.types import schema_for
 
 
 def apply(table, changes):
     """As the driver does it, on the table as it is in its catalog by now."""
-    place = Place(CatalogSpec("c", {}), lambda: table.catalog, ".".join(table.name()), "main", "p")
+    place = TableBranch(CatalogSpec("c", {}), lambda: table.catalog, ".".join(table.name()), "main", "p")
     evolve.apply(place, changes)
     return table.refresh()
 
@@ -56,8 +56,12 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
     return opened(tmp_path_factory.mktemp("lake"))
 
 
-def made(folder: Path, declared: str, **told: Any) -> Table:
-    return create_table(opened(folder), "db.t", parse_schema(declared), Creation(**told))
+def made(folder: Path, declared: str, **options: Any) -> Table:
+    return create_table(opened(folder), "db.t", parse_schema(declared), Creation(**options))
+
+
+def unknown_fields(payloads: pa.BinaryArray, schema: Schema, **identity: Any) -> Evolution | None:
+    return observed([payloads], schema, **identity)
 
 
 def evolved(table: Table, *records: Any) -> Table:
@@ -70,10 +74,10 @@ def types_of(table: Table) -> dict[str, str]:
 
 
 def types_in(schema: TableSchema) -> dict[str, str]:
-    told = {name: schema.find_field(name) for name in schema.column_names}
+    fields = {name: schema.find_field(name) for name in schema.column_names}
     return {
         name: f"{field.field_type}{' required' if field.required else ''}"
-        for name, field in told.items()
+        for name, field in fields.items()
         if field.field_type.is_primitive and not name.startswith("_")
     }
 
@@ -147,7 +151,7 @@ DECLARED = "i INT, f FLOAT, n DECIMAL(4, 2), s STRUCT<i: INT NOT NULL>, l ARRAY<
         (None, {}),
         (rb'{"n\u0065w":1,"s":{"\u0069":2147483648}}', {"new": "long", "s.i": "long required"}),
     ],
-    ids=lambda told: str(told)[:60],
+    ids=lambda record: str(record)[:60],
 )
 def test_one_record(catalog: Catalog, record: Any, gets: dict[str, str]) -> None:
     table = create_table(catalog, f"db.t{uuid.uuid4().hex[:8]}", parse_schema(DECLARED), Creation())
@@ -423,7 +427,7 @@ def test_many_drivers_at_once(tmp_path: Path) -> None:
     assert after == {"id": "int", "same": "long", **{f"own{number}": "string" for number in range(4)}}
 
 
-def test_a_column_that_the_table_cannot_have_is_told(tmp_path: Path) -> None:
+def test_a_column_that_the_table_cannot_have_is_named(tmp_path: Path) -> None:
     table = made(tmp_path, "at TIMESTAMP", partition_by=("day(at)",))
     with pytest.raises(TargetRefused, match="at_day") as refused:
         evolved(table, {"at_day": "2026-01-01"})
@@ -440,8 +444,8 @@ def test_a_name_with_a_dot_that_is_a_path_already_is_left_alone(tmp_path: Path) 
 
 
 def test_a_schema_from_records_that_do_not_agree() -> None:
-    told = {each.name: each.type for each in schema_of_sample([b'{"a": 1, "b": {"c": 1}}', b'{"a": 2}']).fields}
-    assert told == {"a": pa.int64(), "b": pa.struct([("c", pa.int64())])}
+    columns = {each.name: each.type for each in schema_of_sample([b'{"a": 1, "b": {"c": 1}}', b'{"a": 2}']).fields}
+    assert columns == {"a": pa.int64(), "b": pa.struct([("c", pa.int64())])}
     mixed = [b'{"a": 1, "b": [1], "c": null}', b'{"a": "x", "b": [2.5]}', b"{broken"]
     assert schema_of_sample(mixed) == Schema(parse_schema("a STRING, b ARRAY<DOUBLE>").fields)
     with pytest.raises(NothingToInfer):

@@ -495,11 +495,11 @@ def test_times_that_python_does_not_reach(catalog: Catalog) -> None:
 @example(["\U0010ffff" * 30], 16)
 @example(["a" * 15 + "\ud7ff" + "b"], 16)
 def test_bounds_of_text_hold_every_text(texts: list[str], length: int) -> None:
-    told = StatisticsCollector(1, StringType(), MetricsMode(MetricModeTypes.TRUNCATE, length), "text")
+    column = StatisticsCollector(1, StringType(), MetricsMode(MetricModeTypes.TRUNCATE, length), "text")
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, pa.schema([("text", pa.string())])) as writer:
         writer.write_table(pa.table({"text": texts}))
-    said = measured(writer.writer.metadata, (told,), {})
+    said = measured(writer.writer.metadata, (column,), {})
     raw = [text.encode() for text in texts]
     lower, upper = said["lower_bounds"][1], said["upper_bounds"].get(1)
     assert lower <= min(raw)
@@ -775,8 +775,8 @@ def test_what_needs_sparks_writer(catalog: Catalog) -> None:
 
 def _as_version_3(table: Table) -> Table:
     """PyIceberg reads such tables, and makes none."""
-    told = {**json.loads(table.metadata.model_dump_json()), "format-version": 3, "next-row-id": 0}
-    return Table(table.name(), TableMetadataUtil.parse_obj(told), table.metadata_location, table.io, table.catalog)
+    metadata = {**json.loads(table.metadata.model_dump_json()), "format-version": 3, "next-row-id": 0}
+    return Table(table.name(), TableMetadataUtil.parse_obj(metadata), table.metadata_location, table.io, table.catalog)
 
 
 def test_nulls_that_pyiceberg_cannot_record(catalog: Catalog) -> None:
@@ -822,7 +822,7 @@ def test_a_required_field_inside_of_a_column(catalog: Catalog) -> None:
         write_files(shape, pa.table({"a": pa.array([{"b": None}], kind)}), ORIGIN)
 
 
-def test_a_storage_that_is_away_is_named(catalog: Catalog, tmp_path: Path) -> None:
+def test_an_unreachable_storage_is_named(catalog: Catalog, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     table = _table(catalog, EVENTS, write_data_path=f"file://{tmp_path}/file/data")
     with pytest.raises(TargetUnavailable, match="did not take a file"):

@@ -20,7 +20,7 @@ from landonce.protocol.ledger import LedgerState, Position, bound, taken
 from landonce.protocol.ranges import Partition
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg.catalog import CatalogSpec
-from landonce.sinks.iceberg.commit import Attempt, Place
+from landonce.sinks.iceberg.commit import Attempt, TableBranch
 from landonce.sinks.iceberg.files import write_files
 from landonce.sinks.iceberg.ledger import IcebergTable
 from landonce.sinks.iceberg.maintain import run as maintaining
@@ -34,7 +34,7 @@ P = Partition("topic", 0)
 NAME = "shop.events"
 
 
-class Interrupted(Place):
+class Interrupted(TableBranch):
     """Something happens between a commit and the look at what the table is afterwards, as with Spark's own commit and REST's answer."""
 
     meanwhile: Callable[[], None] | None = None
@@ -53,7 +53,7 @@ class Driver:
 
     catalog: Catalog
     spec: CatalogSpec
-    kind: type[Place] = Place
+    kind: type[TableBranch] = TableBranch
     ledger: TableLedger = field(init=False)
     state: LedgerState = field(init=False)
 
@@ -90,15 +90,19 @@ class Lake:
     folder: Path
 
     def __post_init__(self) -> None:
-        self.told = {"type": "sql", "uri": f"sqlite:///{self.folder}/c.db", "warehouse": f"file://{self.folder}/w"}
-        self.catalog = load_catalog("c", **self.told)
+        self.properties = {
+            "type": "sql",
+            "uri": f"sqlite:///{self.folder}/c.db",
+            "warehouse": f"file://{self.folder}/w",
+        }
+        self.catalog = load_catalog("c", **self.properties)
         self.make()
 
     def make(self) -> None:
         create_table(self.catalog, NAME, Schema((Field("id", pa.int64()),)), Creation())
 
-    def driver(self, kind: type[Place] = Place) -> Driver:
-        return Driver(self.catalog, CatalogSpec("c", self.told), kind)
+    def driver(self, kind: type[TableBranch] = TableBranch) -> Driver:
+        return Driver(self.catalog, CatalogSpec("c", self.properties), kind)
 
     def ids(self, name: str = NAME) -> list[int]:
         return sorted(self.catalog.load_table(name).scan().to_arrow()["id"].to_pylist())
@@ -126,14 +130,14 @@ def test_a_commit_of_another_that_is_seen_with_ones_own_fences(lake: Lake) -> No
     assert lake.ids() == list(range(20))
 
 
-def test_a_catalog_that_is_restored_under_a_driver_is_told_from_a_newer_driver(lake: Lake) -> None:
+def test_a_catalog_that_is_restored_under_a_driver_is_distinguished_from_a_newer_driver(lake: Lake) -> None:
     """To before this driver came: nobody goes on, so it is to be started again. Then the rows that are gone are delivered again."""
     lake.driver().deliver(3)
     shutil.copy(lake.folder / "c.db", lake.folder / "backup")
     driver = lake.driver()
     driver.deliver(6)
     shutil.copy(lake.folder / "backup", lake.folder / "c.db")
-    for attempt in (lambda: driver.deliver(9), lambda: driver.ledger.glance(driver.state)):
+    for attempt in (lambda: driver.deliver(9), lambda: driver.ledger.owned_table(driver.state)):
         with pytest.raises(LedgerSetBack, match="was set back") as failure:
             attempt()
         assert failure.value.exit_code == 5
@@ -208,8 +212,8 @@ def test_orphans_are_found_where_the_folder_is_the_tables_own(lake: Lake) -> Non
 def test_tables_that_only_look_as_if_they_were_the_pipelines_are_left_alone(lake: Lake) -> None:
     """`shop.events_{kind}`, and somebody else's `shop.events_daily`."""
     lake.catalog.create_table("shop.events_daily", pa.schema([("n", pa.int64())]))
-    told: Any = SimpleNamespace(table="shop.events_{kind}", tables=(), branch="main", route_field=None)
-    sink = IcebergSink(CatalogSpec("c", lake.told), told, "events")
+    config: Any = SimpleNamespace(table="shop.events_{kind}", tables=(), branch="main", route_field=None)
+    sink = IcebergSink(CatalogSpec("c", lake.properties), config, "events")
     lake.catalog.rename_table(NAME, "shop.events_a")
     names = ("shop.events_a", "shop.events_daily")
 

@@ -45,7 +45,7 @@ from pyiceberg.types import (
 )
 
 from landonce.sinks.iceberg.catalog import CatalogSpec
-from landonce.sinks.iceberg.commit import Place
+from landonce.sinks.iceberg.commit import TableBranch
 from landonce.sinks.iceberg.files import write_files
 from landonce.sinks.iceberg.table import TableShape
 from landonce.sinks.snapshot import Origin
@@ -72,22 +72,22 @@ VALUES: list[tuple[IcebergType, pa.DataType, list[Any]]] = [
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    told = {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"file://{tmp_path}/w"}
-    spec = CatalogSpec("c", told)
+def place(tmp_path: Path) -> TableBranch:
+    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"file://{tmp_path}/w"}
+    spec = CatalogSpec("c", properties)
     catalog: Catalog = spec.open()
     catalog.create_namespace("db")
-    return Place(spec, lambda: catalog, NAME, "main", "p")
+    return TableBranch(spec, lambda: catalog, NAME, "main", "p")
 
 
-def _make(place: Place, kind: IcebergType, transform: Transform[Any, Any]) -> None:
+def _make(place: TableBranch, kind: IcebergType, transform: Transform[Any, Any]) -> None:
     schema = Schema(NestedField(1, "v", kind, required=False), NestedField(2, "n", LongType(), required=False))
     spec = PartitionSpec(PartitionField(1, 1000, transform, "v_part"))
     properties = {"commit.manifest.min-count-to-merge": "2"}
     place.catalog.create_table(NAME, schema, partition_spec=spec, properties=properties)
 
 
-def _commit(place: Place, rows: pa.Table) -> tuple[DataFile, ...]:
+def _commit(place: TableBranch, rows: pa.Table) -> tuple[DataFile, ...]:
     table = place.load()
     files = write_files(TableShape.of(table), rows, Origin("p", 1, 1, 0))
     summary = {"landonce.pipeline": "other"}
@@ -111,16 +111,16 @@ def _held(table: Table) -> Iterator[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize(("kind", "arrow", "values"), VALUES, ids=[str(kind) for kind, _, _ in VALUES])
-def test_a_value_stays_what_it_is(place: Place, kind: IcebergType, arrow: pa.DataType, values: list[Any]) -> None:
+def test_a_value_stays_what_it_is(place: TableBranch, kind: IcebergType, arrow: pa.DataType, values: list[Any]) -> None:
     _make(place, kind, IdentityTransform())
     rows = pa.table({"v": pa.array(values, arrow), "n": pa.array(range(len(values)), pa.int64())})
-    told: dict[str, Any] = {}
+    expected: dict[str, Any] = {}
     for _ in range(4):
-        told.update({each.file_path: _bits(each.partition[0]) for each in _commit(place, rows)})
+        expected.update({each.file_path: _bits(each.partition[0]) for each in _commit(place, rows)})
     table = place.load()
     assert len(table.current_snapshot().manifests(table.io)) == 1, "the scene: manifests are merged"  # type: ignore[union-attr]
-    assert dict(_held(table)) == told
-    assert len(set(told.values())) == len(values)
+    assert dict(_held(table)) == expected
+    assert len(set(expected.values())) == len(values)
     _check_bounds(table, kind, rows["v"].to_pylist())
 
 
@@ -149,17 +149,17 @@ def _bound(kind: PrimitiveType, value: Any) -> bytes:
     ids=["int", "float", "decimal"],
 )
 def test_a_value_of_a_column_that_was_widened_stays(
-    place: Place, narrow: Any, wide: Any, arrow: tuple[pa.DataType, ...], values: list[Any]
+    place: TableBranch, narrow: Any, wide: Any, arrow: tuple[pa.DataType, ...], values: list[Any]
 ) -> None:
     _make(place, narrow, IdentityTransform())
-    told: dict[str, Any] = {}
+    expected: dict[str, Any] = {}
     for each in arrow:
         rows = pa.table({"v": pa.array(values, each), "n": pa.array(range(len(values)), pa.int64())})
         for _ in range(3):
-            told.update({each.file_path: _bits(each.partition[0]) for each in _commit(place, rows)})
+            expected.update({each.file_path: _bits(each.partition[0]) for each in _commit(place, rows)})
         with place.load().update_schema() as update:
             update.update_column("v", field_type=wide)
-    assert dict(_held(place.load())) == told
+    assert dict(_held(place.load())) == expected
 
 
 @pytest.mark.parametrize(
@@ -173,12 +173,12 @@ def test_a_value_of_a_column_that_was_widened_stays(
     ids=["bucket", "truncate text", "truncate decimal", "year"],
 )
 def test_what_a_transform_gives_stays(
-    place: Place, transform: Transform[Any, Any], kind: IcebergType, arrow: pa.DataType, values: list[Any]
+    place: TableBranch, transform: Transform[Any, Any], kind: IcebergType, arrow: pa.DataType, values: list[Any]
 ) -> None:
     _make(place, kind, transform)
     rows = pa.table({"v": pa.array(values, arrow), "n": pa.array(range(len(values)), pa.int64())})
-    told: dict[str, Any] = {}
+    expected: dict[str, Any] = {}
     for _ in range(4):
-        told.update({each.file_path: _bits(each.partition[0]) for each in _commit(place, rows)})
-    assert dict(_held(place.load())) == told
-    assert len(set(told.values())) == len(values)
+        expected.update({each.file_path: _bits(each.partition[0]) for each in _commit(place, rows)})
+    assert dict(_held(place.load())) == expected
+    assert len(set(expected.values())) == len(values)

@@ -37,7 +37,7 @@ def catalog(tmp_path: Path) -> Catalog:
 
 
 def table_with(catalog: Catalog, mapping: list[dict[str, Any]] | str | None) -> Table:
-    """A table of `SCHEMA`. The mapping's ids are those of `SCHEMA`, which the catalog numbers anew."""
+    """A table of `SCHEMA`. The mapping's ids are those of `SCHEMA`, which the catalog numbers again."""
     table = catalog.create_table("db.t", SCHEMA)
     if mapping is None:
         return table

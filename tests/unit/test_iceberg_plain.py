@@ -40,12 +40,12 @@ def test_uuids_become_text(kind: str, piece: slice) -> None:
     array = ARRAYS[kind][piece]
     rows = pa.table({"before": range(len(array)), "id": array, "after": pa.nulls(len(array), pa.time64("us"))})
     for table in (rows, pa.concat_tables([rows, rows])):
-        told = plain(table)
-        told.validate(full=True)
-        assert told.column_names == table.column_names
-        assert told["before"] == table["before"]
-        assert told["id"].to_pylist() == [texts(each) for each in table["id"].to_pylist()]
-        assert "uuid" not in str(told.schema)
+        result = plain(table)
+        result.validate(full=True)
+        assert result.column_names == table.column_names
+        assert result["before"] == table["before"]
+        assert result["id"].to_pylist() == [texts(each) for each in table["id"].to_pylist()]
+        assert "uuid" not in str(result.schema)
 
 
 def test_other_rows_are_left_alone() -> None:

@@ -20,7 +20,7 @@ from pyiceberg.types import IntegerType, LongType
 from landonce.errors import TableReshaped, TableUnfit, TargetRefused
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg.catalog import CatalogSpec
-from landonce.sinks.iceberg.commit import Place
+from landonce.sinks.iceberg.commit import TableBranch
 from landonce.sinks.iceberg.files import Scratch, write_files
 from landonce.sinks.iceberg.table import Creation, TableShape, create_table, require_unchanged
 from landonce.sinks.snapshot import Origin
@@ -33,12 +33,12 @@ class Lake:
     """One table, and a driver's way to commit to it."""
 
     def __init__(self, folder: Path) -> None:
-        self.told = {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"}
+        self.properties = {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"}
         self.folder = folder
-        self.catalog: Catalog = load_catalog("c", **self.told)
+        self.catalog: Catalog = load_catalog("c", **self.properties)
         declared = Schema((Field("id", pa.int64()), Field("kind", pa.string())))
         create_table(self.catalog, NAME, declared, Creation())
-        self.place = Place(CatalogSpec("c", self.told), lambda: self.catalog, NAME, "main", "p")
+        self.place = TableBranch(CatalogSpec("c", self.properties), lambda: self.catalog, NAME, "main", "p")
 
     @property
     def table(self) -> Table:
@@ -91,9 +91,11 @@ def test_a_partition_column_that_is_gone_does_not_stop_appends(lake: Lake) -> No
 def test_a_format_version_that_pyiceberg_does_not_write_is_an_error_that_says_what_to_do(lake: Lake) -> None:
     lake.append(id=[1], kind=["a"])
     lake.raise_version()
-    with pytest.raises(TableUnfit, match="is of format version 3, which only Spark's own writer can commit to") as told:
+    with pytest.raises(
+        TableUnfit, match="is of format version 3, which only Spark's own writer can commit to"
+    ) as caught:
         lake.place.appending(lake.table, (), {}, {})
-    assert (told.value.safe, told.value.command) == ("Nothing was changed.", "landonce run {file}")
+    assert (caught.value.safe, caught.value.command) == ("Nothing was changed.", "landonce run {file}")
 
 
 def test_files_fit_while_their_columns_are_there_by_id_or_by_name(lake: Lake) -> None:
@@ -201,7 +203,7 @@ def forbidden() -> Iterator[Path]:
 
 def test_a_storage_that_refuses_is_not_waited_for(forbidden: Path) -> None:
     scratch = Scratch(f"file://{forbidden}", ())
-    with pytest.raises(TargetRefused, match=r"the storage refused a file: .*Permission denied") as told:
+    with pytest.raises(TargetRefused, match=r"the storage refused a file: .*Permission denied") as caught:
         scratch.write(pa.table({"id": [1]}), Origin("p", 1, 1, 0))
-    assert told.value.safe == "Nothing was committed."
-    assert told.value.command == "give landonce the right to read and write the warehouse"
+    assert caught.value.safe == "Nothing was committed."
+    assert caught.value.command == "give landonce the right to read and write the warehouse"

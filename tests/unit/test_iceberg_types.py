@@ -125,8 +125,8 @@ def test_every_type_comes_back_from_everywhere(catalog: Catalog, required: bool)
     for turn in range(4):
         texts, row = [], {}
         for at, (_, edges) in enumerate(EDGES):
-            told = [*edges, *([] if required else [("null", None)])]
-            text, value = told[turn % len(told)]
+            cases = [*edges, *([] if required else [("null", None)])]
+            text, value = cases[turn % len(cases)]
             texts.append(f'"a{at}":{text},"s{at}":{{"x":{text}}},"l{at}":[{text},{text}],"m{at}":{{"k":{text}}}')
             row |= {f"a{at}": value, f"s{at}": {"x": value}, f"l{at}": [value] * 2, f"m{at}": [("k", value)]}
         records.append(f"{{{','.join(texts)}}}")
@@ -138,7 +138,7 @@ def test_every_type_comes_back_from_everywhere(catalog: Catalog, required: bool)
             assert row[name] == want[name], name
 
 
-def test_nothing_and_empty_are_told_apart(catalog: Catalog) -> None:
+def test_nothing_and_empty_are_different(catalog: Catalog) -> None:
     records = ["{}", '{"a0":null,"s0":null,"l0":null,"m0":null}', '{"s0":{},"l0":[],"m0":{}}']
     rows, reasons = landed(catalog, TableSchema(*nested(StringType(), False)), records)
     nothing = {"a0": None, "s0": None, "l0": None, "m0": None}
@@ -190,11 +190,11 @@ def test_all_columns_that_cannot_be_filled_are_named_at_once() -> None:
     )
     with pytest.raises(TableUnfit) as refused:
         schema_of(schema, coordinates=False)
-    told = refused.value.what
-    assert "shape: geometry cannot be decoded exactly; take string or binary" in told
-    assert "later.element: unknown cannot be decoded exactly" in told
-    assert "counts.by_id: keys in JSON are strings, and int is not written as one; take map<string, …>" in told
-    assert "fine" not in told
+    message = refused.value.what
+    assert "shape: geometry cannot be decoded exactly; take string or binary" in message
+    assert "later.element: unknown cannot be decoded exactly" in message
+    assert "counts.by_id: keys in JSON are strings, and int is not written as one; take map<string, …>" in message
+    assert "fine" not in message
     assert refused.value.command
 
 
@@ -235,12 +235,12 @@ DECLARED = """b BOOLEAN, t TINYINT, i INT NOT NULL, l BIGINT, f FLOAT, d DOUBLE,
 
 def test_a_declared_schema_becomes_a_tables_and_that_the_declared_one() -> None:
     made = iceberg_schema(parse_schema(DECLARED), identity=())
-    told = {each.name: str(each.field_type) for each in made.fields}
-    assert told["t"] == "int"
-    assert told["ms"] == told["at"] == "timestamptz"
-    assert told["bare"] == "timestamp"
-    assert told["n"] == "decimal(10, 3)"
-    assert told["four"] == "fixed[4]"
+    types = {each.name: str(each.field_type) for each in made.fields}
+    assert types["t"] == "int"
+    assert types["ms"] == types["at"] == "timestamptz"
+    assert types["bare"] == "timestamp"
+    assert types["n"] == "decimal(10, 3)"
+    assert types["four"] == "fixed[4]"
     assert [(each.name, str(each.field_type), each.required) for each in made.fields[-3:]] == [
         ("_topic", "string", False),
         ("_kafka_partition", "int", False),

@@ -28,8 +28,7 @@ from landonce.protocol.own_ledger import OwnView, own_state, own_verdict
 from landonce.sinks.iceberg.maintain import files
 from landonce.sinks.iceberg.maintain.compact import census, literal, worth_rewriting
 from landonce.sinks.iceberg.maintain.expire import Expiry, Policy, expiry, pipelines_of
-from landonce.sinks.iceberg.maintain.files import FoundFile as Found
-from landonce.sinks.iceberg.maintain.files import files_of, files_only_in
+from landonce.sinks.iceberg.maintain.files import FoundFile, files_of, files_only_in
 from landonce.sinks.iceberg.maintain.orphans import Bounds, bounds, dead_stages, moment_of, orphans
 from landonce.sinks.iceberg.maintain.report import Deleted, TableReport, lines, size
 from landonce.sinks.iceberg.marks import copy_name, copy_of, own_view, to_summary
@@ -63,7 +62,7 @@ class History:
     ) -> int:
         """A snapshot on top of another, with a mark in full, or only the name of whose it is."""
         number = max(self.files, default=0) + 1
-        told = {"landonce.pipeline": mark} if isinstance(mark, str) else to_summary(mark) if mark else {}
+        summary = {"landonce.pipeline": mark} if isinstance(mark, str) else to_summary(mark) if mark else {}
         self.snapshots[number] = Snapshot(
             **{
                 "snapshot-id": number,
@@ -71,14 +70,14 @@ class History:
                 "sequence-number": number,
                 "timestamp-ms": at,
                 "manifest-list": f"list-{number}",
-                "summary": {"operation": "append", **told},
+                "summary": {"operation": "append", **summary},
             }
         )
         self.files[number] = self.files.get(parent or 0, frozenset()) | ({file} if file else set())
         if branch:
             self.point(branch, number)
         if branch and isinstance(mark, Mark):
-            self.properties[copy_name(mark.state.pipeline, branch)] = copy_of(told, number)
+            self.properties[copy_name(mark.state.pipeline, branch)] = copy_of(summary, number)
         return number
 
     def point(self, name: str, snapshot: int, kind: str = "branch", **more: int) -> None:
@@ -120,8 +119,8 @@ class History:
         return found
 
     def marked(self, snapshot: int) -> str:
-        told = self.snapshots[snapshot].summary
-        return told.additional_properties.get("landonce.pipeline", "") if told else ""
+        summary = self.snapshots[snapshot].summary
+        return summary.additional_properties.get("landonce.pipeline", "") if summary else ""
 
 
 def chain(*marks: str | None, step: int = 10) -> History:
@@ -132,8 +131,8 @@ def chain(*marks: str | None, step: int = 10) -> History:
     return history
 
 
-def gone(history: History, **told: Any) -> list[int]:
-    return sorted(expiry(history.metadata(), replace(Policy(age_ms=0, least=1), **told), NOW).ids)
+def gone(history: History, **changes: Any) -> list[int]:
+    return sorted(expiry(history.metadata(), replace(Policy(age_ms=0, least=1), **changes), NOW).ids)
 
 
 # Snapshots.
@@ -151,8 +150,8 @@ def test_history_goes_by_age_and_count() -> None:
 def test_everything_down_to_the_newest_mark_stays() -> None:
     history = chain("p", "p", None, None, None)
     assert gone(history) == [1]
-    told = expiry(history.metadata(), Policy(age_ms=0, least=1), NOW)
-    assert (told.for_positions, told.pipelines) == (3, ("p",))
+    found = expiry(history.metadata(), Policy(age_ms=0, least=1), NOW)
+    assert (found.for_positions, found.pipelines) == (3, ("p",))
 
 
 def test_the_slowest_pipeline_counts_unless_it_is_retired() -> None:
@@ -193,7 +192,7 @@ def test_what_no_branch_leads_to_goes_when_it_is_old() -> None:
 
 
 def test_a_history_that_shows_that_nothing_was_written_yet_stays_whole() -> None:
-    """Rolled back to before the pipeline's first commit: cut off, that could not be told from an expired mark."""
+    """Rolled back to before the pipeline's first commit: cut off, this would look like an expired mark."""
     history = chain(None, None, None, "p")
     history.properties[copy_name("p", "main")] = copy_of({"landonce.pipeline": "p"}, 4)
     history.point("main", 3)
@@ -204,10 +203,10 @@ def test_a_history_that_shows_that_nothing_was_written_yet_stays_whole() -> None
 
 
 def test_the_command_says_how_much_or_the_table_does() -> None:
-    told = {"history.expire.max-snapshot-age-ms": "7000", "history.expire.min-snapshots-to-keep": "3"}
+    properties = {"history.expire.max-snapshot-age-ms": "7000", "history.expire.min-snapshots-to-keep": "3"}
     assert Policy.of({}, None, None) == Policy(5 * 86_400_000, 10)
-    assert Policy.of(told, None, None) == Policy(7000, 3)
-    assert Policy.of(told, 1, 2, ["old"]) == Policy(1, 2, frozenset({"old"}))
+    assert Policy.of(properties, None, None) == Policy(7000, 3)
+    assert Policy.of(properties, 1, 2, ["old"]) == Policy(1, 2, frozenset({"old"}))
 
 
 def test_pipelines_are_known_by_their_marks_and_copies() -> None:
@@ -306,10 +305,10 @@ def test_a_table_without_a_mark_keeps_everything_for_a_long_time() -> None:
 def test_only_files_of_the_pipeline_that_nobody_names_are_orphans() -> None:
     now = datetime(2026, 1, 1, tzinfo=timezone.utc)
     dead, named, flying, others = (Origin(name, 1, batch, 0).file_name() for name, batch in _FILES)
-    found = [Found(f"s3://x/data/{each}", 5, now) for each in (dead, named, flying, others, "00000-0-1.parquet")]
-    told = orphans(found, {named}, "p", Bounds((1, 2), 1), now, LONG)
-    assert [each.name for each in told.dead] == [dead]
-    assert [each.name for each in told.waiting] == [flying]
+    found = [FoundFile(f"s3://x/data/{each}", 5, now) for each in (dead, named, flying, others, "00000-0-1.parquet")]
+    result = orphans(found, {named}, "p", Bounds((1, 2), 1), now, LONG)
+    assert [each.name for each in result.dead] == [dead]
+    assert [each.name for each in result.waiting] == [flying]
 
 
 _FILES = (("p", 1), ("p", 2), ("p", 3), ("q", 1))
@@ -412,7 +411,7 @@ class World:
     def maintain(self, least: int, limit: timedelta, ledger_epoch: int | None) -> None:
         """As `TableMaintenance.run` does it: listed, expired, loaded, deleted."""
         now = datetime.now(timezone.utc)
-        found = [Found(f"data/{each}", 1, now - timedelta(days=1)) for each in self.stored]
+        found = [FoundFile(f"data/{each}", 1, now - timedelta(days=1)) for each in self.stored]
         going = expiry(self.history.metadata(), Policy(age_ms=-1, least=least), self.clock)
         cleaned = {file for each in going.ids for file in self.history.files[each]}
         self.history.drop(*going.ids)
@@ -498,11 +497,11 @@ class FanWorld(World):
     def _commit(self, driver: Driver) -> None:
         assert driver.view is not None
         seen = self.look()
-        told = verdict(driver.view, seen, driver.held)
-        if told is Verdict.GO:
+        judged = verdict(driver.view, seen, driver.held)
+        if judged is Verdict.GO:
             self.commit(driver, driver.held)
         driver.file = ""
-        if told is not Verdict.MOVED and self.ledger.owner == driver.held.owner:
+        if judged is not Verdict.MOVED and self.ledger.owner == driver.held.owner:
             self.pending = 0
 
 
@@ -650,7 +649,7 @@ def test_folders_are_listed_whole_and_other_tables_in_them_are_not(table: Table)
     assert {each.size for each in found} == {5}
     assert all(datetime.now(timezone.utc) - each.modified < timedelta(minutes=5) for each in found)
     assert files.delete(table, [each.path for each in found]) == 0
-    assert files.listed(table, folders) == (Found(f"{table.location()}/data/inner/data/z.parquet", 5, _any),)
+    assert files.listed(table, folders) == (FoundFile(f"{table.location()}/data/inner/data/z.parquet", 5, _any),)
 
 
 class _Any(datetime):
@@ -706,8 +705,8 @@ def test_words_for_people() -> None:
     assert [size(each) for each in (0, 999, 1000, 12_345_678)] == ["0 B", "999 B", "1.0 kB", "12.3 MB"]
     assert lines(TableReport("db.t")) == ["nothing to do"]
     assert lines(TableReport("db.t", error="away")) == ["left as it is: away"]
-    told = lines(TableReport("db.t", orphans=Deleted(2, 2000, 1), waiting=3))
-    assert told == [
+    text = lines(TableReport("db.t", orphans=Deleted(2, 2000, 1), waiting=3))
+    assert text == [
         "deleted: 2 orphan files (2.0 kB); 3 files may be in flight and stay",
         "note: the storage did not delete 1 files",
     ]

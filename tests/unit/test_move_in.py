@@ -14,7 +14,14 @@ from landonce.protocol.ranges import Partition
 from landonce.protocol.source import Extent, SourceView, Start, bind
 from landonce.sinks.iceberg.move_in import query
 from landonce.sinks.iceberg.move_in.adopt import adopt, nothing_known
-from landonce.sinks.iceberg.move_in.connect import ControlLog, Reported, Sink, control_topic_in, covered, stopped_at
+from landonce.sinks.iceberg.move_in.connect import (
+    Connector,
+    ControlLog,
+    Reported,
+    control_topic_in,
+    covered,
+    stopped_at,
+)
 from landonce.sinks.iceberg.move_in.events import Complete, Written, decode, event_of
 from landonce.sinks.iceberg.move_in.history import Found, History, LastCommit
 from landonce.sinks.iceberg.move_in.query import Checkpoint
@@ -37,8 +44,8 @@ def text(value: str) -> bytes:
 
 
 def message(schema: Any, value: bytes) -> bytes:
-    told = json.dumps(schema).encode()
-    return b"\xc2\x01" + len(told).to_bytes(2, "big") + told + value
+    text = json.dumps(schema).encode()
+    return b"\xc2\x01" + len(text).to_bytes(2, "big") + text + value
 
 
 def record(name: str, *fields: tuple[str, Any], **more: Any) -> dict[str, Any]:
@@ -140,7 +147,7 @@ def history(said: dict[str, int] | None = None, table: str = "db.t", *, whole: b
     return History(table, LastCommit(table, 7, 0, json.dumps(said)) if said is not None else None, whole)
 
 
-def sink(**changes: Any) -> Sink:
+def sink(**changes: Any) -> Connector:
     """Two commits: reported at 2 and 11, recorded at 4 and 13."""
     names = {"members", "offsets"}
     log = ControlLog(
@@ -152,8 +159,8 @@ def sink(**changes: Any) -> Sink:
         assigned=frozenset({P0, P1}),
     )
     log = replace(log, **{name: value for name, value in changes.items() if name not in names})
-    told = {"members": 0, "offsets": {P0: 100, P1: 90}, **{name: changes[name] for name in names & changes.keys()}}
-    return Sink("c", "connect-c", log=log, **told)
+    parts = {"members": 0, "offsets": {P0: 100, P1: 90}, **{name: changes[name] for name in names & changes.keys()}}
+    return Connector("c", "connect-c", log=log, **parts)
 
 
 def reported(offset: int, table: str = "db.t", *, partition: int = 0, files: int = 1) -> Reported:
@@ -296,8 +303,8 @@ FRESH = LedgerState("p", lineage="l")
 
 
 def found(**positions: int) -> Found:
-    told = tuple((Partition("t", int(name[1:])), at) for name, at in sorted(positions.items()))
-    return Found("the writer", (LastCommit("db.t", 7, 0, "x"),), told, notes=("Mind this.",))
+    offsets = tuple((Partition("t", int(name[1:])), at) for name, at in sorted(positions.items()))
+    return Found("the writer", (LastCommit("db.t", 7, 0, "x"),), offsets, notes=("Mind this.",))
 
 
 def test_the_first_position_is_where_the_writer_stopped() -> None:

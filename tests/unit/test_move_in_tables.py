@@ -21,10 +21,10 @@ ROWS = pa.schema([("id", pa.int64())])
 
 @pytest.fixture
 def sink(tmp_path: Path) -> IcebergSink:
-    told = Iceberg.model_validate(
+    config = Iceberg.model_validate(
         {"table": "db.t", "catalog": {"uri": f"sqlite:///{tmp_path / 'c.db'}", "warehouse": str(tmp_path)}}
     )
-    return IcebergSink.of(told, "p")
+    return IcebergSink.of(config, "p")
 
 
 @pytest.fixture

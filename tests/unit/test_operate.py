@@ -9,7 +9,7 @@ from landonce.errors import NothingToDo, PlanPending
 from landonce.ledger.memory import MemoryLedger
 from landonce.protocol.blocks import Block, Kind, Plan, token
 from landonce.protocol.ledger import LedgerState, Position, TableMark
-from landonce.protocol.marks import Mark, TableView, Verdict, behind_ranges, stand, verdict
+from landonce.protocol.marks import Mark, TableView, Verdict, behind_ranges, status_of, verdict
 from landonce.protocol.operate import (
     Decision,
     accept_change,
@@ -305,16 +305,16 @@ def carrying(name, batch, positions=None, latest=None, state=None, **changes):
 
 
 def stands(state, *views):
-    return tuple(stand(state, view) for view in views)
+    return tuple(status_of(state, view) for view in views)
 
 
 def afterwards(decision, *views):
     """How the tables stand once the decision was carried out."""
     told = {each.view.table: each.mark for each in decision.marks}
     return [
-        stand(decision.new, replace(view, mark=told[view.table], latest=told[view.table].batch))
+        status_of(decision.new, replace(view, mark=told[view.table], latest=told[view.table].batch))
         if view.table in told
-        else stand(decision.new, view)
+        else status_of(decision.new, view)
         for view in views
     ]
 
@@ -437,7 +437,7 @@ class TestAcceptPosition:
         told = carrying("a", 7, started=((P0, 8),))
         a, b = replace(told, mark=None, uncertain=True), carrying("b", 7)
         with pytest.raises(errors.PositionUncertain):
-            stand(old, a)
+            status_of(old, a)
         decision = accept_position(old, [(a, told.mark)], "operator")
         (there,) = decision.marks
         assert there.mark.state.committed() == {P0: 10}
@@ -479,7 +479,7 @@ class TestForgetTable:
     def test_the_new_table_gets_new_records_only(self):
         old = fan_out(("a", 7), ("b", 5))
         with pytest.raises(errors.TableReplaced):
-            stand(old, self.NEW)
+            status_of(old, self.NEW)
         decision = forget_table(old, self.NEW, "operator")
         assert dict(decision.new.tables) == {"b": TableMark("uuid-b", 5)}
         (there,) = afterwards(decision, self.NEW)

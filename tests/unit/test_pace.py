@@ -1,7 +1,7 @@
 """How the size and the patience of the next batch follow from what was seen."""
 
 from landonce.config.model import Batch
-from landonce.protocol.pace import Pace
+from landonce.protocol.packing import Pace
 
 
 def pace() -> Pace:

@@ -19,15 +19,15 @@ from landonce.engine.task import write_rows
 from landonce.protocol import ledger as states
 from landonce.protocol.blocks import Block, Kind, Plan
 from landonce.protocol.ledger import LedgerState
-from landonce.protocol.pace import Pace
-from landonce.protocol.query_batches import Settings
+from landonce.protocol.packing import Pace
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import Receipt
+from landonce.protocol.snapshot import Snapshot
 from landonce.protocol.steps import CommitTables, Committed, Moved
 from landonce.query.lake import Committing
 from landonce.read.route import Routing, Rule
 from landonce.read.schema.fields import Field, Schema
-from landonce.sinks.iceberg.commit import check_visible as refuse_unseen
+from landonce.sinks.iceberg.commit import check_visible
 from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.table import Creation, TableShape, create_table
 from landonce.sinks.iceberg.types import schema_for
@@ -40,10 +40,10 @@ YIELDS = pa.schema([("_topic", pa.string()), ("_partition", pa.int32()), ("_offs
 
 @pytest.fixture
 def sink(tmp_path: Path) -> Iceberg:
-    told = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}"}
-    made = landonce.iceberg("db.t", told)
+    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}"}
+    made = landonce.iceberg("db.t", properties)
     declared = Schema((Field("id", pa.int64()),))
-    create_table(load_catalog("landonce", **told), "db.t", declared, Creation())
+    create_table(load_catalog("landonce", **properties), "db.t", declared, Creation())
     return made
 
 
@@ -66,9 +66,9 @@ def written(sink: Iceberg, *offsets: int) -> Receipt:
 
 
 def test_a_table_that_is_not_there_yet_has_no_position(sink: Iceberg, tmp_path: Path) -> None:
-    told = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}"}
+    properties = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}"}
     for name in ("db.other", "none.t"):
-        assert landonce.iceberg(name, told).to_sink("q").own_ledger().load() is None
+        assert landonce.iceberg(name, properties).to_sink("q").own_ledger().load() is None
 
 
 def test_a_worker_s_files_say_where_they_come_from_and_its_receipt_what_they_hold(sink: Iceberg) -> None:
@@ -90,10 +90,10 @@ def test_files_that_the_driver_cannot_see_are_not_committed(sink: Iceberg) -> No
     """Workers on other machines wrote to disks of their own."""
     ((_, files),) = written(sink, 3).files
     elsewhere = DataFile.from_args(file_path="s3://elsewhere/unasked")
-    refuse_unseen("db.t", opened(sink).io, [*files, elsewhere])
+    check_visible("db.t", opened(sink).io, [*files, elsewhere])
     Path(files[0].file_path.removeprefix("file://")).unlink()
     with pytest.raises(errors.TableUnfit, match="on the driver's machine there is no such file"):
-        refuse_unseen("db.t", opened(sink).io, files)
+        check_visible("db.t", opened(sink).io, files)
 
 
 def test_files_for_a_column_that_was_dropped_are_not_committed(sink: Iceberg) -> None:
@@ -106,7 +106,14 @@ def test_files_for_a_column_that_was_dropped_are_not_committed(sink: Iceberg) ->
     plan = Plan(1, (Block((Range(P, 0, 2),), "db.t"),), "f", deadline=0)
     prepared = states.prepared(bound, plan)
     place = sink.to_sink("q").place("db.t")
-    performer = Committing(Settings("db.t", "f", 10), Pace(Batch(), 0.0, 1), sink.to_sink("q"), place, ledger, YIELDS)
+    performer = Committing(
+        Snapshot("db.t", "f", once=True, own_ledger=True, block_rows=10),
+        Pace(Batch(), 0.0, 1),
+        sink.to_sink("q"),
+        place,
+        ledger,
+        YIELDS,
+    )
     performer.admit(opened(sink))
     receipt = written(sink, 0, 1)
     after = states.recorded(prepared, receipt.totals)
@@ -134,7 +141,7 @@ def test_dead_letters_that_a_pipeline_of_this_name_left_stay_noted(sink: Iceberg
     plan = Plan(1, (Block((Range(P, 0, 2),), "db.t"),), "f", deadline=0)
     prepared = states.prepared(bound, plan)
     performer = Committing(
-        Settings("db.t", "f", 10),
+        Snapshot("db.t", "f", once=True, own_ledger=True, block_rows=10),
         Pace(Batch(), 0.0, 1),
         sink.to_sink("q"),
         sink.to_sink("q").place("db.t"),
@@ -145,9 +152,9 @@ def test_dead_letters_that_a_pipeline_of_this_name_left_stay_noted(sink: Iceberg
     after = states.recorded(prepared, receipt.totals)
     performer.perform(CommitTables(plan, (receipt,), (), after), prepared)
     table = opened(sink)
-    told = table.current_snapshot().summary
-    assert json.loads(told["landonce.letters"]) == ["left.jsonl"]
-    assert json.loads(told["landonce.position"]) == {"t": {"0": [0, 2]}}
+    summary = table.current_snapshot().summary
+    assert json.loads(summary["landonce.letters"]) == ["left.jsonl"]
+    assert json.loads(summary["landonce.position"]) == {"t": {"0": [0, 2]}}
     assert sorted(row["id"] for row in table.scan().to_arrow().to_pylist()) == [0, 10]
     assert ledger.change(prepared, after) == after
     assert len(table.snapshots()) == 4

@@ -11,7 +11,7 @@ import pytest
 
 import landonce
 from landonce import errors
-from landonce.protocol.offset_log import Begun, Span, begun, ranges_of, starting_offsets, topics_of
+from landonce.protocol.match_ranges import Begun, Span, begun, ranges_of, starting_offsets, topics_of
 from landonce.protocol.ranges import Partition, Range
 from landonce.query.examine import coordinates_of
 from landonce.query.fit import declared, refuse_misfits

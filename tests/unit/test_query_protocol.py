@@ -16,14 +16,15 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from landonce import errors
+from landonce.protocol import batch
 from landonce.protocol import ledger as states
-from landonce.protocol import query_batches as protocol
+from landonce.protocol.batch import Machine, Policy, begin
 from landonce.protocol.blocks import Block, Kind, Plan
 from landonce.protocol.cases import OnRewind
+from landonce.protocol.deduplicating import Deduplicating
 from landonce.protocol.ledger import LedgerState, Position, Totals
-from landonce.protocol.match_ranges import Incoming
-from landonce.protocol.offset_log import Begun
-from landonce.protocol.query_batches import Settings
+from landonce.protocol.match_ranges import Begun, Incoming
+from landonce.protocol.packing import Limits
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.settle import Mode
@@ -31,17 +32,22 @@ from landonce.protocol.steps import (
     Acquire,
     Await,
     Change,
-    Clock,
+    Commit,
     Count,
+    Effect,
     Found,
     Kill,
     Look,
+    Reply,
     Resolve,
     Resolved,
     Stop,
+    Survey,
+    Surveyed,
     Write,
 )
 from landonce.protocol.target import TargetView
+from landonce.protocol.transactional import Transactional
 
 P, Q = Partition("t", 0), Partition("t", 1)
 END = 3
@@ -51,8 +57,7 @@ END = 3
 class World:
     """A ledger and a target, and what the target can do."""
 
-    deadlines: bool = True
-    can_probe: bool = True
+    kind: type[Policy] = Deduplicating
     state: LedgerState = field(default_factory=lambda: LedgerState("p", "lineage"))
     held: Counter[tuple[Partition, int]] = field(default_factory=Counter)
     look_first: bool = True
@@ -115,39 +120,31 @@ def incoming(*ranges: Range) -> Incoming:
     return Incoming(tuple(sorted(ranges)), "cluster", (("t", "id"),))
 
 
-def deliver(world: World, came: Incoming, crash: Crash | None = None, fingerprint: str = "f") -> list[protocol.Effect]:
+def deliver(world: World, came: Incoming, crash: Crash | None = None, fingerprint: str = "f") -> list[Effect]:
     """One run of the query with one micro-batch, and what it did."""
-    done: list[protocol.Effect] = []
-    settings = Settings(
-        "table",
-        fingerprint,
-        2,
-        deadlines=world.deadlines,
-        can_probe=world.can_probe,
-    )
-    driver, effect = protocol.begin(settings, came)
+    done: list[Effect] = []
+    machine, effect = begin(world.kind("table", fingerprint, once=True, block_rows=2))
     for number in itertools.count():
         if isinstance(effect, Stop):
             return done
         done.append(effect)
         if crash is not None and crash.at == number:
             die(world, effect, crash)
-        reply = perform(world, effect)
-        driver, effect = protocol.advance(driver, reply)
+        machine, effect = machine.advance(perform(world, effect, came))
     raise AssertionError
 
 
-def die(world: World, effect: protocol.Effect, crash: Crash) -> None:
+def die(world: World, effect: Effect, crash: Crash) -> None:
     if isinstance(effect, Write):
         for index in effect.indexes[: crash.landed]:
             last = index == effect.indexes[crash.landed - 1]
             world.land(effect.plan.blocks[index], effect.mode, crash.parts if last else 2)
     elif isinstance(effect, Change | Acquire):
-        perform(world, effect)
+        perform(world, effect, incoming())
     raise Died
 
 
-def perform(world: World, effect: protocol.Effect) -> protocol.Reply:
+def perform(world: World, effect: Effect, came: Incoming) -> Reply:
     if isinstance(effect, Acquire):
         world.state = states.taken(world.state, f"owner{world.state.epoch}")
         return world.state
@@ -155,9 +152,11 @@ def perform(world: World, effect: protocol.Effect) -> protocol.Reply:
         assert effect.old == world.state
         world.state = effect.new
         return world.state
-    if isinstance(effect, Clock | Kill):
+    if isinstance(effect, Survey):
+        return Surveyed(came, 1000, Limits(1, 1), 10)
+    if isinstance(effect, Kill):
         return 1000
-    if isinstance(effect, Await):
+    if isinstance(effect, Await | Commit):
         return None
     if isinstance(effect, Look):
         ends = {}
@@ -178,7 +177,7 @@ def perform(world: World, effect: protocol.Effect) -> protocol.Reply:
         )
     assert isinstance(effect, Write)
     if not world.keeps:
-        return tuple(BlockResult(index, Fate.BURNT, why="There is a TTL.") for index in effect.indexes)
+        return tuple(BlockResult(index, Fate.TOKEN_USED_UP, why="There is a TTL.") for index in effect.indexes)
     results = []
     for index in effect.indexes:
         block = effect.plan.blocks[index]
@@ -244,9 +243,9 @@ def explore(start: World, depth: int = 2) -> int:
     return len(seen)
 
 
-@pytest.mark.parametrize("deadlines", [True, False], ids=["deduplicating", "transactional"])
-def test_no_cut_and_no_crash_duplicates_or_loses(deadlines: bool) -> None:
-    assert explore(World(deadlines=deadlines)) > 60
+@pytest.mark.parametrize("kind", [Deduplicating, Transactional])
+def test_no_cut_and_no_crash_duplicates_or_loses(kind: type[Policy]) -> None:
+    assert explore(World(kind)) > 60
 
 
 def test_blocks_that_land_in_part_are_made_whole_whichever_cut_comes_next() -> None:
@@ -270,7 +269,7 @@ def test_a_probe_that_says_landed_too_often_is_caught(monkeypatch: pytest.Monkey
 
 
 def test_a_range_that_is_not_judged_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "refuse_early", lambda *_: None)
+    monkeypatch.setattr(batch, "refuse_early", lambda *_: None)
     with pytest.raises(AssertionError):
         explore(World())
 
@@ -293,22 +292,21 @@ def at(*positions: tuple[Partition, int, int], pending: tuple[Range, ...] = (), 
     return world
 
 
-def steps(world: World, came: Incoming, **told: object) -> list[str]:
+def steps(world: World, came: Incoming, on_rewind: OnRewind = OnRewind.DROP) -> list[str]:
     taken: list[str] = []
-    settings = Settings("table", "f", 100, **told)
-    driver, effect = protocol.begin(settings, came)
+    machine, effect = begin(world.kind("table", "f", once=True, block_rows=100, on_rewind=on_rewind))
     while not isinstance(effect, Stop):
         taken.append(effect.step.value)
-        driver, effect = protocol.advance(driver, perform(world, effect))
+        machine, effect = machine.advance(perform(world, effect, came))
     return taken
 
 
-RECOVERED = ["acquire", "await", "kill", "rearm", "write", "record"]
+RECOVERED = ["acquire", "survey", "await", "kill", "rearm", "write", "commit", "record", "survey"]
 
 
 def test_the_same_range_again_is_dropped_when_it_landed() -> None:
     world = at((P, 0, 10))
-    assert steps(world, incoming(Range(P, 5, 10))) == ["acquire", "kill", "look"]
+    assert steps(world, incoming(Range(P, 5, 10))) == ["acquire", "survey", "kill", "look"]
     assert world.exact
     assert len(world.held) == 10
 
@@ -338,7 +336,7 @@ def test_rows_that_are_never_kept_halt_and_land_under_a_token_of_their_own_once_
 def test_an_overlapping_range_is_written_again_and_goes_on() -> None:
     world = at((P, 0, 5), pending=(Range(P, 5, 10),))
     taken = steps(world, incoming(Range(P, 0, 12)))
-    assert taken == [*RECOVERED, "kill", "look", "survey", "prepare", "write", "look", "record"]
+    assert taken == [*RECOVERED, "kill", "look", "prepare", "write", "look", "commit", "record", "survey"]
     assert world.exact
     assert len(world.held) == 12
 
@@ -372,16 +370,6 @@ def test_a_row_that_another_plan_wrote_is_no_proof_of_a_block() -> None:
         assert len(world.held) == 7, f"{came}: a record is lost"
 
 
-def test_a_contained_range_of_a_sink_that_cannot_be_asked_halts() -> None:
-    with pytest.raises(errors.OutcomeUnknown, match=r"t\[0\] \[5, 10\)"):
-        steps(at((P, 0, 5), pending=(Range(P, 5, 10),)), incoming(Range(P, 5, 8)), can_probe=False)
-
-
-def test_a_pending_partition_that_does_not_come_of_a_sink_that_cannot_be_asked_halts() -> None:
-    with pytest.raises(errors.OutcomeUnknown, match="holds nothing of it"):
-        steps(at((P, 0, 5), (Q, 0, 0), pending=(Range(P, 5, 10),)), incoming(Range(Q, 0, 8)), can_probe=False)
-
-
 @pytest.mark.parametrize("came", [Range(P, 7, 12), Range(P, 10, 12)], ids=["crossing", "next"])
 def test_what_comes_behind_a_pending_block_goes_on_if_that_landed(came: Range) -> None:
     world = at((P, 0, 5), pending=(Range(P, 5, 10),))
@@ -404,7 +392,7 @@ def test_a_gap_is_refused_before_another_partition_is_written() -> None:
 
 def test_a_rewind_is_dropped_or_refused() -> None:
     world = at((P, 2, 9))
-    assert steps(world, incoming(Range(P, 2, 5))) == ["acquire", "kill", "look"]
+    assert steps(world, incoming(Range(P, 2, 5))) == ["acquire", "survey", "kill", "look"]
     with pytest.raises(errors.RewindRefused, match="was delivered already"):
         steps(world, incoming(Range(P, 2, 5)), on_rewind=OnRewind.ERROR)
     assert steps(world, incoming(Range(P, 5, 9)), on_rewind=OnRewind.ERROR), "a replay of the last range is none"
@@ -471,14 +459,9 @@ def test_a_changed_query_does_not_write_an_old_plan_again_but_asks_what_became_o
     if landed:
         world.held.update((P, offset) for offset in range(5, 10))
     taken = steps(world, incoming(Range(P, 5, 12)))
-    assert taken[:5] == ["acquire", "await", "kill", "resolve", "rearm"]
+    assert taken[:6] == ["acquire", "survey", "await", "kill", "resolve", "rearm"]
     assert world.exact
     assert len(world.held) == 12
-
-
-def test_a_changed_query_of_a_sink_that_cannot_be_asked_is_refused() -> None:
-    with pytest.raises(errors.PlanChanged):
-        steps(at((P, 0, 5), pending=(Range(P, 5, 10),), fingerprint="old"), incoming(Range(P, 5, 12)), can_probe=False)
 
 
 def test_a_plan_for_another_table_is_refused() -> None:
@@ -500,13 +483,12 @@ def test_a_plan_of_landonce_run_is_refused() -> None:
 def test_a_lost_ledger_compares_what_the_table_holds() -> None:
     world = World()
     world.held.update((P, offset) for offset in range(6))
-    settings = Settings("table", "f", 100)
-    driver, effect = protocol.begin(settings, incoming(Range(P, 0, 9)))
+    machine, effect = begin(Deduplicating("table", "f", once=True, block_rows=100))
     kinds = []
     while not isinstance(effect, Stop):
         if isinstance(effect, Write):
             kinds.append((effect.plan.kind, effect.mode, str(effect.plan.blocks[0])))
-        driver, effect = protocol.advance(driver, perform(world, effect))
+        machine, effect = machine.advance(perform(world, effect, incoming(Range(P, 0, 9))))
     assert kinds == [
         (Kind.RECONCILE, Mode.RESOLVE, "t[0] [0, 6)"),
         (Kind.DELIVER, Mode.FIRST, "t[0] [6, 9)"),
@@ -516,7 +498,7 @@ def test_a_lost_ledger_compares_what_the_table_holds() -> None:
 
 
 def test_a_table_that_is_ahead_of_its_own_ledger_is_refused() -> None:
-    world = World(deadlines=False)
+    world = World(Transactional)
     world.held[P, 3] = 1
     with pytest.raises(errors.TargetAhead, match="the ledger is at offset 0"):
         deliver(world, incoming(Range(P, 0, 9)))
@@ -532,25 +514,24 @@ def test_a_large_batch_is_written_in_several_plans() -> None:
 
 def test_another_writer_of_the_same_records_is_noticed_before_a_plan_and_after_a_write() -> None:
     """A query with another ledger: before a micro-batch its rows are above the position, or they come while it is written."""
-    world = World(deadlines=True)
-    settings = Settings("table", "f", 2)
-    driver, effect = protocol.begin(settings, incoming(Range(P, 0, 1)))
+    world = World()
+    machine, effect = begin(Deduplicating("table", "f", once=True, block_rows=2))
     while not isinstance(effect, Stop):
-        driver, effect = protocol.advance(driver, perform(world, effect))
+        machine, effect = machine.advance(perform(world, effect, incoming(Range(P, 0, 1))))
 
     world.held[P, 1] += 1
     with pytest.raises(errors.AnotherWriter, match="1 rows above the position"):
-        go_on(world, driver, Range(P, 1, 2))
+        go_on(world, machine, Range(P, 1, 2))
 
     world.held[P, 1] -= 1
     with pytest.raises(errors.AnotherWriter, match="2 rows where this driver wrote 1"):
-        go_on(world, driver, Range(P, 1, 2), meanwhile=1)
+        go_on(world, machine, Range(P, 1, 2), meanwhile=1)
 
 
-def go_on(world: World, before: protocol.Driver, came: Range, meanwhile: int = 0) -> None:
+def go_on(world: World, before: Machine, came: Range, meanwhile: int = 0) -> None:
     """The next micro-batch of the same run. `meanwhile`: rows that somebody else adds once it is planned."""
-    driver, effect = protocol.begin(before.settings, incoming(came), before)
+    machine, effect = begin(before.policy, before)
     while not isinstance(effect, Stop):
         if isinstance(effect, Write):
             world.held[came.partition, came.first] += meanwhile
-        driver, effect = protocol.advance(driver, perform(world, effect))
+        machine, effect = machine.advance(perform(world, effect, incoming(came)))

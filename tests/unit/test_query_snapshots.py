@@ -17,30 +17,36 @@ from functools import cache
 import pytest
 
 from landonce import errors
+from landonce.protocol import batch, match_ranges
 from landonce.protocol import ledger as states
-from landonce.protocol import match_ranges, snapshots
+from landonce.protocol.batch import Machine, Next, begin
 from landonce.protocol.cases import OnRewind
 from landonce.protocol.ledger import LedgerState
-from landonce.protocol.marks import Stand
 from landonce.protocol.match_ranges import Incoming
+from landonce.protocol.packing import Limits
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
+from landonce.protocol.snapshot import Snapshot
 from landonce.protocol.steps import (
     Acquire,
     Change,
     CommitTables,
     Committed,
+    Effect,
     LookAtTables,
     Looked,
     Moved,
+    Reply,
     Step,
     Stop,
+    Survey,
+    Surveyed,
     Write,
 )
 
 P, Q = Partition("t", 0), Partition("t", 1)
 END = 3
-SETTINGS = snapshots.Settings("db.t", "f", own_ledger=True, block_rows=1)
+POLICY = Snapshot("db.t", "f", once=True, own_ledger=True, block_rows=1)
 
 
 @dataclass
@@ -87,25 +93,25 @@ def deliver(
     world: World,
     came: Incoming,
     crash: Crash | None = None,
-    before: snapshots.Driver | None = None,
+    before: Machine | None = None,
     on_rewind: OnRewind = OnRewind.DROP,
-) -> tuple[snapshots.Driver, list[snapshots.Effect]]:
+) -> tuple[Machine, list[Effect]]:
     """One micro-batch, and what was done for it."""
-    done: list[snapshots.Effect] = []
-    driver, effect = snapshots.begin(replace(SETTINGS, on_rewind=on_rewind), came, before)
+    done: list[Effect] = []
+    driver, effect = begin(replace(POLICY, on_rewind=on_rewind), before)
     for number in itertools.count():
         if isinstance(effect, Stop):
             return driver, done
         done.append(effect)
         if crash is not None and crash.at == number:
             if crash.after:
-                perform(world, effect)
+                perform(world, effect, came)
             raise Died
-        driver, effect = snapshots.advance(driver, perform(world, effect))
+        driver, effect = driver.advance(perform(world, effect, came))
     raise AssertionError
 
 
-def perform(world: World, effect: snapshots.Effect) -> snapshots.Reply:
+def perform(world: World, effect: Effect, came: Incoming) -> Reply:
     if isinstance(effect, Acquire):
         world.state = states.taken(world.state, f"owner{world.state.epoch}")
         return world.state
@@ -114,6 +120,8 @@ def perform(world: World, effect: snapshots.Effect) -> snapshots.Reply:
             assert world.state.owner == effect.new.owner
             world.state = effect.new
         return effect.new
+    if isinstance(effect, Survey):
+        return Surveyed(came, 0, Limits(1, 1), 0)
     if isinstance(effect, LookAtTables):
         return world.looked
     if isinstance(effect, Write):
@@ -193,17 +201,18 @@ def test_from_everywhere_a_query_that_starts_at_the_position_brings_all_in() -> 
 @pytest.mark.parametrize("planted", ["what is below the mark is written again", "the position does not move"])
 def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, planted: str) -> None:
     """The control. The batch is over after its first commit, or a planted bug would never end."""
-    go_on = snapshots._go_on
+    go_on, done = batch.go_on, []
 
-    def one_commit(driver: snapshots.Driver, stands: tuple[Stand, ...]) -> snapshots.Next:
-        over = driver.step is Step.RECORD
-        return (replace(driver, step=Step.STOP), Stop()) if over else go_on(driver, stands)
+    def one_commit(machine: Machine) -> Next:
+        over = machine.step is Step.SURVEY and bool(done)
+        done[:] = [machine.step] if machine.step is Step.SURVEY else done
+        return (replace(machine, step=Step.STOP), Stop()) if over else go_on(machine)
 
-    monkeypatch.setattr(snapshots, "_go_on", one_commit)
+    monkeypatch.setattr(batch, "go_on", one_commit)
     if planted == "the position does not move":
-        monkeypatch.setattr(snapshots, "_recorded", lambda driver: replace(driver.state, pending=None))
+        monkeypatch.setattr(Snapshot, "recorded", lambda _, machine: replace(machine.state, pending=None))
     else:
-        monkeypatch.setattr(snapshots, "undelivered", lambda _, came: came.ranges)
+        monkeypatch.setattr(Incoming, "undelivered", lambda came, _: came.ranges)
     world = World()
     deliver(world, incoming(Range(P, 0, 2)))
     deliver(world, incoming(Range(P, 0, 2)))
@@ -215,7 +224,8 @@ def test_what_was_written_for_other_columns_is_written_again() -> None:
     world = World(reshaped=1)
     _, done = deliver(world, came)
     again = ["look", "write", "commit", "record"]
-    assert [each.step.value for each in done] == ["acquire", "look", "bind", "prepare", "write", "commit", *again]
+    first = ["acquire", "survey", "look", "bind", "prepare", "write", "commit"]
+    assert [each.step.value for each in done] == [*first, *again, "survey"]
     assert [each.indexes for each in done if isinstance(each, Write)] == [(0, 1), (0, 1)]
     assert world.exact
     for crash in crashes(World(reshaped=1), came):
@@ -230,11 +240,12 @@ def test_what_was_written_for_other_columns_is_written_again() -> None:
 def test_the_pipeline_is_taken_once_and_the_table_is_looked_at_for_every_batch() -> None:
     world = World()
     driver, done = deliver(world, incoming(Range(P, 0, 2)))
-    assert [each.step.value for each in done] == ["acquire", "look", "bind", "prepare", "write", "commit", "record"]
+    delivered = ["prepare", "write", "commit", "record", "survey"]
+    assert [each.step.value for each in done] == ["acquire", "survey", "look", "bind", *delivered]
     driver, done = deliver(world, incoming(Range(P, 2, 3)), before=driver)
-    assert [each.step.value for each in done] == ["look", "prepare", "write", "commit", "record"]
+    assert [each.step.value for each in done] == ["survey", "look", *delivered]
     driver, done = deliver(world, incoming(Range(P, 0, 3)), before=driver)
-    assert [each.step.value for each in done] == ["look"]
+    assert [each.step.value for each in done] == ["survey", "look"]
     assert world.exact
 
 
@@ -249,14 +260,14 @@ def test_a_batch_that_is_too_large_for_one_commit_takes_several() -> None:
 
 
 def test_a_block_without_an_answer_is_written_again_before_anything_is_committed() -> None:
-    world, driver = World(), snapshots.begin(SETTINGS, incoming(Range(P, 0, 2)))
+    world, driver, came = World(), begin(POLICY), incoming(Range(P, 0, 2))
     while not isinstance(driver[1], Write):
-        driver = snapshots.advance(driver[0], perform(world, driver[1]))
-    landed, _ = perform(world, driver[1])  # type: ignore[misc]
-    driver = snapshots.advance(driver[0], (landed, BlockResult(1, Fate.DOUBTFUL)))
+        driver = driver[0].advance(perform(world, driver[1], came))
+    landed, _ = perform(world, driver[1], came)  # type: ignore[misc]
+    driver = driver[0].advance((landed, BlockResult(1, Fate.DOUBTFUL)))
     assert isinstance(driver[1], Write)
     assert driver[1].indexes == (1,)
-    driver = snapshots.advance(driver[0], perform(world, driver[1]))
+    driver = driver[0].advance(perform(world, driver[1], came))
     assert isinstance(driver[1], CommitTables)
     assert len(driver[1].receipts) == 2
 

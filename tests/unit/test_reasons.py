@@ -2,8 +2,7 @@
 
 import pytest
 
-from landonce.protocol.reasons import OTHERS, Counted, cause_of, counted, lines, merged
-from landonce.protocol.receipt import Receipt
+from landonce.protocol.receipt import OTHERS, Counted, Receipt, cause_of, counted, lines, merged
 
 
 @pytest.mark.parametrize(

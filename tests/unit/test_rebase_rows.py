@@ -12,13 +12,11 @@ import pyarrow as pa
 import pytest
 
 from landonce import errors
-from landonce.protocol.block_rows import BlockRow, Claim, Mark, may_change
+from landonce.protocol.block_rows import BlockRow, Claim, Mark, PushRow, claims_may_change, may_change
 from landonce.protocol.blocks import Block, Plan, token
-from landonce.protocol.claims import PushRow
-from landonce.protocol.claims import may_change as pushes_may_change
 from landonce.protocol.ledger import LedgerState, Position, TableMark, Totals, recorded
 from landonce.protocol.marks import Mark as CarriedMark
-from landonce.protocol.marks import TableView, stand
+from landonce.protocol.marks import TableView, status_of
 from landonce.protocol.operate import landed_too, rebase
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.source import Extent, SourceView, Start, bind
@@ -203,9 +201,9 @@ class TestLedgersThatKnowWhatLanded:
         old = ledger(self.PLAN)
         rows = tuple(PushRow(number, Claim(3, "driver"), Mark.CLAIMED) for number in (0, 1))
         new = replace(old, epoch=4, owner="operator")
-        pushes_may_change(old, new, rows)
+        claims_may_change(old, new, rows)
         with pytest.raises(errors.PlanPending, match="whether it arrived is not known"):
-            pushes_may_change(old, replace(new, cluster_id="another"), rows)
+            claims_may_change(old, replace(new, cluster_id="another"), rows)
 
 
 class TestLabels:
@@ -229,5 +227,5 @@ class TestLabels:
         old = replace(ledger(None), tables=(("a", TableMark("uuid", 7)),))
         carried = replace(old, batch=8, positions=((P0, Position(0, 18)), (P1, Position(0, 24))), tables=())
         new = rebase(old, source({P0: 18, P1: 5}), TargetView(()), "operator").new
-        there = stand(new, TableView("a", "uuid", CarriedMark(carried), 8))
+        there = status_of(new, TableView("a", "uuid", CarriedMark(carried), 8))
         assert dict(there.floors) == {P0: 18, P1: 0}

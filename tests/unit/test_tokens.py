@@ -129,14 +129,14 @@ def test_a_plan_comes_back_from_json_as_it_was(plan: Plan) -> None:
 
 
 @given(plans, st.frozensets(st.integers(0, 3)), st.integers(0, 2**53))
-def test_burnt_blocks_get_the_next_generation_and_nothing_else_changes(
-    plan: Plan, burnt: frozenset[int], deadline: int
+def test_blocks_with_a_used_up_token_get_the_next_generation_and_nothing_else_changes(
+    plan: Plan, used_up: frozenset[int], deadline: int
 ) -> None:
-    again = plan.regenerated(burnt).rearmed(deadline)
+    again = plan.regenerated(used_up).rearmed(deadline)
     assert again.deadline == deadline
     assert replace(again, deadline=plan.deadline, blocks=plan.blocks) == plan
     for index, (before, after) in enumerate(zip(plan.blocks, again.blocks, strict=True)):
-        assert after == replace(before, generation=before.generation + (index in burnt))
+        assert after == replace(before, generation=before.generation + (index in used_up))
 
 
 @given(plans)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from landonce.protocol import push, transact
-from landonce.protocol.block_rows import BlockRow, Claim, Mark
-from landonce.protocol.claims import PushRow
+from landonce.protocol.block_rows import BlockRow, Claim, Mark, PushRow
 from landonce.protocol.push import Outcome
 from landonce.protocol.receipt import Fate
 

@@ -21,8 +21,7 @@ import landonce
 from landonce.config.secrets import redact
 from landonce.errors import ConfigError
 from landonce.ledger.block_ledgers import PushPlace
-from landonce.protocol.blocks import Block, Identity
-from landonce.protocol.keys import block_key
+from landonce.protocol.blocks import Block, Identity, block_key
 from landonce.protocol.ranges import Partition, Range
 from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.pipeline_file import parse

@@ -16,8 +16,7 @@ from urllib.parse import quote
 
 from landonce.errors import ConfigError
 from landonce.ledger.as_text import state_from_text, state_to_text
-from landonce.protocol.ledger import Ledger, LedgerState, Note, fenced
-from landonce.protocol.swap import check_change, check_order, key
+from landonce.protocol.ledger import Ledger, LedgerState, Note, check_change, check_order, fenced, key
 
 
 class FolderLedger(Ledger):

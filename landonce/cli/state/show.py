@@ -6,17 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from landonce.cli.files import print_json
-from landonce.cli.output import out
+from landonce.cli.command import out, print_json
 from landonce.cli.state.decide import operating
 from landonce.config.secrets import redact
 from landonce.engine import dead_letters
 from landonce.errors import LandonceError
 from landonce.protocol.blocks import Plan
 from landonce.protocol.ledger import LedgerState, Note
-from landonce.protocol.reasons import Reasons, lines
+from landonce.protocol.marks import TableReport, TableState, report_on
+from landonce.protocol.receipt import Reasons, lines
 from landonce.protocol.source import SourceView
-from landonce.protocol.table_status import Standing, Status, standing_of
 from landonce.sinks.operations import Kept, Operations
 from landonce.sinks.parts import Parts
 
@@ -45,7 +44,7 @@ class _Seen:
     journal: tuple[Note, ...]
     source: SourceView | None
     no_source: str
-    tables: tuple[Standing, ...]
+    tables: tuple[TableReport, ...]
     no_tables: str
     noticed: str
     claimed: tuple[str, ...] = ()
@@ -88,11 +87,11 @@ def _survey(parts: Parts) -> tuple[SourceView | None, str]:
         return None, error.what
 
 
-def _tables(target: Operations, state: LedgerState | None) -> tuple[tuple[Standing, ...], str]:
+def _tables(target: Operations, state: LedgerState | None) -> tuple[tuple[TableReport, ...], str]:
     if state is None:
         return (), ""
     try:
-        return tuple(standing_of(state, view) for view in target.tables(state)), ""
+        return tuple(report_on(state, view) for view in target.tables(state)), ""
     except LandonceError as error:
         return (), error.what
 
@@ -174,9 +173,9 @@ def _pending_lines(plan: Plan | None) -> list[str]:
     ]
 
 
-def _table_lines(tables: tuple[Standing, ...]) -> list[str]:
+def _table_lines(tables: tuple[TableReport, ...]) -> list[str]:
     """Those first that are not simply in step."""
-    calm = (Status.IN_STEP, Status.UNTOUCHED)
+    calm = (TableState.IN_STEP, TableState.UNTOUCHED)
     ordered = sorted(tables, key=lambda each: each.status in calm)
     lines = []
     for each in ordered[:_SHOWN_TABLES]:
@@ -241,7 +240,7 @@ def _positions_document(ledger: LedgerState, view: SourceView | None) -> list[di
     ]
 
 
-def _table_document(each: Standing) -> dict[str, Any]:
+def _table_document(each: TableReport) -> dict[str, Any]:
     mark = each.view.mark
     return {
         "table": each.view.table,

@@ -16,9 +16,8 @@ so that the one compare-and-set that records it also fences a driver that still 
 
 from landonce.protocol.operate.decision import Decision, Restated
 from landonce.protocol.operate.gap import accept_gap
-from landonce.protocol.operate.plans import accept_change, fill
+from landonce.protocol.operate.plans import accept_change, fill, settle
 from landonce.protocol.operate.rebase import changed_topics, landed_too, rebase
-from landonce.protocol.operate.settle import settle
 from landonce.protocol.operate.tables import (
     accept_own_position,
     accept_own_rows,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from landonce.errors import ClusterChanged, NothingToDo, TopicRecreated
 from landonce.protocol.blocks import Plan
 from landonce.protocol.ledger import LedgerState, Position, TableMark, taken
-from landonce.protocol.marks import Mark, Stand, raised
+from landonce.protocol.marks import Mark, TableStatus, raised
 from landonce.protocol.operate.decision import Decision, Restated, listed
 from landonce.protocol.operate.rebase import bound_afresh, changed_topics
 from landonce.protocol.ranges import Partition, Range
@@ -21,7 +21,7 @@ def accept_gap(
     state: LedgerState,
     view: SourceView,
     owner: str,
-    stands: Iterable[Stand] = (),
+    stands: Iterable[TableStatus] = (),
     landed: Collection[int] = frozenset(),
 ) -> Decision:
     """Positions move to the start of the topic where it is behind them; a pending plan keeps what is left of it.
@@ -65,18 +65,18 @@ def _moved(state: LedgerState, starts: Starts) -> tuple[tuple[Partition, Positio
     )
 
 
-def _known(new: LedgerState, stands: Iterable[Stand]) -> tuple[tuple[str, TableMark], ...]:
+def _known(new: LedgerState, stands: Iterable[TableStatus]) -> tuple[tuple[str, TableMark], ...]:
     """The ledger takes each table for one that carries its last batch, as the restated mark says."""
     told = {each.view.table: TableMark(each.view.uuid, _last(new, each)) for each in stands}
     return tuple(sorted({**dict(new.tables), **told}.items()))
 
 
-def _last(state: LedgerState, each: Stand) -> int:
+def _last(state: LedgerState, each: TableStatus) -> int:
     known = dict(state.tables).get(each.view.table)
     return max(each.view.batch, known.batch if known is not None else 0)
 
 
-def _restated(new: LedgerState, each: Stand, starts: Starts) -> Mark:
+def _restated(new: LedgerState, each: TableStatus, starts: Starts) -> Mark:
     """The table's own position, as far as the topics still go back. No later mark can make it look rolled back again."""
     floors = dict(each.floors)
     positions = tuple(
@@ -128,12 +128,12 @@ def _say_plan(old: Plan | None, new: Plan | None) -> tuple[str, ...]:
     return (f"Batch {old.batch}, which is pending, keeps what is left: {len(new.blocks)} of {len(old.blocks)} blocks.",)
 
 
-def _say_table(stand: Stand, gaps: tuple[Range, ...]) -> str:
+def _say_table(stand: TableStatus, gaps: tuple[Range, ...]) -> str:
     starts = listed(f"{each.partition} at {each.end}" for each in gaps)
     return f"{stand.view.table}, which was rolled back, is filled up again from where the topics begin now: {starts}."
 
 
-def _cost_table(stand: Stand, gaps: tuple[Range, ...]) -> str:
+def _cost_table(stand: TableStatus, gaps: tuple[Range, ...]) -> str:
     total = sum(each.span for each in gaps)
     return f"At most {total} records that the rollback removed from {stand.view.table} never come back to it: {listed(gaps)}."
 

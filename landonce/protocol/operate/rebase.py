@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from landonce.errors import NothingToDo, PlanPending
 from landonce.protocol.blocks import Plan, token
 from landonce.protocol.ledger import LedgerState, Position, bound, taken
-from landonce.protocol.marks import Stand, behind_ranges
+from landonce.protocol.marks import TableStatus, behind_ranges
 from landonce.protocol.operate.decision import Decision, listed
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.source import Extent, SourceView, Start
@@ -33,7 +33,7 @@ def rebase(
     *,
     to: Start = Start.EARLIEST,
     drop_pending: bool = False,
-    stands: Iterable[Stand] = (),
+    stands: Iterable[TableStatus] = (),
 ) -> Decision:
     """Binds the ledger to the cluster and the topics that are there now.
 
@@ -257,7 +257,7 @@ def _ranges(plan: Plan) -> tuple[Range, ...]:
     return tuple(each for block in plan.blocks for each in block.ranges)
 
 
-def _never_filled_up(state: LedgerState, stands: Iterable[Stand], anew: frozenset[Partition]) -> Iterator[str]:
+def _never_filled_up(state: LedgerState, stands: Iterable[TableStatus], anew: frozenset[Partition]) -> Iterator[str]:
     for each in stands:
         lacks = [piece for piece in behind_ranges(state, [each]) if piece.partition in anew]
         if lacks:

@@ -8,10 +8,9 @@ from functools import partial
 
 from landonce.errors import TargetAhead
 from landonce.protocol.ledger import LedgerState
-from landonce.protocol.marks import TableView, adopted
+from landonce.protocol.marks import TableReport, TableState, TableView, adopted, report_on
 from landonce.protocol.own_ledger import rollback_refused
 from landonce.protocol.source import SourceView
-from landonce.protocol.table_status import Standing, Status, standing_of
 from landonce.sinks import checking
 from landonce.sinks.checking import CheckRun, Findings, Sections
 from landonce.sinks.contract import Finding, Level
@@ -112,7 +111,7 @@ class _IcebergCheck:
             yield from checking.missing(name)
 
     def template(self) -> Findings:
-        """One table per value. Those that are there are looked at; what is fine of them is not told one by one."""
+        """One table per value. Those that are there are looked at; what is fine is not listed one by one."""
         sink, routing = self.sink, self.sink.routing
         absent = "created" if sink.config.create else "a reason for a dead letter, since `create` is not said"
         yield Finding(
@@ -173,7 +172,7 @@ class _IcebergCheck:
         yield from checking.distances(run, bound)
         if fan_out:
             follow = self.sink.config.rollback == "follow"
-            yield from _statuses([standing_of(bound, view) for view in views], run.source, follow=follow)
+            yield from _statuses([report_on(bound, view) for view in views], run.source, follow=follow)
 
     def _views(self) -> tuple[TableView, ...]:
         return tuple(each.view for each in survey(self.sink, table_names(self.sink, self.run.state)))
@@ -211,14 +210,14 @@ def _namespaces(sink: IcebergSink) -> tuple[str, ...]:
     return tuple(sorted({name.rpartition(".")[0] for name in names} - {""}))
 
 
-def _statuses(standings: list[Standing], source: SourceView, *, follow: bool) -> Findings:
+def _statuses(reports: list[TableReport], source: SourceView, *, follow: bool) -> Findings:
     """Those that need a word, one by one; the others in one line."""
     starts = {partition: extent.start for partition, extent in source.extents}
-    for each in standings:
+    for each in reports:
         name = each.view.table
         if each.command:
             yield Finding(Level.REFUSED, each.words.removesuffix("."), each.command)
-        elif each.status is Status.BEHIND and not follow and not (each.view.mark and each.view.mark.behind):
+        elif each.status is TableState.BEHIND and not follow and not (each.view.mark and each.view.mark.behind):
             refused = rollback_refused([name])
             yield Finding(Level.REFUSED, refused.what, refused.command)
         elif any(starts.get(one.partition, one.first) > one.first for one in each.lacks):
@@ -227,18 +226,18 @@ def _statuses(standings: list[Standing], source: SourceView, *, follow: bool) ->
                 f"{name} {each.words}; Kafka has deleted some of that",
                 "roll the table forward again, or `landonce state accept-gap {file}`",
             )
-        elif each.status in (Status.BEHIND, Status.AHEAD):
+        elif each.status in (TableState.BEHIND, TableState.AHEAD):
             yield Finding(Level.WARNING, f"{name} {each.words}", "nothing to change: the next start does so")
-    yield from _in_step(standings)
+    yield from _in_step(reports)
 
 
-def _in_step(standings: list[Standing]) -> Findings:
-    carrying = [each for each in standings if each.status is Status.IN_STEP and each.view.mark]
+def _in_step(reports: list[TableReport]) -> Findings:
+    carrying = [each for each in reports if each.status is TableState.IN_STEP and each.view.mark]
     if carrying:
         batches = [each.view.mark.batch for each in carrying if each.view.mark]
         oldest, newest = min(batches), max(batches)
         span = f"batch {newest}" if oldest == newest else f"batches {oldest} to {newest}"
         yield Finding(Level.OK, f"{len(carrying)} tables are in step; the last that they carry: {span}")
-    new = [each.view.table for each in standings if each.status is Status.UNTOUCHED]
+    new = [each.view.table for each in reports if each.status is TableState.UNTOUCHED]
     if new:
         yield Finding(Level.OK, f"nothing was committed yet to {len(new)} tables")

@@ -38,11 +38,12 @@ from pyspark.sql import SparkSession
 from landonce.config.secrets import redact
 from landonce.errors import ConfigError, TableReplaced, TableUnfit, TargetUnavailable
 from landonce.failpoints import reach
-from landonce.protocol.marks import Verdict
+from landonce.protocol.marks import TableView, Verdict
 from landonce.sinks.iceberg import jvm
 from landonce.sinks.iceberg.catalog import CatalogSpec, catalog_errors
-from landonce.sinks.iceberg.marks import copy_name, copy_of
+from landonce.sinks.iceberg.marks import copy_name, copy_of, look_at
 from landonce.sinks.iceberg.table import unwritable
+from landonce.sinks.snapshot import table_view
 
 _BY_PYICEBERG = 2
 """The newest format version in which PyIceberg makes snapshots."""
@@ -65,7 +66,7 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Place:
+class TableBranch:
     """One branch of one table, for one pipeline."""
 
     spec: CatalogSpec
@@ -100,10 +101,6 @@ class Place:
                 return self.catalog.load_table(self.identifier)
             except NoSuchTableError:
                 return None
-
-    def exists(self) -> bool:
-        with catalog_errors(self.spec):
-            return bool(self.catalog.table_exists(self.identifier))
 
     def commit(
         self, judge: Callable[[Table], Verdict], build: Callable[[Table], Attempt]
@@ -160,6 +157,10 @@ class Place:
             if self.load().metadata_location == table.metadata_location:
                 raise
             raise CommitFailedException(str(error)) from None
+
+    def view(self, table: Table) -> TableView:
+        """What the table says of the pipeline."""
+        return table_view(self.identifier, look_at(table, self.pipeline, self.branch))
 
     def head(self, table: Table) -> int | None:
         ref = table.metadata.refs.get(self.branch)

@@ -12,14 +12,15 @@ from pyspark.sql import SparkSession
 
 from landonce.errors import ConfigError, NothingToInfer, TableUnfit
 from landonce.protocol.marks import Mark, TableView, Verdict, verdict
+from landonce.read.schema.evolution import Evolution, merge
 from landonce.read.schema.fields import Schema
 from landonce.sinks.declared import declared_schema, selected_from
 from landonce.sinks.iceberg import evolve, jvm
 from landonce.sinks.iceberg.catalog import catalog_errors
-from landonce.sinks.iceberg.commit import Attempt, Place, by_pyiceberg
-from landonce.sinks.iceberg.commit import check_visible as refuse_unseen
+from landonce.sinks.iceberg.commit import Attempt, TableBranch, by_pyiceberg, check_visible
+from landonce.sinks.iceberg.files import StagedFile
 from landonce.sinks.iceberg.ledger import Build, IcebergTable
-from landonce.sinks.iceberg.marks import filled_by, holds, look_at, to_summary
+from landonce.sinks.iceberg.marks import filled_by, holds, to_summary
 from landonce.sinks.iceberg.sink import IcebergSink
 from landonce.sinks.iceberg.staging import Append, Merge, drop_stages, left_behind, staged_attempt
 from landonce.sinks.iceberg.table import (
@@ -44,10 +45,9 @@ from landonce.sinks.iceberg.worker import (
 )
 from landonce.sinks.parts import Parts
 from landonce.sinks.run import Columns, Run, SparkNeeds
-from landonce.sinks.snapshot import MarkedTable, OpenSnapshot, table_view
+from landonce.sinks.snapshot import MarkedTable, OpenSnapshot
 
 _Answer = TypeVar("_Answer")
-
 _AT_ONCE = 8
 """How many tables are looked at at the same time."""
 
@@ -67,7 +67,7 @@ class Lake:
     """Tables that the file names, and that are to be created."""
     planned: tuple[TableRecipe, ...] = ()
     """The same, once their columns are known."""
-    _places: dict[str, Place] = field(default_factory=dict)
+    _places: dict[str, TableBranch] = field(default_factory=dict)
     _opened: dict[str, Table] = field(default_factory=dict)
     _new: set[str] = field(default_factory=set)
     _epoch: int = 0
@@ -86,7 +86,7 @@ class Lake:
         tables = (*self.recipe.tables, *self.planned)
         return config.changes is not None or other or any(each.scratch is not None for each in tables)
 
-    def place(self, table: str) -> Place:
+    def place(self, table: str) -> TableBranch:
         if table not in self._places:
             self._places[table] = replace(self.sink.place(table), session=self.session)
         return self._places[table]
@@ -164,7 +164,7 @@ class Lake:
         Returns whether there are new tables: their records were only sampled so far.
         """
         samples: dict[str, list[bytes]] = {}
-        evolutions: dict[str, list[evolve.Changes]] = {}
+        evolutions: dict[str, list[Evolution]] = {}
         for each in wants:
             if each.evolution is not None:
                 evolutions.setdefault(each.table, []).append(each.evolution)
@@ -174,7 +174,7 @@ class Lake:
             self._open_for(name, sample)
         self.upgrade()
         for name, changes in sorted(evolutions.items()):
-            self.admit(name, evolve.apply(self.place(name), evolve.merge(changes)))
+            self.admit(name, evolve.apply(self.place(name), merge(changes)))
         made = bool(self._new)
         self._new.clear()
         return made
@@ -220,7 +220,7 @@ class Lake:
                 self.admit(name, table)
         self._new.clear()
         return tuple(
-            self._seen(self.place(name), table) if table is not None else TableView(name)
+            self.place(name).view(table) if table is not None else TableView(name)
             for name, table in zip(wanted, found, strict=True)
         )
 
@@ -240,7 +240,7 @@ class Lake:
     def _marked(self, name: str) -> str:
         place = self.place(name)
         table = place.find()
-        return name if table is not None and self._seen(place, table).batch else ""
+        return name if table is not None and place.view(table).batch else ""
 
     def holds(self, topics: tuple[str, ...]) -> tuple[str, str]:
         """The first table, of those that the file names or that fit its template, that holds records of these topics, or that another
@@ -263,25 +263,22 @@ class Lake:
         build = self.building(expected.table, files)
         place.ensure_branch()
         judged, _, table = place.commit(
-            lambda seen: verdict(expected, self._seen(place, seen), mark.state), lambda seen: build(seen, summary, {})
+            lambda seen: verdict(expected, place.view(seen), mark.state), lambda seen: build(seen, summary, {})
         )
-        return judged is not Verdict.MOVED, self._seen(place, table)
-
-    def _seen(self, place: Place, table: Table) -> TableView:
-        return table_view(place.identifier, look_at(table, place.pipeline, place.branch))
+        return judged is not Verdict.MOVED, place.view(table)
 
     def building(self, name: str, files: tuple[Any, ...]) -> Build:
         """Makes the commit of these files: by PyIceberg, or by Spark on a staging branch."""
         place, by_spark = self.place(name), self._by_spark(name)
         if files and not by_spark:
-            refuse_unseen(name, self._opened[name].io, files)
+            check_visible(name, self._opened[name].io, files)
 
         def build(table: Table, summary: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
             if files:
                 specs = () if by_spark else {each.spec_id for each in files}
                 require_unchanged(name, self._opened[name], table, specs=specs, by_name=by_spark)
             if by_spark or not by_pyiceberg(table):
-                return staged_attempt(place, table, summary, properties, files, self._how(name))
+                return staged_attempt(place, table, summary, properties, files, self._how(name, files))
             return place.appending(table, files, summary, properties)
 
         return build
@@ -289,10 +286,10 @@ class Lake:
     def _by_spark(self, name: str) -> bool:
         return any(each.name == name and each.scratch is not None for each in self.recipe.tables)
 
-    def _how(self, name: str) -> Append | Merge:
-        """A row that changes keeps the values of columns that the pipeline does not fill."""
+    def _how(self, name: str, files: tuple[StagedFile, ...]) -> Append | Merge:
+        """An append has to write every staged row. A row that changes keeps the values of columns that the pipeline does not fill."""
         if self.sink.config.changes is None:
-            return Append()
+            return Append(sum(each.rows for each in files))
         mine = {each.name for each in self.recipe.by_name()[name].schema.fields} | set(COLUMNS)
         columns = self._opened[name].schema().column_names
         return Merge(self.sink.config.identity, tuple(each for each in columns if each in mine))

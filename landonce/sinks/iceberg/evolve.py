@@ -31,21 +31,11 @@ from landonce.read.schema import evolution
 from landonce.read.schema.evolution import RESERVED, Evolution, Shape, distinct
 from landonce.read.schema.fields import ELEMENT, Field, Path, Schema
 from landonce.read.schema.sample import of_sample
-from landonce.sinks.iceberg.commit import Attempt, Place
+from landonce.sinks.iceberg.commit import Attempt, TableBranch
 from landonce.sinks.iceberg.types import iceberg_type, widens
 
-Changes = Evolution
-
-merge = evolution.merge
-
 _ATTEMPTS = 10
-
 _PAUSE = 0.2
-
-
-def unknown_fields(values: pa.BinaryArray, schema: Schema, *, identity: tuple[str, ...] = ()) -> Changes | None:
-    """What a table lacks for these records; None if nothing."""
-    return evolution.observed([values], schema, identity=identity)
 
 
 @dataclass(frozen=True)
@@ -83,7 +73,7 @@ class Loosen:
 Step = Add | Widen | Loosen
 
 
-def steps(schema: TableSchema, changes: Changes) -> tuple[Step, ...]:
+def steps(schema: TableSchema, changes: Evolution) -> tuple[Step, ...]:
     """What a table with this schema still needs. Leaves out what it has, and what Iceberg cannot change."""
     found: list[Step] = []
     names = _Names(schema.column_names)
@@ -101,7 +91,7 @@ def steps(schema: TableSchema, changes: Changes) -> tuple[Step, ...]:
     return tuple(found)
 
 
-def apply(place: Place, changes: Changes) -> Table:
+def apply(place: TableBranch, changes: Evolution) -> Table:
     """Changes the table's schema in one commit. If somebody else changes it meanwhile, the rest is done on top of that."""
     for attempt in range(_ATTEMPTS):
         table = place.load()

@@ -15,7 +15,7 @@ faster still, but vectorized readers of older releases refuse them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -256,6 +256,14 @@ def _key(target: _Target, record: Record) -> PartitionKey | None:
 
 
 @dataclass(frozen=True)
+class StagedFile:
+    """Rows that wait for Spark, and how many there are."""
+
+    path: str
+    rows: int
+
+
+@dataclass(frozen=True)
 class Scratch:
     """The folder in which a table's rows wait for Spark. Picklable."""
 
@@ -267,8 +275,8 @@ class Scratch:
     def of(table: Table) -> Scratch:
         return Scratch(f"{table.location().rstrip('/')}/{FOLDER}", tuple(sorted(table.io.properties.items())))
 
-    def write(self, rows: pa.Table, origin: Origin) -> tuple[str, int]:
-        """Writes one file with all the rows. Returns its path, and the row count of its footer."""
+    def write(self, rows: pa.Table, origin: Origin) -> StagedFile:
+        """Writes one file with all the rows. The count is that of its footer."""
         path = f"{self.folder}/{origin.file_name()}"
         footers: list[pq.FileMetaData] = []
         try:
@@ -282,14 +290,14 @@ class Scratch:
             ) from None
         except OSError as error:
             raise TargetUnavailable(f"the storage did not take a file: {redact(str(error))}") from None
-        return path, sum(each.num_rows for each in footers)
+        return StagedFile(path, sum(each.num_rows for each in footers))
 
-    def remove(self, paths: tuple[str, ...]) -> None:
+    def remove(self, files: Iterable[StagedFile]) -> None:
         """Removes files. One that cannot be removed is left for `maintain`."""
         io = self._open()
-        for path in paths:
+        for each in files:
             try:
-                io.delete(path)
+                io.delete(each.path)
             except OSError:
                 continue
 

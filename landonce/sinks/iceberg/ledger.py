@@ -16,10 +16,10 @@ from landonce.errors import Fenced
 from landonce.protocol.ledger import Note
 from landonce.protocol.marks import Mark, TableView, Verdict, verdict
 from landonce.protocol.own_ledger import OwnView
-from landonce.sinks.iceberg.commit import Attempt, Place, by_pyiceberg
+from landonce.sinks.iceberg.commit import Attempt, TableBranch, by_pyiceberg
 from landonce.sinks.iceberg.marks import journal_name, look_at, to_summary
 from landonce.sinks.iceberg.staging import staged_attempt
-from landonce.sinks.snapshot import Judge, MarkedTable, table_view
+from landonce.sinks.snapshot import Judge, MarkedTable
 
 _KEPT_NOTES = 100
 Build = Callable[[Table, Mapping[str, str], Mapping[str, str]], Attempt]
@@ -30,7 +30,7 @@ class IcebergTable(MarkedTable):
     """A place in a catalog, and how commits to it are made."""
 
     def __init__(
-        self, place: Place, building: Callable[[tuple[Any, ...]], Build] | None = None, *, vouching: bool = False
+        self, place: TableBranch, building: Callable[[tuple[Any, ...]], Build] | None = None, *, vouching: bool = False
     ) -> None:
         """`building`: how a commit of these files is made. Without it, by PyIceberg. `vouching`: an operator accepts the last commit,
         though the history that would show it is cut off."""
@@ -85,7 +85,7 @@ class IcebergTable(MarkedTable):
         return journal_name(self.place.pipeline, self.place.branch)
 
 
-def empty(place: Place) -> Build:
+def empty(place: TableBranch) -> Build:
     """Makes empty snapshots by PyIceberg, or by Spark if PyIceberg does not write the table's format version."""
 
     def build(table: Table, summary: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
@@ -96,12 +96,12 @@ def empty(place: Place) -> Build:
     return build
 
 
-def restate(place: Place, seen: TableView, mark: Mark) -> None:
+def restate(place: TableBranch, seen: TableView, mark: Mark) -> None:
     """Sets a table's position by an empty snapshot with a mark, unless the table has changed since it was `seen`. The
     mark ends any doubt about the position."""
 
     def judge(table: Table) -> Verdict:
-        now = table_view(place.identifier, look_at(table, place.pipeline, place.branch))
+        now = place.view(table)
         return verdict(seen, replace(now, uncertain=now.uncertain and not seen.uncertain), mark.state)
 
     build, summary = empty(place), to_summary(mark)

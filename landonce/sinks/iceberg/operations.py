@@ -10,21 +10,21 @@ from dataclasses import dataclass, replace
 from landonce.errors import ConfigError, NothingToDo, PositionUncertain
 from landonce.protocol import operate
 from landonce.protocol.ledger import Ledger, LedgerState
-from landonce.protocol.marks import Floors, Stand, TableView, stand
+from landonce.protocol.marks import Floors, TableStatus, TableView, status_of
 from landonce.protocol.operate import Decision
 from landonce.protocol.ranges import Partition
 from landonce.protocol.source import Start
 from landonce.protocol.target import TargetView
 from landonce.sinks.iceberg.catalog import catalog_errors
-from landonce.sinks.iceberg.commit import Place
+from landonce.sinks.iceberg.commit import TableBranch
 from landonce.sinks.iceberg.driver import file_recipe
 from landonce.sinks.iceberg.ledger import IcebergTable, empty, restate
 from landonce.sinks.iceberg.maintain.run import maintain
 from landonce.sinks.iceberg.marks import last_rows
 from landonce.sinks.iceberg.move_in.adopt import IcebergImport, adopt, beside, nothing_known
-from landonce.sinks.iceberg.move_in.connect import Cluster, ConnectSink
+from landonce.sinks.iceberg.move_in.connect import Cluster, ConnectWriter
 from landonce.sinks.iceberg.move_in.history import Writer
-from landonce.sinks.iceberg.move_in.query import CheckpointFolder, StreamingQuery
+from landonce.sinks.iceberg.move_in.query import CheckpointFolder, QueryWriter
 from landonce.sinks.iceberg.sink import IcebergSink, Seen, catalog_exists, survey, table_names
 from landonce.sinks.operations import UNCHANGED, Before, Choice, Kept, Operations, Report, Upkeep, Watch
 from landonce.sinks.snapshot import TableLedger
@@ -81,12 +81,12 @@ class IcebergOperations(Operations):
             return ()
         return survey(self.sink, table_names(self.sink, state))
 
-    def stands(self, state: LedgerState) -> tuple[LedgerState, tuple[Stand, ...]]:
+    def stands(self, state: LedgerState) -> tuple[LedgerState, tuple[TableStatus, ...]]:
         views = self.tables(state)
         found = operate.standing(state, views)
-        return found, tuple(stand(found, view) for view in views)
+        return found, tuple(status_of(found, view) for view in views)
 
-    def ahead(self, state: LedgerState, stands: Iterable[Stand], partitions: Iterable[Partition]) -> TargetView:
+    def ahead(self, state: LedgerState, stands: Iterable[TableStatus], partitions: Iterable[Partition]) -> TargetView:
         """The positions of tables of a fan-out that hold more of the pending plan than the ledger knows."""
         del partitions
         committed = state.committed()
@@ -100,11 +100,11 @@ class IcebergOperations(Operations):
                 restate(place(each.view.table), each.view, each.mark)
 
     @contextmanager
-    def committing(self) -> Iterator[Callable[[str], Place]]:
+    def committing(self) -> Iterator[Callable[[str], TableBranch]]:
         """Gives the place of each table for commits in any format version. Spark is started only if a table needs it."""
         with self.sessions(self.sink.spark_conf()) as session:
 
-            def place(table: str) -> Place:
+            def place(table: str) -> TableBranch:
                 return replace(self.sink.place(table), session=session)
 
             if self._own is not None:
@@ -188,11 +188,9 @@ class IcebergOperations(Operations):
         if before.connector is not None:
             group = before.group or f"connect-{before.connector}"
             cluster = Cluster(kafka.bootstrap_servers, kafka.options, self.parts.consumer)
-            return ConnectSink(self.sink, cluster, kafka.topics, before.connector, group, before.control_topic)
+            return ConnectWriter(self.sink, cluster, kafka.topics, before.connector, group, before.control_topic)
         if before.checkpoint is not None:
-            return StreamingQuery(
-                self.sink, kafka.topics, CheckpointFolder(before.checkpoint, self.sink.spec.properties)
-            )
+            return QueryWriter(self.sink, kafka.topics, CheckpointFolder(before.checkpoint, self.sink.spec.properties))
         return None
 
     def maintain(self, upkeep: Upkeep, watch: Watch, tables: tuple[str, ...]) -> Sequence[Report]:

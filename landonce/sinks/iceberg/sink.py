@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
 
 from landonce.jars import spark_jars
-from landonce.protocol.ledger import Ledger
+from landonce.protocol.ledger import Ledger, LedgerState
+from landonce.protocol.marks import TableView
+from landonce.protocol.own_ledger import OwnView
 from landonce.read.route import Routing, Rule
 from landonce.sinks.contract import Guarantee, Sink
-from landonce.sinks.iceberg.catalog import CatalogSpec
-from landonce.sinks.iceberg.commit import Place
+from landonce.sinks.iceberg.catalog import CatalogSpec, catalog_errors
+from landonce.sinks.iceberg.commit import TableBranch
 from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.ledger import IcebergTable
-from landonce.sinks.snapshot import TableLedger
+from landonce.sinks.iceberg.marks import look_at
+from landonce.sinks.pipeline_file import Pipeline
+from landonce.sinks.promise import READ_IN_TIME, Promise, ledger_condition, transform_condition
+from landonce.sinks.snapshot import TableLedger, table_view
 
 if TYPE_CHECKING:
     from landonce.sinks.audit import HeldTables
@@ -26,21 +33,7 @@ if TYPE_CHECKING:
     from landonce.sinks.iceberg.driver import OpenIceberg
     from landonce.sinks.operations import Operations, Sessions
     from landonce.sinks.parts import Parts
-    from landonce.sinks.pipeline_file import Pipeline
-    from landonce.sinks.promise import Promise
     from landonce.sinks.run import Run
-from collections.abc import Iterable, Iterator
-
-from pyiceberg.table import Table
-
-from landonce.protocol.ledger import LedgerState
-from landonce.protocol.marks import TableView
-from landonce.protocol.own_ledger import OwnView
-from landonce.sinks.iceberg.catalog import catalog_errors
-from landonce.sinks.iceberg.marks import look_at
-from landonce.sinks.pipeline_file import Pipeline
-from landonce.sinks.promise import READ_IN_TIME, Promise, ledger_condition, transform_condition
-from landonce.sinks.snapshot import table_view
 
 _FIELD = re.compile(r"\{([^{}]+)\}")
 
@@ -141,8 +134,8 @@ class IcebergSink(Sink):
         """The one table, where there is one."""
         return str(self.config.table)
 
-    def place(self, table: str) -> Place:
-        return Place(self.spec, lambda: self.catalog, table, self.config.branch, self.pipeline)
+    def place(self, table: str) -> TableBranch:
+        return TableBranch(self.spec, lambda: self.catalog, table, self.config.branch, self.pipeline)
 
     def dynamic(self) -> tuple[str, ...]:
         """The existing tables whose names fit the template: for a ledger that does not know them."""

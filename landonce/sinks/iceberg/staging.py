@@ -29,7 +29,8 @@ from landonce.errors import TableReplaced, TableReshaped, TableUnfit, TargetUnav
 from landonce.read.changes.decode import OPERATION
 from landonce.read.changes.images import DELETE
 from landonce.sinks.iceberg.catalog import CatalogSpec
-from landonce.sinks.iceberg.commit import Attempt, Place
+from landonce.sinks.iceberg.commit import Attempt, TableBranch
+from landonce.sinks.iceberg.files import StagedFile
 from landonce.sinks.iceberg.jvm import commit, in_session, load, own_session, quoted, settings, spark_name
 from landonce.sinks.iceberg.types import COLUMNS
 
@@ -181,19 +182,19 @@ def stage(
 
 
 def staged_attempt(
-    place: Place,
+    place: TableBranch,
     table: Table,
     summary: Mapping[str, str],
     properties: Mapping[str, str],
-    files: Sequence[str] = (),
+    files: Sequence[StagedFile] = (),
     how: Append | Merge | None = None,
 ) -> Attempt:
     """A commit whose snapshot Spark makes on a staging branch. Without files it is empty."""
     assert place.session is not None
     session, spec, name = place.session(), place.spec, place.identifier
     branch = StageOf(place.pipeline, int(summary["landonce.epoch"]), int(summary["landonce.batch"])).new_name()
-    schema = table.metadata.current_schema_id
-    snapshot = stage(session, spec, name, branch, place.head(table), files, how or Append(), summary, schema)
+    paths, schema = [each.path for each in files], table.metadata.current_schema_id
+    snapshot = stage(session, spec, name, branch, place.head(table), paths, how or Append(), summary, schema)
     attempt = place.publishing(table, snapshot, branch, summary, properties)
     return replace(attempt, discard=lambda: drop_stage(session, spec, name, branch))
 

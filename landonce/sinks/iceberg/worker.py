@@ -18,12 +18,11 @@ from landonce.failpoints import reach
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.read.block import ReadBlock, Reader
 from landonce.read.changes.decode import Changes
-from landonce.read.decoders import Decode, Decoded, decode_by
 from landonce.read.route import Routing
-from landonce.read.rows import fit_to, records_of
+from landonce.read.rows import Decode, Decoded, decode_by, fit_to, records_of
+from landonce.read.schema.evolution import observed
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg.config import Iceberg
-from landonce.sinks.iceberg.evolve import unknown_fields
 from landonce.sinks.iceberg.files import Scratch, write_files
 from landonce.sinks.iceberg.partitions import Limit, beyond, limits_of
 from landonce.sinks.iceberg.table import TableShape, creation, planned_table, why_spark
@@ -180,7 +179,7 @@ class FileWorker(BlockWorker):
         wants = [Wants(table, tuple(sample)) for table, sample in sorted(block.missing.items())]
         tables = self.recipe.by_name()
         for name, payloads in sorted(block.payloads.items()):
-            evolution = unknown_fields(pa.concat_arrays(payloads), tables[name].schema, identity=tables[name].identity)
+            evolution = observed(payloads, tables[name].schema, identity=tables[name].identity)
             if evolution:
                 wants.append(Wants(name, evolution=evolution))
         return tuple(wants) or None
@@ -209,8 +208,8 @@ def _write(table: TableRecipe, rows: pa.Table, origin: Origin) -> tuple[tuple[ob
     """Writes the table's own files, or one that Spark reads. Returns them, and how many rows they hold."""
     named = renamed(rows)
     if table.scratch is not None:
-        path, count = table.scratch.write(named, origin)
-        return (path,), count
+        staged = table.scratch.write(named, origin)
+        return (staged,), staged.rows
     assert table.shape is not None
     files = write_files(table.shape, named, origin)
     return files, sum(each.record_count for each in files)

@@ -13,7 +13,7 @@ from landonce.errors import ConfigError, NothingToDo, TableUnfit
 from landonce.ledger.block_ledgers import TargetLedger
 from landonce.protocol import operate
 from landonce.protocol.marks import TableView
-from landonce.read.decoders import decoder_of
+from landonce.read.rows import decoder_of
 from landonce.read.schema.ddl import UnfitFields
 from landonce.read.schema.evolution import Evolution, merge
 from landonce.read.schema.fields import Field, Schema

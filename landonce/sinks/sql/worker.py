@@ -11,12 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from landonce.protocol.block_rows import Claim
-from landonce.protocol.reasons import counted, merged
-from landonce.protocol.receipt import BlockResult, Fate, Receipt, unbalanced
+from landonce.protocol.receipt import BlockResult, Fate, Receipt, counted, merged, unbalanced
 from landonce.read.block import ReadBlock, Reader, Rejected, rejected_row
 from landonce.read.changes.decode import OPERATION, Changes
-from landonce.read.decoders import decode_by
-from landonce.read.rows import fit_to, records_of
+from landonce.read.rows import decode_by, fit_to, records_of
 from landonce.read.schema.evolution import Evolution, observed
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.types import documents_as_text

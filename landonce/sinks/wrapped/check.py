@@ -5,7 +5,7 @@ from __future__ import annotations
 from landonce.errors import PlanChanged
 from landonce.ledger.block_ledgers import PushLedger
 from landonce.protocol.block_rows import Mark
-from landonce.protocol.pushes import key_of
+from landonce.protocol.claimed import key_of
 from landonce.sinks import checking
 from landonce.sinks.checking import CheckRun, Findings, Sections
 from landonce.sinks.contract import Finding, Level

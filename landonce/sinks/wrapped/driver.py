@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from landonce.errors import ConfigError
 from landonce.ledger.block_ledgers import Decision, PushLedger, PushPlace
 from landonce.protocol import operate
-from landonce.protocol.block_rows import Mark
-from landonce.protocol.claims import PushRow, Spot, over
+from landonce.protocol.block_rows import Mark, PushRow, Spot, over
+from landonce.protocol.claimed import key_of
 from landonce.protocol.ledger import LedgerState
-from landonce.protocol.pushes import key_of
 from landonce.read.schema.fields import Schema
 from landonce.sinks.claimed import OpenClaimed
 from landonce.sinks.declared import declared_schema

@@ -20,14 +20,12 @@ from landonce.config.secrets import redact
 from landonce.failpoints import reach
 from landonce.ledger.block_ledgers import PushLedger
 from landonce.protocol import push as steps
-from landonce.protocol.block_rows import Claim, Mark
-from landonce.protocol.claims import PushRow, Spot, over
+from landonce.protocol.block_rows import Claim, Mark, PushRow, Spot, over
 from landonce.protocol.push import Outcome, Pushing, Stage
 from landonce.protocol.ranges import Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.read.block import ReadBlock, Reader
-from landonce.read.decoders import decode_by
-from landonce.read.rows import as_is, fit_to
+from landonce.read.rows import as_is, decode_by, fit_to
 from landonce.read.schema.fields import Schema
 from landonce.sinks.claimed import PushRecipe, PushTask
 from landonce.sinks.worker import BlockWorker, Refuse, failed

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from landonce.errors import ConfigError, LandonceError
 from landonce.protocol.ledger import LedgerState
-from landonce.sinks.iceberg.commit import Place
+from landonce.sinks.iceberg.commit import TableBranch
 from landonce.sinks.iceberg.maintain.compact import Compacted, Wanted, census, compact
 from landonce.sinks.iceberg.maintain.expire import Policy, Removal, expiry, pipelines_of, remove
 from landonce.sinks.iceberg.maintain.files import (
@@ -47,7 +47,7 @@ _OUTSIDE = "its data folder is outside of its own and may be shared with other t
 class TableMaintenance:
     """The maintenance of one table."""
 
-    place: Place
+    place: TableBranch
     options: Upkeep
     session: Callable[[], SparkSession]
     """Spark with Iceberg's runtime, started when it is first asked for."""

@@ -63,12 +63,12 @@ def adopt(state: LedgerState, found: Found, view: SourceView, owner: str) -> Dec
 
 
 def beside(state: LedgerState, view: SourceView, owner: str, start: Start) -> Decision:
-    """Binds the ledger to the start of the topics: the other writers brought other topics into the tables."""
+    """Binds the ledger where a new pipeline begins: the previous writer brought other topics into the tables."""
     binding = bind(state, view, start)
     new = bound(taken(state, owner), binding.cluster_id, binding.topic_ids, binding.added)
     extents = dict(view.extents)
     does = (
-        f"{state.pipeline} begins at the start of its topics, beside whoever wrote to its tables before.",
+        f"{state.pipeline} begins as a new pipeline does, beside the previous writer of its tables.",
         *(f"{each}: next offset {at}, lag {extents[each].stable_end - at}" for each, at in binding.added.items()),
     )
     return Decision("import", new, does, (_TWICE,))

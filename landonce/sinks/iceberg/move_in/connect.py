@@ -80,7 +80,7 @@ class ControlLog:
 
 
 @dataclass(frozen=True)
-class Sink:
+class Connector:
     """The sink as Kafka knows it."""
 
     connector: str
@@ -105,7 +105,7 @@ def said_by(control: str, group: str, summary: Mapping[str, str]) -> str | None:
     return summary.get(f"{CONNECT_OFFSETS}{control}.{group}")
 
 
-def stopped_at(sink: Sink, histories: Sequence[History], topics: Iterable[str]) -> dict[Partition, int]:
+def stopped_at(sink: Connector, histories: Sequence[History], topics: Iterable[str]) -> dict[Partition, int]:
     """The next offset of each partition that the sink ever delivered from; one history for each table of the pipeline."""
     _idle(sink)
     unknown = [each.table for each in histories if each.last is None and not each.whole]
@@ -119,14 +119,14 @@ def stopped_at(sink: Sink, histories: Sequence[History], topics: Iterable[str]) 
     return _agreed(sink)
 
 
-def covered(sink: Sink, history: History) -> frozenset[str]:
+def covered(sink: Connector, history: History) -> frozenset[str]:
     """Files that were reported before what the table records, so that they should be in it."""
     recorded = _recorded(history)
     before = (each for each in _reported(sink, history) if each.offset < recorded.get(each.partition, 0))
     return frozenset(path for each in before for path in each.written.files)
 
 
-def _reported(sink: Sink, history: History) -> list[Reported]:
+def _reported(sink: Connector, history: History) -> list[Reported]:
     return [each for each in sink.log.reported if each.written.table == history.table and each.written.files]
 
 
@@ -136,7 +136,7 @@ def _recorded(history: History) -> dict[int, int]:
     return {int(partition): int(offset) for partition, offset in parsed.items()}
 
 
-def _idle(sink: Sink) -> None:
+def _idle(sink: Connector) -> None:
     if sink.members:
         raise refused(
             f"{sink} is running: its consumer groups {sink.group} and {sink.group}-coord have {sink.members} members.",
@@ -149,7 +149,7 @@ def _idle(sink: Sink) -> None:
         )
 
 
-def _nothing_expired(sink: Sink, history: History) -> None:
+def _nothing_expired(sink: Connector, history: History) -> None:
     recorded = _recorded(history)
     gone = [each for each, start in sorted(sink.log.starts.items()) if start > recorded.get(each, 0)]
     if gone and history.last is not None:
@@ -161,7 +161,7 @@ def _nothing_expired(sink: Sink, history: History) -> None:
         )
 
 
-def _nothing_waits(sink: Sink, history: History) -> None:
+def _nothing_waits(sink: Connector, history: History) -> None:
     recorded = _recorded(history)
     left = [each for each in _reported(sink, history) if each.offset >= recorded.get(each.partition, 0)]
     if left:
@@ -174,7 +174,7 @@ def _nothing_waits(sink: Sink, history: History) -> None:
         )
 
 
-def _agreed(sink: Sink) -> dict[Partition, int]:
+def _agreed(sink: Connector) -> dict[Partition, int]:
     """The group's offsets, which the tasks' reports confirm; the reports alone, where the group's offsets expired."""
     log, offsets = sink.log, dict(sink.offsets)
     if not offsets and any(log.starts.values()):
@@ -193,7 +193,7 @@ def _agreed(sink: Sink) -> dict[Partition, int]:
     return offsets
 
 
-def _unknown(sink: Sink, tables: Iterable[str]) -> ImportRefused:
+def _unknown(sink: Connector, tables: Iterable[str]) -> ImportRefused:
     return refused(
         f"no snapshot of {', '.join(tables)} was committed by {sink} (group {sink.group}, control topic {sink.log.topic}), as "
         "far as the history of the branch goes back.",
@@ -211,7 +211,7 @@ class Cluster:
     consumer: Mapping[str, Any]
     """As the pipeline's own readers are set up."""
 
-    def sink(self, connector: str, group: str, control: str, topics: Iterable[str]) -> Sink:
+    def sink(self, connector: str, group: str, control: str, topics: Iterable[str]) -> Connector:
         """The sink as it is now, with its offsets in these topics and in all that its tasks had."""
         admin = AdminClient({**QUIET, **self.options, "bootstrap.servers": self.servers})
         described = admin.describe_consumer_groups([group, f"{group}-coord"], request_timeout=_PATIENCE)
@@ -219,7 +219,7 @@ class Cluster:
         log = self._log(admin, control, group)
         asked = {*log.assigned, *(each for each, _ in self._broker.survey(topics).extents)}
         offsets = self._offsets(group, asked) if not log.unfinished else {}
-        return Sink(connector, group, members, offsets, log)
+        return Connector(connector, group, members, offsets, log)
 
     @property
     def _broker(self) -> Broker:
@@ -294,7 +294,7 @@ class Cluster:
 
 
 @dataclass
-class ConnectSink:
+class ConnectWriter:
     """A connector with Iceberg's sink for Kafka Connect."""
 
     tables: IcebergSink
@@ -338,7 +338,7 @@ class ConnectSink:
     def _says(self, summary: Mapping[str, str]) -> str | None:
         return said_by(self._control, self.group, summary)
 
-    def _lost(self, sink: Sink, history: History) -> tuple[str, ...]:
+    def _lost(self, sink: Connector, history: History) -> tuple[str, ...]:
         table = self.tables.place(history.table).find()
         files = covered(sink, history)
         lost = missing(table, self.tables.config.branch, files) if table is not None else frozenset()

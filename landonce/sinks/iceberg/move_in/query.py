@@ -189,7 +189,7 @@ class CheckpointFolder:
 
 
 @dataclass
-class StreamingQuery:
+class QueryWriter:
     """A Spark Structured Streaming query that wrote to a table with `toTable`."""
 
     tables: IcebergSink

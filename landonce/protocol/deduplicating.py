@@ -1,0 +1,138 @@
+"""Where the target deduplicates: a token against races, a deadline against zombies, a probe as the proof. Pure.
+
+A plan carries a deadline on the target's clock, and each block a token. After any doubt:
+
+    await     the target's clock is past the deadline      no insert of the pending plan can begin any more
+    kill      what runs under our query ids is ended       none of them runs any more
+    rearm     the ledger: a new deadline, and the next     the plan may be written again, by me only
+              generation for tokens that are used up
+    write     workers probe, and send what is missing      `protocol.settle`
+
+What was never sent before is not probed. So rows are counted, above the position before a plan is made and in what landed after its first
+write: another driver with another ledger writes the same, and no token keeps the two apart. If the target is ahead of the ledger, what it
+holds is reconciled first: read again, compared, and written only if absent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from landonce import errors
+from landonce.protocol import ledger as states
+from landonce.protocol.batch import Machine, Next, Policy, bind, change, commit_or_recover, do, go_on, prepare, settle
+from landonce.protocol.blocks import Kind, Plan
+from landonce.protocol.ranges import Range
+from landonce.protocol.receipt import BlockResult, Fate
+from landonce.protocol.settle import Mode
+from landonce.protocol.steps import Await, Count, Kill, Look, Reply, Step, Write
+from landonce.protocol.target import TargetView, above, ahead, nobody_else
+
+MOST_USED_UP = 2
+"""Tokens of one block that may be used up without a word."""
+
+
+@dataclass(frozen=True)
+class Deduplicating(Policy):
+    """ClickHouse, and whatever else deduplicates by a token."""
+
+    compares = True
+    owed_as = Kind.RECONCILE
+
+    # A pending plan.
+
+    def plan_changed(self) -> errors.PlanChanged:
+        return errors.PlanChanged(
+            "the pending plan was made with another transform, schema or decoder: the pipeline file was changed since, or the "
+            "table's columns were. What it wrote and what would be written again are not the same rows.",
+            safe="Nothing was written. The plan is still pending in the ledger.",
+            command="put the old pipeline file or columns back, run `landonce run {file} --once`, then make the change; "
+            "or `landonce state accept-change {file}`",
+        )
+
+    def recover(self, machine: Machine) -> Next:
+        return do(machine, Await(machine.pending.deadline))
+
+    def after_await(self, machine: Machine) -> Next:
+        return do(machine, Kill())
+
+    def after_kill(self, machine: Machine, now: int) -> Next:
+        """Without a pending plan, what a restored ledger has forgotten does not run any more either: now the target is looked at."""
+        if machine.state.pending is None:
+            return do(machine, Look(machine.floors))
+        return settle(replace(machine, deadline=now + machine.world.patience))
+
+    def write_again(self, machine: Machine) -> Next:
+        """The new deadline and generations are durable before anything is sent under them."""
+        plan = machine.pending.regenerated(machine.used_up).rearmed(machine.deadline)
+        return change(machine, Step.REARM, states.amended(machine.state, plan))
+
+    # Before planning.
+
+    def look(self, machine: Machine) -> Next:
+        """What still runs is ended first: a restored ledger may have forgotten the plan that it belongs to."""
+        return do(machine, Kill())
+
+    def after_look(self, machine: Machine, reply: Reply) -> Next:
+        """A new ledger is bound only if the look refuses nothing, and then the target is looked at again."""
+        if not isinstance(reply, TargetView):
+            return self._after_count(machine, reply)
+        found = ahead(machine.bound, reply, machine.source.view, self.start, unbound=machine.state.fresh)
+        if machine.state.fresh:
+            return bind(machine)
+        ends = (*machine.ahead, *((each.partition, each.end) for each in found))
+        return go_on(replace(machine, looked=machine.looked | machine.partitions, counted=True, ahead=ends))
+
+    def owed(self, machine: Machine) -> tuple[Range, ...]:
+        """What the target may hold already of what is undelivered."""
+        ends = dict(machine.ahead)
+        return tuple(
+            replace(each, end=min(each.end, ends[each.partition]))
+            for each in machine.source.undelivered(machine.state)
+            if each.first < ends.get(each.partition, 0)
+        )
+
+    def deliver(self, machine: Machine, ranges: tuple[Range, ...]) -> Next:
+        if not machine.counted:
+            return do(machine, Count(above(ranges)))
+        return prepare(machine, ranges, Kind.DELIVER)
+
+    def deadline(self, machine: Machine) -> int:
+        return machine.world.target_now + machine.world.patience
+
+    # Writing.
+
+    def write(self, machine: Machine, mode: Mode) -> Next:
+        refuse_not_kept(machine.pending, machine.used_up, machine.gone)
+        machine = replace(machine, used_up=frozenset(), first=mode is Mode.FIRST)
+        return do(machine, Write(machine.pending, machine.unwritten, mode))
+
+    def wrote(self, machine: Machine, results: tuple[BlockResult, ...]) -> Next:
+        """What was written for the first time is counted. What came too late gets twice the time."""
+        used_up = [result for result in results if result.fate is Fate.TOKEN_USED_UP]
+        gone = next((result.why for result in used_up if result.why), "")
+        machine = replace(machine, used_up=frozenset(result.index for result in used_up), gone=gone)
+        if any(result.fate is Fate.LATE for result in results):
+            machine = replace(machine, surveyed=machine.world.patient())
+        if machine.first and machine.receipts:
+            return do(machine, Count(machine.landed_ranges))
+        return commit_or_recover(machine)
+
+    def _after_count(self, machine: Machine, reply: Reply) -> Next:
+        """No row is above the position before a plan is made; a block that was written without any doubt is there once."""
+        rows = reply if isinstance(reply, int) else None
+        planned = machine.state.pending is not None
+        nobody_else(self.target, machine.state, rows, machine.totals.landed if planned else 0)
+        return commit_or_recover(machine) if planned else prepare(machine, machine.new_ranges, Kind.DELIVER)
+
+
+def refuse_not_kept(plan: Plan, used_up: frozenset[int], why: str) -> None:
+    """Raises where tokens of a block are used up again and again: no server dies so often between token and part. The next generation is
+    recorded by then, so that the next start tries once more."""
+    for block in (plan.blocks[index] for index in sorted(used_up)):
+        if block.generation > MOST_USED_UP:
+            raise errors.RowsNotKept(
+                f"block {block}: the target acknowledged its rows {block.generation} times, each time under another token, and does not "
+                f"hold them. {why}".strip(),
+                safe="The position did not move, and the plan is pending.",
+                command="end what removes the rows, then `landonce run {file}`",
+            )

@@ -1,0 +1,209 @@
+"""Where tables commit atomically: workers write files, and one commit adds them with the position. Pure.
+
+There is no deadline, no token and no probe. Inside every attempt to commit, the table's mark must be the one that was looked at: a commit that
+comes late finds another mark, and is refused; then the tables are looked at again, and the plan is written again. A table that was rolled back
+carries an older mark, and the ranges that are gone are planned again, for that table alone (`marks`).
+
+    write     workers: files                              nothing is visible: files only count once they are committed
+    open      tables: made, or their schema evolved       then look again, and write again: files of one batch have the columns of one
+                                                          moment
+    commit    each table: files, position and epoch       if a table's mark moved: look again, and write again
+    record    ledger: the position moves                  where the table is the ledger, the commit did that
+
+Where the table is its own ledger, a plan need not be durable: nothing of it can land but as a whole, and with its position. So it is with the
+table of a user's own query. It is looked at for each of Spark's micro-batches: it may have been taken over, rolled back or changed since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from landonce import errors
+from landonce.protocol import ledger as states
+from landonce.protocol.batch import Machine, Next, Policy, bind, change, do, go_on, unexpected
+from landonce.protocol.blocks import Block, Kind, Plan
+from landonce.protocol.ledger import LedgerState, Totals
+from landonce.protocol.marks import (
+    TableStatus,
+    TableView,
+    adopted,
+    behind_ranges,
+    learnt,
+    past_epochs,
+    status_of,
+    takes_part,
+)
+from landonce.protocol.match_ranges import cut
+from landonce.protocol.own_ledger import rollback_refused
+from landonce.protocol.packing import take
+from landonce.protocol.ranges import Range
+from landonce.protocol.receipt import Receipt
+from landonce.protocol.settle import Mode
+from landonce.protocol.steps import CommitTables, Committed, LookAtTables, Looked, Moved, Reply, Step, Write
+
+
+@dataclass(frozen=True)
+class Snapshot(Policy):
+    """Iceberg, and whatever else commits files atomically."""
+
+    own_ledger: bool = False
+    """The one table is the ledger."""
+    follow: bool = True
+    """A table that was rolled back gets the removed ranges again. Otherwise the run halts."""
+
+    # A pending plan.
+
+    def plan_changed(self) -> errors.PlanChanged:
+        return errors.PlanChanged(
+            "the pending plan was made with another transform, routing or decoder than the pipeline file has now, "
+            "and may be in some of its tables already.",
+            safe="Nothing was written. The plan is still pending in the ledger.",
+            command="put the old pipeline file back, run `landonce run {file} --once`, then make the change; "
+            "or `landonce state accept-change {file}`",
+        )
+
+    def replays(self, plan: Plan) -> bool:
+        """Tables that have the pending batch keep it as it was written; for the others it must mean the same."""
+        return self.own_ledger or super().replays(plan)
+
+    def recover(self, machine: Machine) -> Next:
+        """Files of a task that failed do not count, so it is simply done again."""
+        return self.look(machine) if machine.tables is None else self.write(machine, Mode.RESOLVE)
+
+    # Before planning.
+
+    def surveyed(self, machine: Machine) -> Machine:
+        """It may be time to look at the tables again."""
+        due = machine.world.look and machine.state.pending is None
+        return replace(machine, tables=None) if due else machine
+
+    def looks_unbound(self, machine: Machine) -> bool:
+        """A topic that is new to a query may be in its table already."""
+        return machine.state.fresh or machine.incoming is not None
+
+    def has_looked(self, machine: Machine) -> bool:
+        return machine.tables is not None
+
+    def look(self, machine: Machine) -> Next:
+        return do(machine, LookAtTables())
+
+    def after_look(self, machine: Machine, reply: Reply) -> Next:
+        """A ledger that was restored may have handed out an epoch that a table knows already: the next one is past all of them."""
+        if not isinstance(reply, Looked):
+            raise unexpected(machine, reply)
+        if machine.incoming is not None:
+            refuse_unmarked(reply)
+            return bind(replace(machine, tables=()))
+        if machine.state.fresh:
+            return change(machine, Step.BIND, _first_binding(machine, reply))
+        past = past_epochs(view for view in reply.views if view.mark and view.mark.state.owner != machine.state.owner)
+        if past > machine.state.epoch:
+            raised = replace(machine.state, epoch=past, version=machine.state.version + 1)
+            return change(replace(machine, tables=None, receipts=()), Step.BIND, raised)
+        tables = tuple(status_of(machine.state, view) for view in reply.views)
+        self._may_follow(tables)
+        return go_on(replace(machine, tables=tables))
+
+    def _may_follow(self, tables: tuple[TableStatus, ...]) -> None:
+        behind = [each.view.table for each in tables if each.behind and not (each.view.mark and each.view.mark.behind)]
+        if behind and not self.follow:
+            raise rollback_refused(behind)
+
+    def owed(self, machine: Machine) -> tuple[Range, ...]:
+        """What tables that are behind lack."""
+        again = behind_ranges(machine.state, machine.tables or ())
+        if again:
+            _readable(machine, again)
+        return take(again, machine.world.limits.max_rows)
+
+    # Planning and writing.
+
+    def blocks(self, machine: Machine, ranges: tuple[Range, ...]) -> tuple[Block, ...]:
+        """All pieces of Spark's ranges land together, or not at all, so a partition may have many."""
+        if machine.incoming is not None:
+            return cut(ranges, self.target, self.block_rows)
+        return super().blocks(machine, ranges)
+
+    def next_batch(self, machine: Machine) -> int:
+        """Batches are numbered past everything that any table ever carried, so that a later one is told from an earlier one."""
+        return max([machine.state.batch, *(each.view.batch for each in machine.tables or ())]) + 1
+
+    def write(self, machine: Machine, mode: Mode) -> Next:
+        del mode
+        taking = _taking(machine)
+        return do(machine, Write(machine.pending, machine.unwritten, tables=taking, final=machine.opened))
+
+    def after_open(self, machine: Machine, *, new_tables: bool) -> Next:
+        return self.look(replace(machine, receipts=(), opened=not new_tables))
+
+    # Committing.
+
+    def commit(self, machine: Machine, receipts: tuple[Receipt, ...]) -> CommitTables:
+        return CommitTables(machine.pending, receipts, _taking(machine), self.recorded(machine))
+
+    def after_commit(self, machine: Machine, reply: Reply) -> Next:
+        if isinstance(reply, Moved):
+            return self.look(replace(machine, receipts=(), opened=False, tables=None))
+        if not isinstance(reply, Committed):
+            raise unexpected(machine, reply)
+        machine = replace(machine, tables=_refreshed(machine.tables or (), reply.views))
+        return change(machine, Step.RECORD, self.recorded(machine))
+
+    def recorded(self, machine: Machine) -> LedgerState:
+        """What was delivered again was counted when it was delivered first."""
+        totals = machine.totals if machine.pending.kind is not Kind.REPLAY else Totals()
+        return states.recorded(machine.state, totals, learnt(machine.state, machine.pending, machine.tables or ()))
+
+    def forget(self, machine: Machine) -> Machine:
+        tables = tuple(status_of(machine.state, each.view) for each in machine.tables or ())
+        return replace(super().forget(machine), tables=tables)
+
+
+def _first_binding(machine: Machine, looked: Looked) -> LedgerState:
+    """From the marks of the tables, if there are any: then the ledger was lost. Otherwise from where the topics begin."""
+    found = adopted(machine.state, looked.views)
+    if found is not None:
+        return replace(machine.source.bound(found, machine.policy.start), version=found.version)
+    refuse_unmarked(looked)
+    return machine.bound
+
+
+def refuse_unmarked(looked: Looked) -> None:
+    """Raises where a table holds, or may hold, what is about to be delivered to it, and no mark says how much of it."""
+    if looked.filled_by:
+        raise errors.TargetAhead(
+            f"{looked.filled_by} wrote to the table {looked.held}, and nothing in it says which records of these topics it holds.",
+            safe="Nothing was written.",
+            command="`landonce state import {file}` goes on where it stopped; with --from-nothing beside it, for other topics",
+        )
+    if looked.held:
+        raise errors.TargetAhead(
+            f"the table {looked.held} holds records of these topics, and nothing in it says how far this pipeline had come.",
+            safe="Nothing was written. Another pipeline wrote them, or the table's properties and history were removed.",
+            command="take a new table, the old pipeline's name, or `landonce state import {file}`",
+        )
+
+
+def _taking(machine: Machine) -> tuple[TableStatus, ...]:
+    """The tables that take part in the pending plan, and where each begins."""
+    ranges = tuple(each for block in machine.pending.blocks for each in block.ranges)
+    return tuple(each for each in machine.tables or () if takes_part(machine.pending.kind, ranges, each))
+
+
+def _refreshed(tables: tuple[TableStatus, ...], views: Iterable[TableView]) -> tuple[TableStatus, ...]:
+    now = {view.table: view for view in views}
+    return tuple(replace(each, view=now.get(each.view.table, each.view)) for each in tables)
+
+
+def _readable(machine: Machine, ranges: tuple[Range, ...]) -> None:
+    extents = dict(machine.source.view.extents)
+    for each in ranges:
+        extent = extents.get(each.partition)
+        if extent is None or extent.start > each.first:
+            begins = extent.start if extent else "nowhere"
+            raise errors.RetentionOverrun(
+                f"a table was rolled back to offset {each.first} of {each.partition}, and the topic now begins at {begins}.",
+                safe="Nothing was skipped.",
+                command="roll the table forward again, or `landonce state accept-gap {file}`",
+            )

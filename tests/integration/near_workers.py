@@ -1,0 +1,55 @@
+"""Workers in the test process: what Spark's workers do with a block, without a Spark session to start for each run.
+
+A block still goes through pickle, as it does on its way to a worker. Expressions, and tables that Spark writes itself, are Spark's here, too.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from landonce.engine import workers as of_spark
+from landonce.engine.workers import SparkWorkers
+from landonce.protocol.receipt import BlockResult
+
+_AT_ONCE = 2
+_BY_SPARK = SparkWorkers.start, SparkWorkers.write
+
+
+class LateSession:
+    """A Spark session that is opened by the first use of it."""
+
+    def __init__(self, opens: Callable[[], SparkSession]) -> None:
+        self._opens = opens
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._opens(), name)
+
+
+def install(patch: pytest.MonkeyPatch) -> None:
+    """Every driver of this process has these workers."""
+
+    def start(workers: SparkWorkers) -> int:
+        if not workers._started:
+            workers.examine(LateSession(workers.session))  # type: ignore[arg-type]
+            workers._started = True
+        return _AT_ONCE
+
+    def write(workers: SparkWorkers, recipe: Any, tasks: Sequence[Any]) -> tuple[BlockResult, ...]:
+        if recipe.transforms:
+            return _BY_SPARK[1](workers, recipe, tasks)
+        return tuple(of_spark.work(*pickle.loads(cloudpickle.dumps((recipe, task)))) for task in tasks)
+
+    patch.setattr(SparkWorkers, "start", start)
+    patch.setattr(SparkWorkers, "write", write)
+
+
+def restore(patch: pytest.MonkeyPatch) -> None:
+    """Spark's workers again."""
+    patch.setattr(SparkWorkers, "start", _BY_SPARK[0])
+    patch.setattr(SparkWorkers, "write", _BY_SPARK[1])
