@@ -21,8 +21,7 @@ from landonce.protocol.blocks import Kind
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.settle import Mode, Problem, Reply, Settling, Stage
 from landonce.read.block import ReadBlock, Reader
-from landonce.read.decoders import decode_by
-from landonce.read.rows import fit_to
+from landonce.read.rows import decode_by, fit_to
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.contract import BlockWriter, DeduplicatingSink, Insert, wait_out
 from landonce.sinks.declared import declared_schema, selected_from

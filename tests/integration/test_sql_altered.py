@@ -149,7 +149,7 @@ def test_columns_that_come_while_it_runs_are_filled(lite: SqlSite) -> None:
     assert done == Totals(landed=3)
 
 
-def test_a_table_that_is_gone_is_not_made_anew(
+def test_a_table_that_is_gone_is_not_created_again(
     lite: SqlSite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its rows would be missing, and nobody would say so. The same where the file names another table."""

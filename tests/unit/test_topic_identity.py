@@ -66,7 +66,7 @@ def test_a_topic_made_anew_halts_with_the_way_on(brokers: Brokers) -> None:
     with pytest.raises(TopicRecreated, match=f"'t'.*{OLD}.*{NEW}") as caught:
         broker.require_same({"u": OLD.lower(), "t": OLD}, OPTIONS)
     assert isinstance(caught.value, Halt)
-    assert "no row of it was written" in caught.value.safe
+    assert "no row of them was written" in caught.value.safe
     assert caught.value.command == "landonce state rebase {file} --drop-pending"
 
 

@@ -21,9 +21,8 @@ from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.read.block import ReadBlock, Reader
 from landonce.read.changes.decode import Changes
-from landonce.read.decoders import Decode, Decoded, decode_by
 from landonce.read.route import Routing
-from landonce.read.rows import NOWHERE, fit_to, records_of
+from landonce.read.rows import NOWHERE, Decode, Decoded, decode_by, fit_to, records_of
 from landonce.read.schema.evolution import observed
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg.config import Iceberg

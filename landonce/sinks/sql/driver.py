@@ -11,7 +11,7 @@ import pyarrow as pa
 from landonce.errors import ConfigError, NothingToDo
 from landonce.protocol import operate
 from landonce.protocol.marks import TableView
-from landonce.read.decoders import decoder_of
+from landonce.read.rows import decoder_of
 from landonce.read.schema.ddl import UnfitFields
 from landonce.read.schema.fields import Schema
 from landonce.sinks.declared import declared_schema, selected_from

@@ -18,8 +18,7 @@ from landonce.protocol.receipt import BlockResult, Fate, Receipt, counted, merge
 from landonce.protocol.transact import Transacting
 from landonce.read.block import ReadBlock, Reader, Rejected, rejected_row
 from landonce.read.changes.decode import OPERATION, Changes
-from landonce.read.decoders import decode_by
-from landonce.read.rows import fit_to, records_of
+from landonce.read.rows import decode_by, fit_to, records_of
 from landonce.read.schema.evolution import Evolution, observed
 from landonce.read.schema.fields import Schema
 from landonce.sinks.sql.sink import SqlSink

@@ -25,8 +25,7 @@ from landonce.protocol.push import Outcome, Pushing, Stage
 from landonce.protocol.ranges import Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.read.block import ReadBlock, Reader
-from landonce.read.decoders import decode_by
-from landonce.read.rows import as_is, fit_to
+from landonce.read.rows import as_is, decode_by, fit_to
 from landonce.read.schema.fields import Schema
 from landonce.sinks.worker import BlockWorker, Recipe, Refuse, Task, failed
 from landonce.sinks.wrapped.block import PushedBlock, pushed_rows
