@@ -29,6 +29,7 @@ from landonce.read.route import Routing, Rule
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg.commit import check_visible
 from landonce.sinks.iceberg.config import Iceberg
+from landonce.sinks.iceberg.ledger import IcebergTable
 from landonce.sinks.iceberg.table import Creation, TableShape, create_table
 from landonce.sinks.iceberg.types import schema_for
 from landonce.sinks.iceberg.worker import FileRecipe, TableRecipe
@@ -115,6 +116,7 @@ def test_files_for_a_column_that_was_dropped_are_not_committed(sink: Iceberg) ->
         YIELDS,
     )
     performer.admit(opened(sink))
+    performer.marked = ledger.table = IcebergTable(place, performer.building)
     receipt = written(sink, 0, 1)
     after = states.recorded(prepared, receipt.totals)
     with opened(sink).update_schema() as change:
@@ -149,6 +151,7 @@ def test_dead_letters_that_a_pipeline_of_this_name_left_stay_noted(sink: Iceberg
         YIELDS,
     )
     performer.admit(opened(sink))
+    performer.marked = ledger.table = IcebergTable(performer.place, performer.building)
     after = states.recorded(prepared, receipt.totals)
     performer.perform(CommitTables(plan, (receipt,), (), after), prepared)
     table = opened(sink)
