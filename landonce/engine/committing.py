@@ -112,7 +112,7 @@ class Committing(Performer):
         topics = tuple(held.label(topic) for topic in self.opened.run.topics)
         if self.opened.own is not None:
             if not held.fresh:
-                self.opened.own.glance(held)
+                self.opened.own.check_owner(held)
                 self.opened.refresh()
             views: tuple[TableView, ...] = ()
         else:

@@ -114,7 +114,7 @@ class Committing(BatchPerformer):
     def _look(self, held: LedgerState) -> Looked:
         """Check ownership first: a fenced driver must not act on what it reads. A topic that is new to the ledger may
         not be in the table already."""
-        self.ledger.glance(held)
+        self.ledger.check_owner(held)
         table = self.marked.loaded or self.place.load()
         self.admit(table)
         known, branch = dict(held.topic_ids), self.place.branch

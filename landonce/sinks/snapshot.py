@@ -131,7 +131,7 @@ class TableLedger(Ledger):
         return own_state(view)
 
     def glimpse(self) -> None:
-        """`glance` says it: what `load` sees, the next commit would take for what this driver had seen before."""
+        """`check_owner` says it: what `load` sees, the next commit would take for what this driver had seen before."""
 
     def create(self, state: LedgerState) -> LedgerState:
         """The first change makes the first commit; before that there is nothing to create."""
@@ -150,7 +150,7 @@ class TableLedger(Ledger):
         check_change(self.pipeline, old, new)
         self.commit(old, new, tops=tops, note=note)
 
-    def glance(self, held: LedgerState) -> None:
+    def check_owner(self, held: LedgerState) -> None:
         """Raises `Fenced` or `RolledBack` if somebody touched the pipeline's marks since this driver did."""
         seen = self.table.view()
         if seen is None:

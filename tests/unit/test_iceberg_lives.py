@@ -137,7 +137,7 @@ def test_a_catalog_that_is_restored_under_a_driver_is_distinguished_from_a_newer
     driver = lake.driver()
     driver.deliver(6)
     shutil.copy(lake.folder / "backup", lake.folder / "c.db")
-    for attempt in (lambda: driver.deliver(9), lambda: driver.ledger.owned_table(driver.state)):
+    for attempt in (lambda: driver.deliver(9), lambda: driver.ledger.check_owner(driver.state)):
         with pytest.raises(LedgerSetBack, match="was set back") as failure:
             attempt()
         assert failure.value.exit_code == 5

@@ -14,16 +14,8 @@ CLASSES = ("ClickHouseSink", "IcebergSink", "SqlSink", "WrappedSink", "ClickHous
 ALLOWED = ("sinks", "testing", "local", "demo", "__init__.py", "plugin.py")
 """The sinks themselves; what names one on purpose, each for itself: the suites, the servers, the demo; the public names."""
 TO_BE_REMOVED: dict[str, int] = {
-    "engine/assemble_iceberg.py": 5,
-    "engine/assemble_sql.py": 10,
-    "engine/assemble_wrapped.py": 5,
-    "engine/committing.py": 3,
-    "engine/pipeline.py": 7,
-    "engine/pushing.py": 1,
-    "engine/transacting.py": 2,
-    "engine/watchdog.py": 1,
     "query/assemble.py": 8,
-    "query/lake.py": 10,
+    "query/lake.py": 9,
     "query/performers.py": 2,
     "query/pushing.py": 1,
 }
