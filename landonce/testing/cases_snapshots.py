@@ -245,7 +245,7 @@ def a_driver_that_was_replaced_is_fenced(site: SnapshotSite) -> None:
     refused(Fenced, lambda: old_ledger.commit(before, after, files), "a driver with an older epoch committed")
     assert held(site) == below(4), "a driver with an older epoch added rows"
     land(sink, new_ledger, new)
-    refused(Fenced, lambda: old_ledger.glance(old), "a driver that was replaced did not notice it")
+    refused(Fenced, lambda: old_ledger.check_owner(old), "a driver that was replaced did not notice it")
     assert held(site) == below(8), "rows are missing, or there twice"
 
 
