@@ -145,7 +145,7 @@ def test_a_topic_that_is_not_there_does_not_hide_the_rest(pipeline, check):
     pipeline.write_file(source={"kafka": kafka})
     said = check(pipeline)
     assert said.code == 1
-    assert "'not-there' is not there" in said.out
+    assert "'not-there' does not exist" in said.out
     assert f"correct `source.kafka.topics` in {pipeline.file}" in said.out
     assert "coordinate columns" in said.out, "the table was looked at all the same"
 
