@@ -227,6 +227,8 @@ class OpenSnapshot(OpenSink):
 
     own: TableLedger | None
     """The one table's own ledger, where it is one."""
+    follow = True
+    """A table that was rolled back gets the removed ranges again. Otherwise the run halts."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
@@ -435,7 +437,7 @@ class _OneTable(OpenSnapshot):
 
     def __init__(self, sink: SnapshotSink, run: Run) -> None:
         super().__init__(run)
-        self.sink = sink
+        self.sink, self.follow = sink, sink.follow
         self._table = sink.open_table()
 
     @property

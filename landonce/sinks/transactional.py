@@ -72,6 +72,12 @@ class Altered(Exception):
     """The table was altered after the driver examined it. Nothing was written."""
 
 
+class Again(str, Enum):
+    """What a block waits for, other than new columns."""
+
+    TABLE = "the table was altered, and has to be examined again"
+
+
 class BlockTransaction(ABC):
     """One connection. Every method except `close` may raise `Trouble`; the open transaction is then rolled back."""
 

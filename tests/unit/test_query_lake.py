@@ -32,8 +32,8 @@ from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.ledger import IcebergTable
 from landonce.sinks.iceberg.table import Creation, TableShape, create_table
 from landonce.sinks.iceberg.types import schema_for
-from landonce.sinks.iceberg.worker import FileRecipe, FileTask, TableRecipe
-from landonce.sinks.snapshot import origin_of
+from landonce.sinks.iceberg.worker import FileRecipe, TableRecipe
+from landonce.sinks.snapshot import StageTask, origin_of
 
 P = Partition("t", 0)
 YIELDS = pa.schema([("_topic", pa.string()), ("_partition", pa.int32()), ("_offset", pa.int64()), ("id", pa.int64())])
@@ -58,7 +58,7 @@ def written(sink: Iceberg, *offsets: int) -> Receipt:
     taken = TableRecipe("db.t", schema_for(table, coordinates=True), TableShape.of(table), scratch=None)
     recipe = FileRecipe(pipeline="q", routing=Routing(None, (Rule("db.t"),)), tables=(taken,), shuffled=True)
     block = Block((Range(P, 0, 100),), "db.t", number=2)
-    task = FileTask(index=0, batch=7, epoch=3, plan="", block=block, kind=Kind.DELIVER, floors=())
+    task = StageTask(index=0, batch=7, epoch=3, plan="", block=block, kind=Kind.DELIVER, floors=())
     count = len(offsets)
     columns = [["t"] * count, [0] * count, list(offsets), [10 * at for at in offsets]]
     receipt = write_rows(recipe.worker(task), task, pa.table(columns, schema=YIELDS)).receipt

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from landonce.engine import letters
-from landonce.engine.inserting import tasks_of
 from landonce.engine.letters import stage_letters
+from landonce.engine.perform import tasks_of
 from landonce.errors import Halt, SourceUnavailable, TopicMissing, TopicRecreated, Transient
 from landonce.protocol.blocks import Block, Kind, Plan
 from landonce.protocol.ledger import LedgerState
