@@ -66,9 +66,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The slowest files first: a test process takes a whole file at a time, and at the end no process waits long for another one."""
+    """The slowest files first: a test process takes a whole file at a time, and at the end no process waits long for another one.
+    tests/contract comes before them: it forks the test process, which is safest while that has no threads of Spark's."""
     seconds = json.loads(_DURATIONS.read_text())
-    items.sort(key=lambda item: -seconds.get(item.nodeid.partition("::")[0], 0))
+
+    def place(item: pytest.Item) -> tuple[bool, int]:
+        file = item.nodeid.partition("::")[0]
+        return not file.startswith("tests/contract/"), -seconds.get(file, 0)
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")

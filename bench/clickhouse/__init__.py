@@ -12,9 +12,8 @@ from rich.console import Console
 
 from bench.clickhouse import kafka_engine, ours
 from bench.clickhouse.recovery import seconds_to_recover
-from bench.memory import peak_memory
+from bench.measure import Land, interval, measure_rounds, peak_memory, ratios
 from bench.report import Section, speed, times
-from bench.rounds import Land, interval, measure_rounds, ratios
 from bench.topic import fill
 from landonce.config.model import Spark
 from landonce.engine.spark.session import open_session
@@ -119,8 +118,8 @@ for: for landonce with its pipeline file and a running Spark session, for the Ka
 when the table holds every row.
 """
 _AFTER = """\
-The aim is a ratio of at least 1 and a cost of at most 5 %. Where the interval of the cost holds zero, the cost could not be told
-from noise.
+The aim is a ratio of at least 1 and a cost of at most 5 %. If the interval of the cost holds zero, the cost cannot be
+distinguished from noise.
 
 The Kafka engine runs with two consumers, one thread each, blocks of 200,000 rows, and a flush every half second. It is at
 least once: after a crash it repeats. Recovery time is a new Python, a new JVM and the rest of the pending plan's deadline.

@@ -13,8 +13,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from bench.topic import SCHEMA, TOPIC
-from landonce.engine.assemble_clickhouse import make_driver
 from landonce.engine.observe import Silent
+from landonce.engine.pipeline import driver_of
 from landonce.ledger.memory import MemoryLedger
 from landonce.local import LocalClickHouse
 from landonce.protocol.ranges import Partition, Range
@@ -57,8 +57,8 @@ def land(session: SparkSession, config: Pipeline, records: int, *, exactly_once:
     parts = open_parts(config)
     if not exactly_once:
         parts = replace(parts, ledger=MemoryLedger(config.pipeline), sink=plain(parts.deduplicating))
-    with closing(parts.ledger), closing(parts.deduplicating.target()) as target:
-        totals = make_driver(parts, target, lambda: session, Silent(), once=True).run()
+    with closing(parts.ledger), driver_of(parts, lambda: session, Silent(), once=True) as driver:
+        totals = driver.run()
         seconds = time.monotonic() - began
     if totals.landed != records:
         raise RuntimeError(f"{totals.landed} of {records} records landed")

@@ -13,9 +13,8 @@ from rich.console import Console
 from bench.iceberg import ours, spark_stream
 from bench.iceberg.connect import ConnectPeer
 from bench.iceberg.tables import Lake, Written
-from bench.memory import peak_memory
+from bench.measure import Land, measure_rounds, peak_memory, ratios
 from bench.report import Section, speed, times
-from bench.rounds import Land, measure_rounds, ratios
 from bench.topic import fill
 from landonce.local import LocalKafka, LocalRestCatalog
 

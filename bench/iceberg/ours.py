@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 from bench.iceberg.tables import Lake
 from bench.topic import SCHEMA, TOPIC, make_topic_by_kind
-from landonce.engine.assemble_iceberg import make_iceberg_driver, open_lake
 from landonce.engine.observe import BatchReport, Silent
+from landonce.engine.pipeline import driver_of
 from landonce.protocol.steps import Step
 from landonce.sinks.parts import open_parts
 from landonce.sinks.pipeline_file import Pipeline, parse
@@ -70,8 +70,8 @@ def commit_ms(session: SparkSession, lake: Lake, bootstrap_servers: str, tables:
 def _run(session: SparkSession, config: Pipeline, timed: Timed) -> float:
     began = time.monotonic()
     parts = open_parts(config)
-    with closing(parts.ledger):
-        make_iceberg_driver(parts, open_lake(parts, lambda: session), timed, once=True).run()
+    with closing(parts.ledger), driver_of(parts, lambda: session, timed, once=True) as driver:
+        driver.run()
         return time.monotonic() - began
 
 

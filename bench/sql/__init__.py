@@ -14,8 +14,8 @@ import pyarrow as pa
 from adbc_driver_postgresql import dbapi
 from rich.console import Console
 
+from bench.measure import Land, measure_rounds, ratios
 from bench.report import Section, speed, times
-from bench.rounds import Land, measure_rounds, ratios
 from landonce.ledger.block_ledgers import TargetLedger
 from landonce.ledger.plain_sql import BlockKey
 from landonce.local.databases import LocalPostgres

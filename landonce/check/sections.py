@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pyspark
 
 from landonce.engine import transform
-from landonce.engine.assemble import selected_columns
+from landonce.engine.pipeline import selected_columns
 from landonce.engine.retention import Retention
 from landonce.engine.spark.session import is_remote, need_java, open_session, session_if_needed
 from landonce.errors import LandonceError, SourceUnavailable, SparkLost
@@ -21,6 +21,7 @@ from landonce.sinks.contract import Finding, Level
 from landonce.sinks.declared import selected_from
 from landonce.sinks.parts import Parts
 from landonce.sinks.promise import Promise
+from landonce.sinks.run import SourceAndTarget
 from landonce.sinks.worker import Recipe
 
 
@@ -135,7 +136,7 @@ def _to_be_selected(run: CheckRun) -> Findings:
     with session_if_needed(lambda: open_session(config.pipeline, config.spark)) as session:
         columns = selected_columns(config, session)
         select, where = config.transform.select, config.transform.where
-        transform.examine(session(), transform.Expressions(selected_from(config), columns, select, where))
+        transform.examine(session(), SourceAndTarget(selected_from(config), columns, select, where))
         for statement in run.statements:
             yield Finding(Level.OK, f"select and where are row-wise and deterministic, and make:\n{statement(columns)}")
 

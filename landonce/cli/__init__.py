@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from landonce.cli.output import out, say_defect, say_error
+from landonce.cli.command import out, say_defect, say_error
 from landonce.errors import LandonceError
 
 _TRY, _RUN, _LOOK = "See it work", "Run a pipeline", "Look and decide"

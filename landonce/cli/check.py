@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from landonce.cli.files import File, Json, opened, print_json
-from landonce.cli.output import next_step, out
+from landonce.cli.command import File, Json, next_step, opened, out, print_json
 from landonce.config.secrets import redact
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from landonce.cli.files import Json, print_json
-from landonce.cli.output import out
+from landonce.cli.command import Json, out, print_json
 from landonce.packages import require
 
 if TYPE_CHECKING:

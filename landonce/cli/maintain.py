@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import BarColumn, Progress, TextColumn
 
-from landonce.cli.files import File, Json, print_json
-from landonce.cli.output import err, out
+from landonce.cli.command import File, Json, err, out, print_json
 from landonce.config.model import byte_size, seconds
 from landonce.config.secrets import redact
 

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from landonce.cli.files import File
-from landonce.cli.output import err, log_to_stderr, out
+from landonce.cli.command import File, err, log_to_stderr, out
 from landonce.config.secrets import redact
-from landonce.sinks.pipeline_file import Pipeline, load
+from landonce.sinks.pipeline_file import load
 
 if TYPE_CHECKING:
     from landonce.engine.driver import Driver
@@ -34,6 +33,7 @@ def run(
     """
     from landonce.cli.progress import LogProgress, TerminalProgress
     from landonce.engine.pipeline import run_pipeline
+    from landonce.protocol.receipt import lines
 
     log_to_stderr(verbose)
     config = load(file)
@@ -51,15 +51,9 @@ def run(
         f"+ {totals.filtered} filtered"
     )
     if totals.dead_lettered:
-        _say_letters(config, signals.reasons, totals.dead_lettered)
-
-
-def _say_letters(config: Pipeline, reasons: Reasons, total: int) -> None:
-    """Prints the place of the dead letters, and how many there are for each reason."""
-    from landonce.protocol.receipt import lines
-
-    for line in (f"dead letters are in {config.dead_letters.path}, by reason:", *lines(reasons, total)):
-        out.print(redact(line), markup=False, highlight=False)
+        reasons = lines(signals.reasons, totals.dead_lettered)
+        for line in (f"dead letters are in {config.dead_letters.path}, by reason:", *reasons):
+            out.print(redact(line), markup=False, highlight=False)
 
 
 class _Signals:

@@ -11,8 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from landonce.cli.files import File, Json, opened, print_json
-from landonce.cli.output import err, out
+from landonce.cli.command import File, Json, err, opened, out, print_json
 
 if TYPE_CHECKING:
     from landonce.sinks.parts import Parts

@@ -88,7 +88,7 @@ class SqlOffsets:
         """Two consumers may do this at once: the second one finds the table."""
         if len(group) > GROUP_LENGTH or group.endswith(" "):
             raise ConfigError(
-                f"a table cannot tell group {group!r} from others: it has {len(group)} characters, or a trailing space.",
+                f"group {group!r} cannot be stored: it has {len(group)} characters, or a trailing space.",
                 safe="Nothing was changed.",
                 command=f"name a group of at most {GROUP_LENGTH} characters, without a trailing space",
             )
@@ -103,7 +103,12 @@ class SqlOffsets:
         with self._engine.begin() as connection:
             yield connection
             if not connection.in_transaction():
-                raise ended_inside()
+                raise TransactionUnsettled(
+                    "the transaction was ended inside its block, and its outcome is unknown.",
+                    safe="Nothing was lost: the next poll continues from the stored offset.",
+                    command="leave COMMIT and ROLLBACK to store.transaction(), which rolls back after an exception; "
+                    "drop the records that you hold, and continue to poll",
+                )
 
     def load(
         self, group: str, partitions: Collection[Partition], held: Mapping[Partition, Stored] | None = None
@@ -282,15 +287,6 @@ def end_when_idle(connection: Connection, seconds: float) -> None:
     """PostgreSQL ends the session if it stays idle in this transaction for so long."""
     limit = text("SELECT set_config('idle_in_transaction_session_timeout', :limit, true)")
     connection.execute(limit, {"limit": f"{int(seconds * 1000)}ms"})
-
-
-def ended_inside() -> TransactionUnsettled:
-    return TransactionUnsettled(
-        "the transaction was ended inside its block, and its outcome is unknown.",
-        safe="Nothing was lost: the next poll continues from the stored offset.",
-        command="leave COMMIT and ROLLBACK to store.transaction(), which rolls back after an exception; drop the "
-        "records that you hold, and continue to poll",
-    )
 
 
 def autocommits(connection: Connection) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -48,11 +48,8 @@ class _OnSql(Stage):
         """Counts rows and distinct records: finds a record that landed under another's offset."""
         counted = self._ask(_COUNTED.format(table=TOPIC, partitions=len(produced)))
         [(total,)] = self._ask(f"SELECT count(*) FROM {TOPIC}")  # noqa: S608  a constant
-        return proof_of(_found(counted), int(total), produced, kills)
-
-
-def _found(counted: Iterable[tuple[Any, ...]]) -> dict[int, tuple[int, int]]:
-    return {int(partition): (int(rows), int(distinct)) for partition, rows, distinct in counted}
+        found = {int(partition): (int(rows), int(distinct)) for partition, rows, distinct in counted}
+        return proof_of(found, int(total), produced, kills)
 
 
 class OnPostgres(_OnSql):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
-from landonce.engine.performer import Performer
+from landonce.engine.perform import Performer, Workers
 from landonce.engine.publish import Letters
 from landonce.errors import ConfigError, TableReshaped
 from landonce.protocol import batch
@@ -31,10 +31,7 @@ from landonce.protocol.steps import (
     Reply,
     Write,
 )
-from landonce.sinks.iceberg.driver import Lake
-from landonce.sinks.iceberg.ledger import IcebergTable
-from landonce.sinks.iceberg.worker import FileRecipe, FileTask
-from landonce.sinks.snapshot import TableLedger
+from landonce.sinks.snapshot import OpenSnapshot, StageTask
 
 _LOOK_EVERY = 5.0
 """Seconds after which the tables are looked at again, though there is nothing to write."""
@@ -47,23 +44,15 @@ _MOMENTS = range(253_402_300_800_000)
 """Milliseconds up to the year 9999. A producer that stamps its records in another unit says nothing about time."""
 
 
-class Workers(Protocol):
-    """Whoever writes files."""
-
-    def write(self, recipe: FileRecipe, tasks: Sequence[FileTask]) -> tuple[BlockResult, ...]: ...
-
-
 @dataclass
 class Committing(Performer):
     """Performs the effects of a batch machine with the policy `snapshot`."""
 
     settings: Snapshot
-    lake: Lake
+    opened: OpenSnapshot
     workers: Workers
     letters: Letters
     ledger: Ledger
-    own: TableLedger | None
-    """The table's own ledger, where it is one."""
     _look_after: float = 0.0
     _news: tuple[str, ...] = ()
     _told: set[str] = field(default_factory=set)
@@ -92,24 +81,24 @@ class Committing(Performer):
     def look_due(self) -> bool:
         due = time.monotonic() > self._look_after
         if due:
-            self.lake.forget_absent()
+            self.opened.forget_absent()
         return due
 
     def acquired(self, state: LedgerState) -> str:
         """What a driver that was killed left behind is put in order: staging branches go, and dead letters of a batch that it
         had just committed are published."""
-        self.lake.drop_old_stages(state.epoch)
-        if self.own is None:
+        self.opened.tidy(state.epoch)
+        if self.opened.own is None:
             self.letters.acquired(state)
             return ""
-        self.letters.publish_left(self.own.letters, self.own.letters_in)
-        return self.own.noticed
+        self.letters.publish_left(self.opened.own.letters, self.opened.own.letters_in)
+        return self.opened.own.noticed
 
     def perform(self, effect: Asked, held: LedgerState) -> Reply:
         if isinstance(effect, LookAtTables):
             return self._look(held)
         if isinstance(effect, Open):
-            return self.lake.open(each for wants in effect.wants for each in wants)  # type: ignore[attr-defined]
+            return self.opened.add(effect.wants)
         if isinstance(effect, CommitTables):
             try:
                 return self._commit(effect, held)
@@ -120,29 +109,28 @@ class Committing(Performer):
     def _look(self, held: LedgerState) -> Looked:
         """Check ownership first: a fenced driver must not act on what it reads."""
         began = time.monotonic()
-        topics = tuple(held.label(topic) for topic in self.lake.topics)
-        if self.own is not None:
+        topics = tuple(held.label(topic) for topic in self.opened.run.topics)
+        if self.opened.own is not None:
             if not held.fresh:
-                self.own.glance(held)
-                if isinstance(self.own.table, IcebergTable) and self.own.table.loaded is not None:
-                    self.lake.refresh(self.lake.tables[0], self.own.table.loaded)
+                self.opened.own.glance(held)
+                self.opened.refresh()
             views: tuple[TableView, ...] = ()
         else:
             seen = self.ledger.load()
             if seen is None or key(seen) != key(held):
                 raise fenced(held, seen)
-            found = self.lake.discover() if held.fresh else ()
-            known = {*(table for table, _ in held.tables), *self.lake.tables} - {view.table for view in found}
-            views = (*found, *self.lake.look(known))
+            found = self.opened.discover() if held.fresh else ()
+            known = {*(table for table, _ in held.tables), *self.opened.tables} - {view.table for view in found}
+            views = (*found, *self.opened.views(known))
         _different(views)
         marked = any(view.mark is not None for view in views)
         self._look_after = time.monotonic() + max(_LOOK_EVERY, _RARELY * (time.monotonic() - began))
-        return Looked(views, *(self.lake.holds(topics) if held.fresh and not marked else ()))
+        return Looked(views, *(self.opened.holds(topics) if held.fresh and not marked else ()))
 
     def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
         floors = self._floors(effect.tables)
         tasks = [
-            FileTask(
+            StageTask(
                 index=index,
                 batch=effect.plan.batch,
                 epoch=held.epoch,
@@ -157,7 +145,7 @@ class Committing(Performer):
             )
             for index in effect.indexes
         ]
-        recipe = replace(self.lake.recipe, dead_letters=self.letters.folder_of(effect.plan, held))
+        recipe = replace(self.opened.recipe, dead_letters=self.letters.folder_of(effect.plan, held))
         results = self.workers.write(recipe, tasks)
         if any(result.fate is Fate.DOUBTFUL for result in results):
             time.sleep(_PAUSE)
@@ -165,10 +153,10 @@ class Committing(Performer):
 
     def _floors(self, stands: Iterable[TableStatus]) -> tuple[tuple[str, Floors | None], ...]:
         """Where each table begins to take rows. One that is its own ledger takes all that is planned."""
-        if self.own is not None:
-            return tuple((table, ()) for table in self.lake.tables)
+        if self.opened.own is not None:
+            return tuple((table, ()) for table in self.opened.tables)
         taking = {each.view.table: each.floors for each in stands}
-        return tuple((table, taking.get(table)) for table in self.lake.tables)
+        return tuple((table, taking.get(table)) for table in self.opened.tables)
 
     def _commit(self, effect: CommitTables, held: LedgerState) -> Committed | Moved:
         started = tuple(sorted(held.committed().items()))
@@ -177,10 +165,10 @@ class Committing(Performer):
         through = valid_through(effect.receipts, held)
         folder = self.letters.folder_of(effect.plan, held)
         self.letters.require(names, folder)
-        if self.own is not None:
-            table = self.lake.tables[0]
+        if self.opened.own is not None:
+            table = self.opened.tables[0]
             tops = highest(effect.receipts).get(table, ())
-            self.own.commit(
+            self.opened.own.commit(
                 held,
                 effect.after,
                 files.get(table, ()),
@@ -195,7 +183,7 @@ class Committing(Performer):
             reply = self._commit_all(effect, files, started, through)
         if isinstance(reply, Committed):
             self.letters.publish(effect.plan, held, names)
-            self.lake.clear(files)
+            self.opened.clear(files)
         return reply
 
     def _commit_all(
@@ -213,7 +201,7 @@ class Committing(Performer):
 
         def commit(table: str) -> tuple[bool, TableView]:
             mark = mark_for(effect.plan, effect.after, stands[table], started, tops.get(table, ()))
-            return self.lake.commit(stands[table].view, mark, files.get(table, ()), through)
+            return self.opened.commit(stands[table].view, mark, files.get(table, ()), through)
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             done = list(pool.map(commit, tables))
@@ -235,7 +223,7 @@ def _different(views: Iterable[TableView]) -> None:
     for view in views:
         if view.uuid and names.setdefault(view.uuid, view.table) != view.table:
             raise ConfigError(
-                f"sink.iceberg: {names[view.uuid]} and {view.table} are one table in this catalog, which does not tell upper "
+                f"sink: {names[view.uuid]} and {view.table} are one table in this catalog, which does not tell upper "
                 "and lower case apart."
             )
 

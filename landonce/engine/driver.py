@@ -15,7 +15,7 @@ from functools import partial
 from typing import TypeVar
 
 from landonce.engine.observe import BatchReport, Observer
-from landonce.engine.performer import Performer
+from landonce.engine.perform import Performer
 from landonce.engine.waiting import Waiting
 from landonce.errors import (
     Fenced,

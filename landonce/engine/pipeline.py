@@ -1,33 +1,58 @@
-"""A whole run: open the ends, make the table if asked, start Spark, drive. What `landonce run` does, for programs."""
+"""A whole run: open the ends, make the table if asked, start Spark, drive. What `landonce run` does, for programs.
+
+    open ─► columns to make ─► refuse what is unfit ─► make ─► recipe ─► performer of the sink's kind ─► driver
+
+The same for every sink: what differs, the sink says (`sinks.run.OpenSink`).
+"""
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
-from landonce.engine.assemble_clickhouse import make_driver, to_be_made
+from landonce.engine import transform
+from landonce.engine.committing import Committing
 from landonce.engine.driver import Driver
 from landonce.engine.observe import Observer, Silent
+from landonce.engine.perform import Inserting, Performer, Pushing, Transacting
+from landonce.engine.publish import Letters
 from landonce.engine.spark.session import active_session, is_remote, open_session
 from landonce.engine.waiting import Waiting
-from landonce.errors import LandonceError, Transient
+from landonce.engine.workers import SparkWorkers
+from landonce.errors import ConfigError, LandonceError, SourceUnavailable, Transient
 from landonce.jvm import spark_errors
+from landonce.protocol.claimed import Claimed
+from landonce.protocol.deduplicating import Deduplicating
 from landonce.protocol.ledger import Totals
-from landonce.protocol.source import available, everything
-from landonce.sinks.contract import Guarantee
+from landonce.protocol.packing import Pace
+from landonce.protocol.snapshot import Snapshot
+from landonce.protocol.source import SourceView, Start, available, everything
+from landonce.protocol.transactional import Transactional
+from landonce.read.schema.fields import Schema
+from landonce.read.schema.sample import take_sample
+from landonce.sinks.claimed import OpenClaimed
+from landonce.sinks.contract import Sink
+from landonce.sinks.declared import selected_from
+from landonce.sinks.deduplicating import OpenDeduplicating
 from landonce.sinks.parts import Parts, open_parts
 from landonce.sinks.pipeline_file import Pipeline
-from landonce.sinks.wrapped.sink import WrappedSink
+from landonce.sinks.run import Expressions, OpenSink, Run, run_of
+from landonce.sinks.snapshot import OpenSnapshot
+from landonce.sinks.transactional import OpenTransactional
+
+_PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0)
 
 
 def run_pipeline(
     config: Pipeline,
     *,
-    sink: WrappedSink | None = None,
+    sink: Sink | None = None,
     once: bool = False,
     observer: Observer | None = None,
     ready: Callable[[Driver], None] | None = None,
@@ -44,7 +69,7 @@ def run_pipeline(
     waiting = Waiting(config.stall, watching.trouble, stopping or threading.Event())
     with spark_errors(), closing(parts.ledger), _session_of(config) as session:
         _require_topics(parts, watching)
-        with _ready(parts, session, watching, waiting, once=once) as driver:
+        with driver_of(parts, session, watching, waiting, once=once) as driver:
             driver.start_late = once and _nothing_to_do(parts)
             if ready is not None:
                 ready(driver)
@@ -53,7 +78,7 @@ def run_pipeline(
 
 @dataclass
 class _Session:
-    """The Spark session of a run, opened when it is first asked for. Each kind of sink says what it needs of it."""
+    """The Spark session of a run, opened when it is first asked for. The sink says what it needs of it."""
 
     config: Pipeline
     expressions: bool
@@ -111,61 +136,130 @@ def _nothing_to_do(parts: Parts) -> bool:
     return not available(state, source) and all(partition in known for partition, _ in source.extents)
 
 
-@contextmanager
-def _ready(parts: Parts, session: _Session, observer: Observer, waiting: Waiting, *, once: bool) -> Iterator[Driver]:
-    """The driver for the file's sink. Whatever can be refused without Spark is refused here."""
-    kind = parts.sink.guarantee
-    if kind is Guarantee.SNAPSHOT:
-        yield _ready_for_iceberg(parts, session, observer, waiting, once=once)
-    elif kind is Guarantee.TRANSACTIONAL:
-        with _ready_for_sql(parts, session, observer, waiting, once=once) as driver:
-            yield driver
-    elif kind is Guarantee.WRAPPED:
-        yield _ready_for_wrapped(parts, session, observer, once=once)
-    else:
-        session.work = "landonce.engine.task,landonce.sinks.deduplicating"
-        with closing(parts.deduplicating.target()) as target:
-            columns = waiting.until(lambda: to_be_made(parts, target))
-            yield waiting.until(lambda: make_driver(parts, target, session, observer, once=once, columns=columns))
+def pipeline_run(parts: Parts, session: Callable[[], SparkSession], observer: Observer) -> Run:
+    """A pipeline's run with all that the engine can do for its sink."""
 
+    def examine(expressions: Expressions) -> None:
+        if expressions.transforms:
+            transform.examine(session(), expressions)
 
-def _ready_for_iceberg(parts: Parts, session: _Session, observer: Observer, waiting: Waiting, *, once: bool) -> Driver:
-    from landonce.engine.assemble_iceberg import (
-        lake_conf,
-        lake_to_be_made,
-        make_iceberg_driver,
-        make_missing,
-        open_lake,
+    return replace(
+        run_of(parts, remote=is_remote(parts.config.spark)),
+        session=session,
+        examine=examine,
+        select_columns=lambda: selected_columns(parts.config, session),
+        sample=lambda usable, tidy: sampled_columns(parts, usable, tidy),
+        tell=observer.trouble,
     )
 
-    lake = waiting.until(lambda: open_lake(parts, session))
-    columns = waiting.until(lambda: lake_to_be_made(parts, lake))
-    session.expressions = lake.recipe.transforms or lake.by_spark
-    session.extra = lake_conf(lake)
-    session.work = "landonce.sinks.iceberg.worker,landonce.engine.task"
-    waiting.until(lambda: make_missing(parts, lake, columns))
-    waiting.until(lake.upgrade)
-    return waiting.until(lambda: make_iceberg_driver(parts, lake, observer, once=once))
+
+def selected_columns(config: Pipeline, session: Callable[[], SparkSession]) -> Schema:
+    """What `select` makes of the declared fields."""
+    return transform.selected_schema(session(), selected_from(config), config.transform.select)
 
 
-def _ready_for_wrapped(parts: Parts, session: _Session, observer: Observer, *, once: bool) -> Driver:
-    from landonce.engine.assemble_wrapped import make_wrapped_driver, refuse_unfit
+def sampled_columns(parts: Parts, usable: Callable[[Schema], object], tidy: Callable[[Schema], Schema]) -> Schema:
+    """The columns of some records of the topics. They must be `usable`."""
+    return tidy(take_sample(_surveyed(parts), parts.consumer).columns(lambda sampled: usable(tidy(sampled))))
 
-    refuse_unfit(parts)
-    session.work = "landonce.sinks.wrapped.worker,landonce.engine.task"
-    return make_wrapped_driver(parts, session, observer, once=once)
+
+def _surveyed(parts: Parts) -> SourceView:
+    """A topic that was made a moment ago has no leader yet."""
+    for pause in _PAUSES:
+        try:
+            return parts.broker.survey(parts.config.source.kafka.topics)
+        except SourceUnavailable:
+            time.sleep(pause)
+    return parts.broker.survey(parts.config.source.kafka.topics)
 
 
 @contextmanager
-def _ready_for_sql(
-    parts: Parts, session: _Session, observer: Observer, waiting: Waiting, *, once: bool
+def driver_of(
+    parts: Parts,
+    session: Callable[[], SparkSession],
+    observer: Observer,
+    waiting: Waiting | None = None,
+    *,
+    once: bool,
 ) -> Iterator[Driver]:
-    from landonce.engine.assemble_sql import make_sql_driver, sql_to_be_made
-    from landonce.sinks.sql.driver import file_reachable
-    from landonce.sinks.sql.table import SqlTable
+    """A driver that is ready to run: the table is fit, the dead letters have a place. Spark is not started yet, unless a table is to be made
+    that expressions decide about. Whatever can be refused without Spark is refused here."""
+    patient = waiting or Waiting(parts.config.stall, observer.trouble)
+    with closing(parts.sink.open(pipeline_run(parts, session, observer))) as opened:
+        patient.until(opened.start)
+        columns = patient.until(opened.columns_to_make)
+        if isinstance(session, _Session):
+            needs = opened.spark()
+            session.work, session.extra = ",".join(("landonce.engine.task", *needs.modules)), needs.conf
+            session.expressions = session.expressions or needs.plans
+        dead_letters_reachable(parts.config)
+        patient.until(lambda: opened.make_ready(columns))
+        workers = SparkWorkers(session, lambda _: opened.examine())
+        performer = performer_of(parts, opened, workers, observer, once=once)
+        yield assembled(parts, performer, workers, observer)
 
-    file_reachable(parts.config, remote=is_remote(parts.config.spark))
-    session.work = "landonce.sinks.sql.worker,landonce.engine.task"
-    with closing(SqlTable(parts.sql)) as table:
-        columns = waiting.until(lambda: sql_to_be_made(parts, table))
-        yield waiting.until(lambda: make_sql_driver(parts, table, session, observer, once=once, columns=columns))
+
+def performer_of(parts: Parts, opened: OpenSink, workers: SparkWorkers, observer: Observer, *, once: bool) -> Performer:
+    """The performer of the sink's kind."""
+    config, ledger = parts.config, parts.ledger
+    folder, start, fingerprint = config.dead_letters.path, Start(config.source.kafka.start), opened.recipe.fingerprint()
+    letters = Letters(folder, config.pipeline, ledger.journal)
+    if isinstance(opened, OpenDeduplicating):
+        inserting = Deduplicating(opened.sink.table, fingerprint, start=start, once=once, letters=str(folder))
+        return Inserting(inserting, opened.recipe, opened.target, workers, letters)
+    if isinstance(opened, OpenTransactional):
+        keyed = bool(opened.sink.key)
+        transacting = Transactional(
+            opened.sink.table, fingerprint, start=start, once=once, letters=str(folder), keyed=keyed
+        )
+        return Transacting(transacting, opened, workers, letters)
+    if isinstance(opened, OpenClaimed):
+        sink = opened.recipe.pushes
+        pushing = Claimed(
+            sink.name,
+            fingerprint,
+            harmless=sink.idempotent,
+            can_probe=sink.can_probe,
+            wait=sink.wait,
+            start=start,
+            once=once,
+            letters=str(folder),
+        )
+        return Pushing(pushing, opened.recipe, workers, letters, opened.ledger, observer.trouble)
+    if isinstance(opened, OpenSnapshot):
+        committing = Snapshot(
+            str(parts.sink),
+            fingerprint,
+            start=start,
+            once=once,
+            letters=str(folder),
+            own_ledger=opened.own is not None,
+            follow=opened.follow,
+        )
+        return Committing(committing, opened, workers, letters, ledger)
+    raise TypeError(f"{opened!r} is of none of the four kinds of sinks")
+
+
+def assembled(parts: Parts, performer: Performer, workers: SparkWorkers, observer: Observer) -> Driver:
+    """The same for every kind of sink: only its performer differs."""
+    return Driver(
+        pipeline=parts.config.pipeline,
+        topics=parts.config.source.kafka.topics,
+        broker=parts.broker,
+        ledger=parts.ledger,
+        performer=performer,
+        pace=Pace(parts.config.batch, parts.sink.deadline, parallelism=os.cpu_count() or 1),
+        stall=parts.config.stall,
+        observer=observer,
+        start_workers=workers.start,
+        finished=workers.finished,
+    )
+
+
+def dead_letters_reachable(config: Pipeline) -> None:
+    """Workers and driver see the same folder, or nothing starts."""
+    if is_remote(config.spark) and not config.dead_letters.shared:
+        raise ConfigError(
+            f"dead_letters.path: {config.dead_letters.path} is a folder of this machine, and the workers run on others.",
+            command="name a folder that every machine shares, and say `shared: true`",
+        )

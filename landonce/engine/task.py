@@ -22,9 +22,8 @@ from landonce.engine.letters import stage_letters, stage_refusals
 from landonce.failpoints import reach
 from landonce.protocol.receipt import BlockResult, Fate, Receipt, counted
 from landonce.read.block import ReadAccount, ReadBlock, Reader
-from landonce.read.decoders import decode_by
 from landonce.read.kafka.broker import require_same
-from landonce.read.rows import chosen
+from landonce.read.rows import chosen, decode_by
 from landonce.read.schema.fields import Schema
 from landonce.sinks.worker import BlockWorker, Recipe, Task, failed, halted
 

@@ -12,7 +12,6 @@ import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -33,7 +32,8 @@ from landonce.read.formats.json.columns import can_fit
 from landonce.read.rows import KEEP
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.contract import COORDINATES
-from landonce.sinks.worker import Task, named
+from landonce.sinks.run import Expressions, RowExpressions, SourceAndTarget
+from landonce.sinks.worker import Recipe, Task, named
 
 _Half = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
@@ -99,7 +99,7 @@ def carried_schema(source: Schema) -> pa.Schema:
     return pa.schema([*(pa.field(name, type_) for name, type_ in _CARRIED.items()), *fields])
 
 
-def shaped(frame: DataFrame, recipe: Any) -> DataFrame:
+def shaped(frame: DataFrame, recipe: Expressions) -> DataFrame:
     """The user's expressions beside the coordinates. They are not asked about the row that holds the account."""
     is_record = sql.col(_ACCOUNT).isNull()
     chosen = chosen_columns(recipe)
@@ -112,11 +112,11 @@ def _carried() -> list[Column]:
     return [sql.col(name) for name in _PRIVATE]
 
 
-def keep_column(recipe: Any) -> Column:
+def keep_column(recipe: RowExpressions) -> Column:
     return sql.expr(recipe.where) if recipe.where is not None else sql.lit(True)
 
 
-def chosen_columns(recipe: Any) -> list[Column]:
+def chosen_columns(recipe: RowExpressions) -> list[Column]:
     """One column for each that lands. `*` stands for the fields of the record."""
     fields = [sql.col(_quoted(each.name)) for each in recipe.source.fields]
     chosen = []
@@ -125,7 +125,7 @@ def chosen_columns(recipe: Any) -> list[Column]:
     return chosen
 
 
-def examine(session: SparkSession, recipe: Any) -> None:
+def examine(session: SparkSession, recipe: Expressions) -> None:
     """Refuses expressions that cannot be replayed, and columns that the table does not take, before anything starts."""
     if not recipe.transforms:
         return
@@ -143,17 +143,6 @@ def examine(session: SparkSession, recipe: Any) -> None:
         _types_fit(shaped(source, recipe), recipe)
 
 
-@dataclass(frozen=True)
-class Expressions:
-    """As much of a recipe as can be examined where there is no table yet."""
-
-    source: Schema
-    target: Schema
-    select: tuple[str, ...]
-    where: str | None = None
-    transforms: bool = True
-
-
 def selected_schema(session: SparkSession, source: Schema, select: tuple[str, ...]) -> Schema:
     """The columns that `select` makes of a record. One that no record can leave empty is required."""
     fields = [StructField(each.name, _spark_type(each.type, each.name), not each.required) for each in source.fields]
@@ -161,7 +150,7 @@ def selected_schema(session: SparkSession, source: Schema, select: tuple[str, ..
         _no_moving_literal(each)
     with _expression_errors():
         frame = session.createDataFrame([], StructType(fields))
-        made = to_arrow_schema(frame.select(*chosen_columns(Expressions(source, source, select))).schema)
+        made = to_arrow_schema(frame.select(*chosen_columns(SourceAndTarget(source, source, select))).schema)
     _no_column_twice(made.names)
     return Schema(tuple(Field(each.name, each.type, required=not each.nullable) for each in made))
 
@@ -195,7 +184,7 @@ def _is_condition(frame: DataFrame) -> None:
         raise ConfigError(f"transform.where: is of type {kind}, and must be true or false.")
 
 
-def write(session: SparkSession, recipe: Any, tasks: Sequence[Task]) -> tuple[BlockResult, ...]:
+def write(session: SparkSession, recipe: Recipe, tasks: Sequence[Task]) -> tuple[BlockResult, ...]:
     """One Spark job: each task reads, shapes, writes and accounts for one block."""
     schema = from_arrow_schema(carried_schema(recipe.source))
     listed = tuple(tasks)
@@ -205,7 +194,7 @@ def write(session: SparkSession, recipe: Any, tasks: Sequence[Task]) -> tuple[Bl
     return tuple(pickle.loads(row.result) for row in rows)  # noqa: S301  made by our own workers in this job
 
 
-def _reading(recipe: Any, tasks: tuple[Task, ...]) -> _Half:
+def _reading(recipe: Recipe, tasks: tuple[Task, ...]) -> _Half:
     """The reading half. Its last row holds nothing but the account, or what went wrong."""
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -232,7 +221,7 @@ def _carried_rows(rows: pa.Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]
         yield from rows.select(schema.names).cast(schema).to_batches(max_chunksize=50_000)
 
 
-def _writing(recipe: Any, tasks: tuple[Task, ...]) -> _Half:
+def _writing(recipe: Recipe, tasks: tuple[Task, ...]) -> _Half:
     """The writing half."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

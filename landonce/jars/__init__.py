@@ -1,4 +1,4 @@
-"""Brings sets of jars into a cache folder that all checkouts on the machine share.
+"""Fetches sets of jars into a cache folder that all checkouts on the machine share.
 
 A list beside this file, `<set>-jars.txt`, names every jar of a set and its SHA-256. The Apache Ivy inside PySpark's
 jars fetches them, as it does for `spark.jars.packages`. A jar whose hash differs is never used, and a half-filled
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
@@ -27,7 +28,7 @@ SPARK_KAFKA = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
 
 Say = Callable[[str], None]
 
-# The lists are complete, so no module has to say what it depends on: a third of the time.
+# The lists are complete, so Ivy need not resolve dependencies: that takes a third of the time.
 _IVY_SETTINGS = """\
 <ivysettings>
   <settings defaultResolver="public"/>
@@ -55,7 +56,7 @@ class Jar:
 
     @property
     def classifier(self) -> str:
-        """What tells jars of one module apart; empty for the main one."""
+        """Distinguishes the jars of one module; empty for the main one."""
         _, module, revision = self.coordinates
         return self.file_name.removeprefix(f"{module}-{revision}").removesuffix(".jar").removeprefix("-")
 
@@ -89,15 +90,15 @@ def cache_root() -> Path:
 
 
 def spark_jars(say: Say = lambda _: None) -> tuple[Path, ...]:
-    """What a Spark session needs to know Iceberg, and catalogs in SQLite and PostgreSQL; fetched on first use."""
+    """The jars with which Spark supports Iceberg, and catalogs in SQLite and PostgreSQL; fetched on first use."""
     return jars_of(ICEBERG_SPARK, say)
 
 
 def class_path(wanted: JarSet, *, from_pyspark: tuple[str, ...] = (), say: Say = lambda _: None) -> str:
-    """The set for `java -cp`, with jars that PySpark brings, by the beginning of their names, after its own."""
+    """The set for `java -cp`, followed by jars of PySpark, by the beginning of their names."""
     own = jars_of(wanted, say)
-    lent = [path for start in from_pyspark for path in _pyspark_jars(start)]
-    return os.pathsep.join(map(str, (*own, *lent)))
+    theirs = [path for start in from_pyspark for path in _pyspark_jars(start)]
+    return os.pathsep.join(map(str, (*own, *theirs)))
 
 
 def jars_of(wanted: JarSet, say: Say = lambda _: None) -> tuple[Path, ...]:
@@ -116,33 +117,19 @@ def _fill(wanted: JarSet, jars: list[Jar], say: Say) -> None:
         filled = Path(temporary) / "jars"
         filled.mkdir()
         _resolve_with_ivy(wanted, jars, filled)
-        _check(jars, filled)
+        for jar in jars:
+            if hashlib.sha256((filled / jar.file_name).read_bytes()).hexdigest() != jar.sha256:
+                raise LocalStackError(f"{jar.file_name} differs from the one landonce was tested with; it was not used")
         _move_into_place(filled, folder)
     say(f"{wanted.shown} {wanted.version} is ready")
-
-
-def _check(jars: list[Jar], folder: Path) -> None:
-    for jar in jars:
-        if hashlib.sha256((folder / jar.file_name).read_bytes()).hexdigest() != jar.sha256:
-            raise LocalStackError(f"{jar.file_name} differs from the one landonce was tested with; it was not used")
 
 
 def _resolve_with_ivy(wanted: JarSet, jars: list[Jar], folder: Path) -> None:
     ivy_file, settings = folder.parent / "ivy.xml", folder.parent / "ivysettings.xml"
     ivy_file.write_text(ivy_module(jars))
     settings.write_text(_IVY_SETTINGS)
-    command = [
-        need_java(),
-        "-jar",
-        str(_ivy_jar()),
-        "-settings",
-        str(settings),
-        "-ivy",
-        str(ivy_file),
-        "-confs",
-        "default",
-    ]
-    command += ["-cache", str(folder.parent / "ivy-cache")]
+    command = [need_java(), "-jar", str(_pyspark_jars("ivy")[-1]), "-settings", str(settings), "-ivy", str(ivy_file)]
+    command += ["-confs", "default", "-cache", str(folder.parent / "ivy-cache")]
     command += ["-retrieve", f"{folder}/[artifact]-[revision](-[classifier]).[ext]"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     missing = [jar.file_name for jar in jars if not (folder / jar.file_name).is_file()]
@@ -156,9 +143,10 @@ def _resolve_with_ivy(wanted: JarSet, jars: list[Jar], folder: Path) -> None:
 
 def ivy_module(jars: list[Jar]) -> str:
     """An Ivy file that asks for exactly these jars and nothing they depend on."""
+    by_module = attrgetter("coordinates")
     wanted = "".join(
         _dependency(coordinates, [jar.classifier for jar in group])
-        for coordinates, group in groupby(sorted(jars, key=_by_module), key=_by_module)
+        for coordinates, group in groupby(sorted(jars, key=by_module), key=by_module)
     )
     return (
         '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">\n'
@@ -166,10 +154,6 @@ def ivy_module(jars: list[Jar]) -> str:
         '  <configurations><conf name="default"/></configurations>\n'
         f"  <dependencies>\n{wanted}  </dependencies>\n</ivy-module>\n"
     )
-
-
-def _by_module(jar: Jar) -> tuple[str, str, str]:
-    return jar.coordinates
 
 
 def _dependency(coordinates: tuple[str, str, str], classifiers: list[str]) -> str:
@@ -191,10 +175,6 @@ def _pyspark_jars(start: str) -> list[Path]:
     if not found:
         raise LocalStackError(f"PySpark's jars hold no {start}; install it with: pip install pyspark==4.0.0")
     return found
-
-
-def _ivy_jar() -> Path:
-    return _pyspark_jars("ivy")[-1]
 
 
 def need_java() -> str:

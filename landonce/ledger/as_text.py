@@ -1,6 +1,6 @@
 """A ledger's state, or a table's mark, as text: for what keeps it in one piece, such as a file, a key-value store or a commit.
 
-Reading the text returns exactly what it was made from, whatever fields a later landonce adds to it.
+Reading the text returns exactly what it was made from, also if a later landonce adds fields to it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def state_from_text(text: str) -> LedgerState:
 
 
 def mark_to_text(mark: Mark) -> str:
-    """One line of JSON. Which snapshot it is in, the snapshot itself says."""
+    """One line of JSON. It does not hold the snapshot's id: the snapshot itself has it."""
     fields = {
         "state": json.loads(state_to_text(mark.state)),
         "started": _listed(mark.started),

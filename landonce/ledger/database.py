@@ -98,6 +98,15 @@ class Database(ABC):
         """Refuses a place that belongs to something else."""
 
 
+def upsert(new: Any) -> Executable:
+    """Of an insert of positions, in SQLite and PostgreSQL."""
+    statement: Executable = new.on_conflict_do_update(
+        index_elements=position_table.primary_key.columns,
+        set_={"first": new.excluded.first, "committed": new.excluded.committed},
+    )
+    return statement
+
+
 def passes_by_itself(failure: DBAPIError) -> bool:
     """Whether a retry may help: the connection, a lock, a disk. Other errors repeat every time."""
     return isinstance(failure, (OperationalError, InterfaceError)) or failure.connection_invalidated
@@ -180,11 +189,7 @@ class SqliteDatabase(Database):
             yield connection
 
     def upsert_positions(self) -> Executable:
-        new = insert(position_table)
-        return new.on_conflict_do_update(
-            index_elements=position_table.primary_key.columns,
-            set_={"first": new.excluded.first, "committed": new.excluded.committed},
-        )
+        return upsert(insert(position_table))
 
     def reason(self, failure: DBAPIError) -> str:
         return first_line(failure)

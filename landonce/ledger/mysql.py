@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 from sqlalchemy import URL, Connection, Executable, NullPool, create_engine, text
@@ -44,10 +44,8 @@ class MySqlDatabase(Database):
         self.place = f"{url.get_backend_name()}://{url.host or ''}/{url.database or ''}"
         self._secrets = (str(url.password),) if url.password else ()
 
-    @contextmanager
-    def reading(self) -> Iterator[Connection]:
-        with self._transaction("REPEATABLE READ") as connection:
-            yield connection
+    def reading(self) -> AbstractContextManager[Connection]:
+        return self._transaction("REPEATABLE READ")
 
     @contextmanager
     def scanning(self) -> Iterator[Connection]:
@@ -57,10 +55,8 @@ class MySqlDatabase(Database):
         with engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection, connection.begin():
             yield connection
 
-    @contextmanager
-    def writing(self) -> Iterator[Connection]:
-        with self._transaction("READ COMMITTED") as connection:
-            yield connection
+    def writing(self) -> AbstractContextManager[Connection]:
+        return self._transaction("READ COMMITTED")
 
     @contextmanager
     def creating(self) -> Iterator[Connection]:

@@ -19,7 +19,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from landonce.errors import ConfigError, LandonceError
-from landonce.ledger.database import Database, first_line, misplaced, passes_by_itself, refused
+from landonce.ledger.database import Database, first_line, misplaced, passes_by_itself, refused, upsert
 from landonce.ledger.tables import position_table
 
 _CREATE_LOCK = 0x6C616E646F6E6365  # "landonce"
@@ -57,15 +57,11 @@ class PostgresDatabase(Database):
         self._secrets = _secrets(self.engine.url)
         self._process = os.getpid()
 
-    @contextmanager
-    def reading(self) -> Iterator[Connection]:
-        with self._transaction(self._soon, isolation_level="REPEATABLE READ", postgresql_readonly=True) as connection:
-            yield connection
+    def reading(self) -> AbstractContextManager[Connection]:
+        return self._transaction(self._soon, isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
-    @contextmanager
-    def scanning(self) -> Iterator[Connection]:
-        with self._transaction(_cut_if_dead, isolation_level="REPEATABLE READ", postgresql_readonly=True) as connection:
-            yield connection
+    def scanning(self) -> AbstractContextManager[Connection]:
+        return self._transaction(_cut_if_dead, isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -83,11 +79,7 @@ class PostgresDatabase(Database):
             yield connection
 
     def upsert_positions(self) -> Executable:
-        new = insert(position_table)
-        return new.on_conflict_do_update(
-            index_elements=position_table.primary_key.columns,
-            set_={"first": new.excluded.first, "committed": new.excluded.committed},
-        )
+        return upsert(insert(position_table))
 
     def reason(self, failure: DBAPIError) -> str:
         return first_line(failure, self._secrets)
@@ -95,7 +87,11 @@ class PostgresDatabase(Database):
     def fault(self, failure: DBAPIError) -> LandonceError | None:
         state, reason = _sqlstate(failure), self.reason(failure)
         if state in _NO_ENTRY or (state is None and any(words in reason for words in _NO_ENTRY_WORDS)):
-            return self._no_entry(reason)
+            return misplaced(
+                f"the database {self.place} refused the login: {reason}.",
+                "correct its URL in {file} (`sink.sql.url`, or `ledger.postgres`): user, password, database; or create the "
+                "database",
+            )
         if state in _NO_RIGHT:
             return misplaced(
                 f"the ledger {self.place} refused: {reason}.",
@@ -128,12 +124,6 @@ class PostgresDatabase(Database):
         if self._process != os.getpid():
             self.engine.dispose(close=False)
             self._process = os.getpid()
-
-    def _no_entry(self, reason: str) -> ConfigError:
-        return misplaced(
-            f"the database {self.place} refused the login: {reason}.",
-            "correct its URL in {file} (`sink.sql.url`, or `ledger.postgres`): user, password, database; or create the database",
-        )
 
 
 def postgres_url(where: str | URL) -> URL:

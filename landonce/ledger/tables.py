@@ -88,15 +88,22 @@ journal_table = Table(
     **ENGINE,
 )
 
+
+def _block_columns() -> tuple[Column[Any], ...]:
+    return (
+        Column("pipeline", _NAME, primary_key=True),
+        Column("batch", BigInteger, primary_key=True, autoincrement=False),
+        Column("number", Integer, primary_key=True, autoincrement=False),
+        Column("epoch", BigInteger, nullable=False),
+        Column("owner", _NAME, nullable=False),
+        Column("state", _NAME, nullable=False),
+    )
+
+
 block_table = Table(
     "landonce_block",
     block_metadata,
-    Column("pipeline", _NAME, primary_key=True),
-    Column("batch", BigInteger, primary_key=True, autoincrement=False),
-    Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("epoch", BigInteger, nullable=False),
-    Column("owner", _NAME, nullable=False),
-    Column("state", _NAME, nullable=False),
+    *_block_columns(),
     Column("receipt", _LONG),
     **ENGINE,
 )
@@ -104,12 +111,7 @@ block_table = Table(
 push_table = Table(
     "landonce_push",
     push_metadata,
-    Column("pipeline", _NAME, primary_key=True),
-    Column("batch", BigInteger, primary_key=True, autoincrement=False),
-    Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("epoch", BigInteger, nullable=False),
-    Column("owner", _NAME, nullable=False),
-    Column("state", _NAME, nullable=False),
+    *_block_columns(),
     Column("attempt", Integer, nullable=False),
     Column("nonce", _NAME, nullable=False),
     Column("claimed_at", BigInteger, nullable=False),
@@ -119,18 +121,14 @@ push_table = Table(
 )
 
 
-def _pairs(value: tuple[tuple[str, str], ...]) -> str:
+def _json(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def _marks(value: tuple[tuple[str, TableMark], ...]) -> str:
-    return json.dumps([[table, mark.uuid, mark.batch] for table, mark in value], separators=(",", ":"))
-
-
 _ENCODE: Mapping[str, Callable[[Any], str | None]] = {
-    "topic_ids": _pairs,
-    "labels": _pairs,
-    "tables": _marks,
+    "topic_ids": _json,
+    "labels": _json,
+    "tables": lambda marks: _json([[table, mark.uuid, mark.batch] for table, mark in marks]),
     "pending": lambda plan: None if plan is None else plan.to_json(),
 }
 """The columns that hold JSON. The others hold the state's value as it is."""

@@ -1,14 +1,14 @@
 """A ledger in YDB, for pipelines whose table is in YDB too. YDB does not count the rows that an update
 found, so landonce reads first.
 
-Transactions are serializable and optimistic: nobody waits for a row, but if two transactions touch the same row, the
+Transactions are serializable and optimistic: no transaction waits for a row, but if two touch the same row, the
 later COMMIT is refused. So what a transaction has read still holds when it commits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from sqlalchemy import URL, ColumnElement, Connection, Engine, Executable, Select, create_engine, select, update
@@ -37,26 +37,18 @@ class YdbDatabase(Database):
             self._engine = create_engine(self._url.set(drivername="yql+ydb"), hide_parameters=True)
         return self._engine
 
-    @contextmanager
-    def reading(self) -> Iterator[Connection]:
-        with self._transaction("SNAPSHOT READONLY") as connection:
-            yield connection
+    def reading(self) -> AbstractContextManager[Connection]:
+        return self._transaction("SNAPSHOT READONLY")
 
-    @contextmanager
-    def writing(self) -> Iterator[Connection]:
-        with self._transaction("SERIALIZABLE") as connection:
-            yield connection
+    def writing(self) -> AbstractContextManager[Connection]:
+        return self._transaction("SERIALIZABLE")
 
-    @contextmanager
-    def creating(self) -> Iterator[Connection]:
+    def creating(self) -> AbstractContextManager[Connection]:
         """YDB creates tables outside transactions; creating an existing one does no harm."""
-        with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            yield connection
+        return self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
 
     def updated(self, connection: Connection, comparison: ColumnElement[bool], values: Mapping[str, Any]) -> bool:
-        *mine, _ = (
-            comparison.get_children()
-        )  # the last one reads the version of the tables, which this method reads itself
+        *mine, _ = comparison.get_children()  # the last one compares the version of the tables, which is read below
         found = connection.execute(select(pipeline_table.c.pipeline).where(*mine)).first()  # type: ignore[arg-type]
         if found is None or connection.scalar(select(schema_table.c.version)) != SCHEMA_VERSION:
             return False

@@ -14,7 +14,7 @@ import shutil
 import signal
 import subprocess
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, ClassVar
@@ -167,18 +167,9 @@ class LocalPostgres(LocalDatabase):
 
     # Folders, users, processes.
 
-    @contextlib.contextmanager
-    def _connect(self, database: str) -> Iterator[psycopg.Connection[tuple[str, ...]]]:
-        with psycopg.connect(
-            host=LOOPBACK,
-            port=self.port,
-            user=USER,
-            password=self.password,
-            dbname=database,
-            connect_timeout=5,
-            autocommit=True,
-        ) as connection:
-            yield connection
+    def _connect(self, database: str) -> psycopg.Connection[tuple[str, ...]]:
+        url = f"postgresql://{USER}:{self.password}@{LOOPBACK}:{self.port}/{database}"
+        return psycopg.connect(url, connect_timeout=5, autocommit=True)
 
     def _init_data(self) -> None:
         self._check_enterable()

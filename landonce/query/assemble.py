@@ -14,7 +14,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from landonce.config import secrets
 from landonce.config.model import Batch
-from landonce.engine.assemble import refuse_unfit
 from landonce.engine.driver import Driver
 from landonce.engine.observe import Observer
 from landonce.engine.waiting import Waiting
@@ -35,6 +34,7 @@ from landonce.query.pushing import Pushing
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.contract import DeduplicatingSink, Guarantee, Sink
 from landonce.sinks.deduplicating import InsertRecipe
+from landonce.sinks.run import refuse_unfit
 from landonce.sinks.section import SinkSection
 from landonce.sinks.sql.ddl import refuse_recreation
 from landonce.sinks.sql.fingerprint import refuse_replaced

@@ -47,8 +47,8 @@ from landonce.sinks.iceberg.partitions import limits_of
 from landonce.sinks.iceberg.sink import IcebergSink
 from landonce.sinks.iceberg.table import TableShape, create_table, creation, require_spec, require_unchanged, why_spark
 from landonce.sinks.iceberg.types import schema_for
-from landonce.sinks.iceberg.worker import FileRecipe, FileTask, TableRecipe, table_fingerprint
-from landonce.sinks.snapshot import TableLedger
+from landonce.sinks.iceberg.worker import FileRecipe, TableRecipe, table_fingerprint
+from landonce.sinks.snapshot import StageTask, TableLedger
 
 _PAUSE = 1.0
 
@@ -66,6 +66,9 @@ class Committing(BatchPerformer):
     memory: Machine | None = field(default=None, init=False)
     _recipe: FileRecipe | None = field(default=None, init=False)
     _table: Table | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.marked = self.ledger.table = IcebergTable(self.place, self.building)
 
     def begin(self) -> Next:
         """What is remembered serves once: a table that was rolled back is taken again."""
@@ -124,7 +127,7 @@ class Committing(BatchPerformer):
     def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
         plan = effect.plan
         tasks = [
-            FileTask(
+            StageTask(
                 index=index,
                 batch=plan.batch,
                 epoch=held.epoch,
@@ -187,7 +190,6 @@ def committing(sink: IcebergSink, frame: DataFrame, ledger: TableLedger, setting
             table = create_table(sink.catalog, sink.table, declared(yields), creation(sink.config))
     performer = Committing(settings, pace, sink, place, ledger, yields)
     performer.admit(table)
-    performer.marked = ledger.table = IcebergTable(place, performer.building)
     return performer
 
 

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 
-from landonce.engine.inserting import tasks_of
-from landonce.engine.performer import Performer
-from landonce.engine.unlanded import receipts_of, write_rest
+from landonce.engine.perform import Performer, receipts_of, tasks_of, write_rest
 from landonce.ledger.block_ledgers import TargetLedger
 from landonce.protocol.batch import Machine, Next, Policy, begin
 from landonce.protocol.block_rows import Claim
@@ -38,7 +36,8 @@ from landonce.query.rows import write
 from landonce.sinks.contract import Counting, Target, look_by_name, wait_out
 from landonce.sinks.deduplicating import InsertRecipe
 from landonce.sinks.sql.table import SqlTable
-from landonce.sinks.sql.worker import SqlRecipe, SqlTask
+from landonce.sinks.sql.worker import SqlRecipe
+from landonce.sinks.transactional import TransactionTask
 
 
 @dataclass
@@ -180,7 +179,9 @@ class Transacting(LookingPerformer):
 
         def rest(indexes: list[int]) -> tuple[BlockResult, ...]:
             tasks = [
-                SqlTask(index=at, batch=plan.batch, plan="", block=plan.blocks[at], claim=claim, labels=held.labels)
+                TransactionTask(
+                    index=at, batch=plan.batch, plan="", block=plan.blocks[at], claim=claim, labels=held.labels
+                )
                 for at in indexes
             ]
             return write(frame, incoming.ranges, self.recipe, tasks)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from landonce.engine.pushing import wait_for_attempts
-from landonce.engine.unlanded import write_rest
-from landonce.engine.watchdog import watched
+from landonce.engine.perform import wait_for_attempts, watched, write_rest
 from landonce.ledger.block_ledgers import PushLedger
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.claimed import key_of
@@ -16,7 +14,8 @@ from landonce.protocol.receipt import BlockResult
 from landonce.protocol.steps import Asked, Await, Commit, LookAtClaims, Reply, Write
 from landonce.query.performers import PlanPerformer
 from landonce.query.rows import write
-from landonce.sinks.wrapped.worker import WrappedRecipe, WrappedTask
+from landonce.sinks.claimed import PushTask
+from landonce.sinks.wrapped.worker import WrappedRecipe
 
 
 @dataclass
@@ -44,7 +43,7 @@ class Pushing(PlanPerformer):
 
         def rest(indexes: list[int]) -> tuple[BlockResult, ...]:
             tasks = [
-                WrappedTask(
+                PushTask(
                     index=at,
                     batch=plan.batch,
                     plan="",

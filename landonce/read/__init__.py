@@ -1,1 +1,1 @@
-"""Read: from Kafka's bytes to typed columns. `schema` says what a record must look like, `decode` makes it so."""
+"""Read: from Kafka's bytes to typed rows of tables, or rejects with a reason."""

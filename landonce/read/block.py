@@ -19,14 +19,16 @@ from confluent_kafka import Message
 
 from landonce.errors import BlockTooLarge
 from landonce.protocol.ranges import Partition, Range, label_of, topics_of
-from landonce.read.decoders import Decode, Decoded, Indexes
 from landonce.read.kafka.records import Records, read
 from landonce.read.route import Routing, Rule, route_values, routes
 from landonce.read.rows import (
     COORDINATES,
     NO_ROWS,
     NOWHERE,
+    Decode,
+    Decoded,
     Fit,
+    Indexes,
     as_is,
     from_floors,
     highest_offsets,
@@ -331,13 +333,13 @@ def find(
     wanted: Iterable[Rejected], ranges: tuple[Range, ...], options: Mapping[str, Any]
 ) -> dict[tuple[Partition, int], Message]:
     """Reads a block again to find the records of these rejects. Rare: only if Spark or a cast rejected rows."""
-    sought = {(each.partition, each.offset) for each in wanted}
+    wanted_keys = {(each.partition, each.offset) for each in wanted}
     found: dict[tuple[Partition, int], Message] = {}
-    if sought:
+    if wanted_keys:
         for records in read(ranges, options):
             for message in records.messages:
                 key = (records.partition, message.offset())
-                if key in sought:
+                if key in wanted_keys:
                     found[key] = message
     return found
 

@@ -87,7 +87,10 @@ def _read(
     """Adds the values of these rows to those found so far; also returns the rows whose value has another type."""
     whole = len(rows) == len(payloads)
     decoded = _decoder(field, kind).decode(payloads if whole else payloads.take(pa.array(rows)))
-    text = _inside(decoded.table.column(0).combine_chunks()).cast(pa.string())
+    column = decoded.table.column(0).combine_chunks()
+    while pt.is_struct(column.type):
+        column = pc.struct_field(column, [0])
+    text = column.cast(pa.string())
     refused = rows[[reject.index for reject in decoded.rejects]]
     if whole and not len(refused):
         return text, refused
@@ -102,12 +105,6 @@ def _perhaps_whole(found: pa.StringArray, rows: Integers) -> Integers:
     numbers = np.abs(found.take(pa.array(rows)).cast(pa.float64()).to_numpy(zero_copy_only=False))
     chosen: Integers = rows[(numbers == 0) | (numbers >= 2**53)]
     return chosen
-
-
-def _inside(column: pa.Array) -> pa.Array:
-    while pt.is_struct(column.type):
-        column = pc.struct_field(column, [0])
-    return column
 
 
 @lru_cache(maxsize=64)
@@ -160,14 +157,12 @@ class Routing:
         if self.template is not None and self.template.count(PLACEHOLDER) != 1:
             raise ConfigError(f"a record must not choose its namespace: {self.template!r}")
         for rule in self.rules:
-            _check_pattern(rule)
-
-
-def _check_pattern(rule: Rule) -> None:
-    try:
-        _matches(pa.array([""]), rule.match or "")
-    except pa.ArrowInvalid as error:
-        raise ConfigError(f"the routing's expression for {rule.table} is not a regular expression: {error}") from None
+            try:
+                _matches(pa.array([""]), rule.match or "")
+            except pa.ArrowInvalid as error:
+                raise ConfigError(
+                    f"the routing's expression for {rule.table} is not a regular expression: {error}"
+                ) from None
 
 
 @dataclass(frozen=True)
@@ -186,19 +181,19 @@ def routes(routing: Routing, values: pa.Array | pa.ChunkedArray) -> Routed:
         return Routed(tables)
     groups = _Groups.of(values)
     chosen = _by_rules(routing, groups.values)
-    homeless = np.ones(len(groups.values), dtype=np.bool_)
+    unrouted = np.ones(len(groups.values), dtype=np.bool_)
     for which in chosen.values():
-        homeless[which] = False
+        unrouted[which] = False
     reason = f"no table takes its `{routing.field}`"
     if routing.template is not None:
         reason = f"its `{routing.field}` cannot be part of a table's name"
-        _by_template(routing, groups.values, homeless, chosen)
+        _by_template(routing, groups.values, unrouted, chosen)
     for name, which in chosen.items():
         if name not in tables:
             tables[name] = pa.array(groups.rows(which))
     if everywhere:
         return Routed(tables)
-    rejects = [Reject(row, reason) for row in groups.rows(np.flatnonzero(homeless)).tolist()]
+    rejects = [Reject(row, reason) for row in groups.rows(np.flatnonzero(unrouted)).tolist()]
     nothing = np.array([len(groups.values)])
     rejects += [Reject(row, f"has no `{routing.field}` to route by") for row in groups.rows(nothing).tolist()]
     return Routed(tables, tuple(sorted(rejects, key=lambda reject: reject.index)))
@@ -248,12 +243,12 @@ def _by_rules(routing: Routing, values: pa.StringArray) -> dict[str, Integers]:
 
 
 def _by_template(
-    routing: Routing, values: pa.StringArray, homeless: npt.NDArray[np.bool_], chosen: dict[str, Integers]
+    routing: Routing, values: pa.StringArray, unrouted: npt.NDArray[np.bool_], chosen: dict[str, Integers]
 ) -> None:
     """Gives a table to each value that no rule took and that can be part of a table's name."""
     assert routing.template is not None
-    fit = np.flatnonzero(_matches(values, f"[A-Za-z0-9_]{{1,{LONGEST}}}") & homeless)
-    homeless[fit] = False
+    fit = np.flatnonzero(_matches(values, f"[A-Za-z0-9_]{{1,{LONGEST}}}") & unrouted)
+    unrouted[fit] = False
     made: dict[str, list[int]] = {}
     for value, name in zip(fit.tolist(), values.take(pa.array(fit)).to_pylist(), strict=True):
         table = routing.template.replace(PLACEHOLDER, name)

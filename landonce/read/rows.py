@@ -1,21 +1,91 @@
-"""Rows with their coordinates: the columns `_topic`, `_partition` and `_offset`, before those of the decoded record.
+"""Rows of tables: decoded from records, with their coordinates in front, fitted to a table.
 
-A row fits a table if every value converts to the table's type without loss. If not, only this row is rejected.
+A decoder is for records that are rows, or for records that describe changes of rows. The coordinates are the columns
+`_topic`, `_partition` and `_offset`. A row fits a table if every value converts to the table's type without loss; if
+not, only this row is rejected.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from confluent_kafka import Message
 
 from landonce.protocol.ranges import Partition, label_of
-from landonce.read.decoders import Decoded
+from landonce.read.changes.decode import ChangeDecoder, Changes
 from landonce.read.formats.json.columns import fit
-from landonce.read.formats.json.values import Fault
+from landonce.read.formats.json.decode import JsonDecoder, Reject
 from landonce.read.schema.fields import Schema
+
+Indexes = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """The result of a decoder: rows, the indexes of their records, and the rejected and filtered records."""
+
+    table: pa.Table
+    kept: Indexes
+    rejects: tuple[tuple[int, str], ...] = ()
+    filtered: Indexes = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def is_whole(self, count: int) -> bool:
+        """Whether each of `count` records became one row. (Each is kept, rejected or filtered.)"""
+        return len(self.kept) == count and not self.rejects and not len(self.filtered)
+
+
+Decode = Callable[[pa.BinaryArray, list[Message]], Decoded]
+"""Decodes records for one table."""
+
+
+@lru_cache(maxsize=512)
+def decoder_of(
+    schema: Schema, identity: tuple[str, ...] = (), changes: Changes | None = None, *, max_record_bytes: int
+) -> Decode:
+    """Cached per worker and table, because a decoder learns how a topic writes its times."""
+    if changes is not None:
+        return _of_changes(ChangeDecoder(schema, identity, changes, max_record_bytes=max_record_bytes))
+    decoder = JsonDecoder(schema, max_record_bytes=max_record_bytes)
+
+    def decode(values: pa.BinaryArray, _: list[Message]) -> Decoded:
+        found = decoder.decode(values)
+        return Decoded(found.table, _indexes(found.kept), _reasons(found.rejects))
+
+    return decode
+
+
+def decode_by(
+    schema: Schema, identity: tuple[str, ...] = (), changes: Changes | None = None, *, max_record_bytes: int
+) -> Decode:
+    """Like `decoder_of`, created when the first records come: rows of a query need none."""
+
+    def decode(values: pa.BinaryArray, messages: list[Message]) -> Decoded:
+        return decoder_of(schema, identity, changes, max_record_bytes=max_record_bytes)(values, messages)
+
+    return decode
+
+
+def _of_changes(decoder: ChangeDecoder) -> Decode:
+    def decode(values: pa.BinaryArray, messages: list[Message]) -> Decoded:
+        found = decoder.decode(values, pa.array(list(map(Message.key, messages)), pa.binary()))
+        return Decoded(found.table, _indexes(found.kept), _reasons(found.rejects), _indexes(found.filtered))
+
+    return decode
+
+
+def _indexes(found: pa.Int64Array) -> Indexes:
+    return np.asarray(found.to_numpy(), np.int64)
+
+
+def _reasons(rejects: tuple[Reject, ...]) -> tuple[tuple[int, str], ...]:
+    return tuple((each.index, each.reason) for each in rejects)
+
 
 COORDINATES = ("_topic", "_partition", "_offset")
 """Columns of every row, kept by every transform. `_topic` is the topic's label: its name, unless it was rebased."""
@@ -123,7 +193,9 @@ def conform(rows: pa.Table, target: Schema, kept: tuple[str, ...]) -> tuple[pa.T
             continue
         array = rows.column(each.name).combine_chunks()
         fitted, faults = fit(array, each)
-        _note(reasons, faults, each.name)
+        for fault in faults:
+            for row in np.flatnonzero(fault.rows):
+                reasons.setdefault(int(row), fault.reason(each.name))
         columns[each.name] = fitted
     table = pa.table(columns)
     if reasons:
@@ -131,9 +203,3 @@ def conform(rows: pa.Table, target: Schema, kept: tuple[str, ...]) -> tuple[pa.T
         keep[list(reasons)] = False
         table = table.filter(pa.array(keep))
     return table, sorted(reasons.items())
-
-
-def _note(reasons: dict[int, str], faults: list[Fault], name: str) -> None:
-    for fault in faults:
-        for row in np.flatnonzero(fault.rows):
-            reasons.setdefault(int(row), fault.reason(name))

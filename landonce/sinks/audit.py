@@ -44,6 +44,12 @@ class RowRecipe(Protocol):
     def max_record_bytes(self) -> int: ...
 
     @property
+    def select(self) -> tuple[str, ...]: ...
+
+    @property
+    def where(self) -> str | None: ...
+
+    @property
     def transforms(self) -> bool:
         """Whether there are expressions."""
 

@@ -29,10 +29,12 @@ from landonce.read.schema.fields import Schema
 if TYPE_CHECKING:
     from landonce.sinks.audit import HeldTables
     from landonce.sinks.checking import CheckRun, Sections
+    from landonce.sinks.deduplicating import OpenDeduplicating
     from landonce.sinks.operations import Operations, Sessions
     from landonce.sinks.parts import Parts
     from landonce.sinks.pipeline_file import Pipeline
     from landonce.sinks.promise import Promise
+    from landonce.sinks.run import OpenSink, Run
 
 _PAST = 50
 """Milliseconds past a deadline, so that two readings of one clock cannot disagree."""
@@ -227,6 +229,10 @@ class Sink(ABC):
         return named_ledger(config.outside_ledger, config.pipeline)
 
     @abstractmethod
+    def open(self, run: Run) -> OpenSink:
+        """Opens it on the driver, for one run."""
+
+    @abstractmethod
     def promise(self, config: Pipeline) -> Promise:
         """What holds for a pipeline with this sink once it starts."""
 
@@ -288,6 +294,11 @@ class DeduplicatingSink(Sink):
 
     table: str
     """What plans and tokens call the table."""
+
+    def open(self, run: Run) -> OpenDeduplicating:
+        from landonce.sinks.deduplicating import OpenDeduplicating
+
+        return OpenDeduplicating(self, run)
 
     def creation(self, columns: Schema) -> str:
         """The statement that makes the table, for people. Raises for columns that it cannot have."""

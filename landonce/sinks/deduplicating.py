@@ -21,11 +21,11 @@ from landonce.protocol.blocks import Kind
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.settle import Mode, Problem, Reply, Settling, Stage
 from landonce.read.block import ReadBlock, Reader
-from landonce.read.decoders import decode_by
-from landonce.read.rows import fit_to
-from landonce.read.schema.fields import Field, Schema
+from landonce.read.rows import decode_by, fit_to
+from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import BlockWriter, DeduplicatingSink, Insert, wait_out
 from landonce.sinks.declared import declared_schema, selected_from
+from landonce.sinks.run import Columns, OpenSink, Run, SparkNeeds, declared_in, refuse_unfit
 from landonce.sinks.worker import BlockWorker, Recipe, Refuse, Task, halted
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class InsertRecipe(Recipe):
 def insert_recipe(parts: Parts, table: Schema) -> InsertRecipe:
     """What a record is decoded to and what the table takes, and that the one can become the other."""
     config = parts.config
-    source = selected_from(config) if config.transform.select else source_schema(declared_schema(config), table)
+    source = selected_from(config) if config.transform.select else declared_in(declared_schema(config), table)
     return InsertRecipe(
         pipeline=config.pipeline,
         consumer=tuple(sorted(parts.consumer.items())),
@@ -71,27 +71,6 @@ def insert_recipe(parts: Parts, table: Schema) -> InsertRecipe:
         select=config.transform.select,
         where=config.transform.where,
     )
-
-
-def source_schema(declared: Schema | None, table: Schema) -> Schema:
-    """Where nothing is selected, the table decides the types, and a declaration which fields there are and must be."""
-    if declared is None:
-        return table
-    columns = table.by_name()
-    unknown = [each.name for each in declared.fields if each.name not in columns]
-    if unknown:
-        raise errors.ConfigError(f"source.kafka.schema: the table has no column {', '.join(map(repr, unknown))}.")
-    missing = [name for name, each in columns.items() if each.required and name not in declared.by_name()]
-    if missing:
-        raise errors.ConfigError(
-            f"source.kafka.schema: lacks {', '.join(map(repr, missing))}, which the table requires."
-        )
-    return Schema(tuple(_declared_field(each, columns[each.name]) for each in declared.fields))
-
-
-def _declared_field(declared: Field, column: Field) -> Field:
-    scale = declared.scale if column.scale is not None else None
-    return replace(column, required=declared.required or column.required, scale=scale)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,3 +173,56 @@ def _partial(task: InsertTask) -> errors.PartialPresence:
         safe="landonce wrote nothing. What is missing was not guessed.",
         command="landonce state fill {file}   (writes what is missing)",
     )
+
+
+class OpenDeduplicating(OpenSink):
+    """A target that deduplicates, opened on the driver."""
+
+    recipe: InsertRecipe
+
+    def __init__(self, sink: DeduplicatingSink, run: Run) -> None:
+        super().__init__(run)
+        self.sink = sink
+        self.target = sink.target()
+
+    def columns_to_make(self) -> Columns | None:
+        if not self.sink.create or self.target.exists():
+            return None
+        return self.run.columns(self.sink.creation)
+
+    def spark(self) -> SparkNeeds:
+        return SparkNeeds(("landonce.sinks.deduplicating",))
+
+    def make_ready(self, columns: Columns | None) -> None:
+        self.recipe = self._fit() if columns is None else self._made(columns())
+
+    def _fit(self) -> InsertRecipe:
+        refuse_unfit(self.target.check())
+        return self._recipe(self.target.schema())
+
+    def _made(self, columns: Schema) -> InsertRecipe:
+        """Makes the table. One that turns out not to be fit is not left behind."""
+        self.sink.creation(columns)
+        self._examined(columns)
+        self.sink.make(self.target, columns)
+        try:
+            self._fit()
+            return self._examined(self.target.schema())
+        except (errors.Halt, errors.ConfigError):
+            self.target.take_back()
+            raise
+
+    def _examined(self, table: Schema) -> InsertRecipe:
+        recipe = self._recipe(table)
+        if recipe.transforms:
+            self.run.examine(recipe)
+        return recipe
+
+    def _recipe(self, table: Schema) -> InsertRecipe:
+        self.run.refuse_misfits(table, self.sink.identity)
+        wary = self.run.query is not None and not self.run.one_process
+        source = self.run.source(table)
+        return InsertRecipe(**self.run.basics, source=source, target=table, sink=self.sink, wary=wary)
+
+    def close(self) -> None:
+        self.target.close()

@@ -32,17 +32,22 @@ Columns = Callable[[], Schema]
 NOTHING_DONE = "Nothing was read or written."
 
 
-class Expressions(Protocol):
-    """As much of a recipe as `select` and `where` can be examined with."""
+class RowExpressions(Protocol):
+    """`select` and `where`, and what they start from."""
 
     @property
     def source(self) -> Schema: ...
     @property
-    def target(self) -> Schema: ...
-    @property
     def select(self) -> tuple[str, ...]: ...
     @property
     def where(self) -> str | None: ...
+
+
+class Expressions(RowExpressions, Protocol):
+    """As much of a recipe as they can be examined with."""
+
+    @property
+    def target(self) -> Schema: ...
     @property
     def transforms(self) -> bool: ...
 
@@ -147,7 +152,7 @@ class Run:
         query are of the table's types already, or become so."""
         if self.query is not None:
             return table
-        return self.selected_from if self.selects else _declared_in(self.declared, table)
+        return self.selected_from if self.selects else declared_in(self.declared, table)
 
     def refuse_misfits(self, target: Schema, table: str) -> None:
         """Raises where a query gives columns that the table does not take. A value may turn out not to fit, which stops the query; a type
@@ -261,7 +266,8 @@ def refuse_unfit(findings: Iterable[Finding], safe: str = NOTHING_DONE) -> None:
         )
 
 
-def _declared_in(declared: Schema | None, table: Schema) -> Schema:
+def declared_in(declared: Schema | None, table: Schema) -> Schema:
+    """The declared fields in the table's types. The table decides the types, the declaration which fields there are and must be."""
     if declared is None:
         return table
     columns = table.by_name()

@@ -30,9 +30,8 @@ from landonce.protocol.own_ledger import OwnView, own_state, own_verdict, refuse
 from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.read.block import ReadBlock, Reader
-from landonce.read.decoders import decode_by
 from landonce.read.route import Routing, Rule
-from landonce.read.rows import NOWHERE, fit_to
+from landonce.read.rows import NOWHERE, decode_by, fit_to
 from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import Finding, Guarantee, Sink
 from landonce.sinks.run import Columns, OpenSink, Run, SparkNeeds, refuse_unfit, run_of
@@ -228,6 +227,8 @@ class OpenSnapshot(OpenSink):
 
     own: TableLedger | None
     """The one table's own ledger, where it is one."""
+    follow = True
+    """A table that was rolled back gets the removed ranges again. Otherwise the run halts."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
@@ -436,7 +437,7 @@ class _OneTable(OpenSnapshot):
 
     def __init__(self, sink: SnapshotSink, run: Run) -> None:
         super().__init__(run)
-        self.sink = sink
+        self.sink, self.follow = sink, sink.follow
         self._table = sink.open_table()
 
     @property

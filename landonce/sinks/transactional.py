@@ -25,8 +25,7 @@ from landonce.protocol.receipt import BlockResult, Fate, Receipt, unbalanced
 from landonce.protocol.target import TargetView
 from landonce.protocol.transact import Stage, Transacting
 from landonce.read.block import ReadBlock, Reader
-from landonce.read.decoders import decode_by
-from landonce.read.rows import fit_to
+from landonce.read.rows import decode_by, fit_to
 from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import Finding, Guarantee, Sink
 from landonce.sinks.run import Columns, OpenSink, Run, SourceAndTarget, SparkNeeds, refuse_unfit
@@ -71,6 +70,12 @@ class Trouble(Exception):
 
 class Altered(Exception):
     """The table was altered after the driver examined it. Nothing was written."""
+
+
+class Again(str, Enum):
+    """What a block waits for, other than new columns."""
+
+    TABLE = "the table was altered, and has to be examined again"
 
 
 class BlockTransaction(ABC):

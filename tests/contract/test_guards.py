@@ -18,7 +18,7 @@ import landonce
 from landonce.config.model import Batch
 from landonce.engine import task as tasks
 from landonce.engine.committing import Committing
-from landonce.engine.pushing import Pushing
+from landonce.engine.perform import Pushing
 from landonce.engine.task import guarded
 from landonce.errors import Fenced, OutcomeUnknown, RetentionOverrun
 from landonce.ledger.block_ledgers import PushLedger, PushPlace
@@ -93,8 +93,9 @@ def test_tables_are_not_looked_at_for_a_driver_that_another_of_the_same_epoch_ha
     mine = kept.change(
         state := kept.create(LedgerState("p", "lineage", cluster_id="c")), states.taken(state, "another")
     )
-    lake: Any = SimpleNamespace(topics=(), tables=(), look=lambda _: (), discover=lambda: (), holds=lambda _: ())
-    performer = Committing(NOTHING, lake, NOTHING, NOTHING, kept, None)
+    run, nothing = SimpleNamespace(topics=()), lambda _: ()
+    tables: Any = SimpleNamespace(own=None, run=run, tables=(), views=nothing, discover=lambda: (), holds=nothing)
+    performer = Committing(NOTHING, tables, NOTHING, NOTHING, kept)
     assert performer.perform(LookAtTables(), mine) is not None
     with pytest.raises(Fenced):
         performer.perform(LookAtTables(), replace(mine, owner="me"))

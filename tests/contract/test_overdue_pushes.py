@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from test_push_ledgers import SPOT, prepared
 
-from landonce.engine.watchdog import overdue, watched
+from landonce.engine.perform import overdue, watched
 from landonce.ledger.block_ledgers import PushLedger, PushPlace
 from landonce.protocol.block_rows import Claim
-from landonce.sinks.wrapped.worker import WrappedTask
+from landonce.sinks.claimed import PushTask
 
 NAMES = {0: "t-0-0-5-abc", 1: "t-1-0-5-abc"}
 
@@ -39,7 +39,7 @@ def test_a_push_that_lasts_too_long_is_said_while_it_lasts(place: PushPlace, led
     state = prepared(ledger)
     claim = Claim.of(state)
     assert state.pending is not None
-    task = WrappedTask(index=0, batch=1, plan="", block=state.pending.blocks[0], key="t-0-0-5-abc", claim=claim)
+    task = PushTask(index=0, batch=1, plan="", block=state.pending.blocks[0], key="t-0-0-5-abc", claim=claim)
     assert ledger.claim(SPOT, claim, "hangs", harmless=False, wait=60_000)
     an_hour_passes(place)
     said, heard = [], threading.Event()

@@ -21,7 +21,8 @@ from landonce.ledger.block_ledgers import PushLedger, PushPlace
 from landonce.protocol.block_rows import Claim, Mark
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.read.schema.ddl import parse_schema
-from landonce.sinks.wrapped.worker import WrappedRecipe, WrappedTask
+from landonce.sinks.claimed import PushTask
+from landonce.sinks.wrapped.worker import WrappedRecipe
 
 ROWS = pa.table({"_topic": ["t"] * 3, "_partition": [0] * 3, "_offset": [0, 1, 4], "id": [1, 2, 3]})
 GIVEN = parse_schema("id BIGINT")
@@ -36,7 +37,7 @@ class Scene:
     place: PushPlace
     ledger: PushLedger
     claim: Claim
-    task: WrappedTask
+    task: PushTask
     pushed: list[str] = field(default_factory=list)
     results: list[BlockResult] = field(default_factory=list)
     running: threading.Thread | None = None
@@ -91,7 +92,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
         state = prepared(ledger)
         assert state.pending is not None
         claim, block = Claim.of(state), state.pending.blocks[0]
-        yield Scene(place, ledger, claim, WrappedTask(index=0, batch=1, plan="", block=block, key="key", claim=claim))
+        yield Scene(place, ledger, claim, PushTask(index=0, batch=1, plan="", block=block, key="key", claim=claim))
 
 
 def test_what_the_sibling_settles_counts(scene: Scene) -> None:

@@ -27,9 +27,11 @@ from landonce.protocol.settle import Mode
 from landonce.read.block import ReadAccount
 from landonce.read.rows import KEEP
 from landonce.read.schema.ddl import parse_schema
+from landonce.sinks.claimed import PushTask
 from landonce.sinks.deduplicating import InsertRecipe, InsertTask
-from landonce.sinks.sql.worker import SqlRecipe, SqlTask
-from landonce.sinks.wrapped.worker import WrappedRecipe, WrappedTask
+from landonce.sinks.sql.worker import SqlRecipe
+from landonce.sinks.transactional import TransactionTask
+from landonce.sinks.wrapped.worker import WrappedRecipe
 from landonce.testing.reference_sinks import SqliteSink
 
 SCHEMA = parse_schema("id BIGINT, word STRING")
@@ -104,7 +106,7 @@ def transactional(folder: Path) -> tuple[Write, Ask]:
     state = site.prepared((0, 5))
     assert state.pending is not None
     block, claim = state.pending.blocks[0], Claim.of(state)
-    task = SqlTask(index=0, batch=state.pending.batch, plan="plan", block=block, claim=claim, labels=LABELS)
+    task = TransactionTask(index=0, batch=state.pending.batch, plan="plan", block=block, claim=claim, labels=LABELS)
     return writing(SqlRecipe(**told(folder), sink=site.sink), task), lambda: in_file(path)
 
 
@@ -118,7 +120,7 @@ def pushed(folder: Path) -> tuple[Write, Ask]:
     with closing(place.open()) as ledger:
         state = pushes_prepared(ledger)
     assert state.pending is not None
-    task = WrappedTask(
+    task = PushTask(
         index=0,
         batch=state.pending.batch,
         plan="plan",

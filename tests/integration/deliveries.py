@@ -12,7 +12,7 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from confluent_kafka import Message, Producer
 from pyspark.sql import SparkSession
 
 from landonce.config.model import Spark
-from landonce.engine.assemble_clickhouse import make_driver, to_be_made
+from landonce.engine import pipeline
 from landonce.engine.driver import Driver
 from landonce.engine.observe import BatchReport
 from landonce.engine.spark.session import open_session
@@ -183,13 +183,8 @@ class Watch:
 def driver_of(config: Pipeline, session: SparkSession, watch: Watch, *, once: bool) -> Iterator[Driver]:
     """As `landonce run` puts a driver together."""
     parts = open_parts(config)
-    target = parts.sink.target()
-    try:
-        columns = to_be_made(parts, target)
-        yield make_driver(parts, target, lambda: session, watch, once=once, columns=columns)
-    finally:
-        target.close()
-        parts.ledger.close()
+    with closing(parts.ledger), pipeline.driver_of(parts, lambda: session, watch, once=once) as driver:
+        yield driver
 
 
 def run(config: Pipeline, session: SparkSession, watch: Watch | None = None) -> Totals:

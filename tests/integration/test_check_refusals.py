@@ -47,7 +47,7 @@ ELSEWHERE = (
     ),
     *("sinks/iceberg/maintain", "sinks/iceberg/move_in", "sinks/iceberg/held"),
     *("protocol/cases", "protocol/match_ranges", "protocol/query_refusals"),
-    *("sinks/clickhouse", "engine/assemble_clickhouse"),
+    "sinks/clickhouse",
 )
 """What operators decide; what only an audit or queries meet; and ClickHouse, whose checks are tried with a server (`test_check.py`,
 `test_clickhouse_check.py`)."""
@@ -133,7 +133,7 @@ UNKNOWABLE = {
         sinks/iceberg/driver.py:Lake._made_of  sinks/worker.py:named
     """,
     "it is what others do while a batch is written": """
-        read/kafka/broker.py:require_same  protocol/deduplicating.py:refuse_not_kept  engine/assemble_sql.py:make_sql_driver.examined_again  engine/committing.py:_different
+        read/kafka/broker.py:require_same  protocol/deduplicating.py:refuse_not_kept  sinks/sql/driver.py:OpenSql.examine_again  engine/committing.py:_different
         engine/driver.py:Driver._judged  sinks/transactional.py:settle_block  protocol/target.py:nobody_else  sinks/deduplicating.py:_duplicate
         sinks/deduplicating.py:_partial  sinks/iceberg/commit.py:_too_new  sinks/snapshot.py:TableLedger._known  sinks/snapshot.py:TableLedger.glance
         sinks/iceberg/staging.py:_closed  sinks/iceberg/staging.py:_staging_errors  sinks/iceberg/commit.py:check_visible
@@ -150,7 +150,7 @@ UNKNOWABLE = {
         protocol/target.py:_lost_ledger  protocol/target.py:_readable  protocol/marks.py:_same_table  protocol/marks.py:_uncertain
     """,
     "the check says it in words of its own, as a finding": """
-        engine/assemble.py:dead_letters_reachable  engine/assemble.py:refuse_unfit  sinks/run.py:refuse_unfit
+        engine/pipeline.py:dead_letters_reachable  sinks/run.py:refuse_unfit  sinks/run.py:refuse_unfit
         sinks/iceberg/table.py:no_table  sinks/iceberg/table.py:require_spec  sinks/iceberg/table.py:create_table
         sinks/iceberg/commit.py:TableBranch.ensure_branch
     """,

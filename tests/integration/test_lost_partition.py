@@ -16,9 +16,8 @@ from pipelines import landonce
 from pyspark.sql import SparkSession
 from sql_runs import SqlSite, asking_sqlite
 
-from landonce.engine.inserting import Inserting
+from landonce.engine.perform import Inserting, Transacting
 from landonce.engine.pipeline import run_pipeline
-from landonce.engine.transacting import Transacting
 from landonce.errors import PlanPending, PositionBeyondEnd
 from landonce.local import LocalClickHouse, LocalKafka
 

@@ -12,7 +12,7 @@ import pytest
 from clickhouse_tables import block, insert, make, parts, sink_for, wait_until
 
 from landonce.config.model import Batch
-from landonce.engine import inserting
+from landonce.engine import perform
 from landonce.local import LocalClickHouse
 from landonce.protocol.deduplicating import Deduplicating
 from landonce.protocol.ledger import LedgerState
@@ -34,7 +34,7 @@ Perform = Callable[[Any, LedgerState], Any]
 
 
 def of_a_pipeline(target: ClickHouseTarget) -> Perform:
-    return inserting.Inserting(Deduplicating("t", "fingerprint", once=True), NOTHING, target, NOTHING, NOTHING).perform
+    return perform.Inserting(Deduplicating("t", "fingerprint", once=True), NOTHING, target, NOTHING, NOTHING).perform
 
 
 def of_a_query(target: ClickHouseTarget) -> Perform:

@@ -37,7 +37,8 @@ from landonce.local.server import free_ports
 from landonce.protocol.ledger import Totals
 from landonce.protocol.receipt import BlockResult
 from landonce.sinks.pipeline_file import parse
-from landonce.sinks.sql.worker import SqlRecipe, SqlTask
+from landonce.sinks.sql.worker import SqlRecipe
+from landonce.sinks.transactional import TransactionTask
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.usefixtures("spark")]
 
@@ -162,7 +163,7 @@ def test_a_lost_change_is_noticed_before_it_is_committed(site: SqlSite, monkeypa
     site.write_file(schema="id BIGINT NOT NULL, n INT", create=True, mode="upsert", key=["id"])
     site.send(record(id=1, n=1), record(id=2, n=1), record(id=2, n=2), (b'{"id": 1}', None))
 
-    def careless(recipe: SqlRecipe, task: SqlTask) -> BlockResult:
+    def careless(recipe: SqlRecipe, task: TransactionTask) -> BlockResult:
         from landonce.engine.task import work
         from landonce.read.block import ReadBlock
 
@@ -356,7 +357,7 @@ def test_an_operator_cannot_forget_what_landed(
     """One block of the pending plan is in the table: the plan is settled, and not dropped. Then it can be changed."""
     pg.write_file(schema="id BIGINT NOT NULL", create=True)
     pg.send(*(record(id=n) for n in range(400)))
-    monkeypatch.setattr("landonce.engine.transacting.Transacting.write", _halfway(pg))
+    monkeypatch.setattr("landonce.engine.perform.Transacting.write", _halfway(pg))
     with pytest.raises(KeyboardInterrupt):
         pg.run()
     monkeypatch.undo()
@@ -377,7 +378,7 @@ def test_an_operator_cannot_forget_what_landed(
 def _halfway(pg: SqlSite) -> Any:
     from dataclasses import replace
 
-    from landonce.engine.transacting import Transacting
+    from landonce.engine.perform import Transacting
 
     whole = Transacting.write
 

@@ -15,7 +15,7 @@ from pipelines import landonce
 from pyspark.sql import SparkSession
 from sql_runs import SqlSite, asking_postgres, asking_sqlite
 
-from landonce.engine.transacting import Transacting
+from landonce.engine.perform import Transacting
 from landonce.errors import ConfigError, RetentionOverrun, TargetRefused
 from landonce.local import LocalKafka
 from landonce.protocol.ledger import Totals

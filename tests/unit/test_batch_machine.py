@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from landonce import errors
 from landonce.protocol.batch import Machine, Policy, begin, resolve
-from landonce.protocol.block_rows import PushRows
+from landonce.protocol.block_rows import Claim, Mark, PushRow, PushRows
 from landonce.protocol.blocks import Block, Plan
-from landonce.protocol.claimed import Claimed
+from landonce.protocol.claimed import Claimed, outcome_unknown
 from landonce.protocol.deduplicating import Deduplicating
 from landonce.protocol.ledger import LedgerState, Position
+from landonce.protocol.marks import TableStatus, TableView
 from landonce.protocol.match_ranges import Incoming
 from landonce.protocol.packing import Limits
 from landonce.protocol.ranges import Partition, Range
@@ -88,3 +90,29 @@ def test_a_batch_is_made_when_it_is_full_or_its_interval_is_over() -> None:
     for due, rows, step in ((False, 9, Step.PREPARE), (False, 10, Step.IDLE), (True, 10, Step.PREPARE)):
         world = Surveyed(VIEW, 0, Limits(rows, 9), 10, due=due)
         assert replace(machine, surveyed=world).advance(STATE)[1].step is step
+
+
+def test_a_block_that_spark_does_not_bring_again_is_settled_by_its_row() -> None:
+    nothing = Incoming((), "c", (("t", "id"),))
+    machine = Machine(Claimed("t", "f", once=True, block_rows=9), Step.LOOK, PENDING, surveyed(nothing))
+    with pytest.raises(errors.Fenced, match="another start of this query"):
+        machine.advance(PushRows((), 0))
+    _, effect = machine.advance(PushRows((PushRow(0, Claim(1, "me"), Mark.BEFORE),), 0))
+    assert isinstance(effect, Change)
+    assert (effect.step, effect.new.pending, effect.new.committed()) == (Step.REARM, None, {P: 0})
+
+
+def test_nobody_asks_about_a_block_of_no_plan() -> None:
+    with pytest.raises(ValueError, match="no pending plan"):
+        outcome_unknown(STATE, PushRow(0, Claim(1, "me"), Mark.CLAIMED))
+
+
+@pytest.mark.parametrize(("extents", "said"), [(((P, Extent(3, 9)),), "begins at 3"), ((), "begins at nowhere")])
+def test_what_a_rollback_removed_and_kafka_deleted_is_not_skipped(
+    extents: tuple[tuple[Partition, Extent], ...], said: str
+) -> None:
+    behind = TableStatus(TableView("a", "uuid"), ((P, 1),), behind=True)
+    done = replace(STATE, positions=((P, Position(0, 5)),))
+    world = surveyed(SourceView("c", (("t", "id"),), extents))
+    with pytest.raises(errors.RetentionOverrun, match=said):
+        Machine(Snapshot("t", "f"), Step.BIND, done, world, tables=(behind,)).advance(done)

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 from landonce.config.model import Batch
 from landonce.engine.driver import Driver
-from landonce.engine.inserting import Inserting
 from landonce.engine.observe import Silent
+from landonce.engine.perform import Inserting
 from landonce.engine.publish import Letters
 from landonce.ledger.memory import MemoryLedger
 from landonce.protocol.deduplicating import Deduplicating

@@ -10,8 +10,8 @@ import pytest
 
 from landonce.config.model import Batch
 from landonce.engine.driver import Driver
-from landonce.engine.inserting import Inserting
 from landonce.engine.observe import Silent
+from landonce.engine.perform import Inserting
 from landonce.engine.publish import Letters
 from landonce.errors import ConfigError
 from landonce.ledger.memory import MemoryLedger

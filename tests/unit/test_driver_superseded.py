@@ -15,11 +15,9 @@ import pytest
 from landonce.config.model import Batch
 from landonce.engine import driver as drivers
 from landonce.engine.driver import Driver
-from landonce.engine.inserting import Inserting
 from landonce.engine.observe import Silent
+from landonce.engine.perform import Inserting, Pushing, Transacting
 from landonce.engine.publish import Letters
-from landonce.engine.pushing import Pushing
-from landonce.engine.transacting import Transacting
 from landonce.engine.workers import said
 from landonce.errors import Fenced, LandonceError, LedgerSetBack, LedgerUnavailable, LedgerUnreadable, TargetAhead
 from landonce.ledger.open import sqlite_ledger

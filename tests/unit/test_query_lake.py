@@ -29,10 +29,11 @@ from landonce.read.route import Routing, Rule
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg.commit import check_visible
 from landonce.sinks.iceberg.config import Iceberg
+from landonce.sinks.iceberg.ledger import IcebergTable
 from landonce.sinks.iceberg.table import Creation, TableShape, create_table
 from landonce.sinks.iceberg.types import schema_for
-from landonce.sinks.iceberg.worker import FileRecipe, FileTask, TableRecipe
-from landonce.sinks.snapshot import origin_of
+from landonce.sinks.iceberg.worker import FileRecipe, TableRecipe
+from landonce.sinks.snapshot import StageTask, origin_of
 
 P = Partition("t", 0)
 YIELDS = pa.schema([("_topic", pa.string()), ("_partition", pa.int32()), ("_offset", pa.int64()), ("id", pa.int64())])
@@ -57,7 +58,7 @@ def written(sink: Iceberg, *offsets: int) -> Receipt:
     taken = TableRecipe("db.t", schema_for(table, coordinates=True), TableShape.of(table), scratch=None)
     recipe = FileRecipe(pipeline="q", routing=Routing(None, (Rule("db.t"),)), tables=(taken,), shuffled=True)
     block = Block((Range(P, 0, 100),), "db.t", number=2)
-    task = FileTask(index=0, batch=7, epoch=3, plan="", block=block, kind=Kind.DELIVER, floors=())
+    task = StageTask(index=0, batch=7, epoch=3, plan="", block=block, kind=Kind.DELIVER, floors=())
     count = len(offsets)
     columns = [["t"] * count, [0] * count, list(offsets), [10 * at for at in offsets]]
     receipt = write_rows(recipe.worker(task), task, pa.table(columns, schema=YIELDS)).receipt
@@ -115,6 +116,7 @@ def test_files_for_a_column_that_was_dropped_are_not_committed(sink: Iceberg) ->
         YIELDS,
     )
     performer.admit(opened(sink))
+    performer.marked = ledger.table = IcebergTable(place, performer.building)
     receipt = written(sink, 0, 1)
     after = states.recorded(prepared, receipt.totals)
     with opened(sink).update_schema() as change:
@@ -132,7 +134,7 @@ def test_dead_letters_that_a_pipeline_of_this_name_left_stay_noted(sink: Iceberg
     assert ledger.load() is None
     begun = LedgerState("q", "lineage")
     first = states.taken(begun, "pipeline")
-    ledger.commit(begun, first, ledger._empty, letters=("left.jsonl",))
+    ledger.commit(begun, first, letters=("left.jsonl",))
     taken = states.taken(first, "query")
     assert ledger.change(first, taken) == taken
     bound = states.bound(taken, "cluster", {"t": "id"}, {P: 0})
@@ -149,6 +151,7 @@ def test_dead_letters_that_a_pipeline_of_this_name_left_stay_noted(sink: Iceberg
         YIELDS,
     )
     performer.admit(opened(sink))
+    performer.marked = ledger.table = IcebergTable(performer.place, performer.building)
     after = states.recorded(prepared, receipt.totals)
     performer.perform(CommitTables(plan, (receipt,), (), after), prepared)
     table = opened(sink)

@@ -126,12 +126,12 @@ def test_two_hundred_tables() -> None:
     ("make", "reason"),
     [
         (lambda: Routing("kind"), "no record would go anywhere"),
-        (lambda: Routing(None, (Rule("db.one", ("a",)),)), "needs the field"),
-        (lambda: Routing(None, template="db.{value}"), "needs the field"),
+        (lambda: Routing(None, (Rule("db.one", ("a",)),)), "needs a field"),
+        (lambda: Routing(None, template="db.{value}"), "needs a field"),
         (lambda: Routing("kind", template="db.events"), "needs {value} once"),
         (lambda: Routing("kind", template="{value}.events"), "needs {value} once"),
         (lambda: Routing("kind", template="{value}.e_{value}"), "must not choose its namespace"),
-        (lambda: Routing("kind", (Rule("db.one", match="("),)), "is not one"),
+        (lambda: Routing("kind", (Rule("db.one", match="("),)), "is not a regular expression"),
     ],
 )
 def test_a_routing_that_makes_no_sense(make: Callable[[], Routing], reason: str) -> None:

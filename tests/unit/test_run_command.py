@@ -16,9 +16,9 @@ import yaml
 
 from landonce.cli.run import run
 from landonce.engine import pipeline
-from landonce.engine.assemble import driver_of
 from landonce.engine.driver import Driver
 from landonce.engine.observe import Observer
+from landonce.engine.pipeline import assembled
 from landonce.protocol.blocks import Block, Plan
 from landonce.protocol.ledger import Totals
 from landonce.protocol.ranges import Partition, Range
@@ -53,10 +53,10 @@ def running(monkeypatch: pytest.MonkeyPatch, then: Callable[[Observer, Driver], 
     """In place of a run: a driver is ready, and two of the three blocks that it writes are done."""
 
     def run_pipeline(config: Pipeline, *, observer: Observer, ready: Callable[[Driver], None], **_: object) -> Totals:
-        parts: Any = SimpleNamespace(config=config, broker=None, ledger=None)
+        parts: Any = SimpleNamespace(config=config, broker=None, ledger=None, sink=SimpleNamespace(deadline=0.0))
         hands: Any = None
         workers: Any = SimpleNamespace(start=lambda: 1, finished=lambda: 2)
-        driver = driver_of(parts, hands, workers, observer)
+        driver = assembled(parts, hands, workers, observer)
         ready(driver)
         then(observer, driver)
         return Totals(landed=1)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from landonce.engine import assemble
+from landonce.engine import pipeline
 from landonce.errors import SourceUnavailable
 
 
@@ -24,12 +24,11 @@ class Reluctant:
 
 
 def sampled(monkeypatch: pytest.MonkeyPatch, broker: Reluctant) -> object:
-    monkeypatch.setattr(assemble.time, "sleep", lambda _: None)
-    monkeypatch.setattr(assemble, "take_sample", lambda view, _: SimpleNamespace(columns=lambda _: view))
-    kafka = SimpleNamespace(topics=("t",), schema_=None)
-    config = SimpleNamespace(transform=SimpleNamespace(select=()), source=SimpleNamespace(kafka=kafka))
+    monkeypatch.setattr(pipeline.time, "sleep", lambda _: None)
+    monkeypatch.setattr(pipeline, "take_sample", lambda view, _: SimpleNamespace(columns=lambda _: view))
+    config = SimpleNamespace(source=SimpleNamespace(kafka=SimpleNamespace(topics=("t",))))
     parts = SimpleNamespace(config=config, broker=broker, consumer={})
-    return assemble.columns_to_make(parts, lambda _: None)(None)  # type: ignore[arg-type]
+    return pipeline.sampled_columns(parts, lambda _: None, lambda sampled: sampled)  # type: ignore[arg-type]
 
 
 def test_a_topic_without_a_leader_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import pickle
 import pytest
 import yaml
 
-from landonce.cli.output import err, say_error
+from landonce.cli.command import err, say_error
 from landonce.config import secrets
 from landonce.config.secrets import RedactingFilter, redact, remember, remember_url
 from landonce.errors import ConfigError, Halt
@@ -147,8 +147,7 @@ def test_an_error_on_the_command_line(config):
 
 
 def test_a_document(config):
-    from landonce.cli.files import print_json
-    from landonce.cli.output import out
+    from landonce.cli.command import out, print_json
 
     with out.capture() as said:
         print_json({"what": f"with {PASSWORD}", "url": "http://me:other@host/db"})

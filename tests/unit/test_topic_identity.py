@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from landonce.engine import letters
-from landonce.engine.inserting import tasks_of
 from landonce.engine.letters import stage_letters
+from landonce.engine.perform import tasks_of
 from landonce.errors import Halt, SourceUnavailable, TopicMissing, TopicRecreated, Transient
 from landonce.protocol.blocks import Block, Kind, Plan
 from landonce.protocol.ledger import LedgerState
@@ -66,7 +66,7 @@ def test_a_topic_made_anew_halts_with_the_way_on(brokers: Brokers) -> None:
     with pytest.raises(TopicRecreated, match=f"'t'.*{OLD}.*{NEW}") as caught:
         broker.require_same({"u": OLD.lower(), "t": OLD}, OPTIONS)
     assert isinstance(caught.value, Halt)
-    assert "no row of it was written" in caught.value.safe
+    assert "no row of them was written" in caught.value.safe
     assert caught.value.command == "landonce state rebase {file} --drop-pending"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from landonce.cli.output import next_step, say_error
+from landonce.cli.command import next_step, say_error
 from landonce.errors import TargetRefused
 
 

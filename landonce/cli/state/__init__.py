@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from landonce.cli.files import File, Json
+from landonce.cli.command import File, Json
 
 _LOOK, _SOURCE, _PLAN, _TABLE = "Look", "The source changed", "A plan is pending", "A table changed (Iceberg)"
 _MOVE_IN = "Move in (Iceberg)"

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from landonce.cli.files import opened
-from landonce.cli.output import out
+from landonce.cli.command import opened, out
 from landonce.engine.publish import Letters
 from landonce.errors import ConfigError, Halt, NothingToDo, Transient
 from landonce.protocol import operate

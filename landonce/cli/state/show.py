@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from landonce.cli.files import print_json
-from landonce.cli.output import out
+from landonce.cli.command import out, print_json
 from landonce.cli.state.decide import operating
 from landonce.config.secrets import redact
 from landonce.engine import dead_letters

@@ -181,8 +181,12 @@ class _Nested(ABC):
         for each in columns:
             aliases += [((each.name,), each.aliases)] if each.aliases else []
             aliases += [((each.name, *path), names) for path, names in each.inner_aliases]
-        kinds = [pa.field(each.name, _leaf(each.type, each.name in integers)) for each in columns]
-        return Field(name, pa.struct(kinds), inner_aliases=tuple(aliases))
+        kinds = [
+            each.type if pt.is_nested(each.type) else wire_type(each.type, integers=each.name in integers)
+            for each in columns
+        ]
+        inside = [pa.field(each.name, kind) for each, kind in zip(columns, kinds, strict=True)]
+        return Field(name, pa.struct(inside), inner_aliases=tuple(aliases))
 
     def _is_day(self, field: Field) -> bool:
         return self.counts_days and field.scale is None and bool(pt.is_date32(field.type))
@@ -192,9 +196,9 @@ class _Nested(ABC):
         for each, array in zip(self._schema.fields, chosen, strict=True):
             field = replace(each, required=False)
             if pt.is_integer(array.type) and self._is_day(each):
-                days = unless(_is_int32(array), "is not a valid DATE")
-                column, found = fit(_days(array), field)
-                found = days + found
+                days = pc.and_(pc.greater_equal(array, -(2**31)), pc.less(array, 2**31))
+                column, found = fit(pc.if_else(days, array, None).cast(pa.int32()).cast(pa.date32()), field)
+                found = unless(days, "is not a valid DATE") + found
             else:
                 column, found = (fit if pt.is_nested(each.type) else settle)(array, field)
             columns.append(column)
@@ -237,8 +241,8 @@ class Debezium(_Nested):
         payload = whole(table.column("payload"))
         inside = zip(("op", "before", "after"), payload.flatten(), strict=True)
         wrapped = mask_of(payload.is_valid())
-        said, before, after = (_either(wrapped, each, whole(table.column(name))) for name, each in inside)
-        operations = self._words.meant(said)
+        names, before, after = (_either(wrapped, each, whole(table.column(name))) for name, each in inside)
+        operations = self._words.meant(names)
         deleted = pc.equal(operations, DELETE)
         old = dict(zip((child.name for child in before.type), before.flatten(), strict=True))
         chosen, faults = [], []
@@ -266,9 +270,9 @@ class Dms(_Nested):
         return [_object(_object(record).get("data"))]
 
     def _images(self, table: pa.Table, kept: Rows, rejects: tuple[Reject, ...]) -> Images:
-        said, kind = whole(table.column("metadata")).flatten()
+        names, kind = whole(table.column("metadata")).flatten()
         control = pc.fill_null(pc.equal(kind, "control"), False).to_numpy(zero_copy_only=False)
-        operations = self._words.meant(said)
+        operations = self._words.meant(names)
         deleted = pc.equal(operations, DELETE)
         chosen = [
             new if each.name in self._identity else nulled(deleted, new)
@@ -278,25 +282,12 @@ class Dms(_Nested):
         return Images(kept, operations, columns, faults, control, rejects)
 
 
-def _leaf(type_: pa.DataType, integers: bool) -> pa.DataType:
-    """The type to read inside an envelope; the decoder settles nested values."""
-    return type_ if pt.is_nested(type_) else wire_type(type_, integers=integers)
-
-
 def _either(first: Mask, yes: pa.Array, no: pa.Array) -> pa.Array:
     """Row by row from one of two arrays, of any type."""
     if first.all() or not first.any():
         return yes if first.all() else no
     at = np.arange(len(first))
     return pa.concat_arrays([yes, no]).take(pa.array(np.where(first, at, at + len(first))))
-
-
-def _is_int32(array: pa.Array) -> pa.Array:
-    return pc.and_(pc.greater_equal(array, -(2**31)), pc.less(array, 2**31))
-
-
-def _days(array: pa.Array) -> pa.Array:
-    return pc.if_else(_is_int32(array), array, None).cast(pa.int32()).cast(pa.date32())
 
 
 def _where(rows: pa.Array, name: str, problem: str) -> list[tuple[str, Fault]]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
@@ -257,7 +256,7 @@ class _Look:
             kinds.add(BOOLEAN)
         if (first == QUOTE).any():
             kinds.add(STRING)
-        kinds |= self._numbers(tokens[_is_number(first)])
+        kinds |= self._numbers(tokens[((first >= ord("0")) & (first <= ord("9"))) | (first == ord("-"))])
         objects = self._structure.opened_by(tokens, BRACE, depth + 1)
         arrays = self._structure.opened_by(tokens, BRACKET, depth + 1)
         if depth >= _DEEPEST:
@@ -305,11 +304,6 @@ class _Look:
     def _first(self, tokens: Ints) -> Bytes:
         """The first byte after each token."""
         return self._structure.text[self._structure.value_starts(tokens)]
-
-
-def _is_number(first: Bytes) -> npt.NDArray[np.bool_]:
-    digits: npt.NDArray[np.bool_] = ((first >= ord("0")) & (first <= ord("9"))) | (first == ord("-"))
-    return digits
 
 
 def _width(type_: pa.DataType) -> tuple[int, str]:

@@ -226,7 +226,7 @@ def _canonical(field: Field) -> list[Any]:
         field.name,
         _spell(field.type),
         field.required,
-        _sorted(field.allowed),
+        None if field.allowed is None else sorted(field.allowed),
         field.pattern,
         field.scale,
         field.bounds,
@@ -236,10 +236,6 @@ def _canonical(field: Field) -> list[Any]:
         *numbers,
         *(["inner", *(_canonical(each) for each in field.inner)] if field.inner else []),
     ]
-
-
-def _sorted(names: frozenset[str] | None) -> list[str] | None:
-    return None if names is None else sorted(names)
 
 
 def _spell(type_: pa.DataType) -> object:

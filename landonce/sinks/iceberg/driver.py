@@ -44,6 +44,8 @@ from landonce.sinks.iceberg.worker import (
     table_recipe,
 )
 from landonce.sinks.parts import Parts
+from landonce.sinks.run import Columns, Run, SparkNeeds
+from landonce.sinks.snapshot import MarkedTable, OpenSnapshot
 
 _Answer = TypeVar("_Answer")
 _AT_ONCE = 8
@@ -335,3 +337,85 @@ def file_recipe(parts: Parts) -> FileRecipe:
         meaning=repr((declared.fingerprint() if declared else "", sink.config.case_insensitive, sink.config.identity)),
         evolve=sink.config.evolve,
     )
+
+
+class OpenIceberg(OpenSnapshot):
+    """The tables of a pipeline, opened on the driver: `Lake` as the engine knows it."""
+
+    def __init__(self, sink: IcebergSink, run: Run) -> None:
+        super().__init__(run)
+        if run.parts is None:
+            raise TypeError("the tables of a query are opened by it")
+        self._sink, self.follow = sink, sink.follow
+        self.lake = Lake(sink, file_recipe(run.parts), run.topics, run.landing, run.session)
+
+    @property
+    def recipe(self) -> FileRecipe:  # type: ignore[override]
+        return self.lake.recipe
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return self.lake.tables
+
+    def table(self, name: str) -> MarkedTable:
+        return self.lake.marked(name)
+
+    def start(self) -> None:
+        self.lake.start()
+
+    def columns_to_make(self) -> Columns | None:
+        """What a sample shows is made so that readers can tell it apart."""
+        tidy = lambda columns: evolve.distinguishable(columns.fields)  # noqa: E731
+        return self.run.columns(self.lake.plan, tidy) if self.lake.missing else None
+
+    def spark(self) -> SparkNeeds:
+        """The catalog and the jars of Iceberg's runtime, where Spark writes itself; or where it may have to: a record may name a table that
+        Arrow cannot write for, and `select` may make the columns of one."""
+        lake, config = self.lake, self._sink.config
+        unknown = lake.missing and not lake.planned and bool(config.properties or config.partition_by)
+        open_ended = self._sink.routing.template is not None
+        conf = self._sink.spark_conf() if lake.by_spark or open_ended or unknown else {}
+        return SparkNeeds(("landonce.sinks.iceberg.worker",), conf, lake.recipe.transforms or lake.by_spark)
+
+    def make_ready(self, columns: Columns | None) -> None:
+        """Makes the tables that are not there, once nothing is in the way."""
+        if columns is not None and self.lake.missing:
+            made = columns()
+            recipe = self.lake.plan(made)
+            if recipe.transforms:  # only then Spark has to start
+                self.run.examine(recipe)
+            self.lake.make(made)
+        self.lake.upgrade()
+        if self.own is not None:
+            self.own.table = self.lake.marked(self.lake.tables[0])
+
+    def examine(self) -> None:
+        if self.run.selects and self._sink.routing.template is not None:
+            self.lake.recipe = replace(self.lake.recipe, selected=self.run.select_columns())
+        super().examine()
+
+    def views(self, names: Iterable[str]) -> tuple[TableView, ...]:
+        return self.lake.look(names)
+
+    def discover(self) -> tuple[TableView, ...]:
+        return self.lake.discover()
+
+    def refresh(self) -> None:
+        table = self.own.table if self.own is not None else None
+        if isinstance(table, IcebergTable) and table.loaded is not None:
+            self.lake.refresh(self.lake.tables[0], table.loaded)
+
+    def holds(self, labels: tuple[str, ...]) -> tuple[str, str]:
+        return self.lake.holds(labels)
+
+    def add(self, wants: Iterable[object]) -> bool:
+        return self.lake.open(each for some in wants if isinstance(some, tuple) for each in some)
+
+    def forget_absent(self) -> None:
+        self.lake.forget_absent()
+
+    def tidy(self, epoch: int) -> None:
+        self.lake.drop_old_stages(epoch)
+
+    def clear(self, files: Mapping[str, tuple[Any, ...]]) -> None:
+        self.lake.clear(files)

@@ -30,8 +30,10 @@ from landonce.sinks.snapshot import TableLedger, table_view
 if TYPE_CHECKING:
     from landonce.sinks.audit import HeldTables
     from landonce.sinks.checking import CheckRun, Sections
+    from landonce.sinks.iceberg.driver import OpenIceberg
     from landonce.sinks.operations import Operations, Sessions
     from landonce.sinks.parts import Parts
+    from landonce.sinks.run import Run
 
 _FIELD = re.compile(r"\{([^{}]+)\}")
 
@@ -54,6 +56,16 @@ class IcebergSink(Sink):
     def catalog(self) -> Catalog:
         return self.spec.open()
 
+    def open(self, run: Run) -> OpenIceberg:
+        from landonce.sinks.iceberg.driver import OpenIceberg
+
+        return OpenIceberg(self, run)
+
+    @property
+    def follow(self) -> bool:
+        """A table that was rolled back gets the removed ranges again. Otherwise the run halts."""
+        return self.config.rollback == "follow"
+
     def open_ledger(self, config: Pipeline) -> Ledger:
         return self.own_ledger() if config.own_ledger else super().open_ledger(config)
 
@@ -74,9 +86,7 @@ class IcebergSink(Sink):
 
     def own_ledger(self) -> TableLedger:
         """The one table as its own ledger."""
-        return TableLedger(
-            IcebergTable(self.place(self.static[0])), self.pipeline, follow=self.config.rollback == "follow"
-        )
+        return TableLedger(IcebergTable(self.place(self.static[0])), self.pipeline, follow=self.follow)
 
     def checks(self, run: CheckRun) -> Sections:
         from landonce.sinks.iceberg.check import sections

@@ -15,15 +15,11 @@ from confluent_kafka import Message
 from pyiceberg.table import Table
 
 from landonce.failpoints import reach
-from landonce.protocol.blocks import Kind
-from landonce.protocol.marks import Floors
-from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.read.block import ReadBlock, Reader
 from landonce.read.changes.decode import Changes
-from landonce.read.decoders import Decode, Decoded, decode_by
 from landonce.read.route import Routing
-from landonce.read.rows import NOWHERE, fit_to, records_of
+from landonce.read.rows import Decode, Decoded, decode_by, fit_to, records_of
 from landonce.read.schema.evolution import observed
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg.config import Iceberg
@@ -31,8 +27,8 @@ from landonce.sinks.iceberg.files import Scratch, write_files
 from landonce.sinks.iceberg.partitions import Limit, beyond, limits_of
 from landonce.sinks.iceberg.table import TableShape, creation, planned_table, why_spark
 from landonce.sinks.iceberg.types import renamed, schema_for
-from landonce.sinks.snapshot import Origin
-from landonce.sinks.worker import BlockWorker, Recipe, Refuse, Task
+from landonce.sinks.snapshot import Origin, StageTask, staged
+from landonce.sinks.worker import BlockWorker, Recipe, Refuse
 
 
 @dataclass(frozen=True)
@@ -98,20 +94,8 @@ class FileRecipe(Recipe):
         declared = self.declared.fingerprint() if self.declared else ""
         return repr(self.routing), declared, self.select, self.where, repr(self.changes), self.meaning
 
-    def worker(self, task: FileTask) -> BlockWorker:
+    def worker(self, task: StageTask) -> BlockWorker:
         return FileWorker(self, task)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileTask(Task):
-    """One block to be written to files."""
-
-    epoch: int
-    kind: Kind
-    floors: tuple[tuple[str, Floors | None], ...]
-    """From which offsets each table takes rows; None if it takes none."""
-    final: bool = False
-    """Tables were created and evolved already: what does not fit now is a dead letter."""
 
 
 @dataclass(frozen=True)
@@ -170,17 +154,17 @@ class FileWorker(BlockWorker):
     """Writes the files of one block."""
 
     recipe: FileRecipe
-    task: FileTask
+    task: StageTask
 
     def reader(self) -> Reader:
         """Only tables that get a record judge it: a replay leaves the others out."""
-        recipe, task, others = self.recipe, self.task, self._others
+        recipe, task, others = self.recipe, self.task, self.task.left_out
         tables = [each for each in recipe.tables if each.name not in others]
         return Reader(
             routing=recipe.routing,
             decoders={each.name: self._decoder(each) for each in tables},
             fits={each.name: fit_to(each.schema, partial(beyond, each.limits)) for each in tables},
-            floors={name: self._floors(floors) for name, floors in task.floors},
+            floors=task.begins(),
             asking=not task.final,
             others=others,
             absent=dict(recipe.absent),
@@ -204,7 +188,7 @@ class FileWorker(BlockWorker):
         """The count of landed rows comes from the files themselves, so a row that got lost on the way leaves the account unbalanced."""
         del refuse
         recipe, task, tables = self.recipe, self.task, self.recipe.by_name()
-        origin = Origin(recipe.pipeline, task.epoch, task.batch, task.block.number)
+        origin = task.origin(recipe.pipeline)
         files, landed = [], block.held - block.shared
         for name in sorted(block.tables):
             rows = block.rows(name)
@@ -212,27 +196,12 @@ class FileWorker(BlockWorker):
             files.append((name, written))
             landed += count - (rows.num_rows - records_of(rows) if recipe.changes is not None else 0)
         reach("files.after")
-        tops = tuple((name, tuple(sorted(each.items()))) for name, each in sorted(block.tops.items()))
-        latest = tuple(sorted(block.latest.items()))
-        landing = replace(receipt, landed=landed, files=tuple(files), tops=tops, latest=latest)
-        return BlockResult(task.index, Fate.LANDED, landing)
+        return BlockResult(task.index, Fate.LANDED, staged(block, receipt, tuple(files), landed))
 
     def _decoder(self, table: TableRecipe) -> Decode:
         recipe = self.recipe
         decode = decode_by(table.schema, table.identity, recipe.changes, max_record_bytes=recipe.max_record_bytes)
         return _within(table.limits, decode) if table.limits else decode
-
-    @property
-    def _others(self) -> frozenset[str]:
-        """Tables that have nothing to do with the block."""
-        if self.task.kind is not Kind.REPLAY:
-            return frozenset()
-        return frozenset(name for name, floors in self.task.floors if floors is None)
-
-    def _floors(self, floors: tuple[tuple[Partition, int], ...] | None) -> dict[Partition, int]:
-        if floors is None:
-            return {each.partition: NOWHERE for each in self.task.block.ranges}
-        return dict(floors)
 
 
 def _write(table: TableRecipe, rows: pa.Table, origin: Origin) -> tuple[tuple[object, ...], int]:

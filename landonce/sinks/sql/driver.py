@@ -3,27 +3,37 @@ what an operator may decide."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from landonce.errors import ConfigError, NothingToDo
+from landonce.errors import ConfigError, NothingToDo, TableUnfit
+from landonce.ledger.block_ledgers import TargetLedger
 from landonce.protocol import operate
 from landonce.protocol.marks import TableView
-from landonce.read.decoders import decoder_of
+from landonce.read.rows import decoder_of
 from landonce.read.schema.ddl import UnfitFields
-from landonce.read.schema.fields import Schema
+from landonce.read.schema.evolution import Evolution, merge
+from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.declared import declared_schema, selected_from
 from landonce.sinks.operations import UNCHANGED, Choice, Kept, TransactionalOperations
 from landonce.sinks.parts import Parts
 from landonce.sinks.pipeline_file import Pipeline
+from landonce.sinks.run import Columns, Run, SourceAndTarget, SparkNeeds, refuse_unfit
 from landonce.sinks.sql.config import Sql
+from landonce.sinks.sql.ddl import refuse_recreation
+from landonce.sinks.sql.fingerprint import refuse_replaced
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.sql.worker import SqlRecipe
+from landonce.sinks.transactional import OpenTransactional
 
 NOTHING = "Nothing was read or written."
+_ALTERED = (
+    "The table was altered since the start. The block's transaction was rolled back, and the position did not move."
+)
 
 
 def sql_of(parts: Parts) -> Sql:
@@ -154,3 +164,82 @@ class SqlOperations(TransactionalOperations):
         with closing(SqlTable(replace(self.sink, table=table))) as there:
             view = TableView(table, there.identity())
         return Choice(known, operate.forget_table(known, view, owner))
+
+
+class OpenSql(OpenTransactional):
+    """A table of an SQL database, opened on the driver. Blocks compare the table with what was examined here."""
+
+    recipe: SqlRecipe
+    table: SqlTable
+
+    def __init__(self, sink: SqlSink, run: Run) -> None:
+        if run.parts is not None:
+            file_reachable(run.parts.config, remote=run.remote)
+        elif run.remote and sink.dialect == "sqlite":
+            raise ConfigError("sink: a SQLite file is one of this machine, and the query's workers run on others.")
+        super().__init__(sink, run)
+        if not isinstance(run.ledger, TargetLedger):
+            raise TypeError("the ledger of a database is in it")
+        self._sql, self._ledger, self.table = sink, run.ledger, SqlTable(sink)
+
+    def columns_to_make(self) -> Columns | None:
+        if not self._sql.create or self.table.exists():
+            return None
+        refuse_recreation(self._sql, self._ledger.load())
+        return self.run.columns(self._creation)
+
+    def _creation(self, columns: Schema) -> str:
+        return (
+            self.table.creation(columns)
+            if self.run.parts is None
+            else sql_creation(self.run.parts, self.table, columns)
+        )
+
+    def spark(self) -> SparkNeeds:
+        return SparkNeeds(("landonce.sinks.sql.worker",))
+
+    def make(self, columns: Schema) -> None:
+        self._creation(columns)
+        basics = self.run.basics
+        if basics["select"] or basics["where"] is not None:
+            source = self.run.declared or columns
+            taken = Schema(tuple(map(_as_selected, columns.fields))) if basics["select"] else columns
+            self.run.examine(SourceAndTarget(source, taken, basics["select"], basics["where"]))
+        self.table.create(columns)
+
+    def examined(self, safe: str = NOTHING) -> SqlRecipe:
+        seen = self.table.fingerprint()
+        self._ledger.table = self._sql.table, refuse_replaced(self.table, self._ledger, safe)
+        landing = self.run.declared if self.run.query is None else self.run.landing
+        refuse_unfit(self.table.check(landing, selected=self.run.selects), safe)
+        recipe = self._query_recipe() if self.run.parts is None else sql_recipe(self.run.parts, self.table)
+        return replace(recipe, sink=replace(recipe.sink, examined=seen))
+
+    def _query_recipe(self) -> SqlRecipe:
+        taken = self.table.schema(self.run.landing)
+        self.run.refuse_misfits(taken, self._sql.table)
+        return SqlRecipe(**self.run.basics, source=taken, target=taken, sink=self._sql)
+
+    def examine_again(self) -> None:
+        """What the file and the table disagree on now is the table's doing: the file was right at the start."""
+        try:
+            recipe = self.examined(_ALTERED)
+            self.run.examine(recipe)
+            self.recipe = recipe
+        except ConfigError as error:
+            raise TableUnfit(
+                f"{self._sql.table} was altered and does not fit the pipeline any more: {error.what}",
+                safe=_ALTERED,
+                command=f"change the table back, or {error.command or 'change {file} as the message says'}; then: landonce run {{file}}",
+            ) from None
+
+    def add(self, wants: Iterable[object]) -> None:
+        wanted = merge(each for each in wants if isinstance(each, Evolution))
+        types = {path[0]: shape.type() for path, shape in wanted.added}
+        self.table.add({name: type_ for name, type_ in types.items() if type_ is not None})
+        self.examine_again()
+
+
+def _as_selected(column: Field) -> Field:
+    """A column of documents takes text from an expression: `to_json(…)`."""
+    return replace(column, type=pa.string()) if pa.types.is_nested(column.type) else column

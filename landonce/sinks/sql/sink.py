@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from landonce.sinks.operations import Operations, Sessions
     from landonce.sinks.parts import Parts
     from landonce.sinks.pipeline_file import Pipeline
+    from landonce.sinks.run import Run
+    from landonce.sinks.sql.driver import OpenSql
     from landonce.sinks.sql.table import SqlTable
 
 
@@ -53,6 +55,11 @@ class SqlSink(TransactionalSink):
 
     def open_ledger(self, config: Pipeline) -> TargetLedger:
         return TargetLedger(open_database(self.address), config.pipeline)
+
+    def open(self, run: Run) -> OpenSql:
+        from landonce.sinks.sql.driver import OpenSql
+
+        return OpenSql(self, run)
 
     def open_table(self) -> SqlTable:
         from landonce.sinks.sql.table import SqlTable

@@ -6,36 +6,33 @@ A task that Spark runs again does the same again: the block's row says whether t
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import Enum
 
 import numpy as np
 import pyarrow as pa
 
-from landonce import errors
-from landonce.ledger.plain_sql import BlockKey
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.receipt import BlockResult, Fate, Receipt, counted, merged, unbalanced
-from landonce.protocol.transact import Transacting
 from landonce.read.block import ReadBlock, Reader, Rejected, rejected_row
 from landonce.read.changes.decode import OPERATION, Changes
-from landonce.read.decoders import decode_by
-from landonce.read.rows import fit_to, records_of
+from landonce.read.rows import decode_by, fit_to, records_of
 from landonce.read.schema.evolution import Evolution, observed
-from landonce.read.schema.fields import Schema
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.types import documents_as_text
-from landonce.sinks.sql.writer import open_writer
 from landonce.sinks.transactional import (
+    Again,
     Altered,
     Blame,
     BlockTransaction,
     Opened,
+    TransactionRecipe,
+    TransactionTask,
+    TransactionWorker,
     Trouble,
     as_error,
     settle_block,
     settle_rows,
 )
-from landonce.sinks.worker import BlockWorker, Recipe, Refuse, Task
+from landonce.sinks.worker import BlockWorker, Refuse
 
 MOST = 1_000
 """If a database refuses more rows of one block, the table is wrong, not the rows."""
@@ -43,20 +40,10 @@ _SAVE, _BACK = "SAVEPOINT landonce_half", "ROLLBACK TO SAVEPOINT landonce_half"
 _DONE = "RELEASE SAVEPOINT landonce_half"
 
 
-class Again(str, Enum):
-    """What a block waits for, other than new columns."""
-
-    TABLE = "the table was altered, and has to be examined again"
-
-
 @dataclass(frozen=True, kw_only=True)
-class SqlRecipe(Recipe):
+class SqlRecipe(TransactionRecipe):
     """The recipe of an SQL database."""
 
-    source: Schema
-    """What a record is decoded to."""
-    target: Schema
-    """What the table takes."""
     sink: SqlSink
     changes: Changes | None = None
     evolve: bool = False
@@ -67,25 +54,15 @@ class SqlRecipe(Recipe):
         """What the pipeline file says about rows. The table's own columns may change: each block lands whole."""
         return self.sink.identity, self.sink.key, self.declared, self.select, self.where, repr(self.changes)
 
-    def worker(self, task: SqlTask) -> BlockWorker:
+    def worker(self, task: TransactionTask) -> BlockWorker:
         return SqlWorker(self, task)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SqlTask(Task):
-    """One block to be landed in a transaction."""
-
-    claim: Claim
-    final: bool = False
-    """Columns were added already: fields that still have no column are left out."""
-
-
 @dataclass(frozen=True)
-class SqlWorker(BlockWorker):
+class SqlWorker(TransactionWorker):
     """Lands one block in one transaction."""
 
     recipe: SqlRecipe
-    task: SqlTask
 
     @property
     def _evolves(self) -> bool:
@@ -116,8 +93,8 @@ class SqlWorker(BlockWorker):
         if not receipt.balanced:
             raise unbalanced(self.task.block, receipt)
         if refuse is None:
-            settled = settle_block(self._open, self.task.claim, receipt.to_json(), _shaped(rows), self._where)
-            return self._result(settled, receipt)
+            settled = settle_block(self.open, self.task.claim, receipt.to_json(), _shaped(rows), self.where)
+            return self.result(settled, receipt)
         try:
             return self._write(rows, receipt, refuse)
         except Altered:
@@ -134,27 +111,13 @@ class SqlWorker(BlockWorker):
             )
             shaped = _shaped(rows if last is None else rows.take(last))
             try:
-                return self._result(settle_rows(self._open, claim, account.to_json(), shaped, self._where), account)
+                return self.result(settle_rows(self.open, claim, account.to_json(), shaped, self.where), account)
             except Trouble as trouble:
-                found = refused_rows(self._open, claim, shaped, self._where)
+                found = refused_rows(self.open, claim, shaped, self.where)
                 if found is not None:
                     bad = [(index if last is None else last[index].as_py(), why) for index, why in found]
                     refused += _judged(self.task, rows, bad, trouble)
                     rows = rows.filter(pa.array(~np.isin(np.arange(rows.num_rows), [index for index, _ in bad])))
-
-    def _open(self) -> BlockTransaction:
-        return open_writer(self.recipe.sink, BlockKey(self.recipe.pipeline, self.task.batch, self.task.block.number))
-
-    @property
-    def _where(self) -> str:
-        return f"block {self.task.block}"
-
-    def _result(self, settled: Transacting, receipt: Receipt) -> BlockResult:
-        """If an earlier run of the task landed the block, its receipt counts."""
-        if settled.fate is not Fate.LANDED:
-            return BlockResult(self.task.index, Fate.HALTED, error=fenced(self.recipe.pipeline, self.task))
-        known = Receipt.from_json(settled.settled) if settled.settled else receipt
-        return BlockResult(self.task.index, Fate.LANDED, known)
 
 
 def _without(receipt: Receipt, refused: tuple[Rejected, ...], letters: str) -> Receipt:
@@ -168,7 +131,9 @@ def _without(receipt: Receipt, refused: tuple[Rejected, ...], letters: str) -> R
     )
 
 
-def _judged(task: SqlTask, rows: pa.Table, bad: list[tuple[int, Trouble]], trouble: Trouble) -> tuple[Rejected, ...]:
+def _judged(
+    task: TransactionTask, rows: pa.Table, bad: list[tuple[int, Trouble]], trouble: Trouble
+) -> tuple[Rejected, ...]:
     """The dead letters of rows that the database can never take. Raises for everything else, and names the record."""
     if not bad:
         raise as_error(trouble, f"block {task.block}")
@@ -203,15 +168,6 @@ def _stored(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if isinstance(column.type, pa.BaseExtensionType):
         return pa.chunked_array([each.storage for each in column.chunks], column.type.storage_type)
     return column
-
-
-def fenced(pipeline: str, task: SqlTask) -> errors.Fenced:
-    """The error of a worker whose block another driver has claimed."""
-    return errors.Fenced(
-        f"pipeline {pipeline!r} was taken over: block {task.block} of batch {task.batch} is not claimed by epoch "
-        f"{task.claim.epoch} any more.",
-        safe="Its transaction was rolled back, and this driver stops. Nothing is lost: the newer driver goes on.",
-    )
 
 
 Found = tuple[tuple[int, Trouble], ...]

@@ -4,7 +4,7 @@ may decide."""
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from landonce.errors import ConfigError
 from landonce.ledger.block_ledgers import Decision, PushLedger, PushPlace
@@ -12,9 +12,13 @@ from landonce.protocol import operate
 from landonce.protocol.block_rows import Mark, PushRow, Spot, over
 from landonce.protocol.claimed import key_of
 from landonce.protocol.ledger import LedgerState
+from landonce.read.schema.fields import Schema
+from landonce.sinks.claimed import OpenClaimed
 from landonce.sinks.declared import declared_schema
 from landonce.sinks.operations import Choice, Operations, nothing_to_settle
 from landonce.sinks.parts import Parts
+from landonce.sinks.run import Columns, Run, SparkNeeds
+from landonce.sinks.wrapped.find import need_picklable
 from landonce.sinks.wrapped.sink import HANDED_OVER, WrappedSink
 from landonce.sinks.wrapped.worker import WrappedRecipe
 
@@ -91,3 +95,33 @@ class WrappedOperations(Operations):
             ledger.decide(state, decision.new, decision.note(), settled)
 
         return Choice(state, decision, before=wait_out, change=change)
+
+
+class OpenWrapped(OpenClaimed):
+    """A wrapped sink, opened on the driver: workers can load it and reach the ledger."""
+
+    def __init__(self, sink: WrappedSink, run: Run) -> None:
+        super().__init__(run)
+        if not isinstance(run.ledger, PushLedger):
+            raise TypeError("the ledger of a wrapped sink keeps a row per block")
+        self.sink, self.ledger = sink, run.ledger
+
+    def start(self) -> None:
+        if self.run.parts is not None:
+            wrapped_recipe(self.run.parts)
+            ledger_reachable(self.run.parts, remote=self.run.remote)
+        need_picklable(self.sink)
+
+    def spark(self) -> SparkNeeds:
+        return SparkNeeds(("landonce.sinks.wrapped.worker",))
+
+    def make_ready(self, columns: Columns | None) -> None:
+        """Nothing but the expressions decides about the columns that `select` makes."""
+        del columns
+        if self.run.parts is None:
+            raise TypeError("a query opens its sink by itself")
+        recipe = wrapped_recipe(self.run.parts)
+        if recipe.select:
+            made = tuple(replace(each, required=False) for each in self.run.select_columns().fields)
+            recipe = replace(recipe, target=Schema(made))
+        self.recipe = recipe

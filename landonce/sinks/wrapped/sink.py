@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from landonce.sinks.parts import Parts
     from landonce.sinks.pipeline_file import Pipeline
     from landonce.sinks.promise import Promise
+    from landonce.sinks.run import Run
+    from landonce.sinks.wrapped.driver import OpenWrapped
 
 Push = Callable[[PushedBlock], None]
 Probe = Callable[[PushedBlock], bool]
@@ -52,6 +54,16 @@ class WrappedSink(Sink):
 
     def __str__(self) -> str:
         return f"{self.name} ({'idempotent' if self.idempotent else 'not idempotent'}{', with a probe' if self.can_probe else ''})"
+
+    def open(self, run: Run) -> OpenWrapped:
+        from landonce.sinks.wrapped.driver import OpenWrapped
+
+        if self is HANDED_OVER:
+            raise ConfigError(
+                "sink.wrapped.sink: is missing. A program hands the sink over, and this needs it.",
+                command='run_pipeline(config, sink=…), or name the sink in {file}: `sink: {wrapped: {sink: "module:name"}}`',
+            )
+        return OpenWrapped(self, run)
 
     def open_ledger(self, config: Pipeline) -> PushLedger:
         return PushPlace(config.outside_ledger.place, config.pipeline).open()

@@ -18,17 +18,17 @@ from landonce import errors
 from landonce.clock import now
 from landonce.config.secrets import redact
 from landonce.failpoints import reach
-from landonce.ledger.block_ledgers import PushLedger, PushPlace
+from landonce.ledger.block_ledgers import PushLedger
 from landonce.protocol import push as steps
 from landonce.protocol.block_rows import Claim, Mark, PushRow, Spot, over
 from landonce.protocol.push import Outcome, Pushing, Stage
 from landonce.protocol.ranges import Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.read.block import ReadBlock, Reader
-from landonce.read.decoders import decode_by
-from landonce.read.rows import as_is, fit_to
+from landonce.read.rows import as_is, decode_by, fit_to
 from landonce.read.schema.fields import Schema
-from landonce.sinks.worker import BlockWorker, Recipe, Refuse, Task, failed
+from landonce.sinks.claimed import PushRecipe, PushTask
+from landonce.sinks.worker import BlockWorker, Refuse, failed
 from landonce.sinks.wrapped.block import PushedBlock, pushed_rows
 from landonce.sinks.wrapped.sink import Delivery, WrappedSink
 
@@ -38,7 +38,7 @@ _RAISED = (Exception, SystemExit)
 
 
 @dataclass(frozen=True, kw_only=True)
-class WrappedRecipe(Recipe):
+class WrappedRecipe(PushRecipe):
     """The recipe of a wrapped sink."""
 
     source: Schema
@@ -46,21 +46,16 @@ class WrappedRecipe(Recipe):
     target: Schema
     """What the sink gets: the source, or what `select` makes of it. Rows of a query are pushed as they are."""
     sink: WrappedSink
-    ledger: PushPlace
+
+    @property
+    def pushes(self) -> WrappedSink:
+        return self.sink
 
     def _decisive(self) -> tuple[object, ...]:
         return pa.__version__, self.sink.identity, self.source.fingerprint(), self.select, self.where
 
-    def worker(self, task: WrappedTask) -> BlockWorker:
+    def worker(self, task: PushTask) -> BlockWorker:
         return WrappedWorker(self, task)
-
-
-@dataclass(frozen=True, kw_only=True)
-class WrappedTask(Task):
-    """One block to be pushed."""
-
-    key: str
-    claim: Claim
 
 
 @dataclass(frozen=True)
@@ -68,7 +63,7 @@ class WrappedWorker(BlockWorker):
     """Pushes one block under a claim."""
 
     recipe: WrappedRecipe
-    task: WrappedTask
+    task: PushTask
     nonce: str = field(default_factory=lambda: uuid.uuid4().hex)
     """Names the attempt."""
 

@@ -317,12 +317,11 @@ class JsonDecoder:
             )
         except _REFUSED:
             return None
-        if table.num_rows != count or not _is_sequence(table.column(0).combine_chunks()):
+        markers = table.column(0).combine_chunks()
+        if table.num_rows != count or markers.null_count or not np.array_equal(markers.to_numpy(), np.arange(count)):
             return None
-        return table.remove_column(0) if only or self._is_whole(table) else None
-
-    def _is_whole(self, table: pa.Table) -> bool:
-        return all(is_whole(table.column(each.name).combine_chunks(), each.type) for each in self._maps)
+        whole = all(is_whole(table.column(each.name).combine_chunks(), each.type) for each in self._maps if not only)
+        return table.remove_column(0) if whole else None
 
     def _parse_options(self, integers: Integers, only: bool) -> pj.ParseOptions:
         if (integers, only) not in self._options:
@@ -356,7 +355,3 @@ def blocks(records: pa.BinaryArray) -> Iterator[tuple[int, int]]:
         stop = min(start + _BLOCK_ROWS, max(start + 1, within))
         yield start, stop
         start = stop
-
-
-def _is_sequence(markers: pa.Array) -> bool:
-    return markers.null_count == 0 and np.array_equal(markers.to_numpy(), np.arange(len(markers)))

@@ -224,7 +224,7 @@ def _out_of_bounds(array: pa.Array, field: Field) -> list[Fault]:
     whole = array.cast(pa.int32() if pt.is_date32(array.type) else pa.int64())
     least, most = field.bounds
     fits = pc.and_(pc.greater_equal(whole, least), pc.less_equal(whole, most))
-    return unless(fits, "lies outside of what the target can hold")
+    return unless(fits, "is outside the range of the target")
 
 
 def _too_fine(array: pa.Array, field: Field) -> list[Fault]:

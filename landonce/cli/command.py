@@ -1,16 +1,58 @@
-"""What the command line prints: errors in three parts, without secrets."""
+"""What all commands share: the pipeline file, and what is printed: errors in three parts, never a secret."""
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.console import Console
 
 from landonce.config.secrets import RedactingFilter, redact
 from landonce.errors import LandonceError
+
+if TYPE_CHECKING:
+    from landonce.sinks.parts import Parts
+
+
+def _require_sound(file: Path) -> Path:
+    """Loads the file before the command's own modules, which take seconds, so that a mistake in it is reported at once."""
+    from landonce.sinks.pipeline_file import load
+
+    load(file)
+    return file
+
+
+File = Annotated[
+    Path,
+    typer.Argument(help="The pipeline file (YAML).", metavar="FILE", show_default=False, callback=_require_sound),
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, for scripts.")]
+
+
+@contextmanager
+def opened(file: Path) -> Iterator[Parts]:
+    """Opens the pipeline's parts, and closes them at the end. Opening does not connect yet."""
+    from landonce.sinks.parts import open_parts
+    from landonce.sinks.pipeline_file import load
+
+    parts = open_parts(load(file))
+    try:
+        yield parts
+    finally:
+        parts.ledger.close()
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """Prints to standard output without colours, line breaks of the terminal, or secrets."""
+    out.print(redact(json.dumps(document, indent=2, ensure_ascii=False)), markup=False)
+
 
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 out = Console(highlight=False, soft_wrap=True)

@@ -1,0 +1,371 @@
+"""What is done outside for a batch machine, for each kind of sink: deduplicating, transactional, claimed. (`committing`: snapshots.)
+
+Each kind of sink has its machine (pure) and its performer, which asks the sink through the ports of its kind. What all have in common, the
+driver does itself: it takes the pipeline, surveys the brokers, swaps the ledger's state, waits, and gives up.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from landonce.engine.publish import Letters
+from landonce.errors import LandonceError
+from landonce.ledger.block_ledgers import PushLedger, PushPlace
+from landonce.protocol import batch
+from landonce.protocol.batch import Machine
+from landonce.protocol.block_rows import BlockRow, Claim, Mark, PushRow, PushRows, over
+from landonce.protocol.blocks import Plan, token
+from landonce.protocol.claimed import Claimed, key_of
+from landonce.protocol.deduplicating import Deduplicating
+from landonce.protocol.ledger import LedgerState
+from landonce.protocol.match_ranges import Incoming
+from landonce.protocol.receipt import BlockResult, Fate, Receipt
+from landonce.protocol.steps import Asked, Await, Commit, Count, Effect, Kill, Look, LookAtClaims, Open, Reply, Write
+from landonce.protocol.transactional import Transactional
+from landonce.sinks.claimed import PushRecipe, PushTask
+from landonce.sinks.contract import Counting, Target, look_by_name, wait_out
+from landonce.sinks.deduplicating import InsertRecipe, InsertTask
+from landonce.sinks.transactional import Again, OpenTransactional, TransactionTask
+from landonce.sinks.worker import Recipe, Task
+
+_PAUSE = 1.0
+"""After doubt: what is in its way may pass."""
+_LOOK_AGAIN = 0.25
+"""Seconds between two looks at attempts that are not over."""
+
+
+class Workers(Protocol):
+    """Whoever writes blocks."""
+
+    def write(self, recipe: Recipe, tasks: Sequence[Task]) -> tuple[BlockResult, ...]: ...
+
+
+class Performer(ABC):
+    """Performs the effects of one kind of sink."""
+
+    comparable: bool = True
+    """A start compares the target with a ledger that was restored, so that it forgets nothing."""
+    block_rows: bool = False
+    """Every block of a pending plan has a row of its own in the ledger, by which its worker knows whose it is."""
+
+    @property
+    @abstractmethod
+    def once(self) -> bool:
+        """The run ends when what was there at its start has landed."""
+
+    @property
+    def incoming(self) -> Incoming | None:
+        """The ranges that Spark brings, where it is Spark that says which there are."""
+        return None
+
+    @abstractmethod
+    def begin(self) -> tuple[Machine, Effect]:
+        """A machine that starts, and its first effect."""
+
+    def advance(self, machine: Machine, reply: Reply) -> tuple[Machine, Effect]:
+        """The machine after this reply, and the effect that comes next. Performers may remember either, and change neither."""
+        return machine.advance(reply)
+
+    @abstractmethod
+    def perform(self, effect: Asked, held: LedgerState) -> Reply:
+        """Does what the effect says, and gives its reply. `held` is the ledger's state as this driver holds it."""
+
+    @abstractmethod
+    def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
+        """Has the workers write blocks."""
+
+    def now(self) -> int:
+        """The target's clock, in milliseconds, where there are deadlines on it."""
+        return 0
+
+    def look_due(self) -> bool:
+        """Whether it is time to look at the target again, though there is nothing to write."""
+        return False
+
+    def news(self) -> tuple[str, ...]:
+        """What people should hear of, since it was last asked."""
+        return ()
+
+    def acquired(self, state: LedgerState) -> str:
+        """Called once the pipeline is taken; gives what people should hear of it."""
+        del state
+        return ""
+
+
+# Deduplicating: inserts with a token and a deadline, and a probe after any doubt.
+
+
+@dataclass
+class Inserting(Performer):
+    """Performs the effects of a batch machine with the policy `deduplicating`."""
+
+    settings: Deduplicating
+    recipe: InsertRecipe
+    target: Target
+    workers: Workers
+    letters: Letters
+
+    def __post_init__(self) -> None:
+        self._counting = Counting(self.target)
+
+    @property
+    def once(self) -> bool:
+        return self.settings.once
+
+    def begin(self) -> batch.Next:
+        self.letters.begin()
+        return batch.begin(self.settings)
+
+    def now(self) -> int:
+        return self.target.now()
+
+    def acquired(self, state: LedgerState) -> str:
+        self.letters.acquired(state)
+        return ""
+
+    def perform(self, effect: Asked, held: LedgerState) -> Reply:
+        if isinstance(effect, Await):
+            wait_out(self.target, effect.deadline)
+            return None
+        if isinstance(effect, Kill):
+            self.target.kill()
+            return self.target.now()
+        if isinstance(effect, Look):
+            return look_by_name(self.target, held, effect.floors)
+        if isinstance(effect, Count):
+            return self._counting.count(held, effect.ranges)
+        if isinstance(effect, Commit):
+            self.letters.publish(effect.plan, held, [receipt.dead_letters for receipt in effect.receipts])
+            return None
+        raise TypeError(f"not an effect: {effect!r}")
+
+    def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
+        recipe = replace(self.recipe, dead_letters=self.letters.folder_of(effect.plan, held))
+        return self.workers.write(recipe, tasks_of(effect, held, self.letters.stem(effect.plan, held)))
+
+
+def tasks_of(effect: Write, held: LedgerState, plan: str = "") -> list[InsertTask]:
+    """One for each block that is to be written. `plan`: what its dead letters are called."""
+    return [
+        InsertTask(
+            index=index,
+            batch=effect.plan.batch,
+            plan=plan,
+            block=effect.plan.blocks[index],
+            token=token(held.identity, effect.plan.blocks[index]),
+            deadline=effect.plan.deadline,
+            mode=effect.mode,
+            kind=effect.plan.kind,
+            labels=held.labels,
+            topic_ids=held.topic_ids,
+            inherited=held.inherited,
+        )
+        for index in effect.indexes
+    ]
+
+
+# Blocks that have a row of their own in the ledger: it says which of them landed before a crash, and holds their receipts.
+
+Rows = Iterable[BlockRow | PushRow]
+
+
+def receipts_of(rows: Rows) -> dict[int, Receipt]:
+    """Of the blocks that landed, by their numbers."""
+    return {
+        row.number: Receipt.from_json(row.receipt) for row in rows if row.mark is Mark.AFTER and row.receipt is not None
+    }
+
+
+def write_rest(
+    plan: Plan, indexes: Sequence[int], rows: Rows, write: Callable[[list[int]], tuple[BlockResult, ...]]
+) -> tuple[BlockResult, ...]:
+    """Has those of these blocks written that did not land yet; the others are not read again."""
+    receipts = receipts_of(rows)
+    landed = {index: receipts[number] for index in indexes if (number := plan.blocks[index].number) in receipts}
+    rest = [index for index in indexes if index not in landed]
+    results = write(rest) if rest else ()
+    if any(result.fate is Fate.DOUBTFUL for result in results):
+        time.sleep(_PAUSE)
+    return (*(BlockResult(index, Fate.LANDED, receipt) for index, receipt in landed.items()), *results)
+
+
+# Transactional: workers land blocks in transactions, and the blocks' rows say which of them are there.
+
+
+@dataclass
+class Transacting(Performer):
+    """Performs the effects of a batch machine with the policy `transactional`."""
+
+    settings: Transactional
+    opened: OpenTransactional
+    workers: Workers
+    letters: Letters
+    block_rows = True
+
+    @property
+    def once(self) -> bool:
+        return self.settings.once
+
+    def begin(self) -> batch.Next:
+        self.letters.begin()
+        return batch.begin(self.settings)
+
+    def acquired(self, state: LedgerState) -> str:
+        self.letters.acquired(state)
+        return ""
+
+    def perform(self, effect: Asked, held: LedgerState) -> Reply:
+        if isinstance(effect, Look):
+            return look_by_name(self.opened, held, effect.floors)
+        if isinstance(effect, Open):
+            self.opened.add(effect.wants)
+            return False
+        if isinstance(effect, Commit):
+            names = [name for each in effect.receipts for name in (each.dead_letters, each.refused)]
+            self.letters.publish(effect.plan, held, names)
+            return None
+        raise TypeError(f"not an effect: {effect!r}")
+
+    def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
+        def write(indexes: list[int]) -> tuple[BlockResult, ...]:
+            recipe = replace(self.opened.recipe, dead_letters=self.letters.folder_of(effect.plan, held))
+            return self.workers.write(recipe, [self._task(effect, index, held) for index in indexes])
+
+        results = write_rest(effect.plan, effect.indexes, self.opened.blocks(effect.plan.batch), write)
+        return self._again(results) if any(each.wants is Again.TABLE for each in results) else results
+
+    def _again(self, results: tuple[BlockResult, ...]) -> tuple[BlockResult, ...]:
+        """The table was altered: whatever blocks wait for, they ask for it again, of the table as it is now."""
+        self.opened.examine_again()
+        why = Again.TABLE.value
+        return tuple(
+            BlockResult(each.index, Fate.DOUBTFUL, why=why) if each.fate is Fate.WAITING else each for each in results
+        )
+
+    def _task(self, effect: Write, index: int, held: LedgerState) -> TransactionTask:
+        return TransactionTask(
+            index=index,
+            batch=effect.plan.batch,
+            plan=self.letters.stem(effect.plan, held),
+            block=effect.plan.blocks[index],
+            claim=Claim.of(held),
+            final=effect.final,
+            labels=held.labels,
+            topic_ids=held.topic_ids,
+            inherited=held.inherited,
+        )
+
+
+# Claimed: workers push blocks under claims, and the blocks' rows say what became of them.
+
+
+@dataclass
+class Pushing(Performer):
+    """Performs the effects of a batch machine with the policy `claimed`."""
+
+    settings: Claimed
+    recipe: PushRecipe
+    workers: Workers
+    letters: Letters
+    ledger: PushLedger
+    tell: Callable[[str], None] = lambda _: None
+    """Of what a person should know while workers push."""
+    comparable = False
+    block_rows = True
+
+    @property
+    def once(self) -> bool:
+        return self.settings.once
+
+    def begin(self) -> batch.Next:
+        self.letters.begin()
+        return batch.begin(self.settings)
+
+    def acquired(self, state: LedgerState) -> str:
+        self.letters.acquired(state)
+        return ""
+
+    def perform(self, effect: Asked, held: LedgerState) -> Reply:
+        if isinstance(effect, LookAtClaims):
+            return self.ledger.status(effect.plan.batch)
+        if isinstance(effect, Await):
+            wait_for_attempts(self.ledger, held, self.settings.wait)
+            return None
+        if isinstance(effect, Commit):
+            self.letters.publish(effect.plan, held, [receipt.dead_letters for receipt in effect.receipts])
+            return None
+        raise TypeError(f"not an effect: {effect!r}")
+
+    def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
+        def write(indexes: list[int]) -> tuple[BlockResult, ...]:
+            tasks = [self._task(effect, index, held) for index in indexes]
+            recipe = replace(self.recipe, dead_letters=self.letters.folder_of(effect.plan, held))
+            with watched(self.recipe.ledger, tasks, self.tell, self.settings.wait / 1000):
+                return self.workers.write(recipe, tasks)
+
+        rows = self.ledger.status(effect.plan.batch).rows
+        return write_rest(effect.plan, effect.indexes, rows, write)
+
+    def _task(self, effect: Write, index: int, held: LedgerState) -> PushTask:
+        block = effect.plan.blocks[index]
+        return PushTask(
+            index=index,
+            batch=effect.plan.batch,
+            plan=self.letters.stem(effect.plan, held),
+            block=block,
+            key=key_of(held, block),
+            claim=Claim.of(held),
+            labels=held.labels,
+            topic_ids=held.topic_ids,
+            inherited=held.inherited,
+        )
+
+
+def wait_for_attempts(ledger: PushLedger, held: LedgerState, wait: int) -> None:
+    """Until every attempt that is claimed is over, or was settled by whoever made it."""
+    number = held.pending.batch if held.pending is not None else 0
+    while True:
+        seen = ledger.status(number)
+        claimed = [row for row in seen.rows if row.mark is Mark.CLAIMED]
+        if all(over(row, seen.now, wait) for row in claimed):
+            return
+        time.sleep(_LOOK_AGAIN)
+
+
+def overdue(seen: PushRows, names: Mapping[int, str]) -> tuple[str, ...]:
+    """What to say of blocks whose attempt should be over by what the sink declares, and is not settled. `names` by number."""
+    return tuple(
+        f"block {names[row.number]} was claimed {(seen.now - row.claimed_at) // 1000} s ago, and neither `push` nor `probe` has "
+        "returned, though the sink declares that nothing takes so long. It is not interrupted, for it may still take effect: give "
+        "its client a time limit."
+        for row in seen.rows
+        if row.mark is Mark.CLAIMED and row.number in names and over(row, seen.now, 0)
+    )
+
+
+@contextmanager
+def watched(place: PushPlace, tasks: Sequence[PushTask], tell: Callable[[str], None], every: float) -> Iterator[None]:
+    """Looks at the blocks' rows every so many seconds while workers push, over a connection of its own."""
+    done, batch = threading.Event(), tasks[0].batch
+    names = {task.block.number: f"{task.key} ({task.block})" for task in tasks}
+
+    def watch() -> None:
+        with closing(place.open()) as ledger:
+            while not done.wait(every):
+                with suppress(LandonceError):
+                    for said in overdue(ledger.status(batch), names):
+                        tell(said)
+
+    watching = threading.Thread(target=watch, name="landonce overdue pushes", daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watching.join()
