@@ -164,7 +164,7 @@ def test_a_query_into_postgres_is_killed_and_lands_everything_once(in_postgres: 
 
 @pytest.mark.long
 def test_a_query_into_a_wrapped_sink_is_killed_and_lands_everything_once(in_wrapped: Query) -> None:
-    killed(in_wrapped, "push.after+1", "record.before", LOST, "resolve.after")
+    killed(in_wrapped, "push.after+1", "record.before", LOST, "rearm.after")
 
 
 @pytest.mark.parametrize(
