@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewPartitions
 from harness import DriverRun
 from scene import Play
+
+import landonce
+
+
+def failpoints_in(*patterns: str) -> set[str]:
+    """The failpoints that these modules of the package name."""
+    package = Path(landonce.__file__).parent
+    code = "".join(path.read_text() for pattern in patterns for path in package.glob(pattern))
+    return set(re.findall(r'\breach\("([a-z.]+)"\)', code))
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,15 @@ records. Between two kills no coordinate stands twice; at the end every record s
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from chain import Chain, Kill
+from chain import Chain, Kill, failpoints_in
 from harness import Drivers
 from plain_driver import PlainDrivers
 from scene import scene
 
-import landonce
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.protocol.steps import Step
 
@@ -86,10 +84,7 @@ def test_every_step_and_every_place_is_killed() -> None:
         for step in set(Step) - {Step.STOP, Step.OPEN, Step.RESOLVE}
         for side in ("before", "after")
     }
-    package = Path(landonce.__file__).parent
-    modules = [*package.glob("engine/**/*.py"), package / "sinks/deduplicating.py", *package.glob("sinks/clickhouse/*.py")]
-    code = "".join(path.read_text() for path in modules)
-    places = set(re.findall(r'\breach\("([a-z.]+)"\)', code))
+    places = failpoints_in("engine/**/*.py", "sinks/deduplicating.py", "sinks/clickhouse/*.py")
     assert places >= {"read.after", "stage.after", "send.before", "send.after", "probe.before", "probe.after"}
     assert {kill.place for kill in REPLAY + FIRST} == steps | places
 

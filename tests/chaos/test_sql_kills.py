@@ -6,18 +6,16 @@ The kills are chained: each start recovers from the kill before it, and there ar
 from __future__ import annotations
 
 import os
-import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from chain import Chain, Kill
+from chain import Chain, Kill, failpoints_in
 from harness import Drivers
 from plain_driver import PlainDrivers
 from sql_scene import IN_TRANSACTIONS, Base, base, postgres_judge, sqlite_judge
 
-import landonce
 from landonce.local import LocalKafka
 from landonce.protocol.steps import Step
 
@@ -90,8 +88,7 @@ def test_every_step_and_every_place_is_killed() -> None:
     """A new step or a new place fails here until a chain kills it."""
     others = {Step.STOP, Step.AWAIT, Step.KILL, Step.REARM, Step.RESOLVE}
     steps = {f"{step.value}.{side}" for step in set(Step) - others for side in ("before", "after")}
-    modules = (Path(landonce.__file__).parent / "sinks" / "sql").rglob("*.py")
-    places = set(re.findall(r'\breach\("([a-z.]+)"\)', "".join(path.read_text() for path in modules)))
+    places = failpoints_in("sinks/transactional.py", "sinks/sql/**/*.py")
     assert places >= {"flip.before", "flip.after", "rows.after", "landed.after"}
     places |= {"read.after", "stage.after"}  # wherever a block is read and its dead letters are staged
     assert {kill.place for kill in FRESH + BATCHES + EVOLVING} == steps | places
