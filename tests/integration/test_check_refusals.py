@@ -150,7 +150,7 @@ UNKNOWABLE = {
         protocol/target.py:_lost_ledger  protocol/target.py:_readable  protocol/marks.py:_same_table  protocol/marks.py:_uncertain
     """,
     "the check says it in words of its own, as a finding": """
-        engine/pipeline.py:dead_letters_reachable  sinks/run.py:refuse_unfit  sinks/run.py:refuse_unfit
+        engine/pipeline.py:dead_letters_reachable  sinks/run.py:refuse_unfit
         sinks/iceberg/table.py:no_table  sinks/iceberg/table.py:require_spec  sinks/iceberg/table.py:create_table
         sinks/iceberg/commit.py:TableBranch.ensure_branch
     """,
@@ -171,17 +171,16 @@ UNKNOWABLE = {
     """,
     "only a program or a query asks for it, and there is no pipeline file to check": """
         engine/task.py:write_rows  ledger/open.py:named_ledger  sinks/contract.py:Sink.open_query_ledger  sinks/iceberg/config.py:iceberg
-        sinks/section.py:from_program  sinks/wrapped/sink.py:WrappedSink.open_query_ledger
+        sinks/section.py:from_program  sinks/sql/driver.py:OpenSql.__init__  sinks/wrapped/sink.py:WrappedSink.open_query_ledger
     """,
     "a check opens the ledger of a plug-in as a start does; no plug-in is installed here": """
         ledger/open.py:plugged_ledger
     """,
     "a sink that deduplicates asks for it, and its checks are tried with a server": """
-        sinks/deduplicating.py:source_schema
+        sinks/run.py:declared_in
     """,
     "a sink of another package asks for it (`test_asking_any_sink.py`)": """
         sinks/checking.py:_snapshot_position  sinks/snapshot.py:_OneTable.columns_to_make  sinks/snapshot.py:SnapshotTable._seen
-        sinks/run.py:_declared_in
     """,
     "an audit alone asks for it": """
         sinks/contract.py:Sink.held

@@ -25,6 +25,7 @@ from landonce.sinks.operations import Before, Operations, Upkeep
 from landonce.sinks.parts import Parts, open_parts
 from landonce.sinks.pipeline_file import Pipeline
 from landonce.sinks.promise import Promise
+from landonce.sinks.run import OpenSink, Run
 from landonce.sinks.section import LedgerPlace, SinkSection
 from landonce.sinks.snapshot import SnapshotSink
 from landonce.sinks.transactional import TransactionalSink
@@ -43,6 +44,9 @@ class Pigeons(Sink):
     @property
     def identity(self) -> str:
         return "pigeons"
+
+    def open(self, run: Run) -> OpenSink:
+        raise AssertionError("check, state and verify open no sink for a run")
 
     def promise(self, config: Pipeline) -> Promise:
         return Promise(f"{config.pipeline} arrives", (), ())
