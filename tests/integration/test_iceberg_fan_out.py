@@ -19,6 +19,7 @@ from landonce.engine.spark.session import open_session
 from landonce.errors import PlanChanged, TableReplaced, TargetAhead, TargetUnavailable
 from landonce.local import LocalKafka
 from landonce.sinks.iceberg.driver import Lake
+from landonce.sinks.snapshot import OpenSnapshot
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -212,7 +213,7 @@ def test_a_crash_between_two_tables_leaves_only_the_missing_one_to_do(
     kinds(lake, "ab")
     lake.run()
     kinds(lake, "abab", first=2)
-    real = committing.Lake.commit
+    real = OpenSnapshot.commit
 
     def dying(self, expected, *rest):  # type: ignore[no-untyped-def]
         if expected.table == "db.k_b":
@@ -220,10 +221,10 @@ def test_a_crash_between_two_tables_leaves_only_the_missing_one_to_do(
         return real(self, expected, *rest)
 
     monkeypatch.setattr(committing, "_AT_ONCE", 1)
-    monkeypatch.setattr(committing.Lake, "commit", dying)
+    monkeypatch.setattr(OpenSnapshot, "commit", dying)
     with pytest.raises(KeyboardInterrupt):
         lake.run()
-    monkeypatch.setattr(committing.Lake, "commit", real)
+    monkeypatch.setattr(OpenSnapshot, "commit", real)
     done = snapshots(lake, "db.k_a")
     assert lake.offsets("db.k_b") == Counter([(0, 1)])
     lake.write_file({"table": "db.k_{kind}", "create": True}, transform={"where": "id > 0"})

@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
 from landonce.errors import ConfigError, NothingToInfer, TableUnfit
-from landonce.protocol.marks import Mark, TableView, Verdict, verdict
+from landonce.protocol.marks import TableView
 from landonce.read.schema.evolution import Evolution, merge
 from landonce.read.schema.fields import Schema
 from landonce.sinks.declared import declared_schema, selected_from
@@ -20,7 +20,7 @@ from landonce.sinks.iceberg.catalog import catalog_errors
 from landonce.sinks.iceberg.commit import Attempt, TableBranch, by_pyiceberg, check_visible
 from landonce.sinks.iceberg.files import StagedFile
 from landonce.sinks.iceberg.ledger import Build, IcebergTable
-from landonce.sinks.iceberg.marks import filled_by, holds, to_summary
+from landonce.sinks.iceberg.marks import filled_by, holds
 from landonce.sinks.iceberg.sink import IcebergSink
 from landonce.sinks.iceberg.staging import Append, Merge, drop_stages, left_behind, staged_attempt
 from landonce.sinks.iceberg.table import (
@@ -253,19 +253,6 @@ class Lake:
                 if writer or holds(table, branch, topics):
                     return name, writer
         return "", ""
-
-    def commit(
-        self, expected: TableView, mark: Mark, files: tuple[Any, ...], valid_through: int | None
-    ) -> tuple[bool, TableView]:
-        """Commits a batch's files to one table of a fan-out. Returns whether they are in it now, and the table as it is."""
-        place = self.place(expected.table)
-        summary = to_summary(mark, valid_through)
-        build = self.building(expected.table, files)
-        place.ensure_branch()
-        judged, _, table = place.commit(
-            lambda seen: verdict(expected, place.view(seen), mark.state), lambda seen: build(seen, summary, {})
-        )
-        return judged is not Verdict.MOVED, place.view(table)
 
     def building(self, name: str, files: tuple[Any, ...]) -> Build:
         """Makes the commit of these files: by PyIceberg, or by Spark on a staging branch."""
