@@ -12,10 +12,9 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
-
-import pyspark
 
 from landonce import errors
 from landonce.config.secrets import redact
@@ -92,7 +91,7 @@ class Recipe(ABC):
             decode.VERSION,
             *self._decisive(),
             self.max_record_bytes,
-            pyspark.__version__ if self.transforms else "",
+            version("pyspark") if self.transforms else "",
         ]
         return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()
 

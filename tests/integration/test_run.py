@@ -276,7 +276,7 @@ def test_a_signal_while_spark_starts_is_heard(site: Site, new_topic: Callable[..
         process.kill()
         process.wait()
     assert process.returncode == 0, rest
-    assert "ends it at once, which is safe" in rest
+    assert "ends the run at once, which is safe" in rest
     assert "Exception" not in rest
     assert says(out, "0 read")
 

@@ -231,7 +231,7 @@ SWAP = (
 
 def waits(site: SqlSite) -> tuple[str, ...]:
     """MariaDB knows to the second when a table was created."""
-    return ("DO SLEEP(1.1)",) if site.url.startswith("mysql") else ()
+    return ("DO SLEEP(1.1)",) if site.url.startswith("mariadb") else ()
 
 
 def test_a_table_that_is_swapped_for_an_empty_one_gets_nothing(

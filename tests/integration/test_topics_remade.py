@@ -178,7 +178,7 @@ def test_a_topic_made_anew_under_a_plan(
     for _ in range(2):
         assert site.held() == old, "nothing of the new topic stands under the old one's offsets"
         assert not letters(site.folder / "dead")
-        assert "no row of it was written" in said_safe
+        assert "no row of them was written" in said_safe
         with pytest.raises(TopicRecreated) as caught:
             site.run()
     goes_on = caught.value.command.format(file=site.file).split()

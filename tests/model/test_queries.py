@@ -14,7 +14,7 @@ from .wide import Wide, too_large
 
 ALL = Wide(Queries, SCENARIOS)
 ENOUGH = 8
-LIMIT = 60_000
+LIMIT = 150_000
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.name)

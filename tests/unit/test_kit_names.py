@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from landonce import testing
-from landonce.testing import LEDGER_CASES, SINK_CASES, TRANSACTION_CASES, WRAPPED_CASES, Suite
+from landonce.testing import LEDGER_CASES, SINK_CASES, SNAPSHOT_CASES, TRANSACTION_CASES, WRAPPED_CASES, Suite
 
-SUITES = [LEDGER_CASES, SINK_CASES, TRANSACTION_CASES, WRAPPED_CASES]
+SUITES = [LEDGER_CASES, SINK_CASES, SNAPSHOT_CASES, TRANSACTION_CASES, WRAPPED_CASES]
 WITHOUT = """
 import sys
 
@@ -29,6 +29,7 @@ def test_the_public_names() -> None:
     assert testing.__all__ == [
         "LEDGER_CASES",
         "SINK_CASES",
+        "SNAPSHOT_CASES",
         "TRANSACTION_CASES",
         "WRAPPED_CASES",
         "Case",
@@ -38,6 +39,8 @@ def test_the_public_names() -> None:
         "Row",
         "SinkContract",
         "SinkSite",
+        "SnapshotContract",
+        "SnapshotSite",
         "Suite",
         "TransactionContract",
         "TransactionSite",
