@@ -97,7 +97,8 @@ PATIENCE = Patience()
 
 
 class Watch:
-    """Cuts the connections that this process opens between now and `end` if the server hangs, so that a waiting worker gets an error.
+    """Cuts one connection if its server hangs, so that a waiting worker gets an error: until `connected`, whatever this process opens;
+    from then on, what it had opened by then. Another connection of the process is left alone, even if nobody calls `end`.
 
     The kernel of a frozen server still acknowledges packets, so TCP settings do not help, and neither do the server's own timeouts. Nobody
     knows how long a statement may take, but whether the server answers a ping can be asked. So it is asked while the statement runs, and
@@ -107,10 +108,14 @@ class Watch:
     def __init__(self, alive: Callable[[], bool], patience: Patience) -> None:
         self._alive, self._patience = alive, patience
         self._before = set(_sockets().values())
+        self._mine: set[int] | None = None
         self._over = threading.Event()
         self._turn = threading.Lock()
         self.cut = False
         threading.Thread(target=self._watch, daemon=True, name="landonce-watch").start()
+
+    def connected(self) -> None:
+        self._mine = set(_sockets().values()) - self._before
 
     def end(self) -> None:
         with self._turn:
@@ -131,7 +136,7 @@ class Watch:
                 return
             self.cut = True
             for descriptor, number in _sockets().items():
-                if number not in self._before:
+                if number in self._mine if self._mine is not None else number not in self._before:
                     _shut(descriptor)
 
 
@@ -166,6 +171,7 @@ class PostgresWriter(StatementWriter):
         self._watch = Watch(lambda: _answers(options), PATIENCE)
         try:
             self._connection = dbapi.connect(options, autocommit=True)
+            self._watch.connected()
             self._cursor = self._connection.cursor()
         except adbc_driver_manager.Error as error:
             self.close()
