@@ -8,10 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from landonce.engine.perform import Performer, Workers
+from landonce.engine.perform import PipelinePerformer, Workers
 from landonce.engine.publish import Letters
 from landonce.errors import ConfigError, TableReshaped
-from landonce.protocol import batch
 from landonce.protocol.batch import Machine
 from landonce.protocol.blocks import Kind
 from landonce.protocol.ledger import Ledger, LedgerState, fenced, key
@@ -45,7 +44,7 @@ _MOMENTS = range(253_402_300_800_000)
 
 
 @dataclass
-class Committing(Performer):
+class Committing(PipelinePerformer):
     """Performs the effects of a batch machine with the policy `snapshot`."""
 
     settings: Snapshot
@@ -56,14 +55,6 @@ class Committing(Performer):
     _look_after: float = 0.0
     _news: tuple[str, ...] = ()
     _told: set[str] = field(default_factory=set)
-
-    @property
-    def once(self) -> bool:
-        return self.settings.once
-
-    def begin(self) -> batch.Next:
-        self.letters.begin()
-        return batch.begin(self.settings)
 
     def advance(self, machine: Machine, reply: Reply) -> tuple[Machine, Effect]:
         after, effect = machine.advance(reply)
@@ -89,8 +80,7 @@ class Committing(Performer):
         had just committed are published."""
         self.opened.tidy(state.epoch)
         if self.opened.own is None:
-            self.letters.acquired(state)
-            return ""
+            return super().acquired(state)
         self.letters.publish_left(self.opened.own.letters, self.opened.own.letters_in)
         return self.opened.own.noticed
 

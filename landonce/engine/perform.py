@@ -98,11 +98,30 @@ class Performer(ABC):
         return ""
 
 
+class PipelinePerformer(Performer):
+    """Performs the effects of a pipeline's batch machine: it begins with the pipeline's policy, and publishes dead letters."""
+
+    settings: batch.Policy
+    letters: Letters
+
+    @property
+    def once(self) -> bool:
+        return self.settings.once
+
+    def begin(self) -> batch.Next:
+        self.letters.begin()
+        return batch.begin(self.settings)
+
+    def acquired(self, state: LedgerState) -> str:
+        self.letters.acquired(state)
+        return ""
+
+
 # Deduplicating: inserts with a token and a deadline, and a probe after any doubt.
 
 
 @dataclass
-class Inserting(Performer):
+class Inserting(PipelinePerformer):
     """Performs the effects of a batch machine with the policy `deduplicating`."""
 
     settings: Deduplicating
@@ -114,20 +133,8 @@ class Inserting(Performer):
     def __post_init__(self) -> None:
         self._counting = Counting(self.target)
 
-    @property
-    def once(self) -> bool:
-        return self.settings.once
-
-    def begin(self) -> batch.Next:
-        self.letters.begin()
-        return batch.begin(self.settings)
-
     def now(self) -> int:
         return self.target.now()
-
-    def acquired(self, state: LedgerState) -> str:
-        self.letters.acquired(state)
-        return ""
 
     def perform(self, effect: Asked, held: LedgerState) -> Reply:
         if isinstance(effect, Await):
@@ -199,7 +206,7 @@ def write_rest(
 
 
 @dataclass
-class Transacting(Performer):
+class Transacting(PipelinePerformer):
     """Performs the effects of a batch machine with the policy `transactional`."""
 
     settings: Transactional
@@ -207,18 +214,6 @@ class Transacting(Performer):
     workers: Workers
     letters: Letters
     block_rows = True
-
-    @property
-    def once(self) -> bool:
-        return self.settings.once
-
-    def begin(self) -> batch.Next:
-        self.letters.begin()
-        return batch.begin(self.settings)
-
-    def acquired(self, state: LedgerState) -> str:
-        self.letters.acquired(state)
-        return ""
 
     def perform(self, effect: Asked, held: LedgerState) -> Reply:
         if isinstance(effect, Look):
@@ -266,7 +261,7 @@ class Transacting(Performer):
 
 
 @dataclass
-class Pushing(Performer):
+class Pushing(PipelinePerformer):
     """Performs the effects of a batch machine with the policy `claimed`."""
 
     settings: Claimed
@@ -278,18 +273,6 @@ class Pushing(Performer):
     """Of what a person should know while workers push."""
     comparable = False
     block_rows = True
-
-    @property
-    def once(self) -> bool:
-        return self.settings.once
-
-    def begin(self) -> batch.Next:
-        self.letters.begin()
-        return batch.begin(self.settings)
-
-    def acquired(self, state: LedgerState) -> str:
-        self.letters.acquired(state)
-        return ""
 
     def perform(self, effect: Asked, held: LedgerState) -> Reply:
         if isinstance(effect, LookAtClaims):
