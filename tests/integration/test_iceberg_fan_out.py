@@ -18,7 +18,7 @@ from landonce.engine import committing
 from landonce.engine.spark.session import open_session
 from landonce.errors import PlanChanged, TableReplaced, TargetAhead, TargetUnavailable
 from landonce.local import LocalKafka
-from landonce.sinks.iceberg.driver import Lake
+from landonce.sinks.iceberg.driver import OpenIceberg
 from landonce.sinks.snapshot import OpenSnapshot
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -159,7 +159,7 @@ def test_a_table_that_is_made_evolves_with_the_rest_of_its_first_batch(
 ) -> None:
     if trouble:
         answers = iter([None, TargetUnavailable("the catalog went away.")])
-        monkeypatch.setattr(Lake, "upgrade", lambda _: _raise(next(answers, None)))
+        monkeypatch.setattr(OpenIceberg, "_upgrade", lambda _: _raise(next(answers, None)))
     lake.schema = None
     lake.write_file({"table": "db.k_{kind}", "create": True, "evolve": True})
     lake.produce([*({"id": at, "kind": "a"} for at in range(1200)), {"id": 1200, "kind": "a", "late": "x"}])

@@ -263,6 +263,10 @@ class StagedFile:
     rows: int
 
 
+WrittenFile = DataFile | StagedFile
+"""What a worker returns of a table."""
+
+
 @dataclass(frozen=True)
 class Scratch:
     """The folder in which a table's rows wait for Spark. Picklable."""

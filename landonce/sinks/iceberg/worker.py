@@ -20,7 +20,7 @@ from landonce.read.block import ReadBlock, Reader
 from landonce.read.changes.decode import Changes
 from landonce.read.route import Routing
 from landonce.read.rows import Decode, Decoded, decode_by, fit_to, records_of
-from landonce.read.schema.evolution import observed
+from landonce.read.schema.evolution import Evolution, observed
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.files import Scratch, write_files
@@ -105,7 +105,7 @@ class Wants:
     table: str
     sample: tuple[bytes, ...] = ()
     """Some records for a table that does not exist."""
-    evolution: Any = None
+    evolution: Evolution | None = None
 
 
 def table_recipe(config: Iceberg, name: str, table: Table, declared: Schema | None = None) -> TableRecipe:
