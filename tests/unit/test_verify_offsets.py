@@ -9,7 +9,7 @@ import pytest
 
 from landonce.protocol.ranges import Partition
 from landonce.sinks.audit import LAST
-from landonce.sinks.iceberg.held_offsets import OffsetIndex, split
+from landonce.sinks.iceberg.held import OffsetIndex, split
 
 HERE = Partition("clicks", 0)
 FAR = 5_000_000_000

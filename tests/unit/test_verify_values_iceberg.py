@@ -35,7 +35,7 @@ from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.files import write_files
 from landonce.sinks.iceberg.held import IcebergValues
-from landonce.sinks.iceberg.held_snapshot import PinnedTable
+from landonce.sinks.iceberg.held_files import PinnedTable
 from landonce.sinks.iceberg.table import TableShape
 from landonce.sinks.iceberg.types import iceberg_schema, schema_for
 from landonce.sinks.snapshot import Origin

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
+from pyroaring import BitMap64
 
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.ranges import Partition
@@ -38,14 +39,14 @@ from landonce.sinks.audit import (
     HeldValues,
     Offsets,
     Piece,
+    Reference,
     Span,
     plain,
 )
 from landonce.sinks.declared import declared_schema, landing_schema
 from landonce.sinks.iceberg.catalog import catalog_errors
 from landonce.sinks.iceberg.driver import file_recipe
-from landonce.sinks.iceberg.held_offsets import OffsetIndex, split
-from landonce.sinks.iceberg.held_snapshot import COORDINATES, LiveFile, PinnedTable
+from landonce.sinks.iceberg.held_files import COORDINATES, LiveFile, PinnedTable
 from landonce.sinks.iceberg.marks import copy_name
 from landonce.sinks.iceberg.sink import IcebergSink
 from landonce.sinks.iceberg.worker import FileRecipe, TableRecipe, table_recipe
@@ -135,61 +136,54 @@ class IcebergRows(Held):
     def __init__(self, table: PinnedTable) -> None:
         self.name = table.name
         self.table = table
+        self._spans = _Spans(table)
+        self._without = 0
+        """Rows without a coordinate: another writer added them."""
+
+    @cached_property
+    def _index(self) -> OffsetIndex:
+        """Reads the table, once."""
+        index = OffsetIndex()
+        for live, batch in self.table.rows(COORDINATES):
+            whole = batch.drop_null()
+            self._without += batch.num_rows - whole.num_rows
+            for partition, offsets in split(*whole.columns):
+                index.add(partition, offsets)
+                self._spans.add(live.file.file_path, partition, offsets)
+        index.optimize()
+        return index
 
     def values(self) -> IcebergValues:
         return IcebergValues(self.table)
 
     def counted(self, partition: Partition, first: int, end: int) -> Counted:
-        return self._read.index.counted(partition, first, end)
+        return self._index.counted(partition, first, end)
 
     def repeated(self, partition: Partition, first: int, end: int) -> Counted:
-        return self._read.index.repeated(partition, first, end)
+        return self._index.repeated(partition, first, end)
 
     def count(self, partition: Partition, first: int, end: int = LAST) -> int:
-        return self._read.index.count(partition, first, end)
+        return self._index.count(partition, first, end)
 
     def lowest(self, partition: Partition, first: int, end: int = LAST) -> int | None:
-        return self._read.index.lowest(partition, first, end)
+        return self._index.lowest(partition, first, end)
 
     def partitions(self, labels: Iterable[str]) -> tuple[tuple[str, int, int], ...]:
         wanted = set(labels)
-        return tuple((at.topic, at.number, rows) for at, rows in self._read.index.rows().items() if at.topic in wanted)
+        return tuple((at.topic, at.number, rows) for at, rows in self._index.rows().items() if at.topic in wanted)
 
     def doubled(self) -> tuple[Doubled, ...]:
-        return self._read.spans.doubled()
+        _ = self._index
+        return self._spans.doubled()
 
     def as_of(self) -> str:
         return self.table.as_of()
 
     def notes(self) -> tuple[str, ...]:
-        without = self._read.without
-        notes = (f"{self.name}: {without} rows have no coordinates and were not judged.",) if without else ()
+        _ = self._index
+        count = self._without
+        notes = (f"{self.name}: {count} rows have no coordinates and were not judged.",) if count else ()
         return (*self.table.notes(), *notes)
-
-    @cached_property
-    def _read(self) -> _Read:
-        read = _Read(self.table)
-        for live, batch in self.table.rows(COORDINATES):
-            read.add(live.file.file_path, batch)
-        read.index.optimize()
-        return read
-
-
-class _Read:
-    """The result of one pass over the table."""
-
-    def __init__(self, table: PinnedTable) -> None:
-        self.index = OffsetIndex()
-        self.spans = _Spans(table)
-        self.without = 0
-        """Rows without a coordinate: another writer added them."""
-
-    def add(self, path: str, batch: pa.RecordBatch) -> None:
-        whole = batch.drop_null()
-        self.without += batch.num_rows - whole.num_rows
-        for partition, offsets in split(*whole.columns):
-            self.index.add(partition, offsets)
-            self.spans.add(path, partition, offsets)
 
 
 class IcebergKeys(HeldKeys):
@@ -205,11 +199,14 @@ class IcebergKeys(HeldKeys):
         return IcebergValues(self.table)
 
     def rows(self, places: Mapping[Partition, int]) -> pa.Table | None:
+        """Rows without coordinates belong to no partition."""
         self._spans, found = _Spans(self.table), []
         for live, batch in self.table.rows((*self._identity, *COORDINATES)):
             place, offset = np.full((2, batch.num_rows), UNKNOWN, np.int64)
-            for partition, at in _positions(batch):
-                offset[at] = batch.column(COORDINATES[2]).take(pa.array(at)).to_numpy()
+            positions = pa.array(np.arange(batch.num_rows))
+            numbered = batch.select(list(COORDINATES)).append_column("at", positions).drop_null()
+            for partition, at in split(numbered.column(0), numbered.column(1), numbered.column(3)):
+                offset[at] = batch.column(_OFFSET).take(pa.array(at)).to_numpy()
                 place[at] = places.get(partition, UNKNOWN)
                 self._spans.add(live.file.file_path, partition, offset[at])
             keys = plain(pa.Table.from_batches([batch.select(self._identity)]))
@@ -226,12 +223,6 @@ class IcebergKeys(HeldKeys):
         return self.table.notes()
 
 
-def _positions(batch: pa.RecordBatch) -> list[tuple[Partition, Offsets]]:
-    """For each partition the positions of its rows. Rows without coordinates belong to none."""
-    numbered = batch.select(list(COORDINATES)).append_column("at", pa.array(np.arange(batch.num_rows))).drop_null()
-    return split(numbered.column(0), numbered.column(1), numbered.column(3))
-
-
 class IcebergValues(HeldValues):
     """The rows of one table. A missing table or branch holds none."""
 
@@ -241,8 +232,12 @@ class IcebergValues(HeldValues):
 
     def read(self, partition: Partition, first: int, end: int, names: Sequence[str]) -> Iterator[Piece]:
         def may_hold(group: pq.RowGroupMetaData) -> bool:
-            return _may_hold(group, first, end)
+            columns = (group.column(at) for at in range(group.num_columns))
+            known = next((each.statistics for each in columns if each.path_in_schema == _OFFSET), None)
+            return known is None or not known.has_min_max or bool(known.min < end and known.max >= first)
 
+        here = (pc.field(_TOPIC) == partition.topic) & (pc.field(_NUMBER) == partition.number)
+        within = here & (pc.field(_OFFSET) >= pa.scalar(first)) & (pc.field(_OFFSET) < pa.scalar(end))
         known = [name for name in names if self._table.has(name)]
         unknown = frozenset(names) - frozenset(known)
         for live, spans in self._spans:
@@ -250,7 +245,7 @@ class IcebergValues(HeldValues):
             if span is None or span.end <= first or span.first >= end:
                 continue
             for found in self._table.pieces(live, (*known, *COORDINATES), may_hold):
-                rows = found.rows.filter(_within(partition, first, end))
+                rows = found.rows.filter(within)
                 if rows.num_rows:
                     yield Piece(rows.drop_columns([_TOPIC, _NUMBER]), found.absent | unknown, found.single)
 
@@ -260,41 +255,116 @@ class IcebergValues(HeldValues):
         for live, batch in self._table.rows(COORDINATES):
             if not found or found[-1][0] is not live:
                 found.append((live, {}))
-            spans = found[-1][1]
             for partition, offsets in split(*batch.drop_null().columns):
-                span = Span.of(partition, offsets)
-                spans[partition] = spans[partition].plus(span) if partition in spans else span
+                _extend(found[-1][1], partition, offsets)
         return found
-
-
-def _within(partition: Partition, first: int, end: int) -> pc.Expression:
-    here = (pc.field(_TOPIC) == partition.topic) & (pc.field(_NUMBER) == partition.number)
-    return here & (pc.field(_OFFSET) >= pa.scalar(first)) & (pc.field(_OFFSET) < pa.scalar(end))
-
-
-def _may_hold(group: pq.RowGroupMetaData, first: int, end: int) -> bool:
-    for at in range(group.num_columns):
-        column = group.column(at)
-        if column.path_in_schema == _OFFSET:
-            statistics = column.statistics
-            return not (statistics is not None and statistics.has_min_max) or (
-                statistics.min < end and statistics.max >= first
-            )
-    return True
 
 
 class _Spans:
     """What files hold that the snapshot registers more than once, collected while the table is read. A file comes once per registration."""
 
     def __init__(self, table: PinnedTable) -> None:
-        self._twice = table.files.doubled()
+        self._table = table
         self._found: dict[str, dict[Partition, Span]] = defaultdict(dict)
+
+    @cached_property
+    def _twice(self) -> dict[str, tuple[Reference, ...]]:
+        return self._table.doubled()
 
     def add(self, path: str, partition: Partition, offsets: Offsets) -> None:
         if path in self._twice and len(offsets):
-            held, new = self._found[path], Span.of(partition, offsets)
-            held[partition] = held[partition].plus(new) if partition in held else new
+            _extend(self._found[path], partition, offsets)
 
     def doubled(self) -> tuple[Doubled, ...]:
         """These files, and who registered them."""
         return tuple(Doubled(path, them, tuple(self._found[path].values())) for path, them in self._twice.items())
+
+
+def _extend(spans: dict[Partition, Span], partition: Partition, offsets: Offsets) -> None:
+    new = Span.of(partition, offsets)
+    spans[partition] = spans[partition].plus(new) if partition in spans else new
+
+
+class OffsetIndex:
+    """Which offsets are present, and how often: bitmaps per partition.
+
+    The first bitmap of a partition holds every offset that is present, the second those that are present at least twice,
+    and so on. A bitmap of consecutive offsets takes next to no memory, and any other at most two bytes per offset, so an
+    audit of a billion rows still fits into memory.
+    """
+
+    def __init__(self) -> None:
+        self._levels: dict[Partition, list[BitMap64]] = defaultdict(list)
+
+    def add(self, partition: Partition, offsets: Offsets) -> None:
+        """Adds these offsets, in any order, possibly repeated."""
+        left = Counted.of(offsets)
+        levels = self._levels[partition]
+        while len(left.offsets):
+            added = BitMap64(left.offsets.astype(np.uint64))
+            for at, level in enumerate(levels):  # offsets that are in a level already go one up
+                again = level & added
+                level |= added
+                levels[at], added = level, again
+                if not added:
+                    break
+            if added:
+                levels.append(added)
+            more = left.counts > 1
+            left = Counted(left.offsets[more], left.counts[more] - 1)
+
+    def optimize(self) -> None:
+        """Compresses runs, once all offsets are added."""
+        for levels in self._levels.values():
+            for each in levels:
+                each.run_optimize()
+
+    def counted(self, partition: Partition, first: int, end: int) -> Counted:
+        levels = self._levels.get(partition, [])
+        if first >= end or not levels:
+            return Counted.none()
+        window = BitMap64(range(first, end))
+        offsets = _numbers(levels[0] & window)
+        counts = np.ones(len(offsets), np.int64)
+        for each in levels[1:]:
+            counts[np.searchsorted(offsets, _numbers(each & window))] += 1
+        return Counted(offsets, counts)
+
+    def repeated(self, partition: Partition, first: int, end: int) -> Counted:
+        if len(self._levels.get(partition, [])) < 2:
+            return Counted.none()
+        found = self.counted(partition, first, end)
+        again = found.counts > 1
+        return Counted(found.offsets[again], found.counts[again])
+
+    def count(self, partition: Partition, first: int, end: int) -> int:
+        return sum(each.range_cardinality(first, end) for each in self._levels.get(partition, []))
+
+    def lowest(self, partition: Partition, first: int, end: int) -> int | None:
+        levels = self._levels.get(partition)
+        if not levels or not levels[0].range_cardinality(first, end):
+            return None
+        return int(levels[0].next_set_bit(first))
+
+    def rows(self) -> dict[Partition, int]:
+        return {partition: sum(map(len, levels)) for partition, levels in sorted(self._levels.items())}
+
+
+def _numbers(bitmap: BitMap64) -> Offsets:
+    return np.frombuffer(bitmap.to_array(), np.uint64).astype(np.int64) if bitmap else np.empty(0, np.int64)
+
+
+def split(topics: pa.Array, numbers: pa.Array, offsets: pa.Array) -> list[tuple[Partition, Offsets]]:
+    """The offsets of each partition. None of the columns holds a null."""
+    coded = topics if pa.types.is_dictionary(topics.type) else topics.dictionary_encode()
+    labels = coded.dictionary.to_pylist()
+    number = np.asarray(numbers.to_numpy(zero_copy_only=False), np.int64)
+    width = int(number.max(initial=0)) + 1
+    code = np.asarray(coded.indices.to_numpy(zero_copy_only=False), np.int64) * width + number
+    order = np.argsort(code, kind="stable")
+    code, sorted_offsets = code[order], np.asarray(offsets.to_numpy(zero_copy_only=False), np.int64)[order]
+    edges = np.flatnonzero(np.diff(code)) + 1
+    firsts = code[np.concatenate(([0], edges))] if len(code) else code
+    parts = np.split(sorted_offsets, edges) if len(code) else []
+    found = zip(firsts.tolist(), parts, strict=True)
+    return [(Partition(labels[at // width], at % width), part) for at, part in found]

@@ -1,13 +1,22 @@
-"""Some columns of one data file, found by field id at every depth, some thousand rows at a time and in the order of the file.
+"""A table at one snapshot of a branch, pinned when it is opened: its live files, which rows of them are deleted, and the rows that are left.
 
-Arrow reads Parquet and ORC; PyIceberg's reader of manifests reads Avro, row by row and so more slowly. Columns that a file lacks are
-reported: the table did not have them when the file was written.
+Of a data file some columns are read, found by field id at every depth, some thousand rows at a time and in the order of the file. Arrow
+reads Parquet and ORC; PyIceberg's reader of manifests reads Avro, row by row and so more slowly. Columns that a file lacks are reported:
+the table did not have them when the file was written.
+
+Deletes are position deletes (v2) and deletion vectors (v3); each delete file is read once. A delete applies to data files that are not
+newer than it, by sequence number: if a file was registered again after the delete, only the first registration is affected. Equality
+deletes are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from functools import cached_property
 from itertools import islice
 from typing import Any
 from uuid import UUID
@@ -19,15 +28,28 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 from pyiceberg.avro.file import AvroFile
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import schema_to_pyarrow
-from pyiceberg.manifest import DataFile, FileFormat
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.deletion_vector import deletion_vectors_from_puffin_file
 from pyiceberg.table.name_mapping import NameMapping
-from pyiceberg.types import DoubleType, IcebergType, ListType, MapType, NestedField, StructType
+from pyiceberg.table.puffin import PuffinFile
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot, ancestors_of
+from pyiceberg.types import DoubleType, IcebergType, ListType, LongType, MapType, NestedField, StringType, StructType
+from pyroaring import BitMap64
 
-from landonce.sinks.iceberg.catalog import read_doubles_whole
+from landonce.config.secrets import redact
+from landonce.errors import TableUnfit, TargetUnavailable
+from landonce.sinks.audit import Reference
+from landonce.sinks.iceberg.catalog import CatalogSpec, catalog_errors, read_doubles_whole
 
+COORDINATES = ("_topic", "_kafka_partition", "_offset")
+"""Iceberg's readers have their own column `_partition`."""
 Positions = npt.NDArray[np.int64]
 MayHold = Callable[[pq.RowGroupMetaData], bool]
 """Whether a row group of Parquet may hold wanted rows, by its statistics."""
@@ -35,6 +57,16 @@ _NONE: Positions = np.empty(0, np.int64)
 _IDS = (b"PARQUET:field_id", b"iceberg.id")
 _AT_ONCE = 20_000
 _FLAT_AT_ONCE = 100_000
+_LISTED = 10
+
+
+@dataclass(frozen=True)
+class LiveFile:
+    """An entry of a manifest that counts in the snapshot."""
+
+    file: DataFile
+    sequence: int
+    reference: Reference
 
 
 @dataclass(frozen=True)
@@ -50,13 +82,184 @@ class Projected:
     """Columns of doubles that are floats in the file."""
 
 
-class _Absent(Exception):
-    """The file was written before there was such a field."""
+class PinnedTable:
+    """A missing table or branch has no rows; `notes` say so."""
+
+    def __init__(
+        self, spec: CatalogSpec, identifier: str, branch: str = "main", catalog: Catalog | None = None
+    ) -> None:
+        self.name, self._branch = identifier, branch
+        self._table: Table | None = None
+        with catalog_errors(spec), suppress(NoSuchTableError):
+            self._table = (catalog or spec.open()).load_table(identifier)
+        self._snapshot = self._table.metadata.snapshot_by_name(branch) if self._table is not None else None
+
+    @cached_property
+    def _live(self) -> tuple[LiveFile, ...]:
+        """All live entries of the snapshot's manifests, of data files and of deletes."""
+        if self._table is None or self._snapshot is None:
+            return ()
+        found, table = [], self._table
+        times = {each.snapshot_id: _commit_time(each) for each in table.metadata.snapshots}
+        with self._reading("its metadata"):
+            for manifest in self._snapshot.manifests(table.io):
+                for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+                    by = entry.snapshot_id or manifest.added_snapshot_id or 0
+                    reference = Reference(by, times.get(by), manifest.manifest_path)
+                    found.append(LiveFile(entry.data_file, entry.sequence_number or 0, reference))
+        equality = [each for each in found if each.file.content == DataFileContent.EQUALITY_DELETES]
+        if equality:
+            raise TableUnfit(
+                f"{'.'.join(table.name())} has {len(equality)} equality delete files, the first of them added by snapshot "
+                f"{equality[0].reference.snapshot}: landonce writes none and cannot read them, so it does not know which rows count.",
+                safe="An audit changes nothing.",
+                command="rewrite the table's data files with the deletes applied (Spark: rewrite_data_files), then verify again",
+            )
+        return tuple(found)
+
+    @property
+    def _data(self) -> list[LiveFile]:
+        return [each for each in self._live if each.file.content == DataFileContent.DATA]
+
+    def doubled(self) -> dict[str, tuple[Reference, ...]]:
+        """Data files that more than one live entry registers, and these entries."""
+        found: dict[str, list[Reference]] = defaultdict(list)
+        for each in self._data:
+            found[each.file.file_path].append(each.reference)
+        return {path: tuple(them) for path, them in sorted(found.items()) if len(them) > 1}
+
+    def rows(self, names: Sequence[str]) -> Iterator[tuple[LiveFile, pa.RecordBatch]]:
+        """These columns of every live entry, file by file: a file that is registered twice comes twice."""
+        if self._table is None or not self._data:
+            return
+        columns = self._columns(names)
+        for live in self._data:
+            with self._reading(f"{live.file.file_path}, which snapshot {live.reference.snapshot} registered,"):
+                for batch in columns.flat(self._table.io, live.file, self._deleted(live)):
+                    yield live, batch
+
+    def has(self, name: str) -> bool:
+        """Whether the pinned snapshot has the column."""
+        return self._snapshot is not None and name in self._schema().column_names
+
+    def pieces(self, live: LiveFile, names: Sequence[str], may_hold: MayHold) -> Iterator[Projected]:
+        """These columns of one live entry with everything inside; skips row groups of Parquet that are not needed."""
+        assert self._table is not None
+        columns = self._columns(names)
+        with self._reading(f"{live.file.file_path}, which snapshot {live.reference.snapshot} registered,"):
+            yield from columns.of(self._table.io, live.file, self._deleted(live), may_hold)
+
+    def as_of(self) -> str:
+        return f"snapshot {_described([self._snapshot])} of branch {self._branch!r}" if self._snapshot else ""
+
+    def notes(self) -> tuple[str, ...]:
+        """Also of snapshots that were the head of `main` and are no longer in its history. Other branches have no log."""
+        if self._table is None:
+            return (f"{self.name}: there is no such table.",)
+        if self._snapshot is None:
+            return (f"{self.name}: there is no snapshot on branch {self._branch!r}.",)
+        if self._branch != MAIN_BRANCH:
+            return ()
+        metadata = self._table.metadata
+        history = {each.snapshot_id for each in ancestors_of(self._snapshot, metadata)}
+        known = {each.snapshot_id: each for each in metadata.snapshots}
+        heads = dict.fromkeys(each.snapshot_id for each in metadata.snapshot_log)
+        undone = [known[each] for each in heads if each in known and each not in history]
+        if not undone:
+            return ()
+        return (f"{self.name}: rolled back and not in the branch's history any more: snapshot {_described(undone)}.",)
+
+    @cached_property
+    def _deletes(self) -> dict[str, list[tuple[int, BitMap64]]]:
+        """By data file: the sequence number of each delete file for it, and the positions that it deletes."""
+        assert self._table is not None
+        found: dict[str, list[tuple[int, BitMap64]]] = defaultdict(list)
+        files = {each.file.file_path: each for each in self._live if each.file.content != DataFileContent.DATA}
+        with self._reading("its deletes"):
+            for each in files.values():
+                for path, positions in _read_deletes(self._table.io, each.file).items():
+                    found[path].append((each.sequence, positions))
+        return found
+
+    def _deleted(self, live: LiveFile) -> Positions:
+        """The positions of the entry's deleted rows, in order."""
+        union = BitMap64()
+        for sequence, positions in self._deletes.get(live.file.file_path, ()):
+            if sequence >= live.sequence:
+                union |= positions
+        return np.array(union.to_array(), np.int64)
+
+    def _columns(self, names: Sequence[str]) -> _FileColumns:
+        assert self._table is not None
+        schema = self._schema()
+        absent = [each for each in names if each not in schema.column_names]
+        if absent:
+            raise TableUnfit(
+                f"{self.name} has no column {', '.join(absent)}, so its rows cannot be identified.",
+                safe="An audit changes nothing.",
+                command="compare row counts yourself, or land into a table with coordinates",
+            )
+        wanted = Schema(*(schema.find_field(each) for each in names))
+        return _FileColumns(wanted, self._table.metadata.name_mapping())
+
+    def _schema(self) -> Schema:
+        """Of the pinned snapshot."""
+        assert self._table is not None
+        assert self._snapshot is not None
+        return self._table.schemas().get(self._snapshot.schema_id or 0, self._table.schema())
+
+    @contextmanager
+    def _reading(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise TableUnfit(
+                f"{self.name}: {what} cannot be read, because a file is missing: {redact(str(error))}",
+                safe="An audit changes nothing. Something else deleted a file that a snapshot names.",
+                command="restore the file, or roll the table back to a snapshot before it",
+            ) from None
+        except OSError as error:
+            raise TargetUnavailable(f"{self.name}: {what} could not be read: {redact(str(error))[:500]}") from None
+        except (pa.ArrowException, ValueError, NotImplementedError) as error:
+            raise TableUnfit(
+                f"{self.name}: {what} cannot be read: {redact(str(error))[:500]}", safe="An audit changes nothing."
+            ) from None
+
+
+def _commit_time(snapshot: Snapshot) -> str:
+    return datetime.fromtimestamp(snapshot.timestamp_ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
+
+
+def _described(snapshots: Iterable[Snapshot]) -> str:
+    listed = [f"{each.snapshot_id} ({_commit_time(each)})" for each in snapshots]
+    more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
+    return ", ".join(listed[:_LISTED]) + more
+
+
+def _read_deletes(io: FileIO, file: DataFile) -> dict[str, BitMap64]:
+    """The positions that a delete file names, by data file."""
+    found: dict[str, BitMap64] = defaultdict(BitMap64)
+
+    def add(path: str, positions: pa.Array | pa.ChunkedArray) -> None:
+        found[path] |= BitMap64(np.asarray(positions.to_numpy()).astype(np.uint64))
+
+    if file.file_format == FileFormat.PUFFIN:
+        with io.new_input(file.file_path).open() as stream:
+            puffin = PuffinFile(stream.read())
+        for vector in deletion_vectors_from_puffin_file(puffin):
+            add(vector.referenced_data_file, vector.to_vector())
+        return found
+    for batch in _POSITION_DELETES.flat(io, file):
+        paths = batch.column("file_path").dictionary_encode()
+        indices = paths.indices.to_numpy(zero_copy_only=False)
+        for at, path in enumerate(paths.dictionary.to_pylist()):
+            add(path, batch.column("pos").filter(pa.array(indices == at)))
+    return found
 
 
 @dataclass(frozen=True)
-class FileColumns:
-    """Which columns are read."""
+class _FileColumns:
+    """Which columns of a file are read."""
 
     schema: Schema
     """With the field ids of the table."""
@@ -64,11 +267,19 @@ class FileColumns:
     """For files without field ids."""
 
     def flat(self, io: FileIO, file: DataFile, deleted: Positions = _NONE) -> Iterator[pa.RecordBatch]:
-        """All rows of a file without those at the `deleted` positions, which are in order. A missing column is null."""
+        """All rows of a file in the types of the table, without those at the `deleted` positions, which are in order. A missing column
+        is null."""
         wanted, count = schema_to_pyarrow(self.schema, include_field_ids=False), 0
         for first, found in self._read(io, file, lambda _: True, _FLAT_AT_ONCE):
             count += found.count
-            yield from _filled(_without(found, deleted, first), wanted)
+            left = _without(found, deleted, first)
+            columns = [
+                pa.nulls(left.count, each.type)
+                if each.name in left.absent
+                else left.rows.column(each.name).cast(each.type)
+                for each in wanted
+            ]
+            yield from pa.table(columns, names=wanted.names).to_batches()
         if count != file.record_count:
             raise ValueError(f"it holds {count} rows, and the table's metadata say {file.record_count}")
 
@@ -96,7 +307,7 @@ class FileColumns:
                 if not may_hold(group):
                     continue
                 for batch in parquet.iter_batches(at_once, row_groups=[number], columns=list(there.values())):
-                    yield begins, self._projected(batch, physical, there)
+                    yield begins, self._projected(batch, batch.num_rows, physical, there)
                     begins += batch.num_rows
 
     def _orc(self, io: FileIO, file: DataFile, at_once: int) -> Iterator[tuple[int, Projected]]:
@@ -109,14 +320,37 @@ class FileColumns:
             )
             at = 0
             for batch in scanner.to_batches():
-                yield at, self._projected(batch, physical, there)
+                yield at, self._projected(batch, batch.num_rows, physical, there)
                 at += batch.num_rows
 
-    def _there(self, physical: pa.Schema) -> dict[int, str]:
-        wanted = {each.field_id for each in self.schema.fields}
-        return {number: name for number, name in _by_id(physical, self.names).items() if number in wanted}
+    def _avro(self, io: FileIO, file: DataFile, at_once: int) -> Iterator[tuple[int, Projected]]:
+        """Reads whole records, row by row: PyIceberg's reader loses its place if it must skip some kinds of columns."""
+        read_doubles_whole()
+        with AvroFile[Any](io.new_input(file.file_path)) as records:
+            physical = schema_to_pyarrow(records.schema)
+            there = self._there(physical)
+            held = [(at, each) for at, each in enumerate(records.schema.fields) if each.field_id in there]
+            once, at = (each for each in records), 0
+            while rows := list(islice(once, at_once)):
+                columns = {
+                    each.name: pa.array(
+                        [_plain(row[place], each.field_type) for row in rows], _storage(physical.field(each.name).type)
+                    )
+                    for place, each in held
+                }
+                yield at, self._projected(pa.RecordBatch.from_pydict(columns), len(rows), physical, there)
+                at += len(rows)
 
-    def _projected(self, batch: pa.RecordBatch, physical: pa.Schema, there: dict[int, str]) -> Projected:
+    def _there(self, physical: pa.Schema) -> dict[int, str]:
+        """The names in the file of the wanted columns that it has, by field id."""
+        found = {number: each.name for each in physical if (number := _field_id(each)) is not None}
+        if not found and self.names is not None:
+            mapped = {name: each.field_id for each in self.names.root for name in each.names}
+            found = {number: each.name for each in physical if (number := mapped.get(each.name)) is not None}
+        wanted = {each.field_id for each in self.schema.fields}
+        return {number: name for number, name in found.items() if number in wanted}
+
+    def _projected(self, batch: pa.RecordBatch, count: int, physical: pa.Schema, there: dict[int, str]) -> Projected:
         columns, absent, single = {}, set(), set()
         for each in self.schema.fields:
             try:
@@ -128,28 +362,19 @@ class FileColumns:
                     single.add(each.name)
             except _Absent:
                 absent.add(each.name)
-        return Projected(batch.num_rows, pa.table(columns), frozenset(absent), frozenset(single))
+        return Projected(count, pa.table(columns), frozenset(absent), frozenset(single))
 
-    def _avro(self, io: FileIO, file: DataFile, at_once: int) -> Iterator[tuple[int, Projected]]:
-        """Reads whole records, row by row: PyIceberg's reader loses its place if it must skip some kinds of columns."""
-        read_doubles_whole()
-        types = schema_to_pyarrow(self.schema, include_field_ids=False)
-        with AvroFile[Any](io.new_input(file.file_path)) as records:
-            held = {each.field_id: (at, each) for at, each in enumerate(records.schema.fields)}
-            known = [each for each in self.schema.fields if _is_in(each, held)]
-            absent = frozenset(each.name for each in self.schema.fields) - {each.name for each in known}
-            once, at = (each for each in records), 0
-            while rows := list(islice(once, at_once)):
-                columns = {}
-                for each in known:
-                    place, field = held[each.field_id]
-                    values = [_plain(row[place], field.field_type, each.field_type) for row in rows]
-                    columns[each.name] = pa.array(values, _storage(types.field(each.name).type))
-                doubles = {
-                    each.name for each in known if _avro_single(held[each.field_id][1].field_type, each.field_type)
-                }
-                yield at, Projected(len(rows), pa.table(columns), absent, frozenset(doubles))
-                at += len(rows)
+
+_POSITION_DELETES = _FileColumns(
+    Schema(
+        NestedField(2147483546, "file_path", StringType(), required=True),
+        NestedField(2147483545, "pos", LongType(), required=True),
+    )
+)
+
+
+class _Absent(Exception):
+    """The file was written before there was such a field."""
 
 
 def _without(found: Projected, deleted: Positions, first: int) -> Projected:
@@ -163,28 +388,10 @@ def _without(found: Projected, deleted: Positions, first: int) -> Projected:
     return replace(found, count=found.count - int(high - low), rows=rows)
 
 
-def _filled(found: Projected, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """In the types of the table, with nulls in columns that the file lacks."""
-    columns = [
-        pa.nulls(found.count, each.type) if each.name in found.absent else found.rows.column(each.name).cast(each.type)
-        for each in wanted
-    ]
-    yield from pa.table(columns, names=wanted.names).to_batches()
-
-
 def _field_id(field: pa.Field) -> int | None:
     """The field id of a column, or of something inside it, in the file."""
     number = next((field.metadata[key] for key in _IDS if field.metadata and key in field.metadata), None)
     return int(number) if number is not None else None
-
-
-def _by_id(physical: pa.Schema, names: NameMapping | None) -> dict[int, str]:
-    """The names of the columns in the file."""
-    found = {number: each.name for each in physical if (number := _field_id(each)) is not None}
-    if not found and names is not None:
-        mapped = {name: entry.field_id for entry in names.root for name in entry.names if entry.field_id is not None}
-        found = {mapped[each.name]: each.name for each in physical if each.name in mapped}
-    return found
 
 
 def _project(array: pa.Array, held: pa.Field, type_: IcebergType) -> pa.Array:
@@ -213,6 +420,7 @@ def _child(array: pa.StructArray, held: pa.DataType, wanted: NestedField) -> pa.
 
 
 def _was_single(held: pa.DataType, type_: IcebergType) -> bool:
+    """Whether doubles of the table are floats in the file."""
     if isinstance(type_, ListType):
         return _was_single(held.value_type, type_.element_type)
     if isinstance(type_, MapType):
@@ -228,49 +436,16 @@ def _was_single(held: pa.DataType, type_: IcebergType) -> bool:
     return bool(pt.is_float32(held)) and isinstance(type_, DoubleType)
 
 
-def _is_in(wanted: NestedField, held: dict[int, tuple[int, NestedField]]) -> bool:
-    if wanted.field_id not in held:
-        return False
-    return _whole(wanted.field_type, held[wanted.field_id][1].field_type)
-
-
-def _whole(wanted: IcebergType, held: IcebergType) -> bool:
-    if isinstance(wanted, StructType) and isinstance(held, StructType):
-        there = {each.field_id: each.field_type for each in held.fields}
-        return all(each.field_id in there and _whole(each.field_type, there[each.field_id]) for each in wanted.fields)
-    if isinstance(wanted, ListType) and isinstance(held, ListType):
-        return _whole(wanted.element_type, held.element_type)
-    if isinstance(wanted, MapType) and isinstance(held, MapType):
-        return _whole(wanted.value_type, held.value_type)
-    return True
-
-
-def _avro_single(held: IcebergType, wanted: IcebergType) -> bool:
-    if isinstance(wanted, StructType) and isinstance(held, StructType):
-        there = {each.field_id: each.field_type for each in held.fields}
-        return any(_avro_single(there[each.field_id], each.field_type) for each in wanted.fields)
-    if isinstance(wanted, ListType) and isinstance(held, ListType):
-        return _avro_single(held.element_type, wanted.element_type)
-    if isinstance(wanted, MapType) and isinstance(held, MapType):
-        return _avro_single(held.value_type, wanted.value_type)
-    return isinstance(wanted, DoubleType) and not isinstance(held, DoubleType)
-
-
-def _plain(value: Any, held: IcebergType, wanted: IcebergType) -> Any:
+def _plain(value: Any, type_: IcebergType) -> Any:
     """A value of an Avro file in the form that Arrow accepts."""
     if value is None:
         return None
-    if isinstance(wanted, StructType) and isinstance(held, StructType):
-        there = {each.field_id: (at, each.field_type) for at, each in enumerate(held.fields)}
-        places = [(each, *there[each.field_id]) for each in wanted.fields]
-        return {each.name: _plain(value[at], type_, each.field_type) for each, at, type_ in places}
-    if isinstance(wanted, ListType) and isinstance(held, ListType):
-        return [_plain(each, held.element_type, wanted.element_type) for each in value]
-    if isinstance(wanted, MapType) and isinstance(held, MapType):
-        return [
-            (_plain(key, held.key_type, wanted.key_type), _plain(each, held.value_type, wanted.value_type))
-            for key, each in value.items()
-        ]
+    if isinstance(type_, StructType):
+        return {each.name: _plain(value[at], each.field_type) for at, each in enumerate(type_.fields)}
+    if isinstance(type_, ListType):
+        return [_plain(each, type_.element_type) for each in value]
+    if isinstance(type_, MapType):
+        return [(_plain(key, type_.key_type), _plain(each, type_.value_type)) for key, each in value.items()]
     return value.bytes if isinstance(value, UUID) else value
 
 
