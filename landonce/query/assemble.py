@@ -36,8 +36,7 @@ from landonce.sinks.contract import DeduplicatingSink, Guarantee, Sink
 from landonce.sinks.deduplicating import InsertRecipe
 from landonce.sinks.run import refuse_unfit
 from landonce.sinks.section import SinkSection
-from landonce.sinks.sql.ddl import refuse_recreation
-from landonce.sinks.sql.fingerprint import refuse_replaced
+from landonce.sinks.sql.fingerprint import refuse_recreation, refuse_replaced
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.sql.worker import SqlRecipe

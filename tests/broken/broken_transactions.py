@@ -15,8 +15,7 @@ from landonce.ledger.plain_sql import BlockKey
 from landonce.ledger.tables import block_table
 from landonce.protocol.block_rows import BlockRow, Claim
 from landonce.protocol.ledger import LedgerState
-from landonce.sinks.sql.databases import open_database
-from landonce.sinks.sql.sink import SqlSink
+from landonce.sinks.sql.sink import SqlSink, open_database
 from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.sql.writer import open_writer
 from landonce.sinks.transactional import BlockTransaction

@@ -12,8 +12,7 @@ from kit_controls import check_fails, check_mostly_sound
 
 from landonce.ledger.block_ledgers import TargetLedger
 from landonce.ledger.plain_sql import BlockKey
-from landonce.sinks.sql.databases import open_database
-from landonce.sinks.sql.sink import SqlSink
+from landonce.sinks.sql.sink import SqlSink, open_database
 from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.sql.writer import open_writer
 from landonce.sinks.transactional import BlockTransaction

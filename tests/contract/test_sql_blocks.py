@@ -25,8 +25,8 @@ from landonce.protocol.receipt import Fate
 from landonce.protocol.source import Extent, SourceView
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.sql import statements
-from landonce.sinks.sql.databases import TargetPostgres
 from landonce.sinks.sql.postgres import Patience
+from landonce.sinks.sql.sink import TargetPostgres
 from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.transactional import Blame, Trouble, as_error
 

@@ -33,7 +33,7 @@ from landonce.sinks.iceberg.check_table import table_findings
 from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.parts import open_parts
 from landonce.sinks.pipeline_file import load
-from landonce.sinks.sql.databases import open_database
+from landonce.sinks.sql.sink import open_database
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 

@@ -12,10 +12,9 @@ from sqlalchemy.dialects import sqlite
 
 from landonce.errors import ConfigError
 from landonce.sinks.contract import COORDINATES, Finding, Level
-from landonce.sinks.sql.check_table import check_columns, check_storage
-from landonce.sinks.sql.columns import Shape
+from landonce.sinks.sql.check import check_columns, check_storage
 from landonce.sinks.sql.sink import SqlSink
-from landonce.sinks.sql.table import SqlTable
+from landonce.sinks.sql.table import Shape, SqlTable
 
 KINDS = {"id": sql.BigInteger(), "_topic": sql.Text(), "_partition": sql.Integer(), "_offset": sql.BigInteger()}
 COLUMNS = tuple({"name": name, "type": kind, "nullable": True} for name, kind in KINDS.items())

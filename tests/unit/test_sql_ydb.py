@@ -24,8 +24,7 @@ from landonce.ledger.tables import (
 from landonce.ledger.ydb import YdbDatabase
 from landonce.protocol.ledger import LedgerState, taken
 from landonce.read.schema.ddl import parse_schema
-from landonce.sinks.sql.databases import open_database
-from landonce.sinks.sql.sink import SqlSink
+from landonce.sinks.sql.sink import SqlSink, open_database
 from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.sql.ydb import delete_rows, flipping_statement, found_statement, upsert_rows
 

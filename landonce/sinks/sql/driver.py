@@ -23,8 +23,7 @@ from landonce.sinks.parts import Parts
 from landonce.sinks.pipeline_file import Pipeline
 from landonce.sinks.run import Columns, Run, SourceAndTarget, SparkNeeds, refuse_unfit
 from landonce.sinks.sql.config import Sql
-from landonce.sinks.sql.ddl import refuse_recreation
-from landonce.sinks.sql.fingerprint import refuse_replaced
+from landonce.sinks.sql.fingerprint import refuse_recreation, refuse_replaced
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.sql.worker import SqlRecipe

@@ -25,7 +25,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, text
 
@@ -34,33 +34,32 @@ from landonce.ledger.block_ledgers import TargetLedger
 from landonce.protocol.block_rows import Mark
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.receipt import Receipt
-from landonce.sinks.sql.ddl import refuse_recreation
 from landonce.sinks.sql.sink import SqlSink
-from landonce.sinks.sql.statements import Statement, Syntax, syntax_of
+from landonce.sinks.sql.statements import Statement, Syntax, parts_statement, syntax_of
+
+if TYPE_CHECKING:
+    from landonce.sinks.sql.table import SqlTable
 
 _POSTGRES = """
-WITH RECURSIVE examined AS (SELECT CAST(to_regclass({name}) AS oid) AS id), parts AS (
-    SELECT id FROM examined UNION SELECT h.inhrelid FROM pg_inherits AS h JOIN parts ON h.inhparent = parts.id
-)
 SELECT concat_ws(' ', c.oid, c.relkind, c.relpersistence, c.relhasrules, c.relrowsecurity, c.relforcerowsecurity)
-FROM pg_class AS c WHERE c.oid = (SELECT id FROM examined)
+FROM pg_class AS c JOIN parts ON c.oid = id AND root
 UNION ALL
 SELECT concat_ws(' ', 'column', a.attnum, quote_ident(a.attname), a.atttypid, a.atttypmod, a.attcollation, a.attnotnull,
     a.atthasdef, a.attidentity, a.attgenerated, t.typnotnull,
     (SELECT string_agg(quote_literal(e.enumlabel), ',' ORDER BY e.enumsortorder) FROM pg_enum AS e
      WHERE e.enumtypid IN (t.oid, t.typbasetype)))
-FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
-WHERE a.attrelid = (SELECT id FROM examined) AND a.attnum > 0 AND NOT a.attisdropped
+FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid JOIN parts ON a.attrelid = id AND root
+WHERE a.attnum > 0 AND NOT a.attisdropped
 UNION ALL
 SELECT concat_ws(' ', 'unique', i.indkey, i.indcollation, i.indclass, i.indisvalid, i.indimmediate, i.indpred IS NULL)
-FROM pg_index AS i WHERE i.indrelid = (SELECT id FROM examined) AND i.indisunique
+FROM pg_index AS i JOIN parts ON i.indrelid = id AND root WHERE i.indisunique
 UNION ALL
 SELECT concat_ws(' ', 'trigger', quote_ident(g.tgname), g.tgtype, g.tgenabled)
-FROM pg_trigger AS g WHERE g.tgrelid = (SELECT id FROM examined) AND NOT g.tgisinternal
+FROM pg_trigger AS g JOIN parts ON g.tgrelid = id AND root WHERE NOT g.tgisinternal
 UNION ALL
 SELECT concat_ws(' ', 'partition', p.oid, p.relkind, p.relpersistence)
-FROM parts JOIN pg_class AS p ON p.oid = parts.id
-WHERE p.relispartition AND (p.relkind NOT IN ('r', 'p') OR p.relpersistence <> 'p')
+FROM pg_class AS p JOIN parts ON p.oid = id AND NOT root
+WHERE p.relkind NOT IN ('r', 'p') OR p.relpersistence <> 'p'
 """
 """By oid where a name depends on the session. Only partitions that make a table unfit: others come and go."""
 _SQLITE = (
@@ -72,6 +71,22 @@ _MYSQL = (
     "WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s"
 )
 _COUNTER = re.compile(r" AUTO_INCREMENT=\d+")
+_CREATED = text(
+    "SELECT CAST(create_time AS char) FROM information_schema.tables "
+    "WHERE table_schema = COALESCE(:schema, DATABASE()) AND table_name = :name"
+)
+_IDENTITIES = {
+    "postgresql": ("oid", text("SELECT CAST(CAST(to_regclass(:quoted) AS oid) AS text)")),
+    "sqlite": (
+        "schema",
+        text(
+            "SELECT schema_version FROM pragma_schema_version WHERE EXISTS "
+            "(SELECT 1 FROM sqlite_master WHERE lower(name) = lower(:name) AND type = 'table')"
+        ),
+    ),
+    "mysql": ("created", _CREATED),
+    "mariadb": ("created", _CREATED),
+}
 
 
 def lock_statement(syntax: Syntax, table: str) -> str:
@@ -85,7 +100,9 @@ def fingerprint_statements(sink: SqlSink, mark: str = "") -> tuple[Statement, ..
     """The queries whose rows make the fingerprint. `mark`: how PostgreSQL's parameter is written if ADBC does not ask."""
     syntax = syntax_of(sink.dialect)
     if sink.dialect == "postgresql":
-        return ((_POSTGRES.format(name=f"CAST({mark or syntax.parameter(1)} AS text)"), (syntax.table(sink.table),)),)
+        return (
+            (parts_statement(f"CAST({mark or syntax.parameter(1)} AS text)", _POSTGRES), (syntax.table(sink.table),)),
+        )
     if sink.dialect == "sqlite":
         return ((_SQLITE, (sink.name,)),)
     return (f"SHOW CREATE TABLE {syntax.table(sink.table)}", ()), (_MYSQL, (sink.schema, sink.name))
@@ -97,54 +114,32 @@ def table_fingerprint(answer: Iterable[Sequence[Any]]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-_OID = text("SELECT CAST(CAST(to_regclass(:name) AS oid) AS text)")
-_CREATED = text(
-    "SELECT CAST(create_time AS char) FROM information_schema.tables "
-    "WHERE table_schema = COALESCE(:schema, DATABASE()) AND table_name = :name"
-)
-_SCHEMA = text(
-    "SELECT schema_version FROM pragma_schema_version WHERE EXISTS "
-    "(SELECT 1 FROM sqlite_master WHERE lower(name) = lower(:name) AND type = 'table')"
-)
-
-
-class Asked(Protocol):
-    """What is asked of a table here."""
-
-    sink: SqlSink
-
-    def exists(self) -> bool: ...
-    def identity(self) -> str: ...
-    def holds_any(self, topics: Iterable[str]) -> bool: ...
-
-
 def identity(sink: SqlSink, connection: Connection) -> str:
     """Empty if there is no such table, or the database has nothing to tell."""
-    if sink.dialect == "postgresql":
-        found = connection.scalar(_OID, {"name": syntax_of("postgresql").table(sink.table)})
-        return f"oid {found}" if found is not None else ""
-    if sink.dialect == "sqlite":
-        found = connection.scalar(_SCHEMA, {"name": sink.name})
-        return f"schema {found}" if found is not None else ""
-    if sink.dialect == "yql":
+    if sink.dialect not in _IDENTITIES:
         return ""
-    found = connection.scalar(_CREATED, {"schema": sink.schema, "name": sink.name})
-    return f"created {found}" if found is not None else ""
+    what, query = _IDENTITIES[sink.dialect]
+    quoted = syntax_of(sink.dialect).table(sink.table)
+    found = connection.scalar(query, {"quoted": quoted, "schema": sink.schema, "name": sink.name})
+    return f"{what} {found}" if found is not None else ""
 
 
-def refuse_replaced(table: Asked, ledger: TargetLedger, safe: str = "Nothing was read or written.") -> str:
+def refuse_replaced(table: SqlTable, ledger: TargetLedger, safe: str = "Nothing was read or written.") -> str:
     """Returns which table it is. Raises if it is gone, or not the one that records landed in."""
-    state = ledger.load()
+    sink, state = table.sink, ledger.load()
     if not table.exists():
-        refuse_recreation(table.sink, state)
+        refuse_recreation(sink, state)
         return ""
     seen = table.identity()
-    if state is not None and state.tables and seen:
-        ((name, known),) = state.tables
-        same = known.uuid == seen and (table.sink.dialect == "postgresql" or name == table.sink.table)
-        landed = 0 if same else _landed(ledger, state)
-        if landed and not _same_rows(table, state):
-            raise _replaced(table.sink, state, name, landed, safe)
+    if state is None or not state.tables or not seen:
+        return seen
+    ((name, known),) = state.tables
+    if known.uuid == seen and (sink.dialect == "postgresql" or name == sink.table):
+        return seen
+    landed = _landed(ledger, state)
+    topics = [state.labelled(partition).topic for partition, _ in state.positions]
+    if landed and (sink.dialect == "postgresql" or not table.holds_any(topics)):
+        raise _replaced(sink, state, name, landed, safe)
     return seen
 
 
@@ -153,12 +148,6 @@ def _landed(ledger: TargetLedger, state: LedgerState) -> int:
     rows = ledger.blocks(state.pending.batch) if state.pending is not None else ()
     receipts = [Receipt.from_json(row.receipt) for row in rows if row.mark is Mark.AFTER and row.receipt]
     return state.totals.landed + sum(each.landed for each in receipts)
-
-
-def _same_rows(table: Asked, state: LedgerState) -> bool:
-    if table.sink.dialect == "postgresql":
-        return False
-    return table.holds_any(state.labelled(partition).topic for partition, _ in state.positions)
 
 
 def _replaced(sink: SqlSink, state: LedgerState, name: str, landed: int, safe: str) -> TableReplaced:
@@ -170,3 +159,16 @@ def _replaced(sink: SqlSink, state: LedgerState, name: str, landed: int, safe: s
         command=f"bring the old table back; or, if the table holds what it should hold (it was restored with the tables landonce_*): "
         f"landonce state forget-table {{file}} {name}; to land everything again, give the pipeline another name and an empty table",
     )
+
+
+def refuse_recreation(sink: SqlSink, state: LedgerState | None) -> None:
+    """Refuses to create a table again that records landed in: they would be missing, and the pipeline would go on after them."""
+    if state is not None and (state.totals.landed or state.pending is not None):
+        raise TableReplaced(
+            f"there is no table {sink.table}, and the ledger says that {state.totals.landed:,} records of {state.pipeline!r} landed. "
+            "A new table would be without them.",
+            safe="Nothing was made or written.",
+            command="restore the table with the tables landonce_*, or correct `table` in {file}; to land all of it again, give the "
+            "pipeline another name; to go on without what landed, create the table yourself, then: "
+            f"landonce state forget-table {{file}} {sink.table}",
+        )

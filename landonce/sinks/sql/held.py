@@ -2,11 +2,16 @@
 
 A table with inserts only has an index on the coordinates, and its values are read range by range. A table whose rows records change has
 none: the database sorts it once for each partition, and it is read along with the topic.
+
+Databases return times as text or numbers, booleans as numbers, UUIDs as objects, and documents in a spelling of their own: `as_array` and
+`comparable` bring values and records into one form.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+import base64
+import json
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -14,22 +19,8 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
-from sqlalchemy import (
-    CHAR,
-    JSON,
-    BigInteger,
-    Float,
-    Integer,
-    Text,
-    and_,
-    cast,
-    column,
-    func,
-    literal_column,
-    select,
-    table,
-    text,
-)
+from sqlalchemy import BigInteger, Integer, Text, and_, cast, column, func, literal_column, select, table, text
+from sqlalchemy import types as sql
 from sqlalchemy.dialects import postgresql
 
 from landonce.protocol.ranges import Partition
@@ -47,11 +38,11 @@ from landonce.sinks.audit import (
     HeldTables,
     HeldValues,
     Piece,
+    each_text,
     plain,
 )
 from landonce.sinks.parts import Parts
 from landonce.sinks.sql.driver import sql_recipe
-from landonce.sinks.sql.held_values import as_array, comparable
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.sql.worker import SqlRecipe
@@ -115,42 +106,40 @@ class SqlTables(HeldTables):
         self.opened.close()
 
 
-class _Asked:
-    """One table. A missing table holds nothing, and `notes` say so."""
-
-    def __init__(self, opened: SqlTable) -> None:
-        self._opened = opened
-        self.name = opened.sink.table
-        self.there = opened.exists()
-        self.rows = table(opened.sink.name, schema=opened.sink.schema)
-
-    def ask(self, query: Query) -> list[Any]:
-        return [row for batch in self.stream(query) for row in batch] if self.there else []
-
-    def stream(self, query: Query, at_once: int = _AT_ONCE) -> Iterator[Sequence[Any]]:
-        with self._opened.scanning() as connection:
-            if self._opened.sink.dialect in ("mysql", "mariadb"):
-                connection.execute(text(f"SET SESSION net_write_timeout = {_PATIENCE}"))
-            found = connection.execution_options(yield_per=at_once).execute(query.select_from(self.rows))
-            yield from found.partitions()
-
-    def notes(self) -> tuple[str, ...]:
-        return () if self.there else (f"there is no table {self.name}.",)
-
-
-class SqlRows(Held):
-    """The coordinates in one table. `_topic` is the label of a topic."""
+class _Read:
+    """One table, of which columns of `schema` are written. A missing table holds nothing, and `notes` say so."""
 
     def __init__(self, opened: SqlTable, schema: Schema) -> None:
         self._opened, self._schema = opened, schema
-        self._asked = _Asked(opened)
-        self.name = self._asked.name
+        self.name, self._key, self._dialect = opened.sink.table, opened.sink.key, opened.sink.dialect
+        self._there = opened.exists()
+        self._types = {each.name: each.type for each in schema.fields}
 
     def values(self) -> SqlValues:
         return SqlValues(self._opened, self._schema)
 
     def notes(self) -> tuple[str, ...]:
-        return self._asked.notes()
+        return () if self._there else (f"there is no table {self.name}.",)
+
+    def _kinds(self) -> dict[str, Any]:
+        return {each["name"]: each["type"] for each in self._opened.shape().columns} if self._there else {}
+
+    def _batches(self, query: Query, at_once: int = _AT_ONCE) -> Iterator[Sequence[Any]]:
+        if not self._there:
+            return
+        sink = self._opened.sink
+        with self._opened.scanning() as connection:
+            if sink.dialect in ("mysql", "mariadb"):
+                connection.execute(text(f"SET SESSION net_write_timeout = {_PATIENCE}"))
+            found = query.select_from(table(sink.name, schema=sink.schema))
+            yield from connection.execution_options(yield_per=at_once).execute(found).partitions()
+
+    def _ask(self, query: Query) -> list[Any]:
+        return [row for batch in self._batches(query) for row in batch]
+
+
+class SqlRows(_Read, Held):
+    """The coordinates in one table. `_topic` is the label of a topic."""
 
     def counted(self, partition: Partition, first: int, end: int) -> Counted:
         return self._counted(_per_offset(partition, first, end))
@@ -158,50 +147,35 @@ class SqlRows(Held):
     def repeated(self, partition: Partition, first: int, end: int) -> Counted:
         return self._counted(_per_offset(partition, first, end).having(func.count() > 1))
 
+    def _counted(self, query: Query) -> Counted:
+        found = np.array([tuple(row) for row in self._ask(query)], np.int64).reshape(-1, 2)
+        return Counted(found[:, 0], found[:, 1])
+
     def count(self, partition: Partition, first: int, end: int = LAST) -> int:
-        return int(self._one(select(func.count()).where(_within(partition, first, end))) or 0)
+        found = self._ask(select(func.count()).where(_within(partition, first, end)))
+        return int(found[0][0]) if found else 0
 
     def lowest(self, partition: Partition, first: int, end: int = LAST) -> int | None:
-        found = self._one(select(func.min(_OFFSET)).where(_within(partition, first, end)))
-        return int(found) if found is not None else None
+        found = self._ask(select(func.min(_OFFSET)).where(_within(partition, first, end)))
+        return int(found[0][0]) if found and found[0][0] is not None else None
 
     def partitions(self, labels: Iterable[str]) -> tuple[tuple[str, int, int], ...]:
         query = select(_TOPIC, _NUMBER, func.count()).where(_TOPIC.in_(sorted(labels))).group_by(_TOPIC, _NUMBER)
-        return tuple(sorted((str(label), int(number), int(rows)) for label, number, rows in self._asked.ask(query)))
-
-    def _one(self, query: Query) -> Any:
-        found = self._asked.ask(query)
-        return found[0][0] if found else None
-
-    def _counted(self, query: Query) -> Counted:
-        found = np.array([tuple(row) for row in self._asked.ask(query)], np.int64).reshape(-1, 2)
-        return Counted(found[:, 0], found[:, 1])
+        return tuple(sorted((str(label), int(number), int(rows)) for label, number, rows in self._ask(query)))
 
 
-class SqlKeys(HeldKeys):
+class SqlKeys(_Read, HeldKeys):
     """The keys in one table, with the coordinates of their last changes. They are all in memory at once, in columns."""
 
-    def __init__(self, opened: SqlTable, schema: Schema) -> None:
-        self._asked = _Asked(opened)
-        self.name = self._asked.name
-        self._key = opened.sink.key
-        self._opened, self._schema = opened, schema
-        self._types = {each.name: each.type for each in schema.fields}
-
-    def values(self) -> SqlValues:
-        return SqlValues(self._opened, self._schema)
-
     def rows(self, places: Mapping[Partition, int]) -> pa.Table | None:
-        if not self._asked.there:
+        if not self._there:
             return None
-        kinds = {each["name"]: each["type"] for each in self._opened.shape().columns}
-        keys = [_exact(name, kinds[name], self._opened.sink.dialect) for name in self._key]
-        query: Query = select(*keys, _TOPIC, _NUMBER, _OFFSET)
-        found = [self._table(batch, places) for batch in self._asked.stream(query)]
+        kinds = self._kinds()
+        query: Query = select(
+            *(_exact(name, kinds[name], self._dialect) for name in self._key), _TOPIC, _NUMBER, _OFFSET
+        )
+        found = [self._table(batch, places) for batch in self._batches(query)]
         return pa.concat_tables(found) if found else None
-
-    def notes(self) -> tuple[str, ...]:
-        return self._asked.notes()
 
     def _table(self, batch: Sequence[Any], places: Mapping[Partition, int]) -> pa.Table:
         *keys, topics, numbers, offsets = zip(*batch, strict=True)
@@ -211,29 +185,24 @@ class SqlKeys(HeldKeys):
             for topic, number in zip(topics, numbers, strict=True)
         ]
         offset = [UNKNOWN if each is None else each for each in offsets]
-        table_ = plain(pa.table(named))
-        return table_.append_column(PLACE, pa.array(place, pa.int64())).append_column(
-            OFFSET, pa.array(offset, pa.int64())
-        )
+        coordinates = pa.table({PLACE: pa.array(place, pa.int64()), OFFSET: pa.array(offset, pa.int64())})
+        keyed = plain(pa.table(named))
+        return pa.table([*keyed.columns, *coordinates.columns], names=[*named, PLACE, OFFSET])
 
 
-class SqlValues(HeldValues):
-    """The rows of one table, written with `schema`."""
+class SqlValues(_Read, HeldValues):
+    """The values of one table."""
 
     def __init__(self, opened: SqlTable, schema: Schema) -> None:
-        self._asked = _Asked(opened)
-        self.name = self._asked.name
-        self._dialect = opened.sink.dialect
-        self._keyed = bool(opened.sink.key)
-        self._kinds = {each["name"]: each["type"] for each in opened.shape().columns} if self._asked.there else {}
-        self._types = {each.name: each.type for each in schema.fields}
+        super().__init__(opened, schema)
+        self._columns = self._kinds()
         self._sorted: tuple[Partition, Generator[pa.Table]] | None = None
         self._left: list[pa.Table] = []
 
     def read(self, partition: Partition, first: int, end: int, names: Sequence[str]) -> Iterator[Piece]:
-        if not self._asked.there:
+        if not self._there:
             return
-        if self._keyed:
+        if self._key:
             yield from (Piece(each) for each in self._along(partition, first, end, names))
             return
         for low in range(first, end, _VALUES_AT_ONCE):
@@ -241,7 +210,7 @@ class SqlValues(HeldValues):
                 yield Piece(rows)
 
     def comparable(self, name: str, expected: pa.Array) -> pa.Array:
-        return comparable(expected, self._kinds[name], self._dialect)
+        return comparable(expected, self._columns[name], self._dialect)
 
     def _along(self, partition: Partition, first: int, end: int, names: Sequence[str]) -> Iterator[pa.Table]:
         """Continues in the sorted rows of the partition, and keeps rows beyond the end for the next range."""
@@ -263,27 +232,29 @@ class SqlValues(HeldValues):
                 return
 
     def _stream(self, partition: Partition, first: int, end: int, names: Sequence[str]) -> Generator[pa.Table]:
-        query = _in_order(select(*(self._column(name) for name in names)), partition, first, end)
-        for batch in self._asked.stream(query, _VALUES_AT_ONCE):
+        query: Query = select(*map(self._column, names), _OFFSET)
+        query = query.where(_within(partition, first, end)).order_by(_OFFSET)
+        types, kinds, dialect = self._types, self._columns, self._dialect
+        for batch in self._batches(query, _VALUES_AT_ONCE):
             *values, offsets = zip(*batch, strict=True)
-            arrays = {name: self._array(name, held) for name, held in zip(names, values, strict=True)}
+            arrays = {
+                name: as_array(held, types.get(name, pa.string()), kinds[name], dialect)
+                for name, held in zip(names, values, strict=True)
+            }
             yield pa.table({**arrays, "_offset": pa.array(offsets, pa.int64())})
 
     def _column(self, name: str) -> Any:
         """PostgreSQL's times have a larger range than Python's, so they are read as numbers."""
-        kind, type_ = self._kinds[name], self._types.get(name)
+        kind, type_ = self._columns[name], self._types.get(name)
         if self._dialect == "postgresql" and type_ is not None:
             what = str(postgresql.dialect().identifier_preparer.quote_identifier(name))
             if pt.is_timestamp(type_):
                 return literal_column(f"CAST(EXTRACT(epoch FROM {what}) * 1000000 AS bigint)", BigInteger).label(name)
             if pt.is_date32(type_):
                 return literal_column(f"({what} - DATE '1970-01-01')", BigInteger).label(name)
-            if isinstance(kind, JSON):
+            if isinstance(kind, sql.JSON):
                 return cast(column(name), Text).label(name)
         return _exact(name, kind, self._dialect)
-
-    def _array(self, name: str, values: Sequence[Any]) -> pa.Array:
-        return as_array(values, self._types.get(name, pa.string()), self._kinds[name], self._dialect)
 
 
 def _within(partition: Partition, first: int, end: int) -> Any:
@@ -291,21 +262,15 @@ def _within(partition: Partition, first: int, end: int) -> Any:
 
 
 def _per_offset(partition: Partition, first: int, end: int) -> Query:
-    return (
-        select(_OFFSET, func.count()).where(_within(partition, first, end)).group_by(_OFFSET).order_by(_OFFSET)
-    )  # fmt: skip
-
-
-def _in_order(query: Query, partition: Partition, first: int, end: int) -> Query:
-    """The rows of a range, with `_offset` after these columns, in offset order."""
-    return query.add_columns(_OFFSET).where(_within(partition, first, end)).order_by(_OFFSET)
+    found = select(_OFFSET, func.count()).where(_within(partition, first, end))
+    return found.group_by(_OFFSET).order_by(_OFFSET)
 
 
 def _exact(name: str, kind: Any, dialect: str) -> Any:
     """A value as records hold it: MySQL returns six digits of a FLOAT, and PostgreSQL pads a CHAR with blanks."""
-    if dialect in ("mysql", "mariadb") and isinstance(kind, Float):
+    if dialect in ("mysql", "mariadb") and isinstance(kind, sql.Float):
         return column(name) * literal_column("1e0")
-    if dialect == "postgresql" and isinstance(kind, CHAR):
+    if dialect == "postgresql" and isinstance(kind, sql.CHAR):
         return cast(column(name), Text)
     return column(name)
 
@@ -313,10 +278,102 @@ def _exact(name: str, kind: Any, dialect: str) -> Any:
 def _key_array(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     """As the pipeline's decoder makes them: SQLite returns times as text, SQLite and MySQL booleans as numbers, and
     PostgreSQL UUIDs as objects."""
-    if pa.types.is_boolean(type_):
+    if pt.is_boolean(type_):
         return pa.array([each if each is None else bool(each) for each in values], type_)
     if is_uuid(type_):
         return pa.array([UUID(str(each)).bytes for each in values], pa.binary(16))
-    if values and isinstance(values[0], str) and not pa.types.is_string(type_):
+    if values and isinstance(values[0], str) and not pt.is_string(type_):
         return pa.array(values, pa.string()).cast(type_)
     return pa.array(values, type_)
+
+
+def comparable(expected: pa.Array, kind: Any, dialect: str) -> pa.Array:
+    """What a column of this kind should hold, as `as_array` returns it."""
+    if pt.is_nested(expected.type):
+        documents = [None if each is None else _document(each, expected.type) for each in expected.to_pylist()]
+        return pa.array([None if each is None else _canonical(each) for each in documents], pa.string())
+    if pt.is_string(expected.type) and isinstance(kind, sql.JSON):
+        return each_text(expected, _canonical_text)
+    if pt.is_string(expected.type) and _is_padded(kind, dialect):
+        return each_text(expected, lambda each: each.rstrip(" "))
+    return expected.storage if is_uuid(expected.type) else expected
+
+
+def as_array(values: Sequence[Any], type_: pa.DataType, kind: Any, dialect: str) -> pa.Array:
+    """What the database's driver returned for a column that was written in this type."""
+    if pt.is_nested(type_) or (pt.is_string(type_) and isinstance(kind, sql.JSON)):
+        return _each(values, _canonical_text, pa.string())
+    if pt.is_string(type_) and _is_padded(kind, dialect):
+        return _each(values, lambda each: str(each).rstrip(" "), pa.string())
+    if pt.is_boolean(type_):
+        return _each(values, bool, type_)
+    if is_uuid(type_):
+        return _each(values, lambda each: UUID(str(each)).bytes, pa.binary())
+    return _moments(values, type_) if pt.is_temporal(type_) else _loose(values, type_)
+
+
+def _each(values: Sequence[Any], convert: Callable[[Any], Any], type_: pa.DataType) -> pa.Array:
+    return pa.array([None if each is None else convert(each) for each in values], type_)
+
+
+def _moments(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    """Numbers of microseconds or days, text (of SQLite), or Python's own."""
+    some = next((each for each in values if each is not None), None)
+    if isinstance(some, int) and pt.is_timestamp(type_):
+        return pa.array(values, pa.int64()).cast(pa.timestamp("us"))
+    if isinstance(some, str):
+        return pa.array(values, pa.string()).cast(pa.date32() if pt.is_date32(type_) else pa.timestamp("us"))
+    return pa.array(values, pa.date32() if pt.is_date32(type_) else pa.timestamp("us"))
+
+
+def _loose(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    """In the type that was written, or as text if a value was changed to something that type cannot hold."""
+    try:
+        return pa.array(values, type_)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        return _each(values, str, pa.string())
+
+
+def _is_padded(kind: Any, dialect: str) -> bool:
+    """PostgreSQL pads a CHAR with blanks, which are ignored."""
+    return dialect == "postgresql" and isinstance(kind, sql.CHAR)
+
+
+def _canonical_text(text: Any) -> str:
+    """A document in one canonical spelling; anything else unchanged."""
+    try:
+        return _canonical(json.loads(text)) if isinstance(text, (str, bytes)) else _canonical(text)
+    except ValueError:
+        return str(text)
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(_numbers(value), sort_keys=True, ensure_ascii=False)
+
+
+def _numbers(value: Any) -> Any:
+    """1 and 1.0 are the same number in JSON."""
+    if isinstance(value, dict):
+        return {key: _numbers(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_numbers(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _document(value: Any, type_: pa.DataType) -> Any:
+    """A nested value as JSON has it: times as ISO 8601, bytes in base64, decimals by their digits."""
+    if value is None:
+        return None
+    if pt.is_struct(type_):
+        return {each.name: _document(value[each.name], each.type) for each in type_}
+    if pt.is_map(type_):
+        return {str(_document(key, type_.key_type)): _document(each, type_.item_type) for key, each in value}
+    if pt.is_list(type_):
+        return [_document(each, type_.value_type) for each in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, float) and not np.isfinite(value):
+        return str(value)
+    if pt.is_temporal(type_):
+        return value.isoformat()
+    return value if isinstance(value, (bool, int, float, str)) else str(value)

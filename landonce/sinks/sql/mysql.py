@@ -9,27 +9,20 @@ from sqlalchemy.dialects.mysql.pymysql import MySQLDialect_pymysql
 from sqlalchemy.engine.interfaces import DBAPIModule
 
 from landonce.ledger.mysql import NO_TABLE, PASSING, connect_arguments, error_code, is_clients_own, mysql_url
-from landonce.sinks.sql.rows import RowWriter
 from landonce.sinks.sql.statements import syntax_of
+from landonce.sinks.sql.writer import RowWriter
 from landonce.sinks.transactional import Blame, Trouble
 
 _OF_ROWS = (1048, 1264, 1265, 1292, 1366, 1367, 1406, 1416, 1644, 3140, 3819, 4025, 4078)
 """NULL, out of range, truncated, no such value, no such character, too long, what a trigger raises, CHECK. Not 1364 (no default): such a
 column was added since the start, and records may hold it."""
-_BLAME = {
-    1062: Blame.TWICE,
-    1451: Blame.OTHERS,
-    1452: Blame.OTHERS,
-    **dict.fromkeys(_OF_ROWS, Blame.ROW),
-}
-_LONGEST = 4 * 2**20
-"""Bytes of one statement."""
+_BLAME = {1062: Blame.TWICE, 1451: Blame.OTHERS, 1452: Blame.OTHERS, **dict.fromkeys(_OF_ROWS, Blame.ROW)}
 
 
 class _Cursor(pymysql.cursors.Cursor):
     """Raises for warnings: even in strict mode MySQL cuts trailing blanks that do not fit into TEXT, with only a warning."""
 
-    max_stmt_length = _LONGEST
+    max_stmt_length = 4 * 2**20
 
     def execute(self, query: Any, args: Any = None) -> int:
         taken = int(super().execute(query, args))

@@ -12,13 +12,14 @@ import re
 import socket
 import stat
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import adbc_driver_manager
 import pyarrow as pa
+import pyarrow.compute as pc
 from adbc_driver_postgresql import dbapi
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import PGconn, Ping
@@ -27,8 +28,7 @@ from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from landonce.ledger.plain_sql import BlockKey
 from landonce.ledger.postgres import postgres_url
 from landonce.protocol.block_rows import Claim
-from landonce.sinks.sql.databases import session_name
-from landonce.sinks.sql.sink import SqlSink
+from landonce.sinks.sql.sink import SqlSink, session_name
 from landonce.sinks.sql.statements import (
     GONE,
     STAGED,
@@ -38,8 +38,8 @@ from landonce.sinks.sql.statements import (
     purge_statement,
     staging_statement,
     syntax_of,
+    triggers_statement,
 )
-from landonce.sinks.sql.types import as_jsonb
 from landonce.sinks.sql.writer import StatementWriter
 from landonce.sinks.transactional import Blame, Trouble, rows_left_out
 
@@ -59,11 +59,8 @@ _HOME = (
     "SELECT n.nspname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1)"
 )
 """The schema of a table that is named without one. ADBC itself looks only in the first schema of the search path."""
-_SCREENED = (
-    "SELECT 1 FROM pg_trigger, to_regclass($1) AS own WHERE NOT tgisinternal AND tgenabled <> 'D' AND tgtype & 7 = 7 "
-    "AND (tgrelid = own OR tgrelid IN (SELECT relid FROM pg_partition_tree(own))) LIMIT 1"
-)
-"""Whether the table or a partition of it has a BEFORE INSERT trigger for each row."""
+_SCREENED = triggers_statement("$1", 4)
+"""The BEFORE INSERT triggers for each row."""
 _AT_ONCE = "SET CONSTRAINTS ALL IMMEDIATE"
 """Deferred constraints fail here, and not at the COMMIT."""
 _PASSING = ("08", "40", "53", "55006", "55P03", "57", "58", "25006", "25P03", "25P04", "72")
@@ -137,7 +134,8 @@ class Watch:
             self.cut = True
             for descriptor, number in _sockets().items():
                 if number in self._mine if self._mine is not None else number not in self._before:
-                    _shut(descriptor)
+                    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as line:
+                        line.shutdown(socket.SHUT_RDWR)
 
 
 def _sockets() -> dict[int, int]:
@@ -151,11 +149,6 @@ def _sockets() -> dict[int, int]:
     return found
 
 
-def _shut(descriptor: int) -> None:
-    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as line:
-        line.shutdown(socket.SHUT_RDWR)
-
-
 class PostgresWriter(StatementWriter):
     """One connection of one block."""
 
@@ -165,10 +158,10 @@ class PostgresWriter(StatementWriter):
     def __init__(self, sink: SqlSink, block: BlockKey) -> None:
         super().__init__(sink, block)
         self._connection: Any = None
-        self._cursor: Any = None
         self._columns: frozenset[str] = frozenset()
         options = conninfo(sink)
-        self._watch = Watch(lambda: _answers(options), PATIENCE)
+        # A server that answers is alive, even if it refuses.
+        self._watch = Watch(lambda: Ping(PGconn.ping(options.encode())) is not Ping.NO_RESPONSE, PATIENCE)
         try:
             self._connection = dbapi.connect(options, autocommit=True)
             self._watch.connected()
@@ -235,15 +228,6 @@ class PostgresWriter(StatementWriter):
         with self._errors():
             self._cursor.adbc_ingest(table, rows.to_reader(_PORTION), mode="append", **options)
 
-    def _do(self, statement: str) -> None:
-        with self._errors():
-            self._cursor.execute(statement)
-
-    def _ask(self, statement: str, parameters: tuple[object, ...] = ()) -> list[Any]:
-        with self._errors():
-            self._cursor.execute(statement, parameters or None)
-            return list(self._cursor.fetchall())
-
     def _trouble(self, error: Any) -> Trouble:
         """If a NOT NULL column was added since the start, no row is to blame."""
         trouble = trouble_of(error)
@@ -255,10 +239,10 @@ class PostgresWriter(StatementWriter):
 
 
 def landing(rows: pa.Table, jsonb: tuple[str, ...] = ()) -> pa.Table:
-    """Rows as COPY takes them: a UUID is its sixteen bytes, and a document begins with its version."""
+    """Rows as COPY takes them: a UUID is its sixteen bytes, and a JSONB document begins with its version, 1."""
     for at, each in enumerate(rows.schema):
         if each.name in jsonb:
-            rows = rows.set_column(at, each.name, as_jsonb(rows.column(at)))
+            rows = rows.set_column(at, each.name, pc.binary_join_element_wise("\x01", rows.column(at), ""))
         if each.type == pa.uuid():
             storage = pa.chunked_array([chunk.storage for chunk in rows.column(at).chunks], pa.binary(16))
             rows = rows.set_column(at, each.name, storage)
@@ -280,31 +264,24 @@ def conninfo(sink: SqlSink) -> str:
     return str(make_conninfo(**{**defaults, **options, "application_name": session_name(sink.pipeline)}))
 
 
-def _answers(options: str) -> bool:
-    """Whether the server answers at all, even if it refuses."""
-    return Ping(PGconn.ping(options.encode())) is not Ping.NO_RESPONSE
-
-
 def trouble_of(error: adbc_driver_manager.Error) -> Trouble:
     """What PostgreSQL reported, and whether it was PostgreSQL that reported it."""
-    state = error.sqlstate or ""
+    state, details = error.sqlstate or "", dict[Any, object](error.details)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = _OF_ADBC.sub("", lines[0]) if lines else type(error).__name__
     ours = state in _OF_COPY and (state != _PROTOCOL or "message" in said)
     over = not state or (state.startswith(_ENDED) and not ours)
+    unplaced = state == "23514" and _TABLE in details and _CONSTRAINT not in details  # a row without a partition
+    if state in ("23505", "23P01"):
+        blame = Blame.TWICE
+    elif state == "23503" or unplaced:
+        blame = Blame.OTHERS
+    else:
+        blame = Blame.ROW if state.startswith(_OF_ROWS) and state not in _OF_COPY else Blame.ELSE
     return Trouble(
         said,
         passing=not state or (state.startswith(_PASSING) and not ours),
         answered=not over,
-        blame=_blame(state, dict(error.details)),
+        blame=blame,
         missing=state in _MISSING,
     )
-
-
-def _blame(state: str, details: Mapping[Any, object]) -> Blame:
-    """A row without a partition violates a CHECK too (23514), but one without a constraint name."""
-    if state in ("23505", "23P01"):
-        return Blame.TWICE
-    if state == "23503" or (state == "23514" and _TABLE in details and _CONSTRAINT not in details):
-        return Blame.OTHERS
-    return Blame.ROW if state.startswith(_OF_ROWS) and state not in _OF_COPY else Blame.ELSE

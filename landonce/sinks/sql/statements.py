@@ -65,6 +65,27 @@ def syntax_of(dialect: str) -> Syntax:
 Statement = tuple[str, tuple[object, ...]]
 
 
+def parts_statement(table: str, query: str) -> str:
+    """PostgreSQL: a query that may name `parts`, the table (`root`) and its partitions, by `id`. It locks none of them. `table`: a
+    parameter. Tables that only inherit from it hold no rows of it."""
+    return f"""
+        WITH RECURSIVE parts AS (
+            SELECT CAST(to_regclass({table}) AS oid) AS id, true AS root
+            UNION SELECT h.inhrelid, false FROM parts JOIN pg_inherits AS h ON h.inhparent = id
+            JOIN pg_class AS c ON c.oid = h.inhrelid AND c.relispartition
+        )
+        {query}"""
+
+
+def triggers_statement(table: str, changes: int) -> str:
+    """PostgreSQL: the triggers before each row that is inserted (4), deleted (8) or updated (16), on the table or a partition of it."""
+    return parts_statement(
+        table,
+        "SELECT DISTINCT tgname FROM pg_trigger JOIN parts ON tgrelid = id WHERE NOT tgisinternal AND tgenabled <> 'D' "
+        f"AND tgtype & 3 = 3 AND tgtype & {changes} <> 0 ORDER BY tgname",
+    )
+
+
 def flip_statement(syntax: Syntax, place: BlockKey, claim: Claim, receipt: str) -> Statement:
     """Flips the block's row to AFTER, if it has this claim and is not flipped yet."""
     wanted = {**_key(place), **flippable(claim)}

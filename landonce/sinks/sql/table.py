@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -12,7 +13,7 @@ import pyarrow as pa
 from sqlalchemy import Column, Connection, Dialect, MetaData, Table, and_, func, inspect, or_, select, text
 from sqlalchemy import types as sql
 from sqlalchemy.dialects import postgresql
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, NoSuchTableError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from landonce import errors
@@ -21,17 +22,45 @@ from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.target import TargetView
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.contract import COORDINATES, Finding
-from landonce.sinks.sql.check_table import check_columns, check_storage
-from landonce.sinks.sql.columns import Shape, column_field, read_shape
-from landonce.sinks.sql.databases import engine_of, open_database
-from landonce.sinks.sql.ddl import add_column, new_table
 from landonce.sinks.sql.fingerprint import fingerprint_statements, identity, table_fingerprint
-from landonce.sinks.sql.rights import check_rights
-from landonce.sinks.sql.sink import SqlSink
-from landonce.sinks.sql.types import column_type, key_type
+from landonce.sinks.sql.sink import SqlSink, open_database
+from landonce.sinks.sql.statements import syntax_of
+from landonce.sinks.sql.types import (
+    ReflectedColumn,
+    add_column,
+    column_field,
+    column_type,
+    coordinate_types,
+    new_table,
+)
 from landonce.sinks.transactional import TransactionalTable
 
 _LONGEST_NAME = 63
+_PARTIAL = {"postgresql_where", "sqlite_where"}
+"""Options of an index that does not cover every row."""
+_KEYS = text(
+    """
+    SELECT i.indimmediate AND i.indisvalid, array_agg(CAST(a.attname AS text))
+    FROM pg_index AS i CROSS JOIN LATERAL unnest(CAST(i.indkey AS int2[])) WITH ORDINALITY AS k(number, at)
+    JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.number
+    WHERE i.indrelid = to_regclass(:name) AND i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL
+        AND k.at <= i.indnkeyatts
+    GROUP BY i.indexrelid, i.indimmediate, i.indisvalid
+    """
+)
+_DOMAINS = text(
+    """
+    WITH RECURSIVE made(name, type, typmod) AS (
+        SELECT CAST(attname AS text), atttypid, atttypmod FROM pg_attribute
+        WHERE attrelid = to_regclass(:name) AND attnum > 0 AND NOT attisdropped
+        UNION ALL SELECT made.name, typbasetype, typtypmod FROM made JOIN pg_type ON oid = type AND typtype = 'd'
+    )
+    SELECT made.name, format_type(type, typmod) FROM made JOIN pg_type ON oid = type AND typtype <> 'd'
+    """
+)
+_ROWID = text("SELECT name, upper(type) FROM pragma_table_info(:name) WHERE pk > 0")
+"""The column that SQLite fills with a number of its own where it is NULL: a single primary key of the type INTEGER."""
+_NUMBERS = re.compile(r"\((-?\d+)(?:,(-?\d+))?\)")
 
 
 @dataclass
@@ -78,6 +107,8 @@ class SqlTable(TransactionalTable):
 
     def check(self, declared: Schema | None = None, *, selected: bool = False) -> tuple[Finding, ...]:
         """Whether the table can hold the guarantee, and what else the user should know."""
+        from landonce.sinks.sql.check import check_columns, check_rights, check_storage
+
         sink, chosen = self.sink, declared is not None or selected
         named = declared.by_name() if declared is not None and not selected else {}
         with self.reading() as connection:
@@ -158,19 +189,20 @@ class SqlTable(TransactionalTable):
 
     @cached_property
     def _coordinates(self) -> Table:
-        kinds = (key_type(self.sink.dialect), sql.Integer(), sql.BigInteger())
-        columns = [Column(name, kind) for name, kind in zip(COORDINATES, kinds, strict=True)]
+        columns = [Column(name, kind) for name, kind in coordinate_types(self.sink.dialect).items()]
         return Table(self.sink.name, MetaData(), *columns, schema=self.sink.schema)
 
     @property
     def _dialect(self) -> Dialect:
         """Of the engine, which knows the server's version after the first connection."""
-        return engine_of(self.database).dialect
+        database: Any = self.database
+        dialect: Dialect = database.engine.dialect
+        return dialect
 
     def create(self, declared: Schema) -> None:
         """Does nothing if the table exists."""
         table = new_table(self.sink, declared, self._dialect)
-        with self._creating() as connection:
+        with self._begun(self.database.creating) as connection:
             table.create(connection, checkfirst=True)
 
     def creation(self, declared: Schema) -> str:
@@ -181,7 +213,7 @@ class SqlTable(TransactionalTable):
 
     def add(self, wanted: Mapping[str, pa.DataType]) -> tuple[str, ...]:
         """Adds the columns that are missing, and returns their names."""
-        with self._creating() as connection:
+        with self._begun(self.database.creating) as connection:
             there = {each.lower() for each in read_shape(self.sink, connection).names}
             added = []
             for name, type_ in sorted(wanted.items()):
@@ -193,28 +225,95 @@ class SqlTable(TransactionalTable):
                 added.append(name)
         return tuple(added)
 
-    @contextmanager
-    def reading(self) -> Iterator[Connection]:
+    def reading(self) -> AbstractContextManager[Connection]:
         """A transaction in which all reads see one state."""
-        with self._errors(), self.database.reading() as connection:
-            yield connection
+        return self._begun(self.database.reading)
 
-    @contextmanager
-    def scanning(self) -> Iterator[Connection]:
+    def scanning(self) -> AbstractContextManager[Connection]:
         """The same, for statements that may read the whole table."""
-        with self._errors(), self.database.scanning() as connection:
-            yield connection
+        return self._begun(self.database.scanning)
 
     @contextmanager
-    def _creating(self) -> Iterator[Connection]:
-        with self._errors(), self.database.creating() as connection:
-            yield connection
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
+    def _begun(self, begin: Callable[[], AbstractContextManager[Connection]]) -> Iterator[Connection]:
         try:
-            yield
+            with begin() as connection:
+                yield connection
         except DBAPIError as failure:
-            fault = self.database.fault(failure)
-            said = self.database.reason(failure)
+            fault, said = self.database.fault(failure), self.database.reason(failure)
             raise (fault or errors.TargetUnavailable(f"{self.database.place}: {said}")) from None
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The columns and keys of a table."""
+
+    columns: tuple[ReflectedColumn, ...]
+    unique: tuple[frozenset[str], ...]
+    """Sets of columns. No two rows hold the same values in one of them."""
+    indexed: tuple[frozenset[str], ...] = ()
+    deferred: tuple[frozenset[str], ...] = ()
+    """Unique sets that PostgreSQL finds no row by: the constraint is DEFERRABLE, or its index was never finished."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(each["name"] for each in self.columns)
+
+
+def read_shape(sink: SqlSink, connection: Connection) -> Shape:
+    """Asks the database. Raises `TableUnfit` if there is no such table."""
+    found = inspect(connection)
+    name, schema = sink.name, sink.schema
+    try:
+        columns = tuple({**each, "rowid": None} for each in found.get_columns(name, schema=schema))
+    except NoSuchTableError:
+        raise errors.TableUnfit(
+            f"there is no table {sink.table}, or the user may not see it.",
+            safe="Nothing was read or written.",
+            command="create it, or say `create: true` in {file} and let landonce do it",
+        ) from None
+    deferred: set[frozenset[str]] = set()
+    if sink.dialect == "sqlite":
+        match connection.execute(_ROWID, {"name": name}).all():
+            case [(rowid, "INTEGER")]:
+                columns = tuple({**each, "rowid": rowid} for each in columns)
+    elif sink.dialect == "postgresql":
+        quoted = {"name": syntax_of("postgresql").table(sink.table)}
+        _complete_domains(columns, connection, quoted)
+        keys = [(at_once, frozenset(names)) for at_once, names in connection.execute(_KEYS, quoted)]
+        deferred = {names for at_once, names in keys if not at_once} - {names for at_once, names in keys if at_once}
+    indexes = found.get_indexes(name, schema=schema)
+    sets: list[list[Any]] = [found.get_pk_constraint(name, schema=schema)["constrained_columns"]]
+    sets += [each["column_names"] for each in found.get_unique_constraints(name, schema=schema)]
+    sets += [
+        each["column_names"]
+        for each in indexes
+        if each["unique"] and _PARTIAL.isdisjoint(each.get("dialect_options") or {})
+    ]
+    unique = dict.fromkeys(frozenset(each) for each in sets if each and None not in each)
+    return Shape(
+        columns,
+        tuple(each for each in unique if each not in deferred),
+        tuple(frozenset(filter(None, each["column_names"])) for each in indexes),
+        tuple(deferred),
+    )
+
+
+def _complete_domains(columns: tuple[ReflectedColumn, ...], connection: Connection, table: dict[str, str]) -> None:
+    """Adds length, precision and time zone to PostgreSQL's domains: SQLAlchemy leaves them out. Follows domains of domains."""
+    if not any(isinstance(each["type"], postgresql.DOMAIN) for each in columns):
+        return
+    base_types: dict[str, str] = {row[0]: row[1] for row in connection.execute(_DOMAINS, table)}
+    for each in columns:
+        spelled = base_types.get(each["name"], "")  # `varchar(5)`, `timestamp(0) with time zone`, `numeric(10,2)`
+        numbers = _NUMBERS.search(spelled)
+        first, second = (int(part) if part else None for part in numbers.groups()) if numbers else (None, None)
+        kind = each["type"]
+        while isinstance(kind, postgresql.DOMAIN):
+            kind = kind.data_type
+            if isinstance(kind, sql.String):
+                kind.length = first
+            elif isinstance(kind, sql.DateTime):
+                kind.timezone = spelled.endswith("with time zone")
+                kind.precision = first  # type: ignore[attr-defined]
+            elif isinstance(kind, sql.Numeric) and not isinstance(kind, sql.Float):
+                kind.precision, kind.scale = first, second

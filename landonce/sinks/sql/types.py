@@ -1,4 +1,4 @@
-"""Which SQL type holds which Arrow type exactly, and nested values as JSON. Pure.
+"""Which SQL type holds which Arrow type exactly, the columns of a table that landonce creates, and nested values as JSON. Pure.
 
     SQL                                     Arrow                                       of which databases
     ──────────────────────────────────────  ──────────────────────────────────────────  ─────────────────────────────
@@ -23,16 +23,20 @@ from __future__ import annotations
 import base64
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
+from sqlalchemy import Column, Dialect, Index, MetaData, Table
 from sqlalchemy import types as sql
 from sqlalchemy.dialects import mysql, postgresql
 
 from landonce.errors import ConfigError
-from landonce.read.schema.fields import Field, is_uuid, spelled
+from landonce.ledger.tables import ENGINE
+from landonce.read.schema.fields import Field, Schema, is_uuid, spelled
+from landonce.sinks.contract import COORDINATES
+from landonce.sinks.sql.sink import SqlSink
 
 _DAY = 86_400
 _MICROSECONDS = 10**6
@@ -54,13 +58,63 @@ _MYSQL_INTEGERS = {
     "INTEGER": (pa.int32(), pa.uint32()),
     "BIGINT": (pa.int64(), pa.uint64()),
 }
+_PLAIN: tuple[tuple[type, pa.DataType, pa.DataType], ...] = (
+    (sql.Boolean, pa.bool_(), pa.bool_()),
+    (sql.SmallInteger, pa.int16(), pa.int64()),
+    (sql.BigInteger, pa.int64(), pa.int64()),
+    (sql.Integer, pa.int32(), pa.int64()),
+    (sql.LargeBinary, pa.binary(), pa.binary()),
+    (sql.Date, pa.date32(), pa.date32()),
+)
+"""The last: in SQLite and YDB."""
 
-
-_MYSQL_BLOBS = ("TINYBLOB", "MEDIUMBLOB", "LONGBLOB")
+ReflectedColumn = Mapping[str, Any]
+"""As SQLAlchemy reflects it. `rowid` is added: the name of the column that SQLite numbers itself."""
 
 
 class Unsupported(Exception):
     """Records cannot become this type exactly. The message names it."""
+
+
+def column_field(
+    sink: SqlSink, column: ReflectedColumn, declared: Field | None, *, selected: bool = False, chosen: bool = True
+) -> Field | str | None:
+    """The field that fills a column. None: the column is not written. A text: it has to be written, and why it cannot be.
+
+    A column with a default that records need not fill is left to the database, unless it is declared. `selected`: expressions make
+    the columns, and JSON documents are text. `chosen`: the user said which columns are written. Otherwise all are written, and one of
+    a type that no value fits would silently stay empty.
+    """
+    name, kind = column["name"], column["type"]
+    if name in COORDINATES or column.get("computed") is not None or column.get("identity") is not None:
+        return None
+    required = not column["nullable"]
+    if name == column.get("rowid") and not sink.key:  # SQLite's INTEGER PRIMARY KEY is never NULL, whatever is written
+        if declared is None and not chosen:
+            return f"column {name}: SQLite gives it a number of its own where a record holds none"
+        required = declared is not None
+    if declared is None and required and (column.get("default") is not None or column.get("autoincrement") is True):
+        return None
+    held = declared.type if declared is not None else pa.string() if selected else None
+    if held is not None and (found := document_of(name, kind, held, sink.dialect, required=required)) is not None:
+        return found
+    try:
+        return field_of(name, kind, sink.dialect, required=required)
+    except Unsupported as reason:
+        left = chosen or column.get("default") is not None or isinstance(kind, sql.JSON)
+        return f"column {name}: {reason}" if required or declared is not None or not left else None
+
+
+def document_of(name: str, type_: Any, declared: pa.DataType, dialect: str = "", *, required: bool) -> Field | None:
+    """The field for a column that takes what is declared: JSON documents, text that holds one, and PostgreSQL's NUMERIC without digits.
+    None for another column."""
+    if isinstance(type_, sql.JSON) and pt.is_string(declared):
+        return Field(name, declared, required, pattern=_NO_NUMBER if dialect == "sqlite" else None)
+    is_text = isinstance(type_, sql.String) and not isinstance(type_, sql.Enum)
+    open_number = isinstance(type_, sql.Numeric) and not isinstance(type_, sql.Float) and type_.precision is None
+    fits = pt.is_nested(declared) and (is_text or isinstance(type_, sql.JSON))
+    fits = fits or (dialect == "postgresql" and open_number and pt.is_decimal128(declared))
+    return Field(name, declared, required) if fits else None
 
 
 def field_of(name: str, type_: Any, dialect: str, *, required: bool) -> Field:
@@ -74,53 +128,25 @@ def field_of(name: str, type_: Any, dialect: str, *, required: bool) -> Field:
     if isinstance(type_, sql.String):
         return Field(name, pa.string(), required, longest=type_.length, without_nul=dialect == "postgresql")
     if isinstance(type_, sql.DateTime):
-        return _moment(name, type_, dialect, required)
+        moment = pa.timestamp("us", tz="UTC" if getattr(type_, "timezone", False) else None)
+        if dialect != "postgresql":
+            return Field(name, moment, required)
+        return Field(name, moment, required, bounds=_POSTGRES_MOMENT, digits=getattr(type_, "precision", None))
     plain = _plain(type_, dialect)
-    if pt.is_date32(plain) and dialect == "postgresql":
-        return Field(name, plain, required, bounds=_POSTGRES_DATE)
-    return Field(name, plain, required, finite=pt.is_floating(plain) and dialect in _FINITE)
-
-
-def _moment(name: str, type_: Any, dialect: str, required: bool) -> Field:
-    arrow = pa.timestamp("us", tz="UTC" if getattr(type_, "timezone", False) else None)
-    if dialect != "postgresql":
-        return Field(name, arrow, required)
-    return Field(name, arrow, required, bounds=_POSTGRES_MOMENT, digits=getattr(type_, "precision", None))
-
-
-def document_of(name: str, type_: Any, declared: pa.DataType, dialect: str = "", *, required: bool) -> Field | None:
-    """The field for a column of JSON documents, or of text that holds one. None for another column."""
-    if isinstance(type_, sql.JSON) and pt.is_string(declared):
-        return Field(name, declared, required, pattern=_NO_NUMBER if dialect == "sqlite" else None)
-    if isinstance(type_, sql.JSON) and pt.is_nested(declared):
-        return Field(name, declared, required)
-    is_text = isinstance(type_, sql.String) and not isinstance(type_, sql.Enum)
-    return Field(name, declared, required) if is_text and pt.is_nested(declared) else None
-
-
-def number_of(name: str, type_: Any, declared: pa.DataType, *, required: bool) -> Field | None:
-    """The field for a NUMERIC without digits, which takes any number of digits. None for another column."""
-    is_open = isinstance(type_, sql.Numeric) and not isinstance(type_, sql.Float) and type_.precision is None
-    return Field(name, declared, required) if is_open and pt.is_decimal128(declared) else None
+    bounds = _POSTGRES_DATE if pt.is_date32(plain) and dialect == "postgresql" else None
+    return Field(name, plain, required, bounds=bounds, finite=pt.is_floating(plain) and dialect in _FINITE)
 
 
 def _plain(type_: Any, dialect: str) -> pa.DataType:
     loose = dialect in ("sqlite", "yql")
-    kinds: tuple[tuple[type, pa.DataType], ...] = (
-        (sql.Boolean, pa.bool_()),
-        (sql.SmallInteger, pa.int64() if loose else pa.int16()),
-        (sql.BigInteger, pa.int64()),
-        (sql.Integer, pa.int64() if loose else pa.int32()),
-        (sql.LargeBinary, pa.binary()),
-        (sql.Date, pa.date32()),
-    )
-    for kind, arrow in kinds:
+    for kind, arrow, loosely in _PLAIN:
         if isinstance(type_, kind):
-            return arrow
+            return loosely if loose else arrow
     if isinstance(type_, sql.Uuid) and dialect == "postgresql":
         return pa.uuid()
-    if isinstance(type_, sql.Float) or type(type_).__name__ in ("REAL", "DOUBLE", "DOUBLE_PRECISION", "FLOAT"):
-        single = type(type_).__name__ == "REAL" or (isinstance(type_, mysql.FLOAT))
+    spelling = type(type_).__name__
+    if isinstance(type_, sql.Float) or spelling in ("REAL", "DOUBLE", "DOUBLE_PRECISION", "FLOAT"):
+        single = spelling == "REAL" or isinstance(type_, mysql.FLOAT)
         return pa.float32() if single and not loose else pa.float64()
     if isinstance(type_, sql.Numeric) and dialect != "sqlite" and type_.precision and type_.precision <= 38:
         return pa.decimal128(type_.precision, type_.scale or 0)
@@ -133,7 +159,7 @@ def _of_mysql(name: str, type_: Any, required: bool) -> Field | None:
         return Field(name, pa.bool_(), required)
     if kind in _MYSQL_INTEGERS:
         return Field(name, _MYSQL_INTEGERS[kind][bool(type_.unsigned)], required)
-    if kind in _MYSQL_BLOBS:
+    if kind in ("TINYBLOB", "MEDIUMBLOB", "LONGBLOB"):
         return Field(name, pa.binary(), required)
     if kind == "SET" or (kind in ("FLOAT", "DOUBLE") and type_.scale is not None):
         raise Unsupported(f"records cannot become {type_!r} exactly: MySQL puts it in order, or rounds it")
@@ -141,22 +167,17 @@ def _of_mysql(name: str, type_: Any, required: bool) -> Field | None:
         return Field(name, pa.string(), required, longest=type_.length, pattern=_NO_BLANK_AT_THE_END)
     if kind == "DATE":
         return Field(name, pa.date32(), required, bounds=_MYSQL_DATE)
-    if kind in ("DATETIME", "TIMESTAMP"):
-        bounds = tuple(each * _DAY * _MICROSECONDS for each in (_MYSQL_DATE[0], _MYSQL_DATE[1] + 1))
-        if kind == "TIMESTAMP":
-            bounds = tuple(each * _MICROSECONDS for each in _MYSQL_TIMESTAMP)
-        digits = type_.fsp or 0
-        zone = "UTC" if kind == "TIMESTAMP" else None
-        return Field(
-            name, pa.timestamp("us", tz=zone), required, bounds=(bounds[0], bounds[1] - 1), digits=digits
-        )  # fmt: skip
+    if kind == "DATETIME":
+        low, end = (day * _DAY * _MICROSECONDS for day in (_MYSQL_DATE[0], _MYSQL_DATE[1] + 1))
+        return Field(name, pa.timestamp("us"), required, bounds=(low, end - 1), digits=type_.fsp or 0)
+    if kind == "TIMESTAMP":
+        low, end = (second * _MICROSECONDS for second in _MYSQL_TIMESTAMP)
+        return Field(name, pa.timestamp("us", tz="UTC"), required, bounds=(low, end - 1), digits=type_.fsp or 0)
     return None
 
 
 def column_type(type_: pa.DataType, dialect: str, name: str) -> sql.TypeEngine[Any]:
     """The type of a column that landonce creates: `field_of` gives the same Arrow type back."""
-    if dialect == "sqlite" and pt.is_decimal(type_):
-        raise _not_here(name, "SQLite has no exact decimals; declare it as STRING or DOUBLE")
     plain: dict[pa.DataType, sql.TypeEngine[Any]] = {
         pa.bool_(): sql.Boolean(),
         pa.int8(): sql.SmallInteger(),
@@ -171,54 +192,83 @@ def column_type(type_: pa.DataType, dialect: str, name: str) -> sql.TypeEngine[A
     }
     if type_ in plain:
         return plain[type_]
-    if pt.is_timestamp(type_):
-        return _timestamp(type_, name)
-    if pt.is_decimal128(type_):
+    if pt.is_timestamp(type_) and type_.unit != "ns":
+        return sql.DateTime(timezone=type_.tz is not None).with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
+    if pt.is_decimal128(type_) and dialect != "sqlite":
         return sql.Numeric(type_.precision, type_.scale)
     if is_uuid(type_) and dialect == "postgresql":
         return postgresql.UUID(as_uuid=False)
     if pt.is_nested(type_) and dialect != "yql":
         return sql.JSON().with_variant(postgresql.JSONB(), "postgresql")
-    raise _not_here(
-        name, f"{spelled(type_)} is no type of a column here; `select` parts of it, or make text of it with to_json"
-    )
+    why = f"{spelled(type_)} is no type of a column here; `select` parts of it, or make text of it with to_json"
+    if pt.is_timestamp(type_):
+        why = "times have microseconds here; declare TIMESTAMP or TIMESTAMP(3)"
+    elif pt.is_decimal(type_) and dialect == "sqlite":
+        why = "SQLite has no exact decimals; declare it as STRING or DOUBLE"
+    raise ConfigError(f"sink.sql.create: column {name!r}: {why}.")
 
 
-def _timestamp(type_: pa.TimestampType, name: str) -> sql.TypeEngine[Any]:
-    if type_.unit == "ns":
-        raise _not_here(name, "times have microseconds here; declare TIMESTAMP or TIMESTAMP(3)")
-    return sql.DateTime(timezone=type_.tz is not None).with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
+def coordinate_types(dialect: str) -> dict[str, sql.TypeEngine[Any]]:
+    """The types of the coordinate columns that landonce creates."""
+    return dict(zip(COORDINATES, (_key_type(dialect), sql.Integer(), sql.BigInteger()), strict=True))
 
 
-def key_type(dialect: str, collation: str = "utf8mb4_bin") -> sql.TypeEngine[Any]:
+def _key_type(dialect: str, collation: str = "utf8mb4_bin") -> sql.TypeEngine[Any]:
     """Text that can be part of a key and distinguishes upper and lower case."""
     if dialect in ("mysql", "mariadb"):
         return mysql.VARCHAR(255, charset="utf8mb4", collation=collation)
     return sql.Text()
 
 
-def _not_here(name: str, why: str) -> ConfigError:
-    return ConfigError(f"sink.sql.create: column {name!r}: {why}.")
+def new_table(sink: SqlSink, declared: Schema, dialect: Dialect) -> Table:
+    """The table that landonce creates. The key is the primary key. Without a key the coordinates are indexed."""
+    unknown = [name for name in sink.key if name not in declared.by_name()]
+    if unknown:
+        raise ConfigError(f"sink.sql.key: the records have no field {', '.join(unknown)}.")
+    keyed = sink.dialect == "yql" and not sink.key  # every table of YDB has a primary key
+    columns = [
+        Column(name, kind, nullable=False, primary_key=keyed, autoincrement=False)
+        for name, kind in coordinate_types(sink.dialect).items()
+    ]
+    # In MySQL's other collations `a` and `a ` are one key.
+    padless = "utf8mb4_nopad_bin" if getattr(dialect, "is_mariadb", False) else "utf8mb4_0900_bin"
+    for each in declared.fields:
+        named = each.name in sink.key
+        is_key_text = named and pt.is_string(each.type)
+        kind = _key_type(sink.dialect, padless) if is_key_text else column_type(each.type, sink.dialect, each.name)
+        optional = not (each.required or named)
+        columns.append(Column(each.name, kind, primary_key=named, nullable=optional, autoincrement=False))
+    charset: dict[str, Any] = {"mysql_charset": "utf8mb4", "mariadb_charset": "utf8mb4"}
+    table = Table(sink.name, MetaData(), *columns, schema=sink.schema, **ENGINE, **charset)
+    if not sink.key and not keyed:
+        brin = sink.dialect == "postgresql"  # a unique index would cost twice as much as COPY itself
+        indexed = [table.c[name] for name in COORDINATES]
+        Index(f"{sink.name[:40]}_coordinates", *indexed, unique=not brin, postgresql_using="brin")
+    return table
+
+
+def add_column(sink: SqlSink, name: str, type_: sql.TypeEngine[Any], dialect: Dialect) -> str:
+    """`ALTER TABLE … ADD COLUMN …`, escaped for SQLAlchemy's `text`, which treats colons and percent signs in its own way."""
+    prepare: Any = dialect.identifier_preparer
+    table = ".".join(prepare.quote_identifier(part) for part in sink.table.split("."))
+    quoted = prepare.quote_identifier(name)
+    if prepare._double_percents:
+        quoted = quoted.replace("%%", "%")
+    spelling = dialect.type_compiler_instance.process(type_.dialect_impl(dialect))
+    return f"ALTER TABLE {table} ADD COLUMN {quoted} {spelling}".replace(":", "\\:")
 
 
 def documents_as_text(rows: pa.Table) -> pa.Table:
     """The rows with nested values as JSON. Value by value: Arrow has no writer for it."""
     for at, each in enumerate(rows.schema):
         if pt.is_nested(each.type):
-            texts = [_json_text(value, each.type) for value in rows.column(at).to_pylist()]
+            values = [_json_value(value, each.type) for value in rows.column(at).to_pylist()]
+            texts = [
+                None if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+                for value in values
+            ]
             rows = rows.set_column(at, each.name, pa.array(texts, pa.string()))
     return rows
-
-
-def as_jsonb(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """JSON as PostgreSQL's binary JSONB: the version 1, then the text."""
-    return pc.binary_join_element_wise("\x01", column, "")
-
-
-def _json_text(value: Any, type_: pa.DataType) -> str | None:
-    if value is None:
-        return None
-    return json.dumps(_json_value(value, type_), ensure_ascii=False, separators=(",", ":"))
 
 
 def _json_value(value: Any, type_: pa.DataType) -> Any:
