@@ -60,7 +60,7 @@ def verify(
 
 def run_audit(parts: Parts, *, to_end: bool = False, values: bool = False, quiet: bool = True) -> Report:
     """The audit of a pipeline, from its opened parts."""
-    from landonce.verify.assemble import opened_audit
+    from landonce.verify.audit import opened_audit
 
     opened_ = opened_audit(parts, to_end=to_end, values=values)
     with opened_ as auditor, _progress(auditor.size(), quiet=quiet) as advance:

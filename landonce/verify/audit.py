@@ -1,36 +1,61 @@
-"""The audit itself: partition by partition, window by window, all tables at once."""
+"""The audit itself: partition by partition, window by window, all tables at once. `opened_audit` builds it from a pipeline file."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from landonce.engine.retention import Retention
+from landonce.engine.spark.session import open_session, session_if_needed
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.source import SourceView
-from landonce.verify.bounds import Bounds, bounds, notes
-from landonce.verify.expect import Expectation
-from landonce.verify.judge import Fates, Place, judge_letters
-from landonce.verify.partition import PartitionReport
-from landonce.verify.report import Report
-from landonce.verify.table import Stretch, TableAudit, cut
+from landonce.sinks.audit import HeldKeys, HeldTables
+from landonce.sinks.parts import Parts
+from landonce.verify.expect import Decoded, Expectation, Transformed
+from landonce.verify.judge import Bounds, Fates, Place, bounds, judge_letters, notes
+from landonce.verify.report import PartitionReport, Report
+from landonce.verify.table import KeyedAudit, RowsAudit, Stretch, TableAudit, cut
 from landonce.verify.topic import Letters, PlainReader, Window
+from landonce.verify.values import ValueAudit
 
 Progress = Callable[[int], None]
 """Called with the number of offsets that were judged."""
 
 
-class Targets(Protocol):
-    """The tables of a pipeline."""
-
-    def known(self) -> Iterable[str]:
-        """The tables that are known before any record is read: they may hold rows without a record."""
-
-    def open(self, table: str) -> TableAudit:
-        """A known table, or one that a record names. It may not exist."""
+@contextmanager
+def opened_audit(parts: Parts, *, to_end: bool = False, values: bool = False) -> Iterator[Auditor]:
+    """An audit that is ready to run. It closes what it opens, and starts Spark only if there is an expression to evaluate."""
+    config, kafka = parts.config, parts.config.source.kafka
+    with ExitStack() as stack:
+        state, view = parts.ledger.load(), parts.source()
+        tables = parts.sink.held(parts, state)
+        stack.callback(tables.close)
+        expectation: Expectation = Decoded(tables)
+        if tables.recipe.transforms:
+            session = stack.enter_context(session_if_needed(lambda: open_session(config.pipeline, config.spark)))
+            expectation = Transformed(tables, session())
+        reader = PlainReader(kafka.bootstrap_servers, kafka.options, keys=parts.sink.changes_rows)
+        stack.callback(reader.close)
+        labels = {(state.labelled(each) if state is not None else each).topic for each, _ in view.extents}
+        retention = Retention(kafka.bootstrap_servers, kafka.options)
+        yield Auditor(
+            pipeline=config.pipeline,
+            state=state,
+            view=view,
+            survey=parts.source,
+            reader=reader,
+            expectation=expectation,
+            tables=tables,
+            values=values,
+            letters=Letters(config.dead_letters.path, config.pipeline, labels),
+            to_end=to_end,
+            from_start=kafka.start == "earliest",
+            compacted=frozenset(topic for topic in kafka.topics if retention.compacted(topic)),
+        )
 
 
 @dataclass(frozen=True)
@@ -44,11 +69,13 @@ class Auditor:
     """Asks the topic again."""
     reader: PlainReader
     expectation: Expectation
-    targets: Targets
+    tables: HeldTables
+    values: bool
+    """Whether values are compared too."""
     letters: Letters
-    to_end: bool = False
-    from_start: bool = True
-    compacted: frozenset[str] = frozenset()
+    to_end: bool
+    from_start: bool
+    compacted: frozenset[str]
     """Topics in which a record may be gone although its row is correct."""
 
     def bounds(self) -> tuple[Bounds, ...]:
@@ -60,24 +87,25 @@ class Auditor:
 
     def audit(self, progress: Progress = lambda _: None) -> Report:
         """Judges every partition. Changes nothing anywhere."""
-        tables = _Tables(self.targets)
+        tables = _Tables(self.tables, self.values)
         found = [_begun(each, tables) for each in self.bounds()]
         topics = tuple(self._partition(each, tables, progress) for each in found)
         for table in tables:
             for each in found:
-                table.close(each, compacted=self._is_compacted(each))
+                table.close(each, compacted=each.partition.topic in self.compacted)
         reports = tuple(table.report(found, lambda name: self._later(name, found)) for table in tables)
         return Report(self.pipeline, topics, reports, notes(self.state, self.view, to_end=self.to_end))
 
     def _partition(self, bound: Bounds, tables: _Tables, progress: Progress) -> PartitionReport:
-        report = PartitionReport(bound.partition, bound.label.topic, bound.start, bound.end)
+        report = PartitionReport.of(bound)
         letters = self.letters.of(bound.label)
         report.note_repeated(Place.DEAD_LETTERS, letters.between(0, bound.start))
+        compacted = bound.partition.topic in self.compacted
         for window in self.reader.windows(bound.partition, bound.start, bound.end):
             fates = self._fates(bound, window)
             for first, end in cut(window.first, window.end):
                 parts = fates.between(first, end), letters.between(first, end)
-                _judge(Stretch(bound, first, end, *parts, self._is_compacted(bound)), tables, report)
+                _judge(Stretch(bound, first, end, *parts, compacted), tables, report)
             progress(window.end - window.first)
         return report
 
@@ -95,16 +123,21 @@ class Auditor:
     def _fates(self, bound: Bounds, window: Window) -> Fates:
         return self.expectation.of(window).without(self.letters.refused(bound.label))
 
-    def _is_compacted(self, bound: Bounds) -> bool:
-        return bound.partition.topic in self.compacted
-
 
 class _Tables:
-    """The tables of one audit, opened when they are first needed."""
+    """The tables of one audit, opened when they are first needed, each with the audit that suits it."""
 
-    def __init__(self, targets: Targets) -> None:
-        self._targets = targets
-        self._opened = {name: targets.open(name) for name in targets.known()}
+    def __init__(self, held: HeldTables, values: bool) -> None:
+        self._held = held
+        self._values = values
+        self._opened = {name: self._open(name) for name in held.known()}
+
+    def _open(self, name: str) -> TableAudit:
+        held = self._held.open(name)
+        values = ValueAudit(held.values()) if self._values else None
+        if isinstance(held, HeldKeys):
+            return KeyedAudit(held, self._held.identity, values)
+        return RowsAudit(held, values)
 
     def __iter__(self) -> Iterator[TableAudit]:
         return iter(self._opened.values())
@@ -113,7 +146,7 @@ class _Tables:
         """Every table that a record names, or that holds anything here."""
         for name in stretch.fates.lands:
             if name not in self._opened:
-                self._opened[name] = self._targets.open(name)
+                self._opened[name] = self._open(name)
             yield self._opened[name]
         for name, table in self._opened.items():
             if name not in stretch.fates.lands and table.concerned(stretch.bound, stretch.first, stretch.end):

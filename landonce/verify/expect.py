@@ -6,27 +6,25 @@ record lands in all of its tables or, where it does not fit one of them or has n
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.functions import col
 
 from landonce.engine.transform import chosen_columns, keep_column, widened
 from landonce.errors import TransformFailed
 from landonce.jvm import spark_errors
-from landonce.read.changes.decode import ChangeDecoder, Changes
-from landonce.read.formats.json.decode import JsonDecoder
-from landonce.read.route import Routed, Routing, route_values, routes
+from landonce.read.changes.decode import ChangeDecoder
+from landonce.read.formats.json.decode import JsonDecoder, Reject
+from landonce.read.route import route_values, routes
 from landonce.read.rows import KEEP, conform
-from landonce.read.schema.fields import Schema
-from landonce.sinks.audit import HeldTables, Offsets
+from landonce.sinks.audit import HeldTables, Mask, Offsets
 from landonce.verify.judge import Fates
 from landonce.verify.topic import Window
 
@@ -39,83 +37,6 @@ class Expectation(Protocol):
     def of(self, window: Window) -> Fates: ...
 
 
-@dataclass(frozen=True)
-class Sorted:
-    """Which records, or rows, go to which table, by their index and in order; and those that have none."""
-
-    tables: Mapping[str, Offsets]
-    bad: Offsets
-
-
-def sort_records(routing: Routing, values: pa.BinaryArray) -> Sorted:
-    """By the value of a field of each record."""
-    field = routing.field
-    return _sorted(routes(routing, values if field is None else route_values(values, field)))
-
-
-def sort_rows(routing: Routing, rows: pa.Table) -> Sorted:
-    """By the value of a column of what expressions made of records."""
-    field = routing.field
-    if field is None:
-        return _sorted(routes(routing, pa.nulls(rows.num_rows)))
-    return _sorted(routes(routing, rows.column(field).combine_chunks().cast(pa.string())))
-
-
-def _sorted(routed: Routed) -> Sorted:
-    tables = {table: _indexes(at) for table, at in routed.tables.items() if len(at)}
-    return Sorted(tables, np.array([each.index for each in routed.rejects], np.int64))
-
-
-def _indexes(array: pa.Int64Array) -> Offsets:
-    return np.asarray(array.to_numpy(), np.int64)
-
-
-@dataclass(frozen=True)
-class Rows:
-    """What a decoder makes of some records: which of them are rows, and which are neither rows nor filtered."""
-
-    kept: Offsets
-    rejected: Offsets
-    table: pa.Table
-    """What the kept records are, or change, one row for each."""
-    changes: bool = False
-
-
-class Decoder(Protocol):
-    """Decodes records for one table. `keys` are the records' own keys."""
-
-    def decode(self, values: pa.BinaryArray, keys: list[bytes | None]) -> Rows: ...
-
-
-class PlainDecoder:
-    """Every record that can be decoded is a row."""
-
-    def __init__(self, schema: Schema, max_record_bytes: int) -> None:
-        self._decoder = JsonDecoder(schema, max_record_bytes=max_record_bytes)
-
-    def decode(self, values: pa.BinaryArray, keys: list[bytes | None]) -> Rows:
-        del keys
-        kept, table = self.rows(values)
-        return Rows(kept, np.setdiff1d(np.arange(len(values)), kept, assume_unique=True), table)
-
-    def rows(self, values: pa.BinaryArray) -> tuple[Offsets, pa.Table]:
-        """The records that can be decoded, by their index, and their rows."""
-        decoded = self._decoder.decode(values)
-        return np.asarray(decoded.kept.to_numpy(), np.int64), decoded.table
-
-
-class ChangingDecoder:
-    """Records that change rows."""
-
-    def __init__(self, schema: Schema, identity: tuple[str, ...], changes: Changes, max_record_bytes: int) -> None:
-        self._decoder = ChangeDecoder(schema, identity, changes, max_record_bytes=max_record_bytes)
-
-    def decode(self, values: pa.BinaryArray, keys: list[bytes | None]) -> Rows:
-        changed = self._decoder.decode(values, keys)
-        rejected = np.array([each.index for each in changed.rejects], np.int64)
-        return Rows(_indexes(changed.kept), rejected, changed.table, changes=True)
-
-
 class Decoded:
     """Every record that can be decoded for all of its tables lands in them."""
 
@@ -123,33 +44,42 @@ class Decoded:
         self._tables = tables
         self._decoder_of = lru_cache(maxsize=None)(self._decoder)
 
-    def _decoder(self, table: str) -> Decoder | None:
+    def _decoder(self, table: str) -> JsonDecoder | ChangeDecoder | None:
         """None if records for the table are dead letters."""
         tables, limit = self._tables, self._tables.recipe.max_record_bytes
         schema = tables.schema(table)
         if schema is None:
             lost = tables.lost(table)
-            return PlainDecoder(lost, limit) if lost is not None else None
+            return JsonDecoder(lost, max_record_bytes=limit) if lost is not None else None
         if tables.changes is not None:
-            return ChangingDecoder(schema, tables.identity, tables.changes, limit)
-        return PlainDecoder(schema, limit)
+            return ChangeDecoder(schema, tables.identity, tables.changes, max_record_bytes=limit)
+        return JsonDecoder(schema, max_record_bytes=limit)
 
     def of(self, window: Window) -> Fates:
-        sorted_ = sort_records(self._tables.routing, window.values)
+        routing = self._tables.routing
+        routed = routes(routing, window.values if routing.field is None else route_values(window.values, routing.field))
         dead = np.zeros(len(window.offsets), np.bool_)
-        dead[sorted_.bad] = True
-        found: dict[str, tuple[Offsets, pa.Table]] = {}
-        changing = set()
-        for table, places in sorted_.tables.items():
-            decoder = self._decoder_of(table)
+        dead[_indexes(routed.rejects)] = True
+        rows: dict[str, tuple[Offsets, pa.Table]] = {}
+        changes: dict[str, tuple[Offsets, pa.Table]] = {}
+        for table, taken in routed.tables.items():
+            if not len(taken):
+                continue
+            decoder, places = self._decoder_of(table), _numbers(taken)
             if decoder is None:
                 dead[places] = True
                 continue
-            rows = decoder.decode(*_taken(window, places))
-            dead[places[rows.rejected]] = True
-            found[table] = places[rows.kept], rows.table
-            changing |= {table} if rows.changes else set()
-        return _fates(window.offsets, dead, found, changing)
+            whole = len(places) == len(window.offsets)
+            values = window.values if whole else window.values.take(taken)
+            if isinstance(decoder, ChangeDecoder):
+                keys = window.keys if whole or not window.keys else [window.keys[at] for at in places.tolist()]
+                changed = decoder.decode(values, keys)
+                rejects, changes[table] = changed.rejects, (places[_numbers(changed.kept)], changed.table)
+            else:
+                decoded = decoder.decode(values)
+                rejects, rows[table] = decoded.rejects, (places[_numbers(decoded.kept)], decoded.table)
+            dead[places[_indexes(rejects)]] = True
+        return _fates(window.offsets, dead, rows, changes)
 
 
 class Transformed:
@@ -160,37 +90,40 @@ class Transformed:
         self._routing = tables.routing
         self._schema_of = lru_cache(maxsize=None)(tables.schema)
         self._session = session
-        self._decoder = PlainDecoder(self._recipe.source, self._recipe.max_record_bytes)
+        self._decoder = JsonDecoder(self._recipe.source, max_record_bytes=self._recipe.max_record_bytes)
 
     def of(self, window: Window) -> Fates:
-        kept, rows = self._decoder.rows(window.values)
+        decoded = self._decoder.decode(window.values)
         dead = np.ones(len(window.offsets), np.bool_)
-        dead[kept] = False
-        if not len(kept):
+        dead[_numbers(decoded.kept)] = False
+        if not len(decoded.kept):
             return Fates(window.offsets, dead, {})
-        result = self._evaluate(rows.append_column(_AT, pa.array(kept)))
-        chosen = result.filter(pc.fill_null(result.column(KEEP), False))
-        at = np.asarray(chosen.column(_AT).to_numpy(), np.int64)
-        order = np.argsort(at, kind="stable")
-        at, chosen = at[order], chosen.take(pa.array(order))
-        sorted_ = sort_rows(self._routing, chosen)
-        dead[at[sorted_.bad]] = True
-        found: dict[str, tuple[Offsets, pa.Table]] = {}
-        for table, places in sorted_.tables.items():
-            schema = self._schema_of(table)
-            if schema is None:
-                dead[at[places]] = True
+        result = self._evaluate(decoded.table.append_column(_AT, decoded.kept))
+        chosen = result.filter(pc.fill_null(result.column(KEEP), False)).sort_by(_AT)
+        at, field = _numbers(chosen.column(_AT)), self._routing.field
+        column = pa.nulls(len(at)) if field is None else chosen.column(field).combine_chunks().cast(pa.string())
+        routed = routes(self._routing, column)
+        dead[at[_indexes(routed.rejects)]] = True
+        rows: dict[str, tuple[Offsets, pa.Table]] = {}
+        for table, taken in routed.tables.items():
+            if not len(taken):
                 continue
-            fitted, misfits = conform(chosen.take(pa.array(places)), schema, (_AT,))
-            dead[at[places[[index for index, _ in misfits]]]] = True
-            found[table] = np.asarray(fitted.column(_AT).to_numpy(), np.int64), fitted.drop_columns([_AT])
-        return _fates(window.offsets, dead, found)
+            places, schema = at[_numbers(taken)], self._schema_of(table)
+            if schema is None:
+                dead[places] = True
+                continue
+            fitted, misfits = conform(chosen.take(taken), schema, (_AT,))
+            dead[places[[index for index, _ in misfits]]] = True
+            rows[table] = _numbers(fitted.column(_AT)), fitted.drop_columns([_AT])
+        return _fates(window.offsets, dead, rows, {})
 
     def _evaluate(self, rows: pa.Table) -> pa.Table:
         wide = pa.schema([pa.field(each.name, widened(each.type, each.name)) for each in rows.schema])
         try:
             with spark_errors():
-                return self._select(self._session.createDataFrame(rows.cast(wide))).toArrow()
+                keep = keep_column(self._recipe).cast("boolean").alias(KEEP)
+                frame = self._session.createDataFrame(rows.cast(wide))
+                return frame.select(col(_AT), keep, *chosen_columns(self._recipe)).toArrow()
         except PySparkException as error:
             raise TransformFailed(
                 f"select or where failed on a record: {str(error).strip().splitlines()[0]}",
@@ -198,26 +131,30 @@ class Transformed:
                 command="correct `transform` in {file}",
             ) from None
 
-    def _select(self, frame: DataFrame) -> DataFrame:
-        keep = keep_column(self._recipe).cast("boolean").alias(KEEP)
-        return frame.select(col(_AT), keep, *chosen_columns(self._recipe))
+
+def _numbers(array: pa.Int64Array | pa.ChunkedArray) -> Offsets:
+    return np.asarray(array.to_numpy(), np.int64)
 
 
-def _taken(window: Window, places: Offsets) -> tuple[pa.BinaryArray, list[bytes | None]]:
-    if len(places) == len(window.offsets):
-        return window.values, window.keys
-    return window.values.take(pa.array(places)), [window.keys[at] for at in places.tolist()] if window.keys else []
+def _indexes(rejects: Iterable[Reject]) -> Offsets:
+    return np.array([each.index for each in rejects], np.int64)
 
 
-def _fates(
-    offsets: Offsets, dead: Any, found: Mapping[str, tuple[Offsets, pa.Table]], changing: Collection[str] = ()
-) -> Fates:
+_Found = Mapping[str, tuple[Offsets, pa.Table]]
+"""By table: the indexes of the records that were decoded for it, and what they are, or change."""
+
+
+def _fates(offsets: Offsets, dead: Mask, rows: _Found, changes: _Found) -> Fates:
     """A record that is dead for one table lands in none."""
-    lands = {}
-    changes: dict[str, pa.Table] = {}
-    held: dict[str, pa.Table] = {}
-    for table, (places, rows) in found.items():
-        alive = ~dead[places]
-        lands[table] = places[alive]
-        (changes if table in changing else held)[table] = rows if alive.all() else rows.filter(pa.array(alive))
-    return Fates(offsets, dead, lands, changes, held)
+    places = {table: at for table, (at, _) in (*rows.items(), *changes.items())}
+    alive = {table: ~dead[at] for table, at in places.items()}
+
+    def living(found: _Found) -> dict[str, pa.Table]:
+        return {
+            table: held if alive[table].all() else held.filter(pa.array(alive[table]))
+            for table, (_, held) in found.items()
+        }
+
+    return Fates(
+        offsets, dead, {table: at[alive[table]] for table, at in places.items()}, living(changes), living(rows)
+    )

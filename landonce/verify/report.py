@@ -1,19 +1,236 @@
-"""What an audit found: per table and partition, in numbers and ranges, and whether it is exact."""
+"""What an audit found: per table and partition, in numbers and ranges, and whether it is exact.
+
+Offsets at fault are listed as runs, so that a million of them are one line. Everything is counted, and the first runs are listed. A run
+consists of neighbours in the sequence of known offsets, not of consecutive numbers: if compaction has left every tenth record, a hundred
+missing ones are still one run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from landonce.protocol.ranges import Partition
-from landonce.sinks.audit import Doubled
-from landonce.verify.compare import Compared
-from landonce.verify.judge import FAULTS, Fault
-from landonce.verify.partition import PartitionReport
+from landonce.sinks.audit import Counted, Doubled, Mask, Offsets
+from landonce.verify.judge import FAULTS, Bounds, Fates, Fault, Judged, Place
 
 _OF_TABLES = ("expected", "landed", "in_flight", "before", "vanished")
 _OF_TOPICS = ("read", "expected", "landed", "dead_lettered", "filtered", "in_flight", "before", "vanished")
+LISTED = 20
+"""How many runs are listed per fault, place and partition."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Offsets `[first, end)`, of which `records` are at fault: all that are known in between."""
+
+    first: int
+    end: int
+    records: int
+
+
+@dataclass
+class Runs:
+    """The runs of one fault in one partition, collected window by window in offset order."""
+
+    records: int = 0
+    more: int = 0
+    """Runs that are counted and not listed."""
+    listed: list[Run] = field(default_factory=list)
+    _open: bool = False
+    """The last run reached the end of its window, and may continue in the next."""
+
+    def add(self, offsets: Offsets, mask: Mask) -> None:
+        """One window: every known offset, and which of them are at fault."""
+        edges = np.flatnonzero(np.diff(np.concatenate(([False], mask, [False])).astype(np.int8)))
+        starts, stops = edges[::2], edges[1::2]
+        self.records += int(np.count_nonzero(mask))
+        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+            run = Run(int(offsets[start]), int(offsets[stop - 1]) + 1, stop - start)
+            self._take(run, goes_on=self._open and start == 0)
+        if len(offsets):
+            self._open = bool(mask[-1])
+
+    def _take(self, run: Run, *, goes_on: bool) -> None:
+        if goes_on and self.more == 0 and self.listed:
+            last = self.listed[-1]
+            self.listed[-1] = replace(last, end=run.end, records=last.records + run.records)
+        elif goes_on and self.more:
+            return
+        elif len(self.listed) < LISTED:
+            self.listed.append(run)
+        else:
+            self.more += 1
+
+
+@dataclass(frozen=True)
+class Unprovable:
+    """Offsets `[first, end)` that Kafka no longer holds, and what is still known of them."""
+
+    first: int
+    end: int
+    rows: int
+    """Rows that the target holds there. Duplicates can be found; missing rows cannot."""
+
+
+@dataclass
+class PartitionReport:
+    """One partition, of the topic or as one table holds it. `[first, end)` is where every record was compared."""
+
+    partition: Partition
+    label: str
+    first: int
+    end: int
+    read: int = 0
+    expected: int = 0
+    landed: int = 0
+    dead_lettered: int = 0
+    filtered: int = 0
+    in_flight: int = 0
+    """Rows at or above `end`: reported, and not judged."""
+    before: int = 0
+    """Rows below the range that the pipeline covered, or that Kafka still holds: only checked for duplicates."""
+    vanished: int = 0
+    """Rows whose records compaction has removed."""
+    unprovable: Unprovable | None = None
+    faults: dict[tuple[Fault, Place], Runs] = field(default_factory=dict)
+    listed_elsewhere: dict[Fault, int] = field(default_factory=dict)
+    """Faults that are counted here; the report of their table lists the ranges."""
+    doubled: tuple[str, ...] = ()
+    """Data files that are registered more than once and hold rows of this partition: these rows are the duplicates."""
+
+    @staticmethod
+    def of(bound: Bounds) -> PartitionReport:
+        return PartitionReport(bound.partition, bound.label.topic, bound.start, bound.end)
+
+    def note_read(self, fates: Fates) -> None:
+        """The records of one more window."""
+        self.read += len(fates.offsets)
+        self.filtered += int(np.count_nonzero(~(fates.landing | fates.dead)))
+
+    def add(self, judged: Judged) -> None:
+        """The faults of one more window."""
+        self.vanished += judged.vanished
+        found = {(fault, place): mask for fault, place, mask in judged.faults}
+        for key in found.keys() | self.faults.keys():
+            self.faults.setdefault(key, Runs()).add(judged.offsets, found.get(key, judged.offsets < 0))
+
+    def note(self, fault: Fault, place: Place, offsets: Offsets) -> None:
+        """Offsets at fault, in order. Runs are consecutive numbers: other known offsets are not available here."""
+        if len(offsets):
+            around = np.union1d(offsets, offsets + 1)
+            self.faults.setdefault((fault, place), Runs()).add(around, np.isin(around, offsets))
+
+    def note_repeated(self, place: Place, counted: Counted) -> None:
+        self.note(Fault.DUPLICATED, place, counted.offsets[counted.counts > 1])
+
+    def count(self, fault: Fault) -> int:
+        own = sum(runs.records for (each, _), runs in self.faults.items() if each is fault)
+        return own + self.listed_elsewhere.get(fault, 0)
+
+    @property
+    def exact(self) -> bool:
+        return not any(self.count(fault) for fault in Fault)
+
+    def listed(self) -> Iterator[tuple[Fault, Place, Runs]]:
+        for fault in Fault:
+            for place in Place:
+                runs = self.faults.get((fault, place))
+                if runs is not None and runs.records:
+                    yield fault, place, runs
+
+    def with_tables(self, tables: Sequence[PartitionReport]) -> PartitionReport:
+        """This partition of the topic, summed over the tables."""
+        gone = [each.unprovable for each in tables if each.unprovable is not None]
+        alone = len(tables) == 1
+        return replace(
+            self,
+            expected=sum(each.expected for each in tables),
+            landed=sum(each.landed for each in tables),
+            in_flight=sum(each.in_flight for each in tables),
+            before=sum(each.before for each in tables),
+            vanished=self.vanished + sum(each.vanished for each in tables),
+            unprovable=replace(gone[0], rows=sum(each.rows for each in gone)) if gone else None,
+            faults={**self.faults, **(tables[0].faults if alone else {})},
+            listed_elsewhere={} if alone else {fault: sum(each.count(fault) for each in tables) for fault in Fault},
+            doubled=tuple(path for each in tables for path in each.doubled),
+        )
+
+    def to_dict(self, counts: Sequence[str], faults: Sequence[Fault]) -> dict[str, Any]:
+        gone = self.unprovable
+        return {
+            "topic": self.partition.topic,
+            "partition": self.partition.number,
+            "label": self.label,
+            "judged": [self.first, self.end],
+            **{name: getattr(self, name) for name in counts},
+            **{fault.value: self.count(fault) for fault in faults},
+            "unprovable": None if gone is None else {"first": gone.first, "end": gone.end, "rows": gone.rows},
+            "ranges": [
+                {
+                    "fault": fault.value,
+                    "where": place.value,
+                    "records": runs.records,
+                    "listed": [[run.first, run.end, run.records] for run in runs.listed],
+                    "more": runs.more,
+                }
+                for fault, place, runs in self.listed()
+            ],
+            "files_registered_twice": list(self.doubled),
+            "exact": self.exact,
+        }
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One value that differs from its record."""
+
+    partition: Partition
+    offset: int
+    column: str
+    expected: str
+    found: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "topic": self.partition.topic,
+            "partition": self.partition.number,
+            "offset": self.offset,
+            "column": self.column,
+            "expected": self.expected,
+            "found": self.found,
+        }
+
+
+@dataclass
+class Compared:
+    """What a comparison of values found in one table."""
+
+    rows: int = 0
+    values: int = 0
+    differing: Counter[str] = field(default_factory=Counter)
+    """The number of values that differ, by column."""
+    empty: Counter[str] = field(default_factory=Counter)
+    """The number of these where the table holds NULL."""
+    absent: Counter[str] = field(default_factory=Counter)
+    """Rows that were written before the table had a column, and were not compared in it."""
+    filled: Counter[str] = field(default_factory=Counter)
+    """Rows whose records hold nothing for a column with a default of the table: not compared in it."""
+    listed: list[Difference] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "rows": self.rows,
+            "values": self.values,
+            "differing": dict(self.differing),
+            "written_before_the_column": dict(self.absent),
+            "filled_by_the_table": dict(self.filled),
+            "differences": [each.to_dict() for each in self.listed],
+        }
 
 
 @dataclass(frozen=True)
@@ -22,6 +239,9 @@ class Stray:
 
     partition: Partition
     rows: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"label": self.partition.topic, "partition": self.partition.number, "rows": self.rows}
 
 
 @dataclass(frozen=True)
@@ -93,8 +313,8 @@ class TableReport:
                 **{fault.value: self.count(fault) for fault in self.faults},
                 **({"changes": self.changes} if self.keyed else {}),
             },
-            "partitions": [each.table_dict(self.faults) for each in listed],
-            "strays": [_stray(each) for each in self.strays],
+            "partitions": [each.to_dict(_OF_TABLES, self.faults) for each in listed],
+            "strays": [each.to_dict() for each in self.strays],
             "files_registered_twice": [_doubled(each) for each in self.doubled],
             **({"keys": [each.to_dict() for each in self.keys]} if self.keyed else {}),
             **({"values": self.compared.to_dict()} if self.compared is not None else {}),
@@ -145,8 +365,8 @@ class Report:
                 **{name: self.total(name) for name in _OF_TOPICS},
                 **{fault.value: self.count(fault) for fault in self.faults},
             },
-            "partitions": [each.to_dict(self.faults) for each in self.partitions],
-            "strays": [_stray(each) for table in self.tables for each in table.strays],
+            "partitions": [each.to_dict(_OF_TOPICS, self.faults) for each in self.partitions],
+            "strays": [each.to_dict() for table in self.tables for each in table.strays],
             "tables": [each.to_dict() for each in self.tables],
             "notes": [*self.notes, *(note for each in self.tables for note in each.notes)],
         }
@@ -157,10 +377,6 @@ def _faults(tables: Sequence[TableReport]) -> tuple[Fault, ...]:
     stale = (Fault.STALE,) if any(each.keyed for each in tables) else ()
     changed = (Fault.CHANGED,) if any(each.compared is not None for each in tables) else ()
     return (*FAULTS, *stale, *changed)
-
-
-def _stray(stray: Stray) -> dict[str, Any]:
-    return {"label": stray.partition.topic, "partition": stray.partition.number, "rows": stray.rows}
 
 
 def _doubled(doubled: Doubled) -> dict[str, Any]:

@@ -14,12 +14,10 @@ from landonce.protocol.ranges import Partition
 from landonce.read.changes.decode import OPERATION
 from landonce.read.changes.images import DELETE
 from landonce.sinks.audit import OFFSET, PLACE, Counted, Held, HeldKeys, Offsets, plain
-from landonce.verify.bounds import Bounds
-from landonce.verify.compare import ValueAudit
-from landonce.verify.judge import Expected, Fates, Fault, Place, judge_rows
+from landonce.verify.judge import Bounds, Expected, Fates, Fault, Place, judge_rows
 from landonce.verify.keys import LAST, JudgedKeys, LastChanges, Limits, judge_keys
-from landonce.verify.partition import LISTED, PartitionReport, Unprovable
-from landonce.verify.report import KeyFault, Stray, TableReport
+from landonce.verify.report import LISTED, KeyFault, PartitionReport, Stray, TableReport, Unprovable
+from landonce.verify.values import ValueAudit
 
 _SPAN = 2_000_000
 """How many offsets are read at once, however few records they hold."""
@@ -143,7 +141,7 @@ class RowsAudit(TableAudit):
         """Below the start there is nothing to compare with, but duplicates are still wrong."""
         if bound.partition in self._reports:
             return self._reports[bound.partition]
-        report = PartitionReport(bound.partition, bound.label.topic, bound.start, bound.end)
+        report = PartitionReport.of(bound)
         self._reports[bound.partition], self._judged[bound.partition] = report, bound.start
         report.before = self._held.count(bound.label, 0, bound.start)
         first = bound.first if bound.first is not None else bound.start
@@ -258,7 +256,7 @@ class KeyedAudit(TableAudit):
 
     def _partition(self, bound: Bounds, judged: JudgedKeys) -> PartitionReport:
         place = self._places[bound.label]
-        report = PartitionReport(bound.partition, bound.label.topic, bound.start, bound.end)
+        report = PartitionReport.of(bound)
         for name in ("expected", "landed", "in_flight", "before", "vanished"):
             setattr(report, name, int(getattr(judged, name)[place]))
         for fault, faulty in judged.faults.items():

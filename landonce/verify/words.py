@@ -7,10 +7,8 @@ from collections.abc import Iterator
 from rich.table import Table
 
 from landonce.sinks.audit import Doubled
-from landonce.verify.compare import Compared
 from landonce.verify.judge import Fault, Place
-from landonce.verify.partition import PartitionReport
-from landonce.verify.report import KeyFault, Report, TableReport
+from landonce.verify.report import Compared, KeyFault, PartitionReport, Report, TableReport
 
 _HEADS = {"read": "read", "landed": "landed", "dead_lettered": "dead", "filtered": "filtered"}
 _MOST = 50

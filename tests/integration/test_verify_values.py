@@ -30,7 +30,8 @@ from landonce.local import LocalClickHouse, LocalKafka
 from landonce.local.databases import LocalMariaDB
 from landonce.sinks.clickhouse import held
 from landonce.sinks.pipeline_file import parse
-from landonce.verify import compare, topic
+from landonce.verify import topic
+from landonce.verify.values import ValueAudit
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -444,13 +445,13 @@ def test_no_more_than_a_window_and_a_piece_are_held(clicks: Site, monkeypatch: p
     monkeypatch.setattr(topic, "_AT_ONCE", 200)
     monkeypatch.setattr(held, "_AT_ONCE", 100)
     seen: list[tuple[int, int]] = []
-    whole = compare.ValueAudit._piece
+    whole = ValueAudit._piece
 
     def noted(self: Any, bound: Any, offsets: Any, rows: pa.Table, piece: Any) -> Any:
         seen.append((rows.num_rows, piece.rows.num_rows))
         return whole(self, bound, offsets, rows, piece)
 
-    monkeypatch.setattr(compare.ValueAudit, "_piece", noted)
+    monkeypatch.setattr(ValueAudit, "_piece", noted)
     clicks.exact(5_000)
     assert len(seen) >= 50
     assert max(max(each) for each in seen) <= 100

@@ -29,7 +29,7 @@ from landonce.sinks.run import OpenSink, Run
 from landonce.sinks.section import LedgerPlace, SinkSection
 from landonce.sinks.snapshot import SnapshotSink
 from landonce.sinks.transactional import TransactionalSink
-from landonce.verify.assemble import opened_audit
+from landonce.verify.audit import opened_audit
 
 
 @dataclass(frozen=True)

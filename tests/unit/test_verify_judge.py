@@ -9,7 +9,7 @@ import pytest
 
 from landonce.sinks.audit import Counted
 from landonce.verify.judge import Fates, Fault, Place, judge_letters, judge_rows
-from landonce.verify.partition import LISTED, Run, Runs
+from landonce.verify.report import LISTED, Run, Runs
 
 FATES = ("none", "lands", "dead", "filtered")
 
