@@ -21,7 +21,7 @@ from typing import Any
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
-from landonce.consumer.offsets import Step, Stored, fenced, forgotten
+from landonce.consumer.offsets import Step, Stored, fenced, forgotten, place
 from landonce.errors import ConfigError, LedgerUnavailable, SourceUnavailable
 from landonce.protocol.ranges import Partition
 from landonce.read.kafka.client import known_offset
@@ -52,9 +52,7 @@ class KafkaTransaction:
 
     def producer(self, source: Message | Partition) -> Producer:
         """The producer for the results of this record, or of this partition's records."""
-        partition = (
-            source if isinstance(source, Partition) else Partition(source.topic() or "", source.partition() or 0)
-        )
+        partition = source if isinstance(source, Partition) else place(source)
         if partition not in self._open:
             if partition not in self._producers:
                 raise fenced(partition)
@@ -164,17 +162,10 @@ class KafkaOffsets:
     # The topic and the producers.
 
     def _check_topic(self) -> None:
-        """Retention by age would delete offsets; with two partitions the last record of a key is unknown."""
-        policy, count = self._topic_shape()
-        if policy != "compact" or count != 1:
-            raise ConfigError(
-                f"topic {self._topic!r} cannot keep offsets: it has {count} partitions and cleanup.policy={policy}.",
-                safe="Nothing was changed.",
-                command="name another topic; KafkaOffsets creates it, with one partition and cleanup.policy=compact",
-            )
+        """Retention by age would delete offsets; with two partitions the last record of a key is unknown.
 
-    def _topic_shape(self) -> tuple[str | None, int]:
-        """Waits until every broker knows a topic that was just created."""
+        Waits until every broker knows a topic that was just created.
+        """
         resource = ConfigResource(ResourceType.TOPIC, self._topic)
         deadline = time.monotonic() + self._patience
         while True:
@@ -182,15 +173,26 @@ class KafkaOffsets:
                 described = self._admin.describe_configs([resource])[resource].result(timeout=self._patience)
                 listed = self._admin.list_topics(self._topic, timeout=self._patience).topics[self._topic]
                 if listed.error is None:
-                    return described["cleanup.policy"].value, len(listed.partitions)
+                    policy, count = described["cleanup.policy"].value, len(listed.partitions)
+                    break
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART or time.monotonic() > deadline:
                     raise _unavailable(error) from error
             time.sleep(_PAUSE)
+        if policy != "compact" or count != 1:
+            raise ConfigError(
+                f"topic {self._topic!r} cannot keep offsets: it has {count} partitions and cleanup.policy={policy}.",
+                safe="Nothing was changed.",
+                command="name another topic; KafkaOffsets creates it, with one partition and cleanup.policy=compact",
+            )
 
     def _new_producer(self, group: str, partition: Partition) -> Producer:
-        """Fences every earlier producer of this group and partition, and returns when its transaction has ended."""
-        producer = Producer({**self._config, "transactional.id": _name(group, partition)})
+        """Fences every earlier producer of this group and partition, and returns when its transaction has ended.
+
+        Topic names contain no slash, so two groups and partitions never share an id.
+        """
+        name = f"landonce-{group}/{partition.topic}/{partition.number}"
+        producer = Producer({**self._config, "transactional.id": name})
         try:
             producer.init_transactions(self._patience)
         except KafkaException as error:
@@ -248,23 +250,18 @@ class KafkaOffsets:
         return found
 
     def _end(self) -> int:
-        place = TopicPartition(self._topic, 0)
+        only = TopicPartition(self._topic, 0)
         offsets = self._admin.list_offsets(
-            {place: OffsetSpec.latest()},
+            {only: OffsetSpec.latest()},
             isolation_level=IsolationLevel.READ_UNCOMMITTED,
             request_timeout=self._patience,
         )
         try:
-            return known_offset(offsets[place].result(timeout=self._patience), Partition(self._topic, 0))
+            return known_offset(offsets[only].result(timeout=self._patience), Partition(self._topic, 0))
         except KafkaException as error:
             raise _unavailable(error) from error
         except SourceUnavailable as error:
             raise LedgerUnavailable(error.what, safe="Nothing was changed.", command="poll again") from None
-
-
-def _name(group: str, partition: Partition) -> str:
-    """Unique: topic names contain no slash, so two groups and partitions never share a name."""
-    return f"landonce-{group}/{partition.topic}/{partition.number}"
 
 
 def _key(group: str, partition: Partition) -> bytes:

@@ -156,7 +156,9 @@ class SqlOffsets:
             if connection.execute(fence).rowcount != 1:
                 if held:
                     continue
-                connection.execute(insert_new(self._table, connection.dialect.name), self._new_row(group, partition))
+                key = {"consumer_group": group, "topic": partition.topic, "kafka_partition": partition.number}
+                new = {**key, "next_offset": None, "epoch": 0, "owner": "", "topic_id": ""}
+                connection.execute(insert_new(self._table, connection.dialect.name), new)
                 connection.execute(fence)
             found = connection.execute(select(self._table).where(here).with_for_update()).one()
             taken[partition] = Stored(found.next_offset, found.epoch, found.owner, found.topic_id)
@@ -201,10 +203,6 @@ class SqlOffsets:
     def _key(self, group: str, partition: Partition) -> ColumnElement[bool]:
         row = self._table.c
         return and_(row.consumer_group == group, row.topic == partition.topic, row.kafka_partition == partition.number)
-
-    def _new_row(self, group: str, partition: Partition) -> dict[str, Any]:
-        key = {"consumer_group": group, "topic": partition.topic, "kafka_partition": partition.number}
-        return {**key, "next_offset": None, "epoch": 0, "owner": "", "topic_id": ""}
 
     def _patiently(self, work: Callable[[Connection], T]) -> T:
         """Tries again after a lock timeout, a deadlock or a lost connection, until the time is over."""

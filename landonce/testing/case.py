@@ -1,6 +1,6 @@
 """A case of the contract: its name, what a user would lose if it failed, the check, and what it needs to apply.
 
-A case applies by what a site declares, and by nothing else. What does not apply is never passed over in silence: `excused`
+Only what a site declares decides whether a case applies. A case that does not apply is never left out silently: `excused`
 gives the reason, and pytest shows it as a skip with that reason.
 """
 
@@ -20,6 +20,14 @@ class Need(Generic[Site]):
 
     met: Callable[[Site], bool]
     otherwise: str
+
+
+SECRET: Need[Any] = Need(lambda site: bool(site.secret), "the site names no secret")
+
+
+def overrides(base: type, name: str, otherwise: str) -> Need[Any]:
+    """The site has this method of its own."""
+    return Need(lambda site: getattr(type(site), name) is not getattr(base, name), f"{otherwise} ({name})")
 
 
 @dataclass(frozen=True)
@@ -48,13 +56,13 @@ class Suite(Generic[Site]):
         self._cases: dict[str, Case[Site]] = {}
 
     def case(self, *needs: Need[Site]) -> Callable[[Callable[[Site], None]], Callable[[Site], None]]:
-        """Takes a function in: its name is the case's, its docstring says what a user would lose."""
+        """Adds a function: its name is the case's, its docstring says what a user would lose."""
 
-        def take(check: Callable[[Site], None]) -> Callable[[Site], None]:
+        def added(check: Callable[[Site], None]) -> Callable[[Site], None]:
             self.add(check.__name__, check, *needs, loses=inspect.cleandoc(check.__doc__ or ""))
             return check
 
-        return take
+        return added
 
     def add(self, name: str, check: Callable[[Site], None], *needs: Need[Site], loses: str) -> None:
         if name in self._cases or not loses:
@@ -77,7 +85,7 @@ class Suite(Generic[Site]):
 
 
 def refused(kind: type[BaseException], act: Callable[[], Any], loss: str) -> BaseException:
-    """The error of this kind that the act must end with. Another end is `loss`."""
+    """The error of this kind that the act must raise. Anything else fails the case with `loss`."""
     try:
         answer = act()
     except kind as error:

@@ -1,28 +1,52 @@
-"""What every ledger keeps. Each case opens its ledgers again from the site, as other drivers would."""
+"""What every ledger keeps, and what one keeps that several processes share: races between them, and crashes at every line of it.
+
+Each case opens its ledgers again from the site, as other drivers would.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from itertools import chain
+from typing import Any
 
 from landonce.errors import Fenced
-from landonce.protocol.ledger import Ledger, LedgerState, taken
-from landonce.testing.case import refused
-from landonce.testing.crashing import in_threads
+from landonce.protocol.ledger import LedgerState, Note, taken
+from landonce.testing.case import Suite, refused
+from landonce.testing.crashing import (
+    FORK,
+    Moment,
+    apart,
+    crashed,
+    in_processes,
+    in_threads,
+    lines_of,
+    moments,
+    require_kills,
+    started,
+)
 from landonce.testing.ledger_sites import (
-    LEDGER_CASES,
+    BARE,
     PIPELINE,
+    SHARED,
     LedgerSite,
+    advanced,
+    check_whole,
     counted,
     counter,
     first_state,
     full_state,
+    march,
+    marched,
     moved,
     note,
     wide_state,
 )
 
+LEDGER_CASES: Suite[LedgerSite] = Suite("ledger")
 case = LEDGER_CASES.case
 
 
@@ -36,7 +60,7 @@ def an_empty_store_has_no_state_and_no_notes(site: LedgerSite) -> None:
 
 @case()
 def looking_makes_nothing(site: LedgerSite) -> None:
-    """`landonce check` would change what it looks at."""
+    """`landonce check` would change what it examines."""
     for _ in range(2):
         assert site.open(PIPELINE).load() is None, "a look made a state"
         assert site.open(PIPELINE).journal() == (), "a look made a note"
@@ -45,7 +69,7 @@ def looking_makes_nothing(site: LedgerSite) -> None:
 
 @case()
 def the_first_state_stays(site: LedgerSite) -> None:
-    """Two drivers that start at once would each believe to have made the ledger, and the positions of one are lost."""
+    """Two drivers that start at once would each believe that they created the ledger, and the positions of one are lost."""
     first, second = site.open(PIPELINE), site.open(PIPELINE)
     assert first.create(first_state(lineage="one")) == first_state(lineage="one")
     assert second.create(first_state(lineage="two")) == first_state(lineage="one"), "the first state was replaced"
@@ -54,7 +78,7 @@ def the_first_state_stays(site: LedgerSite) -> None:
 
 @case()
 def every_field_comes_back_after_create(site: LedgerSite) -> None:
-    """What is forgotten of a state decides what is delivered: a position, a topic's id, the pending plan."""
+    """Every field decides what is delivered: a position, a topic's id, the pending plan."""
     site.open(PIPELINE).create(full_state())
     assert site.open(PIPELINE).load() == full_state(), "a field did not come back as it was"
 
@@ -70,7 +94,7 @@ def every_field_comes_back_after_a_change(site: LedgerSite) -> None:
 
 @case()
 def what_a_change_takes_away_is_gone(site: LedgerSite) -> None:
-    """A rebased topic's old positions, or a recorded plan, would come back to life."""
+    """A rebased topic's old positions, or a recorded plan, would come back."""
     ledger = site.open(PIPELINE)
     full = ledger.create(full_state())
     bare = replace(first_state(), lineage="another life", version=full.version + 1)
@@ -118,13 +142,13 @@ for _part in _WRONG:
     LEDGER_CASES.add(
         f"a_driver_with_another_{_part}_is_fenced",
         _wrong_in(_part),
-        loses=f"A driver that was replaced goes on: only its {_part} tells it from the one that replaced it.",
+        loses=f"A driver that was replaced continues: only its {_part} tells it from the one that replaced it.",
     )
 
 
 @case()
 def a_fenced_driver_hears_who_owns_the_pipeline(site: LedgerSite) -> None:
-    """Whoever reads the log would not know which driver took over."""
+    """A reader of the log would not know which driver took over."""
     mine = site.open(PIPELINE).create(first_state())
     theirs = site.open(PIPELINE).change(mine, taken(mine, "newer"))
     error = refused(Fenced, lambda: site.open(PIPELINE).change(mine, taken(mine, "older")), "an older epoch changed it")
@@ -147,7 +171,7 @@ def a_fenced_change_leaves_no_note(site: LedgerSite) -> None:
 
 @case()
 def the_same_change_twice_is_fenced(site: LedgerSite) -> None:
-    """Two drivers that make the same change would both go on. Only a lost answer may be settled by looking."""
+    """Two drivers that make the same change would both continue. Only after a lost answer may a look decide."""
     state = site.open(PIPELINE).create(first_state())
     ledger = site.open(PIPELINE)
     ledger.change(state, taken(state, "me"))
@@ -156,7 +180,7 @@ def the_same_change_twice_is_fenced(site: LedgerSite) -> None:
 
 @case()
 def a_pipeline_without_an_entry_is_fenced(site: LedgerSite) -> None:
-    """A ledger that was deleted under a running driver would come back with its state, and nobody would notice."""
+    """A ledger that was deleted under a running driver would come back with its state, unnoticed."""
     ledger = site.open(PIPELINE)
     error = refused(Fenced, lambda: ledger.change(first_state(), taken(first_state(), "me")), "an entry was made")
     assert "no entry" in str(error), "the error does not say that there is none"
@@ -177,7 +201,7 @@ def notes_come_back_in_order(site: LedgerSite) -> None:
 
 @case()
 def pipelines_do_not_see_each_other(site: LedgerSite) -> None:
-    """A pipeline would go on at another one's position."""
+    """A pipeline would continue at another one's position."""
     names = ("orders", "Orders", "orders.v2", "заказы", "o'rders%")
     for number, name in enumerate(names):
         state = full_state(name)
@@ -212,7 +236,7 @@ def mistakes_of_the_caller_change_nothing(site: LedgerSite) -> None:
 
 @case()
 def a_driver_sees_what_another_changed(site: LedgerSite) -> None:
-    """A driver that remembers what it read would plan from a position that is not true any more."""
+    """A driver that caches what it read would plan from an old position."""
     watching, state = site.open(PIPELINE), site.open(PIPELINE).create(first_state())
     assert watching.load() == state
     state = site.open(PIPELINE).change(state, taken(state, "newer"), note(1))
@@ -223,18 +247,13 @@ def a_driver_sees_what_another_changed(site: LedgerSite) -> None:
 @case()
 def threads_that_create_at_once_agree(site: LedgerSite) -> None:
     """As `the_first_state_stays`, in a race."""
-    for race in range(4):
-        name = f"{PIPELINE}{race}"
-        created = in_threads(6, lambda who, name=name: site.open(name).create(first_state(name, who)))  # type: ignore[misc]
-        check_agreed(created, site.open(name).load())
+    _race_to_create(site, in_threads, 6)
 
 
 @case()
 def threads_that_count_at_once_lose_nothing(site: LedgerSite) -> None:
     """Two drivers would both believe to have moved the position."""
-    site.open(PIPELINE).create(counter())
-    won = in_threads(4, lambda name: count(site.open(PIPELINE), name, 8))
-    check_counted(site.open(PIPELINE).load(), won, 4 * 8)
+    _race_to_count(site, in_threads, 4, 8)
 
 
 @case()
@@ -248,23 +267,176 @@ def a_closed_ledger_loses_nothing(site: LedgerSite) -> None:
     assert site.open(PIPELINE).journal() == (note(1),), "the journal went with the connection"
 
 
-def count(ledger: Ledger, name: str, times: int) -> list[int]:
-    """Adds one so many times; gives back the versions that this writer believes to have made."""
-    won: list[int] = []
+# Between processes.
+
+
+@case(SHARED)
+def the_store_outlives_its_process(site: LedgerSite) -> None:
+    """Every restart would begin again, and deliver everything again."""
+    apart(lambda: site.open(PIPELINE).create(full_state()))
+    assert site.open(PIPELINE).load() == full_state(), "the state ended with the process that made it"
+
+
+@case(SHARED)
+def processes_that_create_at_once_agree(site: LedgerSite) -> None:
+    """As for threads, between machines' drivers."""
+    _race_to_create(site, in_processes, 3)
+
+
+@case(SHARED)
+def every_epoch_has_one_owner(site: LedgerSite) -> None:
+    """Two drivers would both own the pipeline, and both deliver."""
+    site.open(PIPELINE).create(first_state())
+    won = in_processes(2, lambda name: [state.epoch for state in _changed(site, 15, lambda old: taken(old, name))])
+    assert sorted(chain(*won)) == list(range(1, 31)), "an epoch has two owners, or none"
+
+
+@case(SHARED)
+def processes_that_count_at_once_lose_nothing(site: LedgerSite) -> None:
+    """As for threads, between machines' drivers."""
+    _race_to_count(site, in_processes, 2, 20)
+
+
+@case(SHARED)
+def a_create_that_is_killed_at_any_line_is_whole_or_absent(site: LedgerSite) -> None:
+    """A first start that crashed would leave a ledger that no later start can read, or one with a part of its positions."""
+    for name, moment in _kills(site, lambda name: lambda: site.open(name).create(full_state(name))):
+        seen, _ = _read(site, name, moment)
+        assert seen is None or seen == full_state(name), f"torn: a part of the state is there (line {moment})"
+        again = site.open(name).create(full_state(name))
+        assert again == full_state(name), f"a later start cannot continue (line {moment})"
+
+
+@case(SHARED)
+def a_change_that_is_killed_at_any_line_is_whole_or_absent(site: LedgerSite) -> None:
+    """A crash would leave the position of some partitions behind, or move it without its note."""
+
+    def states(name: str) -> tuple[LedgerState, LedgerState]:
+        before = replace(marched(2), pipeline=name)
+        return before, moved(before)
+
+    def changing(name: str) -> Callable[[], object]:
+        before, after = states(name)
+        site.open(name).create(before)
+        return lambda: site.open(name).change(before, after, note(1))
+
+    for name, moment in _kills(site, changing):
+        before, after = states(name)
+        seen, notes = _read(site, name, moment)
+        assert seen in (before, after), f"torn: a part of the change is there (line {moment})"
+        assert notes == ((note(1),) if seen == after else ()), f"torn: note and change are not together (line {moment})"
+
+
+@case(SHARED)
+def a_driver_that_was_killed_locks_nobody_out(site: LedgerSite) -> None:
+    """After a crash no driver could start before a person has cleaned up."""
+    site.open(PIPELINE).create(first_state())
+
+    def change() -> None:
+        mine = site.open(PIPELINE)
+        state = mine.load()
+        assert state is not None
+        mine.change(state, taken(state, "dies"))
+
+    for _, moment in _kills(site, lambda _: change):
+        state, _ = _read(site, PIPELINE, moment)
+        assert state is not None, f"the state is gone (line {moment})"
+        try:
+            site.open(PIPELINE).change(state, taken(state, "next"))
+        except Exception as error:
+            raise AssertionError(f"the next driver cannot take over (line {moment}): {error}") from error
+
+
+@case(SHARED, BARE)
+def killed_at_any_time(site: LedgerSite) -> None:
+    """A change that was answered would not survive, or half of one would."""
+    for race, seconds in enumerate((0.05, 0.11, 0.23)):
+        name = f"{PIPELINE}{race}"
+        site.open(name).create(first_state(name))
+        answered = _kill_marcher(site, name, seconds)
+        seen = site.open(name).load()
+        check_whole(replace(seen, pipeline=PIPELINE) if seen else None)
+        assert seen is not None
+        assert answered <= seen.version <= answered + 1, "what was answered is not there, or more than one change is"
+        assert site.open(name).change(seen, advanced(seen)) == advanced(seen)
+
+
+def _read(site: LedgerSite, name: str, moment: Moment) -> tuple[LedgerState | None, tuple[Note, ...]]:
+    """What the next start finds."""
+    try:
+        return site.open(name).load(), site.open(name).journal()
+    except Exception as error:
+        raise AssertionError(f"torn: it cannot be read (line {moment}): {type(error).__name__}: {error}") from error
+
+
+def _kills(site: LedgerSite, act_on: Callable[[str], Callable[[], object]]) -> Iterator[tuple[str, Moment]]:
+    """Kills an act on one pipeline after the other, each at another line. Then the case looks at what is left of it."""
+    lines = (*lines_of(site.open(PIPELINE)), *site.packages)
+    deaths = []
+    for number, moment in enumerate(moments(lines, act_on(f"{PIPELINE}-whole"), site.moments)):
+        name = f"{PIPELINE}{number}"
+        deaths.append(crashed(lines, act_on(name), moment))
+        yield name, moment
+    require_kills(deaths)
+
+
+Run = Callable[[int, Callable[[str], Any]], list[Any]]
+"""`in_threads` or `in_processes`."""
+
+
+def _race_to_create(site: LedgerSite, run: Run, drivers: int) -> None:
+    for race in range(4):
+        name = f"{PIPELINE}{race}"
+        created = run(drivers, partial(_create, site, name))
+        seen = site.open(name).load()
+        assert all(each == seen for each in created), "two creators each believe that theirs is the ledger"
+
+
+def _create(site: LedgerSite, name: str, who: str) -> LedgerState:
+    return site.open(name).create(first_state(name, who))
+
+
+def _race_to_count(site: LedgerSite, run: Run, writers: int, times: int) -> None:
+    site.open(PIPELINE).create(counter())
+    won = run(writers, lambda name: [each.version for each in _changed(site, times, lambda old: counted(old, name))])
+    seen = site.open(PIPELINE).load()
+    assert seen is not None
+    assert seen.positions[0][1].committed == writers * times, "an update was lost"
+    assert sorted(chain(*won)) == list(range(1, writers * times + 1)), "two writers made one version"
+
+
+def _changed(site: LedgerSite, times: int, change: Callable[[LedgerState], LedgerState]) -> list[LedgerState]:
+    """Changes the state so many times; the states that this writer believes to have made."""
+    ledger = site.open(PIPELINE)
+    won: list[LedgerState] = []
     while len(won) < times:
         state = ledger.load()
         assert state is not None
         with suppress(Fenced):
-            won.append(ledger.change(state, counted(state, name)).version)
+            won.append(ledger.change(state, change(state)))
     return won
 
 
-def check_counted(seen: LedgerState | None, won: list[list[int]], total: int) -> None:
-    assert seen is not None
-    assert seen.positions[0][1].committed == total, "an update was lost"
-    versions = sorted(version for each in won for version in each)
-    assert versions == list(range(1, total + 1)), "two writers made one version"
+def _kill_marcher(site: LedgerSite, name: str, seconds: float) -> int:
+    """Lets a process march for a while, kills it, and returns the last version that was answered."""
+    reading, sending = FORK.Pipe(duplex=False)
 
+    def go() -> None:
+        ledger = site.open(name)
+        states = march(ledger.load())
+        old = next(states)
+        for new in states:
+            ledger.change(old, new)
+            sending.send(new.version)
+            old = new
 
-def check_agreed(created: list[LedgerState], seen: LedgerState | None) -> None:
-    assert all(each == seen for each in created), "two creators each believe that theirs is the ledger"
+    worker = started(go)
+    sending.close()
+    answered = reading.recv()
+    time.sleep(seconds)
+    worker.kill()
+    worker.join(60)
+    with suppress(EOFError):
+        while True:
+            answered = reading.recv()
+    return int(answered)

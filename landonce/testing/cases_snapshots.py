@@ -3,33 +3,39 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from unittest import mock
 
 from landonce.errors import Fenced, PositionUncertain, RolledBack, TableReplaced, TargetUnavailable
-from landonce.protocol.ledger import LedgerState, Note
+from landonce.protocol.ledger import Note
 from landonce.protocol.marks import Mark
-from landonce.read.schema.fields import Schema
-from landonce.sinks.contract import COORDINATES, Finding, Guarantee, Level
-from landonce.sinks.snapshot import Seen, SnapshotSink, SnapshotTable
-from landonce.testing.case import refused
-from landonce.testing.crashing import crashed, in_threads, lines_of, moments, require_kills
-from landonce.testing.sink_sites import SCHEMA, TOPIC, as_rows, odd_rows, rows
+from landonce.sinks.contract import Guarantee
+from landonce.sinks.snapshot import Seen, SnapshotTable
+from landonce.testing.case import SECRET, Suite, refused
+from landonce.testing.crashing import apart, crashed, in_threads, lines_of, moments, require_kills
+from landonce.testing.sink_sites import (
+    SCHEMA,
+    TOPIC,
+    as_rows,
+    check_columns,
+    check_not_refused,
+    copied,
+    held,
+    in_order,
+    odd_rows,
+    rows,
+)
 from landonce.testing.snapshot_sites import (
     EXPIRES,
     FIRST,
     OTHERS,
     REPLACES,
     ROLLS,
-    SECRET,
-    SNAPSHOT_CASES,
     SnapshotSite,
-    apart,
     batch_of,
     below,
-    held,
     land,
     landed,
     ledger_of,
@@ -42,8 +48,7 @@ from landonce.testing.snapshot_sites import (
     taken_by,
 )
 
-__all__ = ["KILLING", "SNAPSHOT_CASES"]
-
+SNAPSHOT_CASES: Suite[SnapshotSite] = Suite("snapshot sink")
 case = SNAPSHOT_CASES.case
 KILLING = "after_a_crash_at_any_line_rows_and_position_agree"
 """The case that touches the sink in other processes only."""
@@ -60,10 +65,7 @@ def the_guarantee_is_one_that_this_port_keeps(site: SnapshotSite) -> None:
 def a_sink_travels_to_the_workers(site: SnapshotSite) -> None:
     """No Spark task could write. A sink is a description: what is open belongs to its table."""
     sink = made(site)
-    try:
-        copy = pickle.loads(pickle.dumps(sink))  # noqa: S301
-    except Exception as error:
-        raise AssertionError(f"the sink cannot be pickled: {error}") from error
+    copy = copied(sink)
     assert copy.identity == sink.identity == opened(site).identity, "a pending plan would belong to another table"
     ledger, state = taken_by(sink, "first")
     files = pickle.loads(pickle.dumps(stage(copy, state, batch_of(state))))  # noqa: S301
@@ -73,7 +75,7 @@ def a_sink_travels_to_the_workers(site: SnapshotSite) -> None:
 
 @case(SECRET)
 def no_secret_is_shown(site: SnapshotSite) -> None:
-    """Passwords would stand in logs and in bug reports."""
+    """Passwords would appear in logs and in bug reports."""
     for shown in (repr(opened(site)), str(opened(site))):
         assert site.secret not in shown, "the sink shows its secret"
 
@@ -95,19 +97,14 @@ def a_table_is_made_once(site: SnapshotSite) -> None:
 @case()
 def the_schema_comes_back(site: SnapshotSite) -> None:
     """Records would be decoded to other columns than the table has."""
-    seen = made(site).open_table().schema().by_name()
-    assert {name: each.type for name, each in seen.items() if name not in COORDINATES} == {
-        each.name: each.type for each in SCHEMA.fields
-    }, "the table's columns are not the declared ones"
-    assert not set(seen) & set(COORDINATES), "coordinates are landonce's own, and no record fills them"
+    check_columns(made(site).open_table().schema())
 
 
 @case()
 def a_fit_table_is_not_refused(site: SnapshotSite) -> None:
     """No pipeline could start, or a check would change the table."""
     table = made(site).open_table()
-    refusals = [finding.what for finding in table.check() if finding.level is Level.REFUSED]
-    assert not refusals, f"a table that the sink made itself is refused: {refusals}"
+    check_not_refused(table.check())
     assert looked(table).view.last is None, "a check wrote something"
 
 
@@ -134,7 +131,7 @@ def all_blocks_of_a_batch_land_together(site: SnapshotSite) -> None:
 
 @case()
 def a_mark_comes_back_whole(site: SnapshotSite) -> None:
-    """The next driver would go on from another state than the last one left: dead letters, epochs and positions come from the mark."""
+    """The next driver would continue from another state than the last one left: dead letters, epochs and positions come from the mark."""
     sink = made(site)
     ledger, state = taken_by(sink, "first")
     before, after = plan(ledger, state)
@@ -205,7 +202,7 @@ def an_attempt_on_an_older_version_is_refused(site: SnapshotSite) -> None:
 
 @case(OTHERS)
 def an_attempt_is_never_moved_to_a_newer_version(site: SnapshotSite) -> None:
-    """A library that tries again by itself commits on a version that nobody judged: a driver that was replaced would be let through."""
+    """A library that tries again by itself commits on a version that nobody has checked: a driver that was replaced would be let through."""
     sink = made(site)
     ledger, state = taken_by(sink, "first")
     table = sink.open_table()
@@ -261,14 +258,12 @@ def commits_of_others_disturb_nothing(site: SnapshotSite) -> None:
     ledger, state = taken_by(opened(site), "next")
     land(sink, ledger, state)
     others = as_rows(rows(100, 101, partition=9))
-    assert held(site) == sorted([*below(12), *others]), (
-        "rows of the pipeline or of another writer are missing, or twice"
-    )
+    assert held(site) == in_order([*below(12), *others]), "rows are missing, or there twice"
 
 
 @case()
 def pipelines_in_one_table_do_not_mix(site: SnapshotSite) -> None:
-    """Two pipelines may write to one table: one would go on from the position of the other."""
+    """Two pipelines may write to one table: one would continue from the position of the other."""
     sink = made(site)
     ledger, state = landed(sink, 1)
     _, other = taken_by(site.sink("contract-2"), "second", "contract-2")
@@ -285,11 +280,21 @@ def a_lost_answer_is_found_out(site: SnapshotSite) -> None:
     ledger, state = landed(sink, 1)
     files = stage(sink, state, batch_of(state))
     before, after = plan(ledger, state)
-    table = Unanswered(sink.open_table())
-    ledger.table = table
-    refused(TargetUnavailable, lambda: ledger.commit(before, after, files), "a lost answer was not noticed")
-    ledger.commit(before, after, files)
-    assert table.attempts == 1, "the commit was there, and was made again"
+    ledger.table = table = sink.open_table()
+    kind, attempts = type(table), []
+
+    def unanswered(table: Any, *arguments: Any, attempt: Any = kind.attempt) -> bool:
+        """The answer to the first attempt is lost."""
+        attempts.append(arguments)
+        taken: bool = attempt(table, *arguments)
+        if len(attempts) == 1:
+            raise TargetUnavailable("the answer is lost")
+        return taken
+
+    with mock.patch.object(kind, "attempt", unanswered):
+        refused(TargetUnavailable, lambda: ledger.commit(before, after, files), "a lost answer was not noticed")
+        ledger.commit(before, after, files)
+    assert len(attempts) == 1, "the commit was there, and was made again"
     assert held(site) == below(8), "rows are missing, or there twice"
 
 
@@ -314,7 +319,7 @@ def a_rollback_is_followed(site: SnapshotSite) -> None:
 
 @case(ROLLS)
 def a_driver_at_work_notices_a_rollback(site: SnapshotSite) -> None:
-    """The next batch would land on top of a hole, and nobody would ever fill it."""
+    """The next batch would land above a gap that nothing ever fills."""
     sink = made(site)
     ledger, state = landed(sink, 2)
     site.roll_back(1)
@@ -354,7 +359,7 @@ def a_rollback_is_not_forgotten_with_the_history(site: SnapshotSite) -> None:
         return
     assert position(state) == 4, f"the table holds 4 of the rows, and the position is {position(state)}"
     land(sink, ledger, state)
-    assert held(site) == sorted([*below(8), *as_rows(rows(100, partition=9))]), "rows are missing, or there twice"
+    assert held(site) == in_order([*below(8), *as_rows(rows(100, partition=9))]), "rows are missing, or there twice"
 
 
 @case(REPLACES)
@@ -371,7 +376,7 @@ def another_table_of_the_same_name_is_noticed(site: SnapshotSite) -> None:
 
 @case()
 def rows_without_a_mark_are_seen(site: SnapshotSite) -> None:
-    """A pipeline that begins in a table with records of its topics must hear of them, or it delivers them again."""
+    """A pipeline that starts in a table with records of its topics must know of them, or it delivers them again."""
     sink = made(site)
     table = sink.open_table()
     assert not table.holds((TOPIC,)), "an empty table holds records"
@@ -388,16 +393,18 @@ def the_journal_is_kept(site: SnapshotSite) -> None:
     ledger, state = landed(sink, 1)
     notes = tuple(Note(f"2026-11-01T00:00:0{each}Z", "accept-gap", f"detail {each} ✓") for each in range(2))
     for each in notes:
-        state = ledger.change(state, _next(state), each)
+        state = ledger.change(state, replace(state, version=state.version + 1), each)
     land(sink, ledger, state)
     assert ledger_of(opened(site)).journal() == notes, "a note is missing, changed, or in another order"
 
 
 @case()
 def after_a_crash_at_any_line_rows_and_position_agree(site: SnapshotSite) -> None:
-    """The whole promise: after each crash, the table holds exactly the rows below its position, and the next driver goes on from there."""
+    """The whole promise: after each crash, the table holds exactly the rows below its position, and the next driver continues from there."""
     apart(lambda: made(site) and None)
-    lines = _own_lines(opened(site))
+    sink = opened(site)
+    own = {*lines_of(sink), *lines_of(sink.open_table())} - {"landonce.sinks"}
+    lines = (*sorted(own), SnapshotTable.__module__)  # the sink's package, and the ledger that drives it
 
     def start_and_land() -> None:
         ledger, state = taken_by(opened(site), "driver")
@@ -419,54 +426,7 @@ def after_a_crash_at_any_line_rows_and_position_agree(site: SnapshotSite) -> Non
     assert apart(lambda: check("none")) == before + 4, "after the crashes no batch can land any more"
 
 
-class Unanswered(SnapshotTable):
-    """The first answer to an attempt is lost on its way."""
-
-    def __init__(self, inner: SnapshotTable) -> None:
-        self._inner = inner
-        self.name = inner.name
-        self.attempts = 0
-
-    def attempt(self, seen: Seen, mark: Mark, files: Sequence[Any], note: Note | None) -> bool:
-        self.attempts += 1
-        taken = self._inner.attempt(seen, mark, files, note)
-        if self.attempts == 1:
-            raise TargetUnavailable("the answer is lost")
-        return taken
-
-    def look(self) -> Seen | None:
-        return self._inner.look()
-
-    def create(self, columns: Schema) -> None:
-        self._inner.create(columns)
-
-    def creation(self, columns: Schema) -> str:
-        return self._inner.creation(columns)
-
-    def schema(self) -> Schema:
-        return self._inner.schema()
-
-    def check(self) -> tuple[Finding, ...]:
-        return self._inner.check()
-
-    def holds(self, labels: tuple[str, ...]) -> bool:
-        return self._inner.holds(labels)
-
-    def journal(self) -> tuple[Note, ...]:
-        return self._inner.journal()
-
-
 def looked(table: SnapshotTable) -> Seen:
     seen = table.look()
     assert seen is not None, "the table is not there any more"
     return seen
-
-
-def _next(state: LedgerState) -> LedgerState:
-    return replace(state, version=state.version + 1)
-
-
-def _own_lines(sink: SnapshotSink) -> tuple[str, ...]:
-    """Those of the sink's package, and those of the ledger that drives it."""
-    found = {*lines_of(sink), *lines_of(sink.open_table())} - {"landonce.sinks"}
-    return (*sorted(found), SnapshotTable.__module__)

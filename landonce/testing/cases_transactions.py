@@ -1,4 +1,4 @@
-"""What a database keeps in which a block's rows and its row in the ledger change in one transaction.
+"""What a database keeps in which one transaction changes a block's rows and its row in the ledger.
 
 The port is `landonce.sinks.transactional.BlockTransaction`, for another database or another way to write to one.
 """
@@ -6,8 +6,8 @@ The port is `landonce.sinks.transactional.BlockTransaction`, for another databas
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 
@@ -23,7 +23,7 @@ from landonce.protocol.transact import Transacting
 from landonce.sinks.transactional import BlockTransaction, settle_block
 from landonce.testing.case import Suite, refused
 from landonce.testing.crashing import SOME_MOMENTS, crashed, in_threads, lines_of, moments, require_kills
-from landonce.testing.sink_sites import TOPIC, Row, as_rows, rows, span
+from landonce.testing.sink_sites import TOPIC, Row, as_rows, held, rows, span
 
 PIPELINE = "contract"
 BATCH = 1
@@ -58,7 +58,7 @@ def a_block_lands_with_its_row(site: TransactionSite) -> None:
     """Records are lost: a block whose row says AFTER is never looked at again."""
     state = _prepared(site, 2)
     assert _settled(site, state, 0).fate is Fate.LANDED
-    assert _held(site) == as_rows(four(0)), "the block is not there as it was written"
+    assert held(site) == as_rows(four(0)), "the block is not there as it was written"
     assert _marks(site) == [Mark.AFTER, Mark.BEFORE], "the wrong row was flipped, or none"
 
 
@@ -68,7 +68,7 @@ def a_block_that_is_there_is_not_written_again(site: TransactionSite) -> None:
     state = _prepared(site, 1)
     for _ in range(2):
         assert _settled(site, state, 0).fate is Fate.LANDED
-    assert _held(site) == as_rows(four(0)), "a block that was there was written again"
+    assert held(site) == as_rows(four(0)), "a block that was there was written again"
 
 
 @case()
@@ -89,13 +89,13 @@ def a_block_without_rows_is_done_too(site: TransactionSite) -> None:
 
 @case()
 def a_zombie_writes_nothing(site: TransactionSite) -> None:
-    """A driver that was replaced goes on writing."""
+    """A driver that was replaced continues to write."""
     old = _prepared(site, 1)
     new = _taken_over(site, old)
     assert _settled(site, old, 0).fate is Fate.HALTED, "a worker of a driver that was replaced was let through"
-    assert _held(site) == [], "a worker of a driver that was replaced wrote rows"
+    assert held(site) == [], "a worker of a driver that was replaced wrote rows"
     assert _settled(site, new, 0).fate is Fate.LANDED
-    assert _held(site) == as_rows(four(0))
+    assert held(site) == as_rows(four(0))
 
 
 @case()
@@ -106,7 +106,7 @@ def what_is_not_committed_leaves_nothing(site: TransactionSite) -> None:
     assert writer.flip(Claim.of(state), RECEIPT)
     writer.write(four(0))
     writer.close()
-    assert _held(site) == [], "rows of a transaction that was not committed are there"
+    assert held(site) == [], "rows of a transaction that was not committed are there"
     assert _marks(site) == [Mark.BEFORE], "the row of a transaction that was not committed is flipped"
 
 
@@ -116,7 +116,7 @@ def blocks_of_one_plan_land_side_by_side(site: TransactionSite) -> None:
     state = _prepared(site, 4)
     fates = in_threads(4, lambda name: _settled(site, state, int(name[-1])).fate)
     assert fates == [Fate.LANDED] * 4
-    assert _held(site) == as_rows(*map(four, range(4))), "blocks disturbed each other"
+    assert held(site) == as_rows(*map(four, range(4))), "blocks disturbed each other"
 
 
 @case()
@@ -125,7 +125,7 @@ def two_runs_of_one_task_at_once_are_one(site: TransactionSite) -> None:
     state = _prepared(site, 1)
     fates = in_threads(4, lambda _: _settled(site, state, 0).fate)
     assert fates == [Fate.LANDED] * 4
-    assert _held(site) == as_rows(four(0)), "two runs of one task both wrote"
+    assert held(site) == as_rows(four(0)), "two runs of one task both wrote"
 
 
 @case()
@@ -159,21 +159,17 @@ def after_a_crash_at_any_line_a_block_lands_once(site: TransactionSite) -> None:
     """The whole promise. Recovery is landonce's own: a takeover, and then every block once more."""
     state = _prepared(site, site.moments + 1)
     lines = (*lines_of(site.writer(0)), "landonce.sinks.transactional")
-    found = moments(lines, _settling(site, state, site.moments), site.moments)
-    require_kills([crashed(lines, _settling(site, state, number), moment) for number, moment in enumerate(found)])
+    found = moments(lines, lambda: _settled(site, state, site.moments), site.moments)
+    require_kills([crashed(lines, partial(_settled, site, state, at), moment) for at, moment in enumerate(found)])
     state = _taken_over(site, state)
     for number, moment in enumerate(found):
         fate = _settled(site, state, number).fate
         assert fate is Fate.LANDED, f"the block cannot land any more (line {moment}): {fate}"
-    assert _held(site) == as_rows(*map(four, [*range(len(found)), site.moments])), "rows are missing or there twice"
+    assert held(site) == as_rows(*map(four, [*range(len(found)), site.moments])), "rows are missing or there twice"
 
 
 def four(number: int) -> pa.Table:
     return rows(0, 1, 2, 3, partition=number)
-
-
-def _held(site: TransactionSite) -> list[Row]:
-    return sorted(site.held())
 
 
 def _prepared(site: TransactionSite, blocks: int) -> LedgerState:
@@ -197,10 +193,6 @@ def _settled(
     """What a worker does with the block of this number."""
     block = four(number) if table is None else table
     return settle_block(lambda: site.writer(number), Claim.of(state), receipt, block, f"block {number}")
-
-
-def _settling(site: TransactionSite, state: LedgerState, number: int) -> Callable[[], object]:
-    return lambda: _settled(site, state, number)
 
 
 def _marks(site: TransactionSite) -> list[Mark]:

@@ -1,11 +1,9 @@
-"""Processes of the kit's own, work that several do at the same time, and crashes.
+"""Work that threads or processes do at the same time, and crashes.
 
-Crashes are real: a process of its own dies by SIGKILL at a chosen line of the plug-in's own Python code.
-
-No `finally` runs, no buffer is flushed, no lock is given back by hand: what the next process finds is what a crash leaves.
-Every line of the plug-in's package that an act passes is a moment to die at: when it is passed first, and when it is passed last.
-Where there are more than a site wants to try, moments are spread evenly over them, the first and the last among them.
-What is sent in portions passes the same lines again and again: `repeats` are moments in the middle of that.
+Crashes are real: a process dies by SIGKILL at a chosen line of the plug-in's own Python code. No `finally` runs, no buffer is flushed, no lock
+is released: the next process finds what a crash leaves. Every line of the plug-in's package that an act passes is a moment to die at: when it is
+passed first, and when it is passed last. If there are more than a site wants to try, the moments are spread evenly over them, the first and
+the last among them. A block that is sent in portions passes the same lines again and again: `repeats` are moments in the middle of that.
 """
 
 from __future__ import annotations
@@ -19,30 +17,16 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
 FORK = multiprocessing.get_context("fork")
-
-
-def started(work: Callable[..., Any], *arguments: Any) -> Any:
-    """A process that does this. It leaves alone what it inherits: were a client of Kafka or of a database collected as garbage there,
-    it would end threads and connections that only the parent has, and the process with them."""
-
-    def run() -> None:
-        gc.freeze()
-        work(*arguments)
-
-    process = FORK.Process(target=run)
-    process.start()
-    return process
-
-
 _SECONDS = 120
 
 
 def in_threads(number: int, work: Callable[[str], Any]) -> list[Any]:
-    """All start at once; what each gives back. Fails with what the first of them failed with."""
+    """All start at once; what each returns. Fails with the first failure."""
     gate = threading.Barrier(number)
     results: dict[str, Any] = {}
     failed: list[str] = []
@@ -60,42 +44,91 @@ def in_threads(number: int, work: Callable[[str], Any]) -> list[Any]:
     for worker in workers:
         worker.join(_SECONDS)
     assert not failed, f"a worker failed: {failed[0]}"
-    assert len(results) == number, "a worker did not come to its end"
+    assert len(results) == number, "a worker did not end"
     return list(results.values())
 
 
 def in_processes(number: int, work: Callable[[str], Any]) -> list[Any]:
-    """All start at once; what each gives back. Fails if one of them did."""
+    """All start at once; what each returns. Fails if one of them did."""
     gate = FORK.Barrier(number)
-    pipes, workers = [], []
 
-    def one(name: str, sending: Any) -> None:
+    def one(name: str) -> Any:
         gate.wait(_SECONDS)
-        sending.send(work(name))
+        return work(name)
 
-    for each in range(number):
-        reading, sending = FORK.Pipe(duplex=False)
-        worker = started(one, f"process-{each}", sending)
+    children = [_Child(functools.partial(one, f"process-{each}")) for each in range(number)]
+    answers = [each.end() for each in children]
+    failed = [each.text for each in answers if isinstance(each, _Failed)]
+    assert not failed, f"a worker failed: {failed[0]}"
+    return answers
+
+
+def apart(act: Callable[[], Any]) -> Any:
+    """What the act returns, in a process of its own. An assertion that fails there fails here."""
+    answer = _Child(act).end()
+    if isinstance(answer, _Failed):
+        raise (AssertionError if answer.assertion else RuntimeError)(answer.text)
+    return answer
+
+
+def started(work: Callable[..., Any], *arguments: Any) -> Any:
+    """A process that does this. It collects no garbage that it inherits: a client of Kafka or of a database that is collected there would end
+    threads and connections that only the parent has, and the process with them."""
+
+    def run() -> None:
+        gc.freeze()
+        work(*arguments)
+
+    process = FORK.Process(target=run)
+    process.start()
+    return process
+
+
+@dataclass(frozen=True)
+class _Failed:
+    """How an act ended in another process, if it did not return."""
+
+    text: str
+    assertion: bool = False
+    killed: bool = False
+
+
+class _Child:
+    """A process that does one act."""
+
+    def __init__(self, act: Callable[[], Any]) -> None:
+        self._reading, sending = FORK.Pipe(duplex=False)
+
+        def run() -> None:
+            try:
+                sending.send(act())
+            except BaseException as error:
+                sending.send(_Failed(f"{error}\n{traceback.format_exc()}", isinstance(error, AssertionError)))
+                os._exit(1)
+
+        self._process = started(run)
         sending.close()
-        pipes.append(reading)
-        workers.append(worker)
-    results = []
-    for reading in pipes:
+
+    def end(self) -> Any:
+        """What the act returned, or a `_Failed`."""
+        answered = self._reading.poll(_SECONDS)
         try:
-            results += [reading.recv()] if reading.poll(_SECONDS) else []
+            answer = self._reading.recv() if answered else None
         except EOFError:
-            continue
-    for worker in workers:
-        worker.join(_SECONDS)
-    codes = [worker.exitcode for worker in workers]
-    assert codes == [0] * number, f"a worker failed, see its traceback: exit codes {codes}"
-    return results
+            answer = _Failed("the process ended without an answer")
+        self._process.join(_SECONDS if answered else 0)
+        if self._process.exitcode is None:
+            self._process.kill()
+            self._process.join(_SECONDS)
+            raise AssertionError(f"the act did not end within {_SECONDS} seconds")
+        killed = self._process.exitcode == -signal.SIGKILL
+        return _Failed("the process was killed", killed=True) if killed else answer
 
 
 MOST_MOMENTS = 200
 """Of a plug-in's own lines."""
 SOME_MOMENTS = 24
-"""Of landonce's own: its tests have the rest."""
+"""Of landonce's own: its tests try the rest."""
 
 Lines = tuple[str, ...]
 """The packages and modules whose lines count."""
@@ -104,7 +137,7 @@ Place = tuple[str, int]
 
 
 class Moment(int):
-    """Before the so-manieth line that an act passes; reads as that line's place."""
+    """The number of the line that an act is about to pass, counted from its start. Its text is that line's place."""
 
     where: Place
 
@@ -119,26 +152,20 @@ class Moment(int):
 
 
 def lines_of(thing: object) -> Lines:
-    """The packages whose lines are a plug-in's own: those of its class and of what that inherits from, or of the function."""
+    """The packages whose lines are a plug-in's own: those of its class and of what that inherits from, or of the function. landonce is large:
+    of it, only the part that the module is in."""
     while isinstance(thing, functools.partial):
         thing = thing.func
-    kinds = (thing,) if hasattr(thing, "__name__") and not isinstance(thing, type) else _kind(thing).__mro__
-    modules = {str(each.__module__) for each in kinds} - {"builtins", "abc", "typing", "functools"}
-    return tuple(sorted({_package(each) for each in modules}))
-
-
-def _kind(thing: object) -> type:
-    return thing if isinstance(thing, type) else type(thing)
-
-
-def _package(module: str) -> str:
-    """landonce is large: of it, the part that the module is in."""
-    return ".".join(module.split(".")[: 2 if module.startswith("landonce.") else 1])
+    kind = thing if isinstance(thing, type) else type(thing)
+    is_function = hasattr(thing, "__name__") and not isinstance(thing, type)
+    modules = {str(each.__module__) for each in ((thing,) if is_function else kind.__mro__)}
+    names = [each.split(".") for each in modules - {"builtins", "abc", "typing", "functools"}]
+    return tuple(sorted({".".join(each[: 2 if each[0] == "landonce" else 1]) for each in names}))
 
 
 def moments(lines: Lines, act: Callable[[], Any], most: int = MOST_MOMENTS, also: Lines = ()) -> tuple[Moment, ...]:
-    """When to die, by the number of the line that is passed then: found by letting the act run to its end once, in a process
-    of its own. `also`: packages around the plug-in, of which some lines will do."""
+    """When to die, by the number of the line that is passed then: found by running the act to its end once, in a process of its own.
+    `also`: packages around the plug-in, of which some lines will do."""
     passed, own = _observed(lines, act, also)
     around = sorted(set(range(len(passed))) - set(own))
     return _named(passed, (*_chosen(passed, own, most), *_chosen(passed, around, SOME_MOMENTS)))
@@ -159,12 +186,14 @@ def repeats(lines: Lines, act: Callable[[], Any], most: int = SOME_MOMENTS) -> t
 
 def _observed(lines: Lines, act: Callable[[], Any], also: Lines = ()) -> tuple[Sequence[Place], Sequence[int]]:
     """The lines that the act passes, and which of them are the plug-in's own."""
-    reading, sending = FORK.Pipe(duplex=False)
-    process = _child(lambda: sending.send(_passed((*lines, *also), act)), sending)
-    sending.close()
-    passed: Any = _heard(reading, _SECONDS)
-    code = _end(process, sending)
-    assert code == 0, f"the act failed by itself: {passed}"
+
+    def observe() -> list[Place]:
+        with _Tracer((*lines, *also)) as tracer:
+            act()
+        return tracer.passed
+
+    passed = _Child(observe).end()
+    assert not isinstance(passed, _Failed), f"the act failed by itself: {passed.text}"
     own = [at for at, (name, _) in enumerate(passed) if _within(name, lines)]
     assert own, f"no line of {', '.join(lines)} was passed: say in `packages` where the plug-in's own code is"
     return passed, own
@@ -191,47 +220,39 @@ def _spread(among: Sequence[int], most: int) -> list[int]:
 
 
 def crashed(lines: Lines, act: Callable[[], Any], moment: int) -> bool:
-    """Lets the act run in a process that dies before the line of this number. False if the act was over before."""
-    reading, sending = FORK.Pipe(duplex=False)
+    """Runs the act in a process that dies before the line of this number. False if the act ended before that."""
 
     def run() -> None:
         with _Tracer(lines, moment):
             act()
 
-    code = _end(_child(run, sending), sending)
-    if code == -signal.SIGKILL:
-        return True
-    assert code == 0, f"the act failed by itself: {_heard(reading)}"
-    return False
+    answer = _Child(run).end()
+    if not isinstance(answer, _Failed):
+        return False
+    assert answer.killed, f"the act failed by itself: {answer.text}"
+    return True
 
 
 def require_kills(deaths: Sequence[bool]) -> None:
-    """Raises where most acts were over before they could be killed: whatever holds after that, it does not hold after a crash."""
+    """Raises if most acts ended before they could be killed: what holds after that need not hold after a crash."""
     assert 2 * sum(deaths) > len(deaths), (
         f"of {len(deaths)} crashes {sum(deaths)} could be tried: every act passes other lines than the one before"
     )
 
 
 def struck(lines: Lines, act: Callable[[], Any], moment: int, strike: Callable[[], Any]) -> None:
-    """Lets the act run here, and something happen to it before the line of this number."""
+    """Runs the act here, and calls `strike` before the line of this number."""
     with _Tracer(lines, moment, strike):
         act()
 
 
-def in_another_process(act: Callable[[], Any]) -> None:
-    """Runs the act to its end, in a process that is gone afterwards."""
-    reading, sending = FORK.Pipe(duplex=False)
-    code = _end(_child(act, sending), sending)
-    assert code == 0, f"the act failed by itself: {_heard(reading)}"
-
-
 class _Tracer:
-    """Notes lines as they are passed, also by threads that start meanwhile, and dies at one of them, or what else is to happen there."""
+    """Notes lines as they are passed, also by threads that start meanwhile, and kills the process before one of them, or calls `strike`."""
 
     def __init__(self, lines: Lines, moment: int | None = None, strike: Callable[[], Any] | None = None) -> None:
         self._lines = lines
         self._moment = moment
-        self._strike = strike or _die
+        self._strike = strike or (lambda: os.kill(os.getpid(), signal.SIGKILL))
         self._before = sys.gettrace(), threading.gettrace()
         self.passed: list[Place] = []
 
@@ -245,12 +266,10 @@ class _Tracer:
         sys.settrace(here)
         threading.settrace(threads)
 
-    def _enter(self, frame: FrameType, event: str, argument: Any) -> Any:
-        del event, argument
+    def _enter(self, frame: FrameType, _event: str, _argument: Any) -> Any:
         return self._line if _within(_name(frame), self._lines) else None
 
-    def _line(self, frame: FrameType, event: str, argument: Any) -> Any:
-        del argument
+    def _line(self, frame: FrameType, event: str, _argument: Any) -> Any:
         if event == "line":
             if len(self.passed) == self._moment:
                 self._moment = None
@@ -259,56 +278,12 @@ class _Tracer:
         return self._line
 
 
-def _die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def _name(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", ""))
 
 
 def _within(name: str, lines: Lines) -> bool:
-    return any(f"{name}.".startswith(f"{each}.") for each in lines) and not name.startswith(_NEVER)
-
-
-_NEVER = tuple(
-    f"landonce.testing.{each}"
-    for each in ("crashing", "cases_", "ledger_sites", "sink_sites", "snapshot_sites", "wrapped_sites")
-)
-"""The kit's own lines are nobody's steps."""
-
-
-def _passed(lines: Lines, act: Callable[[], Any]) -> list[Place]:
-    with _Tracer(lines) as tracer:
-        act()
-    return tracer.passed
-
-
-def _child(act: Callable[[], Any], sending: Any) -> Any:
-    def run() -> None:
-        try:
-            act()
-        except BaseException:
-            sys.settrace(None)
-            sending.send(traceback.format_exc())
-            os._exit(1)
-
-    return started(run)
-
-
-def _heard(reading: Any, seconds: float = 1.0) -> Any:
-    """What the process said before it ended."""
-    try:
-        return reading.recv() if reading.poll(seconds) else "it said nothing"
-    except EOFError:
-        return "it said nothing"
-
-
-def _end(process: Any, sending: Any) -> int | None:
-    sending.close()
-    process.join(_SECONDS)
-    if process.exitcode is None:
-        process.kill()
-        process.join(_SECONDS)
-        raise AssertionError(f"the act did not end within {_SECONDS} seconds")
-    return int(process.exitcode)
+    """Of the kit's own lines, only those of its reference sinks are ever a plug-in's."""
+    if name.startswith("landonce.testing.") and name != "landonce.testing.reference_sinks":
+        return False
+    return any(f"{name}.".startswith(f"{each}.") for each in lines)

@@ -29,7 +29,7 @@ from landonce.protocol.ledger import (
     taken,
 )
 from landonce.protocol.ranges import Partition, Range
-from landonce.testing.case import Need, Suite
+from landonce.testing.case import Need
 from landonce.testing.crashing import MOST_MOMENTS, SOME_MOMENTS
 
 PIPELINE = "orders"
@@ -150,7 +150,6 @@ class LedgerSite(ABC):
         """A ledger on the store, as a driver opens it. Called many times, also in other processes."""
 
 
-LEDGER_CASES: Suite[LedgerSite] = Suite("ledger")
 SHARED: Need[LedgerSite] = Need(
     lambda site: site.shared, "the site declares that its store ends with its process (shared = False)"
 )

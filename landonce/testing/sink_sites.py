@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Reply
 from landonce.read.schema.ddl import parse_schema
-from landonce.sinks.contract import BlockWriter, DeduplicatingSink, Guarantee, Insert
-from landonce.testing.case import Need, Suite
+from landonce.read.schema.fields import Schema
+from landonce.sinks.contract import COORDINATES, DeduplicatingSink, Finding, Guarantee, Insert, Level
+from landonce.testing.case import Need, overrides
 from landonce.testing.crashing import SOME_MOMENTS
 
+SinkT = TypeVar("SinkT")
 SCHEMA = parse_schema("id BIGINT NOT NULL, word STRING")
 TOPIC = "t"
 _IDS = (0, -1, 2**63 - 1, -(2**63), 2**53 + 1)
@@ -37,14 +40,14 @@ class Row(NamedTuple):
 
 
 class SinkSite(ABC):
-    """A table of its own for one case, which is not there yet, and what is declared of it.
+    """A table of its own for one case, which does not exist yet, and what is declared of it.
 
-    What the sink itself declares (`guarantee`, `atomic`, `resend_harmless`) decides which cases apply. `remove` and `unreachable`
-    are worth having: without them the cases that need them are excused, and pytest says so.
+    What the sink itself declares (`guarantee`, `atomic`, `resend_harmless`) decides which cases apply. Implement `remove` and `unreachable`
+    if you can: without them the cases that need them are excused, and pytest says so.
     """
 
     secret = ""
-    """A word of the sink's description that nobody may read in a log: a password."""
+    """A part of the sink's description that must not appear in a log: a password."""
     moments = SOME_MOMENTS
     """At how many lines, at most, a crash is tried."""
 
@@ -65,8 +68,6 @@ class SinkSite(ABC):
         raise NotImplementedError
 
 
-SINK_CASES: Suite[SinkSite] = Suite("sink")
-
 PROBED: Need[SinkSite] = Need(
     lambda site: site.sink().guarantee is Guarantee.DEDUPLICATING,
     "the sink declares tokens alone: its table has no coordinates to look at",
@@ -80,14 +81,8 @@ COPIES: Need[SinkSite] = Need(
 NO_COPIES: Need[SinkSite] = Need(
     lambda site: made(site).writer().resend_harmless, "the sink declares that a row sent twice is two (resend_harmless)"
 )
-SECRET: Need[SinkSite] = Need(lambda site: bool(site.secret), "the site names no secret")
-REMOVES: Need[SinkSite] = Need(
-    lambda site: type(site).remove is not SinkSite.remove, "the site has no way to take rows away (remove)"
-)
-LEAVES: Need[SinkSite] = Need(
-    lambda site: type(site).unreachable is not SinkSite.unreachable,
-    "the site has no way to make its target unreachable (unreachable)",
-)
+REMOVES = overrides(SinkSite, "remove", "the site has no way to take rows away")
+LEAVES = overrides(SinkSite, "unreachable", "the site has no way to make its target unreachable")
 
 
 def made(site: SinkSite) -> DeduplicatingSink:
@@ -122,11 +117,19 @@ def odd_rows() -> pa.Table:
 def as_rows(*tables: pa.Table) -> list[Row]:
     """What a user should read."""
     found = pa.concat_tables(tables).to_pydict()
-    return sorted(Row(*each) for each in zip(*found.values(), strict=True))
+    return in_order(Row(*each) for each in zip(*found.values(), strict=True))
 
 
-def held(site: SinkSite) -> list[Row]:
-    return sorted(site.held())
+class _Holds(Protocol):
+    def held(self) -> list[Row]: ...
+
+
+def held(site: _Holds) -> list[Row]:
+    return in_order(site.held())
+
+
+def in_order(rows: Iterable[Row]) -> list[Row]:
+    return sorted(rows, key=str)
 
 
 def span(first: int, end: int, topic: str = TOPIC, partition: int = 0) -> Range:
@@ -134,20 +137,41 @@ def span(first: int, end: int, topic: str = TOPIC, partition: int = 0) -> Range:
 
 
 def token(number: int) -> str:
-    """Tokens are as long as real ones, and begin alike."""
+    """As long as a real one; all of them begin alike."""
     return f"{number:064x}"
 
 
-def insert(sink: DeduplicatingSink, number: int, *, milliseconds: int = 60_000, attempt: int = 0) -> Insert:
+def insert(sink: DeduplicatingSink, number: int, *, attempt: int = 0) -> Insert:
     target = sink.target()
     try:
-        return Insert(token(number), target.now() + milliseconds, f"attempt{number}x{attempt}")
+        return Insert(token(number), target.now() + 60_000, f"attempt{number}x{attempt}")
     finally:
         target.close()
 
 
-def send(sink: DeduplicatingSink, table: pa.Table, number: int, *, writer: BlockWriter | None = None) -> None:
+def send(sink: DeduplicatingSink, table: pa.Table, number: int) -> None:
     """One insert that must be acknowledged."""
-    writer = writer or sink.writer()
+    writer = sink.writer()
     reply = writer.send(table, insert(sink, number))
     assert reply is Reply.ACKNOWLEDGED, f"a sound insert was not acknowledged: {reply.value} {writer.said}"
+
+
+def copied(sink: SinkT) -> SinkT:
+    """The sink as a worker gets it."""
+    try:
+        copy: SinkT = pickle.loads(pickle.dumps(sink))  # noqa: S301
+    except Exception as error:
+        raise AssertionError(f"the sink cannot be pickled: {error}") from error
+    return copy
+
+
+def check_columns(found: Schema) -> None:
+    seen = found.by_name()
+    types = {name: each.type for name, each in seen.items() if name not in COORDINATES}
+    assert types == {each.name: each.type for each in SCHEMA.fields}, "the table's columns are not the declared ones"
+    assert not set(seen) & set(COORDINATES), "coordinates are landonce's own, and no record fills them"
+
+
+def check_not_refused(findings: Iterable[Finding]) -> None:
+    refusals = [finding.what for finding in findings if finding.level is Level.REFUSED]
+    assert not refusals, f"a table that the sink created itself is refused: {refusals}"

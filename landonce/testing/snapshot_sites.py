@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,24 +12,23 @@ from landonce.protocol.blocks import Block, Plan
 from landonce.protocol.ledger import LedgerState, Position, Totals, prepared, recorded, taken
 from landonce.protocol.ranges import Partition, Range
 from landonce.sinks.snapshot import Origin, SnapshotSink, TableLedger
-from landonce.testing.case import Need, Suite
-from landonce.testing.crashing import FORK, SOME_MOMENTS, started
-from landonce.testing.sink_sites import SCHEMA, TOPIC, Row, rows
+from landonce.testing.case import overrides
+from landonce.testing.crashing import SOME_MOMENTS
+from landonce.testing.sink_sites import SCHEMA, TOPIC, Row, as_rows, rows
 
 PIPELINE = "contract"
 BATCH_ROWS = 4
 FIRST = Partition(TOPIC, 0)
-_SECONDS = 120
 
 
 class SnapshotSite(ABC):
-    """A table of its own for one case, which is not there yet, and what is declared of it.
+    """A table of its own for one case, which does not exist yet, and what is declared of it.
 
-    What the site cannot do (`write_aside`, `roll_back`, `expire`, `replace`) excuses the cases that need it, and pytest says so.
+    A method that the site does not implement (`write_aside`, `roll_back`, `expire`, `replace`) excuses the cases that need it, and pytest says so.
     """
 
     secret = ""
-    """A word of the sink's description that nobody may read in a log: a password."""
+    """A part of the sink's description that must not appear in a log: a password."""
     moments = SOME_MOMENTS
     """At how many lines, at most, a crash is tried."""
     forks = True
@@ -62,18 +59,10 @@ class SnapshotSite(ABC):
         raise NotImplementedError
 
 
-SNAPSHOT_CASES: Suite[SnapshotSite] = Suite("snapshot sink")
-
-
-def _can(name: str, otherwise: str) -> Need[SnapshotSite]:
-    return Need(lambda site: getattr(type(site), name) is not getattr(SnapshotSite, name), f"{otherwise} ({name})")
-
-
-SECRET: Need[SnapshotSite] = Need(lambda site: bool(site.secret), "the site names no secret")
-OTHERS = _can("write_aside", "the site has no other writer")
-ROLLS = _can("roll_back", "the site has no way to roll the table back")
-EXPIRES = _can("expire", "the site has no way to let the history expire")
-REPLACES = _can("replace", "the site has no way to replace the table")
+OTHERS = overrides(SnapshotSite, "write_aside", "the site has no other writer")
+ROLLS = overrides(SnapshotSite, "roll_back", "the site has no way to roll the table back")
+EXPIRES = overrides(SnapshotSite, "expire", "the site has no way to let the history expire")
+REPLACES = overrides(SnapshotSite, "replace", "the site has no way to replace the table")
 
 
 def opened(site: SnapshotSite) -> SnapshotSink:
@@ -150,34 +139,4 @@ def landed(sink: SnapshotSink, batches: int, owner: str = "first") -> tuple[Tabl
 
 def below(offset: int) -> list[Row]:
     """What the table holds if the position is at this offset."""
-    found = rows(*range(offset)).to_pydict()
-    return sorted(Row(*each) for each in zip(*found.values(), strict=True))
-
-
-def held(site: SnapshotSite) -> list[Row]:
-    return sorted(site.held())
-
-
-def apart(act: Callable[[], Any]) -> Any:
-    """What the act returns, done in a process of its own. An assertion that fails there fails here."""
-    reading, sending = FORK.Pipe(duplex=False)
-
-    def run() -> None:
-        try:
-            sending.send((True, act()))
-        except BaseException as error:
-            sending.send((False, (isinstance(error, AssertionError), str(error), traceback.format_exc())))
-
-    process = started(run)
-    sending.close()
-    try:
-        done, answer = reading.recv() if reading.poll(_SECONDS) else (False, (False, "it did not end", ""))
-    except EOFError:
-        done, answer = False, (False, "it ended without a word", "")
-    process.join(_SECONDS)
-    if done:
-        return answer
-    is_assertion, text, trace = answer
-    if is_assertion:
-        raise AssertionError(f"{text}\n{trace}")
-    raise RuntimeError(f"{text}\n{trace}")
+    return as_rows(rows(*range(offset)))

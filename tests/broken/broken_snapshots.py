@@ -17,7 +17,7 @@ from landonce.protocol.own_ledger import OwnView
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.contract import Finding, Guarantee, Level
 from landonce.sinks.snapshot import Origin, Seen, SnapshotSink
-from landonce.testing.folder_sink import FolderSink, FolderSite, FolderTable, newest, write_version
+from landonce.testing.reference_sinks import FolderSink, FolderSite, FolderTable, newest, write_version
 from landonce.testing.snapshot_sites import SnapshotSite
 
 

@@ -18,9 +18,8 @@ from broken_wrapped_doubt import Chunked, Confirming, Noting
 from landonce.errors import NotPushed
 from landonce.sinks.wrapped.block import PushedBlock
 from landonce.sinks.wrapped.sink import WrappedSink, wrap
+from landonce.testing import Row, WrappedSite
 from landonce.testing.reference_sinks import Appending, FilePerBlock, values
-from landonce.testing.sink_sites import Row
-from landonce.testing.wrapped_sites import WrappedSite
 
 
 class FilesSite(WrappedSite):

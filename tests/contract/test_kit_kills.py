@@ -17,24 +17,23 @@ from landonce.testing import (
     TRANSACTION_CASES,
     WRAPPED_CASES,
     Case,
-    cases_ledgers_shared,
-    cases_sinks_doubt,
+    cases_ledgers,
+    cases_sinks,
     cases_snapshots,
     cases_transactions,
     cases_wrapped,
 )
-from landonce.testing.crashing import in_another_process, require_kills
-from landonce.testing.folder_sink import FolderSite
+from landonce.testing.crashing import apart, require_kills
 from landonce.testing.ledger_sites import InSqlite
-from landonce.testing.reference_sinks import SqliteSite
+from landonce.testing.reference_sinks import FolderSite, SqliteSite
 
 pytestmark = pytest.mark.timeout(300)
 KILLING: list[tuple[Any, Any, Callable[[Path], Any], str]] = [
-    (cases_ledgers_shared, LEDGER_CASES, InSqlite, "a_create_that_is_killed_at_any_line_is_whole_or_absent"),
-    (cases_ledgers_shared, LEDGER_CASES, InSqlite, "a_change_that_is_killed_at_any_line_is_whole_or_absent"),
-    (cases_ledgers_shared, LEDGER_CASES, InSqlite, "a_driver_that_was_killed_locks_nobody_out"),
-    (cases_sinks_doubt, SINK_CASES, SqliteSite, "a_send_that_is_killed_at_any_line_is_whole_or_absent"),
-    (cases_sinks_doubt, SINK_CASES, SqliteSite, "after_a_crash_at_any_line_a_block_lands_once"),
+    (cases_ledgers, LEDGER_CASES, InSqlite, "a_create_that_is_killed_at_any_line_is_whole_or_absent"),
+    (cases_ledgers, LEDGER_CASES, InSqlite, "a_change_that_is_killed_at_any_line_is_whole_or_absent"),
+    (cases_ledgers, LEDGER_CASES, InSqlite, "a_driver_that_was_killed_locks_nobody_out"),
+    (cases_sinks, SINK_CASES, SqliteSite, "a_send_that_is_killed_at_any_line_is_whole_or_absent"),
+    (cases_sinks, SINK_CASES, SqliteSite, "after_a_crash_at_any_line_a_block_lands_once"),
     (cases_snapshots, SNAPSHOT_CASES, FolderSite, "after_a_crash_at_any_line_rows_and_position_agree"),
     (cases_transactions, TRANSACTION_CASES, SqliteTransactions, "after_a_crash_at_any_line_a_block_lands_once"),
     (cases_wrapped, WRAPPED_CASES, FilesSite, "after_a_crash_at_any_line_a_block_lands_once"),
@@ -49,8 +48,7 @@ def test_a_case_in_which_nobody_was_killed_fails(
     module: Any, cases: Any, opened: Callable[[Path], Any], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def survived(_lines: object, act: Callable[[], object], _moment: int) -> bool:
-        in_another_process(act)
-        return False
+        return bool(apart(lambda: act() is act))
 
     monkeypatch.setattr(module, "crashed", survived)
     site, case = opened(tmp_path), cases[name]

@@ -9,7 +9,7 @@ from broken_snapshots import BROKEN_SNAPSHOTS
 from kit_controls import check_fails, check_mostly_sound
 
 from landonce.testing import SNAPSHOT_CASES, Case, SnapshotContract, SnapshotSite
-from landonce.testing.folder_sink import FolderSite
+from landonce.testing.reference_sinks import FolderSite
 
 pytestmark = pytest.mark.timeout(300)
 BASICS = (
