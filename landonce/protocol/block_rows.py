@@ -149,16 +149,18 @@ def _may_go(old: LedgerState, plan: Plan, new: LedgerState, rows: tuple[BlockRow
         past = [committed.get(each.partition, each.end) >= each.end for each in kept]
         if block.number in there and not all(past):
             raise errors.PlanPending(
-                f"block {block} of batch {plan.batch} is in the table, and would be forgotten: its records would be "
-                "delivered again.",
+                f"block {block} of batch {plan.batch} has landed, and this command would forget it: its records would "
+                "be delivered again.",
                 safe="Nothing was changed.",
-                command="landonce run {file} --once   (settles the plan first), or, where a topic changed, the same command again",
+                command="landonce run {file} --once   (settles the plan first). If a topic changed, run this "
+                "command again after that",
             )
         if block.number not in there and new.epoch == old.epoch and any(past):
             raise errors.Unbalanced(
-                f"block {block} of batch {plan.batch} is not in the table, and its batch was to be recorded.",
-                safe="The position did not move. The database was restored to an earlier state while the pipeline ran; if it was "
-                "not, this is a defect in landonce: please report it.",
+                f"block {block} of batch {plan.batch} is not in the table, although its worker reported that it "
+                "landed. The batch was not recorded.",
+                safe="The position did not move. The database was restored to an earlier state while the pipeline "
+                "ran. If it was not, this is a bug in landonce: please report it.",
                 command="landonce run {file}",
             )
 
@@ -171,9 +173,10 @@ def _keeps_receipts(old: LedgerState, plan: Plan, new: LedgerState, known: Colle
         goes_on = tuple(each for each in block.ranges if old.labelled(each.partition) == new.labelled(each.partition))
         if block.number in known and goes_on and left.get(block.number) not in (block.ranges, goes_on):
             raise errors.PlanPending(
-                f"block {block} of batch {plan.batch} has landed, and its receipt, which names its dead letters, would be given up.",
+                f"block {block} of batch {plan.batch} has landed, and this command would discard its receipt, which "
+                "names its dead letters.",
                 safe="Nothing was changed.",
-                command="landonce run {file} --once   (settles the plan first); where it cannot, say the same again",
+                command="landonce run {file} --once   (settles the plan first). If it cannot, run this command again",
             )
 
 
@@ -255,10 +258,11 @@ def claims_may_change(old: LedgerState, new: LedgerState, rows: tuple[PushRow, .
         same = left.get(block.number) == block and token(old.identity, block) == token(new.identity, block)
         if block.number in claimed and not same and new.epoch != old.epoch:
             raise errors.PlanPending(
-                f"block {block} of batch {old.pending.batch} was pushed, and whether it arrived is not known: it can be neither "
-                "forgotten nor cut.",
+                f"block {block} of batch {old.pending.batch} was pushed, and nobody knows whether it arrived. The plan "
+                "can be neither dropped nor cut until that is known.",
                 safe="Nothing was changed.",
-                command="landonce run {file} --once   (finds out). Where it cannot, for its records are gone: look for the block in the "
-                "target, then landonce state settle {file}, with the key that landonce state show {file} names",
+                command="landonce run {file} --once   (finds out). If it cannot, because the records are gone: look "
+                "for the block in the target, then run landonce state settle {file} with the key that "
+                "landonce state show {file} prints",
             )
     may_change(old, new, tuple(BlockRow(row.number, row.claim, row.mark, row.receipt) for row in rows))

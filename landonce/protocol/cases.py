@@ -174,7 +174,7 @@ def _part(of: Range, first: int, end: int) -> Range | None:
 def _rewound(incoming: Range, last: Last, on_rewind: OnRewind) -> Decision:
     if on_rewind is OnRewind.ERROR:
         raise errors.RewindRefused(
-            f"{incoming} was delivered already: the pipeline's last range is {last.range}.",
+            f"{incoming} was already delivered: the last range of the pipeline is {last.range}.",
             safe="Nothing was written. The records are in the target, once.",
             command='exactly_once(…, on_rewind="drop"), or correct the offsets of the query',
         )
@@ -193,33 +193,34 @@ def _comparable(incoming: Range, last: Last, origin: Origin) -> None:
         )
     if origin.topic_id != last.origin.topic_id:
         raise errors.TopicRecreated(
-            f"{incoming.partition}: the topic was deleted and made anew: the ledger knows id {last.origin.topic_id}, "
-            f"and this range comes from {origin.topic_id}.",
+            f"{incoming.partition}: the topic was deleted and created again: the ledger knows id "
+            f"{last.origin.topic_id}, and this range comes from {origin.topic_id}.",
             safe="Nothing was written. Offsets of the old topic mean nothing in the new one.",
             command="landonce state rebase {file}",
         )
     if incoming.first < last.first:
         raise errors.RewindRefused(
-            f"{incoming} begins before offset {last.first}, the first one that this pipeline ever covered; what became "
-            f"of [{incoming.first}, {min(last.first, incoming.end)}) is not known.",
+            f"{incoming} begins before offset {last.first}, the first one of this pipeline. Whether [{incoming.first}, "
+            f"{min(last.first, incoming.end)}) was ever delivered is not known.",
             safe="Nothing was written.",
-            command=f"start the query at offset {last.first} or later, or use a pipeline of its own for what is older",
+            command=f"start the query at offset {last.first} or later, or use a query with another name for older "
+            "records",
         )
 
 
 def _gap(incoming: Range, position: int) -> errors.GapRefused:
     return errors.GapRefused(
-        f"{incoming.partition}: the next offset is {position}, and the source goes on at {incoming.first}; "
+        f"{incoming.partition}: the next offset is {position}, and the source continues at {incoming.first}: "
         f"[{position}, {incoming.first}) was skipped.",
         safe="Nothing was written, and the position did not move.",
-        command="landonce state accept-gap {file}   (if these offsets are gone), or start the query where it stopped. A function that "
-        "calls `exactly_once` calls it for empty batches, too",
+        command="landonce state accept-gap {file}   (if Kafka no longer has these offsets), or start the query "
+        "where it stopped. A function that calls `exactly_once` must call it for empty batches, too",
     )
 
 
 def _unknown(incoming: Range, last: Last) -> errors.OutcomeUnknown:
     return errors.OutcomeUnknown(
-        f"whether {last.range} landed is not known, {incoming} does not hold all of it, and the sink cannot be asked.",
+        f"nobody knows whether {last.range} landed, {incoming} does not contain all of it, and the sink has no probe.",
         safe="Nothing was written, and the position did not move.",
         command="start the query where it stopped, so that the whole range comes again, or give the sink a probe",
     )

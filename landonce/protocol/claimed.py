@@ -40,7 +40,7 @@ class Claimed(Policy):
 
     def plan_changed(self) -> errors.PlanChanged:
         return errors.PlanChanged(
-            "the pending plan was made with another sink, transform, schema, decoder or version of pyarrow than there is now; what it "
+            "the pending plan was made with another sink, transform, schema, decoder or version of pyarrow. What was "
             "pushed and what would be pushed again may not be the same bytes.",
             safe="Nothing was pushed. The plan is still pending in the ledger.",
             command="put the old pipeline file (or version) back, run `landonce run {file} --once`, then make the change; "
@@ -105,11 +105,15 @@ def outcome_unknown(state: LedgerState, row: PushRow, *others: PushRow) -> error
     plan = state.pending
     block = next(each for each in plan.blocks if each.number == row.number)
     key = key_of(state, block)
-    more = f" So it is with {len(others)} more of the batch: `landonce state show` names them." if others else ""
+    more = (
+        f" The same holds for {len(others)} more blocks of the batch: `landonce state show` names them."
+        if others
+        else ""
+    )
     return errors.OutcomeUnknown(
-        f"block {key} ({block}) of batch {plan.batch} was pushed (attempt {row.attempt}) and never settled, and the sink has no "
-        f"probe: whether it arrived is not known.{more}",
-        safe="It was not pushed again, and the position did not move. Nothing of that attempt can take effect any more.",
+        f"block {key} ({block}) of batch {plan.batch} was pushed (attempt {row.attempt}) and no answer came. The sink "
+        f"has no probe, so nobody knows whether it arrived.{more}",
+        safe="It was not pushed again, and the position did not move. That attempt can no longer take effect.",
         command=f"look for the block in the target, then: landonce state settle {{file}} --block {key} --landed   (or --absent)",
     )
 

@@ -42,8 +42,8 @@ class Deduplicating(Policy):
 
     def plan_changed(self) -> errors.PlanChanged:
         return errors.PlanChanged(
-            "the pending plan was made with another transform, schema or decoder: the pipeline file was changed since, or the "
-            "table's columns were. What it wrote and what would be written again are not the same rows.",
+            "the pending plan was made with another transform, schema or decoder: the pipeline file or the table's "
+            "columns were changed since. What was written and what would be written again are not the same rows.",
             safe="Nothing was written. The plan is still pending in the ledger.",
             command="put the old pipeline file or columns back, run `landonce run {file} --once`, then make the change; "
             "or `landonce state accept-change {file}`",
@@ -131,8 +131,8 @@ def refuse_not_kept(plan: Plan, used_up: frozenset[int], why: str) -> None:
     for block in (plan.blocks[index] for index in sorted(used_up)):
         if block.generation > MOST_USED_UP:
             raise errors.RowsNotKept(
-                f"block {block}: the target acknowledged its rows {block.generation} times, each time under another token, and does not "
-                f"hold them. {why}".strip(),
+                f"block {block}: the target acknowledged its rows {block.generation} times, each time under a new "
+                f"token, and does not hold them. {why}".strip(),
                 safe="The position did not move, and the plan is pending.",
-                command="end what removes the rows, then `landonce run {file}`",
+                command="stop whatever removes the rows, then `landonce run {file}`",
             )

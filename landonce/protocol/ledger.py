@@ -225,24 +225,27 @@ def fenced(mine: LedgerState, seen: LedgerState | None) -> Fenced | LedgerUnread
     """What a driver hears that is not the owner any more, or whose ledger lacks what belongs to the state in it."""
     if same(mine, seen):
         return LedgerUnreadable(
-            f"the ledger of pipeline {mine.pipeline!r} is at epoch {mine.epoch}, version {mine.version}, as this driver left it, but "
-            "lacks tables or rows that belong to it, such as those of the blocks of the pending plan: somebody removed them.",
-            safe="Nothing was written after that, and the position did not move.",
-            command="restore the whole ledger from a backup (of an SQL database: all tables landonce_*, with the table that records "
-            "land in), then: landonce run {file}",
+            f"the ledger of pipeline {mine.pipeline!r} is at epoch {mine.epoch}, version {mine.version}, as this "
+            "driver left it, but lacks tables or rows, such as the rows of the pending plan's blocks. Somebody "
+            "removed them.",
+            safe="Nothing more was written, and the position did not move.",
+            command="restore the whole ledger from a backup (in an SQL database: all tables landonce_*, together with "
+            "the table that records land in), then: landonce run {file}",
         )
     found = f"epoch {seen.epoch}, version {seen.version}" if seen else "no entry at all"
     if set_back(mine, seen):
         return LedgerSetBack(
             f"the ledger of pipeline {mine.pipeline!r} was set back: this driver holds epoch {mine.epoch}, version "
-            f"{mine.version}, and the ledger has {found}. It was restored from a backup, or the table was that is the ledger.",
-            safe="This driver changed nothing after that and stops; no newer one goes on. A start compares ledger and target.",
+            f"{mine.version}, and the ledger has {found}. The ledger, or the table that holds it, was restored from a "
+            "backup.",
+            safe="This driver stops and changes nothing more. No other driver has the pipeline. The next start "
+            "compares ledger and target.",
             command="start again: landonce run {file}",
         )
     return Fenced(
         f"pipeline {mine.pipeline!r} was taken over: this driver holds epoch {mine.epoch}, version {mine.version}, "
         f"and the ledger has {found}.",
-        safe="This driver changed nothing after that and stops. Nothing is lost: the newer driver goes on.",
+        safe="This driver stops and changes nothing more. Nothing is lost: the newer driver continues.",
     )
 
 

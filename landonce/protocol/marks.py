@@ -242,27 +242,27 @@ def past_epochs(views: Iterable[TableView]) -> int:
 
 def _uncertain(view: TableView) -> errors.PositionUncertain:
     return errors.PositionUncertain(
-        f"the history of {view.table} is cut off, and with it the mark of batch {view.latest}, the last one committed to it. "
-        "Snapshots expired, or the table was rolled back before they did; that cannot be told apart.",
+        f"the history of {view.table} is cut off, and the mark of its last batch, {view.latest}, with it. Either "
+        "snapshots expired, or the table was rolled back and then snapshots expired: landonce cannot tell which.",
         safe="Nothing was written.",
-        command=f"`landonce state accept-position {{file}} {view.table} --by-rows`: what its rows lack is delivered again; without "
-        "--by-rows, the last commit counts as being in it",
+        command=f"`landonce state accept-position {{file}} {view.table} --by-rows` delivers again what the table's "
+        "rows lack. Without --by-rows, the last commit counts as present",
     )
 
 
 def _same_table(view: TableView, known: TableMark) -> None:
     if not view.uuid:
         raise errors.TableReplaced(
-            f"the table {view.table} is not there any more.",
+            f"the table {view.table} no longer exists.",
             safe="Nothing was written. What it held is not delivered anywhere else.",
-            command="bring the table back, or `landonce state forget-table {file} " + view.table + "`",
+            command="restore the table, or `landonce state forget-table {file} " + view.table + "`",
         )
     if view.uuid != known.uuid:
         raise errors.TableReplaced(
-            f"the table {view.table} was dropped and made anew: the ledger knows the one with UUID {known.uuid}, and "
-            f"there is one with UUID {view.uuid}.",
+            f"the table {view.table} was dropped and created again: the ledger knows UUID {known.uuid}, and the table "
+            f"now has UUID {view.uuid}.",
             safe="Nothing was written. What the old table held is not in the new one.",
-            command="bring the old table back, or `landonce state forget-table {file} " + view.table + "`",
+            command="restore the old table, or `landonce state forget-table {file} " + view.table + "`",
         )
 
 

@@ -174,7 +174,7 @@ def ranges_of(spans: Iterable[Span]) -> tuple[Range, ...]:
             start = starts.get(partition, 0)
             if end < start:
                 raise refusals.query(
-                    f"{partition} went back from offset {start} to {end}: the topic was truncated or made anew",
+                    f"{partition} went back from offset {start} to {end}: the topic was truncated or created again",
                     "start the query with a new checkpoint",
                 )
             if partition in found:

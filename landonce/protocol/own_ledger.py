@@ -72,12 +72,12 @@ def own_state(view: OwnView) -> LedgerState | None:
         return last.state
     if view.uncertain:
         raise errors.PositionUncertain(
-            f"the table's history is cut off, and nothing of what is left was written by pipeline {last.state.pipeline!r}: "
-            f"its last commit was batch {last.batch}, snapshot {last.snapshot}. Snapshots expired, or the table was rolled "
-            "back before they did; that cannot be told apart.",
+            f"the table's history is cut off, and the rest of it holds no commit of pipeline {last.state.pipeline!r}. "
+            f"Its last commit was batch {last.batch}, snapshot {last.snapshot}. Either snapshots expired, or the table "
+            "was rolled back and then snapshots expired: landonce cannot tell which.",
             safe="Nothing was written.",
-            command="`landonce state accept-position {file} --by-rows`: what its rows lack is delivered again; without --by-rows, "
-            "the last commit counts as being in it",
+            command="`landonce state accept-position {file} --by-rows` delivers again what the table's rows lack. "
+            "Without --by-rows, the last commit counts as present",
         )
     base = standing.state if standing is not None else _from_the_beginning(last.state)
     batch = last.state.batch + 1
@@ -98,7 +98,7 @@ def own_verdict(expected: OwnView, seen: OwnView, new: LedgerState) -> Verdict:
     """
     if seen.uuid != expected.uuid:
         raise errors.TableReplaced(
-            f"the table was dropped and made anew: it had UUID {expected.uuid}, and has {seen.uuid}.",
+            f"the table was dropped and created again: it had UUID {expected.uuid}, and now has {seen.uuid}.",
             safe="Nothing was written to the new one.",
             command="start again to deliver everything to the new table: landonce run {file}",
         )
@@ -131,7 +131,7 @@ def rollback_told(view: OwnView) -> str:
     if restored:
         return f"the table was set back to batch {last.batch}: its catalog was restored. What came after that is delivered again."
     if view.uncertain:
-        return "the table's history is cut off, and nobody can tell any more how far it is."
+        return "the table's history is cut off, so its position is not known."
     if standing is None:
         return f"the table was rolled back from batch {last.batch} to before the first batch; everything is delivered again."
     before, now = last.state.committed(), standing.state.committed()
@@ -147,5 +147,5 @@ def rollback_refused(tables: Iterable[str]) -> errors.RollbackRefused:
     return errors.RollbackRefused(
         f"rolled back since the last commit: {', '.join(tables)}.",
         safe="Nothing was written.",
-        command="say `rollback: follow` in {file} to deliver the removed ranges again, or roll forward",
+        command="set `rollback: follow` in {file} to deliver the removed ranges again, or roll forward",
     )

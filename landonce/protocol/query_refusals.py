@@ -24,7 +24,8 @@ def same_source(state: LedgerState, cluster_id: str, topic_ids: Iterable[tuple[s
     for topic, topic_id in topic_ids:
         if known.get(topic, topic_id) != topic_id:
             raise errors.TopicRecreated(
-                f"topic {topic!r} was deleted and made anew: the ledger knows id {known[topic]}, the broker has {topic_id}.",
+                f"topic {topic!r} was deleted and created again: the ledger knows id {known[topic]}, the broker has "
+                f"{topic_id}.",
                 safe=f"{_UNTOUCHED} Offsets of the old topic mean nothing in the new one.",
                 command="landonce state rebase {file}",
             )
@@ -50,9 +51,10 @@ def settleable(plan: Plan, table: str) -> None:
 
 def pushed(plan: Plan, block: Block, key: str) -> errors.OutcomeUnknown:
     return errors.OutcomeUnknown(
-        f"block {key} ({block}) of batch {plan.batch} was pushed and never settled, and its rows do not come again as they were: "
-        "this batch does not hold all of them, or the query or pyarrow was changed. Whether it arrived is not known.",
-        safe="It was not pushed again, and the position did not move. Nothing of that attempt can take effect any more.",
+        f"block {key} ({block}) of batch {plan.batch} was pushed and no answer came, so nobody knows whether it "
+        "arrived. Its rows do not come again as they were: this batch does not contain all of them, or the query or "
+        "pyarrow was changed.",
+        safe="It was not pushed again, and the position did not move. That attempt can no longer take effect.",
         command="start the query as it was at the ledger's position (`starting_offsets`), with batches at least as large as before; or "
         f"look for the block in the target, then: landonce state settle {{file}} --block {key} --landed   (or --absent)",
     )
@@ -60,41 +62,43 @@ def pushed(plan: Plan, block: Block, key: str) -> errors.OutcomeUnknown:
 
 def unheard_of(partition: Partition, first: int, at: int) -> errors.GapRefused:
     return errors.GapRefused(
-        f"{partition}: the ledger knows nothing of it, and the query, which began at offset {first}, is at {at} already: what became "
-        "of the records in between is not known. The ledger is another one than before, or was lost, or the query had none.",
+        f"{partition}: the ledger has no position for it, but the query began at offset {first} and is already at "
+        f"{at}. Whether the records in between were delivered is not known. The query ran with another ledger or with "
+        "none, or the ledger was lost.",
         safe=_UNTOUCHED,
-        command="name the ledger that this query had; if it had none, start it with a new checkpoint, with `startingOffsets` as "
-        "they stand in the last file of the checkpoint's folder `offsets`; if it is lost, with a new checkpoint and 'earliest'",
+        command="name the ledger that this query used. If it used none: start it with a new checkpoint, and with the "
+        "offsets of the last file in the old checkpoint's folder `offsets` as `startingOffsets`. If the "
+        "ledger is lost: start with a new checkpoint and 'earliest'",
     )
 
 
 def taken_over() -> errors.Fenced:
     return errors.Fenced(
-        "another start of this query took the pipeline over.",
-        safe="This one changed nothing after that and stops. Nothing is lost: the newer one goes on.",
+        "another start of this query took over the pipeline.",
+        safe="This one stops and changes nothing more. Nothing is lost: the newer one continues.",
     )
 
 
 def same_name(name: str) -> errors.QueryRefused:
     return query(
-        f"two `exactly_once` of it keep their position under one name, {name!r}, so what the first delivers the second would drop",
-        'exactly_once(…, name="…"), another one for each',
+        f"two `exactly_once` objects in it have the same name, {name!r}: the second would drop what the first delivers",
+        'give each its own name: exactly_once(…, name="…")',
     )
 
 
 def same_batch(batch: int) -> errors.QueryRefused:
     return query(
-        f"batch {batch} is handed over a second time under one name. The position is past the whole batch since the first time, so what "
-        "this call brings would be dropped",
-        "hand all rows of a batch over at once (`unionByName`), or to two `exactly_once` with a name and a table each; what this call "
-        "brought is delivered by a query with a name of its own",
-        safe="What the first call brought has landed. Nothing of this one was written.",
+        f"batch {batch} is passed a second time under the same name. The first call moved the position past the whole "
+        "batch, so the rows of this call would be dropped",
+        "pass all rows of a batch in one call (`unionByName`), or use two `exactly_once` objects, each with its own "
+        "name and table. To deliver the rows of this call, use a query with another name",
+        safe="The rows of the first call have landed. Nothing of this call was written.",
     )
 
 
 def went_wrong() -> errors.QueryRefused:
     return errors.QueryRefused(
-        "an earlier batch of this start of the query ended with an error, and something caught it: going on would skip that batch.",
+        "an earlier batch ended with an error, and the query caught it. To continue would skip that batch.",
         safe=_UNTOUCHED,
         command="let errors of `exactly_once` end the query, and start it again",
     )

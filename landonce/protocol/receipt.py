@@ -68,7 +68,7 @@ def unbalanced(block: Block, receipt: Receipt) -> Unbalanced:
     return Unbalanced(
         f"block {block}: {receipt.read} records were read, but {receipt.landed} landed, "
         f"{receipt.dead_lettered} were dead-lettered and {receipt.filtered} filtered.",
-        safe="The position did not move. This is a defect in landonce: please report it.",
+        safe="The position did not move. This is a bug in landonce: please report it.",
     )
 
 

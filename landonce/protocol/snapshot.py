@@ -56,8 +56,8 @@ class Snapshot(Policy):
 
     def plan_changed(self) -> errors.PlanChanged:
         return errors.PlanChanged(
-            "the pending plan was made with another transform, routing or decoder than the pipeline file has now, "
-            "and may be in some of its tables already.",
+            "the pending plan was made with another transform, routing or decoder than the pipeline file has now. "
+            "Some tables may already hold it.",
             safe="Nothing was written. The plan is still pending in the ledger.",
             command="put the old pipeline file back, run `landonce run {file} --once`, then make the change; "
             "or `landonce state accept-change {file}`",
@@ -173,15 +173,18 @@ def refuse_unmarked(looked: Looked) -> None:
     """Raises where a table holds, or may hold, what is about to be delivered to it, and no mark says how much of it."""
     if looked.filled_by:
         raise errors.TargetAhead(
-            f"{looked.filled_by} wrote to the table {looked.held}, and nothing in it says which records of these topics it holds.",
+            f"{looked.filled_by} wrote to the table {looked.held}, and nothing in the table says which records of "
+            "these topics it holds.",
             safe="Nothing was written.",
-            command="`landonce state import {file}` goes on where it stopped; with --from-nothing beside it, for other topics",
+            command="`landonce state import {file}` continues where that writer stopped. If it wrote other topics, "
+            "add --from-nothing",
         )
     if looked.held:
         raise errors.TargetAhead(
-            f"the table {looked.held} holds records of these topics, and nothing in it says how far this pipeline had come.",
+            f"the table {looked.held} holds records of these topics, but no position of this pipeline.",
             safe="Nothing was written. Another pipeline wrote them, or the table's properties and history were removed.",
-            command="take a new table, the old pipeline's name, or `landonce state import {file}`",
+            command="use a new table, use the name of the pipeline that wrote them, or run `landonce state import "
+            "{file}`",
         )
 
 

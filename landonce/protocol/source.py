@@ -124,7 +124,7 @@ def _same_topics(ledger: LedgerState, topic_ids: Mapping[str, str]) -> None:
     for topic, topic_id in ledger.topic_ids:
         if topic in topic_ids and topic_ids[topic] != topic_id:
             raise errors.TopicRecreated(
-                f"topic {topic!r} was deleted and made anew: the ledger knows id {topic_id}, the broker has "
+                f"topic {topic!r} was deleted and created again: the ledger knows id {topic_id}, the broker has "
                 f"{topic_ids[topic]}.",
                 safe="Nothing was read or written. Offsets of the old topic mean nothing in the new one.",
                 command="landonce state rebase {file}" + (" --drop-pending" if ledger.pending else ""),
@@ -137,7 +137,7 @@ def _still_there(
     extent = extents.get(partition)
     if extent is None:
         raise errors.PartitionVanished(
-            f"partition {partition} is in the ledger at offset {committed}, and the topic does not have it any more.",
+            f"partition {partition} is in the ledger at offset {committed}, and the topic no longer has it.",
             safe="Nothing was read or written.",
             command="landonce state rebase {file}",
         )
@@ -145,12 +145,12 @@ def _still_there(
         raise errors.RetentionOverrun(
             f"{partition}: the next offset to read is {committed}, and the topic now begins at {extent.start}; "
             f"offsets [{committed}, {extent.start}) were deleted before landonce read them.",
-            safe="Nothing was skipped. Until you accept the gap, the pipeline does not go on.",
+            safe="Nothing was skipped. The pipeline continues when you accept the gap.",
             command="landonce state accept-gap {file}",
         )
     if extent.stable_end < end:
         raise errors.PositionBeyondEnd(
             f"{partition}: the ledger is at offset {end}, and the topic ends at {extent.stable_end}.",
-            safe="Nothing was read or written. The topic was truncated, or this is not the topic it was.",
+            safe="Nothing was read or written. The topic was truncated, or is another topic now.",
             command="landonce state rebase {file}",
         )

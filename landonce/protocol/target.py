@@ -66,16 +66,17 @@ def _lost_ledger(partition: Partition, end: int, position: int) -> errors.Target
     skipped = f"[{end}, {position})" if end < position else f"whatever is missing below {position}"
     return errors.TargetAhead(
         f"{partition}: the ledger is new and would start at the latest offset {position}, but the target already holds "
-        f"records of this pipeline's topics, of this partition up to {end}: going on would skip {skipped}.",
+        f"records of this pipeline's topics, of this partition up to {end}. To continue would skip {skipped}.",
         safe="Nothing was written. The ledger was probably lost.",
-        command="set `start: earliest` in {file}: what the target holds is recognised and not written again",
+        command="set `start: earliest` in {file}: landonce recognises what the target holds and does not write it "
+        "again",
     )
 
 
 def _gap_behind(partition: Partition, end: int, start: int) -> errors.TargetAhead:
     return errors.TargetAhead(
-        f"{partition}: the ledger is new, the target holds this topic up to {end}, and the topic now begins at {start}: "
-        f"whatever was in [{end}, {start}) is deleted, and may never have landed.",
+        f"{partition}: the ledger is new, the target holds this topic up to {end}, and the topic now begins at "
+        f"{start}: Kafka deleted [{end}, {start}), and these records may never have landed.",
         safe="Nothing was written. The ledger was probably lost.",
         command="landonce state accept-gap {file}",
     )
@@ -96,15 +97,16 @@ def nobody_else(table: str, ledger: LedgerState, rows: int | None, landed: int =
     if ledger.pending is None:
         raise errors.AnotherWriter(
             f"the table {table} holds {rows} rows above the position of this driver, which did not write them. {_COPY}",
-            safe="This driver wrote nothing since. No row is there twice by its doing.",
-            command=f"{_STOP}, then `landonce run {{file}}`: what it wrote is recognised, and not written again",
+            safe="This driver wrote nothing more, and made no duplicates.",
+            command=f"{_STOP}, then `landonce run {{file}}`: landonce recognises what the other driver wrote and does "
+            "not write it again",
         )
     raise errors.AnotherWriter(
-        f"the table {table} holds {rows} rows where this driver wrote {landed}, of batch {ledger.pending.batch}. {_COPY}",
+        f"the table {table} holds {rows} rows of batch {ledger.pending.batch}, and this driver wrote {landed}. {_COPY}",
         safe="The position did not move, and the plan is pending. Rows of this batch are in the table twice.",
-        command=f"{_STOP}; remove the copies that `landonce verify {{file}}` names; then `landonce run {{file}}`",
+        command=f"{_STOP}; remove the copies that `landonce verify {{file}}` lists; then `landonce run {{file}}`",
     )
 
 
 _COPY = "Another driver writes this pipeline's records with another ledger, or something else writes its coordinates."
-_STOP = "stop the other one (a copy of {file} in another folder has another ledger there, if its path is relative)"
+_STOP = "stop the other driver (with a relative path, a copy of {file} in another folder has another ledger)"

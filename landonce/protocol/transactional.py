@@ -27,8 +27,8 @@ class Transactional(Policy):
 
     def plan_changed(self) -> errors.PlanChanged:
         return errors.PlanChanged(
-            "the pending plan was made with another table, transform, schema or decoder than the pipeline file has now, and some of "
-            "its blocks may be in the table already.",
+            "the pending plan was made with another table, transform, schema or decoder than the pipeline file has "
+            "now. Some of its blocks may already be in the table.",
             safe="Nothing was written. The plan is still pending in the ledger.",
             command="put the old pipeline file back, run `landonce run {file} --once`, then make the change; "
             "or `landonce state accept-change {file}`",
@@ -48,7 +48,7 @@ class Transactional(Policy):
                 "and ledger change in one transaction, so the ledger's tables were removed or restored without the table, or another "
                 "pipeline wrote these rows.",
                 safe="Nothing was written, and the position did not move.",
-                command="restore the tables landonce_* from the same backup as the table, or name an empty table",
+                command="restore the tables landonce_* from the same backup as the table, or use an empty table",
             )
         return bind(replace(machine, looked=machine.looked | machine.partitions))
 

@@ -176,7 +176,7 @@ def _snapshot_position(run: CheckRun, sink: SnapshotSink, opened: SnapshotTable)
     new = run.state is None or run.state.fresh
     if run.ledger and new and run.table and opened.holds(run.parts.config.source.kafka.topics):
         raise TargetAhead(
-            f"the table {sink.table} holds records of these topics, and nothing in it says how far this pipeline had come",
+            f"the table {sink.table} holds records of these topics, but no position of this pipeline",
             command="take a new table, or the name of the pipeline that wrote them",
         )
 
@@ -193,8 +193,8 @@ def unknown_rows(run: CheckRun, opened: Looking) -> Findings:
         yield Finding(
             Level.REFUSED,
             f"{partition}: the table holds offsets up to {end - 1}, and the ledger of this pipeline knows nothing of them",
-            "give the pipeline the name that it had when they landed, restore the tables landonce_* from the same backup as the table, "
-            "or name an empty table",
+            "give the pipeline the name that it had when they landed, restore the tables landonce_* from the same "
+            "backup as the table, or use an empty table",
         )
 
 
@@ -292,7 +292,8 @@ def same_fingerprint(run: CheckRun, recipe: Recipe) -> None:
     pending = run.state.pending if run.state else None
     if pending is not None and pending.fingerprint != recipe.fingerprint():
         raise PlanChanged(
-            "the pending plan was made with another transform, schema or decoder: the pipeline file was changed since, or the table",
+            "the pending plan was made with another transform, schema or decoder: the pipeline file or the table's "
+            "columns were changed since",
             command="put the old file or columns back and run it once, or: landonce state accept-change {file}",
         )
 

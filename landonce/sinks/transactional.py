@@ -374,7 +374,7 @@ def fenced(pipeline: str, task: TransactionTask) -> errors.Fenced:
     return errors.Fenced(
         f"pipeline {pipeline!r} was taken over: block {task.block} of batch {task.batch} is not claimed by epoch "
         f"{task.claim.epoch} any more.",
-        safe="Its transaction was rolled back, and this driver stops. Nothing is lost: the newer driver goes on.",
+        safe="Its transaction was rolled back, and this driver stops. Nothing is lost: the newer driver continues.",
     )
 
 

@@ -56,7 +56,7 @@ def test_drivers_with_two_ledgers_notice_each_other_within_a_batch(
             others.drain()
             pipeline.exact()
             go.touch()
-            halted(first, "1200 rows where this driver wrote 600")
+            halted(first, "and this driver wrote 600")
             assert len(oracle.twice(pipeline.rows())) == 600
 
 

@@ -58,7 +58,7 @@ def test_the_command_that_the_error_names_works(file: Path, said: str, mark: Mar
         assert ledger.claim(SPOT, Claim.of(state), "lost", harmless=False)
         told = outcome_unknown(state, row_of(ledger)).command
         both = outcome_unknown(state, row_of(ledger), row_of(ledger))
-        assert "with 1 more of the batch: `landonce state show" in both.what
+        assert "for 1 more blocks of the batch: `landonce state show" in both.what
         assert "landonce state settle {file} --block t-0-0-5-" in told
         key = told.split("--block ")[1].split()[0]
         done = CliRunner().invoke(app, ["state", "settle", str(file), "--block", key, said, "--yes"])

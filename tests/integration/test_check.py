@@ -197,7 +197,7 @@ def test_a_changed_file_before_a_pending_plan_is_refused(pipeline, check):
     pipeline.prepare((0, 2, 5), fingerprint="of another file")
     said = check(pipeline)
     assert said.code == 1
-    assert "the pipeline file was changed since, or the table" in said.out
+    assert "the pipeline file or the table's columns were changed since" in said.out
     assert f"landonce state accept-change {pipeline.file}" in said.out
 
 

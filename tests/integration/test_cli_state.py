@@ -210,10 +210,10 @@ class TestAcceptChange:
         assert pipeline.ledger().pending.fingerprint != "of another file"
         again = state(pipeline, "accept-change", "--yes")
         assert again.code == 1
-        assert "this very pipeline file" in again.err
+        assert "made with this pipeline file" in again.err
 
     def test_refuses_politely_without_a_plan(self, pipeline, state):
-        assert "holds from the next batch on" in state(pipeline, "accept-change", "--yes").err
+        assert "applies from the next batch on" in state(pipeline, "accept-change", "--yes").err
 
 
 class TestUpAndDown:

@@ -122,7 +122,7 @@ class TestShow:
         assert "rolled back from batch 2" in state(one, "show").out
         said = check(one)
         assert said.code == 1
-        assert "say `rollback: follow`" in said.out
+        assert "set `rollback: follow`" in said.out
         with pytest.raises(RollbackRefused):
             one.run()
 
@@ -335,7 +335,7 @@ class TestPlans:
         assert "lands whole, with its position, or not at all" in said.err
 
     def test_one_table_never_needs_accept_change(self, one, state):
-        assert "holds from the next batch on" in state(one, "accept-change", "--yes").err
+        assert "applies from the next batch on" in state(one, "accept-change", "--yes").err
 
     def test_a_fan_out_settles_by_the_present_file(self, fan_out, state, check):
         fan_out.send(range(10, 12))
@@ -345,7 +345,7 @@ class TestPlans:
             fan_out.run()
         said = state(fan_out, "accept-change", "--yes")
         assert said.code == 0, said.err
-        assert "Tables that carry the batch already keep it" in said.out
+        assert "Tables that already hold the batch keep it" in said.out
         fan_out.run()
         assert fan_out.ids("db.a") == [*range(5), 10, 11]
 
@@ -479,7 +479,7 @@ class TestForgetTable:
             fan_out.run()
         assert f"landonce state forget-table {fan_out.file} db.a" in check(fan_out).out
         assert "table db.a: missing" in state(fan_out, "show").out
-        assert "make the table" in state(fan_out, "forget-table", "db.a", "--replay", "--yes").err
+        assert "create the table" in state(fan_out, "forget-table", "db.a", "--replay", "--yes").err
         said = state(fan_out, "forget-table", "db.a", "--yes")
         assert said.code == 0, said.err
         assert fan_out.journal() == ["forget-table"]

@@ -158,7 +158,7 @@ def test_what_lies_behind_a_pending_plan_waits_for_what_is_missing(open_site: Op
             site.exact()
             behind = json.dumps({site.topics[0]: {"0": 50, "1": 50}})
             continue
-        with pytest.raises(StreamingQueryException, match="the next offset is 40, and the source goes on at 50"):
+        with pytest.raises(StreamingQueryException, match="the next offset is 40, and the source continues at 50"):
             site.run(start=behind)
         site.lose_checkpoint()
         site.run(start=site.once().starting_offsets(site.bootstrap, site.topics))
@@ -210,13 +210,13 @@ def test_a_query_that_went_back_is_dropped_or_refused(open_site: Open) -> None:
     site.exact()
     site.lose_checkpoint()
     back = json.dumps({site.topics[0]: {"0": 5, "1": 11}})
-    with pytest.raises(StreamingQueryException, match="was delivered already"):
+    with pytest.raises(StreamingQueryException, match="was already delivered"):
         site.run(site.once(on_rewind="error"), start=back, per_trigger=10)
     site.lose_checkpoint()
     site.run(start=back, per_trigger=10)
     site.exact()
     site.lose_checkpoint()
-    with pytest.raises(StreamingQueryException, match="the first one that this pipeline ever covered"):
+    with pytest.raises(StreamingQueryException, match="the first one of this pipeline"):
         site.run()
     site.lose_checkpoint()
     site.produce(10)
@@ -275,7 +275,7 @@ def test_one_object_for_two_queries_fences_the_first(open_site: Open) -> None:
         first_query.processAllAvailable()
         site.run(once)
         site.produce(10)
-        with pytest.raises(StreamingQueryException, match="another start of this query took the pipeline over"):
+        with pytest.raises(StreamingQueryException, match="another start of this query took over the pipeline"):
             first_query.processAllAvailable()
     finally:
         first_query.stop()
@@ -303,7 +303,7 @@ def test_a_topic_that_was_made_anew_is_refused(open_site: Open, kafka: LocalKafk
     SmallPipeline(kafka, None, site.folder, site.topics[0], "").recreate_topic(2)  # type: ignore[arg-type]
     site.lose_checkpoint()
     site.produce(10)
-    with pytest.raises(StreamingQueryException, match="was deleted and made anew"):
+    with pytest.raises(StreamingQueryException, match="was deleted and created again"):
         site.run()
 
 

@@ -222,7 +222,7 @@ def test_a_table_that_was_rolled_back_gets_what_was_removed(site: Site, lake: La
     older = [each for each in lake.table.snapshots() if each.summary and each.summary["landonce.batch"] == "1"][-1]
     lake.table.manage_snapshots().rollback_to_snapshot(older.snapshot_id).commit()
     site.produce(10)
-    with pytest.raises(StreamingQueryException, match="the next offset is 5, and the source goes on at 10"):
+    with pytest.raises(StreamingQueryException, match="the next offset is 5, and the source continues at 10"):
         site.run()
     site.lose_checkpoint()
     site.run(start=site.once().starting_offsets(site.bootstrap, site.topics))
@@ -266,7 +266,9 @@ def test_what_a_query_cannot_be_delivered_to_is_refused(site: Site, lake: Lake) 
         site.run()
     lake.catalog.drop_table(NAME)
     site.run()
-    with pytest.raises(StreamingQueryException, match="holds records of these topics, and nothing in it says how far"):
+    with pytest.raises(
+        StreamingQueryException, match="holds records of these topics, but no position of this pipeline"
+    ):
         replace(site, name="another", folder=site.folder / "other").run()
     site.run()
     site.exact()

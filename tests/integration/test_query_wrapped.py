@@ -28,7 +28,7 @@ from landonce.local import LocalKafka
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
 
 SETTLES = 600.0
-NOT_HERE = r"OutcomeUnknown: block .* was pushed and never settled, and its rows do not come again"
+NOT_HERE = r"OutcomeUnknown: block .* was pushed and no answer came, so nobody knows whether it arrived. Its rows do not come again"
 Open = Callable[..., Site]
 
 

@@ -234,7 +234,7 @@ def test_a_plan_in_doubt_is_not_forgotten(
     site.write_file({"sink": "wrapped_target:blind", "options": {"folder": str(site.folder)}})
     site.send(20)
     (site.folder / "raise-after").touch()
-    unknown = pytest.raises(landonce.errors.OutcomeUnknown, match="whether it arrived is not known")
+    unknown = pytest.raises(landonce.errors.OutcomeUnknown, match="nobody knows whether it arrived")
     with hours_pass(site.folder / "ledger"), unknown:
         site.run()
     said = command(capsys, monkeypatch, "state", "rebase", site.file, "--drop-pending", "--yes")

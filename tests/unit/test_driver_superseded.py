@@ -122,7 +122,7 @@ def test_a_driver_that_waits_ends_when_it_is_not_the_owner(
         thread.join(20)
     assert [type(each) for each in told] == [error]
     assert told[0].exit_code == code
-    assert ("the newer driver goes on" in str(told[0])) is (error is Fenced)
+    assert ("the newer driver continues" in str(told[0])) is (error is Fenced)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_what_a_worker_takes_for_another_driver_is_looked_up_in_the_ledger(
         driver.run()
     assert type(failure.value) is error
     assert failure.value.exit_code == code
-    assert ("the newer driver goes on" in str(failure.value)) is (error is Fenced)
+    assert ("the newer driver continues" in str(failure.value)) is (error is Fenced)
 
 
 def test_trouble_of_a_block_tells_no_command_in_the_middle_of_a_sentence() -> None:

@@ -145,7 +145,7 @@ def test_a_catalog_that_is_restored_under_a_driver_is_distinguished_from_a_newer
     again = lake.driver()
     again.deliver(9)
     assert lake.ids() == list(range(9))
-    with pytest.raises(Fenced, match="the newer driver goes on") as newer:
+    with pytest.raises(Fenced, match="the newer driver continues") as newer:
         driver.deliver(12)
     assert newer.value.exit_code == 4
 

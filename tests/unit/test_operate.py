@@ -278,7 +278,7 @@ class TestAcceptChange:
     def test_nothing_to_do(self):
         with pytest.raises(NothingToDo, match="no plan is pending"):
             accept_change(ledger(), "new", "operator")
-        with pytest.raises(NothingToDo, match="this very pipeline file"):
+        with pytest.raises(NothingToDo, match="made with this pipeline file"):
             accept_change(ledger(pending=plan([range_(P0, 10, 14)])), "old", "operator")
 
 
@@ -427,7 +427,7 @@ class TestAcceptChangeInAFanOut:
     def test_says_which_tables_get_what(self):
         old = fan_out(("a", 7), pending=plan([range_(P0, 10, 14)]))
         decision = accept_change(old, "new", "operator", fan_out=True)
-        assert any("Tables that carry the batch already" in line for line in decision.costs)
+        assert any("Tables that already hold the batch" in line for line in decision.costs)
         assert not any("PartialPresence" in line for line in decision.costs)
 
 
@@ -457,7 +457,7 @@ class TestAcceptPosition:
     def test_another_table_of_that_name_is_another_matter(self):
         told = carrying("a", 7)
         a = replace(told, mark=None, uncertain=True, uuid="another")
-        with pytest.raises(NothingToDo, match="made anew") as refused:
+        with pytest.raises(NothingToDo, match="created again") as refused:
             accept_position(fan_out(("a", 7)), [(a, told.mark)], "operator")
         assert "forget-table" in refused.value.command
 
@@ -504,7 +504,7 @@ class TestForgetTable:
         gone = TableView("a")
         decision = forget_table(fan_out(("a", 7)), gone, "operator")
         assert decision.new.tables == ()
-        with pytest.raises(NothingToDo, match="is not there") as refused:
+        with pytest.raises(NothingToDo, match="does not exist") as refused:
             forget_table(fan_out(("a", 7)), gone, "operator", replay=True)
         assert "--replay" in refused.value.command
 

@@ -378,7 +378,7 @@ def test_what_comes_behind_a_pending_block_goes_on_if_that_landed(came: Range) -
     steps(world, incoming(came))
     assert world.exact
     assert len(world.held) == 12
-    with pytest.raises(errors.GapRefused, match=rf"the next offset is 5, and the source goes on at {came.first}"):
+    with pytest.raises(errors.GapRefused, match=rf"the next offset is 5, and the source continues at {came.first}"):
         steps(absent, incoming(came))
     assert absent.state.pending is not None, "the plan is still there for whoever brings it"
 
@@ -393,14 +393,14 @@ def test_a_gap_is_refused_before_another_partition_is_written() -> None:
 def test_a_rewind_is_dropped_or_refused() -> None:
     world = at((P, 2, 9))
     assert steps(world, incoming(Range(P, 2, 5))) == ["acquire", "survey", "kill", "look"]
-    with pytest.raises(errors.RewindRefused, match="was delivered already"):
+    with pytest.raises(errors.RewindRefused, match="was already delivered"):
         steps(world, incoming(Range(P, 2, 5)), on_rewind=OnRewind.ERROR)
     assert steps(world, incoming(Range(P, 5, 9)), on_rewind=OnRewind.ERROR), "a replay of the last range is none"
 
 
 def test_a_rewind_is_refused_while_a_plan_is_pending_too() -> None:
     world = at((P, 0, 5), pending=(Range(P, 5, 10),))
-    with pytest.raises(errors.RewindRefused, match="was delivered already"):
+    with pytest.raises(errors.RewindRefused, match="was already delivered"):
         steps(world, incoming(Range(P, 0, 4)), on_rewind=OnRewind.ERROR)
     assert world.state.pending is not None
     steps(world, incoming(Range(P, 0, 4)))
@@ -412,14 +412,14 @@ def test_partitions_that_bring_nothing_yet_are_known_from_the_first_batch_on() -
     world = World()
     steps(world, replace(incoming(Range(P, 0, 5)), begun=(Begun(P, 0, 0), Begun(Q, 3, 3))))
     assert world.state.committed() == {P: 5, Q: 3}
-    with pytest.raises(errors.GapRefused, match="the next offset is 3, and the source goes on at 4"):
+    with pytest.raises(errors.GapRefused, match="the next offset is 3, and the source continues at 4"):
         steps(world, incoming(Range(Q, 4, 9)))
 
 
 @pytest.mark.parametrize("first", [2, 4], ids=["records before", "one record before"])
 def test_a_ledger_that_knows_nothing_of_a_query_that_is_under_way_is_refused(first: int) -> None:
     came = replace(incoming(Range(P, 5, 10)), begun=(Begun(P, first, 5),))
-    with pytest.raises(errors.GapRefused, match=r"t\[0\]: the ledger knows nothing of it"):
+    with pytest.raises(errors.GapRefused, match=r"t\[0\]: the ledger has no position for it"):
         steps(World(), came)
     steps(World(), replace(came, begun=(Begun(P, 5, 5),)))
 
@@ -429,7 +429,7 @@ def test_a_ledger_that_was_lost_is_noticed_by_rows_below_the_beginning_of_the_qu
     came = replace(incoming(Range(P, 5, 10)), begun=(Begun(P, 5, 5),))
     lost = World()
     lost.held.update((P, at) for at in range(3))
-    with pytest.raises(errors.TargetAhead, match=r"whatever was in \[3, 5\) is deleted"):
+    with pytest.raises(errors.TargetAhead, match=r"Kafka deleted \[3, 5\)"):
         steps(lost, came)
     assert sum(lost.held.values()) == 3
     known = at((P, 0, 5))
@@ -439,9 +439,9 @@ def test_a_ledger_that_was_lost_is_noticed_by_rows_below_the_beginning_of_the_qu
 
 
 def test_what_lies_before_the_beginning_is_refused() -> None:
-    with pytest.raises(errors.RewindRefused, match="the first one that this pipeline ever covered"):
+    with pytest.raises(errors.RewindRefused, match="the first one of this pipeline"):
         steps(at((P, 2, 9)), incoming(Range(P, 1, 12)))
-    with pytest.raises(errors.RewindRefused, match="the first one that this pipeline ever covered"):
+    with pytest.raises(errors.RewindRefused, match="the first one of this pipeline"):
         steps(at((P, 2, 2)), incoming(Range(P, 1, 12)))
 
 
@@ -524,7 +524,7 @@ def test_another_writer_of_the_same_records_is_noticed_before_a_plan_and_after_a
         go_on(world, machine, Range(P, 1, 2))
 
     world.held[P, 1] -= 1
-    with pytest.raises(errors.AnotherWriter, match="2 rows where this driver wrote 1"):
+    with pytest.raises(errors.AnotherWriter, match=r"holds 2 rows of batch .*, and this driver wrote 1"):
         go_on(world, machine, Range(P, 1, 2), meanwhile=1)
 
 

@@ -176,7 +176,7 @@ class TestWhatStays:
     def test_what_landed_of_a_forgotten_plan_is_recognised(self):
         whole = source({P0: 18, P1: 24})
         told = rebase(ledger(self.PLAN), whole, TargetView(()), "operator", drop_pending=True)
-        assert [each for each in told.costs if "recognised" in each]
+        assert [each for each in told.costs if "recognises" in each]
 
 
 class TestLedgersThatKnowWhatLanded:
@@ -202,7 +202,7 @@ class TestLedgersThatKnowWhatLanded:
         rows = tuple(PushRow(number, Claim(3, "driver"), Mark.CLAIMED) for number in (0, 1))
         new = replace(old, epoch=4, owner="operator")
         claims_may_change(old, new, rows)
-        with pytest.raises(errors.PlanPending, match="whether it arrived is not known"):
+        with pytest.raises(errors.PlanPending, match="nobody knows whether it arrived"):
             claims_may_change(old, replace(new, cluster_id="another"), rows)
 
 

@@ -41,6 +41,6 @@ def test_a_lost_ledger_does_not_skip_to_the_latest_offsets() -> None:
 
 def test_a_lost_ledger_does_not_skip_what_retention_deleted() -> None:
     view, target = source(20, 50), TargetView(((P0, 15),))
-    with pytest.raises(TargetAhead, match=r"\[15, 20\) is deleted"):
+    with pytest.raises(TargetAhead, match=r"Kafka deleted \[15, 20\)"):
         ahead(ledger(20, batch=0), target, view, Start.EARLIEST, unbound=True)
     assert ahead(ledger(20, batch=0), target, view, Start.EARLIEST) == ()

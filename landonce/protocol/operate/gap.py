@@ -38,7 +38,7 @@ def accept_gap(
     behind = [(each, _gaps(each.floors, starts)) for each in stands if each.behind and _gaps(each.floors, starts)]
     pending = _cropped(state.pending, starts, landed) if state.pending else None
     if not gaps and not behind and pending == state.pending:
-        raise NothingToDo("there is no gap: every position is still inside its topic.", safe="Nothing was changed.")
+        raise NothingToDo("there is no gap: Kafka has deleted nothing that was not read.", safe="Nothing was changed.")
     new = replace(taken(state, owner), positions=_moved(state, starts), pending=pending)
     new = replace(new, tables=_known(new, (stand for stand, _ in behind)))
     return Decision(
@@ -152,12 +152,12 @@ def _same_source(state: LedgerState, view: SourceView) -> None:
     if state.cluster_id != view.cluster_id:
         raise ClusterChanged(
             f"the ledger belongs to Kafka cluster {state.cluster_id}, and these brokers are cluster {view.cluster_id}.",
-            safe="Nothing was changed. A gap can only be told in the topic that the positions belong to.",
+            safe="Nothing was changed. A gap can only be found in the topic that the positions belong to.",
             command="landonce state rebase {file}, or correct bootstrap_servers",
         )
     for topic in sorted(changed_topics(state, view)):
         raise TopicRecreated(
-            f"topic {topic!r} was deleted and made anew.",
-            safe="Nothing was changed. A gap can only be told in the topic that the positions belong to.",
+            f"topic {topic!r} was deleted and created again.",
+            safe="Nothing was changed. A gap can only be found in the topic that the positions belong to.",
             command="landonce state rebase {file}",
         )

@@ -19,7 +19,7 @@ def fill(state: LedgerState, owner: str) -> Decision:
         raise NothingToDo("no plan is pending, so there is nothing to fill.", safe="Nothing was changed.")
     if plan.kind is Kind.FILL:
         raise NothingToDo(
-            f"batch {plan.batch} is to be filled already.",
+            f"batch {plan.batch} is already marked to be filled.",
             safe="Nothing was changed.",
             command="landonce run {file}",
         )
@@ -27,7 +27,7 @@ def fill(state: LedgerState, owner: str) -> Decision:
     does = (f"At the next start, rows of batch {plan.batch} that the target lacks are written, and no others.",)
     costs = (
         _extent(plan),
-        "Rows of these ranges that somebody deleted on purpose, or that a TTL took, come back.",
+        "Rows of these ranges that somebody deleted on purpose, or that a TTL removed, come back.",
     )
     return Decision("fill", new, does, costs)
 
@@ -37,13 +37,13 @@ def accept_change(state: LedgerState, fingerprint: str, owner: str, *, fan_out: 
     plan = state.pending
     if plan is None:
         raise NothingToDo(
-            "no plan is pending: a changed pipeline file holds from the next batch on, by itself.",
+            "no plan is pending, so a changed pipeline file applies from the next batch on.",
             safe="Nothing was changed.",
             command="landonce run {file}",
         )
     if plan.fingerprint == fingerprint:
         raise NothingToDo(
-            f"batch {plan.batch}, which is pending, was made by this very pipeline file.",
+            f"batch {plan.batch}, which is pending, was made with this pipeline file.",
             safe="Nothing was changed.",
             command="landonce run {file}",
         )
@@ -53,16 +53,16 @@ def accept_change(state: LedgerState, fingerprint: str, owner: str, *, fan_out: 
 
 
 _BY_ROWS = (
-    "Rows of them that are in the target stay as the old file made them; those that are missing are written as the "
-    "new file makes them. Each record still lands at most once.",
-    "If the two files do not land the same records, `landonce verify` will name the difference, and a block that "
-    "is there in part halts with PartialPresence.",
+    "Rows that are in the target stay as the old file made them; missing rows are written as the new file makes them. "
+    "Each record still lands at most once.",
+    "If the two files do not land the same records, `landonce verify` shows the difference, and a block that is "
+    "present in part halts with PartialPresence.",
 )
 _BY_TABLES = (
-    "Tables that carry the batch already keep it as the old file made it; the others get it as the new file makes it. In "
-    "each table a record still lands at most once.",
-    "If the new file sends a record to other tables than the old one did, it may be in both, or in none: `landonce verify` "
-    "names the difference.",
+    "Tables that already hold the batch keep it as the old file made it; the others get it as the new file makes it. "
+    "In each table a record still lands at most once.",
+    "If the new file sends a record to other tables than the old one did, it may be in both, or in none: `landonce "
+    "verify` shows the difference.",
 )
 
 
@@ -79,7 +79,7 @@ def settle(
     open_ = [name for name, block in blocks.items() if block.number in claimed]
     if not open_:
         raise NothingToDo(
-            "there is nothing to settle: no block was pushed of which nobody knows whether it arrived.",
+            "there is nothing to settle: the outcome of every pushed block is known.",
             safe="Nothing was changed.",
             command="landonce run {file}",
         )
@@ -95,8 +95,8 @@ def _decision(state: LedgerState, block: Block, key: str, owner: str, *, landed:
     batch = state.pending.batch if state.pending is not None else 0
     if landed:
         does = f"Block {key} ({block}) of batch {batch} counts as landed, and is never pushed again."
-        cost = "If it did not arrive, its records are missing in the target for ever."
+        cost = "If it did not arrive, its records never reach the target."
     else:
         does = f"Block {key} ({block}) of batch {batch} counts as absent, and is pushed again at the next start."
-        cost = "If it did arrive, all of it, its records are in the target twice."
+        cost = "If it did arrive, its records are in the target twice."
     return Decision("settle", taken(state, owner), (does,), (cost,))

@@ -196,12 +196,12 @@ def _say_rebase(
         does.append(f"The ledger is bound to cluster {view.cluster_id} instead of {state.cluster_id}.")
     ids = dict(view.topic_ids)
     does += [
-        f"Topic {topic!r} is another one (id {ids[topic]}): it begins at its {to.value} offset."
+        f"Topic {topic!r} has another id now ({ids[topic]}): it starts at its {to.value} offset."
         for topic in sorted(remade)
     ]
-    does += [f"{each.partition} {each.why}: it begins at its {to.value} offset, if it is there." for each in moved]
+    does += [f"{each.partition} {each.why}: it starts at its {to.value} offset, if it exists." for each in moved]
     does += [
-        f"New rows of {of} get _topic = {label!r}, because old ones with the same coordinates may be there."
+        f"New rows of {of} get _topic = {label!r}, because old rows with the same coordinates may be in the target."
         for of, label in sorted(relabelled.items())
     ]
     kept = sorted(dict(state.topic_ids).keys() - remade - {each.partition.topic for each in moved})
@@ -231,11 +231,11 @@ def _rebase_costs(
     costs = [f"At most {waiting} records that are in these partitions now will be delivered."]
     if skipped:
         costs.append(f"At most {skipped} records that are in them now will never be delivered, because of --to latest.")
-    costs.append("What the old topic held and was not delivered before cannot be delivered any more.")
+    costs.append("Records of the old topic that were not delivered are lost.")
     if moved and to is Start.EARLIEST:
         costs.append(
-            f"Where {listed(each.partition for each in moved)} lost only the end, what is left was delivered before, and is "
-            "delivered again under the new label. --to latest leaves it out, with all that is there now."
+            f"Where {listed(each.partition for each in moved)} lost only its end, the rest was delivered before, and "
+            "is delivered again under the new label. --to latest skips it, and everything else that is there now."
         )
     return tuple(costs)
 
@@ -248,9 +248,9 @@ def _plan_costs(state: LedgerState, new: LedgerState, anew: frozenset[Partition]
     other = [block for block in state.pending.blocks if token(state.identity, block) not in kept]
     again = [each for block in other for each in block.ranges if each.partition not in anew]
     if any(each.partition in anew for block in other for each in block.ranges):
-        yield "Rows of the plan that landed of what begins anew stay, under the label that they have."
+        yield "Rows of the plan that landed from partitions that start again stay, under their old label."
     if again:
-        yield f"What landed of {listed(again)} is recognised at the next start, and not written again."
+        yield f"The next start recognises what landed of {listed(again)} and does not write it again."
 
 
 def _ranges(plan: Plan) -> tuple[Range, ...]:
@@ -268,8 +268,8 @@ def _pending(plan: Plan, left: Plan | None) -> PlanPending:
     kept = frozenset(_ranges(left)) if left is not None else frozenset()
     lost = [each for each in _ranges(plan) if each not in kept]
     return PlanPending(
-        f"batch {plan.batch} is pending, and {listed(lost)} of it cannot be read any more as it was: some of its rows may be in "
-        "the target.",
+        f"batch {plan.batch} is pending, and {listed(lost)} of it cannot be read again. Some of its rows may be in the "
+        "target.",
         safe="Nothing was changed.",
         command="landonce state rebase {file} --drop-pending   (forgets these ranges, and keeps what is left of the plan)",
     )

@@ -23,7 +23,7 @@ def standing(state: LedgerState, views: Iterable[TableView]) -> LedgerState:
     found = adopted(state, views)
     if found is None:
         raise NothingToDo(
-            f"pipeline {state.pipeline!r} has no position yet, and none of its tables says how far it had come.",
+            f"pipeline {state.pipeline!r} has no position yet, and none of its tables holds one.",
             safe="Nothing was changed.",
             command="landonce run {file}",
         )
@@ -80,7 +80,7 @@ def _by_rows(state: LedgerState, tops: Mapping[Partition, int]) -> tuple[tuple[P
 
 def _ends(table: str, back: LedgerState) -> str:
     positions = listed(f"{partition} at {at}" for partition, at in back.committed().items())
-    return f"{table} counts as holding what lies below its last rows, and nothing after them: {positions}."
+    return f"{table} counts as holding everything up to its last rows, and nothing after them: {positions}."
 
 
 def _again(back: LedgerState, state: LedgerState) -> str:
@@ -91,14 +91,14 @@ def _again(back: LedgerState, state: LedgerState) -> str:
 
 
 _IF_NOT = (
-    "If it was rolled back before its snapshots expired, what the rollback removed never comes back: say --by-rows then. "
-    "`landonce verify` tells afterwards what is missing."
+    "If it was rolled back before its snapshots expired, what the rollback removed never comes back: use --by-rows in "
+    "that case. `landonce verify` shows afterwards what is missing."
 )
 
 
 def nothing_uncertain() -> NothingToDo:
     return NothingToDo(
-        "how far the table had come is not in doubt: its history or what it holds says so.",
+        "the table's position is not in doubt.",
         safe="Nothing was changed.",
         command="landonce run {file}",
     )
@@ -109,7 +109,8 @@ def _vouched(state: LedgerState, view: TableView, copy: Mark) -> TableMark:
     known = dict(state.tables).get(view.table, TableMark(view.uuid, 0))
     if known.uuid != view.uuid:
         raise NothingToDo(
-            f"the table {view.table} was dropped and made anew, so the last commit to the old one says nothing about it.",
+            f"the table {view.table} was dropped and created again, so the last commit to the old one says nothing "
+            "about it.",
             safe="Nothing was changed.",
             command=f"landonce state forget-table {{file}} {view.table}",
         )
@@ -138,9 +139,9 @@ def forget_table(
     known = _replaced(state, view)
     if replay and not view.uuid:
         raise NothingToDo(
-            f"the table {view.table} is not there, so there is nothing to fill up.",
+            f"the table {view.table} does not exist, so there is nothing to fill.",
             safe="Nothing was changed.",
-            command=f"make the table, then: landonce state forget-table {{file}} {view.table} --replay",
+            command=f"create the table, then: landonce state forget-table {{file}} {view.table} --replay",
         )
     tables = {table: mark for table, mark in state.tables if table != view.table}
     if view.uuid and (replay or view.mark is not None):
@@ -169,8 +170,8 @@ def _replaced(state: LedgerState, view: TableView) -> TableMark:
 
 def _say_instead(view: TableView, *, replay: bool) -> str:
     if not view.uuid:
-        return f"A table {view.table} that is made later gets the records from then on."
-    named = f"The table {view.table} that is there now ({view.uuid})"
+        return f"A table {view.table} that is created later gets the records from then on."
+    named = f"The table {view.table} that exists now ({view.uuid})"
     if not replay:
         return f"{named} gets new records only."
     return f"{named} is filled up from {'its own position' if view.mark else 'the first offset'} on."

@@ -199,7 +199,7 @@ class _IcebergCheck:
         for name, each in self.tables.items():
             if each.table is not None and holds(each.table, self.sink.config.branch, topics):
                 raise TargetAhead(
-                    f"the table {name} holds records of these topics, and nothing in it says how far this pipeline had come",
+                    f"the table {name} holds records of these topics, but no position of this pipeline",
                     command="take a new table, the name of the pipeline that wrote them, or `landonce state import {file}`",
                 )
 

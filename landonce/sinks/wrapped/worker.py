@@ -299,5 +299,5 @@ def _fenced(sending: Sending) -> errors.Fenced:
     return errors.Fenced(
         f"the pipeline was taken over: block {sending.range} of batch {sending.spot.batch} is not claimed by epoch "
         f"{sending.claim.epoch} any more.",
-        safe="It was not pushed again, and this driver stops. Nothing is lost: the newer driver goes on.",
+        safe="It was not pushed again, and this driver stops. Nothing is lost: the newer driver continues.",
     )
