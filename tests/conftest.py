@@ -10,17 +10,20 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from open_folder import open_folder
 from pooler import Pooler
 from pooler import installed as pooler_installed
+from running import running
 
 from landonce.engine.spark.archive import java_options
 from landonce.engine.spark.temp_dirs import temporary_folder
@@ -29,6 +32,7 @@ from landonce.local.databases import LocalMariaDB, LocalPostgres
 from landonce.local.databases import installed as mariadb_installed
 
 _numbers = itertools.count(1)
+_MEMORY_NEEDED = 6 << 30
 _DURATIONS = Path(__file__).with_name("durations.json")
 """Seconds that each file takes: `build/durations.json` of a run of `make test`."""
 _SHORT_SESSIONS = {
@@ -46,6 +50,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--spark-workers", action="store_true", help="every driver of tests/integration has Spark's workers"
     )
+
+
+def pytest_configure() -> None:
+    """The folders of tests are in memory, if there is enough of it: databases wait for the disk at every commit, and what they write
+    is thrown away. `TMPDIR=/tmp make test` keeps them on the disk."""
+    memory = Path("/dev/shm")
+    if "TMPDIR" in os.environ or not os.access(memory, os.W_OK) or os.statvfs(memory).f_flag & os.ST_NOEXEC:
+        return
+    if min(shutil.disk_usage(memory).free, psutil.virtual_memory().available) >= _MEMORY_NEEDED:
+        folder = memory / f"landonce-tests-{os.getuid()}"
+        folder.mkdir(exist_ok=True)
+        os.environ["TMPDIR"] = str(folder)
+        tempfile.tempdir = None  # asks TMPDIR again
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -136,26 +153,26 @@ def _gateway() -> Any:
 
 @pytest.fixture(scope="session")
 def kafka(servers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
-    with LocalKafka(tmp_path_factory.mktemp("kafka"), extra_config=_SHORT_SESSIONS) as server:
+    with running(LocalKafka(tmp_path_factory.mktemp("kafka"), extra_config=_SHORT_SESSIONS)) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def clickhouse(servers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalClickHouse]:
-    with LocalClickHouse(tmp_path_factory.mktemp("clickhouse")) as server:
+    with running(LocalClickHouse(tmp_path_factory.mktemp("clickhouse"))) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def rest_catalog(servers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRestCatalog]:
-    with LocalRestCatalog(tmp_path_factory.mktemp("rest")) as server:
+    with running(LocalRestCatalog(tmp_path_factory.mktemp("rest"))) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def postgres(servers: None) -> Iterator[LocalPostgres]:
     """A module's own."""
-    with open_folder() as folder, LocalPostgres(folder / "postgres", fsync=False) as server:
+    with open_folder() as folder, running(LocalPostgres(folder / "postgres", fsync=False)) as server:
         yield server
 
 
@@ -163,7 +180,7 @@ def postgres(servers: None) -> Iterator[LocalPostgres]:
 def mariadb(servers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalMariaDB]:
     if not mariadb_installed():
         pytest.skip("MariaDB is not installed: scripts/test-setup does that")
-    with LocalMariaDB(tmp_path_factory.mktemp("mariadb")) as server:
+    with running(LocalMariaDB(tmp_path_factory.mktemp("mariadb"))) as server:
         yield server
 
 

@@ -15,6 +15,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, To
 from confluent_kafka.admin import AdminClient, NewTopic
 from harness import DriverRun, Drivers, Feed, Site, good
 from oracle import Produced
+from running import running
 
 from landonce.local import LocalClickHouse, LocalKafka
 
@@ -24,7 +25,9 @@ pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(600)]
 @pytest.fixture(scope="module")
 def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
     """A broker that compacts at once, and that a test may restart."""
-    with LocalKafka(tmp_path_factory.mktemp("own-kafka"), extra_config={"log.cleaner.backoff.ms": "300"}) as server:
+    with running(
+        LocalKafka(tmp_path_factory.mktemp("own-kafka"), extra_config={"log.cleaner.backoff.ms": "300"})
+    ) as server:
         yield server
 
 

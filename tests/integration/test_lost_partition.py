@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from deliveries import Site, spark_session
 from pipelines import landonce
 from pyspark.sql import SparkSession
+from running import running
 from sql_runs import SqlSite, asking_sqlite
 
 from landonce.engine.perform import Inserting, Transacting
@@ -34,7 +35,7 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[LocalKafka]:
     """One of its own: it is stopped, and comes back without a partition's records."""
-    with LocalKafka(tmp_path / "kafka") as server:
+    with running(LocalKafka(tmp_path / "kafka")) as server:
         admin = AdminClient({"bootstrap.servers": server.bootstrap_servers})
         admin.create_topics([NewTopic(TOPIC, 2, 1)])[TOPIC].result(30)
         yield server

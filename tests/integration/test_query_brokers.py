@@ -14,6 +14,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from query_site import Site, in_sqlite, open_session
+from running import running
 
 import landonce
 from landonce.errors import SourceRefused, SourceUnavailable, TopicMissing
@@ -33,7 +34,7 @@ def spark() -> SparkSession:
 
 @pytest.fixture(scope="module")
 def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
-    with LocalKafka(tmp_path_factory.mktemp("own-kafka"), heap="256m") as server:
+    with running(LocalKafka(tmp_path_factory.mktemp("own-kafka"), heap="256m")) as server:
         yield server
 
 
