@@ -30,7 +30,7 @@ from landonce.query import rows, running
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg import jvm
 from landonce.sinks.iceberg.catalog import CatalogSpec
-from landonce.sinks.iceberg.maintain.compact import Census, Wanted, compact
+from landonce.sinks.iceberg.maintain.compact import Census, compact
 from landonce.sinks.iceberg.staging import Merge, drop_stages, stage
 from landonce.verify.expect import Transformed
 
@@ -78,7 +78,7 @@ WHERE = {"where": "id > 1", "transforms": True}
 
 
 def _compact(gone: Gone) -> None:
-    compact(gone.session, SPEC, "a.b", Census(files=2, small=2), Wanted())
+    compact(gone.session, SPEC, "a.b", Census(files=2, small=2))
 
 
 def _audit(gone: Gone) -> None:

@@ -218,7 +218,7 @@ def test_tables_that_only_look_as_if_they_were_the_pipelines_are_left_alone(lake
     names = ("shop.events_a", "shop.events_daily")
 
     def ours(ledger: LedgerState | None) -> tuple[str, ...]:
-        return maintaining._ours(sink, ledger, names, maintaining._there(sink, names))
+        return maintaining.tables_of(sink, ledger, names, maintaining.tables_there(sink, names))
 
     assert ours(None) == ()
     lake.catalog.rename_table("shop.events_a", NAME)

@@ -28,9 +28,17 @@ from landonce.protocol.own_ledger import OwnView, own_state, own_verdict
 from landonce.sinks.iceberg.maintain import files
 from landonce.sinks.iceberg.maintain.compact import census, literal, worth_rewriting
 from landonce.sinks.iceberg.maintain.expire import Expiry, Policy, expiry, pipelines_of
-from landonce.sinks.iceberg.maintain.files import FoundFile, files_of, files_only_in
-from landonce.sinks.iceberg.maintain.orphans import Bounds, bounds, dead_stages, moment_of, orphans
-from landonce.sinks.iceberg.maintain.report import Deleted, TableReport, lines, size
+from landonce.sinks.iceberg.maintain.files import (
+    Bounds,
+    FoundFile,
+    bounds,
+    dead_stages,
+    files_of,
+    files_only_in,
+    moment_of,
+    orphans,
+)
+from landonce.sinks.iceberg.maintain.run import Deleted, TableReport, size
 from landonce.sinks.iceberg.marks import copy_name, copy_of, own_view, to_summary
 from landonce.sinks.iceberg.staging import StageOf
 from landonce.sinks.snapshot import Origin, table_view
@@ -703,9 +711,9 @@ def test_strings_in_a_statement() -> None:
 
 def test_words_for_people() -> None:
     assert [size(each) for each in (0, 999, 1000, 12_345_678)] == ["0 B", "999 B", "1.0 kB", "12.3 MB"]
-    assert lines(TableReport("db.t")) == ["nothing to do"]
-    assert lines(TableReport("db.t", error="away")) == ["left as it is: away"]
-    text = lines(TableReport("db.t", orphans=Deleted(2, 2000, 1), waiting=3))
+    assert TableReport("db.t").lines() == ["nothing to do"]
+    assert TableReport("db.t", error="away").lines() == ["left as it is: away"]
+    text = TableReport("db.t", orphans=Deleted(2, 2000, 1), waiting=3).lines()
     assert text == [
         "deleted: 2 orphan files (2.0 kB); 3 files may be in flight and stay",
         "note: the storage did not delete 1 files",

@@ -119,10 +119,14 @@ def ancestry(metadata: TableMetadata, branch: str) -> Iterator[Snapshot]:
     """The branch's snapshots, newest first, as far back as they are kept; the main branch's if it does not exist yet."""
     ref = metadata.refs.get(branch) or metadata.refs.get(MAIN_BRANCH)
     known = {each.snapshot_id: each for each in metadata.snapshots}
-    at = known.get(ref.snapshot_id) if ref is not None else None
-    while at is not None:
-        yield at
-        at = known.get(at.parent_snapshot_id) if at.parent_snapshot_id is not None else None
+    return with_ancestors(ref.snapshot_id if ref is not None else None, known)
+
+
+def with_ancestors(at: int | None, known: Mapping[int, Snapshot]) -> Iterator[Snapshot]:
+    """A snapshot and those before it, newest first, as far back as they are kept."""
+    while at is not None and at in known:
+        yield known[at]
+        at = known[at].parent_snapshot_id
 
 
 def summary_of(snapshot: Snapshot) -> Mapping[str, str]:

@@ -2,5 +2,6 @@
 
 compact     small files become large ones, in commits of their own; a pipeline that commits meanwhile tries again
 expire      old snapshots go, except those that hold a pipeline's position, and those between these and a head
-orphans     files of drivers and workers that died go, except those that could still be committed
+files       files of drivers and workers that died go, except those that could still be committed
+run         all of it, table by table, and what was done
 """

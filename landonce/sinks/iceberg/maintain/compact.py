@@ -24,8 +24,6 @@ _SMALL, _LARGE, _ENOUGH = 0.75, 1.8, 5
 """Iceberg's own limits: files outside this range of the target size are rewritten, if there are enough of them."""
 _MANIFESTS, _MANIFEST_BYTES = 100, 4 * 2**20
 """More manifests than this are worth rewriting, if they are smaller than this on average."""
-Sizes = Mapping[object, Iterable[int]]
-"""The sizes of data files, by partition."""
 _MAIN = "main"
 
 
@@ -79,23 +77,17 @@ def census(table: Table, branch: str, target: int | None) -> Census:
     )
 
 
-def worth_rewriting(sizes: Sizes, target: int) -> int:
-    """How many files Iceberg's bin packing would rewrite: those of the wrong size, in partitions that have enough of them."""
+def worth_rewriting(sizes: Mapping[object, Iterable[int]], target: int) -> int:
+    """How many files Iceberg's bin packing would rewrite: those of the wrong size, in partitions that have enough of them.
+
+    `sizes`: those of the data files, by partition.
+    """
     count = 0
     for partition in sizes.values():
         wrong = [each for each in partition if not _SMALL * target <= each <= _LARGE * target]
         several = len(wrong) >= _ENOUGH or (len(wrong) > 1 and sum(wrong) > target)
         count += len(wrong) if several or sum(wrong) > _LARGE * target else 0
     return count
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What to compact, and into what."""
-
-    branch: str = _MAIN
-    target: int | None = None
-    where: str = ""
 
 
 @dataclass(frozen=True)
@@ -116,7 +108,15 @@ class Compacted:
         return replace(self, notes=(*self.notes, *notes))
 
 
-def compact(session: SparkSession, spec: CatalogSpec, table: str, found: Census, wanted: Wanted) -> Compacted:
+def compact(
+    session: SparkSession,
+    spec: CatalogSpec,
+    table: str,
+    found: Census,
+    branch: str = _MAIN,
+    target: int | None = None,
+    where: str = "",
+) -> Compacted:
     """Rewrites data files, then position deletes, then manifests, as far as the census shows that it pays.
 
     A conflict with the pipeline costs some of the work and nothing else: data files are committed in parts, and a part that
@@ -124,21 +124,34 @@ def compact(session: SparkSession, spec: CatalogSpec, table: str, found: Census,
     """
     done = Compacted()
     with own_session(session, spec) as mine:
+
+        def call(procedure: str, **arguments: str) -> Row:
+            named = {"table": literal(quoted(*table.split("."))), **arguments}
+            passed = ", ".join(f"{name} => {value}" for name, value in named.items())
+            with in_session(mine, spec, table):
+                return mine.sql(f"CALL {quoted(spec.name)}.system.{procedure}({passed})").collect()[0]
+
         try:
             if found.small or found.deletes or found.vectors:
-                done = _data(_call(mine, spec, table, "rewrite_data_files", _arguments(found, wanted)))
-            if wanted.branch != _MAIN:
-                return (
-                    done.noting("delete files and manifests are rewritten on the branch main only")
-                    if (found.deletes > 1 or found.many_manifests)
-                    else done
+                result = call("rewrite_data_files", **_arguments(found, branch, target, where))
+                done = Compacted(
+                    result.rewritten_data_files_count,
+                    result.added_data_files_count,
+                    result.rewritten_bytes_count,
+                    result.removed_delete_files_count,
                 )
+                failed = result.failed_data_files_count
+                if failed:
+                    done = done.noting(f"{failed} files were changed by others meanwhile: run it again")
+            if branch != _MAIN:
+                left = found.deletes > 1 or found.many_manifests
+                note = "delete files and manifests are rewritten on the branch main only"
+                return done.noting(note) if left else done
             if found.deletes > 1:
-                result = _call(mine, spec, table, "rewrite_position_delete_files")
+                result = call("rewrite_position_delete_files")
                 done = replace(done, deletes=done.deletes + result.rewritten_delete_files_count)
             if found.many_manifests:
-                result = _call(mine, spec, table, "rewrite_manifests")
-                done = replace(done, manifests=result.rewritten_manifests_count)
+                done = replace(done, manifests=call("rewrite_manifests").rewritten_manifests_count)
         except CommitFailedException:
             return done.noting("other writers were faster every time: run it again")
         except SparkLost:
@@ -148,39 +161,18 @@ def compact(session: SparkSession, spec: CatalogSpec, table: str, found: Census,
     return done
 
 
-def _data(result: Row) -> Compacted:
-    done = Compacted(
-        result.rewritten_data_files_count,
-        result.added_data_files_count,
-        result.rewritten_bytes_count,
-        result.removed_delete_files_count,
-    )
-    failed = result.failed_data_files_count
-    return done.noting(f"{failed} files were changed by others meanwhile: run it again") if failed else done
-
-
-def _arguments(found: Census, wanted: Wanted) -> dict[str, str]:
+def _arguments(found: Census, branch: str, target: int | None, where: str) -> dict[str, str]:
     options = {"partial-progress.enabled": "true"}
     if found.deletes or found.vectors:
         options["remove-dangling-deletes"] = "true"
-    if wanted.target is not None:
-        options["target-file-size-bytes"] = str(wanted.target)
-    pairs = ", ".join(literal(each) for pair in options.items() for each in pair)
-    arguments = {"options": f"map({pairs})"}
-    if wanted.where:
-        arguments["where"] = literal(wanted.where)
-    if wanted.branch != _MAIN:
-        arguments["branch"] = literal(wanted.branch)
+    if target is not None:
+        options["target-file-size-bytes"] = str(target)
+    arguments = {"options": f"map({', '.join(literal(each) for pair in options.items() for each in pair)})"}
+    if where:
+        arguments["where"] = literal(where)
+    if branch != _MAIN:
+        arguments["branch"] = literal(branch)
     return arguments
-
-
-def _call(
-    session: SparkSession, spec: CatalogSpec, table: str, procedure: str, arguments: dict[str, str] | None = None
-) -> Row:
-    named = {"table": literal(quoted(*table.split("."))), **(arguments or {})}
-    passed = ", ".join(f"{name} => {value}" for name, value in named.items())
-    with in_session(session, spec, table):
-        return session.sql(f"CALL {quoted(spec.name)}.system.{procedure}({passed})").collect()[0]
 
 
 def literal(text: str) -> str:

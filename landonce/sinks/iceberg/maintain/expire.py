@@ -42,9 +42,9 @@ from pyspark.sql import SparkSession
 from landonce.errors import TargetUnavailable
 from landonce.sinks.iceberg.catalog import CatalogSpec, catalog_errors
 from landonce.sinks.iceberg.jvm import in_session, load, own_session
+from landonce.sinks.iceberg.marks import summary_of, with_ancestors
 
 _PIPELINE = "landonce.pipeline"
-_PREFIX = "landonce."
 _AGE, _LEAST = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"
 _DEFAULT_AGE, _DEFAULT_LEAST = 5 * 24 * 3600 * 1000, 10
 _ATTEMPTS = 50
@@ -63,12 +63,11 @@ class Policy:
     @staticmethod
     def of(properties: Mapping[str, str], age_ms: int | None, least: int | None, retired: Iterable[str] = ()) -> Policy:
         """From the command's options, or else from the table's properties, which are Iceberg's own."""
-        told_age, told_least = properties.get(_AGE), properties.get(_LEAST)
-        return Policy(
-            age_ms if age_ms is not None else int(told_age) if told_age else _DEFAULT_AGE,
-            least if least is not None else max(1, int(told_least)) if told_least else _DEFAULT_LEAST,
-            frozenset(retired),
-        )
+        if age_ms is None:
+            age_ms = int(properties.get(_AGE) or _DEFAULT_AGE)
+        if least is None:
+            least = max(1, int(properties.get(_LEAST) or _DEFAULT_LEAST))
+        return Policy(age_ms, least, frozenset(retired))
 
 
 @dataclass(frozen=True)
@@ -84,10 +83,16 @@ class Expiry:
 def expiry(metadata: TableMetadata, policy: Policy, now_ms: int) -> Expiry:
     """The snapshots that nobody needs."""
     known = {each.snapshot_id: each for each in metadata.snapshots}
-    since = now_ms - policy.age_ms
-    kept = {each.snapshot_id for each in known.values() if each.timestamp_ms >= since} - _led_to(metadata.refs, known)
+    kept: set[int] = set()
+    reached: set[int] = set()
     for ref in metadata.refs.values():
         kept |= _of_ref(ref, known, policy, now_ms)
+        for each in with_ancestors(ref.snapshot_id, known):
+            if each.snapshot_id in reached:
+                break
+            reached.add(each.snapshot_id)
+    young = {each.snapshot_id for each in known.values() if each.timestamp_ms >= now_ms - policy.age_ms}
+    kept |= young - reached
     held = _held(kept, known, pipelines_of(metadata) - policy.retired)
     kept |= held.keys()
     gone = sorted((each for each in known.values() if each.snapshot_id not in kept), key=lambda each: each.timestamp_ms)
@@ -98,7 +103,7 @@ def pipelines_of(metadata: TableMetadata) -> frozenset[str]:
     """The pipelines that ever committed to the table, as far as its metadata shows."""
     found = {_marked(each) for each in metadata.snapshots}
     for name, value in metadata.properties.items():
-        if name.startswith(_PREFIX):
+        if name.startswith("landonce."):
             with suppress(ValueError):  # a property of the user's own that begins like ours
                 copy = json.loads(value)
                 found.add(copy.get(_PIPELINE, "") if isinstance(copy, dict) else "")
@@ -107,32 +112,21 @@ def pipelines_of(metadata: TableMetadata) -> frozenset[str]:
 
 def _marked(snapshot: Snapshot) -> str:
     """The pipeline whose mark a snapshot carries."""
-    return snapshot.summary.additional_properties.get(_PIPELINE, "") if snapshot.summary is not None else ""
-
-
-def _led_to(refs: Mapping[str, SnapshotRef], known: Mapping[int, Snapshot]) -> set[int]:
-    """The snapshots that a branch or tag leads to."""
-    found: set[int] = set()
-    for ref in refs.values():
-        at = known.get(ref.snapshot_id)
-        while at is not None and at.snapshot_id not in found:
-            found.add(at.snapshot_id)
-            at = _parent(at, known)
-    return found
+    return summary_of(snapshot).get(_PIPELINE, "")
 
 
 def _of_ref(ref: SnapshotRef, known: Mapping[int, Snapshot], policy: Policy, now_ms: int) -> set[int]:
     """A tag keeps its snapshot; a branch keeps young snapshots and its last ones, by rules of its own if it has them."""
+    kept = {ref.snapshot_id}
     if ref.snapshot_ref_type is SnapshotRefType.TAG:
-        return {ref.snapshot_id}
+        return kept
     since = now_ms - (policy.age_ms if ref.max_snapshot_age_ms is None else ref.max_snapshot_age_ms)
     least = policy.least if ref.min_snapshots_to_keep is None else ref.min_snapshots_to_keep
-    kept: set[int] = set()
-    at = known.get(ref.snapshot_id)
-    while at is not None and (len(kept) < least or at.timestamp_ms >= since):
-        kept.add(at.snapshot_id)
-        at = _parent(at, known)
-    return kept | {ref.snapshot_id}
+    for at, each in enumerate(with_ancestors(ref.snapshot_id, known)):
+        if at >= least and each.timestamp_ms < since:
+            break
+        kept.add(each.snapshot_id)
+    return kept
 
 
 def _held(kept: set[int], known: Mapping[int, Snapshot], pipelines: frozenset[str]) -> dict[int, frozenset[str]]:
@@ -142,22 +136,17 @@ def _held(kept: set[int], known: Mapping[int, Snapshot], pipelines: frozenset[st
     below it.
     """
     held: dict[int, frozenset[str]] = {}
-    for lowest in kept:
-        at = known.get(lowest)
-        if at is None or at.parent_snapshot_id in kept:
+    for lowest in kept & known.keys():
+        if known[lowest].parent_snapshot_id in kept:
             continue
-        missing = pipelines - {_marked(at)}
-        at = _parent(at, known)
-        while at is not None and missing:
-            if at.snapshot_id not in kept:
-                held[at.snapshot_id] = held.get(at.snapshot_id, frozenset()) | missing
-            missing -= {_marked(at)}
-            at = _parent(at, known)
+        missing = pipelines
+        for each in with_ancestors(lowest, known):
+            if not missing:
+                break
+            if each.snapshot_id not in kept:
+                held[each.snapshot_id] = held.get(each.snapshot_id, frozenset()) | missing
+            missing -= {_marked(each)}
     return held
-
-
-def _parent(snapshot: Snapshot, known: Mapping[int, Snapshot]) -> Snapshot | None:
-    return known.get(snapshot.parent_snapshot_id) if snapshot.parent_snapshot_id is not None else None
 
 
 @dataclass(frozen=True)
@@ -181,30 +170,26 @@ def remove(
     for attempt in range(_ATTEMPTS):
         table = fresh()
         wanted = decide(table)
+        if not wanted:
+            return table, wanted
         try:
-            if wanted:
-                with catalog_errors(spec):
-                    _send(session, spec, table, wanted)
+            with catalog_errors(spec):
+                if spec.kind == "rest":
+                    _ask(table, wanted)
+                else:
+                    with own_session(session(), spec) as mine:
+                        _swap(mine, spec, table, wanted)
             return table, wanted
         except CommitFailedException:
             time.sleep(random.uniform(0.01, 0.05) * min(attempt + 1, 20))  # noqa: S311  not a secret
     raise TargetUnavailable(f"other writers were faster {_ATTEMPTS} times in a row.")
 
 
-def _send(session: Callable[[], SparkSession], spec: CatalogSpec, table: Table, wanted: Removal) -> None:
-    if spec.kind == "rest":
-        _ask(table, wanted)
-        return
-    with own_session(session(), spec) as mine:
-        _swap(mine, spec, table, wanted)
-
-
 def _ask(table: Table, wanted: Removal) -> None:
     """A REST catalog makes the change itself, if every branch and tag is unchanged."""
     requirements: list[TableRequirement] = [AssertTableUUID(uuid=table.metadata.table_uuid)]
     for name, ref in table.metadata.refs.items():
-        expected = {"ref": name, "snapshot-id": ref.snapshot_id}
-        requirements.append(AssertRefSnapshotId.model_validate(expected))
+        requirements.append(AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": ref.snapshot_id}))
     updates: list[TableUpdate] = [
         RemoveSnapshotRefUpdate.model_validate({"ref-name": each}) for each in wanted.branches
     ]

@@ -1,17 +1,34 @@
-"""The files of a table: what lies in its folders, what snapshots name, and deleting.
+"""The files of a table: what lies in its folders, what snapshots name, which of the others may be deleted, and deleting.
 
-Every manifest is read once, however many snapshots share it.
+A file's name says which epoch and batch of the pipeline wrote it. Its driver had looked at the table before, and its
+commit is refused if the table's mark is not the one that it saw. A driver writes under an epoch past those of all marks
+that it saw, or under its own with a later batch. So, of a file that no snapshot names, with M the newest mark of the pipeline
+in the table:
+
+    file of (epoch, batch)       then
+    ───────────────────────────  ─────────────────────────────────────────────────────────────────────────────────────
+    at or before M               its driver looked before M was there, or made M: it can never commit this file
+    after M, by a driver that    it may still be paused before its commit, and nothing in this table refuses it: deleted
+    another one took over from   only after a long time
+    after M, by the driver that  in flight, or left by a crash, which the next start makes an earlier driver's: never
+    has the pipeline now
+
+The table's own mark counts: in a fan-out, an older driver may still commit to a table that the newer one has not committed to
+yet. If a pipeline works on several branches of the table, all their marks have to agree, since a name says nothing of branches.
+
+Files are listed before the metadata is loaded, so one that is committed in between is seen to be named by a snapshot. Every manifest
+is read once, however many snapshots share it.
 """
 
 from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from pyarrow import fs
 from pyiceberg.io import FileIO
@@ -20,16 +37,22 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
 from landonce.config.secrets import redact
 from landonce.errors import TargetUnavailable
 from landonce.sinks.iceberg.files import FOLDER
+from landonce.sinks.iceberg.marks import copy_name, own_view
+from landonce.sinks.iceberg.staging import stage_of
+from landonce.sinks.snapshot import origin_of
 
 _AT_ONCE = 8
 _METADATA, _COMPRESSED = ".metadata.json", ".gz.metadata.json"
 _UUID = re.compile(rb'"table-uuid"\s*:\s*"([0-9A-Fa-f-]{36})"')
 _BEGINNING, _GZIP = 65_536, 31
+Moment = tuple[int, int]
+"""An epoch, and a batch in it."""
 Advance = Callable[[int, int], None]
 """Called with how many manifests were read, and of how many."""
 
@@ -73,24 +96,23 @@ def listed(table: Table, folders: Iterable[str], others: Sequence[str] = ()) -> 
 def shares_location(table: Table) -> bool:
     """Whether another table's metadata is in this table's folder: that table was renamed, or dropped with its files kept, and this
     one was created in its place. Then a file that no snapshot names may belong to the other."""
-    io = _arrow(table)
+    io, mine = _arrow(table), str(table.metadata.table_uuid)
+
+    def uuid_in(path: str) -> str:
+        """It is near the beginning of a metadata file. Empty if it cannot be read."""
+        with io.new_input(path).open() as file:
+            beginning = file.read(_BEGINNING)
+        with suppress(zlib.error):
+            text = zlib.decompressobj(_GZIP).decompress(beginning) if path.endswith(_COMPRESSED) else beginning
+            found = _UUID.search(text)
+            return found[1].decode().lower() if found else ""
+        return ""
+
     known = {table.metadata_location, *(each.metadata_file for each in table.metadata.metadata_log)}
-    mine = str(table.metadata.table_uuid)
-    listed = _files(io, f"{table.location().rstrip('/')}/metadata")
-    unknown = [each.path for each in listed if each.name.endswith(_METADATA) and each.path not in known]
+    there = _files(io, f"{table.location().rstrip('/')}/metadata")
+    unknown = [each.path for each in there if each.name.endswith(_METADATA) and each.path not in known]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return any(whose != mine for whose in pool.map(lambda path: _uuid_in(io, path), unknown))
-
-
-def _uuid_in(io: PyArrowFileIO, path: str) -> str:
-    """The table's UUID, which is near the beginning of a metadata file. Empty if it cannot be read."""
-    with io.new_input(path).open() as file:
-        beginning = file.read(_BEGINNING)
-    with suppress(zlib.error):
-        text = zlib.decompressobj(_GZIP).decompress(beginning) if path.endswith(_COMPRESSED) else beginning
-        found = _UUID.search(text)
-        return found[1].decode().lower() if found else ""
-    return ""
+        return any(whose != mine for whose in pool.map(uuid_in, unknown))
 
 
 def _files(io: PyArrowFileIO, folder: str) -> Iterable[FoundFile]:
@@ -109,24 +131,19 @@ def delete(table: Table, paths: Iterable[str]) -> int:
     """
     io = _arrow(table)
 
-    def deleted(path: str) -> bool:
+    def failed(path: str) -> bool:
         if path.startswith("file:"):
             folder, _, name = path.rpartition("/")
-            _delete(io, f"{folder}/.{name}.crc")
-        return _delete(io, path)
+            with suppress(OSError):
+                io.delete(f"{folder}/.{name}.crc")
+        try:
+            io.delete(path)
+        except OSError as error:
+            return not isinstance(error, FileNotFoundError)
+        return False
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return sum(not done for done in pool.map(deleted, paths))
-
-
-def _delete(io: PyArrowFileIO, path: str) -> bool:
-    try:
-        io.delete(path)
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    return True
+        return sum(pool.map(failed, paths))
 
 
 def _arrow(table: Table) -> PyArrowFileIO:
@@ -163,15 +180,13 @@ def files_only_in(io: FileIO, before: TableMetadata, gone: Iterable[int], after:
     If their manifests are gone already, because an earlier cleaning was cut short, they name nothing.
     """
     ids = set(gone)
-    expired = [each for each in before.snapshots if each.snapshot_id in ids]
     data: dict[str, int] = {}
     metadata: dict[str, int] = {}
-    for snapshot in expired:
+    for snapshot in (each for each in before.snapshots if each.snapshot_id in ids):
+        own: dict[str, ManifestFile] = {}
         try:
-            manifests = _manifests(io, [snapshot])
-            own = {
-                path: each for path, each in manifests.items() if path not in after.metadata and path not in metadata
-            }
+            found = _manifests(io, [snapshot])
+            own = {path: each for path, each in found.items() if path not in after.metadata and path not in metadata}
             data |= _alive(io, own.values())
         except FileNotFoundError:
             own = {}
@@ -191,20 +206,15 @@ def _manifests(io: FileIO, snapshots: Iterable[Snapshot]) -> dict[str, ManifestF
 
 
 def _alive(
-    io: FileIO, manifests: Iterable[ManifestFile], advance: Advance = lambda _done, _all: None
+    io: FileIO, manifests: Collection[ManifestFile], advance: Advance = lambda _done, _all: None
 ) -> dict[str, int]:
-    wanted = list(manifests)
     found: dict[str, int] = {}
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for done, files in enumerate(pool.map(lambda each: list(_entries(io, each)), wanted), 1):
-            found.update(files)
-            advance(done, len(wanted))
+        entries = pool.map(lambda each: each.fetch_manifest_entry(io, discard_deleted=True), manifests)
+        for done, some in enumerate(entries, 1):
+            found.update((each.data_file.file_path, each.data_file.file_size_in_bytes) for each in some)
+            advance(done, len(manifests))
     return found
-
-
-def _entries(io: FileIO, manifest: ManifestFile) -> Iterator[tuple[str, int]]:
-    for entry in manifest.fetch_manifest_entry(io, discard_deleted=True):
-        yield entry.data_file.file_path, entry.data_file.file_size_in_bytes
 
 
 def _metadata_files(
@@ -217,3 +227,79 @@ def _metadata_files(
         **{each.manifest_list: 0 for each in snapshots},
         **{each.statistics_path: each.file_size_in_bytes for each in statistics if each.snapshot_id in ids},
     }
+
+
+# Which of the files that no snapshot names may be deleted. Pure.
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How far a table is, for one pipeline."""
+
+    mark: Moment | None = None
+    """The newest mark; the lowest of them, if there are several branches. None if a branch has no valid mark."""
+    owner: int = 0
+    """The epoch of the driver that has the pipeline now."""
+
+    def passed(self, at: Moment) -> bool:
+        """Whether the table is past that batch, so that nothing of it can be committed any more."""
+        return self.mark is not None and at <= self.mark
+
+    def dead(self, at: Moment, age: timedelta, limit: timedelta) -> bool:
+        """Whether a file that no snapshot names may be deleted."""
+        return self.passed(at) or (at[0] < self.owner and age > limit)
+
+
+def bounds(metadata: TableMetadata, pipeline: str, branch: str, ledger_epoch: int | None = None) -> Bounds:
+    """From the marks of the pipeline's branch, and of others that it works on: those have a copy of the mark.
+
+    `ledger_epoch`: the epoch in the ledger, if that is not the table.
+    """
+    others = [
+        name
+        for name, ref in metadata.refs.items()
+        if ref.snapshot_ref_type is SnapshotRefType.BRANCH
+        and name != branch
+        and copy_name(pipeline, name) in metadata.properties
+    ]
+    views = [own_view(metadata, pipeline, name) for name in (branch, *others)]
+    marks = [(view.mark.state.epoch, view.mark.batch) for view in views if view.mark is not None]
+    owners = [view.last.state.epoch if view.last is not None else 0 for view in views]
+    if ledger_epoch is not None:
+        owners[0] = ledger_epoch
+    return Bounds(min(marks) if len(marks) == len(views) else None, min(owners))
+
+
+def moment_of(name: str, pipeline: str) -> Moment | None:
+    """The epoch and batch in which the pipeline wrote a file of this name; None for files of others."""
+    origin = origin_of(name) if name.startswith(f"landonce-{pipeline}-e") else None
+    return (origin.epoch, origin.batch) if origin is not None and origin.pipeline == pipeline else None
+
+
+@dataclass(frozen=True)
+class Orphans:
+    """The pipeline's files that no snapshot names."""
+
+    dead: tuple[FoundFile, ...] = ()
+    waiting: tuple[FoundFile, ...] = ()
+    """Perhaps in flight."""
+
+
+def orphans(
+    found: Iterable[FoundFile], named: Collection[str], pipeline: str, at: Bounds, now: datetime, limit: timedelta
+) -> Orphans:
+    """Sorts the files that were listed. `named`: the names of all files of all snapshots, wherever they are."""
+    dead: list[FoundFile] = []
+    waiting: list[FoundFile] = []
+    for each in found:
+        moment = moment_of(each.name, pipeline)
+        if moment is None or each.name in named:
+            continue
+        (dead if at.dead(moment, now - each.modified, limit) else waiting).append(each)
+    return Orphans(tuple(dead), tuple(waiting))
+
+
+def dead_stages(metadata: TableMetadata, pipeline: str, at: Bounds) -> tuple[str, ...]:
+    """Staging branches of the pipeline that will never be published. Like files, their names state epoch and batch."""
+    whose = ((name, of) for name in sorted(metadata.refs) if (of := stage_of(name)) is not None)
+    return tuple(name for name, of in whose if of.pipeline == pipeline and at.passed((of.epoch, of.batch)))

@@ -1,4 +1,4 @@
-"""Maintenance of a pipeline's tables, one after the other: compact, expire, delete what nobody needs.
+"""Maintenance of a pipeline's tables, one after the other: compact, expire, delete what nobody needs; and a report of it.
 
 Every step is safe beside a running pipeline. A table whose maintenance fails does not keep the others from theirs.
 """
@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import partial
+from typing import Any
 
 from pyiceberg.table import Table
 from pyspark.sql import SparkSession
@@ -17,19 +18,19 @@ from pyspark.sql import SparkSession
 from landonce.errors import ConfigError, LandonceError
 from landonce.protocol.ledger import LedgerState
 from landonce.sinks.iceberg.commit import TableBranch
-from landonce.sinks.iceberg.maintain.compact import Compacted, Wanted, census, compact
+from landonce.sinks.iceberg.maintain.compact import Compacted, census, compact
 from landonce.sinks.iceberg.maintain.expire import Policy, Removal, expiry, pipelines_of, remove
 from landonce.sinks.iceberg.maintain.files import (
-    Files,
+    bounds,
+    dead_stages,
     delete,
     files_of,
     files_only_in,
     folders_of,
     listed,
+    orphans,
     shares_location,
 )
-from landonce.sinks.iceberg.maintain.orphans import Bounds, bounds, dead_stages, orphans
-from landonce.sinks.iceberg.maintain.report import Deleted, TableReport
 from landonce.sinks.iceberg.sink import IcebergSink, catalog_exists, table_names
 from landonce.sinks.operations import Sessions, Upkeep, Watch
 from landonce.sinks.parts import Parts
@@ -41,6 +42,119 @@ _SHARED = (
     "here may be that table's, so orphans were not searched for"
 )
 _OUTSIDE = "its data folder is outside of its own and may be shared with other tables: it was not searched for orphans"
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+@dataclass(frozen=True)
+class Deleted:
+    """Files that are gone."""
+
+    files: int = 0
+    bytes: int = 0
+    failed: int = 0
+    """Files that the storage did not delete. The next run finds them again if landonce named them."""
+
+
+@dataclass(frozen=True)
+class TableReport:
+    """What was done to one table, or would be."""
+
+    table: str
+    dry: bool = False
+    candidates: int = 0
+    """Files that compaction rewrote, or would."""
+    compacted: Compacted = field(default_factory=Compacted)
+    removed: Removal = field(default_factory=Removal)
+    expired: Deleted = field(default_factory=Deleted)
+    orphans: Deleted = field(default_factory=Deleted)
+    waiting: int = 0
+    """Files that no snapshot names and that may be in flight."""
+    notes: tuple[str, ...] = ()
+    error: str = ""
+    """Why the table was left as it is."""
+    exit_code: int = 0
+
+    def lines(self) -> list[str]:
+        """For people: a line for each thing that was done, or would be."""
+        if self.error:
+            return [f"left as it is: {self.error}"]
+        failed = self.expired.failed + self.orphans.failed
+        notes = [*self.compacted.notes, *self.notes]
+        if failed:
+            notes.append(f"the storage did not delete {failed} files")
+        sentences = filter(None, (self._compaction(), self._expiry(), self._orphans()))
+        return [*sentences, *(f"note: {each}" for each in notes)] or ["nothing to do"]
+
+    def _compaction(self) -> str:
+        made = self.compacted
+        if self.dry:
+            return f"compaction would look at {self.candidates} files" if self.candidates else ""
+        parts = []
+        if made.rewritten:
+            parts.append(f"{made.rewritten} data files ({size(made.bytes)}) became {made.added}")
+        if made.deletes:
+            parts.append(f"{made.deletes} delete files were rewritten or dropped")
+        if made.manifests:
+            parts.append(f"{made.manifests} manifests were rewritten")
+        return f"compacted: {', '.join(parts)}" if parts else ""
+
+    def _expiry(self) -> str:
+        expiry, gone, parts = self.removed.expiry, self.expired, []
+        if expiry.ids:
+            would = "would expire" if self.dry else "expired"
+            parts.append(f"{would}: {len(expiry.ids)} snapshots, with {gone.files} files ({size(gone.bytes)})")
+        if expiry.for_positions:
+            whose = ", ".join(expiry.pipelines)
+            parts.append(f"{expiry.for_positions} old snapshots are kept, for they lead to the position of {whose}")
+        return "; ".join(parts)
+
+    def _orphans(self) -> str:
+        parts, gone, branches = [], self.orphans, len(self.removed.branches)
+        if gone.files or branches:
+            both = (f"{gone.files} orphan files ({size(gone.bytes)})", f"{branches} staging branches")
+            named = " and ".join(text for text, count in zip(both, (gone.files, branches), strict=True) if count)
+            parts.append(f"{'would delete' if self.dry else 'deleted'}: {named}")
+        if self.waiting:
+            parts.append(f"{self.waiting} files may be in flight and stay")
+        return "; ".join(parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        made, expiry = self.compacted, self.removed.expiry
+        return {
+            "table": self.table,
+            "compaction": {
+                "candidates": self.candidates,
+                "rewritten_files": made.rewritten,
+                "rewritten_bytes": made.bytes,
+                "added_files": made.added,
+                "rewritten_delete_files": made.deletes,
+                "rewritten_manifests": made.manifests,
+            },
+            "expiry": {
+                "snapshots": len(expiry.ids),
+                "deleted_files": self.expired.files,
+                "deleted_bytes": self.expired.bytes,
+                "kept_for_positions": expiry.for_positions,
+                "positions_of": list(expiry.pipelines),
+            },
+            "orphans": {
+                "deleted_files": self.orphans.files,
+                "deleted_bytes": self.orphans.bytes,
+                "perhaps_in_flight": self.waiting,
+                "staging_branches": len(self.removed.branches),
+            },
+            "not_deleted": self.expired.failed + self.orphans.failed,
+            "notes": [*made.notes, *self.notes],
+            "error": self.error,
+        }
+
+
+def size(count: int) -> str:
+    """Bytes for people."""
+    value, unit = float(count), 0
+    while value >= 1000 and unit < len(_UNITS) - 1:
+        value, unit = value / 1000, unit + 1
+    return f"{value:.{min(unit, 1)}f} {_UNITS[unit]}"
 
 
 @dataclass(frozen=True)
@@ -60,38 +174,46 @@ class TableMaintenance:
     """The pipeline writes no other table."""
 
     def run(self) -> TableReport:
-        """Compacts, expires, deletes. Files are listed before the metadata that decides about them is loaded, see `orphans`."""
-        candidates, compacted = self._compact() if self.options.compact else (0, Compacted())
-        table = self.place.load()
+        """Compacts, expires, deletes. Files are listed before the metadata that decides about them is loaded, see `files`."""
+        place, options = self.place, self.options
+        candidates, compacted = self._compact() if options.compact else (0, Compacted())
+        table = place.load()
         if table.properties.get("gc.enabled", "true").lower() == "false":
-            return TableReport(self._name, self.options.dry, candidates, compacted, notes=(_NO_GC,))
+            return TableReport(place.identifier, options.dry, candidates, compacted, notes=(_NO_GC,))
         folders = folders_of(table, shared=not self.alone)
         self.say("listing files")
         shared = shares_location(table)
         found = listed(table, folders, self.others) if not shared else ()
-        before, removed = self._remove()
-        after = before if self.options.dry else self.place.load()
+        if options.dry:
+            before = after = place.load()
+            removed = self._removal(before)
+        else:
+            self.say("expiring snapshots")
+            before, removed = remove(self.session, place.spec, place.load, self._removal)
+            after = place.load()
         self.say("reading manifests")
-        kept = self._named(after, removed.expiry.ids if self.options.dry else ())
-        gone = files_only_in(before.io, before.metadata, removed.expiry.ids, kept)
+        expired = set(removed.expiry.ids)
+        left = [each for each in after.metadata.snapshots if each.snapshot_id not in expired]
+        kept = files_of(
+            after.io,
+            after.metadata.model_copy(update={"snapshots": left}),
+            lambda done, all_: self.say(f"reading manifests: {done} of {all_}"),
+        )
+        gone = files_only_in(before.io, before.metadata, expired, kept)
         now, named = datetime.now(timezone.utc), kept.names() | gone.names()
-        limit = self.options.orphans_older_than
-        left = orphans(found, named, self.place.pipeline, self._bounds(after), now, limit)
+        at = bounds(after.metadata, place.pipeline, place.branch, self.ledger_epoch)
+        sorted_ = orphans(found, named, place.pipeline, at, now, options.orphans_older_than)
         return TableReport(
-            table=self._name,
-            dry=self.options.dry,
+            table=place.identifier,
+            dry=options.dry,
             candidates=candidates,
             compacted=compacted,
             removed=removed,
-            expired=self._delete(after, {**gone.data, **gone.metadata}.items()),
-            orphans=self._delete(after, ((each.path, each.size) for each in left.dead)),
-            waiting=len(left.waiting),
+            expired=self._delete(after, {**gone.data, **gone.metadata}),
+            orphans=self._delete(after, {each.path: each.size for each in sorted_.dead}),
+            waiting=len(sorted_.waiting),
             notes=(*((_OUTSIDE,) if len(folders) == 1 else ()), *((_SHARED,) if shared else ())),
         )
-
-    @property
-    def _name(self) -> str:
-        return self.place.identifier
 
     def _compact(self) -> tuple[int, Compacted]:
         place, options = self.place, self.options
@@ -100,38 +222,21 @@ class TableMaintenance:
         if options.dry or not (candidates or found.many_manifests):
             return candidates, Compacted()
         self.say(f"compacting {candidates} files")
-        wanted = Wanted(place.branch, options.target, options.where)
-        return candidates, compact(self.session(), place.spec, place.identifier, found, wanted)
-
-    def _remove(self) -> tuple[Table, Removal]:
-        if self.options.dry:
-            table = self.place.load()
-            return table, self._removal(table)
-        self.say("expiring snapshots")
-        return remove(self.session, self.place.spec, self.place.load, self._removal)
+        done = compact(self.session(), place.spec, place.identifier, found, place.branch, options.target, options.where)
+        return candidates, done
 
     def _removal(self, table: Table) -> Removal:
         """Abandoned staging branches go now, and their snapshots once they are old."""
-        options, metadata = self.options, table.metadata
-        stages = dead_stages(metadata, self.place.pipeline, self._bounds(table))
+        options, metadata, place = self.options, table.metadata, self.place
+        at = bounds(metadata, place.pipeline, place.branch, self.ledger_epoch)
+        stages = dead_stages(metadata, place.pipeline, at)
         left = {name: ref for name, ref in metadata.refs.items() if name not in stages}
         age = options.expire_older_than
         age_ms = age // timedelta(milliseconds=1) if age is not None else None
         policy = Policy.of(table.properties, age_ms, options.keep_last, options.retired)
         return Removal(expiry(metadata.model_copy(update={"refs": left}), policy, time.time_ns() // 10**6), stages)
 
-    def _bounds(self, table: Table) -> Bounds:
-        return bounds(table.metadata, self.place.pipeline, self.place.branch, self.ledger_epoch)
-
-    def _named(self, table: Table, without: Iterable[int]) -> Files:
-        """The files that the remaining snapshots name."""
-        gone = set(without)
-        left = [each for each in table.metadata.snapshots if each.snapshot_id not in gone]
-        metadata = table.metadata.model_copy(update={"snapshots": left})
-        return files_of(table.io, metadata, lambda done, all_: self.say(f"reading manifests: {done} of {all_}"))
-
-    def _delete(self, table: Table, files: Iterable[tuple[str, int]]) -> Deleted:
-        sizes = dict(files)
+    def _delete(self, table: Table, sizes: Mapping[str, int]) -> Deleted:
         failed = 0
         if sizes and not self.options.dry:
             self.say(f"deleting {len(sizes)} files")
@@ -145,58 +250,42 @@ def maintain(
     """Maintains the named tables, or all that the pipeline writes. Spark is started only if it is needed."""
     if not catalog_exists(sink):
         return ()
-    ledger = None if isinstance(parts.ledger, TableLedger) else parts.ledger.load()
-    names = table_names(sink, ledger)
-    there = _there(sink, names)
-    ours = _ours(sink, ledger, names, there)
+    own = isinstance(parts.ledger, TableLedger)
+    state = None if own else parts.ledger.load()
+    # A lost ledger (0) says nothing about drivers that were superseded.
+    epoch = None if own else state.epoch if state is not None else 0
+    names = table_names(sink, state)
+    there = tables_there(sink, names)
+    ours = tables_of(sink, state, names, there)
     unknown = sorted(set(tables) - set(ours))
     if unknown:
         raise ConfigError(f"--table: the pipeline writes no {', '.join(unknown)}; it writes {', '.join(ours)}.")
     wanted = tables or ours
-    reports = []
+    reports: list[TableReport] = []
     with sessions(sink.spark_conf()) as session:
         for number, name in enumerate(wanted, 1):
             others = tuple(table.location() for other, table in there.items() if other != name)
-            task = TableMaintenance(
-                place=sink.place(name),
-                options=options,
-                session=session,
-                say=partial(watch.step, name),
-                ledger_epoch=_epoch(parts, ledger),
-                others=others,
-                alone=sink.config.one_table,
-            )
-            reports.append(_run(task, there=name in there))
+            say = partial(watch.step, name)
+            task = TableMaintenance(sink.place(name), options, session, say, epoch, others, sink.config.one_table)
+            try:
+                missing = TableReport(name, notes=("the table is not there",))
+                reports.append(task.run() if name in there else missing)
+            except LandonceError as error:
+                reports.append(TableReport(name, error=error.what, exit_code=error.exit_code))
             watch.done(reports[-1], number, len(wanted))
     return tuple(reports)
 
 
-def _there(sink: IcebergSink, names: tuple[str, ...]) -> dict[str, Table]:
+def tables_there(sink: IcebergSink, names: Iterable[str]) -> dict[str, Table]:
     """The tables that exist."""
     found = {name: sink.place(name).find() for name in names}
     return {name: table for name, table in found.items() if table is not None}
 
 
-def _ours(
-    sink: IcebergSink, ledger: LedgerState | None, names: tuple[str, ...], there: Mapping[str, Table]
+def tables_of(
+    sink: IcebergSink, state: LedgerState | None, names: tuple[str, ...], there: Mapping[str, Table]
 ) -> tuple[str, ...]:
     """A table whose name fits the template may be somebody else's: it is ours if it carries a mark, or if the ledger knows it."""
-    known = {*sink.static, *(dict(ledger.tables) if ledger is not None else ())}
+    known = {*sink.static, *(dict(state.tables) if state is not None else ())}
     marked = {each for each, table in there.items() if sink.pipeline in pipelines_of(table.metadata)}
     return tuple(each for each in names if each in known | marked)
-
-
-def _epoch(parts: Parts, ledger: LedgerState | None) -> int | None:
-    """None if the table is the ledger. A lost ledger (0) says nothing about drivers that were superseded."""
-    if isinstance(parts.ledger, TableLedger):
-        return None
-    return ledger.epoch if ledger is not None else 0
-
-
-def _run(task: TableMaintenance, *, there: bool) -> TableReport:
-    if not there:
-        return TableReport(task.place.identifier, notes=("the table is not there",))
-    try:
-        return task.run()
-    except LandonceError as error:
-        return TableReport(task.place.identifier, error=error.what, exit_code=error.exit_code)
