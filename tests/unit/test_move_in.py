@@ -13,17 +13,19 @@ from landonce.protocol.ledger import LedgerState, Position, bound
 from landonce.protocol.ranges import Partition
 from landonce.protocol.source import Extent, SourceView, Start, bind
 from landonce.sinks.iceberg.move_in import query
-from landonce.sinks.iceberg.move_in.adopt import adopt, nothing_known
+from landonce.sinks.iceberg.move_in.adopt import Found, History, LastCommit, adopt, nothing_known
 from landonce.sinks.iceberg.move_in.connect import (
+    Complete,
     Connector,
     ControlLog,
     Reported,
+    Written,
     control_topic_in,
     covered,
+    decode,
+    event_of,
     stopped_at,
 )
-from landonce.sinks.iceberg.move_in.events import Complete, Written, decode, event_of
-from landonce.sinks.iceberg.move_in.history import Found, History, LastCommit
 from landonce.sinks.iceberg.move_in.query import Checkpoint
 
 P0, P1 = Partition("t", 0), Partition("t", 1)

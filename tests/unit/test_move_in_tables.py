@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 
 from landonce.errors import ImportRefused
 from landonce.sinks.iceberg.config import Iceberg
-from landonce.sinks.iceberg.move_in.history import histories, history_of, missing
+from landonce.sinks.iceberg.move_in.adopt import histories, history_of, missing
 from landonce.sinks.iceberg.move_in.query import Checkpoint, CheckpointFolder
 from landonce.sinks.iceberg.sink import IcebergSink
 

@@ -21,9 +21,8 @@ from landonce.sinks.iceberg.driver import file_recipe
 from landonce.sinks.iceberg.ledger import IcebergTable, empty, restate
 from landonce.sinks.iceberg.maintain.run import maintain
 from landonce.sinks.iceberg.marks import last_rows
-from landonce.sinks.iceberg.move_in.adopt import IcebergImport, adopt, beside, nothing_known
+from landonce.sinks.iceberg.move_in.adopt import IcebergImport, Writer, adopt, beside, nothing_known
 from landonce.sinks.iceberg.move_in.connect import Cluster, ConnectWriter
-from landonce.sinks.iceberg.move_in.history import Writer
 from landonce.sinks.iceberg.move_in.query import CheckpointFolder, QueryWriter
 from landonce.sinks.iceberg.sink import IcebergSink, Seen, catalog_exists, survey, table_names
 from landonce.sinks.operations import UNCHANGED, Before, Choice, Kept, Operations, Report, Upkeep, Watch

@@ -8,23 +8,32 @@ table until they are committed. Only while no reported file waits, the group's o
                           the table's offset ┘ └ these wait: start the sink again, and it commits them
 
 `Cluster` asks Kafka; everything that is decided from its answers is pure.
+
+A task that is asked for a commit sends one `DATA_WRITTEN` for each table that it wrote files for, then one `DATA_COMPLETE`
+with the next offset of each of its partitions, and commits the same offsets to the consumer group: all of it in one
+transaction of Kafka, before anything is in a table. An event is one Avro value with its schema before it:
+
+    C2 01 | length of the schema, 2 bytes | the schema as JSON | the value
 """
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
+import fastavro
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
+from fastavro.schema import SchemaParseException
 from pyiceberg.table import Table
 
-from landonce.errors import ImportRefused, SourceUnavailable, TopicMissing
+from landonce.errors import SourceUnavailable, TopicMissing
 from landonce.protocol.operate.decision import listed
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.source import Extent
@@ -32,8 +41,7 @@ from landonce.read.kafka.broker import Broker
 from landonce.read.kafka.client import QUIET, committed, known_offset, source_error
 from landonce.read.kafka.records import read
 from landonce.sinks.iceberg.marks import CONNECT_OFFSETS
-from landonce.sinks.iceberg.move_in.events import Complete, Written, event_of
-from landonce.sinks.iceberg.move_in.history import (
+from landonce.sinks.iceberg.move_in.adopt import (
     Found,
     History,
     LastCommit,
@@ -51,6 +59,87 @@ _DRAIN = (
 )
 T = TypeVar("T")
 _PATIENCE = 20.0
+_MAGIC = b"\xc2\x01"
+_HEADER = 4
+_DATA_WRITTEN, _DATA_COMPLETE = 1, 2
+
+
+def decode(message: bytes) -> Any:
+    """The value: records are dicts. `ValueError` for what is not in this form."""
+    if message[:2] != _MAGIC:
+        raise ValueError("not an Avro value with its schema before it")
+    end = _HEADER + int.from_bytes(message[2:_HEADER], "big")
+    try:
+        return fastavro.schemaless_reader(io.BytesIO(message[end:]), _schema(message[_HEADER:end]), None)
+    except (EOFError, IndexError, SchemaParseException) as error:
+        raise ValueError(f"an Avro value cannot be read: {error}") from None
+
+
+@lru_cache(maxsize=64)
+def _schema(text: bytes) -> Any:
+    return fastavro.parse_schema(_plain(json.loads(text), "", set()))
+
+
+def _plain(schema: Any, space: str, named: set[str]) -> Any:
+    """The schema without namespaces and logical types: values are wanted as they were written.
+
+    Java names a type that has no namespace by its bare name, even inside a record that has one, where fastavro takes the name for
+    one of the record's namespace. Each full name becomes a name of its own.
+    """
+    if isinstance(schema, list):
+        return [_plain(each, space, named) for each in schema]
+    if isinstance(schema, str):
+        return next((_flat(each) for each in (f"{space}.{schema}", schema) if each in named), schema)
+    kind = schema["type"]
+    if kind == "array":
+        return {"type": kind, "items": _plain(schema["items"], space, named)}
+    if kind == "map":
+        return {"type": kind, "values": _plain(schema["values"], space, named)}
+    if kind not in ("record", "fixed", "enum"):
+        return _plain(kind, space, named)
+    space = schema.get("namespace", space)
+    name = f"{space}.{schema['name']}" if space and "." not in schema["name"] else schema["name"]
+    named.add(name)
+    rest = {key: schema[key] for key in ("size", "symbols") if key in schema}
+    fields = [{"name": each["name"], "type": _plain(each["type"], space, named)} for each in schema.get("fields", ())]
+    return {"type": kind, "name": _flat(name), **rest, **({"fields": fields} if kind == "record" else {})}
+
+
+def _flat(name: str) -> str:
+    return name.replace("_", "__").replace(".", "_")
+
+
+@dataclass(frozen=True)
+class Written:
+    """Files of rows, and of deletes, that are meant for a table."""
+
+    table: str
+    files: tuple[str, ...]
+    rows: int
+
+
+@dataclass(frozen=True)
+class Complete:
+    """The partitions of a task, and the next offset of each that it had records of."""
+
+    offsets: tuple[tuple[Partition, int | None], ...]
+
+
+def event_of(message: bytes, group: str) -> Written | Complete | None:
+    """None for events of other groups, and for those that say nothing of files or offsets."""
+    event = decode(message)
+    if event["group_id"] != group:
+        return None
+    payload = event["payload"]
+    if event["type"] == _DATA_WRITTEN:
+        files = [*(payload["data_files"] or ()), *(payload["delete_files"] or ())]
+        kept = [each for each in files if each["record_count"] > 0]
+        table = ".".join((*payload["table_reference"]["namespace"], payload["table_reference"]["name"]))
+        return Written(table, tuple(each["file_path"] for each in kept), sum(each["record_count"] for each in kept))
+    if event["type"] == _DATA_COMPLETE:
+        assignments = payload["assignments"] or ()
+        return Complete(tuple((Partition(each["topic"], each["partition"]), each["offset"]) for each in assignments))
+    return None
 
 
 @dataclass(frozen=True)
@@ -100,20 +189,20 @@ def control_topic_in(summary: Mapping[str, str], group: str) -> str | None:
     return next((key.removeprefix(CONNECT_OFFSETS).removesuffix(f".{group}") for key in sorted(mine)), None)
 
 
-def said_by(control: str, group: str, summary: Mapping[str, str]) -> str | None:
-    """How far the coordinator had read, if the sink made the snapshot."""
-    return summary.get(f"{CONNECT_OFFSETS}{control}.{group}")
-
-
 def stopped_at(sink: Connector, histories: Sequence[History], topics: Iterable[str]) -> dict[Partition, int]:
     """The next offset of each partition that the sink ever delivered from; one history for each table of the pipeline."""
     _idle(sink)
     unknown = [each.table for each in histories if each.last is None and not each.whole]
     if unknown or not any(each.last for each in histories):
-        raise _unknown(sink, unknown or [each.table for each in histories])
+        tables = ", ".join(unknown or [each.table for each in histories])
+        raise refused(
+            f"no snapshot of {tables} was committed by {sink} (group {sink.group}, control topic {sink.log.topic}), as "
+            "far as the history of the branch goes back.",
+            "check the connector's name, --group and --control-topic, and `table` and `branch` in {file}; if the snapshots "
+            "expired, let the connector commit at least one more record",
+        )
     for each in histories:
-        _nothing_expired(sink, each)
-        _nothing_waits(sink, each)
+        _refuse_unfinished(sink, each)
     read = frozenset(each.topic for each in (*sink.offsets, *sink.log.assigned))
     same_topics(str(sink), read, frozenset(topics))
     return _agreed(sink)
@@ -149,7 +238,8 @@ def _idle(sink: Connector) -> None:
         )
 
 
-def _nothing_expired(sink: Connector, history: History) -> None:
+def _refuse_unfinished(sink: Connector, history: History) -> None:
+    """Reports that expired may be of files that were never committed; others are of files that wait."""
     recorded = _recorded(history)
     gone = [each for each, start in sorted(sink.log.starts.items()) if start > recorded.get(each, 0)]
     if gone and history.last is not None:
@@ -159,10 +249,6 @@ def _nothing_expired(sink: Connector, history: History) -> None:
             f"{sink.log.starts[gone[0]]} now: files may have been reported in between and never committed.",
             "let the connector commit at least one more record to the table, stop it, then import",
         )
-
-
-def _nothing_waits(sink: Connector, history: History) -> None:
-    recorded = _recorded(history)
     left = [each for each in _reported(sink, history) if each.offset >= recorded.get(each.partition, 0)]
     if left:
         files, rows = sum(len(each.written.files) for each in left), sum(each.written.rows for each in left)
@@ -191,15 +277,6 @@ def _agreed(sink: Connector) -> dict[Partition, int]:
                 f"set the group's offset back to {reported}, then import",
             )
     return offsets
-
-
-def _unknown(sink: Connector, tables: Iterable[str]) -> ImportRefused:
-    return refused(
-        f"no snapshot of {', '.join(tables)} was committed by {sink} (group {sink.group}, control topic {sink.log.topic}), as "
-        "far as the history of the branch goes back.",
-        "check the connector's name, --group and --control-topic, and `table` and `branch` in {file}; if the snapshots "
-        "expired, let the connector commit at least one more record",
-    )
 
 
 @dataclass(frozen=True)
@@ -336,7 +413,8 @@ class ConnectWriter:
         return max(commits, key=lambda each: each.at).text
 
     def _says(self, summary: Mapping[str, str]) -> str | None:
-        return said_by(self._control, self.group, summary)
+        """How far the coordinator had read, if the sink made the snapshot."""
+        return summary.get(f"{CONNECT_OFFSETS}{self._control}.{self.group}")
 
     def _lost(self, sink: Connector, history: History) -> tuple[str, ...]:
         table = self.tables.place(history.table).find()

@@ -20,10 +20,9 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 
 from landonce.config.secrets import redact
-from landonce.errors import ImportRefused
 from landonce.protocol.ranges import Partition
 from landonce.sinks.iceberg.marks import STREAMING_QUERY
-from landonce.sinks.iceberg.move_in.history import (
+from landonce.sinks.iceberg.move_in.adopt import (
     Found,
     History,
     LastCommit,
@@ -75,12 +74,17 @@ def last_batch(checkpoint: Checkpoint, histories: Sequence[History]) -> int:
             _START_NEW,
         )
     if history.last is None:
-        raise _unknown(checkpoint, history)
-    batch = int(history.last.text)
-    if batch not in checkpoint.planned:
+        raise refused(
+            f"no snapshot of {history.table} was committed by {checkpoint}, the one of {checkpoint.location}, as far as the history "
+            "of the branch goes back.",
+            "name the checkpoint that the query really used; check `table` and `branch` in {file}",
+        )
+    batch, planned = int(history.last.text), checkpoint.planned
+    if batch not in planned:
+        known = f"batches {min(planned)} to {max(planned)}" if planned else "no batch at all"
         raise refused(
             f"batch {batch} of {checkpoint} is the last one in {history.table}, and {checkpoint.location} does not say where "
-            f"it ended: it knows {_span(checkpoint.planned)}.",
+            f"it ended: it knows {known}.",
             "name the checkpoint that the query really used",
         )
     return batch
@@ -103,10 +107,8 @@ def positions_of(checkpoint: Checkpoint, batch: int, text: str) -> dict[Partitio
 
 def notes_of(checkpoint: Checkpoint, batch: int) -> tuple[str, ...]:
     """What else an operator should know, from the two logs."""
-    later, undone = (
-        [each for each in checkpoint.done if each > batch],
-        [each for each in checkpoint.planned if each > batch],
-    )
+    later = [each for each in checkpoint.done if each > batch]
+    undone = [each for each in checkpoint.planned if each > batch]
     notes = ["A checkpoint does not show whether its query still runs. Stop it first, and never start it again."]
     if later:
         notes.append(
@@ -116,18 +118,6 @@ def notes_of(checkpoint: Checkpoint, batch: int) -> tuple[str, ...]:
     elif undone:
         notes.append(f"Batch {max(undone)} was planned and is not in the table: landonce delivers it.")
     return tuple(notes)
-
-
-def _unknown(checkpoint: Checkpoint, history: History) -> ImportRefused:
-    return refused(
-        f"no snapshot of {history.table} was committed by {checkpoint}, the one of {checkpoint.location}, as far as the history "
-        "of the branch goes back.",
-        "name the checkpoint that the query really used; check `table` and `branch` in {file}",
-    )
-
-
-def _span(batches: tuple[int, ...]) -> str:
-    return f"batches {min(batches)} to {max(batches)}" if batches else "no batch at all"
 
 
 @dataclass(frozen=True)
