@@ -80,8 +80,8 @@ def spark_lost() -> SparkLost:
     return SparkLost(
         "Spark's JVM ended" + (" unexpectedly" if _gateway() is not None else " before it had started") + _how() + ".",
         safe="Nothing is lost and nothing is duplicated; whatever was pending is settled at the next start.",
-        command="start again, as a supervisor may do. If it happens again: look for the OOM killer in the kernel's log (`dmesg`), "
-        "and set `spark.conf: {spark.driver.memory: …}` in {file} to what the machine has",
+        command="start again; a supervisor may do that. If it happens again: look for the OOM killer in the kernel's "
+        "log (`dmesg`), and set `spark.conf: {spark.driver.memory: …}` in {file} to what the machine has",
     )
 
 

@@ -154,7 +154,7 @@ def _dead_letters(run: CheckRun) -> Findings:
         yield Finding(
             Level.REFUSED,
             f"{path} is a folder of this machine, and the workers run on others",
-            "name a folder that every machine shares, and say `shared: true` under `dead_letters`",
+            "use a folder that all machines share, and set `shared: true` under `dead_letters`",
         )
     elif path.is_dir():
         yield from writable(path, f"go to {path}", f"make {path} writable")

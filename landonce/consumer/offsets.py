@@ -148,7 +148,7 @@ def _names(partitions: Iterable[Partition]) -> str:
 
 def not_held(partitions: Iterable[Partition]) -> Fenced:
     return Fenced(
-        f"{_names(partitions)}: not held by this consumer, or no longer.",
+        f"{_names(partitions)}: not assigned to this consumer, or no longer.",
         safe=_ROLL_BACK,
         command="drop the records of these partitions that you hold, and continue to poll",
     )
@@ -156,8 +156,8 @@ def not_held(partitions: Iterable[Partition]) -> Fenced:
 
 def came_back(partitions: Iterable[Partition]) -> Fenced:
     return Fenced(
-        f"{_names(partitions)}: revoked and given back while records were not saved. Others may "
-        "have handled them; those that nobody has handled come again.",
+        f"{_names(partitions)}: taken away and assigned again while you held unsaved records. Another consumer may "
+        "have handled some of them; the others come again.",
         safe="Nothing was lost. An open transaction must roll back.",
         command="drop the records of these partitions that you hold, and continue to poll",
     )
@@ -174,8 +174,8 @@ def unsettled(partitions: Iterable[Partition]) -> TransactionUnsettled:
 
 def forgotten(partitions: Iterable[Partition]) -> OffsetsNotSaved:
     return OffsetsNotSaved(
-        f"{_names(partitions)}: records were given out, and the transaction was to commit with no "
-        "offset saved in it: after a crash its results would come a second time.",
+        f"{_names(partitions)}: records were given out, but no offset was saved in the transaction. After a crash its "
+        "results would come a second time.",
         safe="It was rolled back. Nothing was lost: the records come again.",
         command="call store.save_many(messages, transaction) in the block; work that does not come from records "
         "belongs in a transaction of your own",
@@ -184,8 +184,8 @@ def forgotten(partitions: Iterable[Partition]) -> OffsetsNotSaved:
 
 def committed_without(partitions: Iterable[Partition]) -> OffsetsNotSaved:
     return OffsetsNotSaved(
-        f"{_names(partitions)}: store.committed() was called, and no offset had been saved: results "
-        "that the transaction held come a second time after a crash.",
+        f"{_names(partitions)}: store.committed() was called, but no offset had been saved. After a crash the results "
+        "of the transaction come a second time.",
         safe="Nothing was lost.",
         command="store.save_many(messages, transaction) before the transaction commits",
     )
@@ -210,8 +210,8 @@ def fenced(*partitions: Partition) -> Fenced:
 
 def out_of_step(partition: Partition, found: int | None, step: Step) -> OffsetOutOfStep:
     return OffsetOutOfStep(
-        f"{partition}: offset {step.offset} was to follow {step.previous}, and the stored offset is {found}: a "
-        "transaction was taken for committed and was not, or somebody else changed the offset.",
+        f"{partition}: offset {step.offset} should follow {step.previous}, but the stored offset is {found}: a "
+        "transaction was reported as committed and was not, or somebody else changed the offset.",
         safe=_ROLL_BACK,
         command="call store.rewind(), and continue to poll",
     )

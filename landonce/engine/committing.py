@@ -213,8 +213,8 @@ def _different(views: Iterable[TableView]) -> None:
     for view in views:
         if view.uuid and names.setdefault(view.uuid, view.table) != view.table:
             raise ConfigError(
-                f"sink: {names[view.uuid]} and {view.table} are one table in this catalog, which does not tell upper "
-                "and lower case apart."
+                f"sink: {names[view.uuid]} and {view.table} are one table in this catalog, which ignores upper and "
+                "lower case."
             )
 
 

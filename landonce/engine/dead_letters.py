@@ -113,9 +113,9 @@ def _staged(folder: Path, plan: str, kind: str, letters: Iterable[dict[str, Any]
         _write(folder, name + _STAGED, told)
     except OSError as error:
         raise DeadLettersUnwritable(
-            f"there are records that cannot land, and their dead letters cannot be written to {folder}: {error.strerror}.",
+            f"dead letters cannot be written to {folder}: {error.strerror}.",
             safe="The position did not move. Nothing is skipped: these records are read again.",
-            command="make `dead_letters.path` in {file} a folder that can be written to, then start again",
+            command="set `dead_letters.path` in {file} to a folder that can be written to, then start again",
         ) from None
     return name
 
@@ -187,9 +187,9 @@ def require(folder: Path, names: Iterable[str]) -> None:
             raise DeadLettersMissing(
                 f"{name}, which a worker wrote, is not in {folder} on the driver.",
                 safe="The position did not move. The file holds dead letters of a batch that is not recorded yet.",
-                command="if it was written to another machine: make `dead_letters.path` in {file} one folder that all machines share, "
-                f"move the file there, then start again. If it was here and somebody moved it: put it back, or, if its records were dealt with, "
-                f"`touch {folder / name}`, then start again",
+                command="if a worker wrote it on another machine: set `dead_letters.path` in {file} to a folder "
+                "that all machines share, move the file there, then start again. If somebody moved it: put it "
+                f"back, or, if its records were handled, `touch {folder / name}`, then start again",
             )
 
 
@@ -324,7 +324,8 @@ def _letters(path: Path) -> Iterator[dict[str, Any]]:
                 raise LettersUnreadable(
                     f"{path}, line {number}: is not a dead letter; the file was cut or changed.",
                     safe="Nothing was changed.",
-                    command="restore the file, or move it away and run `landonce verify {file}`, which names what is missing",
+                    command="restore the file, or move it elsewhere and run `landonce verify {file}`, which lists "
+                    "what is missing",
                 ) from None
             yield told
 

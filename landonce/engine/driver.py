@@ -114,8 +114,9 @@ class Driver:
             return error
         return TargetAhead(
             error.what,
-            safe="This driver pushed nothing after that. What was pushed since the backup is in the target, and is not known any more.",
-            command="bring the latest ledger back; or `landonce run {file}`, which pushes again what this one has forgotten",
+            safe="This driver pushes nothing more. What was pushed since the backup is in the target, but the ledger "
+            "no longer knows it.",
+            command="restore the latest ledger; or `landonce run {file}`, which pushes again what the ledger has lost",
         )
 
     def _run(self) -> Totals:
@@ -191,7 +192,9 @@ class Driver:
             except Fenced:
                 seen = self.ledger.load()
                 if seen is None:
-                    raise LedgerUnavailable("the ledger's entry disappeared while the pipeline was taken.") from None
+                    raise LedgerUnavailable(
+                        "the ledger's entry disappeared while this driver took over the pipeline."
+                    ) from None
                 state = seen
 
     def _survey(self) -> Surveyed:

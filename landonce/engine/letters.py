@@ -48,7 +48,8 @@ def _letters(
         message = messages.get((each.partition, each.offset))
         if message is None:
             raise errors.RetentionOverrun(
-                f"{each.partition}: the record at offset {each.offset} is gone before it could be dead-lettered.",
+                f"{each.partition}: Kafka deleted the record at offset {each.offset} before it could become a dead "
+                "letter.",
                 safe="Nothing was skipped.",
                 command="landonce state accept-gap {file}",
             )

@@ -260,6 +260,7 @@ def dead_letters_reachable(config: Pipeline) -> None:
     """Workers and driver see the same folder, or nothing starts."""
     if is_remote(config.spark) and not config.dead_letters.shared:
         raise ConfigError(
-            f"dead_letters.path: {config.dead_letters.path} is a folder of this machine, and the workers run on others.",
-            command="name a folder that every machine shares, and say `shared: true`",
+            f"dead_letters.path: {config.dead_letters.path} is a folder on this machine, and the workers run on other "
+            "machines.",
+            command="use a folder that all machines share, and set `shared: true` under `dead_letters`",
         )

@@ -91,7 +91,7 @@ def write_rows(worker: BlockWorker, task: Task, rows: pa.Table) -> BlockResult:
         raise errors.TargetRefused(
             f"{task.block}: the row of offset {first.offset} does not fit the table: {first.reason}.",
             safe="Nothing of this block was written, and the position did not move.",
-            command="change the query so that it gives what the table takes, or filters such rows, and start it again",
+            command="change the query so that its rows fit the table, or filter such rows; then start it again",
         )
     return worker.write(block, Receipt(block.read, landed=0, bytes_read=block.bytes_read), None)
 

@@ -84,7 +84,7 @@ def widened(type_: pa.DataType, name: str) -> pa.DataType:
     if pa.types.is_time(type_) or isinstance(type_, pa.BaseExtensionType):
         raise ConfigError(
             f"column {name!r} is of a type that Spark expressions cannot carry; declare it as STRING in "
-            "`source.kafka.schema`, and it is made into the column's type afterwards."
+            "`source.kafka.schema`, and landonce converts it to the column's type."
         )
     if pa.types.is_fixed_size_binary(type_):
         return pa.binary()
@@ -137,7 +137,7 @@ def examine(session: SparkSession, recipe: Expressions) -> None:
         frame = source.select(keep_column(recipe).alias(KEEP), *chosen)
         _deterministic(frame)
         if len(frame.columns) != len(chosen) + 1:
-            raise ConfigError("transform.select: each expression makes one column; write out what `.*` stands for.")
+            raise ConfigError("transform.select: each expression makes one column: list the columns instead of `.*`.")
         _columns_fit(frame.columns[1:], recipe)
         _is_condition(frame)
         _types_fit(shaped(source, recipe), recipe)
@@ -258,7 +258,7 @@ def _not_row_wise(what: str) -> ConfigError:
 
 def _refuse_moving(expression: Any) -> None:
     if found := subquery_in(expression):
-        raise ConfigError(f"transform: {found} is a subquery; select and where see nothing but their record.")
+        raise ConfigError(f"transform: {found} is a subquery; select and where can use only their own record.")
     if found := moving_in(expression) or _first_sql(expression, lambda each: _kind(each) == "PythonUDF"):
         raise _moving(found)
 
@@ -303,8 +303,8 @@ def _no_moving_literal(expression: str) -> None:
 
 def _moving(expression: str) -> ConfigError:
     return ConfigError(
-        f"transform: {expression} may give another value when a batch is replayed after a crash; "
-        "only deterministic expressions are taken."
+        f"transform: {expression} may give another value when a batch is replayed after a crash; use only "
+        "deterministic expressions."
     )
 
 
@@ -326,12 +326,12 @@ def _no_column_twice(names: Sequence[str]) -> None:
     taken = sorted(set(names) & set(COORDINATES))
     if taken:
         raise ConfigError(
-            f"transform.select: {', '.join(taken)} cannot be selected: a record keeps its coordinates, "
-            "and they are carried along by themselves."
+            f"transform.select: {', '.join(taken)} cannot be selected: landonce adds the coordinates to every row "
+            "itself."
         )
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ConfigError(f"transform.select: {', '.join(twice)} stands twice.")
+        raise ConfigError(f"transform.select: {', '.join(twice)} appears twice.")
 
 
 def _columns_fit(names: Sequence[str], recipe: Any) -> None:

@@ -62,7 +62,7 @@ class Waiting:
         if left < 0:
             done = "no batch was committed" if self.committing else "the start waited"
             raise Stalled(
-                f"{done} for {self.stall:.0f} s (`stall`). Last trouble: {what}",
+                f"{done} for {self.stall:.0f} s (`stall`). Last problem: {what}",
                 safe=_SAFE,
                 command="fix the cause and start again: landonce run {file}",
             )

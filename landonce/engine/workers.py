@@ -90,6 +90,6 @@ def _expression_failed(error: PySparkException) -> TransformFailed:
     return TransformFailed(
         f"a transform expression failed on a record: {redact(str(error).strip().splitlines()[0])}",
         safe="The position did not move; the plan is pending and will be settled at the next start.",
-        command="write the expression so that it yields NULL for such values (try_cast, try_divide, …), "
-        "then `landonce state accept-change {file}`",
+        command="change the expression so that it returns NULL for such values (try_cast, try_divide, …), then "
+        "`landonce state accept-change {file}`",
     )

@@ -66,7 +66,8 @@ class MySqlDatabase(Database):
             parameters = {"name": _CREATE_LOCK, "seconds": _CREATE_SECONDS}
             if keeper.scalar(text("SELECT GET_LOCK(:name, :seconds)"), parameters) != 1:
                 raise LedgerUnavailable(
-                    f"the ledger {self.place}: another driver creates its tables for more than {_CREATE_SECONDS} s.",
+                    f"the ledger {self.place}: another driver has been creating its tables for more than "
+                    f"{_CREATE_SECONDS} s.",
                     safe="Nothing was changed.",
                     command="landonce run {file}",
                 )

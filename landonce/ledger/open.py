@@ -82,5 +82,7 @@ def plugged_ledger(name: str, options: Mapping[str, Any], pipeline: str, folder:
     except Exception as error:
         raise ConfigError(redact(f"{_KEY}: {name} failed: {type(error).__name__}: {error}")) from None
     if not isinstance(ledger, Ledger) or ledger.pipeline != pipeline:
-        raise ConfigError(f"{_KEY}: {name} gives {type(ledger).__name__}, which is no ledger of pipeline {pipeline!r}.")
+        raise ConfigError(
+            f"{_KEY}: {name} returns {type(ledger).__name__}, which is not a ledger of pipeline {pipeline!r}."
+        )
     return ledger

@@ -242,7 +242,8 @@ def check_schema(version: int | None, place: str) -> None:
             command="pip install --upgrade landonce",
         )
     raise LedgerUnreadable(
-        f"the ledger {place} has tables without a version that landonce knows.",
+        f"the ledger {place} has tables of version {version or 'unknown'}, and this landonce reads only version "
+        f"{SCHEMA_VERSION}.",
         safe="Nothing was changed.",
         command="restore the ledger from a backup, then: landonce run {file}",
     )

@@ -147,7 +147,7 @@ def _inserting(sink: DeduplicatingSink, frame: DataFrame, ledger: Ledger, pace: 
 def _transacting(sink: SqlSink, frame: DataFrame, ledger: Ledger, pace: Pace, told: Told) -> Transacting:
     yields = to_arrow_schema(frame.schema)
     if sink.dialect == "sqlite" and not str(frame.sparkSession.sparkContext.master).startswith("local"):
-        raise ConfigError("sink: a SQLite file is one of this machine, and the query's workers run on others.")
+        raise ConfigError("sink: an SQLite file is on this machine, and the query's workers run on other machines.")
     table = SqlTable(sink)
     if sink.create and not table.exists():
         refuse_recreation(sink, ledger.load())
@@ -185,7 +185,8 @@ def _pushing(sink: WrappedSink, frame: DataFrame, ledger: Ledger, pace: Pace, to
     remote = not str(frame.sparkSession.sparkContext.master).startswith("local")
     if remote and isinstance(claims.database, SqliteDatabase):
         raise ConfigError(
-            "ledger: a SQLite file is one of this machine, and the query's workers, which claim blocks in it, run on others.",
+            "ledger: an SQLite file is on this machine, and the query's workers, which claim blocks in it, run on "
+            "other machines.",
             command="name a PostgreSQL URL",
         )
     place = claims.database.path if isinstance(claims.database, SqliteDatabase) else _where(told.ledger)

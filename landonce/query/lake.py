@@ -184,7 +184,7 @@ def committing(sink: IcebergSink, frame: DataFrame, ledger: TableLedger, setting
             raise TableUnfit(
                 f"the catalog has no table {sink.table}, or the user may not see it.",
                 safe="Nothing was written.",
-                command=f'create it, or say landonce.iceberg("{sink.table}", …, create=True)',
+                command=f'create it, or use landonce.iceberg("{sink.table}", …, create=True)',
             )
         with catalog_errors(sink.spec):
             table = create_table(sink.catalog, sink.table, declared(yields), creation(sink.config))

@@ -82,7 +82,7 @@ def exactly_once(
         raise errors.ConfigError(f"block_rows: between 1 and {_MOST_ROWS}, not {block_rows}.")
     if not is_deliverable(sink):
         raise errors.ConfigError(
-            f"sink: {type(sink).__name__} is not one that a query can be delivered to.",
+            f"sink: {type(sink).__name__} is not a sink for queries.",
             command="landonce.clickhouse(url, table), landonce.iceberg(table), landonce.sql(url, table), landonce.wrap(push, idempotent=…)",
         )
     if on_rewind not in ("drop", "error"):

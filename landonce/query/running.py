@@ -201,14 +201,14 @@ def _named(error: Py4JJavaError, topics: tuple[str, ...]) -> Exception:
     said = redact(str(error.java_exception.toString())[:300])
     if "UnknownTopicOrPartition" in said:
         return TopicMissing(
-            f"of the topics {', '.join(topics)}, one is not there: {said}",
+            f"of the topics {', '.join(topics)}, one does not exist: {said}",
             safe="Nothing was written.",
             command="create the topic, or correct the query's source",
         )
     if any(each in said for each in _REFUSALS):
         return SourceRefused(
-            f"Kafka refuses to say which cluster and topics these are: {said}",
+            f"Kafka refuses to describe the cluster and the topics: {said}",
             safe="Nothing was written.",
             command="give the query's user the right DESCRIBE on the topics, or correct the query's source",
         )
-    return SourceUnavailable(f"Kafka did not say which cluster and topics these are: {said}")
+    return SourceUnavailable(f"Kafka did not describe the cluster and the topics: {said}")

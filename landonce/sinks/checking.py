@@ -245,7 +245,7 @@ def missing(name: object) -> Findings:
     yield Finding(
         Level.REFUSED,
         f"there is no table {name}, or the user may not see it",
-        "create it, or say `create: true` in {file} and let landonce do it",
+        "create it, or set `create: true` in {file}",
     )
 
 

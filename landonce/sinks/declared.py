@@ -24,6 +24,6 @@ def selected_from(config: Pipeline) -> Schema:
     declared = declared_schema(config)
     if declared is None:
         raise ConfigError(
-            "transform.select: the table's columns say nothing about the records; declare `source.kafka.schema`."
+            "transform.select: the table's columns do not describe the records; declare `source.kafka.schema`."
         )
     return declared

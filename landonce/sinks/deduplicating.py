@@ -130,7 +130,7 @@ def land(writer: BlockWriter, task: InsertTask, rows: pa.Table, *, wary: bool = 
             settling = settle.after_send(settling, reply)
             if reply is Reply.REFUSED:
                 if refusals == len(_PAUSES):
-                    raise errors.TargetUnavailable(f"the target refuses the insert again and again: {writer.said}")
+                    raise errors.TargetUnavailable(f"the target keeps refusing the insert: {writer.said}")
                 time.sleep(_PAUSES[refusals])
                 refusals += 1
         else:
@@ -162,7 +162,7 @@ def _duplicate(task: InsertTask) -> errors.DuplicatePresent:
     return errors.DuplicatePresent(
         f"block {task.block}: the target {task.block.table} holds some of its coordinates more than once.",
         safe="landonce wrote nothing more. Something else wrote these rows, or restored them beside the old ones.",
-        command="landonce verify {file}   (names the coordinates; remove the copies, then run again)",
+        command="landonce verify {file}   (lists the coordinates; remove the copies, then run again)",
     )
 
 
@@ -170,7 +170,7 @@ def _partial(task: InsertTask) -> errors.PartialPresence:
     return errors.PartialPresence(
         f"block {task.block}: one partition of the table {task.block.table} holds some of its rows and lacks others. "
         "A block lands whole there or not at all, so somebody deleted rows, a TTL ran, or rows merged away.",
-        safe="landonce wrote nothing. What is missing was not guessed.",
+        safe="landonce wrote nothing.",
         command="landonce state fill {file}   (writes what is missing)",
     )
 

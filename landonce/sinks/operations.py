@@ -183,7 +183,7 @@ class Operations:
     def fingerprint(self) -> str:
         """Of all in the pipeline file that decides what rows are, as a plan made now would carry it."""
         raise NothingToDo(
-            f"{self.parts.sink} does not say whether the pipeline file fits a plan that another version of it made.",
+            f"{self.parts.sink} cannot tell whether the pipeline file fits a plan that another version of it made.",
             safe=UNCHANGED,
             command="put the old pipeline file back, then: landonce run {file}",
         )
@@ -224,19 +224,19 @@ class Operations:
         """Goes on where another writer of the table stopped."""
         del before, owner
         raise ConfigError(
-            f"sink: {self.parts.sink} cannot go on where another writer stopped: that is for Iceberg tables."
+            f"sink: {self.parts.sink} cannot continue where another writer stopped: only Iceberg tables can."
         )
 
     def maintain(self, upkeep: Upkeep, watch: Watch, tables: tuple[str, ...]) -> Sequence[Report]:
         """Looks after the tables that were named, or all that the pipeline writes."""
         del upkeep, watch, tables
         raise ConfigError(
-            f"maintain is for Iceberg tables, and {self.parts.sink} is none: it needs no upkeep by landonce."
+            f"maintain is for Iceberg tables, and {self.parts.sink} is not one: it needs no maintenance by landonce."
         )
 
 
 def carries_no_position() -> NothingToDo:
-    return NothingToDo("this pipeline does not write to Iceberg, and other targets carry no position.", safe=UNCHANGED)
+    return NothingToDo("this pipeline does not write to Iceberg, and other targets hold no position.", safe=UNCHANGED)
 
 
 def nothing_to_settle() -> NothingToDo:
@@ -272,9 +272,9 @@ class LookingOperations(Operations):
             target.kill()
         if held != ask():
             raise PlanPending(
-                "rows of the pending plan came to the table while this was decided.",
+                "rows of the pending plan landed during this command.",
                 safe="Nothing was changed. No more of them can come.",
-                command="landonce state rebase {file}, as before: it sees them now",
+                command="run the same landonce state rebase {file} again: it sees them now",
             )
 
     def count(self, ranges: Sequence[Range]) -> int | None:

@@ -54,7 +54,7 @@ class Parts:
             raise TypeError(f"{self.sink} is not a wrapped sink")
         if self.sink is HANDED_OVER:
             raise ConfigError(
-                "sink.wrapped.sink: is missing. A program hands the sink over, and this needs it.",
+                "sink.wrapped.sink: is missing. The file leaves the sink to a program, and this command needs it.",
                 command='run_pipeline(config, sink=…), or name the sink in {file}: `sink: {wrapped: {sink: "module:name"}}`',
             )
         return self.sink

@@ -123,7 +123,7 @@ class Run:
         """What expressions start from: neither a table nor a sample says what else a record may hold."""
         if self.declared is None:
             raise ConfigError(
-                "transform.select: the table's columns say nothing about the records; declare `source.kafka.schema`."
+                "transform.select: the table's columns do not describe the records; declare `source.kafka.schema`."
             )
         return self.declared
 

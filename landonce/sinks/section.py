@@ -60,7 +60,7 @@ class SinkSection(Part, ABC):
     def given(self, sink: Sink) -> Sink:
         """The sink that a program hands over, if the file leaves it to the program."""
         del sink
-        raise ConfigError("sink: a sink was handed over, so the pipeline says `sink: {wrapped: {}}` and no other.")
+        raise ConfigError("sink: a program passes the sink, so the pipeline file must say `sink: {wrapped: {}}`.")
 
 
 class TableSection(SinkSection):

@@ -155,10 +155,10 @@ class TableLedger(Ledger):
         seen = self.table.view()
         if seen is None:
             raise TableReplaced(
-                f"the table {self.table.name} is not there.",
+                f"the table {self.table.name} does not exist.",
                 safe="Nothing was written.",
-                command="bring the table back; or start again, `landonce run {file}`: with `create: true` a new table is made, and gets all "
-                "that Kafka still holds",
+                command="restore the table; or start again with `landonce run {file}`: with `create: true`, "
+                "landonce creates a new table and delivers everything that Kafka still holds",
             )
         self._judge(seen, held, held)
 
@@ -212,7 +212,7 @@ class TableLedger(Ledger):
     def _known(self) -> OwnView:
         if self._view is None:
             raise TableReplaced(
-                f"the table {self.table.name} was not there when the pipeline was taken.",
+                f"the table {self.table.name} did not exist when the driver took the pipeline.",
                 safe="Nothing was written.",
                 command="start again: landonce run {file}",
             )
@@ -376,9 +376,9 @@ class SnapshotTable(MarkedTable):
         seen = self.look()
         if seen is None:
             raise TableReplaced(
-                f"the table {self.name} is not there any more.",
+                f"the table {self.name} no longer exists.",
                 safe="Nothing was written.",
-                command="bring the table back, or start again to deliver everything to a new one: landonce run {file}",
+                command="restore the table, or start again to deliver everything to a new one: landonce run {file}",
             )
         return seen
 
@@ -460,7 +460,7 @@ class _OneTable(OpenSnapshot):
             raise TableUnfit(
                 f"there is no table {self.sink.table}.",
                 safe="Nothing was read or written.",
-                command="create it, or say `create: true` in {file} and let landonce do it",
+                command="create it, or set `create: true` in {file}",
             )
         return self.run.columns(self._table.creation)
 

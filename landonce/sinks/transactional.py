@@ -144,7 +144,7 @@ def settle_rows(opened: Opened, claim: Claim, receipt: str, rows: pa.Table, wher
             raise as_error(trouble, where) from None
         if settling.fate is not None:
             return settling
-    raise errors.TargetUnavailable(f"{where}: {_UNANSWERED} times COMMIT was not answered.")
+    raise errors.TargetUnavailable(f"{where}: {_UNANSWERED} times in a row, COMMIT was not answered.")
 
 
 def _through(
@@ -196,7 +196,8 @@ def as_error(trouble: Trouble, where: str) -> errors.LandonceError:
             f"{where}: {trouble.said}.",
             safe="Nothing of the block was written. Something else wrote a row with these coordinates, or with the same "
             "value under a unique key.",
-            command="landonce verify {file}   (names coordinates that are there already; remove the row, then run again)",
+            command="landonce verify {file}   (lists coordinates that are already there; remove the row, then run "
+            "again)",
         )
     if trouble.blame is Blame.OTHERS:
         return errors.TargetRefused(

@@ -135,7 +135,7 @@ def test_nor_by_a_query() -> None:
 
 
 def test_what_needs_the_sink_says_so(file: Path) -> None:
-    with pytest.raises(ConfigError, match="A program hands the sink over"):
+    with pytest.raises(ConfigError, match="The file leaves the sink to a program"):
         landonce.run_pipeline(parse(FILE, file), once=True)
-    with pytest.raises(ConfigError, match="names m:n, and another sink was handed over"):
+    with pytest.raises(ConfigError, match="names m:n, but a program passes another sink"):
         open_parts(parse(FILE.replace("{}", "{sink: 'm:n'}"), file), landonce.wrap(print, idempotent=True))

@@ -260,7 +260,7 @@ class TestAcceptGap:
         known, stands = operations_of(parts).stands(parts.ledger.load())
         (told,) = accept_gap(known, parts.broker.survey([fan_out.topic]), "operator", stands).marks
         fan_out.roll_to(second, "db.a")
-        with pytest.raises(Fenced, match=r"db\.a changed while this was decided"):
+        with pytest.raises(Fenced, match=r"db\.a changed during this command"):
             restate(parts.iceberg.place("db.a"), told.view, told.mark)
         assert fan_out.head("db.a") == second
 
@@ -468,7 +468,7 @@ class TestAcceptPositionByRows:
                 change.delete_column(name)
         said = state(pipeline, "accept-position", "--by-rows", "--yes")
         assert said.code == 3
-        assert "its rows do not say how far it is" in said.err
+        assert "its position cannot be found from its rows" in said.err
 
 
 class TestForgetTable:

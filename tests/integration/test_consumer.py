@@ -356,7 +356,7 @@ def test_the_rules_of_saving(kafka: LocalKafka, new_topic: Callable[..., str], e
             store.poll(0)
         store.committed()  # which is not true
         more = read(store, 2)
-        with pytest.raises(errors.OffsetOutOfStep, match="taken for committed"), store.transaction() as connection:
+        with pytest.raises(errors.OffsetOutOfStep, match="reported as committed"), store.transaction() as connection:
             store.save_many(more, connection)
         assert offsets(read(store, 5)) == [5, 6, 7, 8, 9], "nothing was skipped"
     assert stored(engine, topic) == {0: 5}

@@ -85,7 +85,7 @@ def test_a_broker_that_is_started_anew_is_waited_for(
 
     site.run(before_the_second(site.once(), restart), per_trigger=10, **IMPATIENT)
     site.exact()
-    assert "Kafka did not say which cluster and topics these are" in caplog.text
+    assert "Kafka did not describe the cluster and the topics" in caplog.text
 
 
 @pytest.mark.parametrize("comes_back", [True, False], ids=["made anew", "stays away"])

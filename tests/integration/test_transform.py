@@ -104,7 +104,7 @@ def test_a_where_that_is_no_condition(refusing: Callable[..., str], spark: Spark
     ("select", "says"),
     [
         (["nope AS id"], "`nope`"),
-        (["id", "name", "upper(name) AS name"], "name stands twice"),
+        (["id", "name", "upper(name) AS name"], "name appears twice"),
         (["name"], "lacks id, which the table requires"),
         (["id", "1 AS _offset"], "_offset cannot be selected"),
         (["id", "_partition"], "_partition cannot be selected"),
@@ -182,7 +182,7 @@ def test_a_table_is_made_of_what_is_selected(site: Site, spark: SparkSession, ne
     [
         ({"transform": {"where": "no_such_field > 1"}}, "no_such_field"),
         ({"transform": {"select": ["id", "uuid() AS u"]}}, "may give another value"),
-        ({"transform": {"select": ["id", "id + 1 AS id"]}}, "id stands twice"),
+        ({"transform": {"select": ["id", "id + 1 AS id"]}}, "id appears twice"),
         ({"transform": {"select": ["customer"]}}, "a nested object is a Tuple"),
         ({"clickhouse": {"create": True, "partition_by": "toYYYYMM(now())"}}, "must be deterministic"),
         ({"spark": {"master": "spark://elsewhere:7077"}}, "a folder of this machine"),

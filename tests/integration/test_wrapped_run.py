@@ -290,10 +290,10 @@ def test_what_cannot_work_is_said_before_the_start(site: Site) -> None:
         site.run(landonce.wrap(lambda _: lock.acquire(), idempotent=True))
     fine = landonce.wrap(lambda _: None, idempotent=True)
     site.write_file({}, spark={"master": "spark://elsewhere:7077"}, dead_letters={"path": "dead", "shared": True})
-    with pytest.raises(ConfigError, match="is a file of this machine"):
+    with pytest.raises(ConfigError, match="is a file on this machine"):
         site.run(fine)
     site.write_file({})
-    with pytest.raises(ConfigError, match="A program hands the sink over"):
+    with pytest.raises(ConfigError, match="The file leaves the sink to a program"):
         site.run()
 
 

@@ -114,11 +114,11 @@ def test_what_a_sink_cannot_is_one_sentence(parts: Parts) -> None:
     target = operations(parts)
     with pytest.raises(NothingToDo, match="nothing to settle"):
         target.settle("block", "owner", landed=True)
-    with pytest.raises(NothingToDo, match="pigeons does not say whether the pipeline file fits"):
+    with pytest.raises(NothingToDo, match="pigeons cannot tell whether the pipeline file fits"):
         target.fingerprint()
-    with pytest.raises(ConfigError, match="pigeons cannot go on where another writer stopped"):
+    with pytest.raises(ConfigError, match="pigeons cannot continue where another writer stopped"):
         target.take_over(Before(), "owner")
-    with pytest.raises(ConfigError, match="maintain is for Iceberg tables, and pigeons is none"):
+    with pytest.raises(ConfigError, match="maintain is for Iceberg tables, and pigeons is not one"):
         target.maintain(Upkeep(), None, ())  # type: ignore[arg-type]
 
 

@@ -503,7 +503,7 @@ def test_a_table_that_is_made_has_no_two_columns_that_differ_in_case_alone() -> 
     disagreeing = [*sample, b'{"id": "x"}']
     assert [each.name for each in schema_of_sample(disagreeing).fields] == ["ID", "NEW", "l", "s", "t"]
     for declared in ("name STRING, Name STRING", "s STRUCT<a: INT, A: INT>", "_OFFSET BIGINT"):
-        with pytest.raises(ConfigError, match="differ in upper and lower case alone"):
+        with pytest.raises(ConfigError, match="differ only in upper and lower case"):
             layout(Schema(parse_schema(declared).fields), Creation())
 
 

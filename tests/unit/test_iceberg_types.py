@@ -283,8 +283,8 @@ def test_identity_fields_are_required_along_their_path() -> None:
     [
         ("id BIGINT", ("key",), "there is no column 'key'; there are id"),
         ("id DOUBLE", ("id",), "'id' is of type double"),
-        ("id ARRAY<INT>", ("id",), "cannot name a row"),
-        ("id ARRAY<INT>", ("id.element",), "lies inside of a list"),
+        ("id ARRAY<INT>", ("id",), "cannot identify a row"),
+        ("id ARRAY<INT>", ("id.element",), "is inside a list"),
         ("_offset BIGINT", (), "cannot be called"),
     ],
 )

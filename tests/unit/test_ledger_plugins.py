@@ -81,7 +81,7 @@ def test_a_plug_in_is_opened_beside_the_pipeline_file(tmp_path: Path) -> None:
             "{}",
             "2 packages offer a plug-in 'twice': offering_ledgers:open_ledger of offering 1.0; rival_l.*rival 2.0",
         ),
-        ("none", "{}", "none gives dict, which is no ledger of pipeline 'clicks'"),
+        ("none", "{}", "none returns dict, which is not a ledger of pipeline 'clicks'"),
         ("sound", "{colour: blue}", "sound failed: TypeError: .*colour"),
     ],
 )

@@ -151,7 +151,7 @@ class TestNames:
             landonce.exactly_once(sql, name="no spaces")
         with pytest.raises(errors.ConfigError, match="block_rows"):
             landonce.exactly_once(sql, block_rows=0)
-        with pytest.raises(errors.ConfigError, match="is not one that a query can be delivered to"):
+        with pytest.raises(errors.ConfigError, match="is not a sink for queries"):
             landonce.exactly_once("clicks", name="q")  # type: ignore[arg-type]
         with pytest.raises(errors.ConfigError, match="between 1 and 3600"):
             landonce.clickhouse("http://h:8123/db", "t", deadline=0.1)

@@ -98,7 +98,7 @@ def accept_change(file: Path, *, yes: bool) -> None:
 
 def settle(file: Path, *, block: str, landed: bool, absent: bool, yes: bool) -> None:
     if landed == absent:
-        raise ConfigError("say --landed or --absent: one of them.", safe=UNCHANGED)
+        raise ConfigError("use one of --landed and --absent.", safe=UNCHANGED)
     with operating(file) as target:
         _decide(target, file, target.settle(block, _new_owner(), landed=landed), yes=yes)
 

@@ -218,7 +218,8 @@ def _refuse_speculation(session: SparkSession) -> None:
     """Where the session was there before, its context keeps its settings."""
     if session.sparkContext.getConf().get("spark.speculation", "false") == "true":
         raise ConfigError(
-            "spark.speculation is on: Spark would run blocks twice and take the word of the one that may not write.",
+            "spark.speculation is on. Spark would run a second task for a block and might use the result of the wrong "
+            "one.",
             command="start Spark with spark.speculation=false",
         )
 

@@ -113,7 +113,7 @@ def _sort_out(
         wanted = waiting[partition]
         offsets = np.fromiter(map(Message.offset, mine), dtype=np.int64, count=len(mine))
         if not (offsets[1:] > offsets[:-1]).all():
-            raise SourceUnavailable(f"Kafka's client gave records of {partition} out of order.")
+            raise SourceUnavailable(f"Kafka's client returned records of {partition} out of order.")
         if offsets[0] < wanted.first:  # delivered again: clients did that after a pause
             known = int(np.searchsorted(offsets, wanted.first))
             mine, offsets = mine[known:], offsets[known:]

@@ -175,7 +175,7 @@ class Sample:
         lines = [_line(path, places[path], fit.faults.get(path, "")) for path in named[:_SHOWN]]
         more = [f"  … and {len(named) - _SHOWN} more"] if len(named) > _SHOWN else []
         return ConfigError(
-            f"no schema is declared, and none can be taken from the first {len(self.records):,} records. In the way:\n"
+            f"no schema is declared, and none can be taken from the first {len(self.records):,} records. These fields are in the way:\n"
             + "\n".join((*lines, *more)),
             safe="Nothing was created.",
             command=paste(

@@ -88,7 +88,7 @@ def filled(columns: Iterable[Column]) -> tuple[Column, ...]:
         raise TableUnfit(
             "landonce cannot fill these columns exactly: " + "; ".join(bad) + ".",
             safe="Nothing was written.",
-            command="give each of them a DEFAULT, which landonce then leaves to ClickHouse, or another type",
+            command="give each of them a DEFAULT (landonce then leaves the column to ClickHouse), or change its type",
         )
     return tuple(mine)
 

@@ -128,8 +128,8 @@ class ClickHouseTarget(Target):
 
 def _may_not_kill(running: Sequence[str]) -> TargetRefused:
     return TargetRefused(
-        f"{len(running)} inserts of another user still run, and this user may not end them: {running[0]}.",
-        safe="Nothing was written since.",
+        f"{len(running)} inserts of another user still run, and this user may not kill them: {running[0]}.",
+        safe="Nothing more was written.",
         command="GRANT KILL QUERY ON *.* to the user of {file}, then start again",
     )
 
@@ -137,6 +137,6 @@ def _may_not_kill(running: Sequence[str]) -> TargetRefused:
 def _will_not_die(running: Sequence[str]) -> TargetUnavailable:
     return TargetUnavailable(
         f"{len(running)} killed inserts still run after {_KILL_SECONDS:.0f} seconds: {running[0]}.",
-        safe="Nothing was written since.",
+        safe="Nothing more was written.",
         command="landonce run {file}",
     )

@@ -107,7 +107,7 @@ def describe(connection: Connection, name: TableName) -> Table:
         raise TargetRefused(
             f"ClickHouse has no table {name}, or the user may not see it.",
             safe="Nothing was written.",
-            command="create it, or say `create: true` in {file} and let landonce do it; or grant SELECT and INSERT on it",
+            command="create it, or set `create: true` in {file}; or grant SELECT and INSERT on it",
         )
     (described,) = connection.ask(_DESCRIBED, asked).to_pylist()
     columns = [Column(*values) for values in (each.values() for each in described["columns"])]

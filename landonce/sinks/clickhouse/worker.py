@@ -115,8 +115,9 @@ def _view_refused(table: TableName, answer: Answer, rows: pa.Table) -> ViewRefus
     return ViewRefused(
         f"the materialized view {answer.view} behind {table} failed: {answer.said}",
         safe="The table itself has these rows, or gets them once at the next start. The view lacks them, and landonce cannot add them.",
-        command=f"correct the view or drop it, `landonce run {{file}}`, then insert into the view's table what its query gives WHERE {where}. "
-        "A view that need not hold every row: `materialized_views_ignore_errors: 1` under `sink.clickhouse.settings`",
+        command="correct the view or drop it, `landonce run {file}`, then insert into the view's table what its "
+        f"query returns WHERE {where}. A view that need not hold every row: `materialized_views_ignore_errors: "
+        "1` under `sink.clickhouse.settings`",
     )
 
 

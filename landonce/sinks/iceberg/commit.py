@@ -87,10 +87,10 @@ class TableBranch:
         table = self.find()
         if table is None:
             raise TableReplaced(
-                f"the table {self.identifier} is not there.",
+                f"the table {self.identifier} does not exist.",
                 safe="Nothing was written.",
-                command="bring the table back; or start again, `landonce run {file}`: with `create: true` a new table is made, and gets all "
-                "that Kafka still holds",
+                command="restore the table; or start again with `landonce run {file}`: with `create: true`, "
+                "landonce creates a new table and delivers everything that Kafka still holds",
             )
         return table
 
@@ -132,7 +132,8 @@ class TableBranch:
             return Verdict.GO, attempt.snapshot, table
         if unraced == _UNRACED:
             raise TargetUnavailable(
-                f"the catalog {self.spec.name} refuses to commit to {self.identifier}, though nobody else does: {redact(why)}"
+                f"the catalog {self.spec.name} refuses to commit to {self.identifier}, although nobody else commits to "
+                f"it: {redact(why)}"
             )
         raise TargetUnavailable(f"other writers of {self.identifier} were faster {_CONFLICTS} times in a row.")
 
@@ -185,7 +186,7 @@ class TableBranch:
                 self.send(table, made)
             except CommitFailedException as error:  # somebody else did it, or part of it; or nobody may
                 why = str(error)
-        raise TargetUnavailable(f"the branch {self.branch} of {self.identifier} could not be made: {redact(why)}")
+        raise TargetUnavailable(f"the branch {self.branch} of {self.identifier} could not be created: {redact(why)}")
 
     def _branching(self, table: Table, snapshot: int) -> Attempt:
         """The branch, at this snapshot."""

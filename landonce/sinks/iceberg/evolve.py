@@ -111,9 +111,9 @@ def apply(place: TableBranch, changes: Evolution) -> Table:
             raise TargetRefused(
                 f"the schema of {place.identifier} cannot be changed: {error}",
                 safe="Nothing was changed.",
-                command="change the table's schema by hand, or say `evolve: false` in {file}",
+                command="change the table's schema by hand, or set `evolve: false` in {file}",
             ) from None
-    raise TargetUnavailable(f"others kept changing {place.identifier} while its schema was to be changed.")
+    raise TargetUnavailable(f"others kept changing {place.identifier}, so its schema could not be changed.")
 
 
 def schema_of_sample(sample: list[bytes]) -> Schema:

@@ -119,7 +119,7 @@ def write_files(shape: TableShape, rows: pa.Table, origin: Origin) -> tuple[Data
     except PermissionError as error:
         raise TargetRefused(f"{target.name}: the storage refused a file: {redact(str(error))}") from None
     except pa.ArrowInvalid:
-        raise TableUnfit(f"{target.name}: a row has no place in its schema.", safe="Nothing was committed.") from None
+        raise TableUnfit(f"{target.name}: a row does not fit its schema.", safe="Nothing was committed.") from None
     except OSError as error:
         raise TargetUnavailable(f"{target.name}: the storage did not take a file: {redact(str(error))}") from None
     return tuple(files)

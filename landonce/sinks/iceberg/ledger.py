@@ -109,7 +109,8 @@ def restate(place: TableBranch, seen: TableView, mark: Mark) -> None:
     judged, _, _ = place.commit(judge, lambda table: build(table, summary, {}))
     if judged is Verdict.MOVED:
         raise Fenced(
-            f"the table {place.identifier} changed while this was decided: a driver runs, or it was rolled back again.",
+            f"the table {place.identifier} changed during this command: a driver runs, or the table was rolled back "
+            "again.",
             safe="The ledger has the decision, and nothing was written to this table.",
-            command="stop the driver, and give the same command again",
+            command="stop the driver, then run the same command again",
         )

@@ -233,9 +233,9 @@ def last_rows(table: Table, branch: str, state: LedgerState) -> dict[Partition, 
     """The highest offset that the branch holds of each partition that the pipeline covers."""
     if not _has_coordinates(table):
         raise TableUnfit(
-            f"{'.'.join(table.name())} has no coordinate columns, so its rows do not say how far it is.",
+            f"{'.'.join(table.name())} has no coordinate columns, so its position cannot be found from its rows.",
             safe="Nothing was changed.",
-            command="landonce state accept-position {file}, without --by-rows; or begin a new table",
+            command="landonce state accept-position {file}, without --by-rows; or use a new table",
         )
     names = {state.labelled(each): each for each, _ in state.positions}
     scan = table.scan(term.In(TOPIC, {each.topic for each in names}), selected_fields=COLUMNS).use_ref(branch)

@@ -155,7 +155,7 @@ class IcebergOperations(Operations):
     def forget_table(self, table: str, owner: str, *, replay: bool) -> Choice:
         if self._own is not None:
             raise NothingToDo(
-                "the one table of this pipeline is its own ledger: a new one knows nothing, and gets everything.",
+                "the table of this pipeline is its own ledger: a new table has no position, and gets everything.",
                 safe=UNCHANGED,
                 command="landonce run {file}",
             )
@@ -168,7 +168,7 @@ class IcebergOperations(Operations):
     def take_over(self, before: Before, owner: str) -> IcebergImport:
         if [before.connector is not None, before.checkpoint is not None, before.nothing].count(True) != 1:
             raise ConfigError(
-                "name the writer before, by --from-connect NAME or by --from-checkpoint PATH, or say --from-nothing."
+                "name the previous writer with --from-connect NAME or --from-checkpoint PATH, or use --from-nothing."
             )
         writer = self._writer(before)
         state = self.load()

@@ -229,10 +229,10 @@ def _staging_errors(identifier: str) -> Iterator[None]:
         raise TargetUnavailable(f"{identifier}: a staging branch could not be changed: {error}") from None
     except NoSuchTableError:
         raise TableReplaced(
-            f"the table {identifier} is not there.",
+            f"the table {identifier} does not exist.",
             safe="Nothing was published.",
-            command="bring the table back; or start again, `landonce run {file}`: with `create: true` a new table is made, and gets all "
-            "that Kafka still holds",
+            command="restore the table; or start again with `landonce run {file}`: with `create: true`, landonce "
+            "creates a new table and delivers everything that Kafka still holds",
         ) from None
 
 
@@ -261,7 +261,7 @@ def _open(session: SparkSession, spec: CatalogSpec, identifier: str, name: str, 
         return base
     table = load(session, spec, identifier)
     if table.currentSnapshot() is not None:
-        raise TargetUnavailable(f"{identifier} was empty, and has a snapshot by now.")
+        raise TargetUnavailable(f"{identifier} was empty, and has a snapshot now.")
     with in_session(session, spec, identifier):
         table.newFastAppend().toBranch(name).commit()
         return int(table.snapshot(name).snapshotId())

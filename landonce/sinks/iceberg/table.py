@@ -115,7 +115,8 @@ def _refuse_twins(schema: TableSchema) -> None:
     for one, other in pairwise(names):
         if one.lower() == other.lower():
             raise ConfigError(
-                f"the fields {one} and {other} differ in upper and lower case alone, and Spark cannot tell such columns apart.",
+                f"the fields {one} and {other} differ only in upper and lower case, and Spark cannot tell such columns "
+                "apart.",
                 command="rename one of them in `source.kafka.schema` or in `transform.select` of {file}",
             )
 
@@ -162,7 +163,7 @@ class TableShape:
         spec = unpartitioned_spec(table) if unpartitioned else table.spec()
         if spec is None:
             raise TableUnfit(
-                f"{name}: files without partition values were asked for, and the table has no such spec.",
+                f"{name}: `unpartitioned: true` needs a partition spec without fields, and the table has none.",
                 safe="Nothing was written.",
             )
         opening = {key: value for key, value in table.io.properties.items() if not key.startswith(_OURS)}
@@ -302,5 +303,5 @@ def no_table(name: str) -> TableUnfit:
     return TableUnfit(
         f"the catalog has no table {name}, or the user may not see it.",
         safe="Nothing was read or written.",
-        command="create it, or say `create: true` in {file} and let landonce do it",
+        command="create it, or set `create: true` in {file}",
     )

@@ -267,8 +267,8 @@ def _identifier(schema: TableSchema, name: str) -> int:
         TableSchema(*schema.fields, identifier_field_ids=[field.field_id])
     except ValueError:
         raise ConfigError(
-            f"sink.iceberg.identity: {name!r} is of type {field.field_type}, or lies inside of a list or a map, and "
-            "cannot name a row; what does is one value without a fraction."
+            f"sink.iceberg.identity: {name!r} is of type {field.field_type}, or is inside a list or a map, and cannot "
+            "identify a row. Use columns that hold a single value and no fractions."
         ) from None
     return field.field_id
 
@@ -313,7 +313,7 @@ def with_names(schema: Schema, table_schema: TableSchema, mapping: NameMapping |
             safe="Nothing was written.",
             command="rename a column"
             + (f", correct the table's property {TableProperties.DEFAULT_NAME_MAPPING}" if names else "")
-            + (", or say `case_insensitive: false` in {file}" if fold_case else ""),
+            + (", or set `case_insensitive: false` in {file}" if fold_case else ""),
         ) from None
 
 

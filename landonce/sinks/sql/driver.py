@@ -47,9 +47,10 @@ def file_reachable(config: Pipeline, *, remote: bool) -> None:
     section = config.sink
     if isinstance(section, Sql) and remote and section.url.get_secret_value().startswith("sqlite"):
         raise ConfigError(
-            "sink.sql.url: an SQLite file is one of this machine, and the workers, which write to it, run on others.",
-            safe="Nothing was made or written.",
-            command="name another database, or a local Spark master, in {file}",
+            "sink.sql.url: an SQLite file is on this machine, and the workers, which write to it, run on other "
+            "machines.",
+            safe="Nothing was created or written.",
+            command="use another database, or a local Spark master, in {file}",
         )
 
 
@@ -155,7 +156,7 @@ class SqlOperations(TransactionalOperations):
         """The next plan binds the pipeline to the table that exists then."""
         if replay:
             raise NothingToDo(
-                "a table of an SQL database is not filled up again by the pipeline that it belongs to.",
+                "a pipeline cannot fill its own SQL table again.",
                 safe=UNCHANGED,
                 command="give the pipeline another `pipeline` name and an empty table in {file}, then: landonce run {file}",
             )
@@ -175,7 +176,7 @@ class OpenSql(OpenTransactional):
         if run.parts is not None:
             file_reachable(run.parts.config, remote=run.remote)
         elif run.remote and sink.dialect == "sqlite":
-            raise ConfigError("sink: a SQLite file is one of this machine, and the query's workers run on others.")
+            raise ConfigError("sink: an SQLite file is on this machine, and the query's workers run on other machines.")
         super().__init__(sink, run)
         if not isinstance(run.ledger, TargetLedger):
             raise TypeError("the ledger of a database is in it")
@@ -227,7 +228,7 @@ class OpenSql(OpenTransactional):
             self.recipe = recipe
         except ConfigError as error:
             raise TableUnfit(
-                f"{self._sql.table} was altered and does not fit the pipeline any more: {error.what}",
+                f"{self._sql.table} was altered and no longer fits the pipeline: {error.what}",
                 safe=_ALTERED,
                 command=f"change the table back, or {error.command or 'change {file} as the message says'}; then: landonce run {{file}}",
             ) from None

@@ -154,10 +154,11 @@ def _replaced(sink: SqlSink, state: LedgerState, name: str, landed: int, safe: s
     return TableReplaced(
         f"the table {sink.table} is not the one that {landed:,} records of {state.pipeline!r} landed in"
         + (f", {name}" if name != sink.table else "")
-        + ": it was dropped and made again, swapped for another, or restored from a backup.",
-        safe=f"{safe} What it lacks of these records would never land in it.",
-        command=f"bring the old table back; or, if the table holds what it should hold (it was restored with the tables landonce_*): "
-        f"landonce state forget-table {{file}} {name}; to land everything again, give the pipeline another name and an empty table",
+        + ": it was dropped and created again, swapped for another, or restored from a backup.",
+        safe=f"{safe} Records that it lacks would never land in it.",
+        command="restore the old table; or, if the table holds what it should hold (it was restored with the tables "
+        f"landonce_*): landonce state forget-table {{file}} {name}; to land everything again, give the "
+        "pipeline another name and an empty table",
     )
 
 
@@ -165,10 +166,10 @@ def refuse_recreation(sink: SqlSink, state: LedgerState | None) -> None:
     """Refuses to create a table again that records landed in: they would be missing, and the pipeline would go on after them."""
     if state is not None and (state.totals.landed or state.pending is not None):
         raise TableReplaced(
-            f"there is no table {sink.table}, and the ledger says that {state.totals.landed:,} records of {state.pipeline!r} landed. "
-            "A new table would be without them.",
-            safe="Nothing was made or written.",
-            command="restore the table with the tables landonce_*, or correct `table` in {file}; to land all of it again, give the "
-            "pipeline another name; to go on without what landed, create the table yourself, then: "
-            f"landonce state forget-table {{file}} {sink.table}",
+            f"there is no table {sink.table}, and the ledger says that {state.totals.landed:,} records of "
+            f"{state.pipeline!r} landed. A new table would lack them.",
+            safe="Nothing was created or written.",
+            command="restore the table with the tables landonce_*, or correct `table` in {file}; to land all of it "
+            "again, give the pipeline another name; to continue without them, create the table yourself, "
+            f"then: landonce state forget-table {{file}} {sink.table}",
         )

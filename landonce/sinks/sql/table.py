@@ -269,7 +269,7 @@ def read_shape(sink: SqlSink, connection: Connection) -> Shape:
         raise errors.TableUnfit(
             f"there is no table {sink.table}, or the user may not see it.",
             safe="Nothing was read or written.",
-            command="create it, or say `create: true` in {file} and let landonce do it",
+            command="create it, or set `create: true` in {file}",
         ) from None
     deferred: set[frozenset[str]] = set()
     if sink.dialect == "sqlite":

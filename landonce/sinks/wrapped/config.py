@@ -51,7 +51,9 @@ class Wrapped(SinkSection):
 
     def given(self, sink: Sink) -> Sink:
         if self.sink is not None:
-            raise ConfigError(f"sink.wrapped.sink: names {self.sink}, and another sink was handed over. One of them.")
+            raise ConfigError(
+                f"sink.wrapped.sink: names {self.sink}, but a program passes another sink. Use one of them."
+            )
         return sink
 
     def beside(self, folder: Path) -> Wrapped:

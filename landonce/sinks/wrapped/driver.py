@@ -52,7 +52,8 @@ def ledger_reachable(parts: Parts, *, remote: bool) -> None:
     path = parts.config.outside_ledger.sqlite
     if path is not None and remote:
         raise ConfigError(
-            f"ledger.sqlite: {path} is a file of this machine, and the workers, which claim blocks in it, run on others.",
+            f"ledger.sqlite: {path} is a file on this machine, and the workers, which claim blocks in it, run on other "
+            "machines.",
             command="name a PostgreSQL ledger: `ledger: {postgres: …}`",
         )
 

@@ -33,8 +33,8 @@ def find_sink(name: str, options: Mapping[str, Any], folder: Path) -> WrappedSin
         raise ConfigError(f"sink.wrapped.options: {name} is a sink already, and takes no options.")
     if not isinstance(found, WrappedSink):
         raise ConfigError(
-            f"{_KEY}: {name} gives {type(found).__name__}, which is no sink.",
-            command="give back what `landonce.wrap` gives",
+            f"{_KEY}: {name} returns {type(found).__name__}, which is not a sink.",
+            command="return what `landonce.wrap` returns",
         )
     return replace(found, origin=_origin(name, offered, options))
 
@@ -53,7 +53,7 @@ def need_picklable(sink: WrappedSink) -> None:
     except Exception as error:
         raise ConfigError(
             redact(f"the sink {sink.name} cannot be sent to workers: {type(error).__name__}: {error}"),
-            command="make connections, locks and files in `open` of a class and not before: wrap(MySink, …)",
+            command="open connections, locks and files in the method `open` of a class: wrap(MySink, …)",
         ) from None
 
 

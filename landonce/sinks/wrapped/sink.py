@@ -60,7 +60,7 @@ class WrappedSink(Sink):
 
         if self is HANDED_OVER:
             raise ConfigError(
-                "sink.wrapped.sink: is missing. A program hands the sink over, and this needs it.",
+                "sink.wrapped.sink: is missing. The file leaves the sink to a program, and this command needs it.",
                 command='run_pipeline(config, sink=…), or name the sink in {file}: `sink: {wrapped: {sink: "module:name"}}`',
             )
         return OpenWrapped(self, run)
@@ -173,7 +173,7 @@ def wrap(
     """
     if not isinstance(idempotent, bool):
         raise ConfigError(
-            "wrap: say whether pushing the same block again is harmless: nothing can be guessed about that.",
+            "wrap: say whether pushing the same block again is harmless (`idempotent`): landonce cannot guess it.",
             command="wrap(push, idempotent=True), or wrap(push, idempotent=False, probe=…)",
         )
     if not callable(getattr(push, "push", None)) and (isinstance(push, type) or not callable(push)):
@@ -191,7 +191,7 @@ def _refuse_deferred(what: str, given: Any) -> None:
     kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
     if any(kind(each) for kind in kinds for each in (given, getattr(given, "__call__", None))):  # noqa: B004
         raise ConfigError(
-            f"wrap: `{what}` is a coroutine or a generator: calling it runs nothing of it.",
+            f"wrap: `{what}` is a coroutine or a generator: calling it does not run it.",
             command=f"an ordinary function that returns when it is done, such as one that calls asyncio.run({what}_async(block))",
         )
 

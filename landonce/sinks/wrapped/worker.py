@@ -288,7 +288,8 @@ def _no_answer(sending: Sending, what: str, said: object, rule: str) -> errors.O
     """A return value that was not asked for is not interpreted: it may be a refusal."""
     return errors.OutcomeUnknown(
         redact(
-            f"`{what}` returned {_shown(repr, said)[:200]} for block {sending.key} ({sending.range}): what that means is not known."
+            f"`{what}` returned {_shown(repr, said)[:200]} for block {sending.key} ({sending.range}): landonce does "
+            "not know what that means."
         ),
         safe="The block was not pushed again, and the position did not move.",
         command=f"write `{what}` so that it {rule}; then: landonce run {{file}}",
