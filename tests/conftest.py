@@ -20,6 +20,9 @@ import psutil
 import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from iceberg_servers import LocalRestCatalog
+from mariadb_server import LocalMariaDB
+from mariadb_server import installed as mariadb_installed
 from open_folder import open_folder
 from pooler import Pooler
 from pooler import installed as pooler_installed
@@ -27,9 +30,8 @@ from running import running
 
 from landonce.engine.spark.archive import java_options
 from landonce.engine.spark.temp_dirs import temporary_folder
-from landonce.local import LocalClickHouse, LocalKafka, LocalRestCatalog
-from landonce.local.databases import LocalMariaDB, LocalPostgres
-from landonce.local.databases import installed as mariadb_installed
+from landonce.local import LocalClickHouse, LocalKafka
+from landonce.local.postgres import LocalPostgres
 
 _numbers = itertools.count(1)
 _MEMORY_NEEDED = 6 << 30

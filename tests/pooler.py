@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psycopg
 
-from landonce.local.databases import DATABASE, USER, LocalPostgres
+from landonce.local.postgres import DATABASE, USER, LocalPostgres
 from landonce.local.server import LOOPBACK, LocalServer
 
 _CONFIG = """\

@@ -12,7 +12,7 @@ import clickhouse_connect
 
 from landonce.demo.clickhouse import blocks_in_flight
 from landonce.ledger.open import sqlite_ledger
-from landonce.local.process import kill_tree
+from landonce.local.server import kill_tree
 
 
 def seconds_to_recover(file: Path, ledger: Path, clickhouse_url: str) -> float:

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from iceberg_servers import LocalRestCatalog
 from rich.console import Console
 
 from bench.iceberg import ours, spark_stream
@@ -16,7 +17,7 @@ from bench.iceberg.tables import Lake, Written
 from bench.measure import Land, measure_rounds, peak_memory, ratios
 from bench.report import Section, speed, times
 from bench.topic import fill
-from landonce.local import LocalKafka, LocalRestCatalog
+from landonce.local import LocalKafka
 
 _TABLES = (1, 10, 200)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from types import TracebackType
 
 from confluent_kafka.admin import AdminClient, NewTopic
+from iceberg_servers import LocalConnect
 
 from bench.iceberg.tables import Lake
 from bench.topic import TOPIC
-from landonce.local import LocalConnect
 
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _TASKS = 2

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from iceberg_servers import LocalRestCatalog
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, IntegerType, LongType, NestedField, StringType, TimestamptzType
 
-from landonce.local import LocalRestCatalog
 from landonce.sinks.iceberg.catalog import CatalogSpec
 
 _SCHEMA = Schema(

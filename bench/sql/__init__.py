@@ -18,7 +18,7 @@ from bench.measure import Land, measure_rounds, ratios
 from bench.report import Section, speed, times
 from landonce.ledger.block_ledgers import TargetLedger
 from landonce.ledger.plain_sql import BlockKey
-from landonce.local.databases import LocalPostgres
+from landonce.local.postgres import LocalPostgres
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.blocks import Block, Plan
 from landonce.protocol.ledger import LedgerState, Position, Totals, prepared, recorded, taken

@@ -23,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from landonce.demo.stage import TOPIC, InFlight, Proof, Stage
 from landonce.errors import DemoFailed
 from landonce.local import LocalKafka
-from landonce.local.process import kill_tree
+from landonce.local.server import kill_tree
 
 SCHEMA = (
     "id BIGINT NOT NULL, user STRING NOT NULL, event STRING NOT NULL, at TIMESTAMP(3) NOT NULL, amount DOUBLE NOT NULL"

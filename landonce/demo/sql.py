@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 
 from landonce.demo.stage import TOPIC, InFlight, Proof, Stage, proof_of
-from landonce.local.databases import LocalPostgres
+from landonce.local.postgres import LocalPostgres
 
 _PENDING = "SELECT pending FROM landonce_pipeline WHERE EXISTS (SELECT 1 FROM landonce_block WHERE state = 'BEFORE')"
 """A plan with blocks that have not landed: a transaction that is open after this query is a block's."""

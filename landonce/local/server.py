@@ -1,8 +1,11 @@
 """What all local servers have in common: a folder, loopback ports, one process, a log, a state file.
 
 The folder is the server: start it again on the same folder and it has the same data, ports and identity. A server
-never listens beyond loopback, and never puts a secret on a command line.
+never listens beyond loopback, never puts a secret on a command line, and never signals a process that it did not start:
+a process is identified by its id *and* its start time, so a recycled id is left alone.
 """
+
+from __future__ import annotations
 
 import json
 import os
@@ -11,26 +14,29 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
 from landonce.errors import LocalStackError
 from landonce.jars import need_java
-from landonce.local import process
-from landonce.local.process import ProcessRef
 
 LOOPBACK = "127.0.0.1"
 FIRST, END = 15_000, 32_000
 """No port of the kernel's ephemeral range: an outgoing connection could take such a port between the moment it is picked
 and the moment the server binds it, or while the server is down between two starts."""
 NO_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+_EXEC_WITH_PARENT = Path(__file__).with_name("exec_with_parent.py")
+_LOG_LINES_IN_ERRORS = 15
+
+Server = TypeVar("Server", bound="LocalServer")
 
 
 def is_free(port: int) -> bool:
@@ -62,10 +68,86 @@ def free_ports(count: int) -> list[int]:
     return picked
 
 
-_LOG_LINES_IN_ERRORS = 15
-_POLL_SECONDS = 0.05
+@dataclass(frozen=True)
+class ProcessRef:
+    """One process: `birth` is the boot it belongs to and its start time in clock ticks since that boot."""
 
-Server = TypeVar("Server", bound="LocalServer")
+    pid: int
+    birth: str
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessRef:
+        """The process that has this id now; if there is none, the birth matches no process."""
+        return cls(pid, _birth(pid) or "gone")
+
+    def alive(self) -> bool:
+        return _birth(self.pid) == self.birth
+
+    def signal_group(self, number: signal.Signals) -> None:
+        """Signal the process and its children; does nothing if it has ended."""
+        if self.alive():
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
+    def wait_gone(self, timeout: float) -> bool:
+        deadline = time.monotonic() + timeout
+        while self.alive():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def end(self, *, timeout: float) -> None:
+        """SIGTERM, then SIGKILL if the process is still there after `timeout` seconds."""
+        self.signal_group(signal.SIGTERM)
+        if not self.wait_gone(timeout):
+            self.signal_group(signal.SIGKILL)
+            self.wait_gone(10)
+
+
+def _birth(pid: int) -> str | None:
+    """None if there is no such process, or only a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The command name in parentheses may hold anything, so count the fields from its end.
+    fields = stat.rpartition(")")[2].split()
+    state, threads, start_ticks = fields[0], int(fields[17]), fields[19]
+    # A killed process is a zombie at once, but holds its ports until its last thread is gone.
+    return None if state in "ZX" and threads <= 1 else f"{boot}:{start_ticks}"
+
+
+def members(session: int) -> list[int]:
+    """The ids of all processes of this session that are alive. A driver, its JVM and its workers are one session."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError, ValueError, IndexError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(fields[3]) == session and fields[0] not in "ZX":
+                    found.append(int(entry.name))
+    return found
+
+
+def signal_tree(session: int, number: signal.Signals) -> int:
+    """Signals every process of the session; returns how many there were."""
+    pids = members(session)
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+    return len(pids)
+
+
+def kill_tree(session: int, *, timeout: float = 10.0) -> int:
+    """SIGKILL for every process of the session. It stops them first, so that none can start another meanwhile."""
+    count = signal_tree(session, signal.SIGSTOP)
+    deadline = time.monotonic() + timeout
+    while members(session) and time.monotonic() < deadline:
+        signal_tree(session, signal.SIGKILL)
+        time.sleep(0.02)
+    return count
 
 
 @dataclass(frozen=True)
@@ -76,7 +158,7 @@ class ServerState:
     process: ProcessRef | None = None
 
     @classmethod
-    def read(cls, path: Path) -> "ServerState":
+    def read(cls, path: Path) -> ServerState:
         try:
             raw: dict[str, Any] = json.loads(path.read_text())
         except FileNotFoundError:
@@ -101,11 +183,9 @@ class LocalServer(ABC):
         self.folder = Path(folder).absolute()
         self.die_with_parent = die_with_parent
         self._wanted_ports = {name: port for name, port in ports.items() if port is not None}
-        self._state = ServerState.read(self._state_file)
+        self._state = ServerState.read(self.folder / "state.json")
         self._child: subprocess.Popen[bytes] | None = None
         self._log_start = 0
-
-    # What a subclass defines.
 
     @abstractmethod
     def _prepare(self) -> None:
@@ -121,8 +201,6 @@ class LocalServer(ABC):
 
     def _environment(self) -> Mapping[str, str]:
         return os.environ
-
-    # The life of the process.
 
     @property
     def running(self) -> bool:
@@ -152,13 +230,19 @@ class LocalServer(ABC):
         self._choose_ports()
         self._prepare()
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
-        self._child = process.start(
-            self._command(),
-            cwd=self.folder,
-            log=self.log,
-            env=self._environment(),
-            die_with_parent=self.die_with_parent,
-        )
+        command = list(self._command())
+        if self.die_with_parent:
+            command = [sys.executable, "-I", "-S", str(_EXEC_WITH_PARENT), str(os.getpid()), *command]
+        with self.log.open("ab") as output:
+            self._child = subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env=dict(self._environment()),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         self._remember(replace(self._state, process=ProcessRef.of(self._child.pid)))
 
     def wait_ready(self, timeout: float = 60.0) -> None:
@@ -169,12 +253,12 @@ class LocalServer(ABC):
                 raise LocalStackError(f"{self.name} ended while it started; {self._end_of_log()}")
             if time.monotonic() > deadline:
                 raise LocalStackError(f"{self.name} did not answer within {timeout:g} s; {self._end_of_log()}")
-            time.sleep(_POLL_SECONDS)
+            time.sleep(0.05)
 
     def stop(self) -> None:
         """End the server with SIGTERM, or by force if that takes too long."""
         if self._state.process is not None:
-            process.end(self._state.process, timeout=self.stop_timeout)
+            self._state.process.end(timeout=self.stop_timeout)
         self._forget_process()
 
     def kill(self) -> None:
@@ -193,16 +277,8 @@ class LocalServer(ABC):
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
-
-    # State and log.
-
-    @property
-    def _state_file(self) -> Path:
-        return self.folder / "state.json"
 
     def _port(self, name: str) -> int:
         try:
@@ -223,7 +299,7 @@ class LocalServer(ABC):
 
     def _remember(self, state: ServerState) -> None:
         self._state = state
-        state.write(self._state_file)
+        state.write(self.folder / "state.json")
 
     def _forget_process(self) -> None:
         self._reap()
@@ -235,23 +311,10 @@ class LocalServer(ABC):
             self._child.poll()
 
     def _end_of_log(self) -> str:
-        try:
-            text = self.log.read_bytes()[self._log_start :].decode(errors="replace")
-        except FileNotFoundError:
-            text = ""
+        text = self.log.read_bytes()[self._log_start :].decode(errors="replace") if self.log.exists() else ""
         lines = text.splitlines()[-_LOG_LINES_IN_ERRORS:]
         return f"the end of {self.log}:\n" + "\n".join(f"  {line}" for line in lines or ["(empty)"])
 
-
-HADOOP_AND_LOGS = (
-    "hadoop-client-api",
-    "hadoop-client-runtime",
-    "slf4j-api",
-    "log4j-api",
-    "log4j-core",
-    "log4j-slf4j2-impl",
-)
-"""Jars that PySpark includes, for servers whose own sets leave them out."""
 
 _LOG4J = """\
 rootLogger.level = WARN

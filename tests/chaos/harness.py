@@ -23,7 +23,7 @@ from oracle import Produced
 from plain_process import UNDISTURBED, PlainProcess
 
 from landonce.local import exec_with_parent
-from landonce.local.process import kill_tree, members
+from landonce.local.server import kill_tree, members
 
 SCHEMA = "id BIGINT NOT NULL, word STRING NOT NULL, amount DOUBLE"
 PATIENCE = 240.0

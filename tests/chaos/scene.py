@@ -17,7 +17,7 @@ from harness import DriverRun, Drivers, Feed, Home, Site
 from landonce.errors import Fenced
 from landonce.ledger.open import sqlite_ledger
 from landonce.local import LocalClickHouse, LocalKafka
-from landonce.local.process import members, signal_tree
+from landonce.local.server import members, signal_tree
 from landonce.protocol.ledger import LedgerState
 
 LIMIT = 60.0

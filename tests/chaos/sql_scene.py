@@ -18,10 +18,10 @@ import oracle
 import psycopg
 from chain import Kill
 from harness import SCHEMA, Drivers, Feed, Home
+from mariadb_server import LocalMariaDB
 from scene import Play
 
 from landonce.local import LocalKafka
-from landonce.local.databases import LocalMariaDB
 
 _PIPELINE = Template("""\
 pipeline: $pipeline

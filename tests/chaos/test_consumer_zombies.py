@@ -22,7 +22,7 @@ from plain_process import PlainProcess
 from sqlalchemy import Engine, create_engine, text
 
 from landonce.local import LocalKafka
-from landonce.local.databases import LocalPostgres
+from landonce.local.postgres import LocalPostgres
 
 pytestmark = [pytest.mark.integration, pytest.mark.chaos, pytest.mark.timeout(300)]
 

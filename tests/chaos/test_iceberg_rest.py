@@ -11,9 +11,10 @@ import pytest
 from harness import Drivers
 from iceberg_proxy import Commit, Fate, Proxy
 from iceberg_scene import Lake, lake
+from iceberg_servers import LocalRestCatalog
 from scene import wait_for
 
-from landonce.local import LocalKafka, LocalRestCatalog
+from landonce.local import LocalKafka
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(300)]
 

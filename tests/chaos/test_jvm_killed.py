@@ -26,7 +26,7 @@ from wrapped_scene import wrapped
 
 from landonce.errors import SparkLost
 from landonce.local import LocalClickHouse, LocalKafka
-from landonce.local.process import members
+from landonce.local.server import members
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -18,7 +18,7 @@ from scene import LIMIT, Scene, scene
 
 from landonce.errors import Fenced, Halt
 from landonce.local import LocalClickHouse, LocalKafka
-from landonce.local.databases import LocalPostgres
+from landonce.local.postgres import LocalPostgres
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from chain import Chain
 from harness import Drivers
+from mariadb_server import LocalMariaDB, installed
 from sql_scene import IN_TRANSACTIONS, Base, base, mariadb_judge
 
 from landonce.local import LocalKafka
-from landonce.local.databases import LocalMariaDB, installed
 
 pytestmark = [
     pytest.mark.chaos,

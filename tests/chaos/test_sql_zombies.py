@@ -13,7 +13,7 @@ from scene import fenced_for_nothing, one_of_two
 from sql_scene import Base, base, postgres_judge, sqlite_judge
 
 from landonce.local import LocalKafka
-from landonce.local.databases import LocalPostgres
+from landonce.local.postgres import LocalPostgres
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
+from mariadb_server import LocalMariaDB
 
 from landonce.ledger.block_ledgers import TargetLedger
 from landonce.ledger.plain_sql import BlockKey
-from landonce.local.databases import LocalMariaDB
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.blocks import Block, Plan
 from landonce.protocol.ledger import LedgerState, Position, prepared, taken

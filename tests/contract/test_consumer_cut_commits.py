@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from landonce.consumer import OffsetStore, SqlOffsets
 from landonce.local import LocalKafka
-from landonce.local.databases import LocalPostgres
+from landonce.local.postgres import LocalPostgres
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 

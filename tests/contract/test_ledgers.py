@@ -48,7 +48,7 @@ from landonce.ledger.open import open_ledger, postgres_ledger, sqlite_ledger
 from landonce.ledger.postgres import PostgresDatabase
 from landonce.ledger.sql import SqlLedger
 from landonce.ledger.tables import SCHEMA_VERSION
-from landonce.local.databases import LocalPostgres
+from landonce.local.postgres import LocalPostgres
 from landonce.protocol.ledger import LedgerState, Totals, recorded, taken
 from landonce.testing import LEDGER_CASES, LedgerContract
 from landonce.testing.crashing import in_processes, started

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from mariadb_server import LocalMariaDB
 from sql_sites import RECEIPT, Site, mariadb_site, postgres_site, rows, sqlite_site
 
 from landonce.errors import TableUnfit
 from landonce.ledger.plain_sql import BlockKey
-from landonce.local.databases import LocalMariaDB
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.receipt import Fate

@@ -17,7 +17,7 @@ from cutting_proxy import Cut, CuttingProxy
 from sql_sites import RECEIPT, TOPIC, Site, changes, mariadb_site, postgres_site, rows, sqlite_site, ydb_site
 
 from landonce.errors import DuplicatePresent, PlanPending, TargetUnavailable, Unbalanced
-from landonce.local.databases import LocalPostgres
+from landonce.local.postgres import LocalPostgres
 from landonce.protocol.block_rows import Claim, Mark, accounted
 from landonce.protocol.ledger import LedgerState, Totals, recorded, taken
 from landonce.protocol.operate import accept_gap

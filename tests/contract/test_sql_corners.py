@@ -13,10 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from cutting_proxy import Cut, CuttingProxy
+from mariadb_server import LocalMariaDB
 from sql_sites import RECEIPT, Site, changes, mariadb_site, postgres_site, rows, sqlite_site
 
 from landonce.errors import LandonceError, TargetRefused, TargetUnavailable
-from landonce.local.databases import LocalMariaDB, LocalPostgres
+from landonce.local.postgres import LocalPostgres
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.ranges import Partition

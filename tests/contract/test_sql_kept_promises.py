@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from mariadb_server import LocalMariaDB
 from sql_sites import RECEIPT, Site, changes, mariadb_site, postgres_site
 
 from landonce.ledger.plain_sql import BlockKey
-from landonce.local.databases import LocalMariaDB
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import Fate

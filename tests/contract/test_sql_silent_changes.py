@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from mariadb_server import LocalMariaDB
 from sql_sites import Site, changes, mariadb_site, postgres_site, rows, sqlite_site
 
 from landonce.errors import ConfigError, TargetUnavailable
-from landonce.local.databases import LocalMariaDB
 from landonce.protocol.receipt import Fate
 from landonce.read.formats.json.values import unfit_value
 from landonce.read.schema.ddl import parse_schema

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from mariadb_server import LocalMariaDB
 from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.orm import Session
 
 from landonce import errors
 from landonce.consumer import OffsetStore, Partition, SqlOffsets
 from landonce.local import LocalKafka
-from landonce.local.databases import LocalMariaDB, LocalPostgres
+from landonce.local.postgres import LocalPostgres
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 

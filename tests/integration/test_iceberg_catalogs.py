@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from iceberg_servers import LocalRestCatalog
 from jvms import iceberg_session
 from pyspark.sql import SparkSession
 from small_lakes import SmallLake, once
 
-from landonce.local import LocalKafka, LocalRestCatalog
-from landonce.local.databases import LocalPostgres
+from landonce.local import LocalKafka
+from landonce.local.postgres import LocalPostgres
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

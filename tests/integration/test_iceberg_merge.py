@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from iceberg_servers import LocalRestCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table.update import (
@@ -31,7 +32,6 @@ from landonce.config.model import Spark
 from landonce.engine.spark.session import open_session
 from landonce.errors import TableReplaced, TableUnfit, TargetUnavailable, Unbalanced
 from landonce.jars import spark_jars
-from landonce.local import LocalRestCatalog
 from landonce.read.changes.decode import ChangeDecoder, Changes
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg import jvm

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from confluent_kafka.admin import AdminClient
+from iceberg_servers import LocalConnect, LocalRestCatalog
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
@@ -22,8 +23,8 @@ from pyspark.sql import SparkSession
 from requests import RequestException
 
 from landonce.jars import spark_jars
-from landonce.local import LocalConnect, LocalKafka, LocalRestCatalog
-from landonce.local.databases import LocalPostgres
+from landonce.local import LocalKafka
+from landonce.local.postgres import LocalPostgres
 from landonce.sinks.iceberg.catalog import CatalogSpec
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]

@@ -14,7 +14,7 @@ from open_folder import open_folder
 
 from landonce.errors import LocalStackError
 from landonce.local import databases as module
-from landonce.local.databases import LocalPostgres
+from landonce.local.postgres import LocalPostgres
 from landonce.local.server import is_open
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 _START_AND_DIE = """
 import os, signal, sys
 from pathlib import Path
-from landonce.local.databases import LocalPostgres
+from landonce.local.postgres import LocalPostgres
 server = LocalPostgres(Path(sys.argv[1]), fsync=False)
 server.start()
 server.wait_ready()

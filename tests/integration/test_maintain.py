@@ -21,6 +21,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from iceberg_servers import LocalRestCatalog
 from jvms import iceberg_session
 from pipelines import Said, landonce
 from plain_process import PlainProcess
@@ -30,8 +31,8 @@ from pyspark.sql import SparkSession
 from small_lakes import SmallLake, once
 
 from landonce.ledger.open import sqlite_ledger
-from landonce.local import LocalKafka, LocalRestCatalog
-from landonce.local.process import kill_tree
+from landonce.local import LocalKafka
+from landonce.local.server import kill_tree
 from landonce.protocol.ledger import LedgerState
 from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.jvm import own_session

@@ -21,7 +21,7 @@ from query_site import SELECT, Row, Site, in_clickhouse, in_postgres
 from test_cluster import LOOPBACK, Cluster
 
 from landonce.local import LocalClickHouse, LocalKafka
-from landonce.local.process import kill_tree
+from landonce.local.server import kill_tree
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1200)]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from deliveries import spark_session
+from mariadb_server import LocalMariaDB
 from pipelines import landonce
 from pyspark.sql import SparkSession
 from sql_runs import SqlSite, asking_postgres, asking_sqlite
@@ -19,7 +20,6 @@ from landonce.engine.observe import BatchReport, Silent
 from landonce.engine.pipeline import run_pipeline
 from landonce.errors import ConfigError, LandonceError, TableReplaced, TableUnfit
 from landonce.local import LocalKafka
-from landonce.local.databases import LocalMariaDB
 from landonce.protocol.ledger import Totals
 from landonce.sinks.pipeline_file import parse
 

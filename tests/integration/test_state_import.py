@@ -18,12 +18,13 @@ import streaming_query
 import yaml
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from iceberg_servers import LocalConnect, LocalRestCatalog
 from pipelines import Said, landonce
 from pyiceberg.table import Table
 from pyiceberg.types import IntegerType, LongType, StringType
 from said import says
 
-from landonce.local import LocalConnect, LocalKafka, LocalRestCatalog
+from landonce.local import LocalKafka
 from landonce.sinks.iceberg.catalog import CatalogSpec
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(480)]

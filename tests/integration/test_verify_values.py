@@ -19,6 +19,7 @@ import pytest
 import yaml
 from confluent_kafka import Producer
 from jvms import iceberg_session
+from mariadb_server import LocalMariaDB
 from pipelines import landonce as command
 from pyiceberg.catalog import load_catalog
 from pyiceberg.schema import Schema
@@ -27,7 +28,6 @@ from pyspark.sql import SparkSession
 
 import landonce
 from landonce.local import LocalClickHouse, LocalKafka
-from landonce.local.databases import LocalMariaDB
 from landonce.sinks.clickhouse import held
 from landonce.sinks.pipeline_file import parse
 from landonce.verify import topic

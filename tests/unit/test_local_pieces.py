@@ -9,14 +9,13 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from iceberg_servers import ConnectorStatus, LocalConnect
 
 from landonce import jars
-from landonce.local import LocalClickHouse, LocalConnect, LocalStackError, LocalUser, process
+from landonce.local import LocalClickHouse, LocalStackError, LocalUser
 from landonce.local.clickhouse import user_xml
-from landonce.local.iceberg import ConnectorStatus
 from landonce.local.kafka import LocalKafka
-from landonce.local.process import ProcessRef
-from landonce.local.server import END, FIRST, ServerState, free_ports, is_free, properties
+from landonce.local.server import END, FIRST, ProcessRef, ServerState, free_ports, is_free, properties
 
 
 def test_free_ports_are_different_free_and_not_ephemeral() -> None:
@@ -42,9 +41,9 @@ def test_a_process_is_known_by_its_start_as_well_as_its_id() -> None:
 def test_a_recycled_id_is_never_signalled() -> None:
     victim = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
     try:
-        process.end(ProcessRef(victim.pid, "another boot:1"), timeout=0.1)
+        ProcessRef(victim.pid, "another boot:1").end(timeout=0.1)
         assert victim.poll() is None
-        process.end(ProcessRef.of(victim.pid), timeout=5)
+        ProcessRef.of(victim.pid).end(timeout=5)
         assert victim.wait(5) < 0
     finally:
         victim.kill()

@@ -1,6 +1,6 @@
 """A real Kafka Connect worker with Iceberg's own sink, and a real Iceberg REST catalog, each in a folder.
 
-For benchmarks, tests and moving in, not for production. They never listen beyond loopback.
+For benchmarks and tests. They never listen beyond loopback.
 """
 
 import json
@@ -16,7 +16,17 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from landonce.errors import LocalStackError
 from landonce.jars import ICEBERG_CONNECT, ICEBERG_REST, class_path
-from landonce.local.server import HADOOP_AND_LOGS, LOOPBACK, NO_PROXY, LocalJavaServer, properties
+from landonce.local.server import LOOPBACK, NO_PROXY, LocalJavaServer, properties
+
+HADOOP_AND_LOGS = (
+    "hadoop-client-api",
+    "hadoop-client-runtime",
+    "slf4j-api",
+    "log4j-api",
+    "log4j-core",
+    "log4j-slf4j2-impl",
+)
+"""Jars that PySpark includes, for servers whose own sets leave them out."""
 
 
 @dataclass(frozen=True)
