@@ -13,7 +13,7 @@ import pytest
 from open_folder import open_folder
 
 from landonce.errors import LocalStackError
-from landonce.local import databases as module
+from landonce.local import postgres as module
 from landonce.local.postgres import LocalPostgres
 from landonce.local.server import is_open
 
