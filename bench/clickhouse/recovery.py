@@ -10,7 +10,7 @@ from pathlib import Path
 
 import clickhouse_connect
 
-from landonce.demo.clickhouse import blocks_in_flight
+from landonce.demo.stage import blocks_in_flight
 from landonce.ledger.open import sqlite_ledger
 from landonce.local.server import kill_tree
 

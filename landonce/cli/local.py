@@ -14,7 +14,6 @@ from landonce.cli.command import Json, out, print_json
 from landonce.packages import require
 
 if TYPE_CHECKING:
-    from landonce.demo.stage import Stage
     from landonce.local import StackInfo
 
 
@@ -49,10 +48,11 @@ def demo(
     if sink in (Sink.ICEBERG, Sink.POSTGRES):
         require(sink.value, f"landonce demo --sink {sink.value}")
     from landonce.demo.scenario import Demo
+    from landonce.demo.stage import STAGES
 
     folder = Path(tempfile.mkdtemp(prefix="landonce-demo-"))
     try:
-        proof = Demo(out, folder, records, _stage(sink)(folder)).play()
+        proof = Demo(out, folder, records, STAGES[sink.value](folder)).play()
     finally:
         if keep:
             out.print(f"kept in {folder}")
@@ -61,20 +61,6 @@ def demo(
     out.print(proof.sentence(), style="bold green" if proof.exact else "bold red")
     if not proof.exact or proof.kills != 3:
         raise typer.Exit(1)
-
-
-def _stage(sink: Sink) -> type[Stage]:
-    if sink is Sink.ICEBERG:
-        from landonce.demo.iceberg import OnIceberg
-
-        return OnIceberg
-    if sink is Sink.CLICKHOUSE:
-        from landonce.demo.clickhouse import OnClickHouse
-
-        return OnClickHouse
-    from landonce.demo.sql import OnPostgres, OnSqlite
-
-    return OnPostgres if sink is Sink.POSTGRES else OnSqlite
 
 
 _FOLDER = Path(".landonce")

@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from landonce.demo.stage import TOPIC, InFlight, Proof, Stage
+from landonce.demo.stage import TOPIC, Proof, Stage
 from landonce.errors import DemoFailed
 from landonce.local import LocalKafka
 from landonce.local.server import kill_tree
@@ -170,29 +170,25 @@ class Demo:
             make_topic(kafka.bootstrap_servers, TOPIC, _PARTITIONS)
             with self._bar("producing") as advance:
                 counts = produce(kafka.bootstrap_servers, TOPIC, _PARTITIONS, self.records, advance)
-            file = self._pipeline(kafka)
+            file = self.folder / "demo.yaml"
+            max_rows = max(1, self.records // _BATCHES)
+            file.touch(mode=0o600)
+            file.write_text(
+                _PIPELINE.substitute(
+                    bootstrap=kafka.bootstrap_servers,
+                    topic=TOPIC,
+                    schema=SCHEMA,
+                    sink=self.stage.sink(),
+                    max_rows=max_rows,
+                    block_rows=max(1, max_rows // 2),
+                )
+            )
             with self._bar("landing") as advance:
                 self._run_and_kill(file, advance)
             proof = self.stage.prove(counts, self.kills)
             self.console.print(proof.table(self.stage.place))
             self.stage.epilogue(self.console)
             return proof
-
-    def _pipeline(self, kafka: LocalKafka) -> Path:
-        file = self.folder / "demo.yaml"
-        max_rows = max(1, self.records // _BATCHES)
-        file.write_text(
-            _PIPELINE.substitute(
-                bootstrap=kafka.bootstrap_servers,
-                topic=TOPIC,
-                schema=SCHEMA,
-                sink=self.stage.sink(),
-                max_rows=max_rows,
-                block_rows=max(1, max_rows // 2),
-            )
-        )
-        file.chmod(0o600)
-        return file
 
     def _run_and_kill(self, file: Path, advance: Callable[[int], None]) -> None:
         landed = 0
@@ -208,7 +204,13 @@ class Demo:
             driver.start()
             if self.kills == 3:
                 break
-            batch = self._moment(batch, driver).batch
+            found = self.stage.wait(batch, _PATIENCE, lambda: driver.process.poll() is None)  # noqa: B023
+            if found is None:
+                driver.kill()
+                last = "\n".join(driver.last[-15:])
+                raise DemoFailed(f"nothing was seen in flight, so nothing could be killed:\n{last}")
+            batch = found.batch
+            self._say(f"batch {batch} is pending, {found.what}:")
             other = self.stage.third_kill() if self.kills == 2 else ""
             if other:
                 self.kills += 1
@@ -218,14 +220,6 @@ class Demo:
             self.kills += 1
             self._say(f"  killed the driver with -9 ({processes} processes), and start it again")
         driver.finish(_PATIENCE * 5)
-
-    def _moment(self, after: int, driver: DriverProcess) -> InFlight:
-        found = self.stage.wait(after, _PATIENCE, lambda: driver.process.poll() is None)
-        if found is None:
-            driver.kill()
-            raise DemoFailed("nothing was seen in flight, so nothing could be killed:\n" + "\n".join(driver.last[-15:]))
-        self._say(f"batch {found.batch} is pending, {found.what}:")
-        return found
 
     @contextmanager
     def _bar(self, what: str) -> Iterator[Callable[[int], None]]:
