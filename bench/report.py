@@ -80,8 +80,11 @@ def document(section: Section, command: str, path: Path) -> None:
 _HEAD = """\
 # Benchmarks
 
-Ratios of things that are measured side by side, in the same run. The records are JSON objects of about 125 bytes in 8
-partitions. Every competitor lands the whole topic once per round, in an order that is shuffled for each round; the first rounds warm
-up all of them and do not count. A ratio is the median of the rounds' ratios, with their range. Everything, servers included, shares
-the machine; timings are noisy. `make bench` measures all of it, prints the tables and writes `build/bench.json`.
+How fast landonce is, compared with other ways to land the same records. `make bench` runs all comparisons on your
+machine, prints the tables and writes `build/bench.json`.
+
+**How it is measured.** The records are JSON objects of about 125 bytes in 8 partitions. In each round every competitor
+lands the whole topic once, in shuffled order; the first rounds only warm up. A ratio is the median of the rounds'
+ratios, with their range. All competitors and servers share one machine, and timings are noisy: compare the ratios, not
+the rows per second.
 """

@@ -112,15 +112,16 @@ def measure(folder: Path, records: int, repetitions: int, warm_ups: int, console
 TEMPLATE = "template"
 """The table whose definition all others have: as landonce creates it."""
 _BEFORE = """\
-landonce against ClickHouse's own Kafka engine, in the same server (the engine that PyPI's `chdb` carries), on the same topic, in the
-same run, warm, into a new table of the same definition each time. The clock starts when the table is there and the job is asked
-for: for landonce with its pipeline file and a running Spark session, for the Kafka engine with the table that reads the topic. It ends
-when the table holds every row.
+landonce against ClickHouse's own Kafka engine: the same server (the engine in PyPI's `chdb`), the same topic, a new
+table of the same definition each time. The clock starts when the table exists and the job is started: for landonce with
+a running Spark session, for the Kafka engine by creating the table that reads the topic. It stops when the table holds
+every row.
 """
 _AFTER = """\
 The aim is a ratio of at least 1 and a cost of at most 5 %. If the interval of the cost holds zero, the cost cannot be
 distinguished from noise.
 
-The Kafka engine runs with two consumers, one thread each, blocks of 200,000 rows, and a flush every half second. It is at
-least once: after a crash it repeats. Recovery time is a new Python, a new JVM and the rest of the pending plan's deadline.
+The Kafka engine runs with two consumers, one thread each, blocks of 200,000 rows, and a flush every half second. It is
+at least once: after a crash it repeats records. Recovery time is the start of Python and of a JVM, and the rest of the
+pending plan's deadline.
 """

@@ -125,13 +125,14 @@ def measure(
 
 
 _BEFORE = """\
-landonce against Spark's own streaming sink (exactly once as long as its checkpoint lives) and against Iceberg's Kafka Connect sink
-with two tasks (standalone), all on the same topic, into new tables with the same columns and the same compression (zstd, level 3) in
-the same REST catalog, in the same run, warm. The clock starts when the table is there and the job is asked for, with a running
-Spark session or Connect worker, and ends when every row is visible.
+landonce against Spark's own streaming sink (exactly once as long as its checkpoint exists) and Iceberg's Kafka Connect
+sink (standalone, two tasks): the same topic, new tables with the same columns and compression (zstd, level 3), the same
+REST catalog. The clock starts when the table exists and the job is started, with a running Spark session or Connect
+worker. It stops when every row is visible.
 """
 _AFTER = """\
-The aim is a ratio of at least 1.3 against each. Spark reads with `kafka.max.poll.records` and fetch sizes raised and one million
-records per trigger, in the same session that landonce's tasks run in. The Connect sink writes the records' own fields only; landonce and
-Spark also write the coordinates. A landonce table without a compression level of its own is written with zstd's level 1.
+The aim is a ratio of at least 1.3 against each. Spark reads with `kafka.max.poll.records` and fetch sizes raised and
+one million records per trigger, in the same session that landonce's tasks run in. The Connect sink writes the records'
+own fields only; landonce and Spark also write the coordinates. A landonce table without a compression level of its own
+is written with zstd's level 1.
 """

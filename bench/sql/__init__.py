@@ -64,13 +64,13 @@ class Figures:
 
 
 _BEFORE = """\
-Rows that are in memory already, into a table as landonce makes it, over one connection at a time. The clock starts before the
-connection is opened, and ends with the last COMMIT.
+Rows that are already in memory are written to a table as landonce creates it, over one connection at a time. The clock
+starts before the connection is opened and stops at the last COMMIT.
 """
 _AFTER = """\
-psycopg gets Python tuples that were made beforehand; landonce and ADBC get an Arrow table, as landonce's decoder makes it. landonce
-plans, flips and records the blocks as well, and looks whether the table is still the one it examined: the ratio to the raw ingest is what
-that costs. `executemany` sends an INSERT per row without waiting for each answer.
+psycopg gets Python tuples that were made beforehand; landonce and ADBC get an Arrow table, as landonce's decoder makes
+it. landonce also plans and records the blocks, and checks that the table was not altered: the ratio to the raw ingest
+shows what that costs. `executemany` sends one INSERT per row without waiting for each answer.
 """
 
 
