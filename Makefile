@@ -1,9 +1,10 @@
 # The commands that matter. Each sets up what it needs and can be run again at any time.
-.PHONY: help setup demo test test-all quick quick-all test-long test-setup lint types collect pytest coverage docs bench lock clean
+.PHONY: help setup demo test test-all quick quick-all quick-tests test-long test-setup lint types collect pytest coverage docs bench lock clean
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -o tmp_path_retention_policy=failed
+ALL_TESTS := $(PYTEST) -m "not long" --durations=25
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*##\(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -17,12 +18,17 @@ demo: setup  ## kill a pipeline on purpose, and count every record in ClickHouse
 test:  ## everything: linter, formatter, types, all tests but the long ones; the commit goes to build/green-test
 	@scripts/green test $(MAKE) --no-print-directory test-all
 
-test-all: test-setup lint types collect pytest
+test-all: test-setup
+	@$(MAKE) --no-print-directory -j2 lint types collect
+	$(ALL_TESTS)
 
 quick:  ## for every commit: linter, types, and tests that need no server; the commit goes to build/green-quick
 	@scripts/green quick $(MAKE) --no-print-directory quick-all
 
-quick-all: setup lint types
+quick-all: lint
+	@$(MAKE) --no-print-directory -j2 types quick-tests
+
+quick-tests: setup
 	$(PYTEST) -q -r fE -m "not long" --no-servers --durations=10 tests/model tests/unit tests/contract
 
 test-setup: setup
@@ -40,7 +46,7 @@ collect: setup  # a module that cannot be imported ends the run here, and not af
 	@$(BIN)/python -m pytest --collect-only -qq -m "not long" >build/collected || { tail -n 40 build/collected; exit 1; }
 
 pytest: test-setup
-	$(PYTEST) -m "not long" --durations=25
+	$(ALL_TESTS)
 
 test-long: test-setup  ## the tests that take too long for every change; CONTRIBUTING.md says which
 	$(PYTEST) -m long --durations=25

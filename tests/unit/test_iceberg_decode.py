@@ -453,7 +453,7 @@ def mutated(draw: st.DrawFn) -> bytes:
     return record
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(written() | mutated(), min_size=1, max_size=8))
 @example([b'{"m":{"a":{"m":{"k":"v"}}}}', b'{"m":{"a"}}', b'{"M":{"a":{"M":{null}}}}'])
 @example([b'{\\"m":{"a":{}}}', b'{"m":{"a":{}}}'])
@@ -470,7 +470,7 @@ def test_any_record_becomes_what_the_library_makes_of_it(records: list[bytes]) -
             assert (REJECTED if isinstance(got[at], str) else got[at]) == want, (record, got[at])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(mutated() | written())
 def test_explain_is_certain_only_where_arrow_refuses(record: bytes) -> None:
     decoder = JsonDecoder(NESTED)
@@ -489,9 +489,9 @@ def test_maps_and_folded_names_cost_no_loop_over_records() -> None:
     )
     decoder = JsonDecoder(NESTED)
     decoder.decode(records.slice(0, 100))
-    began = clock.perf_counter()
+    began = clock.process_time()
     decoded = decoder.decode(records)
-    assert clock.perf_counter() - began < 5
+    assert clock.process_time() - began < 5
     assert decoded.table.column("Id").to_pylist() == list(range(60_000))
     assert not decoded.rejects
 

@@ -513,8 +513,8 @@ def test_looking_costs_no_loop_over_records(tmp_path: Path) -> None:
         [b'{"i":%d,"new%d":{"a":[%d]},"m":{"k%d":1}}' % (at, at % 50, at, at) for at in range(60_000)], pa.binary()
     )
     schema = schema_for(made(tmp_path, DECLARED), coordinates=True)
-    began = time.perf_counter()
+    began = time.process_time()
     found = unknown_fields(records, schema)
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
     assert found is not None
     assert len(found.added) == 50
