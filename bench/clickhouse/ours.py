@@ -21,9 +21,9 @@ from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Reply
 from landonce.protocol.target import TargetView
 from landonce.read.schema.ddl import parse_schema
+from landonce.sinks.clickhouse.connection import Form
 from landonce.sinks.clickhouse.driver import ClickHouseTarget
 from landonce.sinks.clickhouse.sink import ClickHouseSink
-from landonce.sinks.clickhouse.wire import Form
 from landonce.sinks.clickhouse.worker import ClickHouseWriter
 from landonce.sinks.parts import open_parts
 from landonce.sinks.pipeline_file import Pipeline, parse

@@ -18,12 +18,12 @@ import pyarrow as pa
 import landonce
 from landonce.local import LocalClickHouse
 from landonce.protocol.ranges import Partition, Range
-from landonce.sinks.clickhouse import wire
-from landonce.sinks.clickhouse.columns import fitted, tables_of
+from landonce.sinks.clickhouse import connection as requests
+from landonce.sinks.clickhouse.connection import Form
 from landonce.sinks.clickhouse.driver import ClickHouseTarget
 from landonce.sinks.clickhouse.replies import Answer
 from landonce.sinks.clickhouse.sink import ClickHouseSink
-from landonce.sinks.clickhouse.wire import Form
+from landonce.sinks.clickhouse.table import fitted, tables_of
 from landonce.sinks.clickhouse.worker import insert_columns, insert_statement
 from landonce.sinks.contract import Insert
 
@@ -104,8 +104,8 @@ class Stalled:
                     data = data[len(data) // 2 :]
                 super().send(data)  # type: ignore[arg-type]
 
-        with mock.patch.object(wire, "HTTPConnection", Halting):
-            self._answer = wire.post(sink.access.address, parameters, form, sink.access.tls, sink.access.timeouts)
+        with mock.patch.object(requests, "HTTPConnection", Halting):
+            self._answer = requests.post(sink.access, parameters, form)
 
 
 def stall(sink: ClickHouseSink, rows: pa.Table, deadline: int) -> Stalled:

@@ -34,7 +34,7 @@ from landonce.local import LocalClickHouse, LocalUser
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Presence, Reply
 from landonce.read.schema.fields import Field, Schema
-from landonce.sinks.clickhouse import wire
+from landonce.sinks.clickhouse import connection as requests
 from landonce.sinks.clickhouse.replies import judge
 
 pytestmark = pytest.mark.integration
@@ -92,7 +92,7 @@ def test_a_table_whose_columns_are_no_match_for_a_url_gets_its_rows_as_one_part(
     assert clickhouse.ask(f"SELECT {first}, {last} FROM {table} ORDER BY _offset").split() == ["0", "699", "\\N", "\\N"]
     clickhouse.ask(f"ALTER TABLE {table} DELETE WHERE _offset = 1 SETTINGS mutations_sync = 1", timeout=60)
     assert writer.probe(rows, covering(rows)).presence == Presence(2, 1, torn=False)
-    monkeypatch.setattr(wire, "MOST_BYTES_OF_A_FIELD", 10**7)
+    monkeypatch.setattr(requests, "MOST_BYTES_OF_A_FIELD", 10**7)
     with pytest.raises(TargetRefused, match="request too large"):
         writer.send(rows, insert(target, "in one field"))
     clickhouse.ask(f"DROP TABLE {table}")

@@ -17,10 +17,17 @@ from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.clickhouse import settings
 from landonce.sinks.clickhouse.address import TableName, parse_table, parse_url, query_prefix, quoted
-from landonce.sinks.clickhouse.columns import Column, coordinate_faults, schema_of, structure
 from landonce.sinks.clickhouse.probe import Line, compare, where
 from landonce.sinks.clickhouse.replies import LATE, PERMANENT, UNDECIDED, Answer, first_line, judge
-from landonce.sinks.clickhouse.table import Creation, Table, create_statement, words
+from landonce.sinks.clickhouse.table import (
+    Column,
+    Table,
+    coordinate_faults,
+    create_statement,
+    schema_of,
+    structure,
+    words,
+)
 from landonce.sinks.clickhouse.types import TypeName, Unsupported, column_type, map_type, parse_type
 from landonce.sinks.contract import Guarantee
 
@@ -120,12 +127,12 @@ def test_coordinates_need_a_place() -> None:
 
 def test_a_created_table_has_what_the_guarantee_needs() -> None:
     declared = Schema((Field("we`ird", pa.int64(), required=True), Field("tags", pa.list_(pa.string()))))
-    ddl = create_statement(TableName("d", "t"), declared, Creation())
+    ddl = create_statement(TableName("d", "t"), declared)
     for part in ("`d`.`t`", "`we\\`ird` Int64,", "`tags` Array(Nullable(String)) DEFAULT []", "minmax",
                  "non_replicated_deduplication_window = 10000", "ORDER BY (_topic, _partition, _offset)"):  # fmt: skip
         assert part in ddl
     with pytest.raises(ConfigError, match="coordinates"):
-        create_statement(TableName("d", "t"), Schema((Field("_offset", pa.int64()),)), Creation())
+        create_statement(TableName("d", "t"), Schema((Field("_offset", pa.int64()),)))
     with pytest.raises(Unsupported):
         column_type(pa.struct([("a", pa.int8())]), required=False)
 

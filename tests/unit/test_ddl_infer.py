@@ -15,7 +15,7 @@ from landonce.read.schema.ddl import parse_schema, spelled_schema
 from landonce.read.schema.fields import Field
 from landonce.read.schema.sample import Record, Sample, of_sample
 from landonce.sinks.clickhouse.address import TableName
-from landonce.sinks.clickhouse.table import Creation, create_statement
+from landonce.sinks.clickhouse.table import create_statement
 
 UTC = {"tz": "UTC"}
 
@@ -189,7 +189,7 @@ def sample(*values: object, partition: int = 0) -> tuple[Record, ...]:
 
 
 def in_clickhouse(columns):
-    return create_statement(TableName("d", "t"), columns, Creation())
+    return create_statement(TableName("d", "t"), columns)
 
 
 def pasted(error: ConfigError):

@@ -12,10 +12,18 @@ from collections.abc import Iterator
 
 from landonce.errors import TableUnfit
 from landonce.sinks.clickhouse.address import TableName
-from landonce.sinks.clickhouse.columns import coordinate_faults, filled, structure
-from landonce.sinks.clickhouse.connection import Connection
-from landonce.sinks.clickhouse.table import WINDOW, Table, describe, key_columns, words
-from landonce.sinks.clickhouse.wire import MOST_BYTES_OF_A_FIELD
+from landonce.sinks.clickhouse.connection import MOST_BYTES_OF_A_FIELD, Connection
+from landonce.sinks.clickhouse.table import (
+    WINDOW,
+    Column,
+    Table,
+    coordinate_faults,
+    describe,
+    filled,
+    key_columns,
+    structure,
+    words,
+)
 from landonce.sinks.contract import Finding, Level
 
 _SMALLEST_WINDOW = 1_000
@@ -52,11 +60,9 @@ def check(connection: Connection, name: TableName, *, cluster: str) -> tuple[Fin
     if any(each.level is Level.REFUSED for each in findings):
         return tuple(findings)
     findings += _columns(table)
-    findings += _coordinates(table)
     findings += _window(connection, table)
     findings += _partition_key(connection, table)
     findings += _reading(connection, table)
-    findings += _beside(table)
     findings += _replicas(connection, table, cluster)
     findings += _rights(connection, table)
     return tuple(findings)
@@ -106,7 +112,21 @@ def _columns(table: Table) -> Iterator[Finding]:
         mine = filled(table.columns)
     except TableUnfit as unfit:
         yield Finding(Level.REFUSED, unfit.what, unfit.command)
-        return
+    else:
+        yield from _filled(table, mine)
+    faults = coordinate_faults(table.columns)
+    if faults:
+        yield Finding(
+            Level.REFUSED,
+            f"the coordinates have no column: {', '.join(faults)}",
+            f"ALTER TABLE {table.name.sql} ADD COLUMN _topic LowCardinality(String), ADD COLUMN _partition Int32, "
+            "ADD COLUMN _offset Int64",
+        )
+    else:
+        yield Finding(Level.OK, "coordinate columns")
+
+
+def _filled(table: Table, mine: tuple[Column, ...]) -> Iterator[Finding]:
     long = [each.name for each in mine if len(structure([each]).encode()) > MOST_BYTES_OF_A_FIELD]
     if long:
         yield Finding(
@@ -125,22 +145,15 @@ def _columns(table: Table) -> Iterator[Finding]:
             )
 
 
-def _coordinates(table: Table) -> Iterator[Finding]:
-    faults = coordinate_faults(table.columns)
-    if not faults:
-        yield Finding(Level.OK, "coordinate columns")
-        return
-    yield Finding(
-        Level.REFUSED,
-        f"the coordinates have no column: {', '.join(faults)}",
-        f"ALTER TABLE {table.name.sql} ADD COLUMN _topic LowCardinality(String), ADD COLUMN _partition Int32, "
-        "ADD COLUMN _offset Int64",
-    )
-
-
 def _window(connection: Connection, table: Table) -> Iterator[Finding]:
     name = "replicated_deduplication_window" if table.replicated else "non_replicated_deduplication_window"
-    window = int(_table_setting(connection, table, name) or 0)
+    value = table.setting(name)
+    if value is None:
+        source = "replicated_merge_tree_settings" if table.replicated else "merge_tree_settings"
+        sql = f"SELECT value FROM system.{source} WHERE name = {{name:String}}"  # noqa: S608
+        rows = connection.ask_if_allowed(sql, {"name": name})
+        value = str(rows.column(0)[0].as_py()) if rows is not None and rows.num_rows else ""
+    window = int(value or 0)
     change = f"ALTER TABLE {table.name.sql} MODIFY SETTING {name} = {WINDOW}"
     if window == 0:
         yield Finding(Level.REFUSED, f"{name} is 0: ClickHouse ignores tokens", change)
@@ -151,11 +164,27 @@ def _window(connection: Connection, table: Table) -> Iterator[Finding]:
 
 
 def _partition_key(connection: Connection, table: Table) -> Iterator[Finding]:
-    faults = _partition_key_faults(connection, table)
-    for fault in faults:
+    """What could send the same row to another table partition when it is sent again.
+
+    ClickHouse itself refuses a partition key that is not deterministic. What remains are columns that landonce does not send, or that
+    take a default: their expressions are followed to the columns of the record.
+    """
+    expressions = [each for each in key_columns(table) if each.default]
+    loose: set[str] = set()
+    if expressions:
+        named = "('deterministic', 'is_deterministic')"
+        sql = f"SELECT name FROM system.columns WHERE database = 'system' AND table = 'functions' AND name IN {named}"  # noqa: S608
+        known = connection.ask(sql).column(0).to_pylist()
+        called = sorted({word for each in expressions for word in words(each.default)})
+        always = f"ifNull({known[0]}, 1)" if known else "1"
+        sql = f"SELECT name FROM system.functions WHERE name IN {{names:Array(String)}} AND NOT {always}"  # noqa: S608
+        loose = set(connection.ask(sql, {"names": called}).column(0).to_pylist())
+    faults = [each for each in expressions if loose & words(each.default)]
+    for each in faults:
         yield Finding(
             Level.REFUSED,
-            f"PARTITION BY {table.partition_key}: {fault}, so a row that is sent again may go to another partition",
+            f"PARTITION BY {table.partition_key}: column {each.name} takes {each.default_kind} {each.default}, so a row that is sent "
+            "again may go to another partition",
             "partition by columns that come from the record",
         )
     if table.partition_key and not faults:
@@ -163,21 +192,17 @@ def _partition_key(connection: Connection, table: Table) -> Iterator[Finding]:
 
 
 def _reading(connection: Connection, table: Table) -> Iterator[Finding]:
-    if table.sorting_key.replace("`", "").startswith("_topic"):
-        return
+    """What makes a probe slow, or not enough."""
     sql = "SELECT count() FROM system.data_skipping_indices WHERE database = {d:String} AND table = {t:String} AND expr = '_offset'"
-    indexed = connection.ask_if_allowed(sql, {"d": table.name.database, "t": table.name.name})
-    if indexed is None or indexed.column(0)[0].as_py():
-        return
-    yield Finding(
-        Level.WARNING,
-        "_offset has no index: after a doubt the whole table is read",
-        f"ALTER TABLE {table.name.sql} ADD INDEX landonce_offset _offset TYPE minmax GRANULARITY 1; "
-        f"ALTER TABLE {table.name.sql} MATERIALIZE INDEX landonce_offset",
-    )
-
-
-def _beside(table: Table) -> Iterator[Finding]:
+    if not table.sorting_key.replace("`", "").startswith("_topic"):
+        indexed = connection.ask_if_allowed(sql, {"d": table.name.database, "t": table.name.name})
+        if indexed is not None and not indexed.column(0)[0].as_py():
+            yield Finding(
+                Level.WARNING,
+                "_offset has no index: after a doubt the whole table is read",
+                f"ALTER TABLE {table.name.sql} ADD INDEX landonce_offset _offset TYPE minmax GRANULARITY 1; "
+                f"ALTER TABLE {table.name.sql} MATERIALIZE INDEX landonce_offset",
+            )
     if table.ttl:
         yield Finding(
             Level.WARNING,
@@ -211,45 +236,6 @@ def _replicas(connection: Connection, table: Table, cluster: str) -> Iterator[Fi
         )
 
 
-def _table_setting(connection: Connection, table: Table, name: str) -> str:
-    own = table.setting(name)
-    if own is not None:
-        return own
-    source = "replicated_merge_tree_settings" if table.replicated else "merge_tree_settings"
-    sql = f"SELECT value FROM system.{source} WHERE name = {{name:String}}"  # noqa: S608
-    rows = connection.ask_if_allowed(sql, {"name": name})
-    return str(rows.column(0)[0].as_py()) if rows is not None and rows.num_rows else ""
-
-
-def _partition_key_faults(connection: Connection, table: Table) -> tuple[str, ...]:
-    """What could send the same row to another table partition when it is sent again.
-
-    ClickHouse itself refuses a partition key that is not deterministic. What remains are columns that landonce does not send, or that
-    take a default: their expressions are followed to the columns of the record.
-    """
-    expressions = tuple(each for each in key_columns(table) if each.default)
-    if not expressions:
-        return ()
-    called = {word for each in expressions for word in words(each.default)}
-    sql = "SELECT name FROM system.functions WHERE name IN {names:Array(String)} AND NOT {column}"
-    column = _deterministic_column(connection)
-    loose = set(connection.ask(sql.replace("{column}", column), {"names": sorted(called)}).column(0).to_pylist())
-    return tuple(
-        f"column {each.name} takes {each.default_kind} {each.default}"
-        for each in expressions
-        if loose & words(each.default)
-    )
-
-
-def _deterministic_column(connection: Connection) -> str:
-    sql = (
-        "SELECT name FROM system.columns WHERE database = 'system' AND table = 'functions' "
-        "AND name IN ('deterministic', 'is_deterministic')"
-    )
-    found = connection.ask(sql).column(0).to_pylist()
-    return f"ifNull({found[0]}, 1)" if found else "1"
-
-
 def _rights(connection: Connection, table: Table) -> Iterator[Finding]:
     """Grants and row policies of the user who asks."""
     user = connection.one("SELECT currentUser()")
@@ -267,19 +253,14 @@ def _rights(connection: Connection, table: Table) -> Iterator[Finding]:
             f"user {user} lacks KILL QUERY: it can end only inserts that it sent itself",
             f"GRANT KILL QUERY ON *.* TO {user}, before the pipeline ever changes its user",
         )
-    yield from _policies(connection, table, user)
-
-
-def _policies(connection: Connection, table: Table, user: str) -> Iterator[Finding]:
-    found = connection.ask_if_allowed(_POLICIES, {"database": table.name.database, "name": table.name.name})
-    if found is None:
+    policies = connection.ask_if_allowed(_POLICIES, {"database": table.name.database, "name": table.name.name})
+    if policies is None:
         yield Finding(
             Level.WARNING,
             f"user {user} may not see row policies: rows could be hidden from it, and would be written again",
             f"GRANT SELECT ON system.row_policies TO {user}; GRANT SHOW ROW POLICIES ON {table.name.sql} TO {user}",
         )
-        return
-    for name in found.column(0).to_pylist():
+    for name in policies.column(0).to_pylist() if policies is not None else ():
         yield Finding(
             Level.REFUSED,
             f"row policy {name} can hide rows from {user}, which would then be written again",

@@ -6,7 +6,7 @@ Nothing here writes a row. `kill` ends only inserts of this pipeline into this t
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 
 from landonce.errors import TargetRefused, TargetUnavailable
@@ -15,10 +15,9 @@ from landonce.protocol.target import TargetView
 from landonce.read.schema.fields import Schema
 from landonce.sinks.clickhouse.address import TableName, literal, query_prefix, quoted
 from landonce.sinks.clickhouse.check import check
-from landonce.sinks.clickhouse.columns import schema_of
 from landonce.sinks.clickhouse.connection import Access, connect
 from landonce.sinks.clickhouse.probe import bring_up_to_date, count, where
-from landonce.sinks.clickhouse.table import Creation, create_statement, describe
+from landonce.sinks.clickhouse.table import create_statement, describe, schema_of
 from landonce.sinks.contract import Finding, Level, Target
 
 _FLOORS_PER_QUESTION = 500
@@ -46,19 +45,26 @@ class ClickHouseTarget(Target):
             self._kill_once()
             left = self._running()
             if left and time.monotonic() > until:
-                raise _will_not_die(left)
+                raise TargetUnavailable(
+                    f"{len(left)} killed inserts still run after {_KILL_SECONDS:.0f} seconds: {left[0]}.",
+                    safe="Nothing more was written.",
+                    command="landonce run {file}",
+                )
             time.sleep(_POLL_SECONDS)
 
     def look(self, floors: Iterable[tuple[Partition, int]]) -> TargetView:
         bring_up_to_date(self._connection, describe(self._connection, self._name))
-        asked = sorted(floors)
-        return TargetView(
-            tuple(
-                end
-                for start in range(0, len(asked), _FLOORS_PER_QUESTION)
-                for end in self._ends(asked[start : start + _FLOORS_PER_QUESTION])
+        asked, ends = sorted(floors), []
+        for start in range(0, len(asked), _FLOORS_PER_QUESTION):
+            some = asked[start : start + _FLOORS_PER_QUESTION]
+            wanted, parameters = where((partition, floor, None) for partition, floor in some)
+            sql = (
+                "SELECT toString(_topic) AS topic, toInt64(_partition) AS number, max(_offset) + 1 AS end "  # noqa: S608
+                f"FROM {self._name.sql} WHERE {wanted} GROUP BY topic, number ORDER BY topic, number"
             )
-        )
+            rows = self._connection.ask(sql, parameters).to_pylist()
+            ends += [(Partition(row["topic"], row["number"]), row["end"]) for row in rows]
+        return TargetView(tuple(ends))
 
     def count(self, ranges: Iterable[Range]) -> int:
         return count(self._connection, self._name, tuple(ranges))
@@ -77,20 +83,14 @@ class ClickHouseTarget(Target):
 
     def create(self, declared: Schema, *, order_by: str | None = None, partition_by: str | None = None) -> None:
         """Creates the table if there is none. Nothing else here changes a schema."""
-        creation = Creation(order_by=order_by or "", partition_by=partition_by or "")
-        self._connection.do(create_statement(self._name, declared, creation))
+        self._connection.do(create_statement(self._name, declared, order_by, partition_by))
 
     def creatable(self) -> tuple[Finding, ...]:
         if self._connection.granted(f"CREATE TABLE ON {self._name.sql}"):
             return ()
-        user = self._user
-        return (
-            Finding(
-                Level.REFUSED,
-                f"user {user} may not create {self._name}",
-                f"GRANT CREATE TABLE ON {self._name.sql} TO {user}, or create the table yourself",
-            ),
-        )
+        what = f"user {self._user} may not create {self._name}"
+        change = f"GRANT CREATE TABLE ON {self._name.sql} TO {self._user}, or create the table yourself"
+        return (Finding(Level.REFUSED, what, change),)
 
     def take_back(self) -> None:
         """Drops the table if it is empty, in one statement. If the user may not drop it, it stays."""
@@ -99,15 +99,6 @@ class ClickHouseTarget(Target):
 
     def close(self) -> None:
         """Nothing is open: every request has its own connection."""
-
-    def _ends(self, floors: Sequence[tuple[Partition, int]]) -> Iterator[tuple[Partition, int]]:
-        wanted, parameters = where((partition, floor, None) for partition, floor in floors)
-        sql = (
-            "SELECT toString(_topic) AS topic, toInt64(_partition) AS number, max(_offset) + 1 AS end "  # noqa: S608
-            f"FROM {self._name.sql} WHERE {wanted} GROUP BY topic, number ORDER BY topic, number"
-        )
-        for row in self._connection.ask(sql, parameters).to_pylist():
-            yield Partition(row["topic"], row["number"]), row["end"]
 
     def _running(self) -> tuple[str, ...]:
         processes = (
@@ -123,20 +114,8 @@ class ClickHouseTarget(Target):
         except TargetRefused:
             left = self._running()
             if left:
-                raise _may_not_kill(left) from None
-
-
-def _may_not_kill(running: Sequence[str]) -> TargetRefused:
-    return TargetRefused(
-        f"{len(running)} inserts of another user still run, and this user may not kill them: {running[0]}.",
-        safe="Nothing more was written.",
-        command="GRANT KILL QUERY ON *.* to the user of {file}, then start again",
-    )
-
-
-def _will_not_die(running: Sequence[str]) -> TargetUnavailable:
-    return TargetUnavailable(
-        f"{len(running)} killed inserts still run after {_KILL_SECONDS:.0f} seconds: {running[0]}.",
-        safe="Nothing more was written.",
-        command="landonce run {file}",
-    )
+                raise TargetRefused(
+                    f"{len(left)} inserts of another user still run, and this user may not kill them: {left[0]}.",
+                    safe="Nothing more was written.",
+                    command="GRANT KILL QUERY ON *.* to the user of {file}, then start again",
+                ) from None

@@ -19,7 +19,6 @@ from landonce.read.route import Routing, Rule
 from landonce.read.schema.fields import Schema
 from landonce.sinks.audit import LAST, Counted, Held, HeldTables, HeldValues, Piece, each_text
 from landonce.sinks.clickhouse.address import quoted
-from landonce.sinks.clickhouse.columns import Column
 from landonce.sinks.clickhouse.connection import connect
 from landonce.sinks.clickhouse.probe import bring_up_to_date
 from landonce.sinks.clickhouse.sink import ClickHouseSink
@@ -28,8 +27,7 @@ from landonce.sinks.clickhouse.types import parse_type
 from landonce.sinks.deduplicating import InsertRecipe, insert_recipe
 from landonce.sinks.parts import Parts
 
-_HERE = "_topic = {label:String} AND _partition = {number:Int32} AND _offset >= {first:Int64}"
-_BELOW = " AND _offset < {end:Int64}"
+_HERE = "_topic = {label:String} AND _partition = {number:Int32} AND _offset >= {first:Int64} AND _offset < {end:Int64}"
 _AT_ONCE = 20_000
 _INSIDE = ("Nullable", "LowCardinality", "Array")
 _SPELLINGS: dict[str, Callable[[str], str]] = {
@@ -84,23 +82,20 @@ class ClickHouseRows(Held):
 
     def __init__(self, sink: ClickHouseSink) -> None:
         self._connection = connect(sink.access)
-        self._table: Table = describe(self._connection, sink.table_name)
+        self.table: Table = describe(self._connection, sink.table_name)
         self.name = sink.table
-        bring_up_to_date(self._connection, self._table)
-        self._from = f"FROM {self._table.name.sql}{' FINAL' if self.replaces_rows else ''}"
+        bring_up_to_date(self._connection, self.table)
+        self._from = f"FROM {self.table.name.sql}{' FINAL' if self.replaces_rows else ''}"
 
     @property
     def replaces_rows(self) -> bool:
-        return self._table.resend_harmless
+        return self.table.resend_harmless
 
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        return self._table.columns
-
-    def select(self, partition: Partition, first: int, end: int, columns: str) -> pa.Table:
-        """`_offset` and these columns, of every row in order."""
-        sql = f"SELECT {columns}, toInt64(_offset) AS _offset {self._from} WHERE {_HERE}{_BELOW} ORDER BY _offset"
-        return self._connection.ask(sql, _parameters(partition, first, end))
+    def select(self, partition: Partition, first: int, end: int, columns: str, then: str = "") -> pa.Table:
+        """These columns of the rows in a range."""
+        sql = f"SELECT {columns} {self._from} WHERE {_HERE} {then}"
+        asked = {"label": partition.topic, "number": str(partition.number), "first": str(first), "end": str(end)}
+        return self._connection.ask(sql, asked)
 
     def values(self) -> ClickHouseValues:
         return ClickHouseValues(self)
@@ -108,7 +103,7 @@ class ClickHouseRows(Held):
     def notes(self) -> tuple[str, ...]:
         if not self.replaces_rows:
             return ()
-        return (f"{self._table.name} replaces rows: one that a newer row replaced counts as missing.",)
+        return (f"{self.table.name} replaces rows: one that a newer row replaced counts as missing.",)
 
     def counted(self, partition: Partition, first: int, end: int) -> Counted:
         return self._counted(partition, first, end, "")
@@ -116,13 +111,16 @@ class ClickHouseRows(Held):
     def repeated(self, partition: Partition, first: int, end: int) -> Counted:
         return self._counted(partition, first, end, "HAVING n > 1")
 
+    def _counted(self, partition: Partition, first: int, end: int, having: str) -> Counted:
+        columns, then = "toInt64(_offset) AS o, toInt64(count()) AS n", f"GROUP BY o {having} ORDER BY o"
+        answer = self.select(partition, first, end, columns, then)
+        return Counted(*(np.asarray(column.to_numpy(), np.int64) for column in answer.columns))
+
     def count(self, partition: Partition, first: int, end: int = LAST) -> int:
-        sql = f"SELECT toInt64(count()) {self._from} WHERE {_HERE}{_BELOW}"
-        return int(self._connection.one(sql, _parameters(partition, first, end)))
+        return int(self.select(partition, first, end, "toInt64(count())").column(0)[0].as_py())
 
     def lowest(self, partition: Partition, first: int, end: int = LAST) -> int | None:
-        sql = f"SELECT toInt64(minOrDefault(_offset)), toInt64(count()) {self._from} WHERE {_HERE}{_BELOW}"
-        answer = self._connection.ask(sql, _parameters(partition, first, end))
+        answer = self.select(partition, first, end, "toInt64(minOrDefault(_offset)), toInt64(count())")
         return int(answer.column(0)[0].as_py()) if answer.column(1)[0].as_py() else None
 
     def partitions(self, labels: Iterable[str]) -> tuple[tuple[str, int, int], ...]:
@@ -133,35 +131,26 @@ class ClickHouseRows(Held):
         rows = self._connection.ask(sql, {"labels": sorted(labels)}).to_pylist()
         return tuple((row["label"], row["number"], row["n"]) for row in rows)
 
-    def _counted(self, partition: Partition, first: int, end: int, having: str) -> Counted:
-        sql = (
-            f"SELECT toInt64(_offset) AS o, toInt64(count()) AS n {self._from} WHERE {_HERE}{_BELOW} "
-            f"GROUP BY o {having} ORDER BY o"
-        )
-        answer = self._connection.ask(sql, _parameters(partition, first, end))
-        return Counted(*(np.asarray(column.to_numpy(), np.int64) for column in answer.columns))
-
-
-def _parameters(partition: Partition, first: int, end: int) -> dict[str, str]:
-    return {"label": partition.topic, "number": str(partition.number), "first": str(first), "end": str(end)}
-
 
 class ClickHouseValues(HeldValues):
-    """The rows of one table."""
+    """The values of one table."""
 
     def __init__(self, rows: ClickHouseRows) -> None:
         self.name = rows.name
         self._rows = rows
-        self._columns = {each.name: each for each in rows.columns}
+        self._columns = {each.name: each for each in rows.table.columns}
 
     def read(self, partition: Partition, first: int, end: int, names: Sequence[str]) -> Iterator[Piece]:
-        columns = ", ".join(
-            f"{_expression(self._columns[name].type, quoted(name))} AS {quoted(name)}" for name in names
-        )
+        listed = [f"{_expression(self._columns[name].type, quoted(name))} AS {quoted(name)}" for name in names]
+        columns = ", ".join([*listed, "toInt64(_offset) AS _offset"])
         for low in range(first, end, _AT_ONCE):
-            found = self._rows.select(partition, low, min(low + _AT_ONCE, end), columns)
-            if found.num_rows:
-                yield Piece(self._spelled(found))
+            found = self._rows.select(partition, low, min(low + _AT_ONCE, end), columns, "ORDER BY _offset")
+            if not found.num_rows:
+                continue
+            for at, name in enumerate(found.column_names):
+                if name in self._columns and _leaf(self._columns[name].type) in _SPELLINGS:
+                    found = found.set_column(at, name, self._spell(name, found.column(name).combine_chunks()))
+            yield Piece(found)
 
     def comparable(self, name: str, expected: pa.Array) -> pa.Array:
         if pt.is_list(expected.type) and expected.null_count:
@@ -171,12 +160,6 @@ class ClickHouseValues(HeldValues):
     def filled(self, name: str) -> bool:
         column = self._columns[name]
         return bool(column.default_kind) and not column.mapped.nullable
-
-    def _spelled(self, found: pa.Table) -> pa.Table:
-        for at, name in enumerate(found.column_names):
-            if name in self._columns and _leaf(self._columns[name].type) in _SPELLINGS:
-                found = found.set_column(at, name, self._spell(name, found.column(name).combine_chunks()))
-        return found
 
     def _spell(self, name: str, array: pa.Array) -> pa.Array:
         spell = _SPELLINGS.get(_leaf(self._columns[name].type))

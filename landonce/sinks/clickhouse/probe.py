@@ -17,13 +17,11 @@ import pyarrow.compute as pc
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Presence
 from landonce.sinks.clickhouse.address import TableName, literal, quoted
-from landonce.sinks.clickhouse.columns import Column, fitted, rows_in, tables_of
 from landonce.sinks.clickhouse.connection import Connection
-from landonce.sinks.clickhouse.table import Table, key_columns
+from landonce.sinks.clickhouse.table import COORDINATE_TYPES, Column, Table, fitted, key_columns, rows_in, tables_of
 from landonce.sinks.contract import COORDINATES, Probe
 
 _RANGES_PER_QUESTION = 500
-_FOUND = pa.schema([("_topic", pa.string()), ("_partition", pa.int32()), ("_offset", pa.int64())])
 Numbers = npt.NDArray[np.int64]
 
 
@@ -66,7 +64,7 @@ def _found(connection: Connection, table: Table, ranges: Sequence[Range]) -> pa.
         connection.ask(f"SELECT {columns} FROM {table.name.sql} WHERE {wanted}", parameters)  # noqa: S608
         for wanted, parameters in _questions(ranges)
     ]
-    return pa.concat_tables(each.rename_columns(list(COORDINATES)).cast(_FOUND) for each in tables)
+    return pa.concat_tables(each.rename_columns(list(COORDINATES)).cast(pa.schema(COORDINATE_TYPES)) for each in tables)
 
 
 def _questions(ranges: Sequence[Range]) -> Iterator[tuple[str, dict[str, str]]]:
@@ -79,15 +77,11 @@ def _torn(connection: Connection, table: Table, missing: pa.Table, ranges: Seque
     """Whether one table partition holds some rows of these ranges and lacks others: no insert leaves that behind."""
     if not table.partition_key:
         return True
-    return not _partitions_held(connection, table, ranges).isdisjoint(_partitions_lacking(connection, table, missing))
-
-
-def _partitions_held(connection: Connection, table: Table, ranges: Sequence[Range]) -> set[str]:
     held: set[str] = set()
     for wanted, parameters in _questions(ranges):
         sql = f"SELECT DISTINCT toString(tuple({table.partition_key})) FROM {table.name.sql} WHERE {wanted}"  # noqa: S608
         held.update(connection.ask(sql, parameters).column(0).to_pylist())
-    return held
+    return not held.isdisjoint(_partitions_lacking(connection, table, missing))
 
 
 def _partitions_lacking(connection: Connection, table: Table, missing: pa.Table) -> set[str]:
@@ -119,19 +113,15 @@ def _as_inserted(column: Column, sent: bool) -> str:
 # line of all partitions, plus its offset from there. So sets of coordinates are compared as sets of integers, without a Python loop over rows.
 
 
-def condition(topic: str, partition: int, first: int, end: int | None = None) -> str:
-    """One range as a condition. `topic` is the name of a parameter."""
-    upper = "" if end is None else f" AND _offset < {int(end)}"
-    return f"(_topic = {{{topic}:String}} AND _partition = {int(partition)} AND _offset >= {int(first)}{upper})"
-
-
 def where(wanted: Iterable[tuple[Partition, int, int | None]]) -> tuple[str, dict[str, str]]:
     """Ranges as one condition and its parameters."""
     topics: dict[str, str] = {}
     parts = []
     for partition, first, end in wanted:
         name = topics.setdefault(partition.topic, f"topic_{len(topics)}")
-        parts.append(condition(name, partition.number, first, end))
+        upper = "" if end is None else f" AND _offset < {int(end)}"
+        number = int(partition.number)
+        parts.append(f"(_topic = {{{name}:String}} AND _partition = {number} AND _offset >= {int(first)}{upper})")
     return " OR ".join(parts), {name: topic for topic, name in topics.items()}
 
 

@@ -14,8 +14,7 @@ from landonce.sinks.clickhouse.config import ClickHouse
 from landonce.sinks.clickhouse.connection import Access
 from landonce.sinks.clickhouse.driver import ClickHouseTarget
 from landonce.sinks.clickhouse.settings import as_text, refuse_conflicts
-from landonce.sinks.clickhouse.table import Creation, create_statement
-from landonce.sinks.clickhouse.wire import Timeouts, Tls
+from landonce.sinks.clickhouse.table import create_statement
 from landonce.sinks.clickhouse.worker import ClickHouseWriter
 from landonce.sinks.contract import DeduplicatingSink, Guarantee, Target
 
@@ -31,7 +30,7 @@ def read_authority(path: Path | None) -> str:
         return ""
     try:
         found = path.read_text(encoding="ascii")
-        Tls(found).context()
+        ssl.create_default_context(cadata=found or None)
     except (OSError, UnicodeDecodeError, ssl.SSLError) as error:
         raise ConfigError(
             f"ca_cert: {path} is not a certificate that can be read: {getattr(error, 'strerror', None) or error}.",
@@ -78,11 +77,10 @@ class ClickHouseSink(DeduplicatingSink):
     @property
     def access(self) -> Access:
         extra = sorted((name, as_text(value)) for name, value in self.config.settings.items())
-        return Access(self.address, Tls(self.authority), Timeouts(answer=self.timeout), tuple(extra))
+        return Access(self.address, self.authority, self.timeout, tuple(extra))
 
     def creation(self, columns: Schema) -> str:
-        keys = Creation(self.config.order_by or "", self.config.partition_by or "")
-        return create_statement(self.table_name, columns, keys)
+        return create_statement(self.table_name, columns, self.config.order_by, self.config.partition_by)
 
     def make(self, target: Target, columns: Schema) -> None:
         target.create(columns, order_by=self.config.order_by, partition_by=self.config.partition_by)

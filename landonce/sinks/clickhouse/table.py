@@ -1,4 +1,11 @@
-"""A table as the server describes it (engine, keys, columns), and the statement that creates one.
+"""A table as the server describes it: engine, keys, columns; rows as they are sent to it; and the statement that creates one.
+
+Columns are matched by name, never by position. A column that ClickHouse computes (MATERIALIZED, ALIAS, EPHEMERAL) is never sent; nor is one
+with a DEFAULT whose type cannot be decoded exactly. A NULL for a column with a DEFAULT that is not Nullable takes the default. For a Nullable
+column it is a NULL.
+
+Rows are sent as one Arrow record batch, because ClickHouse makes one block of one batch. A value that does not fit exactly is refused by name.
+The names and types of a table that is sent along may take at most 128 KiB, so very many columns are sent as several tables, side by side.
 
 A created table has what the guarantee needs: coordinates, an index on them, a window of tokens. The statement is only `CREATE TABLE IF NOT EXISTS`:
 an existing table is never changed or replaced.
@@ -7,19 +14,41 @@ an existing table is never changed or replaced.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from landonce.errors import ConfigError, TargetRefused
+from landonce.errors import ConfigError, TableUnfit, TargetRefused
+from landonce.read.formats.json.columns import fit
 from landonce.read.schema.ddl import UnfitFields
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.clickhouse.address import TableName, literal, quoted
-from landonce.sinks.clickhouse.columns import Column
-from landonce.sinks.clickhouse.connection import Connection
-from landonce.sinks.clickhouse.types import column_type, instead_of, split_list, unfit, unquote
+from landonce.sinks.clickhouse.connection import MOST_BYTES_OF_A_FIELD, Connection, Rows
+from landonce.sinks.clickhouse.types import (
+    Mapped,
+    Unsupported,
+    column_type,
+    instead_of,
+    map_type,
+    split_list,
+    unfit,
+    unquote,
+)
 from landonce.sinks.contract import COORDINATES
 
+ROWS = "landonce_rows"
+"""The name of the sent rows in a statement. Further tables have a number after it."""
+WINDOW = 10_000
+"""Tokens that a created table remembers."""
+COORDINATE_TYPES: dict[str, pa.DataType] = {"_topic": pa.string(), "_partition": pa.int32(), "_offset": pa.int64()}
+_FITTING = {"_topic": ("String",), "_partition": ("Int32", "Int64"), "_offset": ("Int64",)}
+_COORDINATE_COLUMNS = (
+    "`_topic` LowCardinality(String)",
+    "`_partition` Int32",
+    "`_offset` Int64 CODEC(Delta(8), LZ4)",
+    "INDEX landonce_offset `_offset` TYPE minmax GRANULARITY 1",
+)
 _TABLE = """
 SELECT engine, engine_full, partition_key, sorting_key,
        arrayMap((d, t) -> concat(d, '.', t), dependencies_database, dependencies_table) AS views
@@ -37,6 +66,72 @@ FROM ({_COLUMNS.format(database="{database:String}", name="{name:String}")})
 
 _NAMES = re.compile(r"`((?:[^`\\]|\\.)+)`|([A-Za-z_]\w*)")
 _STRINGS = re.compile(r"'(?:[^'\\]|\\.|'')*'")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of `system.columns`."""
+
+    name: str
+    type: str
+    default_kind: str = ""
+    default: str = ""
+    in_partition_key: bool = False
+
+    @property
+    def computed(self) -> bool:
+        return self.default_kind in ("MATERIALIZED", "ALIAS", "EPHEMERAL")
+
+    @property
+    def mapped(self) -> Mapped:
+        return map_type(self.type)
+
+    @property
+    def unsupported(self) -> str:
+        """Why its values cannot be decoded exactly. Empty if they can."""
+        try:
+            map_type(self.type)
+        except Unsupported as why:
+            return str(why)
+        return ""
+
+    @property
+    def left_out(self) -> bool:
+        """Whether it takes its DEFAULT in every row, because its type cannot be decoded exactly."""
+        return bool(self.default_kind) and not self.computed and bool(self.unsupported)
+
+    @property
+    def optional(self) -> bool:
+        """Whether a row may come without it."""
+        if pa.types.is_list(self.mapped.arrow):
+            return self.default.replace(" ", "") in ("[]", f"CAST([],'{self.type}')".replace(" ", ""))
+        return self.mapped.nullable or (bool(self.default_kind) and not pa.types.is_nested(self.mapped.arrow))
+
+    @property
+    def wire(self) -> str:
+        """The type in which it is sent."""
+        mapped = self.mapped
+        if self.optional and not mapped.nullable and not pa.types.is_nested(mapped.arrow):
+            return f"Nullable({mapped.wire})"
+        return mapped.wire
+
+    def field(self) -> Field:
+        """What a decoder must produce for this column."""
+        return _field(self.name, self.mapped, required=not self.optional)
+
+
+def _field(name: str, mapped: Mapped, *, required: bool, nested: bool = False) -> Field:
+    return Field(
+        name=name,
+        type=mapped.arrow,
+        required=required,
+        allowed=mapped.allowed,
+        pattern=mapped.pattern,
+        bounds=mapped.bounds,
+        digits=mapped.digits,
+        scale=None if nested else mapped.scale,
+        inner=tuple(_field(part, each, required=not each.nullable, nested=True) for part, each in mapped.inner),
+    )
 
 
 @dataclass(frozen=True)
@@ -150,46 +245,139 @@ def key_columns(table: Table) -> tuple[Column, ...]:
     return tuple(ordered.values())
 
 
-WINDOW = 10_000
-"""Tokens that a created table remembers."""
-
-_COORDINATE_COLUMNS = (
-    "`_topic` LowCardinality(String)",
-    "`_partition` Int32",
-    "`_offset` Int64 CODEC(Delta(8), LZ4)",
-    "INDEX landonce_offset `_offset` TYPE minmax GRANULARITY 1",
-)
-_IN_ORDER = "_topic, _partition, _offset"
-
-
-@dataclass(frozen=True)
-class Creation:
-    """The keys of a table that landonce creates, as SQL expressions."""
-
-    order_by: str = ""
-    """Empty: by coordinates, which makes a probe cheapest."""
-    partition_by: str = ""
+def filled(columns: Iterable[Column]) -> tuple[Column, ...]:
+    """The columns that records fill. Raises `TableUnfit` with every column that they cannot fill."""
+    mine = [each for each in columns if not (each.computed or each.left_out or each.name in COORDINATES)]
+    reasons = [(each.name, "part of a Nested column" if "." in each.name else each.unsupported) for each in mine]
+    bad = [f"{name}: {why}" for name, why in reasons if why]
+    if bad:
+        raise TableUnfit(
+            "landonce cannot fill these columns exactly: " + "; ".join(bad) + ".",
+            safe="Nothing was written.",
+            command="give each of them a DEFAULT (landonce then leaves the column to ClickHouse), or change its type",
+        )
+    return tuple(mine)
 
 
-def create_statement(table: TableName, declared: Schema, creation: Creation) -> str:
-    """The DDL, to run or to show."""
-    faults = [fault for each in declared.fields for fault in unfit(each.type, each.name, required=each.required)]
-    if faults:
-        raise UnfitFields(faults, instead_of(declared))
-    columns = [_column(each) for each in declared.fields] + list(_COORDINATE_COLUMNS)
-    order_by = creation.order_by or _IN_ORDER
-    partition_by = f"\nPARTITION BY {creation.partition_by}" if creation.partition_by else ""
-    return (
-        f"CREATE TABLE IF NOT EXISTS {table.sql}\n(\n    "
-        + ",\n    ".join(columns)
-        + f"\n)\nENGINE = MergeTree{partition_by}\nORDER BY ({order_by})\n"
-        + f"SETTINGS non_replicated_deduplication_window = {WINDOW}"
+def schema_of(columns: Iterable[Column]) -> Schema:
+    """The fields that a decoder must produce for a table."""
+    return Schema(tuple(each.field() for each in filled(columns)))
+
+
+def coordinate_faults(columns: Iterable[Column]) -> tuple[str, ...]:
+    """The coordinate columns that are missing or have a wrong type."""
+    there = {each.name: each for each in columns}
+    faults = []
+    for name in COORDINATES:
+        column = there.get(name)
+        bare = re.sub(r"^LowCardinality\((.*)\)$", r"\1", column.type) if column is not None else ""
+        if column is None:
+            faults.append(f"{name} is missing")
+        elif column.computed or bare not in _FITTING[name]:
+            faults.append(f"{name} is {column.default_kind} {column.type}".replace("  ", " "))
+    return tuple(faults)
+
+
+def structure(columns: Iterable[Column]) -> str:
+    """Names and types of the columns, as they are sent."""
+    return ", ".join(f"{quoted(each.name)} {each.wire}" for each in columns)
+
+
+def names(columns: Iterable[Column]) -> str:
+    return ", ".join(quoted(each.name) for each in columns)
+
+
+# Rows as they are sent.
+
+
+def fitted(rows: pa.Table, columns: Sequence[Column], table: TableName) -> pa.Table:
+    """The columns in the types in which they are sent, one chunk each."""
+    arrays = [_fit(rows, each, table) for each in columns]
+    return pa.table(arrays, names=[each.name for each in columns]).combine_chunks()
+
+
+def tables_of(rows: pa.Table, columns: Sequence[Column], compression: str | None = None) -> tuple[Rows, ...]:
+    """The rows as one table, or as several side by side."""
+    return tuple(
+        Rows(name, structure(some), _encode(rows.select([each.name for each in some]), compression))
+        for name, some in _side_by_side(columns)
     )
 
 
-def _column(declared: Field) -> str:
-    if declared.name in COORDINATES:
-        raise ConfigError(f"a declared field cannot be called {declared.name}: that is one of the coordinates")
-    type_ = column_type(declared.type, required=declared.required)
-    default = " DEFAULT []" if pa.types.is_list(declared.type) and not declared.required else ""
-    return f"{quoted(declared.name)} {type_}{default}"
+def rows_in(columns: Sequence[Column]) -> str:
+    """The FROM clause for the tables that `tables_of` sends."""
+    return " PASTE JOIN ".join(name for name, _ in _side_by_side(columns))
+
+
+def _encode(rows: pa.Table, compression: str | None) -> pa.Buffer:
+    """Arrow's stream format with exactly one record batch."""
+    batches = rows.combine_chunks().to_batches()
+    if len(batches) != 1:
+        raise ValueError(f"{len(batches)} record batches are not one block")
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, rows.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_batch(batches[0])
+    return out.getvalue()
+
+
+def _side_by_side(columns: Sequence[Column]) -> list[tuple[str, list[Column]]]:
+    groups: list[list[Column]] = [[]]
+    size = 0
+    for each in columns:
+        more = len(structure([each]).encode()) + 2
+        if groups[-1] and size + more > MOST_BYTES_OF_A_FIELD:
+            groups.append([])
+            size = 0
+        groups[-1].append(each)
+        size += more
+    return [(f"{ROWS}_{at}" if at else ROWS, group) for at, group in enumerate(groups)]
+
+
+def _fit(rows: pa.Table, column: Column, table: TableName) -> pa.Array:
+    """Values fit already, unless the table was altered since they were decoded: then they are checked again here. Strings are not checked:
+    ClickHouse itself refuses one that is no value of an Enum, a UUID, an address or a FixedString."""
+    values = rows.column(column.name).combine_chunks()
+    if column.name in COORDINATES:
+        return values.cast(COORDINATE_TYPES[column.name])
+    absent = values.null_count > 0 and not column.optional
+    if not absent and values.type == column.mapped.arrow and not column.mapped.limited:
+        return values
+    try:
+        values, faults = fit(values, column.field())
+    except pa.ArrowNotImplementedError:
+        why = f"values of type {values.type} cannot be made one."
+    else:
+        if not faults:
+            return values
+        at = int(faults[0].rows.argmax())
+        topic, number, offset = (rows.column(name)[at] for name in COORDINATES)
+        why = f"{topic}[{number}], offset {offset}: {faults[0].reason(column.name)}."
+    raise TargetRefused(
+        f"{table}, column {column.name} {column.type}: {why}",
+        safe="Nothing of this block was sent.",
+        command="change the column, or select, filter or cast the field in {file}, then start again",
+    )
+
+
+# The table that landonce creates.
+
+
+def create_statement(
+    table: TableName, declared: Schema, order_by: str | None = None, partition_by: str | None = None
+) -> str:
+    """The DDL, to run or to show. By default rows are ordered by coordinates, which makes a probe cheapest."""
+    faults = [fault for each in declared.fields for fault in unfit(each.type, each.name, required=each.required)]
+    if faults:
+        raise UnfitFields(faults, instead_of(declared))
+    columns = []
+    for each in declared.fields:
+        if each.name in COORDINATES:
+            raise ConfigError(f"a declared field cannot be called {each.name}: that is one of the coordinates")
+        default = " DEFAULT []" if pa.types.is_list(each.type) and not each.required else ""
+        columns.append(f"{quoted(each.name)} {column_type(each.type, required=each.required)}{default}")
+    listed = ",\n    ".join((*columns, *_COORDINATE_COLUMNS))
+    partitions = f"\nPARTITION BY {partition_by}" if partition_by else ""
+    return (
+        f"CREATE TABLE IF NOT EXISTS {table.sql}\n(\n    {listed}\n)\nENGINE = MergeTree{partitions}\n"
+        f"ORDER BY ({order_by or ', '.join(COORDINATES)})\nSETTINGS non_replicated_deduplication_window = {WINDOW}"
+    )

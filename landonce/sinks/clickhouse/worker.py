@@ -20,12 +20,19 @@ from landonce.errors import TargetRefused, ViewRefused
 from landonce.protocol.ranges import Range
 from landonce.protocol.settle import Reply
 from landonce.sinks.clickhouse.address import TableName, literal, query_prefix
-from landonce.sinks.clickhouse.columns import Column, fitted, names, rows_in, tables_of
-from landonce.sinks.clickhouse.connection import Access, connect
+from landonce.sinks.clickhouse.connection import Access, Form, NoAnswer, NotSent, connect, post
 from landonce.sinks.clickhouse.probe import bring_up_to_date, count, probe
 from landonce.sinks.clickhouse.replies import ALTERED, LATE, Answer, judge
-from landonce.sinks.clickhouse.table import Table, describe, shape_now
-from landonce.sinks.clickhouse.wire import Form, NoAnswer, NotSent, post
+from landonce.sinks.clickhouse.table import (
+    Column,
+    Table,
+    describe,
+    fitted,
+    names,
+    rows_in,
+    shape_now,
+    tables_of,
+)
 from landonce.sinks.contract import BlockWriter, Insert, Probe
 
 _TOKEN_IN_QUERY_ID = 16
@@ -90,7 +97,7 @@ class ClickHouseWriter(BlockWriter):
 
     def _post(self, parameters: dict[str, str], form: Form, query_id: str, rows: pa.Table) -> Reply:
         try:
-            answer = post(self._access.address, parameters, form, self._access.tls, self._access.timeouts)
+            answer = post(self._access, parameters, form)
         except NotSent as error:
             self.said = f"no connection: {error}"
             return Reply.REFUSED
