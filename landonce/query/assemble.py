@@ -40,8 +40,7 @@ from landonce.sinks.sql.fingerprint import refuse_recreation, refuse_replaced
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.sql.worker import SqlRecipe
-from landonce.sinks.wrapped.find import need_picklable
-from landonce.sinks.wrapped.sink import WrappedSink
+from landonce.sinks.wrapped.sink import WrappedSink, need_picklable
 from landonce.sinks.wrapped.worker import WrappedRecipe
 
 QuerySink = SinkSection | Sink

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 import landonce
 from landonce.jars import SPARK_KAFKA
-from landonce.sinks.wrapped.find import find_sink
+from landonce.sinks.wrapped.sink import find_sink
 
 
 def main(

@@ -30,7 +30,7 @@ from landonce.errors import ConfigError, PlanPending, TargetRefused
 from landonce.local import LocalKafka
 from landonce.local.server import free_ports, is_open
 from landonce.sinks.pipeline_file import parse
-from landonce.sinks.wrapped.find import find_sink
+from landonce.sinks.wrapped.sink import find_sink
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.usefixtures("spark")]
 SPARK_WORKERS = True

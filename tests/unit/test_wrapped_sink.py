@@ -25,10 +25,10 @@ from landonce.protocol.blocks import Block, Identity, block_key
 from landonce.protocol.ranges import Partition, Range
 from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.pipeline_file import parse
-from landonce.sinks.wrapped import find
+from landonce.sinks.wrapped import sink as find
 from landonce.sinks.wrapped.block import pushed_rows
 from landonce.sinks.wrapped.config import Wrapped
-from landonce.sinks.wrapped.find import find_sink, need_picklable
+from landonce.sinks.wrapped.sink import find_sink, need_picklable
 from landonce.sinks.wrapped.worker import WrappedRecipe
 
 ROWS = 11
@@ -301,7 +301,7 @@ def test_a_sink_is_found_beside_the_file(tmp_path: Path) -> None:
             ("own_sinks:made", {}, "missing 1 required"),
             ("own_sinks:other", {}, "neither a sink nor"),
             ("own_sinks:broken", {}, "failed: ValueError: no"),
-            ("own_sinks:nothing", {}, "is no sink"),
+            ("own_sinks:nothing", {}, "is not a sink"),
             ("own_sinks:absent", {}, "has no 'absent'"),
             ("not_there:x", {}, "cannot be imported"),
             ("not-there", {}, "there is no plug-in 'not-there'"),

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from landonce.errors import PlanChanged
-from landonce.ledger.block_ledgers import PushLedger
-from landonce.protocol.block_rows import Mark
-from landonce.protocol.claimed import key_of
 from landonce.sinks import checking
 from landonce.sinks.checking import CheckRun, Findings, Sections
 from landonce.sinks.contract import Finding, Level
-from landonce.sinks.wrapped.driver import ledger_reachable, wrapped_recipe
-from landonce.sinks.wrapped.find import need_picklable
+from landonce.sinks.wrapped.driver import claimed_blocks, ledger_reachable, wrapped_recipe
+from landonce.sinks.wrapped.sink import need_picklable
 
 
 def sections(run: CheckRun) -> Sections:
@@ -24,20 +21,15 @@ def sections(run: CheckRun) -> Sections:
 def _ledger(run: CheckRun) -> Findings:
     yield from checking.outside_ledger(run)
     ledger_reachable(run.parts, remote=run.remote)
-    state, ledger = run.state, run.parts.ledger
-    if state is None or state.pending is None or not isinstance(ledger, PushLedger):
-        return
-    rows = {row.number: row for row in ledger.status(state.pending.batch).rows}
-    for block in state.pending.blocks:
-        row = rows.get(block.number)
-        if row is not None and row.mark is Mark.CLAIMED and not run.parts.wrapped.idempotent:
-            yield Finding(
-                Level.WARNING,
-                f"block {key_of(state, block)} was pushed and is not settled: it may be on its way, or nobody knows",
-                "the next start asks the sink's probe"
-                if run.parts.wrapped.can_probe
-                else "look for it in the target; `landonce state settle {file}` says what you found",
-            )
+    sink, state = run.parts.wrapped, run.state
+    for key in claimed_blocks(run.parts, state) if state is not None and not sink.idempotent else ():
+        yield Finding(
+            Level.WARNING,
+            f"block {key} was pushed and is not settled: it may be on its way, or nobody knows",
+            "the next start asks the sink's probe"
+            if sink.can_probe
+            else "look for it in the target; `landonce state settle {file}` says what you found",
+        )
 
 
 def _sink(run: CheckRun) -> Findings:

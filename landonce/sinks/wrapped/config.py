@@ -44,8 +44,7 @@ class Wrapped(SinkSection):
 
     def to_sink(self, pipeline: str) -> WrappedSink:
         del pipeline
-        from landonce.sinks.wrapped.find import find_sink
-        from landonce.sinks.wrapped.sink import HANDED_OVER
+        from landonce.sinks.wrapped.sink import HANDED_OVER, find_sink
 
         return HANDED_OVER if self.sink is None else find_sink(self.sink, self.options, self.folder)
 

@@ -17,9 +17,8 @@ from landonce.sinks.claimed import OpenClaimed
 from landonce.sinks.declared import declared_schema
 from landonce.sinks.operations import Choice, Operations, nothing_to_settle
 from landonce.sinks.parts import Parts
-from landonce.sinks.run import Columns, Run, SparkNeeds
-from landonce.sinks.wrapped.find import need_picklable
-from landonce.sinks.wrapped.sink import HANDED_OVER, WrappedSink
+from landonce.sinks.run import Columns, Run, SparkNeeds, run_of
+from landonce.sinks.wrapped.sink import HANDED_OVER, WrappedSink, need_picklable
 from landonce.sinks.wrapped.worker import WrappedRecipe
 
 
@@ -32,19 +31,8 @@ def wrapped_recipe(parts: Parts) -> WrappedRecipe:
             "source.kafka.schema: is missing. A wrapped sink has no columns that could say what a record holds.",
             command='declare it in {file}, for example `schema: "id BIGINT NOT NULL, word STRING"`',
         )
-    return WrappedRecipe(
-        pipeline=config.pipeline,
-        consumer=tuple(sorted(parts.consumer.items())),
-        source=source,
-        target=source,
-        sink=parts.wrapped,
-        ledger=PushPlace(config.outside_ledger.place, config.pipeline),
-        dead_letters=config.dead_letters.path,
-        max_record_bytes=config.source.kafka.max_record_bytes,
-        block_bytes=config.batch.block_bytes,
-        select=config.transform.select,
-        where=config.transform.where,
-    )
+    ledger = PushPlace(config.outside_ledger.place, config.pipeline)
+    return WrappedRecipe(**run_of(parts).basics, source=source, target=source, sink=parts.wrapped, ledger=ledger)
 
 
 def ledger_reachable(parts: Parts, *, remote: bool) -> None:
@@ -58,6 +46,19 @@ def ledger_reachable(parts: Parts, *, remote: bool) -> None:
         )
 
 
+def block_rows(parts: Parts, state: LedgerState) -> tuple[PushRow, ...]:
+    """What the ledger says of the blocks of the pending plan."""
+    ledger = parts.ledger
+    return ledger.status(state.pending.batch).rows if state.pending and isinstance(ledger, PushLedger) else ()
+
+
+def claimed_blocks(parts: Parts, state: LedgerState) -> tuple[str, ...]:
+    """The keys of the blocks that were pushed, and of which the ledger does not say what became of them."""
+    claimed = {row.number for row in block_rows(parts, state) if row.mark is Mark.CLAIMED}
+    blocks = state.pending.blocks if state.pending is not None else ()
+    return tuple(key_of(state, block) for block in blocks if block.number in claimed)
+
+
 @dataclass
 class WrappedOperations(Operations):
     """The target cannot be asked; the ledger says what became of each block."""
@@ -69,13 +70,10 @@ class WrappedOperations(Operations):
         return wrapped_recipe(self.parts).fingerprint()
 
     def rows(self, state: LedgerState) -> tuple[PushRow, ...]:
-        ledger = self.parts.ledger
-        return ledger.status(state.pending.batch).rows if state.pending and isinstance(ledger, PushLedger) else ()
+        return block_rows(self.parts, state)
 
     def claimed(self, state: LedgerState) -> tuple[str, ...]:
-        open_ = {row.number for row in self.rows(state) if row.mark is Mark.CLAIMED}
-        blocks = state.pending.blocks if state.pending is not None else ()
-        return tuple(key_of(state, block) for block in blocks if block.number in open_)
+        return claimed_blocks(self.parts, state)
 
     def settle(self, block: str, owner: str, *, landed: bool) -> Choice:
         """What was claimed is waited out first: then the person's word holds."""

@@ -1,16 +1,24 @@
-"""A user's function or class as a sink: what it declares, and how a worker opens it."""
+"""A user's function or class as a sink: what it declares, how a worker opens it, and how a pipeline file names it."""
 
 from __future__ import annotations
 
+import hashlib
+import importlib
 import inspect
-from collections.abc import Callable, Iterator
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from landonce.errors import ConfigError
+from landonce.config.model import without_secrets
+from landonce.config.secrets import redact
+from landonce.errors import ConfigError, LandonceError
 from landonce.ledger.block_ledgers import PushLedger, PushPlace
+from landonce.packages import IMPORT_ENDS, plug_in
 from landonce.sinks.contract import Guarantee, Sink
 from landonce.sinks.wrapped.block import PushedBlock
 
@@ -28,6 +36,9 @@ Probe = Callable[[PushedBlock], bool]
 _BEGIN_WITHIN = 10.0
 """Seconds. A push that does not begin so soon after its claim does not begin at all."""
 _YEAR = 366 * 24 * 3600
+_GROUP = "landonce.sinks"
+"""The entry points by which packages offer sinks."""
+_KEY = "sink.wrapped.sink"
 
 
 @dataclass(frozen=True)
@@ -180,10 +191,20 @@ def wrap(
         raise ConfigError(f"wrap: {push!r} is neither a function nor something with `push`.")
     if probe is not None and not callable(probe):
         raise ConfigError("wrap: `probe` is a function that takes a block and says whether it is there.")
-    for what, given in (("push", getattr(push, "push", push)), ("probe", probe or getattr(push, "probe", None))):
+    functions = {"push": getattr(push, "push", push), "probe": probe or getattr(push, "probe", None)}
+    for what, given in functions.items():
         _refuse_deferred(what, given)
-    _refuse_arguments(push, probe)
-    return WrappedSink(push, name or _name(push), idempotent, probe, _seconds(settles_within))
+    if isinstance(push, type):
+        _refuse_unless_takes("the class", push)
+    for what, given in functions.items():
+        if given is not None:
+            method = isinstance(push, type) and inspect.isfunction(inspect.getattr_static(push, what, None))
+            _refuse_unless_takes(f"`{what}`", given, *((None, None) if method and given is not probe else (None,)))
+    number = isinstance(settles_within, int | float) and not isinstance(settles_within, bool)
+    if not number or not 0 < settles_within <= _YEAR:
+        raise ConfigError("wrap: `settles_within` is a number of seconds above zero, and at most a year.")
+    named = name or str(getattr(push, "__name__", None) or type(push).__name__).strip("<>")
+    return WrappedSink(push, named, idempotent, probe, float(settles_within))
 
 
 def _refuse_deferred(what: str, given: Any) -> None:
@@ -196,17 +217,8 @@ def _refuse_deferred(what: str, given: Any) -> None:
         )
 
 
-def _refuse_arguments(push: Any, probe: Any) -> None:
-    """A call with wrong arguments would count as a push that may have arrived."""
-    if isinstance(push, type):
-        _refuse_unless_takes("the class", push)
-    for what, given in (("push", getattr(push, "push", push)), ("probe", probe or getattr(push, "probe", None))):
-        if given is not None:
-            plain = isinstance(push, type) and inspect.isfunction(inspect.getattr_static(push, what, None))
-            _refuse_unless_takes(f"`{what}`", given, *((None, None) if plain and given is not probe else (None,)))
-
-
 def _refuse_unless_takes(what: str, given: Any, *arguments: None) -> None:
+    """A call with wrong arguments would count as a push that may have arrived."""
     try:
         inspect.signature(given).bind(*arguments)
     except ValueError:  # some functions in C have no signature
@@ -216,13 +228,91 @@ def _refuse_unless_takes(what: str, given: Any, *arguments: None) -> None:
         raise ConfigError(f"wrap: {what} {wanted}: {error}.") from None
 
 
-def _seconds(settles_within: Any) -> float:
-    number = isinstance(settles_within, int | float) and not isinstance(settles_within, bool)
-    if not number or not 0 < settles_within <= _YEAR:
-        raise ConfigError("wrap: `settles_within` is a number of seconds above zero, and at most a year.")
-    return float(settles_within)
+def need_picklable(sink: WrappedSink) -> None:
+    """Raises before the start, with one clear sentence, instead of in a Spark job."""
+    try:
+        _cloudpickle().dumps(sink)
+    except Exception as error:
+        raise ConfigError(
+            redact(f"the sink {sink.name} cannot be sent to workers: {type(error).__name__}: {error}"),
+            command="open connections, locks and files in the method `open` of a class: wrap(MySink, …)",
+        ) from None
 
 
-def _name(push: Any) -> str:
-    named = getattr(push, "__name__", None) or type(push).__name__
-    return str(named).strip("<>")
+def _cloudpickle() -> Any:
+    """PySpark pickles functions with it."""
+    return importlib.import_module("pyspark.cloudpickle")
+
+
+# A sink that a pipeline file names.
+
+
+def find_sink(name: str, options: Mapping[str, Any], folder: Path) -> WrappedSink:
+    """`name`: `module:name`, or the name of an entry point. The module may be beside the pipeline file, in `folder`."""
+    if ":" in name:
+        module_name, _, attribute = name.partition(":")
+        module = _module(module_name, folder)
+        if not hasattr(module, attribute):
+            raise ConfigError(f"{_KEY}: {module.__file__} has no {attribute!r}.")
+        offered = getattr(module, attribute)
+    else:
+        offered = plug_in(_GROUP, name, key=_KEY, instead="write `module:name`")
+    found = offered
+    if not isinstance(found, WrappedSink):
+        found = _made(name, found, options)
+    elif options:
+        raise ConfigError(f"sink.wrapped.options: {name} is a sink already, and takes no options.")
+    if not isinstance(found, WrappedSink):
+        raise ConfigError(
+            f"{_KEY}: {name} returns {type(found).__name__}, which is not a sink.",
+            command="return what `landonce.wrap` returns",
+        )
+    # Which target it is: the name, the package and the options. Another package may offer the same name later.
+    package = str(getattr(offered, "__module__", "")).partition(".")[0]
+    config = json.dumps([package, without_secrets(options)], sort_keys=True, default=str)
+    return replace(found, origin=f"{name} {hashlib.sha256(config.encode()).hexdigest()[:8]}")
+
+
+def _made(name: str, factory: Any, options: Mapping[str, Any]) -> Any:
+    if not callable(factory):
+        raise ConfigError(f"{_KEY}: {name} is neither a sink nor a function that makes one.")
+    try:
+        return factory(**options)
+    except LandonceError:
+        raise
+    except IMPORT_ENDS as error:
+        raise ConfigError(redact(f"{_KEY}: {name} failed: {type(error).__name__}: {error}")) from None
+
+
+def _module(name: str, folder: Path) -> ModuleType:
+    """Imports a module. One beside the pipeline file is pickled by value, with the modules beside it that it imports."""
+    before = set(sys.modules)
+    sys.path.insert(0, str(folder))
+    try:
+        module = importlib.import_module(name)
+    except IMPORT_ENDS as error:
+        raise ConfigError(
+            redact(f"{_KEY}: {name} cannot be imported: {type(error).__name__}: {error}"),
+            command=f"write it as `module:name`, with the module installed or in {folder}",
+        ) from None
+    finally:
+        sys.path.remove(str(folder))
+    stem = folder.joinpath(*name.split("."))
+    beside = [path for path in (stem.with_suffix(".py"), stem / "__init__.py") if path.exists()]
+    if beside and not any(path.samefile(module.__file__ or "/") for path in beside):
+        raise ConfigError(  # it would push to another target
+            f"{_KEY}: {name} is {beside[0]}, but a module of that name was loaded from {module.__file__} before.",
+            command="give the module a name of its own",
+        )
+    for each in (module, *(sys.modules[new] for new in sorted(set(sys.modules) - before))):
+        if _lies_in(each, folder):
+            _cloudpickle().register_pickle_by_value(each)
+    return module
+
+
+def _lies_in(module: ModuleType, folder: Path) -> bool:
+    """Whether it is beside the pipeline file, and neither in a virtual environment there, nor a part of landonce."""
+    path, place = Path(getattr(module, "__file__", None) or "/").resolve(), folder.resolve()
+    if not path.is_relative_to(place) or module.__name__.partition(".")[0] == "landonce":
+        return False
+    return "site-packages" not in path.relative_to(place).parts

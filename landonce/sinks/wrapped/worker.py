@@ -112,13 +112,10 @@ class WrappedWorker(BlockWorker):
                 if row is not None and row.mark is Mark.AFTER:
                     known = Receipt.from_json(row.receipt) if row.receipt is not None else sending.receipt
                     return BlockResult(self.task.index, Fate.LANDED, known)
-                if row is None or not self._under_way(row, seen.now):
+                others = row is not None and row.mark is Mark.CLAIMED and row.nonce != self.nonce
+                if row is None or not others or over(row, seen.now, self.recipe.sink.wait):
                     return result
                 time.sleep(_PAUSE)
-
-    def _under_way(self, row: PushRow, now: int) -> bool:
-        """Whether another attempt may be pushing the block."""
-        return row.mark is Mark.CLAIMED and row.nonce != self.nonce and not over(row, now, self.recipe.sink.wait)
 
 
 @dataclass(frozen=True)
@@ -159,7 +156,6 @@ class _Attempt:
 
     def __init__(self, sink: WrappedSink, ledger: PushLedger, sending: Sending, delivery: Delivery) -> None:
         self._sink, self._ledger, self._sending, self._delivery = sink, ledger, sending, delivery
-        self._nonce = sending.nonce
         self._row: PushRow | None = None
         self._began = 0.0
         self._why = "another attempt is claimed, and what became of it is not known yet"
@@ -167,23 +163,37 @@ class _Attempt:
         self._state = steps.begin(harmless=sink.idempotent, can_probe=sink.can_probe, empty=sending.rows.num_rows == 0)
 
     def run(self) -> BlockResult:
+        sending = self._sending
         while self._state.fate is None:
             stage = self._state.stage
             reach(f"{stage.value}.before")
             self._state = self._step(stage)
             reach(f"{stage.value}.after")
-        return self._result(self._state)
+        state = self._state
+        if state.fate is Fate.LANDED:
+            known = Receipt.from_json(state.settled) if state.settled is not None else sending.receipt
+            return BlockResult(sending.index, Fate.LANDED, known)
+        if state.fate is Fate.HALTED or self._error is not None:
+            return BlockResult(sending.index, Fate.HALTED, error=self._error or _fenced(sending))
+        return BlockResult(sending.index, Fate.DOUBTFUL, why=self._why)
 
     def _step(self, stage: Stage) -> Pushing:
         """Does what the stage asks for, and returns the next state."""
-        ledger, sending, state, nonce = self._ledger, self._sending, self._state, self._nonce
-        spot, claim, receipt = sending.spot, sending.claim, sending.receipt.to_json()
+        ledger, sending, state, sink = self._ledger, self._sending, self._state, self._sink
+        spot, claim, nonce, receipt = sending.spot, sending.claim, sending.nonce, sending.receipt.to_json()
         if stage is Stage.CLAIM:
-            return steps.after_claim(state, won=self._claimed(reclaim=False))
+            self._began = now()
+            self._row = ledger.claim(spot, claim, nonce, harmless=sink.idempotent, wait=sink.wait)
+            return steps.after_claim(state, won=self._row is not None)
         if stage is Stage.RECLAIM:
-            return steps.after_claim(state, won=self._claimed(reclaim=True))
+            self._began = now()
+            self._row = ledger.reclaim(spot, claim, nonce, state.seen, wait=sink.wait)
+            return steps.after_claim(state, won=self._row is not None)
         if stage is Stage.ROW:
-            return self._read(state)
+            seen = ledger.row(spot)
+            row = seen.rows[0] if seen.rows else None
+            done = row is not None and over(row, seen.now, sink.wait)
+            return steps.after_row(state, row, claim, over=done)
         if stage is Stage.PROBE:
             return self._probe(state)
         if stage is Stage.PUSH:
@@ -196,21 +206,6 @@ class _Attempt:
             ledger.release(spot, nonce)
             return steps.after_release(state)
         return steps.after_found(state, won=ledger.skip(spot, claim, receipt))
-
-    def _claimed(self, *, reclaim: bool) -> bool:
-        ledger, spot, claim, sink = self._ledger, self._sending.spot, self._sending.claim, self._sink
-        self._began = now()
-        if reclaim:
-            self._row = ledger.reclaim(spot, claim, self._nonce, self._state.seen, wait=sink.wait)
-        else:
-            self._row = ledger.claim(spot, claim, self._nonce, harmless=sink.idempotent, wait=sink.wait)
-        return self._row is not None
-
-    def _read(self, state: Pushing) -> Pushing:
-        seen = self._ledger.row(self._sending.spot)
-        row = seen.rows[0] if seen.rows else None
-        done = row is not None and over(row, seen.now, self._sink.wait)
-        return steps.after_row(state, row, self._sending.claim, over=done)
 
     def _probe(self, state: Pushing) -> Pushing:
         """A probe that raises proves nothing: the driver tries again."""
@@ -261,15 +256,6 @@ class _Attempt:
             attempt=row.attempt if row is not None else 0,
             deadline=row.claimed_at + self._sink.wait if row is not None else 0,
         )
-
-    def _result(self, state: Pushing) -> BlockResult:
-        index, receipt = self._sending.index, self._sending.receipt
-        if state.fate is Fate.LANDED:
-            known = Receipt.from_json(state.settled) if state.settled is not None else receipt
-            return BlockResult(index, Fate.LANDED, known)
-        if state.fate is Fate.HALTED or self._error is not None:
-            return BlockResult(index, Fate.HALTED, error=self._error or _fenced(self._sending))
-        return BlockResult(index, Fate.DOUBTFUL, why=self._why)
 
 
 def _failure(what: str, error: BaseException) -> str:
