@@ -55,13 +55,13 @@ class Pooler(LocalServer):
         return url.replace(f":{self._server.port}/", f":{self.port}/")
 
     def _prepare(self) -> None:
-        users, told = self.folder / "users", self.folder / "pgbouncer.ini"
+        users, config = self.folder / "users", self.folder / "pgbouncer.ini"
         password = self._server.password
         users.write_text(f'"{USER}" "{password}"\n')
-        told.write_text(
+        config.write_text(
             _CONFIG.format(loopback=LOOPBACK, server=self._server.port, password=password, port=self.port, users=users)
         )
-        for each in (users, told):
+        for each in (users, config):
             each.chmod(0o600)
             if os.geteuid() == 0:
                 shutil.chown(each, *_account())
@@ -75,8 +75,8 @@ class Pooler(LocalServer):
 
     def _answers(self) -> bool:
         try:
-            told = {"host": LOOPBACK, "port": self.port, "user": USER, "password": self._server.password}
-            psycopg.connect(**told, dbname=DATABASE, connect_timeout=5).close()
+            address = {"host": LOOPBACK, "port": self.port, "user": USER, "password": self._server.password}
+            psycopg.connect(**address, dbname=DATABASE, connect_timeout=5).close()
         except psycopg.OperationalError:
             return False
         return True

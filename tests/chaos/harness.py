@@ -67,7 +67,7 @@ class Home:
         self.file.chmod(0o600)
 
     def landonce(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Any other command of landonce, in a forked process. What it prints is not told apart by where it prints it."""
+        """Any other command of landonce, in a forked process. Its two streams come back as one."""
         log = self.folder / f"command-{time.monotonic_ns()}.log"
         code = PlainProcess(arguments, os.environ | UNDISTURBED, log).wait(PATIENCE)
         printed = log.read_text()

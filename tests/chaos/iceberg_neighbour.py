@@ -1,4 +1,4 @@
-"""Another writer beside landonce: appends rows of its own and deletes rows, its own and others', until it is told to stop.
+"""Another writer beside landonce: appends rows of its own and deletes rows, its own and others', until a test stops it.
 
 Run as a process of its own. What it did, it writes down once it is done.
 """

@@ -75,19 +75,21 @@ def history(table: Table) -> Iterator[Snapshot]:
         at = table.snapshot_by_id(at.parent_snapshot_id) if at.parent_snapshot_id is not None else None
 
 
-def told(snapshot: Snapshot) -> dict[str, str]:
+def summary(snapshot: Snapshot) -> dict[str, str]:
     return dict(snapshot.summary.additional_properties) if snapshot.summary is not None else {}
 
 
 def landings(table: Table) -> list[Snapshot]:
     """The snapshots by which landonce added rows, oldest first."""
-    mine = (each for each in history(table) if "landonce.batch" in told(each) and told(each).get("added-data-files"))
+    mine = (
+        each for each in history(table) if "landonce.batch" in summary(each) and summary(each).get("added-data-files")
+    )
     return sorted(mine, key=lambda each: each.sequence_number or 0)
 
 
 def batches(table: Table) -> list[int]:
     """The batches that landonce added rows by, oldest first, as often as it did."""
-    return [int(told(each)["landonce.batch"]) for each in landings(table)]
+    return [int(summary(each)["landonce.batch"]) for each in landings(table)]
 
 
 def strangers(table: Table, first: int, count: int) -> pa.Table:

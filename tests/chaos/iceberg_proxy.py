@@ -166,5 +166,5 @@ def _passed_on(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def _made_up(status: int) -> Answer:
-    told = {"error": {"message": "made up by a proxy", "type": _KINDS.get(status, "ServerError"), "code": status}}
-    return status, {"content-type": "application/json"}, json.dumps(told).encode()
+    body = {"error": {"message": "made up by a proxy", "type": _KINDS.get(status, "ServerError"), "code": status}}
+    return status, {"content-type": "application/json"}, json.dumps(body).encode()

@@ -128,7 +128,7 @@ def lake(
 ) -> Iterator[Lake]:
     """Without a word on catalogs, the embedded one. Drivers may go to it by another way. `drivers`: with Spark, or plain ones."""
     home = Home(folder)
-    told = drivers_catalog or catalog
+    properties = drivers_catalog or catalog
     tables = tuple(f"{namespace}.{name}" for name in (FAN_OUT if fan_out else ("events",)))
     text = _PIPELINE.substitute(
         bootstrap=kafka.bootstrap_servers,
@@ -137,7 +137,7 @@ def lake(
         tables=_ROUTES.substitute(namespace=namespace) if fan_out else f"table: {tables[0]}",
         batch=batch,
         evolve=str(evolve).lower(),
-        catalog=f"catalog: {json.dumps(dict(told))}" if told else "",
+        catalog=f"catalog: {json.dumps(dict(properties))}" if properties else "",
     )
     home.save(text)
     keeps: Callable[[str, dict[str, Any]], bool] = routed if fan_out else lambda _table, _payload: True

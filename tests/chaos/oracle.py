@@ -1,7 +1,7 @@
 """Who judges: what was produced, by the producer's own list, against what the table and the dead letters hold.
 
 It imports nothing but the standard library: not landonce's reader, not its decoder, not a client library of ClickHouse, not its idea of
-a range. What was produced is what Kafka's client told the producer (`harness.Feed`); landonce reads with the same client.
+a range. What was produced is what Kafka's client reported to the producer (`harness.Feed`); landonce reads with the same client.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Produced:
 
     @property
     def row(self) -> Row:
-        told = self.payload
-        return (self.topic, self.partition, self.offset, told["id"], told["word"], told.get("amount"))
+        payload = self.payload
+        return (self.topic, self.partition, self.offset, payload["id"], payload["word"], payload.get("amount"))
 
     @property
     def letter(self) -> Letter:
@@ -81,12 +81,12 @@ def expected_letters(records: Iterable[Produced]) -> list[Letter]:
 
 def rows(url: str, table: str) -> list[Row]:
     """Every row of the table."""
-    told = ask(
+    lines = ask(
         url, f"SELECT _topic, _partition, _offset, id, word, amount FROM {table} FORMAT JSONCompactEachRow"
     ).splitlines()
     return [
         (topic, int(part), int(at), int(id_), word, amount)
-        for topic, part, at, id_, word, amount in map(json.loads, told)
+        for topic, part, at, id_, word, amount in map(json.loads, lines)
     ]
 
 
@@ -95,9 +95,9 @@ def letters(folder: Path) -> list[Letter]:
     found = []
     for path in sorted(folder.glob("[!.]*.jsonl")):
         for line in path.read_text().splitlines():
-            told = json.loads(line)
-            value = told["value"] if "value" in told else base64.b64decode(told["value_base64"]).decode("latin-1")
-            found.append((told["topic"], told["partition"], told["offset"], value))
+            letter = json.loads(line)
+            value = letter["value"] if "value" in letter else base64.b64decode(letter["value_base64"]).decode("latin-1")
+            found.append((letter["topic"], letter["partition"], letter["offset"], value))
     return found
 
 

@@ -154,10 +154,10 @@ def _is_insert(received: bytes) -> bool:
 def _insert(request: bytes) -> Insert:
     """Its names are in the URL, its statement is in the body."""
     line = request.split(b"\r\n", 1)[0].decode(errors="replace")
-    told = parse_qs(urlsplit(line.split(" ")[1]).query)
+    query = parse_qs(urlsplit(line.split(" ")[1]).query)
     deadline = re.search(rb"now64\(3\)\) > (\d+)", request)
     assert deadline is not None, request[:10_000]
-    return Insert(told["insert_deduplication_token"][0], told["query_id"][0], int(deadline[1]), request)
+    return Insert(query["insert_deduplication_token"][0], query["query_id"][0], int(deadline[1]), request)
 
 
 def _until(line: socket.socket, end: bytes) -> bytes:

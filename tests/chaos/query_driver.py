@@ -43,9 +43,9 @@ def main(
     if kind == "clickhouse":
         sink, ledger = landonce.clickhouse(url, table, deadline=float(deadline)), f"sqlite:///{folder}/ledger"
     elif kind in ("wrapped", "slow"):
-        told = {"folder": url, "settles_within": float(deadline)}
+        options = {"folder": url, "settles_within": float(deadline)}
         made = "wrapped_target:probing" if kind == "wrapped" else "wrapped_target:slow"
-        sink, ledger = find_sink(made, told, Path(__file__).parent), table
+        sink, ledger = find_sink(made, options, Path(__file__).parent), table
     elif kind == "iceberg":
         sink = landonce.iceberg(table, {"uri": f"sqlite:///{url}/lake/catalog.db", "warehouse": f"file://{url}/lake"})
     elif kind == "sql":

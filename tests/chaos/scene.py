@@ -60,7 +60,7 @@ class Play(ABC):
         """Every row that must be in every table, once."""
         produced = self.feed.produced
         return {
-            name: oracle.expected_rows(produced, lambda told, name=name: self.keeps(name, told))
+            name: oracle.expected_rows(produced, lambda payload, name=name: self.keeps(name, payload))
             for name in self.landed()
         }
 
@@ -143,11 +143,11 @@ def scene(
     batch: str = "interval: 0s, max_rows: 600, block_rows: 300",
     master: str = "local[1]",
     drivers: type[Drivers] = Drivers,
-    **told: str,
+    **settings: str,
 ) -> Iterator[Scene]:
     """`where` is what the pipeline filters by, and `keeps` the same in Python. `drivers`: with Spark, or plain ones."""
     servers = (kafka.bootstrap_servers, url or clickhouse.url)
-    site = Site(folder, *servers, topic, table, batch=batch, master=master, **told)
+    site = Site(folder, *servers, topic, table, batch=batch, master=master, **settings)
     site.write(where)
     feed = Feed(kafka.bootstrap_servers, topic, partitions)
     with drivers(site) as started:

@@ -62,12 +62,12 @@ class People:
             key = self._random.randrange(60)
             if key in self.rows and self._random.random() < 0.3:
                 del self.rows[key]
-                told: dict[str, object] = {"op": "d", "id": key}
+                change: dict[str, object] = {"op": "d", "id": key}
             else:
                 city = self._random.choice(["Rome", "Oslo", "Bern", None])
-                told = {"op": "u" if key in self.rows else "c", "id": key, "city": city, "n": self._number}
+                change = {"op": "u" if key in self.rows else "c", "id": key, "city": city, "n": self._number}
                 self.rows[key] = (city, self._number)
-            self._producer.produce(self._topic, json.dumps(told), partition=key % 2)
+            self._producer.produce(self._topic, json.dumps(change), partition=key % 2)
         assert self._producer.flush(30) == 0
 
 

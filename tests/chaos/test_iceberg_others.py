@@ -44,12 +44,12 @@ def test_a_writer_that_appends_and_deletes_all_the_time(
         finally:
             neighbour.kill()
             neighbour.wait(10)
-        told = json.loads(journal.read_text())
-        removed = {tuple(each) for each in told["removed"]}
+        written = json.loads(journal.read_text())
+        removed = {tuple(each) for each in written["removed"]}
         due = [row for row in oracle.expected_rows(pipeline.feed.produced) if row[:3] not in removed]
         verdict = oracle.compare(due, pipeline.landed()[name])
         assert verdict.exact, verdict
-        theirs = [iceberg_oracle.stranger(each) for each in told["kept"]]
+        theirs = [iceberg_oracle.stranger(each) for each in written["kept"]]
         verdict = oracle.compare(theirs, iceberg_oracle.foreign(pipeline.table()))
         assert verdict.exact, verdict
         assert alternations(pipeline.table()) >= 6, "they hardly met"
@@ -57,7 +57,7 @@ def test_a_writer_that_appends_and_deletes_all_the_time(
 
 def alternations(table: iceberg_oracle.Table) -> int:
     """How often a commit of landonce follows one of the other, or the other way round."""
-    ours = ["landonce.batch" in iceberg_oracle.told(each) for each in iceberg_oracle.history(table)]
+    ours = ["landonce.batch" in iceberg_oracle.summary(each) for each in iceberg_oracle.history(table)]
     return sum(one != next_ for one, next_ in itertools.pairwise(ours))
 
 

@@ -1,4 +1,4 @@
-"""A table is dropped and made anew: nothing lands in the wrong one, and nobody guesses."""
+"""A table is dropped and made again: nothing lands in the wrong one, and nobody guesses."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ def test_a_table_of_a_fan_out(
 
         kept = {name: pipeline.landings(name) for name in pipeline.tables if name != _PLAIN}
         replace(pipeline, _PLAIN)
-        told = pipeline.site.landonce("state", "forget-table", str(pipeline.site.file), _PLAIN, "--replay", "--yes")
-        assert told.returncode == 0, told.stderr
+        done = pipeline.site.landonce("state", "forget-table", str(pipeline.site.file), _PLAIN, "--replay", "--yes")
+        assert done.returncode == 0, done.stderr
         pipeline.drivers.drain()
         pipeline.exact()
         assert all(pipeline.landings(name)[: len(had)] == had for name, had in kept.items())

@@ -131,7 +131,7 @@ def test_a_commit_that_arrives_when_the_successor_has_looked(
             assert [each.status for each in proxy.commits if each.path == late.path][1] == 409
         once_each(pipeline)
 
-        # And once more when all is done, for whoever repeats what it did not see answered.
+        # And once more when all is done, for a client that repeats a request without an answer.
         proxy.deliver(late)
         assert late.status == 409
         once_each(pipeline)

@@ -68,8 +68,8 @@ def test_under_a_driver_that_idles(
         assert run.terminate() == 0, run.tail()
         pipeline.exact()
         assert sorted(iceberg_oracle.foreign(pipeline.table())) == [iceberg_oracle.stranger(each) for each in range(3)]
-        told = {event["what"] for event in run.events() if event["event"] == "trouble"}
-        assert len([each for each in told if "was rolled back" in each]) == 3, told
+        reports = {event["what"] for event in run.events() if event["event"] == "trouble"}
+        assert len([each for each in reports if "was rolled back" in each]) == 3, reports
 
 
 @pytest.mark.parametrize(

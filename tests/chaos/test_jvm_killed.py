@@ -49,20 +49,20 @@ def kill_jvm(session: int, *, after: float = 0.0, patience: float = 60.0) -> Non
 def _is_spark(pid: int) -> bool:
     """Java is also asked for its version, and a JVM of its own makes Spark's command line."""
     try:
-        told = Path(f"/proc/{pid}/cmdline").read_bytes()
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
-    return told.split(b"\0")[0].endswith(b"java") and b"SparkSubmit" in told and b"launcher.Main" not in told
+    return command.split(b"\0")[0].endswith(b"java") and b"SparkSubmit" in command and b"launcher.Main" not in command
 
 
 def says_so(run: DriverRun) -> None:
     """One error with a name, and nothing that a person would take for a defect."""
     assert run.finish(60) == SparkLost.exit_code, run.tail(60)
-    told = run.log.read_text()
-    assert "SparkLost: Spark's JVM ended" in told, told
-    assert "Next step: start again" in told
-    assert "Traceback" not in told, told
-    assert "defect" not in told
+    log = run.log.read_text()
+    assert "SparkLost: Spark's JVM ended" in log, log
+    assert "Next step: start again" in log
+    assert "Traceback" not in log, log
+    assert "defect" not in log
 
 
 def killed_at(drivers: Drivers, place: str) -> None:
@@ -185,7 +185,7 @@ def test_other_commands(
             text=True,
         )
         kill_jvm(process.pid, after=NOT_YET_ITS_OWN)
-        told, _ = process.communicate(timeout=60)
-        assert process.returncode == SparkLost.exit_code, told
-        assert "SparkLost: Spark's JVM ended" in told
-        assert "Traceback" not in told
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == SparkLost.exit_code, output
+        assert "SparkLost: Spark's JVM ended" in output
+        assert "Traceback" not in output

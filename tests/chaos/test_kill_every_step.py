@@ -78,7 +78,7 @@ FIRST = [
 
 def test_every_step_and_every_place_is_killed() -> None:
     """A new step or a new place in a worker fails here until a chain kills it."""
-    # STOP is no effect: whoever is told to stop has nothing left to do. OPEN is of tables that are made in mid-run.
+    # STOP is no effect: a driver that stops has nothing left to do. OPEN is of tables that are made in mid-run.
     steps = {
         f"{step.value}.{side}"
         for step in set(Step) - {Step.STOP, Step.OPEN, Step.RESOLVE}
@@ -129,7 +129,7 @@ def test_killed_in_every_replay(
         new_topic(partitions=2),
         new_table(),
         where="word <> 'ping'",
-        keeps=lambda told: told["word"] != "ping",
+        keeps=lambda payload: payload["word"] != "ping",
         partition_by="id % 2",
         # Twelve starts' records are in the one plan that all others replay.
         batch="interval: 0s, max_rows: 1000, block_rows: 50",

@@ -157,13 +157,13 @@ def refused(pipeline: Scene, name: str) -> None:
 
 def fill(pipeline: Scene) -> None:
     """An operator says that what is missing shall be written."""
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-m", "landonce", "state", "fill", str(pipeline.site.file), "--yes"],
         capture_output=True,
         text=True,
         timeout=LIMIT,
     )
-    assert told.returncode == 0, told.stdout + told.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_two_drivers_at_the_same_moment(

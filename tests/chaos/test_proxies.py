@@ -158,7 +158,7 @@ def test_a_request_that_arrives_after_the_successor_has_probed(
         assert held.answered_at * 1000 > held.deadline
         pipeline.exact()
 
-        # And once more when all is done, for whoever repeats what it did not see answered.
+        # And once more when all is done, for a client that repeats a request without an answer.
         proxy.deliver(held)
         assert LATE in held.answer
         pipeline.exact()

@@ -45,8 +45,8 @@ class Query:
 
     def cut(self, per_trigger: int = 16, master: str = "local[2]", deadline: int = 4) -> Drivers:
         """Its drivers, which make batches of so many records from now on."""
-        told = (str(self.folder), str(per_trigger), master, str(deadline))
-        self.drivers.command = (sys.executable, query_driver.__file__, *self.arguments, *told)
+        options = (str(self.folder), str(per_trigger), master, str(deadline))
+        self.drivers.command = (sys.executable, query_driver.__file__, *self.arguments, *options)
         return self.drivers
 
     def unspoiled(self) -> None:

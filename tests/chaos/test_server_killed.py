@@ -77,7 +77,7 @@ def test_killed_between_token_and_part(
         server.start()
         server.wait_ready()
 
-        # The control: whoever trusts the token waits for these rows for ever.
+        # The control: a writer that trusts the token waits for these rows for ever.
         for _ in range(3):
             proxy.deliver(without_deadline(lost))
         assert lost.status == 200, lost.answer

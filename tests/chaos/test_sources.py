@@ -344,7 +344,7 @@ def test_an_edited_transform_is_refused_while_a_plan_is_pending(
 
         site.write(where="word <> 'ping'")
         drivers.drain()
-    expected = oracle.expected_rows(feed.produced, lambda told: told["word"] != "ping")
+    expected = oracle.expected_rows(feed.produced, lambda payload: payload["word"] != "ping")
     verdict = oracle.compare(expected, oracle.rows(site.url, site.table))
     assert verdict.exact, verdict
     verdict = oracle.compare(oracle.expected_letters(feed.produced), oracle.letters(site.dead))

@@ -79,8 +79,10 @@ def in_sqlite(
     tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str], drivers: type[Drivers]
 ) -> Iterator[Base]:
     judge = sqlite_judge(tmp_path / "target.db")
-    told = {"batch": BATCH, "sink": "evolve: true"}
-    with base(tmp_path, kafka, new_topic(partitions=2), "sqlite:///target.db", judge, **told, drivers=drivers) as made:
+    settings = {"batch": BATCH, "sink": "evolve: true"}
+    with base(
+        tmp_path, kafka, new_topic(partitions=2), "sqlite:///target.db", judge, **settings, drivers=drivers
+    ) as made:
         yield made
 
 

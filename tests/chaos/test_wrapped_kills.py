@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(1500)]
 BATCH = "interval: 0s, max_rows: 40, block_rows: 8"
 ATTEMPTS = [
     Kill("prepare.after"),
-    # Claimed and not pushed: whoever comes next waits that attempt out, and asks the target, which has nothing.
+    # Claimed and not pushed: the next driver waits until that attempt is over, and asks the target, which has nothing.
     Kill("claim.after", replay=True),
     Kill("await.after"),
     Kill("probe.after", replay=True),

@@ -86,9 +86,9 @@ def test_a_person_settles_what_nobody_knows(
         pipeline.fail(what)
         halted = pipeline.drivers.start()
         assert pipeline.finish(halted) == OutcomeUnknown.exit_code, halted.tail()
-        told = re.search(r"landonce state settle (\S+) --block (\S+) --landed", halted.log.read_text())
-        assert told, halted.tail()
-        file, key = told.groups()
+        command = re.search(r"landonce state settle (\S+) --block (\S+) --landed", halted.log.read_text())
+        assert command, halted.tail()
+        file, key = command.groups()
         if verdict == "--landed":
             again = pipeline.drivers.start()
             assert pipeline.finish(again) == OutcomeUnknown.exit_code, again.tail()

@@ -49,8 +49,8 @@ class Wrapped(Play):
     def _in_files(self) -> list[oracle.Row]:
         found = []
         for path in (self.site.folder / "files").glob("[!.]*.jsonl"):
-            told = [json.loads(line) for line in path.read_text().splitlines()]
-            found += [(t["_topic"], t["_partition"], t["_offset"], t["id"], t["word"], t["amount"]) for t in told]
+            rows = [json.loads(line) for line in path.read_text().splitlines()]
+            found += [(t["_topic"], t["_partition"], t["_offset"], t["id"], t["word"], t["amount"]) for t in rows]
         return found
 
     def ask(self, query: str) -> list[tuple[Any, ...]]:

@@ -1,7 +1,7 @@
 """Targets for wrapped sinks, copied beside a pipeline file: workers get this module by value.
 
 `Store` is a database that takes whatever it is sent, so a block that is pushed twice is there twice. It writes down every
-attempt with what it got, before anything else. What goes wrong is told by files in its folder, which a test makes:
+attempt with what it got, before anything else. A test chooses what goes wrong by files that it makes in the folder:
 `raise-after` (the block is in, and the answer is an error), `raise-before`, `refuse` (`NotPushed`), `die-after` (the worker is
 gone); each goes wrong once, and the file is gone.
 """
